@@ -1,0 +1,330 @@
+//! Mappings and pools: bytes are one's own, budgets hold, what is unused goes back.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use memferry::memory::{Binding, Block, Mapping, MemoryError, Pool, PoolError, nodes_of_pages};
+use memferry::topology::{Machine, NodeId};
+use proptest::prelude::*;
+
+const PAGE: usize = 4096;
+const MIB: usize = 1 << 20;
+/// What an idle pool may keep.
+const IDLE: usize = 16 * MIB;
+
+fn this_machine() -> Arc<Machine> {
+    Arc::new(Machine::discover().unwrap())
+}
+
+/// A node of this machine that has memory.
+fn a_node(machine: &Machine) -> NodeId {
+    machine.nodes().iter().find(|node| node.memory_bytes > Some(64 << 20)).unwrap().id
+}
+
+fn a_pool(budget_bytes: usize) -> Pool {
+    Pool::new(Arc::new(Machine::two_tiers().unwrap()), NodeId(1), budget_bytes).unwrap()
+}
+
+/// Where pages are; `None`, said aloud, where the kernel or a container does not answer that.
+fn look(bytes: &[u8]) -> Option<Vec<Option<NodeId>>> {
+    match nodes_of_pages(bytes) {
+        Err(MemoryError::Refused { source, .. })
+            if [Some(libc::ENOSYS), Some(libc::EPERM)].contains(&source.raw_os_error()) =>
+        {
+            println!("skipped: move_pages is not to be had here: {source}");
+            None
+        }
+        answer => Some(answer.unwrap()),
+    }
+}
+
+#[test]
+fn mappings_are_zeroed_aligned_and_writable() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    for size in [0, 1, 63, 64, 65, 4095, 4096, 4097, MIB - 1, MIB + 1, 2 * MIB, 2 * MIB + 1, 5 * MIB] {
+        for binding in [Binding::Any, Binding::Prefer(node), Binding::Bind(node)] {
+            let mut mapping = Mapping::new(&machine, size, binding).unwrap();
+            assert_eq!(mapping.len(), size);
+            assert_eq!(mapping.binding(), binding);
+            assert!(mapping.iter().all(|&byte| byte == 0), "{size} {binding:?}");
+            if size > 0 {
+                assert_eq!(mapping.as_ptr().addr() % if size >= 2 * MIB { 2 * MIB } else { PAGE }, 0);
+            }
+            mapping.fill(7);
+            assert!(mapping.iter().all(|&byte| byte == 7));
+        }
+    }
+}
+
+/// Nothing has touched the bytes, and yet every page is there, and where it was asked for.
+#[test]
+fn mappings_are_populated_on_their_node() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let mapping = Mapping::new(&machine, 3 * MIB, Binding::Bind(node)).unwrap();
+    let Some(nodes) = look(&mapping) else { return };
+    assert_eq!(nodes, vec![Some(node); 3 * MIB / PAGE]);
+}
+
+#[test]
+fn pages_are_counted_by_what_is_touched() {
+    let mapping = Mapping::new(&this_machine(), 3 * PAGE, Binding::Any).unwrap();
+    for (range, pages) in [(0..0, 0), (5..6, 1), (0..PAGE, 1), (PAGE - 1..PAGE + 1, 2), (0..3 * PAGE, 3)] {
+        let Some(nodes) = look(&mapping[range.clone()]) else { return };
+        assert_eq!(nodes.len(), pages, "{range:?}");
+    }
+}
+
+#[test]
+fn bad_requests_are_answered_in_words() {
+    let machine = this_machine();
+    let error = Mapping::new(&machine, PAGE, Binding::Bind(NodeId(999))).unwrap_err();
+    assert!(error.to_string().contains("has no node 999"), "{error}");
+    let error = Mapping::new(&machine, usize::MAX, Binding::Any).unwrap_err();
+    assert!(matches!(error, MemoryError::Refused { call: "mmap", .. }), "{error:?}");
+    // More than any machine has; if the addresses can be had at all, there is no room.
+    for binding in [Binding::Any, Binding::Bind(a_node(&machine))] {
+        let error = Mapping::new(&machine, 1 << 46, binding).unwrap_err();
+        assert!(matches!(error, MemoryError::NoRoom { .. } | MemoryError::Refused { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn on_a_profile_nodes_are_checked_and_memory_is_unbound() {
+    let machine = Machine::two_tiers().unwrap();
+    let mapping = Mapping::new(&machine, PAGE, Binding::Bind(NodeId(1))).unwrap();
+    assert!(look(&mapping).is_none_or(|nodes| nodes[0].is_some()));
+    assert!(Mapping::new(&machine, PAGE, Binding::Prefer(NodeId(2))).is_err());
+    let error = Pool::new(Arc::new(machine), NodeId(1), 5 << 30).unwrap_err();
+    assert!(error.to_string().contains("more than the 4294967296 bytes of node 1"), "{error}");
+}
+
+#[test]
+fn blocks_count_in_whole_pages() {
+    let pool = a_pool(8 * MIB + 5);
+    assert_eq!((pool.budget_bytes(), pool.used_bytes(), pool.mapped_bytes()), (8 * MIB, 0, 0));
+    let empty = pool.allocate(0).unwrap();
+    assert!(empty.is_empty() && empty.as_slice().is_empty());
+    assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (0, 0));
+    let mut block = pool.allocate(PAGE + 1).unwrap();
+    assert_eq!((block.len(), block.rounded_bytes(), block.node()), (PAGE + 1, 2 * PAGE, NodeId(1)));
+    assert_eq!(block.as_ptr().addr() % PAGE, 0);
+    block.as_mut_slice().fill(1);
+    assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (2 * PAGE, 2 * MIB));
+    drop((empty, block));
+    let stats = pool.stats();
+    assert_eq!((stats.used_bytes, stats.used_bytes_max), (0, 2 * PAGE));
+    assert_eq!((stats.blocks_count, stats.allocated_count, stats.refused_count), (0, 2, 0));
+}
+
+#[test]
+fn blocks_are_populated_before_they_are_handed_out() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let pool = Pool::new(machine, node, 8 * MIB).unwrap();
+    let blocks: Vec<Block> = [PAGE, 3 * MIB, MIB].iter().map(|&size| pool.allocate(size).unwrap()).collect();
+    for block in blocks {
+        let Some(nodes) = look(block.as_slice()) else { return };
+        assert!(nodes.iter().all(|&at| at == Some(node)), "{nodes:?}");
+    }
+}
+
+#[test]
+fn full_and_too_large_are_different_answers() {
+    let pool = a_pool(4 * MIB);
+    let first = pool.allocate(3 * MIB).unwrap();
+    let error = pool.allocate(2 * MIB).unwrap_err();
+    assert!(matches!(error, PoolError::Full { used_bytes, .. } if used_bytes == 3 * MIB), "{error:?}");
+    for size in [4 * MIB + 1, usize::MAX] {
+        assert!(matches!(pool.allocate(size), Err(PoolError::TooLarge { .. })), "{size}");
+    }
+    drop(first);
+    assert_eq!(pool.allocate(4 * MIB).unwrap().len(), 4 * MIB);
+    assert_eq!(pool.stats().refused_count, 3);
+    assert!(matches!(a_pool(0).allocate(1), Err(PoolError::TooLarge { .. })));
+}
+
+/// However the pool was cut up, once all blocks are back the whole budget is one piece.
+#[test]
+fn freed_neighbours_join() {
+    let pool = a_pool(8 * MIB);
+    let mut blocks: Vec<_> = (0..8 * MIB / PAGE).map(|_| pool.allocate(PAGE).unwrap()).collect();
+    assert!(pool.allocate(1).is_err());
+    for step in [2, 3, 1] {
+        let mut index = 0;
+        blocks.retain(|_| {
+            index += 1;
+            index % step != 0
+        });
+    }
+    drop(blocks);
+    pool.allocate(8 * MIB).unwrap();
+}
+
+#[test]
+fn idle_memory_goes_back() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let pool = Pool::new(machine, node, 40 * MIB).unwrap();
+    let mut first = pool.allocate(30 * MIB).unwrap();
+    first.as_mut_slice().fill(9);
+    let start = first.as_ptr().addr();
+    let second = pool.allocate(MIB).unwrap();
+    drop(first);
+    assert_eq!(pool.mapped_bytes(), IDLE + 2 * MIB);
+    assert_eq!(pool.trim(), IDLE);
+    assert_eq!(pool.mapped_bytes(), 2 * MIB);
+    drop(second);
+    // What was given back is really gone: the same addresses read as zero.
+    let again = pool.allocate(30 * MIB).unwrap();
+    assert_eq!(again.as_ptr().addr(), start);
+    assert!(again.as_slice().iter().all(|&byte| byte == 0));
+}
+
+/// A pool whose blocks come and go keeps its memory instead of asking the kernel each time.
+#[test]
+fn idle_memory_is_used_again() {
+    let pool = a_pool(64 * MIB);
+    pool.allocate(8 * MIB).unwrap().as_mut_slice().fill(5);
+    for _ in 0..10 {
+        let block = pool.allocate(8 * MIB).unwrap();
+        assert!(block.as_slice().iter().all(|&byte| byte == 5));
+    }
+    assert_eq!(pool.mapped_bytes(), 8 * MIB);
+    assert_eq!(pool.trim(), 8 * MIB);
+}
+
+#[test]
+fn blocks_outlive_their_pool() {
+    let pool = a_pool(MIB);
+    let mut block = pool.allocate(MIB).unwrap();
+    drop(pool);
+    block.as_mut_slice().fill(3);
+    assert_eq!(block.as_slice()[MIB - 1], 3);
+}
+
+/// When the machine has less than the budget promises, the pool says so and stays usable.
+#[test]
+fn a_machine_without_room_leaves_the_pool_as_it_was() {
+    let mut machine_bytes = 0;
+    for line in std::fs::read_to_string("/proc/meminfo").unwrap().lines() {
+        if let Some(value) = line.strip_prefix("MemTotal:") {
+            machine_bytes = value.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
+        }
+    }
+    // Nothing in it is allowed to be more than a node has, so the profile must not know how much that is.
+    let machine = Arc::new(Machine::from_profile("spr-56c").unwrap());
+    let pool = Pool::new(machine, NodeId(0), 2 * machine_bytes).unwrap();
+    let small = pool.allocate(MIB).unwrap();
+    let error = pool.allocate(machine_bytes).unwrap_err();
+    assert!(matches!(error, PoolError::Memory(MemoryError::NoRoom { .. })), "{error:?}");
+    assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (MIB, 2 * MIB));
+    drop(small);
+    assert_eq!(pool.used_bytes(), 0);
+    pool.allocate(4 * MIB).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Blocks never overlap, keep their bytes, and the figures add up after every step.
+    #[test]
+    fn blocks_are_disjoint(
+        budget_pages in 0usize..1500,
+        steps in prop::collection::vec((0u8..3, 0usize..2_000_000), 1..60),
+    ) {
+        let pool = a_pool(budget_pages * PAGE);
+        let mut blocks: Vec<(Block, u8)> = Vec::new();
+        for (tag, (what, n)) in steps.into_iter().enumerate() {
+            if what < 2 {
+                if let Ok(mut block) = pool.allocate(n) {
+                    block.as_mut_slice().fill(tag as u8);
+                    blocks.push((block, tag as u8));
+                }
+            } else if !blocks.is_empty() {
+                let (block, tag) = blocks.swap_remove(n % blocks.len());
+                prop_assert!(block.as_slice().iter().all(|&byte| byte == tag));
+            }
+            let stats = pool.stats();
+            let used: usize = blocks.iter().map(|(block, _)| block.len().next_multiple_of(PAGE)).sum();
+            prop_assert_eq!(stats.used_bytes, used);
+            prop_assert_eq!(stats.blocks_count, blocks.len() as u64);
+            prop_assert!(stats.used_bytes <= stats.mapped_bytes && stats.mapped_bytes <= stats.budget_bytes);
+        }
+        for (block, tag) in &blocks {
+            prop_assert!(block.as_slice().iter().all(|byte| byte == tag));
+        }
+        drop(blocks);
+        prop_assert_eq!(pool.used_bytes(), 0);
+        prop_assert!(pool.mapped_bytes() <= IDLE);
+    }
+}
+
+/// Threads that allocate, write, check and free on one small pool, while another watches the budget.
+#[test]
+fn threads_share_a_pool() {
+    let seed = RandomState::new().build_hasher().finish();
+    println!("seed {seed}");
+    const BUDGET: usize = 24 * MIB + PAGE;
+    let pool = a_pool(BUDGET);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                let stats = pool.stats();
+                assert!(stats.mapped_bytes <= BUDGET && stats.used_bytes <= BUDGET, "{stats:?}");
+                thread::yield_now();
+            }
+        });
+        let workers: Vec<_> = (1..=4u64)
+            .map(|worker| {
+                let pool = pool.clone();
+                scope.spawn(move || work(&pool, seed.wrapping_mul(2 * worker + 1) | 1, worker as u8))
+            })
+            .collect();
+        let refused: u64 = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        done.store(true, Ordering::Relaxed);
+        watcher.join().unwrap();
+        assert_eq!(pool.stats().refused_count, refused);
+    });
+    let stats = pool.stats();
+    assert_eq!((stats.used_bytes, stats.blocks_count), (0, 0));
+    assert!(stats.mapped_bytes <= IDLE);
+    pool.allocate(BUDGET).unwrap();
+}
+
+/// How many requests were refused.
+fn work(pool: &Pool, mut seed: u64, tag: u8) -> u64 {
+    // xorshift64*, Vigna 2016.
+    let mut random = move |n: usize| {
+        seed ^= seed >> 12;
+        seed ^= seed << 25;
+        seed ^= seed >> 27;
+        (seed.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % n
+    };
+    let mut refused = 0;
+    let mut blocks: Vec<Block> = Vec::new();
+    for _ in 0..600 {
+        if random(2) == 0 || blocks.is_empty() {
+            let size = if random(4) == 0 { random(9 * MIB) } else { random(40 * PAGE) };
+            match pool.allocate(size) {
+                Ok(mut block) => {
+                    for byte in block.as_mut_slice().iter_mut().step_by(64) {
+                        *byte = tag;
+                    }
+                    blocks.push(block);
+                }
+                Err(PoolError::Full { .. }) => refused += 1,
+                Err(error) => panic!("{error}"),
+            }
+        } else {
+            let block = blocks.swap_remove(random(blocks.len()));
+            assert!(block.as_slice().iter().step_by(64).all(|&byte| byte == tag));
+        }
+    }
+    refused
+}
