@@ -1,0 +1,99 @@
+//! How badly the emulated device behaves, within what the specification allows, from a seed.
+//!
+//! Source: the generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+//! Generators", OOPSLA 2014).
+
+use std::fmt;
+
+/// A device's bad habits. Probabilities are in thousandths.
+///
+/// The same seed, configuration, descriptors and steps give the same behaviour, bit for bit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nasty {
+    /// Where all chance comes from; print it when something fails.
+    pub seed: u64,
+    /// Longest delay, in steps of the device, before an engine goes on or a completion record is written.
+    pub delay_steps_max: u32,
+    /// Run engines and members of a batch in random order, as far as fences allow.
+    pub reorder: bool,
+    /// Chance of a page fault at each page that a descriptor visits. A page does not fault twice in a row, so
+    /// that software which resumes gets on.
+    pub page_faults_per_mille: u16,
+    /// Chance that a shared queue answers Retry although it has room.
+    pub retries_per_mille: u16,
+    /// Chance that a copy of regions that do not overlap runs from the end to the start.
+    pub backwards_per_mille: u16,
+    /// Chance that a completion record cannot be written: it stays zero, and the error register says why.
+    pub lost_records_per_mille: u16,
+    /// Largest piece of a copy between which other engines run and page faults are decided.
+    pub piece_bytes_max: u32,
+}
+
+impl Nasty {
+    /// A device that behaves: no delay, no fault, first come first served.
+    pub fn none() -> Nasty {
+        Nasty {
+            seed: 0,
+            delay_steps_max: 0,
+            reorder: false,
+            page_faults_per_mille: 0,
+            retries_per_mille: 0,
+            backwards_per_mille: 0,
+            lost_records_per_mille: 0,
+            // Large enough to run at the speed of memory, small enough that engines share a thread fairly.
+            piece_bytes_max: 64 << 10,
+        }
+    }
+
+    /// Bad habits of every kind that software must be able to handle, more or less of each by the seed.
+    ///
+    /// Lost completion records are left out, because only a time-out helps against them.
+    pub fn from_seed(seed: u64) -> Nasty {
+        let mut random = Random::new(seed);
+        let mut up_to = |max: u64| random.below(max + 1);
+        Nasty {
+            seed,
+            delay_steps_max: up_to(20) as u32,
+            reorder: true,
+            page_faults_per_mille: up_to(300) as u16,
+            retries_per_mille: up_to(300) as u16,
+            backwards_per_mille: up_to(500) as u16,
+            lost_records_per_mille: 0,
+            piece_bytes_max: 1 + up_to(16 << 10) as u32,
+        }
+    }
+}
+
+impl fmt::Display for Nasty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {:#x}", self.seed)
+    }
+}
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub(super) struct Random(u64);
+
+impl Random {
+    pub(super) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`, which is not zero. (The bias is below 2^-32 for the bounds used here.)
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// True in `per_mille` of a thousand cases.
+    pub(super) fn chance(&mut self, per_mille: u16) -> bool {
+        per_mille > 0 && self.below(1000) < u64::from(per_mille)
+    }
+}

@@ -1,0 +1,58 @@
+//! Intel's Data Streaming Accelerator in user space: what is handed to the device, how it answers, and a device in
+//! software to try it on.
+//!
+//! - [`Descriptor`]: the 64 bytes that say what to do.
+//! - [`Portal`]: hands them to a work queue.
+//! - [`CompletionRecord`]: the 32 bytes that say how it ended.
+//! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
+//!
+//! A copy through the emulated device:
+//!
+//! ```
+//! use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+//! use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission};
+//!
+//! let portal = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none())?.portal(0);
+//!
+//! let source = [7u8; 4096];
+//! let mut target = [0u8; 4096];
+//! let record = CompletionRecord::new();
+//! let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 4096).with_completion(&record);
+//!
+//! // SAFETY: source, target and record outlive the loop below, and nobody else uses the target.
+//! assert_eq!(unsafe { portal.submit(&copy)? }, Submission::Accepted);
+//! let completion = loop {
+//!     match record.poll() {
+//!         Some(completion) => break completion,
+//!         None => std::hint::spin_loop(),
+//!     }
+//! };
+//!
+//! assert_eq!(completion.status, Status::Success);
+//! assert_eq!(source, target);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Source: Intel DSA Architecture Specification, revision 3.0 (document 341204-006US), of which this implements what
+//! devices of version 1.0 have; Linux' `include/uapi/linux/idxd.h`.
+
+#![deny(unsafe_code)]
+
+#[cfg(not(target_endian = "little"))]
+compile_error!("descriptors and completion records are little-endian in memory, and so must be the target");
+
+mod address;
+mod completion;
+mod descriptor;
+pub mod emulator;
+mod flags;
+mod operation;
+mod portal;
+mod sync;
+
+pub use address::{Address, PAGE_BYTES};
+pub use completion::{Completion, CompletionRecord, Status};
+pub use descriptor::Descriptor;
+pub use flags::Flags;
+pub use operation::{Opcode, OperationSet, UnknownOpcode};
+pub use portal::{Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};

@@ -1,0 +1,152 @@
+//! The operations that a device may have.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, chapter 8 (table of operations).
+
+use std::fmt;
+
+/// The operations of DSA 1.0.
+///
+/// Source: DSA specification, table of operations; `enum dsa_opcode` in `idxd.h`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Opcode {
+    /// Touches no memory and completes.
+    Noop = 0x00,
+    /// Processes an array of descriptors.
+    Batch = 0x01,
+    /// Waits for the descriptors that were submitted before it.
+    Drain = 0x02,
+    /// Copies memory.
+    Memmove = 0x03,
+    /// Fills memory with a pattern.
+    Fill = 0x04,
+    /// Compares two regions.
+    Compare = 0x05,
+    /// Compares a region with an 8-byte pattern.
+    ComparePattern = 0x06,
+    /// Writes down where two regions differ.
+    CreateDelta = 0x07,
+    /// Applies what `CreateDelta` wrote.
+    ApplyDelta = 0x08,
+    /// Copies one source to two targets.
+    Dualcast = 0x09,
+    /// Computes a CRC.
+    CrcGeneration = 0x10,
+    /// Copies and computes a CRC.
+    CopyCrc = 0x11,
+    /// Checks the data integrity fields of a region.
+    DifCheck = 0x12,
+    /// Copies and inserts data integrity fields.
+    DifInsert = 0x13,
+    /// Copies without the data integrity fields.
+    DifStrip = 0x14,
+    /// Copies and replaces the data integrity fields.
+    DifUpdate = 0x15,
+    /// Flushes a region from the CPU's caches.
+    CacheFlush = 0x20,
+}
+
+impl Opcode {
+    /// Every operation, in the order of the codes.
+    pub const ALL: [Opcode; 17] = [
+        Opcode::Noop,
+        Opcode::Batch,
+        Opcode::Drain,
+        Opcode::Memmove,
+        Opcode::Fill,
+        Opcode::Compare,
+        Opcode::ComparePattern,
+        Opcode::CreateDelta,
+        Opcode::ApplyDelta,
+        Opcode::Dualcast,
+        Opcode::CrcGeneration,
+        Opcode::CopyCrc,
+        Opcode::DifCheck,
+        Opcode::DifInsert,
+        Opcode::DifStrip,
+        Opcode::DifUpdate,
+        Opcode::CacheFlush,
+    ];
+
+    /// The operation's name in the specification.
+    pub fn name(self) -> &'static str {
+        match self {
+            Opcode::Noop => "No-op",
+            Opcode::Batch => "Batch",
+            Opcode::Drain => "Drain",
+            Opcode::Memmove => "Memory Move",
+            Opcode::Fill => "Memory Fill",
+            Opcode::Compare => "Compare",
+            Opcode::ComparePattern => "Compare Pattern",
+            Opcode::CreateDelta => "Create Delta Record",
+            Opcode::ApplyDelta => "Apply Delta Record",
+            Opcode::Dualcast => "Dualcast",
+            Opcode::CrcGeneration => "CRC Generation",
+            Opcode::CopyCrc => "Copy with CRC",
+            Opcode::DifCheck => "DIF Check",
+            Opcode::DifInsert => "DIF Insert",
+            Opcode::DifStrip => "DIF Strip",
+            Opcode::DifUpdate => "DIF Update",
+            Opcode::CacheFlush => "Cache Flush",
+        }
+    }
+}
+
+/// The code is none of DSA 1.0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0:#04x} is no operation of DSA 1.0")]
+pub struct UnknownOpcode(pub u8);
+
+impl TryFrom<u8> for Opcode {
+    type Error = UnknownOpcode;
+
+    fn try_from(code: u8) -> Result<Opcode, UnknownOpcode> {
+        Opcode::ALL.into_iter().find(|opcode| *opcode as u8 == code).ok_or(UnknownOpcode(code))
+    }
+}
+
+/// A set of operations: the 256 bits of `op_cap` and `op_config`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct OperationSet([u64; 4]);
+
+impl OperationSet {
+    /// The set with these bits: bit `n` of the first word is operation `n`.
+    pub const fn from_words(words: [u64; 4]) -> OperationSet {
+        OperationSet(words)
+    }
+
+    /// The set of these operations.
+    pub const fn of(opcodes: &[Opcode]) -> OperationSet {
+        let mut words = [0; 4];
+        let mut index = 0;
+        while index < opcodes.len() {
+            let code = opcodes[index] as usize;
+            words[code / 64] |= 1 << (code % 64);
+            index += 1;
+        }
+        OperationSet(words)
+    }
+
+    /// Whether the operation is in the set.
+    pub fn contains(self, opcode: Opcode) -> bool {
+        self.contains_code(opcode as u8)
+    }
+
+    /// Whether the operation with this code is in the set.
+    pub fn contains_code(self, code: u8) -> bool {
+        self.0[usize::from(code / 64)] >> (code % 64) & 1 == 1
+    }
+
+    /// Whether all of this set are in `other`.
+    pub fn is_subset_of(self, other: OperationSet) -> bool {
+        self.0.iter().zip(other.0).all(|(mine, theirs)| mine & !theirs == 0)
+    }
+}
+
+impl fmt::Debug for OperationSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let codes = (0..=u8::MAX).filter(|code| self.contains_code(*code));
+        f.debug_set().entries(codes.map(|code| format!("{code:#04x}"))).finish()
+    }
+}
