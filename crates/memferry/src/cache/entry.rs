@@ -1,0 +1,194 @@
+//! What an access returns: readable bytes, from the fastest place they are in.
+
+use std::future::{Future, IntoFuture, poll_fn};
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::Flags;
+use super::slot::{Outcome, Slot};
+use crate::memory::Block;
+use crate::sync::Arc;
+use crate::topology::NodeId;
+
+/// A range of a region, readable for as long as this or a clone of it lives.
+///
+/// It holds the region's owner and the near copy. While it is held, the near copy is not evicted and counts against
+/// the budget; `invalidate`, `clear` and the end of the region take it out of the cache, not out of this hand.
+///
+/// Waiting is for the copy, never for the bytes: the source is readable all along. Any holder may wait first, or not at
+/// all; copies complete on the mover's threads. Dropping the last holder of a copy in flight neither blocks nor frees.
+#[derive(Clone)]
+pub struct Entry {
+    slot: Arc<Slot<Block>>,
+    flags: Flags,
+}
+
+/// Where an entry's bytes are read.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// In the near copy on this node.
+    Near(NodeId),
+    /// In the region itself.
+    Source(Why),
+}
+
+/// Why an entry reads from the source.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Why {
+    /// The copy has not arrived yet. The only reason that passes; another access may find another answer.
+    InFlight,
+    /// The copy failed.
+    Failed,
+    /// The node's budget (or its memory) was used up, and nothing could leave.
+    NoRoom,
+    /// The placement policy named no node.
+    NotPlaced,
+    /// There is nothing to copy: the range has no bytes.
+    Empty,
+}
+
+impl Entry {
+    pub(super) fn new(slot: Arc<Slot<Block>>, flags: Flags) -> Entry {
+        Entry { slot, flags }
+    }
+
+    /// The bytes: near if the copy is there, at the source otherwise.
+    ///
+    /// Two calls may return two places, with the same content as long as the owner does not write. Either stays
+    /// readable while a clone of this entry lives.
+    pub fn as_slice(&self) -> &[u8] {
+        match self.slot.near() {
+            Some(block) => block.as_slice(),
+            None => self.slot.source_bytes(),
+        }
+    }
+
+    /// Where [`as_slice`](Entry::as_slice) reads now. Once it is not `InFlight` it stays.
+    pub fn location(&self) -> Location {
+        match self.slot.outcome() {
+            Some(Outcome::Near(block)) => Location::Near(block.node()),
+            Some(Outcome::Source(why)) => Location::Source(*why),
+            None => Location::Source(Why::InFlight),
+        }
+    }
+
+    /// Whether the near copy is there.
+    pub fn is_ready(&self) -> bool {
+        self.slot.near().is_some()
+    }
+
+    /// Sleeps until the copy has arrived or failed, and says where the bytes are.
+    ///
+    /// With [`Flags::WEAK_WAIT`] it looks once, like [`try_wait`](Entry::try_wait). Never call it without that flag
+    /// from a future or a waker; await instead.
+    pub fn wait(&self) -> Location {
+        if !self.flags.contains(Flags::WEAK_WAIT) {
+            self.slot.wait();
+        }
+        self.location()
+    }
+
+    /// Looks once: where the bytes are, or `None` while the copy is in flight. Never blocks.
+    pub fn try_wait(&self) -> Option<Location> {
+        match self.location() {
+            Location::Source(Why::InFlight) => None,
+            settled => Some(settled),
+        }
+    }
+
+    /// Resolves when the copy has arrived or failed. Flags do not matter to it: it never blocks a thread.
+    ///
+    /// Cancel: dropping it changes nothing. `entry.await` does the same and returns the entry.
+    pub fn ready(&self) -> impl Future<Output = Location> + Send + '_ {
+        poll_fn(
+            |context| {
+                if self.slot.poll(context.waker()) { Poll::Ready(self.location()) } else { Poll::Pending }
+            },
+        )
+    }
+
+    /// Length of the range.
+    pub fn len(&self) -> usize {
+        self.slot.range.len()
+    }
+
+    /// Whether the range has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.slot.range.is_empty()
+    }
+
+    /// The range within its region.
+    pub fn range(&self) -> Range<usize> {
+        self.slot.range.clone()
+    }
+
+    /// The region's [`id`](super::Region::id).
+    pub fn region_id(&self) -> u64 {
+        self.slot.source.id
+    }
+
+    /// The region's [`generation`](super::Region::generation) when this copy was asked for: what it holds is at least
+    /// as new.
+    pub fn generation(&self) -> u64 {
+        self.slot.generation
+    }
+
+    /// This handle's flags: the cache's and the call's, unless changed.
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    /// Changes the flags of this handle; other handles of the same copy keep theirs.
+    pub fn set_flags(&mut self, flags: Flags) {
+        self.flags = flags;
+    }
+}
+
+impl AsRef<[u8]> for Entry {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("region", &self.region_id())
+            .field("generation", &self.generation())
+            .field("range", &self.range())
+            .field("location", &self.location())
+            .field("flags", &self.flags)
+            .finish()
+    }
+}
+
+impl IntoFuture for Entry {
+    type Output = Entry;
+    type IntoFuture = Settled;
+
+    fn into_future(self) -> Settled {
+        Settled { entry: Some(self) }
+    }
+}
+
+/// The future of `entry.await`: the same entry, no longer in flight.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Settled {
+    entry: Option<Entry>,
+}
+
+impl Future for Settled {
+    type Output = Entry;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Entry> {
+        let entry = self.entry.take().expect("polled after it was ready");
+        if entry.slot.poll(context.waker()) {
+            return Poll::Ready(entry);
+        }
+        self.entry = Some(entry);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,349 @@
+//! Models of slot, flight and index under every interleaving that loom knows.
+//!
+//! They run the code of this module; only the near memory is a [`Probe`], which loom watches, and the engine is either
+//! the accessing thread itself or one more thread. The names of the deadlocks are those of sections 5.1.3 and 5.1.4 of
+//! Fürst's thesis.
+#![allow(unsafe_code)]
+
+use std::sync::Arc as StdArc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Wake, Waker};
+
+use loom::cell::UnsafeCell;
+use loom::thread;
+
+use super::entry::Why;
+use super::flight::{Flight, Landing};
+use super::index::{Found, Index};
+use super::region::{RegionOwner, Source};
+use super::slot::{Outcome, Slot};
+use super::stats::Counters;
+use crate::sync::{Arc, Latch};
+
+const CONTENT: u8 = 0xA5;
+
+/// A near block of one byte. Loom fails a model that reads it while it is written.
+struct Probe {
+    byte: UnsafeCell<u8>,
+    used: StdArc<AtomicUsize>,
+}
+
+// SAFETY: the claim under test. Loom watches the cell and fails the model if two threads use it without order.
+unsafe impl Sync for Probe {}
+
+impl Probe {
+    fn new(used: &StdArc<AtomicUsize>) -> Probe {
+        used.fetch_add(1, SeqCst);
+        Probe { byte: UnsafeCell::new(0), used: used.clone() }
+    }
+
+    fn read(&self) -> u8 {
+        // SAFETY: loom checks that no write is concurrent.
+        self.byte.with(|byte| unsafe { *byte })
+    }
+
+    fn write(&self, value: u8) {
+        // SAFETY: loom checks that nothing else is concurrent.
+        self.byte.with_mut(|byte| unsafe { *byte = value });
+    }
+}
+
+impl Drop for Probe {
+    fn drop(&mut self) {
+        self.write(0xDD);
+        self.used.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Bytes that tell when they are gone.
+struct Owner {
+    gone: StdArc<AtomicBool>,
+}
+
+// SAFETY: the bytes are static.
+unsafe impl RegionOwner for Owner {
+    fn bytes(&self) -> &[u8] {
+        assert!(!self.gone.load(SeqCst), "the source was read after its end");
+        &[CONTENT; 4]
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.gone.store(true, SeqCst);
+    }
+}
+
+/// A cache of one node without pool and mover.
+#[derive(Clone)]
+struct World {
+    index: Arc<Index<Probe>>,
+    counters: StdArc<Counters>,
+    used: StdArc<AtomicUsize>,
+    gone: StdArc<AtomicBool>,
+}
+
+impl World {
+    fn new() -> (World, StdArc<Source>) {
+        let gone = StdArc::new(AtomicBool::new(false));
+        let source = StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None));
+        let world = World {
+            index: Arc::new(Index::new()),
+            counters: StdArc::default(),
+            used: StdArc::default(),
+            gone,
+        };
+        (world, source)
+    }
+
+    /// `Cache::access`, up to and including who has to submit.
+    fn access(&self, source: &StdArc<Source>) -> (Arc<Slot<Probe>>, Option<Flight<Probe>>) {
+        match self.index.find_or_insert(source.id, &(0..1), || Slot::in_flight(source, 0..1)) {
+            Found::Known(slot) => (slot, None),
+            Found::New(slot) => {
+                (slot.clone(), Some(Flight::new(slot, self.index.clone(), self.counters.clone())))
+            }
+        }
+    }
+
+    /// `Cache::access` with an engine that copies, or fails to, on the accessing thread.
+    fn access_at_once(&self, source: &StdArc<Source>, landing: Landing) -> Arc<Slot<Probe>> {
+        let (slot, flight) = self.access(source);
+        if let Some(flight) = flight {
+            self.carry(flight, landing);
+        }
+        slot
+    }
+
+    /// What an engine does.
+    fn carry(&self, mut flight: Flight<Probe>, landing: Landing) {
+        let value = flight.slot().source_bytes()[0];
+        let probe = flight.load(Probe::new(&self.used));
+        probe.write(value);
+        flight.land(landing);
+    }
+
+    /// Nothing is held any more: all memory is back, the source is gone.
+    fn assert_empty(self) {
+        drop(self.index.take_everything());
+        assert_eq!(self.used.load(SeqCst), 0, "near memory was not freed");
+        assert!(self.gone.load(SeqCst), "the source was not freed");
+    }
+}
+
+/// What `Entry::as_slice` reads.
+fn read(slot: &Slot<Probe>) -> u8 {
+    slot.near().map_or_else(|| slot.source_bytes()[0], Probe::read)
+}
+
+/// One thread accesses and never waits; another waits, whether it came first or second and whether or not the copy was
+/// submitted when it came. Both read the right byte, and there is one submission.
+#[test]
+fn blocked_first_waiter() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let waiter = thread::spawn({
+            let (world, source) = (world.clone(), source.clone());
+            move || {
+                let slot = world.access_at_once(&source, Landing::Arrived);
+                slot.wait();
+                assert_eq!(slot.near().map(Probe::read), Some(CONTENT));
+            }
+        });
+        assert_eq!(read(&world.access_at_once(&source, Landing::Arrived)), CONTENT);
+        waiter.join().unwrap();
+        assert_eq!(world.counters.submissions.get(), 1);
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// Everybody lets go at once - entry, region, cache - while the copy flies: nobody blocks, and source and target end
+/// after the copy, once.
+#[test]
+fn immediate_destruction() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), Landing::Arrived)
+        });
+        drop(slot);
+        drop(world.index.take_overlapping(source.id, &(0..usize::MAX)));
+        drop(source);
+        engine.join().unwrap();
+        world.assert_empty();
+    });
+}
+
+/// A copy fails: those who wait are let through to the source, and whoever was let through starts a new copy.
+#[test]
+fn failed_operation() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), Landing::Failed)
+        });
+        slot.wait();
+        assert!(matches!(slot.outcome(), Some(Outcome::Source(Why::Failed))));
+        assert_eq!(read(&slot), CONTENT);
+        let again = world.access_at_once(&source, Landing::Arrived);
+        assert!(again.near().is_some(), "a failure must not poison the range");
+        engine.join().unwrap();
+        assert_eq!((world.counters.submissions.get(), world.counters.failed.get()), (2, 1));
+        drop((slot, again, source));
+        world.assert_empty();
+    });
+}
+
+/// A sleeping thread and a future both wait for the same copy: neither misses its end.
+#[test]
+fn lost_wake_up() {
+    struct Alarm(Latch);
+    impl Wake for Alarm {
+        fn wake(self: StdArc<Self>) {
+            self.0.set();
+        }
+    }
+
+    // Without the bound it passes as well, in minutes.
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let sleeper = thread::spawn({
+            let slot = slot.clone();
+            move || {
+                slot.wait();
+                assert_eq!(read(&slot), CONTENT);
+            }
+        });
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), Landing::Arrived)
+        });
+        let alarm = StdArc::new(Alarm(Latch::new()));
+        if !slot.poll(&Waker::from(alarm.clone())) {
+            alarm.0.wait();
+            assert!(slot.poll(Waker::noop()), "woken too early");
+        }
+        assert_eq!(read(&slot), CONTENT);
+        sleeper.join().unwrap();
+        engine.join().unwrap();
+        drop((slot, source));
+        world.assert_empty();
+    });
+}
+
+/// A flight that nobody lands, as after a panic, lets waiters through and leaks what may still be written.
+#[test]
+fn lost_flight() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let used = world.used.clone();
+            move || {
+                let mut flight = flight.unwrap();
+                flight.load(Probe::new(&used));
+                drop(flight);
+            }
+        });
+        slot.wait();
+        assert_eq!(read(&slot), CONTENT);
+        engine.join().unwrap();
+        drop((slot, source));
+        assert_eq!(world.used.load(SeqCst), 1, "the target may still be written");
+        assert!(!world.gone.load(SeqCst), "the source may still be read");
+    });
+}
+
+/// Room is needed while somebody finds the slot: either it leaves and is made anew, or it is held and stays.
+#[test]
+fn eviction_against_hit() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        drop(world.access_at_once(&source, Landing::Arrived));
+        let evictor = thread::spawn({
+            let world = world.clone();
+            move || {
+                let victims = world.index.evict(1, |_| 1);
+                for mut victim in victims {
+                    assert!(Arc::get_mut(&mut victim).is_some(), "a held slot was evicted");
+                }
+            }
+        });
+        let slot = world.access_at_once(&source, Landing::Arrived);
+        assert_eq!(read(&slot), CONTENT);
+        evictor.join().unwrap();
+        assert_eq!(world.used.load(SeqCst), 1);
+        drop((slot, source));
+        world.assert_empty();
+    });
+}
+
+/// The range is invalidated while its copy flies: holders keep that copy, the next access makes another.
+#[test]
+fn invalidation_against_landing() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), Landing::Failed)
+        });
+        source.bump();
+        drop(world.index.take_overlapping(source.id, &(0..1)));
+        let again = world.access_at_once(&source, Landing::Arrived);
+        assert_eq!((slot.generation, again.generation), (0, 1));
+        engine.join().unwrap();
+        assert_eq!(world.index.len(), 1, "the failed slot must not take its successor along");
+        drop((slot, again, source));
+        world.assert_empty();
+    });
+}
+
+/// After a drain nobody reads the source: it can end, or be written.
+#[test]
+fn drain_against_landing() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), Landing::Arrived)
+        });
+        source.flights.wait_for_none();
+        assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
+        slot.wait();
+        assert!(slot.near().is_some());
+        engine.join().unwrap();
+        drop((slot, source));
+        world.assert_empty();
+    });
+}
+
+/// Who has waited and lets go has let go of the last hold: the flight keeps nothing back that room is needed for.
+#[test]
+fn release_after_wait() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), Landing::Arrived)
+        });
+        slot.wait();
+        drop(slot);
+        assert_eq!(world.index.evict(1, |_| 1).len(), 1, "the slot is still held");
+        assert_eq!(world.used.load(SeqCst), 0);
+        drop(source);
+        assert!(world.gone.load(SeqCst), "the source is still held");
+        engine.join().unwrap();
+        world.assert_empty();
+    });
+}

@@ -1,0 +1,176 @@
+//! Sources: memory that somebody owns, registered with a cache.
+//!
+//! Entries are found by (region, range), never by address. A region's id is never used again, so memory that is freed
+//! and allocated anew for something else cannot be mistaken for what was copied from it.
+//!
+//! Who keeps what alive:
+//!
+//! ```text
+//! Region ──▶ Handle ──▶ Source ──▶ owner      the last Region drops the region's entries from the cache
+//! Entry  ──▶ Slot   ──▶ Source                a held entry keeps the source, and so does a copy in flight
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Shared;
+use super::flight::Flights;
+use crate::memory::Mapping;
+use crate::topology::NodeId;
+
+/// An owner of bytes that stay where they are.
+///
+/// # Safety
+/// As long as the owner lives, wherever it is moved,
+/// - `bytes` returns the same address and length each time, and they are readable;
+/// - nobody writes them while a slice of them is borrowed or a copy of them is in flight. For an owner that ever
+///   writes, that is after [`Region::drain`], with no access and no slice of an entry around, and followed by
+///   [`Cache::invalidate`](super::Cache::invalidate).
+pub unsafe trait RegionOwner: Send + Sync + 'static {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+macro_rules! owned_bytes {
+    ($($owner:ty),+) => { $(
+        // SAFETY: the bytes live on the heap (or are static) behind an owner that the region holds and lends to
+        // nobody mutably, so they neither move nor change until it is dropped.
+        unsafe impl RegionOwner for $owner {
+            fn bytes(&self) -> &[u8] {
+                self
+            }
+        }
+    )+ };
+}
+owned_bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Arc<Vec<u8>>, &'static [u8], Mapping, Arc<Mapping>);
+
+/// Registered bytes, of which ranges can be accessed through the cache that registered them. Clones share it.
+///
+/// Dropping the last clone drops the region's entries from the cache and stops nothing: copies in flight run out, and
+/// entries that are still held keep their bytes, near and source. The owner is dropped after the last of them, perhaps
+/// on the thread that completes a copy.
+#[derive(Clone)]
+pub struct Region {
+    handle: Arc<Handle>,
+}
+
+/// What the clones of a [`Region`] share; its end is the region's end.
+struct Handle {
+    source: Arc<Source>,
+    /// Weak, so that forgotten regions do not keep a cache and its pools.
+    cache: Weak<Shared>,
+}
+
+impl Region {
+    pub(super) fn new(owner: Arc<dyn RegionOwner>, home: Option<NodeId>, cache: Weak<Shared>) -> Region {
+        Region { handle: Arc::new(Handle { source: Arc::new(Source::new(owner, home)), cache }) }
+    }
+
+    /// Different for every region this process ever registers.
+    pub fn id(&self) -> u64 {
+        self.source().id
+    }
+
+    /// How often something of it was invalidated. Entries carry the generation they were made in.
+    pub fn generation(&self) -> u64 {
+        self.source().generation()
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.source().bytes().len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The node it lies on, if whoever registered it said so.
+    pub fn home(&self) -> Option<NodeId> {
+        self.source().home
+    }
+
+    /// The bytes at home.
+    pub fn as_slice(&self) -> &[u8] {
+        self.source().bytes()
+    }
+
+    /// Blocks until no copy that reads this region is in flight; those that others start meanwhile count too. A copy
+    /// whose device was lost counts as over: what it may still read was leaked.
+    ///
+    /// Do not call it from a waker: it may wait for the thread it is on.
+    pub fn drain(&self) {
+        self.source().flights.wait_for_none();
+    }
+
+    pub(super) fn source(&self) -> &Arc<Source> {
+        &self.handle.source
+    }
+
+    /// Whether `cache` registered it.
+    pub(super) fn is_of(&self, cache: &Arc<Shared>) -> bool {
+        std::ptr::eq(self.handle.cache.as_ptr(), Arc::as_ptr(cache))
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Region")
+            .field("id", &self.id())
+            .field("generation", &self.generation())
+            .field("len", &self.len())
+            .field("home", &self.home())
+            .finish()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Some(cache) = self.cache.upgrade() {
+            cache.forget_region(&self.source);
+        }
+    }
+}
+
+/// The bytes of a region and what is known of them; outlives the [`Region`] as long as an entry or a copy needs it.
+pub(super) struct Source {
+    pub(super) id: u64,
+    pub(super) home: Option<NodeId>,
+    /// Copies that read the bytes now.
+    pub(super) flights: Flights,
+    /// Bumped by `invalidate` before it removes entries.
+    generation: AtomicU64,
+    owner: Arc<dyn RegionOwner>,
+}
+
+impl Source {
+    pub(super) fn new(owner: Arc<dyn RegionOwner>, home: Option<NodeId>) -> Source {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // ORDERING: Relaxed, no partner: only uniqueness matters.
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Source { id, home, flights: Flights::new(), generation: AtomicU64::new(0), owner }
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.owner.bytes()
+    }
+
+    /// The bytes in `range`, which was checked against their length when the range came in.
+    pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
+        &self.owner.bytes()[range]
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        // ORDERING: Acquire pairs with the Release of `bump`: whoever labels a copy with a generation copies the
+        // bytes as they were written before that generation began, or newer ones.
+        self.generation.load(Ordering::Acquire)
+    }
+
+    pub(super) fn bump(&self) {
+        // ORDERING: Release pairs with the Acquire of `generation`.
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,170 @@
+//! The CPU engine: a few pinned threads of one node that copy, one copy after another, and sleep when there is
+//! none.
+//!
+//! A submission takes one lock, once. The queue in front of the workers is bounded; when it is full the engine
+//! says so.
+
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use super::queue::Queue;
+use super::stats::Counters;
+use super::{Engine, EngineKind, EngineStats, MoverError, RawCopy, Rejected};
+use crate::topology::{Machine, NodeId, Origin};
+
+/// How to build a [`CpuEngine`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct CpuOptions {
+    /// Whose CPUs to use: this node's, or those of the CPU node it belongs to. `None` leaves the threads unpinned.
+    pub node: Option<NodeId>,
+    /// Threads that copy.
+    pub workers_count: usize,
+    /// Copies that may wait for them.
+    pub queue_copies_max: usize,
+}
+
+impl Default for CpuOptions {
+    /// One worker, anywhere; 128 waiting copies, as many as all queues of a DSA device hold.
+    fn default() -> CpuOptions {
+        CpuOptions { node: None, workers_count: 1, queue_copies_max: 128 }
+    }
+}
+
+/// Copies with CPU cores.
+///
+/// Dropping it finishes the copies that it accepted, then ends its threads.
+#[derive(Debug)]
+pub struct CpuEngine {
+    shared: Arc<Shared>,
+    queue_copies_max: usize,
+    workers: Vec<JoinHandle<()>>,
+    pinned_workers_count: usize,
+}
+
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    node: Option<NodeId>,
+    queue: Queue<RawCopy>,
+    counters: Counters,
+}
+
+impl CpuEngine {
+    /// Starts the workers. On a machine that was discovered, not read from a profile, they are pinned to the
+    /// node's CPUs.
+    ///
+    /// # Errors
+    /// [`MoverError::NoWorkers`], [`NoQueue`](MoverError::NoQueue), [`Thread`](MoverError::Thread), and
+    /// [`Topology`](MoverError::Topology) for a node that the machine does not have.
+    pub fn new(machine: &Machine, options: CpuOptions) -> Result<CpuEngine, MoverError> {
+        if options.workers_count == 0 {
+            return Err(MoverError::NoWorkers);
+        }
+        if options.queue_copies_max == 0 {
+            return Err(MoverError::NoQueue);
+        }
+        let home = options.node.map(|node| machine.node(node)).transpose()?.map(|node| node.cpu_node);
+        let cpus = match home {
+            Some(home) if machine.origin() == Origin::Discovered => &machine.node(home)?.cpus[..],
+            _ => &[],
+        };
+        let name = home.map_or("cpu".to_owned(), |home| format!("cpu{}", home.0));
+        let shared =
+            Arc::new(Shared { name, node: home, queue: Queue::new(), counters: Counters::default() });
+        // From here on `engine` ends the threads it has if one cannot be started.
+        let mut engine = CpuEngine {
+            shared,
+            queue_copies_max: options.queue_copies_max,
+            workers: Vec::new(),
+            pinned_workers_count: 0,
+        };
+        for index in 0..options.workers_count {
+            let shared = engine.shared.clone();
+            let worker = thread::Builder::new()
+                .name(format!("memferry-{}.{index}", shared.name))
+                .spawn(move || shared.work())
+                .map_err(|source| MoverError::Thread { engine: engine.shared.name.clone(), source })?;
+            engine.pinned_workers_count += usize::from(pin(&worker, cpus));
+            engine.workers.push(worker);
+        }
+        Ok(engine)
+    }
+
+    /// How many workers the kernel agreed to pin: none on a profile, and none where a container forbids it.
+    pub fn pinned_workers_count(&self) -> usize {
+        self.pinned_workers_count
+    }
+
+    /// Takes a copy however many wait already. For the mover, which says when.
+    pub(super) fn submit_beyond_limit(&self, copy: RawCopy) -> Result<(), Rejected> {
+        self.push(copy, usize::MAX)
+    }
+
+    fn push(&self, copy: RawCopy, len_max: usize) -> Result<(), Rejected> {
+        self.shared.counters.submission(|| {
+            self.shared.queue.push(copy, len_max).map_err(|(copy, why)| Rejected { copy, why })
+        })
+    }
+}
+
+impl Engine for CpuEngine {
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn kind(&self) -> EngineKind {
+        EngineKind::Cpu
+    }
+
+    fn node(&self) -> Option<NodeId> {
+        self.shared.node
+    }
+
+    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+        self.push(copy, self.queue_copies_max)
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.shared.counters.read(self.name(), self.kind(), self.node())
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        while let Some(copy) = self.queue.pop() {
+            let report = copy.copy_on_this_cpu();
+            self.counters.bytes.add(report.cpu_bytes);
+            self.counters.end(Ok(report));
+            copy.finish(Ok(report));
+        }
+    }
+}
+
+impl Drop for CpuEngine {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        for worker in self.workers.drain(..) {
+            // The last owner of an engine may be the `done` of a copy, which runs on a worker: that one ends by
+            // itself.
+            if worker.thread().id() != thread::current().id() {
+                let _ = worker.join();
+            }
+        }
+    }
+}
+
+/// Confines a thread to `cpus`. False if there are none, or the kernel refuses.
+fn pin(worker: &JoinHandle<()>, cpus: &[u32]) -> bool {
+    if cpus.is_empty() {
+        return false;
+    }
+    // SAFETY: an all-zero cpu_set_t is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < libc::CPU_SETSIZE as u32) {
+        // SAFETY: `cpu` is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(cpu as usize, &mut set) };
+    }
+    // SAFETY: the handle has not been joined, so its pthread_t is valid; the set has the size that is said.
+    unsafe { libc::pthread_setaffinity_np(worker.as_pthread_t(), size_of_val(&set), &set) == 0 }
+}

@@ -1,0 +1,188 @@
+//! The DSA engine: copies with work queues of Data Streaming Accelerators.
+//!
+//! ```text
+//!   submit ──▶ backlog ── cut to transfer_bytes_max ──▶ slot ── descriptor ──▶ portal ──▶ device
+//!                 ▲           all queues full: back-off,  │                                 │
+//!                 │           then the CPU                ▼                                 ▼
+//!              the rest ◀── page fault: touch it ◀── completer ◀──────── completion record, polled
+//! ```
+//!
+//! Submitting takes one lock and offers the copy to each queue once; it never waits. Everything that takes time
+//! is the business of one thread, the completer. Nothing falls back silently: each refusal, resumption and
+//! piece that the CPU did is counted, and the [statistics](EngineStats) add up.
+//!
+//! A descriptor whose completion never comes is given up when the portal says that the device is gone, or after
+//! [`DsaOptions::completion_timeout`]: some errors never reach the record. The device might still write then,
+//! so both buffers of the copy are leaked, with the queue's records, and the queue gets no more work.
+//!
+//! Source: DSA specification, sections 3.10 to 3.12 (page faults) and 5.8 (errors that reach no record).
+
+mod completer;
+#[allow(unsafe_code)]
+mod piece;
+mod state;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use memferry_dsa::Portal;
+
+use self::state::{Queue, State};
+use super::stats::Counters;
+use super::{CopyReport, Engine, EngineKind, EngineStats, MoverError, RawCopy, Refusal, Rejected};
+use crate::topology::NodeId;
+
+/// How to build a [`DsaEngine`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DsaOptions {
+    /// What reports call the engine, and the start of its thread's name.
+    pub name: String,
+    /// Pieces that may wait for a free slot; with as many waiting, the engine is full.
+    pub backlog_max: usize,
+    /// Times in a row that all queues may refuse a piece, with a pause after each that doubles from 2 us to 1
+    /// ms, before the CPU does it.
+    pub retries_max: u32,
+    /// Page faults that may cut one piece short before the CPU does the rest of it.
+    pub faults_max: u32,
+    /// A descriptor that has not completed by then is lost.
+    pub completion_timeout: Duration,
+}
+
+impl Default for DsaOptions {
+    /// Patient with devices: 64 waiting pieces, 10 retries (2 ms), 8 faults, 10 s, which is more than a device
+    /// needs for the 2 GiB that its largest descriptor can ask for, by a factor of 100.
+    fn default() -> DsaOptions {
+        DsaOptions {
+            name: "dsa".to_owned(),
+            backlog_max: 64,
+            retries_max: 10,
+            faults_max: 8,
+            completion_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Copies with the devices behind some portals.
+///
+/// Dropping it finishes the copies that it accepted, then ends its thread.
+pub struct DsaEngine {
+    shared: Arc<Shared>,
+    node: Option<NodeId>,
+    completer: Option<JoinHandle<()>>,
+}
+
+/// What the engine and its completer share.
+struct Shared {
+    options: DsaOptions,
+    queues: Box<[Queue]>,
+    state: Mutex<State>,
+    /// Signalled after a submission if `state.completer_sleeps`.
+    submitted: Condvar,
+    counters: Counters,
+}
+
+impl DsaEngine {
+    /// Starts an engine that uses all of `portals`, in turns. It is on the node of the first.
+    ///
+    /// A dedicated queue must have no other user: the engine counts its free entries.
+    ///
+    /// # Errors
+    /// [`MoverError::NoPortals`], [`NoQueue`](MoverError::NoQueue), [`Thread`](MoverError::Thread).
+    pub fn new(portals: Vec<Arc<dyn Portal>>, options: DsaOptions) -> Result<DsaEngine, MoverError> {
+        let Some(first) = portals.first() else { return Err(MoverError::NoPortals) };
+        if options.backlog_max == 0 {
+            return Err(MoverError::NoQueue);
+        }
+        let node = first.work_queue().node.map(NodeId);
+        let queues: Box<[Queue]> = portals.into_iter().map(Queue::new).collect();
+        let state = Mutex::new(State::new(&queues));
+        let shared = Arc::new(Shared {
+            options,
+            queues,
+            state,
+            submitted: Condvar::new(),
+            counters: Counters::default(),
+        });
+        let completer = thread::Builder::new()
+            .name(format!("{}-completer", shared.options.name))
+            .spawn({
+                let shared = shared.clone();
+                move || completer::run(&shared)
+            })
+            .map_err(|source| MoverError::Thread { engine: shared.options.name.clone(), source })?;
+        Ok(DsaEngine { shared, node, completer: Some(completer) })
+    }
+}
+
+impl Engine for DsaEngine {
+    fn name(&self) -> &str {
+        &self.shared.options.name
+    }
+
+    fn kind(&self) -> EngineKind {
+        EngineKind::Dsa
+    }
+
+    fn node(&self) -> Option<NodeId> {
+        self.node
+    }
+
+    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+        let Shared { options, queues, counters, .. } = &*self.shared;
+        counters.submission(|| {
+            if copy.size_bytes() == 0 {
+                // A device would call that a bad size.
+                counters.end(Ok(CopyReport::default()));
+                copy.finish(Ok(CopyReport::default()));
+                return Ok(());
+            }
+            let mut state = self.shared.lock();
+            if state.all_gone() {
+                return Err(Rejected { copy, why: Refusal::Gone });
+            }
+            if state.backlog_len() >= options.backlog_max {
+                return Err(Rejected { copy, why: Refusal::Full });
+            }
+            state.begin(copy);
+            state.feed(queues, options, counters);
+            let completer_sleeps = state.completer_sleeps;
+            drop(state);
+            if completer_sleeps {
+                self.shared.submitted.notify_one();
+            }
+            Ok(())
+        })
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.shared.counters.read(self.name(), self.kind(), self.node())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for DsaEngine {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.submitted.notify_one();
+        // The last owner of an engine may be the `done` of a copy, which runs on the completer: that one ends
+        // by itself.
+        if let Some(completer) = self.completer.take()
+            && completer.thread().id() != thread::current().id()
+        {
+            let _ = completer.join();
+        }
+    }
+}
+
+impl fmt::Debug for DsaEngine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DsaEngine").field("options", &self.shared.options).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,180 @@
+//! What every engine is to its users: something that takes a [`RawCopy`] and finishes it once.
+//!
+//! One conformance suite, `tests/engines.rs`, is run by every engine there is.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use serde::Serialize;
+
+use super::{CopyError, CopyReport, EngineStats};
+use crate::topology::NodeId;
+
+/// What an engine copies with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum EngineKind {
+    /// CPU cores.
+    Cpu,
+    /// Intel Data Streaming Accelerators.
+    Dsa,
+}
+
+/// Something that copies.
+///
+/// Every copy that [`submit`](Engine::submit) accepts is finished exactly once, whatever happens to the engine:
+/// dropping an engine first finishes what it accepted. Engines never block in `submit`, and finish copies in
+/// any order, on any thread.
+pub trait Engine: fmt::Debug + Send + Sync {
+    /// What reports call it.
+    fn name(&self) -> &str;
+
+    /// What it copies with.
+    fn kind(&self) -> EngineKind;
+
+    /// The node it is on, where one is known.
+    fn node(&self) -> Option<NodeId>;
+
+    /// Takes a copy, or hands it back untouched. Never blocks.
+    ///
+    /// The copy may be finished before this returns, on this thread: hold no lock that its `done` needs.
+    ///
+    /// # Errors
+    /// [`Rejected`], with the copy in it.
+    fn submit(&self, copy: RawCopy) -> Result<(), Rejected>;
+
+    /// What it did so far.
+    fn stats(&self) -> EngineStats;
+}
+
+/// A copy that an engine did not take.
+#[derive(Debug)]
+pub struct Rejected {
+    /// The copy, as it was.
+    pub copy: RawCopy,
+    /// Why.
+    pub why: Refusal,
+}
+
+/// Why an engine does not take a copy.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Not now: its queue is full.
+    Full,
+    /// Never again: it is shut down, or its device died.
+    Gone,
+}
+
+/// The callback of a copy.
+pub(super) type Done = Box<dyn FnOnce(Result<CopyReport, CopyError>) + Send>;
+
+/// A copy as engines see it: two addresses, a size, and what to call in the end.
+///
+/// It is finished exactly once, which the type sees to: finishing consumes it, and one that is dropped unfinished
+/// finishes with [`CopyError::Abandoned`].
+pub struct RawCopy {
+    source: *const u8,
+    target: *mut u8,
+    size_bytes: usize,
+    block_on_fault: bool,
+    done: Option<Done>,
+}
+
+// SAFETY: the pointers are only used under the contract of `new`, which does not depend on the thread; `done`
+// is Send.
+unsafe impl Send for RawCopy {}
+
+impl RawCopy {
+    /// A copy of `size_bytes` from `source` to `target`.
+    ///
+    /// `done` runs once, on whatever thread finishes the copy, perhaps inside `submit`. It must be short, must
+    /// not wait for another copy, and takes no lock that is held around `submit`. When its error says
+    /// [`buffers_are_lost`](CopyError::buffers_are_lost), it must leak the buffers. If it panics, the panic
+    /// ends there.
+    ///
+    /// # Safety
+    /// Until `done` is called, `source` is readable and nobody writes there; `target` is writable and nobody else
+    /// reads or writes there; they do not overlap. If `done` is called with an error whose buffers are lost, that
+    /// stays so for ever. A `done` that is never called means for ever, too.
+    pub unsafe fn new(
+        source: *const u8,
+        target: *mut u8,
+        size_bytes: usize,
+        done: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
+    ) -> RawCopy {
+        RawCopy { source, target, size_bytes, block_on_fault: false, done: Some(Box::new(done)) }
+    }
+
+    /// Lets a device wait for the pages it misses, where its queue allows that, instead of stopping there.
+    pub fn with_block_on_fault(mut self, block_on_fault: bool) -> RawCopy {
+        self.block_on_fault = block_on_fault;
+        self
+    }
+
+    /// Where to read. Good until the copy is finished.
+    pub fn source(&self) -> *const u8 {
+        self.source
+    }
+
+    /// Where to write. Good until the copy is finished.
+    pub fn target(&self) -> *mut u8 {
+        self.target
+    }
+
+    /// How much.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Whether a device may wait for pages.
+    pub fn block_on_fault(&self) -> bool {
+        self.block_on_fault
+    }
+
+    /// Copies here and now. The report is for [`finish`](RawCopy::finish).
+    pub(super) fn copy_on_this_cpu(&self) -> CopyReport {
+        // SAFETY: `new`'s caller promised that both ranges are valid, unshared and apart until `finish`, which
+        // has not happened, since it would have consumed `self`.
+        unsafe { std::ptr::copy_nonoverlapping(self.source, self.target, self.size_bytes) };
+        CopyReport { cpu_bytes: self.size_bytes as u64, dsa_bytes: 0 }
+    }
+
+    /// Reports the end of the copy to whoever asked for it. From here on the buffers are theirs again.
+    pub fn finish(mut self, result: Result<CopyReport, CopyError>) {
+        self.call_done(result);
+    }
+
+    /// Puts `done` in the place of the callback, for a decorator that calls the old one itself.
+    pub(super) fn replace_done(&mut self, done: Done) -> Done {
+        self.done.replace(done).expect("only finishing takes it away, and that consumes the copy")
+    }
+
+    fn call_done(&mut self, result: Result<CopyReport, CopyError>) {
+        if let Some(done) = self.done.take() {
+            call_done(done, result);
+        }
+    }
+}
+
+/// Calls back. A panic in there has been printed by the panic hook; it must not take an engine's thread with
+/// it, since the copies behind this one are not to blame.
+pub(super) fn call_done(done: Done, result: Result<CopyReport, CopyError>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| done(result)));
+}
+
+impl Drop for RawCopy {
+    fn drop(&mut self) {
+        self.call_done(Err(CopyError::Abandoned));
+    }
+}
+
+impl fmt::Debug for RawCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawCopy")
+            .field("source", &self.source)
+            .field("target", &self.target)
+            .field("size_bytes", &self.size_bytes)
+            .finish_non_exhaustive()
+    }
+}

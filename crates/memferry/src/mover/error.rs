@@ -1,0 +1,74 @@
+//! What can go wrong with a copy, and with building a mover.
+
+use crate::topology::TopologyError;
+
+/// Why a copy did not succeed. The content of the target is undefined then, the source is untouched.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// Source and target differ in length. Nothing was copied.
+    #[error(
+        "the source has {source_bytes} bytes and the target {target_bytes}; pass buffers of equal length"
+    )]
+    LengthMismatch {
+        /// Length of the source.
+        source_bytes: usize,
+        /// Length of the target.
+        target_bytes: usize,
+    },
+    /// The device ended the operation with an error. It does not touch the buffers any more.
+    #[error(
+        "the device ended the copy with status {status:#04x}; retry elsewhere and read the device's errors in sysfs"
+    )]
+    Device {
+        /// Completion status, as the DSA specification numbers them.
+        status: u8,
+    },
+    /// The device died, or lost the operation, and may still touch the buffers: they are leaked on purpose.
+    #[error(
+        "the device was lost with the copy in flight, so its buffers were leaked; retry with other buffers"
+    )]
+    DeviceLost,
+    /// The engine gave the copy up without trying it.
+    #[error("the engine gave the copy up before it began; retry it")]
+    Abandoned,
+    /// A [`Faulty`](super::Faulty) engine was asked to fail.
+    #[error("the copy failed because a fault was injected; retry it")]
+    Injected,
+}
+
+impl CopyError {
+    /// True when something may still read the source and write the target, at any later time: whoever owns them
+    /// must leak them.
+    pub fn buffers_are_lost(&self) -> bool {
+        matches!(self, CopyError::DeviceLost)
+    }
+}
+
+/// Why an engine or a mover could not be built. Nothing of it is left running.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoverError {
+    /// A CPU engine without workers would never copy anything.
+    #[error("a CPU engine needs at least one worker; pass 1 or more")]
+    NoWorkers,
+    /// A DSA engine was given no portal.
+    #[error("a DSA engine needs at least one work queue; pass its portal, or use the CPU engine alone")]
+    NoPortals,
+    /// A queue of no length was asked for.
+    #[error("an engine whose queue holds nothing refuses everything; pass 1 or more")]
+    NoQueue,
+    /// The operating system refused a thread.
+    #[error(
+        "cannot start a thread of engine {engine}: {source}; raise the limit on processes or use fewer workers"
+    )]
+    Thread {
+        /// Name of the engine.
+        engine: String,
+        /// What the operating system answered.
+        source: std::io::Error,
+    },
+    /// A node was named that the machine does not have.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}

@@ -1,0 +1,305 @@
+//! Moves bytes from one place in memory to another while the caller computes.
+//!
+//! ```text
+//!   copy, scope ──▶ Mover ── Route: which engine first? ──▶ Engine: dsa, cpu (and faulty, for tests)
+//!        ▲                     full or gone: the next one ──▶ a CPU engine ──▶ the caller itself
+//!        └──── Transfer ◀─── done: exactly once, on whatever thread finished the copy ───┘
+//! ```
+//!
+//! Ownership is the contract. An asynchronous [`Transfer`] owns its buffers and gives them back with the
+//! result; dropping or forgetting it neither blocks nor frees, since the mover keeps the buffers until the
+//! engine is done. Borrowed buffers exist only inside [`Mover::scope`], which waits at its end. What a device
+//! could still write to after its death is leaked on purpose and counted.
+//!
+//! Nobody who submits is ever blocked. Engines have bounded queues and answer [`Refusal::Full`]. A copy that
+//! every engine refused is done by the caller's thread if it is small, as back-pressure that costs tens of
+//! microseconds. If it is large it waits in a CPU engine's queue beyond the limit: its entry there takes a
+//! hundred bytes, against the [`INLINE_BYTES_MAX`] and more that its buffers take already. Both are counted.
+//! [`Mover::try_start`] hands such copies back instead.
+
+#[allow(unsafe_code)]
+mod cpu;
+mod dsa;
+#[allow(unsafe_code)]
+mod engine;
+mod error;
+mod faulty;
+#[cfg(all(test, memferry_loom))]
+mod loom_queue;
+#[cfg(all(test, memferry_loom))]
+mod loom_transfer;
+mod queue;
+mod route;
+#[allow(unsafe_code)]
+mod scope;
+mod stats;
+#[allow(unsafe_code)]
+mod transfer;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::topology::{Machine, NodeId};
+use stats::Counter;
+
+pub use cpu::{CpuEngine, CpuOptions};
+pub use dsa::{DsaEngine, DsaOptions};
+pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
+pub use error::{CopyError, MoverError};
+pub use faulty::{Faults, Faulty};
+pub use route::{EngineSite, Journey, Route};
+pub use scope::{Scope, ScopedCopy};
+pub use stats::{CopyReport, EngineStats, MoverStats};
+pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};
+
+/// Up to this size a copy that all engines refuse is done by the caller's own thread. At 5 GB/s that takes 50
+/// us, within the 10 to 100 us that asynchronous code may compute between two awaits.
+///
+/// Source of the limit: Alice Ryhl, "Async: What is blocking?" (2020).
+pub const INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// Copies memory with the engines it was built with. Clones are handles to the same mover.
+///
+/// When the last handle is gone, the engines that nobody else holds finish what they accepted, then end their
+/// threads. Transfers under way are finished by that, not cancelled.
+#[derive(Clone)]
+pub struct Mover {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    machine: Arc<Machine>,
+    /// The engines that were passed in, then the CPU engines: the order of the statistics.
+    engines: Vec<Arc<dyn Engine>>,
+    /// Where `engines` begins to be the mover's own CPU engines, of which there is at least one.
+    cpus_begin: usize,
+    cpus: Vec<Arc<CpuEngine>>,
+    /// Sites of `engines`.
+    sites: Vec<EngineSite>,
+    route: Route,
+    /// Counts copies, for routes that take turns.
+    turn: AtomicUsize,
+    inline_operations: Counter,
+    inline_bytes: Counter,
+    overflow_operations: Counter,
+}
+
+/// Builds a [`Mover`].
+pub struct MoverBuilder {
+    machine: Arc<Machine>,
+    engines: Vec<Arc<dyn Engine>>,
+    workers_count: usize,
+    route: Route,
+}
+
+impl MoverBuilder {
+    /// Adds an engine. The mover asks engines that were added before its own CPU engines.
+    pub fn engine(mut self, engine: Arc<dyn Engine>) -> MoverBuilder {
+        self.engines.push(engine);
+        self
+    }
+
+    /// Sets how many CPU workers each node with CPUs gets, 1 by default. They sleep when there is nothing to copy.
+    pub fn cpu_workers(mut self, workers_count: usize) -> MoverBuilder {
+        self.workers_count = workers_count;
+        self
+    }
+
+    /// Sets who copies what, [`Route::Single`] by default.
+    pub fn route(mut self, route: Route) -> MoverBuilder {
+        self.route = route;
+        self
+    }
+
+    /// Starts the CPU engines.
+    ///
+    /// # Errors
+    /// [`MoverError::NoWorkers`], [`Thread`](MoverError::Thread).
+    pub fn build(self) -> Result<Mover, MoverError> {
+        let MoverBuilder { machine, mut engines, workers_count, route } = self;
+        let mut homes: Vec<_> =
+            machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id)).collect();
+        if homes.is_empty() {
+            homes.push(None);
+        }
+        let cpus_begin = engines.len();
+        let mut cpus = Vec::new();
+        for node in homes {
+            let options = CpuOptions { node, workers_count, ..CpuOptions::default() };
+            let cpu = Arc::new(CpuEngine::new(&machine, options)?);
+            engines.push(cpu.clone());
+            cpus.push(cpu);
+        }
+        let sites =
+            engines.iter().map(|engine| EngineSite { kind: engine.kind(), node: engine.node() }).collect();
+        Ok(Mover {
+            inner: Arc::new(Inner {
+                machine,
+                engines,
+                cpus_begin,
+                cpus,
+                sites,
+                route,
+                turn: AtomicUsize::new(0),
+                inline_operations: Counter::default(),
+                inline_bytes: Counter::default(),
+                overflow_operations: Counter::default(),
+            }),
+        })
+    }
+}
+
+impl Mover {
+    /// A mover with the CPU engines of `machine`, and the engines that are added.
+    pub fn builder(machine: Arc<Machine>) -> MoverBuilder {
+        MoverBuilder { machine, engines: Vec::new(), workers_count: 1, route: Route::default() }
+    }
+
+    /// Copies `source` to `target`, of equal length, both owned by the transfer until it is done.
+    ///
+    /// Anything that gives out its bytes will do: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, mappings and blocks.
+    /// Cost: two allocations and one lock; the bytes are copied by engines.
+    /// Cancel: see [`Transfer`].
+    pub fn copy<S, T>(&self, source: S, target: T, options: CopyOptions) -> Transfer<S, T>
+    where
+        S: AsRef<[u8]> + Send + 'static,
+        T: AsMut<[u8]> + Send + 'static,
+    {
+        Transfer::begin(source, target, |copy| {
+            let copy = copy.with_block_on_fault(options.block_on_fault);
+            self.start(copy, options.source_node, options.target_node);
+        })
+    }
+
+    /// Runs `body`, in which borrowed buffers can be copied, and waits for all of these copies: also for those
+    /// whose handle was dropped or forgotten, and also when `body` panics.
+    ///
+    /// If a device dies while it could still write to a borrowed target, the process is aborted.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use memferry::{mover::Mover, topology::Machine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mover = Mover::builder(Arc::new(Machine::discover()?)).build()?;
+    /// let source = [7_u8; 100];
+    /// let (mut left, mut right) = ([0_u8; 100], [0_u8; 100]);
+    /// mover.scope(|scope| {
+    ///     scope.copy(&source, &mut left);
+    ///     scope.copy(&source, &mut right);
+    /// })?;
+    /// assert_eq!((left, right), (source, source));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the first copy that failed.
+    pub fn scope<'env, R>(
+        &self,
+        body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+    ) -> Result<R, CopyError> {
+        scope::run(self, body)
+    }
+
+    /// Starts a copy given as raw parts. Never blocks; never refuses either: see the head of this module.
+    ///
+    /// The copy's `done` may run before this returns, on this thread: hold no lock that it needs.
+    pub fn start(&self, copy: RawCopy, source_node: Option<NodeId>, target_node: Option<NodeId>) {
+        let Err(Rejected { mut copy, .. }) = self.try_start(copy, source_node, target_node) else { return };
+        if copy.size_bytes() > INLINE_BYTES_MAX {
+            match self.inner.nearest_cpu(source_node, target_node).submit_beyond_limit(copy) {
+                Ok(()) => return self.inner.overflow_operations.add(1),
+                Err(rejected) => copy = rejected.copy,
+            }
+        }
+        let report = copy.copy_on_this_cpu();
+        self.inner.inline_operations.add(1);
+        self.inner.inline_bytes.add(report.cpu_bytes);
+        copy.finish(Ok(report));
+    }
+
+    /// As [`start`](Mover::start), but hands the copy back when every engine is full: for copies that are worth
+    /// making only if somebody has the time.
+    ///
+    /// # Errors
+    /// [`Rejected`], with the copy in it.
+    pub fn try_start(
+        &self,
+        copy: RawCopy,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Result<(), Rejected> {
+        if copy.size_bytes() == 0 {
+            copy.finish(Ok(CopyReport::default()));
+            return Ok(());
+        }
+        let inner = &*self.inner;
+        // ORDERING: Relaxed: a turn only has to be different from most others.
+        let turn = inner.turn.fetch_add(1, Ordering::Relaxed);
+        let journey = Journey { source_node, target_node, size_bytes: copy.size_bytes(), turn };
+        // The engines that were passed in come first; with none, the mover's own CPU engines are what there is.
+        let own = inner.cpus_begin;
+        let passed_in = inner.try_engines(0..own, copy, journey);
+        passed_in.or_else(|Rejected { copy, .. }| inner.try_engines(own..inner.engines.len(), copy, journey))
+    }
+
+    /// What the mover and its engines did so far.
+    pub fn stats(&self) -> MoverStats {
+        MoverStats {
+            engines: self.inner.engines.iter().map(|engine| engine.stats()).collect(),
+            inline_operations: self.inner.inline_operations.get(),
+            inline_bytes: self.inner.inline_bytes.get(),
+            overflow_operations: self.inner.overflow_operations.get(),
+        }
+    }
+
+    /// The machine it was built for.
+    pub fn machine(&self) -> &Arc<Machine> {
+        &self.inner.machine
+    }
+}
+
+impl Inner {
+    /// Asks the engines in `range` once each, first the one that the route names.
+    fn try_engines(
+        &self,
+        range: std::ops::Range<usize>,
+        mut copy: RawCopy,
+        journey: Journey,
+    ) -> Result<(), Rejected> {
+        let engines = &self.engines[range.clone()];
+        let first = self.route.first(&self.machine, &self.sites[range], journey).unwrap_or(0);
+        let mut why = Refusal::Gone;
+        for step in 0..engines.len() {
+            let Err(rejected) = engines[(first + step) % engines.len()].submit(copy) else { return Ok(()) };
+            copy = rejected.copy;
+            if rejected.why == Refusal::Full {
+                why = Refusal::Full;
+            }
+        }
+        Err(Rejected { copy, why })
+    }
+
+    fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {
+        let journey = Journey { source_node, target_node, ..Journey::default() };
+        let nearest = Route::Single.first(&self.machine, &self.sites[self.cpus_begin..], journey);
+        &self.cpus[nearest.unwrap_or(0)]
+    }
+}
+
+impl fmt::Debug for Mover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let engines: Vec<_> = self.inner.engines.iter().map(|engine| engine.name()).collect();
+        f.debug_struct("Mover")
+            .field("engines", &engines)
+            .field("route", &self.inner.route)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MoverBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MoverBuilder").field("route", &self.route).finish_non_exhaustive()
+    }
+}

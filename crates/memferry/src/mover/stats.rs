@@ -1,0 +1,172 @@
+//! What was copied, by whom, and what it took: counters that add up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use super::{CopyError, EngineKind, Rejected};
+use crate::topology::NodeId;
+
+/// Who carried how much of one copy.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CopyReport {
+    /// Bytes copied by CPUs.
+    pub cpu_bytes: u64,
+    /// Bytes copied by DSA devices.
+    pub dsa_bytes: u64,
+}
+
+impl CopyReport {
+    /// All bytes of the copy.
+    pub fn bytes(&self) -> u64 {
+        self.cpu_bytes + self.dsa_bytes
+    }
+}
+
+/// What one engine did since it started. Once nothing is in flight:
+///
+/// - `accepted` = `operations` + `errors`;
+/// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_lost`;
+/// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct EngineStats {
+    /// Name of the engine.
+    pub name: String,
+    /// What it copies with.
+    pub kind: EngineKind,
+    /// Where it is.
+    pub node: Option<NodeId>,
+    /// Copies it took.
+    pub accepted: u64,
+    /// Copies it handed back because it was full or gone.
+    pub rejected: u64,
+    /// Copies finished without error.
+    pub operations: u64,
+    /// Copies finished with an error.
+    pub errors: u64,
+    /// Bytes it copied itself, also for copies that failed in the end.
+    pub bytes: u64,
+    /// Descriptors that a device took.
+    pub descriptors: u64,
+    /// Descriptors that did all they were asked to.
+    pub descriptors_done: u64,
+    /// Descriptors that stopped at a page fault; software touched the page and went on behind it.
+    pub faults_resumed: u64,
+    /// Descriptors that ended with an error.
+    pub descriptors_failed: u64,
+    /// Descriptors nobody will hear of again.
+    pub descriptors_lost: u64,
+    /// Submissions that a work queue refused because it was full.
+    pub retries: u64,
+    /// Pieces of copies that the CPU did in the device's place.
+    pub fallbacks: u64,
+    /// Bytes of these.
+    pub fallback_bytes: u64,
+    /// Bytes copied into targets that had to be leaked: as many were leaked again for their sources.
+    pub leaked_bytes: u64,
+}
+
+/// What a mover and its engines did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MoverStats {
+    /// Each engine, accelerators first.
+    pub engines: Vec<EngineStats>,
+    /// Copies the caller's own thread did, because every engine was full and the copy was small.
+    pub inline_operations: u64,
+    /// Bytes of these.
+    pub inline_bytes: u64,
+    /// Copies that waited in a CPU engine's queue beyond its limit, because every engine was full and the copy
+    /// was large.
+    pub overflow_operations: u64,
+}
+
+impl MoverStats {
+    /// Bytes copied by engines of this kind.
+    pub fn bytes_by(&self, kind: EngineKind) -> u64 {
+        self.engines.iter().filter(|engine| engine.kind == kind).map(|engine| engine.bytes).sum()
+    }
+}
+
+/// A counter. Relaxed throughout: it orders nothing. It is raised before the copy is reported as finished, so
+/// whoever has seen the result sees it counted as well.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, amount: u64) {
+        // ORDERING: see the type.
+        self.0.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Takes back what was added too early.
+    pub(super) fn sub(&self, amount: u64) {
+        // ORDERING: see the type.
+        self.0.fetch_sub(amount, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        // ORDERING: see the type.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters behind [`EngineStats`].
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) accepted: Counter,
+    pub(super) rejected: Counter,
+    pub(super) operations: Counter,
+    pub(super) errors: Counter,
+    pub(super) bytes: Counter,
+    pub(super) descriptors: Counter,
+    pub(super) descriptors_done: Counter,
+    pub(super) faults_resumed: Counter,
+    pub(super) descriptors_failed: Counter,
+    pub(super) descriptors_lost: Counter,
+    pub(super) retries: Counter,
+    pub(super) fallbacks: Counter,
+    pub(super) fallback_bytes: Counter,
+    pub(super) leaked_bytes: Counter,
+}
+
+impl Counters {
+    /// Counts a submission around `submit`. It counts as accepted beforehand: the copy may be finished, and its
+    /// result seen, before `submit` returns.
+    pub(super) fn submission(&self, submit: impl FnOnce() -> Result<(), Rejected>) -> Result<(), Rejected> {
+        self.accepted.add(1);
+        submit().inspect_err(|_| {
+            self.accepted.sub(1);
+            self.rejected.add(1);
+        })
+    }
+
+    /// Counts the end of a copy. To be called before it is reported.
+    pub(super) fn end(&self, result: Result<CopyReport, CopyError>) {
+        match result {
+            Ok(_) => self.operations.add(1),
+            Err(_) => self.errors.add(1),
+        }
+    }
+
+    pub(super) fn read(&self, name: &str, kind: EngineKind, node: Option<NodeId>) -> EngineStats {
+        EngineStats {
+            name: name.to_owned(),
+            kind,
+            node,
+            accepted: self.accepted.get(),
+            rejected: self.rejected.get(),
+            operations: self.operations.get(),
+            errors: self.errors.get(),
+            bytes: self.bytes.get(),
+            descriptors: self.descriptors.get(),
+            descriptors_done: self.descriptors_done.get(),
+            faults_resumed: self.faults_resumed.get(),
+            descriptors_failed: self.descriptors_failed.get(),
+            descriptors_lost: self.descriptors_lost.get(),
+            retries: self.retries.get(),
+            fallbacks: self.fallbacks.get(),
+            fallback_bytes: self.fallback_bytes.get(),
+            leaked_bytes: self.leaked_bytes.get(),
+        }
+    }
+}

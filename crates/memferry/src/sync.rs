@@ -1,0 +1,256 @@
+//! Where std and loom are chosen between, and the [`Latch`]: the one thing that everybody here waits on.
+//!
+//! Code that is model-checked takes its locks, atomics and threads from this module, and only from here. Under
+//! `--cfg memferry_loom` they are loom's, which work only inside `loom::model`; everything else uses std directly.
+//!
+//! A latch is set once and stays set. Whoever sets it wakes all that wait: threads and futures alike.
+//!
+//! ```text
+//! set:   lock; set = true (Release); take the waiters; unlock; wake everybody
+//! wait:  set? (Acquire) yes: return.  lock; while not set: sleep on the condition
+//! poll:  set? (Acquire) yes: ready.   lock; set? yes: ready. no: leave the waker, unlock, pending
+//! ```
+//!
+//! `set` is written under the lock under which waiters enter themselves, so no wake-up falls between.
+
+use std::task::Waker;
+
+#[cfg(memferry_loom)]
+pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
+#[cfg(not(memferry_loom))]
+pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
+
+#[cfg(memferry_loom)]
+pub(crate) use loom::cell::UnsafeCell;
+
+use atomic::{AtomicBool, Ordering};
+
+/// std's cell with loom's interface: access goes through closures, so that loom can watch it.
+#[cfg(not(memferry_loom))]
+#[derive(Debug)]
+pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+#[cfg(not(memferry_loom))]
+impl<T> UnsafeCell<T> {
+    pub(crate) fn new(value: T) -> UnsafeCell<T> {
+        UnsafeCell(std::cell::UnsafeCell::new(value))
+    }
+
+    pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+        access(self.0.get())
+    }
+}
+
+/// Locks. Our critical sections move values in and out of collections, one step at a time: a panic inside one
+/// leaves nothing half changed. So a poisoned lock is taken like any other.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Waits on a condition; like [`lock`], indifferent to poison.
+pub(crate) fn wait_on<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    condition.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// An event that happens once.
+///
+/// What the setting thread did before [`set`](Latch::set) is visible to everybody who has seen the latch set.
+/// Fields: `is_set` is written once, under the lock of `waiters`, and read by anybody without it.
+#[derive(Debug)]
+pub(crate) struct Latch {
+    is_set: AtomicBool,
+    waiters: Mutex<Vec<Waker>>,
+    changed: Condvar,
+}
+
+impl Latch {
+    /// A latch that is not set.
+    pub(crate) fn new() -> Latch {
+        Latch { is_set: AtomicBool::new(false), waiters: Mutex::new(Vec::new()), changed: Condvar::new() }
+    }
+
+    /// Has it happened? Never blocks.
+    pub(crate) fn is_set(&self) -> bool {
+        // ORDERING: Acquire pairs with the Release in `set`: what was written before it is visible here.
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    /// Lets everybody through, now and for ever. Setting it again does nothing.
+    pub(crate) fn set(&self) {
+        let mut waiters = lock(&self.waiters);
+        // ORDERING: Release pairs with the Acquire in `is_set`, for those who never take the lock.
+        self.is_set.store(true, Ordering::Release);
+        let wakers = std::mem::take(&mut *waiters);
+        drop(waiters);
+        self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Blocks this thread until the latch is set.
+    pub(crate) fn wait(&self) {
+        if self.is_set() {
+            return;
+        }
+        let mut waiters = lock(&self.waiters);
+        while !self.is_set() {
+            waiters = wait_on(&self.changed, waiters);
+        }
+    }
+
+    /// True when it is set; otherwise leaves `waker` to be woken then. Never blocks.
+    ///
+    /// A waker stays until the latch is set, whether or not its future still lives: a wake-up too many is
+    /// harmless.
+    pub(crate) fn poll(&self, waker: &Waker) -> bool {
+        if self.is_set() {
+            return true;
+        }
+        let mut waiters = lock(&self.waiters);
+        if self.is_set() {
+            return true;
+        }
+        if !waiters.iter().any(|known| known.will_wake(waker)) {
+            waiters.push(waker.clone());
+        }
+        false
+    }
+}
+
+/// What loom's models wait with where programs have an executor.
+#[cfg(all(test, memferry_loom))]
+pub(crate) mod loom_executor {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Wake, Waker};
+
+    use super::{Condvar, Mutex, lock, wait_on};
+
+    struct Bell {
+        rang: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Wake for Bell {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.rang) = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Polls a future, and again only after it was woken: a lost wake-up is a deadlock, which loom reports.
+    pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+        let mut future = pin!(future);
+        let bell = Arc::new(Bell { rang: Mutex::new(false), changed: Condvar::new() });
+        let waker = Waker::from(bell.clone());
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                return output;
+            }
+            let mut rang = lock(&bell.rang);
+            while !*rang {
+                rang = wait_on(&bell.changed, rang);
+            }
+            *rang = false;
+        }
+    }
+}
+
+#[cfg(all(test, memferry_loom))]
+mod loom_latch {
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    use loom::thread;
+
+    use super::atomic::{AtomicU32, Ordering};
+    use super::loom_executor::block_on;
+    use super::{Arc, Latch};
+
+    /// A latch and something that was written before it was set, relaxed: only the latch can make it visible.
+    struct Message {
+        latch: Latch,
+        content: AtomicU32,
+    }
+
+    impl Message {
+        fn new() -> Arc<Message> {
+            Arc::new(Message { latch: Latch::new(), content: AtomicU32::new(0) })
+        }
+
+        fn send(&self) {
+            self.content.store(7, Ordering::Relaxed);
+            self.latch.set();
+        }
+
+        fn check(&self) {
+            assert_eq!(self.content.load(Ordering::Relaxed), 7);
+        }
+    }
+
+    async fn ready(latch: &Latch) {
+        poll_fn(|context| if latch.poll(context.waker()) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    #[test]
+    fn loom_two_threads_wait() {
+        loom::model(|| {
+            let message = Message::new();
+            let other = message.clone();
+            let waiter = thread::spawn(move || {
+                other.latch.wait();
+                other.check();
+            });
+            let other = message.clone();
+            let sender = thread::spawn(move || other.send());
+            message.latch.wait();
+            message.check();
+            sender.join().expect("no panic");
+            waiter.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn loom_a_future_and_a_thread_wait() {
+        loom::model(|| {
+            let message = Message::new();
+            let other = message.clone();
+            let waiter = thread::spawn(move || {
+                block_on(ready(&other.latch));
+                other.check();
+            });
+            let other = message.clone();
+            let sender = thread::spawn(move || other.send());
+            message.latch.wait();
+            message.check();
+            sender.join().expect("no panic");
+            waiter.join().expect("no panic");
+        });
+    }
+
+    #[test]
+    fn loom_looking_once_sees_all_or_nothing() {
+        loom::model(|| {
+            let message = Message::new();
+            let other = message.clone();
+            let sender = thread::spawn(move || other.send());
+            if message.latch.is_set() {
+                message.check();
+            }
+            sender.join().expect("no panic");
+            assert!(message.latch.is_set());
+        });
+    }
+
+    #[test]
+    fn loom_two_threads_set() {
+        loom::model(|| {
+            let message = Message::new();
+            let other = message.clone();
+            let sender = thread::spawn(move || other.send());
+            message.send();
+            block_on(ready(&message.latch));
+            sender.join().expect("no panic");
+        });
+    }
+}

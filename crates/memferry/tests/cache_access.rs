@@ -1,0 +1,417 @@
+//! What one access after the other does: locations, weak forms, flags, lifetimes, room, errors.
+
+mod cache_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use cache_support::{Changing, HOME, Mortal, NEAR, PAGE, assert_adds_up, held, machine, pattern, soon};
+use futures::FutureExt;
+use memferry::cache::{
+    Access, AccessError, BuildError, Cache, FixedNode, Flags, Location, NearestFaster, Request, Why,
+};
+use memferry::mover::{CopyError, Mover};
+use memferry::topology::{Machine, NodeId};
+
+const IN_FLIGHT: Location = Location::Source(Why::InFlight);
+
+#[test]
+fn reads_the_source_until_the_copy_is_there() {
+    let (cache, engine) = held(4);
+    let bytes: Arc<[u8]> = pattern(1, 3 * PAGE).into();
+    let region = cache.register_on(bytes.clone(), Some(HOME));
+    let entry = cache.access(&region, 10..5000, Access::default()).unwrap();
+
+    assert_eq!((entry.location(), entry.try_wait(), entry.is_ready()), (IN_FLIGHT, None, false));
+    assert_eq!(entry.as_slice().as_ptr(), bytes[10..].as_ptr());
+    engine.scribble(0);
+    assert_eq!(entry.as_slice(), &bytes[10..5000], "a target is not readable before its copy is complete");
+
+    engine.finish(0);
+    assert_eq!((entry.wait(), entry.try_wait()), (Location::Near(NEAR), Some(Location::Near(NEAR))));
+    assert!(entry.is_ready());
+    assert_ne!(entry.as_slice().as_ptr(), bytes[10..].as_ptr());
+    assert_eq!(entry.as_slice(), &bytes[10..5000]);
+    assert_eq!((entry.range(), entry.len(), entry.region_id()), (10..5000, 4990, region.id()));
+}
+
+#[test]
+fn one_range_is_copied_once_and_shared() {
+    let (cache, engine) = held(4);
+    let region = cache.register(pattern(1, PAGE));
+    let first = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    let second = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    assert_eq!(engine.accepted(), 1);
+    engine.finish(0);
+    assert_eq!(first.as_slice().as_ptr(), second.as_slice().as_ptr());
+    drop((first, second));
+    assert!(cache.access(&region, 0..PAGE, Access::default()).unwrap().is_ready(), "unused entries stay");
+
+    let part = cache.access(&region, 0..10, Access::default()).unwrap();
+    assert_eq!((part.location(), engine.accepted()), (IN_FLIGHT, 2), "a part is a range of its own");
+    engine.finish(0);
+
+    let stats = cache.stats();
+    assert_eq!((stats.accesses, stats.hits_ready, stats.hits_in_flight, stats.misses), (4, 1, 1, 2));
+    assert_adds_up(&stats);
+}
+
+#[test]
+fn weak_access_finds_and_starts_nothing() {
+    let (cache, engine) = held(4);
+    let region = cache.register(pattern(1, PAGE));
+    let weak = || cache.access_weak(&region, 0..PAGE, Access::default()).unwrap();
+    assert!(weak().is_none());
+    let entry = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    assert_eq!(weak().unwrap().location(), IN_FLIGHT);
+    engine.finish(0);
+    assert_eq!(weak().unwrap().as_slice().as_ptr(), entry.as_slice().as_ptr());
+    let stats = cache.stats();
+    assert_eq!((stats.absent, stats.hits_in_flight, stats.hits_ready, stats.submissions), (1, 1, 1, 1));
+    assert_adds_up(&stats);
+}
+
+#[test]
+fn weak_wait_looks_once_per_cache_call_or_handle() {
+    soon(|| {
+        let (cache, engine) = held(4);
+        let region = cache.register(pattern(1, 2 * PAGE));
+        let call = cache.access(&region, 0..PAGE, Access::flags(Flags::WEAK_WAIT)).unwrap();
+        assert_eq!(call.wait(), IN_FLIGHT);
+        let mut handle = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+        assert_eq!(handle.flags(), Flags::NONE, "flags are the handle's, not the copy's");
+        handle.set_flags(Flags::WEAK_WAIT);
+        assert_eq!(handle.wait(), IN_FLIGHT);
+        engine.finish(0);
+        assert_eq!((call.wait(), handle.wait()), (Location::Near(NEAR), Location::Near(NEAR)));
+
+        let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
+        let flags = Flags::WEAK_WAIT | Flags::BLOCK_ON_FAULT;
+        let cache = Cache::builder(mover).budget(NEAR, PAGE).flags(flags).build().unwrap();
+        let region = cache.register(pattern(1, PAGE));
+        let entry = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+        assert_eq!((entry.flags(), entry.wait()), (flags, IN_FLIGHT));
+        assert!(engine.blocks_on_fault(0), "the flag reaches the engine");
+    });
+}
+
+#[test]
+fn futures_resolve_when_the_copy_ends() {
+    let (cache, engine) = held(4);
+    let region = cache.register(pattern(1, PAGE));
+    let entry = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    let mut settled = Box::pin(entry.clone().into_future());
+    assert!(entry.ready().now_or_never().is_none());
+    assert!((&mut settled).now_or_never().is_none());
+    engine.finish(0);
+    assert_eq!(entry.ready().now_or_never(), Some(Location::Near(NEAR)));
+    assert_eq!(settled.now_or_never().unwrap().location(), Location::Near(NEAR));
+}
+
+#[test]
+fn a_failed_copy_answers_with_the_source_and_is_tried_again() {
+    for error in [CopyError::Injected, CopyError::Device { status: 0x1f }, CopyError::Abandoned] {
+        let (cache, engine) = held(1);
+        let bytes = pattern(1, PAGE);
+        let region = cache.register(bytes.clone());
+        let first = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+        engine.fail(0, error);
+        assert_eq!(first.wait(), Location::Source(Why::Failed));
+        assert_eq!(first.as_slice(), bytes);
+        assert_eq!(cache.stats().nodes[0].used_bytes, 0, "the block is back although the entry is held");
+
+        let second = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+        engine.finish(0);
+        assert_eq!((second.wait(), first.wait()), (Location::Near(NEAR), Location::Source(Why::Failed)));
+        assert_eq!(second.as_slice(), bytes);
+        let stats = cache.stats();
+        assert_eq!((stats.submissions, stats.failed, stats.arrived), (2, 1, 1));
+        assert_adds_up(&stats);
+    }
+}
+
+/// A device that died may still write the target and read the source: neither is ever used for anything else.
+#[test]
+fn buffers_of_a_lost_device_are_leaked() {
+    let (cache, engine) = held(2);
+    let ended = Arc::new(AtomicU64::new(0));
+    let region = cache.register(Mortal::new(PAGE, 7, &ended));
+    let entry = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    engine.fail(0, CopyError::DeviceLost);
+    assert_eq!(entry.wait(), Location::Source(Why::Failed));
+    drop((entry, region));
+    assert_eq!(ended.load(SeqCst), 0);
+    assert_eq!(cache.stats().nodes[0].used_bytes, PAGE, "the block stays used for ever");
+}
+
+#[test]
+fn unused_entries_make_room_and_held_ones_do_not() {
+    let (cache, engine) = held(2);
+    let region = cache.register(pattern(1, 4 * PAGE));
+    let access = |page: usize| {
+        let entry = cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
+        engine.finish_all();
+        entry
+    };
+    let pinned = access(0);
+    drop(access(1));
+    let newcomer = access(2);
+    assert_eq!((newcomer.location(), cache.stats().evictions), (Location::Near(NEAR), 1));
+    let bytes = region.as_slice();
+    assert_eq!(pinned.as_slice(), &bytes[..PAGE]);
+
+    let refused = access(3);
+    assert_eq!(refused.location(), Location::Source(Why::NoRoom));
+    assert_eq!(refused.as_slice(), &bytes[3 * PAGE..]);
+    drop((pinned, refused));
+    assert_eq!(access(3).location(), Location::Near(NEAR), "the answer was for that moment");
+
+    let too_large = cache.access(&region, 0..4 * PAGE, Access::default()).unwrap();
+    assert_eq!(too_large.wait(), Location::Source(Why::NoRoom));
+    let stats = cache.stats();
+    assert_eq!((stats.no_room, stats.evictions, stats.nodes[0].peak_bytes), (2, 2, 2 * PAGE));
+    assert_adds_up(&stats);
+}
+
+#[test]
+fn copies_in_flight_take_room_even_when_nobody_wants_them_any_more() {
+    let (cache, engine) = held(1);
+    let region = cache.register(pattern(1, 2 * PAGE));
+    drop(cache.access(&region, 0..PAGE, Access::default()).unwrap());
+    assert_eq!(cache.clear(), 1);
+    assert_eq!(cache.stats().nodes[0].used_bytes, PAGE);
+    let second = cache.access(&region, PAGE..2 * PAGE, Access::default()).unwrap();
+    assert_eq!(second.location(), Location::Source(Why::NoRoom));
+    engine.finish(0);
+    assert_eq!(cache.stats().nodes[0].used_bytes, 0);
+}
+
+#[test]
+fn budgets_of_nodes_are_apart_and_a_range_may_be_near_on_several() {
+    let (_, engine) = held(1);
+    let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
+    let cache = Cache::builder(mover).budget(HOME, PAGE).budget(NEAR, PAGE).build().unwrap();
+    let region = cache.register_on(pattern(1, 2 * PAGE), Some(HOME));
+    let at_home = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    let near = cache.access(&region, 0..PAGE, Access::near(NEAR)).unwrap();
+    engine.finish_all();
+    assert_eq!((at_home.location(), near.location()), (Location::Near(HOME), Location::Near(NEAR)));
+    let refused = cache.access(&region, PAGE..2 * PAGE, Access::near(HOME)).unwrap();
+    assert_eq!(refused.location(), Location::Source(Why::NoRoom));
+    drop(near);
+    let evicts = cache.access(&region, PAGE..2 * PAGE, Access::near(NEAR)).unwrap();
+    engine.finish_all();
+    assert!(evicts.is_ready() && at_home.is_ready());
+    assert_eq!(cache.stats().nodes.iter().map(|node| node.used_bytes).collect::<Vec<_>>(), [PAGE, PAGE]);
+}
+
+#[test]
+fn flush_drops_the_unused_and_clear_everything() {
+    let (cache, engine) = held(4);
+    let region = cache.register(pattern(1, 4 * PAGE));
+    let access =
+        |page: usize| cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
+    let held_entry = access(0);
+    drop(access(1));
+    engine.finish_all();
+    drop(access(2));
+    assert_eq!(cache.flush(), 1, "page 0 is held and page 2 in flight");
+    assert_eq!(cache.stats().nodes[0].entries_count, 2);
+    assert_eq!(cache.clear(), 2);
+    assert_eq!(held_entry.as_slice(), &region.as_slice()[..PAGE]);
+    assert!(held_entry.is_ready());
+    assert!(!access(0).is_ready(), "cleared: the next access copies anew");
+    engine.finish_all();
+    assert_eq!(cache.stats().dropped, 3);
+    assert_adds_up(&cache.stats());
+}
+
+#[test]
+fn invalidation_finds_what_overlaps_and_holders_keep_their_version() {
+    let (cache, engine) = held(8);
+    let owner = Changing::new(&[1; 300]);
+    let region = cache.register(owner.clone());
+    let access = |range: std::ops::Range<usize>| {
+        let entry = cache.access(&region, range, Access::default()).unwrap();
+        engine.finish_all();
+        entry
+    };
+    let [before, around, after] = [0..100, 50..250, 200..300].map(access);
+    region.drain();
+    // SAFETY: no copy is in flight, and no slice is borrowed.
+    unsafe { owner.set(150, 2) };
+    assert_eq!(cache.invalidate(&region, 150..151), Ok(1));
+    assert_eq!((region.generation(), around.generation()), (1, 0));
+    assert_eq!(around.as_slice()[100], 1, "holders keep the version they hold");
+    let renewed = access(50..250);
+    assert_eq!((renewed.as_slice()[100], renewed.generation()), (2, 1));
+    assert_eq!(access(0..100).as_slice().as_ptr(), before.as_slice().as_ptr(), "the others stay");
+    assert_eq!(access(200..300).as_slice().as_ptr(), after.as_slice().as_ptr());
+
+    assert_eq!(cache.invalidate(&region, 100..100), Ok(0), "no byte, no entry");
+    assert_eq!(region.generation(), 1);
+    assert_eq!(cache.invalidate(&region, 0..300), Ok(3));
+    assert_eq!(cache.stats().invalidated, 4);
+    assert_adds_up(&cache.stats());
+}
+
+#[test]
+fn a_drain_ends_with_the_last_copy() {
+    let (cache, engine) = held(2);
+    let region = cache.register(pattern(1, 2 * PAGE));
+    region.drain();
+    for page in 0..2 {
+        drop(cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap());
+    }
+    let finished = Arc::new(AtomicU64::new(0));
+    let drainer = std::thread::spawn({
+        let (region, finished) = (region.clone(), finished.clone());
+        move || {
+            region.drain();
+            finished.load(SeqCst)
+        }
+    });
+    for _ in 0..2 {
+        std::thread::sleep(Duration::from_millis(10));
+        finished.fetch_add(1, SeqCst);
+        engine.finish(0);
+    }
+    assert_eq!(drainer.join().unwrap(), 2);
+}
+
+#[test]
+fn the_last_region_drops_its_entries_and_held_ones_keep_their_bytes() {
+    let (cache, engine) = held(4);
+    let ended = Arc::new(AtomicU64::new(0));
+    let region = cache.register(Mortal::new(3 * PAGE, 7, &ended));
+    let expected = pattern(7, 3 * PAGE);
+    let access =
+        |page: usize| cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
+    let near = access(0);
+    drop(access(1));
+    engine.finish_all();
+    let flying = access(2);
+
+    let clone = region.clone();
+    drop(region);
+    assert_eq!(cache.stats().nodes[0].entries_count, 3, "a clone lives");
+    drop(clone);
+    assert_eq!(cache.stats().nodes[0].entries_count, 0);
+    assert_eq!(cache.stats().nodes[0].used_bytes, 2 * PAGE, "page 1 is gone");
+    assert_eq!((near.as_slice(), flying.as_slice()), (&expected[..PAGE], &expected[2 * PAGE..]));
+    drop(near);
+    drop(flying);
+    assert_eq!(ended.load(SeqCst), 0, "a copy still reads the source");
+    engine.finish(0);
+    assert_eq!(ended.load(SeqCst), 1);
+    assert_eq!(cache.stats().nodes[0].used_bytes, 0);
+    assert_adds_up(&cache.stats());
+}
+
+#[test]
+fn entries_outlive_their_cache() {
+    let (cache, engine) = held(2);
+    let region = cache.register(pattern(3, 2 * PAGE));
+    let near = cache.access(&region, 0..PAGE, Access::default()).unwrap();
+    engine.finish_all();
+    let flying = cache.access(&region, PAGE..2 * PAGE, Access::default()).unwrap();
+    drop((cache, region));
+    engine.finish_all();
+    assert!(near.is_ready() && flying.is_ready());
+    assert_eq!([near.as_slice(), flying.as_slice()].concat(), pattern(3, 2 * PAGE));
+}
+
+#[test]
+fn the_same_address_registered_again_is_another_region() {
+    let (cache, engine) = held(4);
+    let bytes: Arc<[u8]> = pattern(1, PAGE).into();
+    let first = cache.register(bytes.clone());
+    drop(cache.access(&first, 0..PAGE, Access::default()).unwrap());
+    engine.finish_all();
+    let second = cache.register(bytes);
+    assert_ne!(first.id(), second.id());
+    assert!(!cache.access(&second, 0..PAGE, Access::default()).unwrap().is_ready(), "no false hit");
+}
+
+#[test]
+fn policies_see_the_request_and_may_decline() {
+    let seen = Arc::new(AtomicU64::new(0));
+    let policy = {
+        let seen = seen.clone();
+        move |machine: &Machine, request: &Request<'_>| {
+            assert_eq!((machine.node_count(), request.source_node), (2, Some(HOME)));
+            assert_eq!((request.requester, request.nodes), (Some(HOME), &[NEAR][..]));
+            seen.fetch_add(1, SeqCst);
+            (request.size_bytes > 100).then_some(NEAR)
+        }
+    };
+    let mover = Mover::builder(machine()).build().unwrap();
+    let cache = Cache::builder(mover).budget(NEAR, PAGE).placement(policy).build().unwrap();
+    let region = cache.register_on(pattern(1, PAGE), Some(HOME));
+    let access = Access { requester: Some(HOME), ..Access::default() };
+    assert_eq!(cache.access(&region, 0..100, access).unwrap().wait(), Location::Source(Why::NotPlaced));
+    assert_eq!(cache.access(&region, 0..101, access).unwrap().wait(), Location::Near(NEAR));
+    assert_eq!(cache.stats().unplaced, 1);
+    assert_eq!(seen.load(SeqCst), 2);
+    assert_adds_up(&cache.stats());
+}
+
+#[test]
+fn nearest_faster_moves_only_to_something_faster() {
+    let mover = Mover::builder(machine()).build().unwrap();
+    let builder = || Cache::builder(mover.clone()).placement(NearestFaster);
+    let placed = |cache: Cache, home: Option<NodeId>| {
+        let region = cache.register_on(pattern(1, PAGE), home);
+        cache.access(&region, 0..PAGE, Access::default()).unwrap().wait()
+    };
+    let not_placed = Location::Source(Why::NotPlaced);
+    assert_eq!(placed(builder().budget(NEAR, PAGE).build().unwrap(), Some(HOME)), Location::Near(NEAR));
+    assert_eq!(placed(builder().budget(NEAR, PAGE).build().unwrap(), Some(NEAR)), not_placed);
+    assert_eq!(placed(builder().budget(NEAR, PAGE).build().unwrap(), None), not_placed);
+    assert_eq!(placed(builder().budget(HOME, PAGE).build().unwrap(), Some(HOME)), not_placed);
+}
+
+#[test]
+fn bad_requests_are_refused_in_a_sentence_and_change_nothing() {
+    let (cache, engine) = held(1);
+    let region = cache.register(pattern(1, 100));
+    #[allow(clippy::reversed_empty_ranges)]
+    for range in [0..101, 101..101, 60..40, usize::MAX - 1..usize::MAX, usize::MAX..0] {
+        let expected = AccessError::OutOfRange { start: range.start, end: range.end, len: 100 };
+        assert_eq!(cache.access(&region, range.clone(), Access::default()).unwrap_err(), expected);
+        assert_eq!(cache.access_weak(&region, range.clone(), Access::default()).unwrap_err(), expected);
+        assert_eq!(cache.invalidate(&region, range), Err(expected));
+    }
+    let error = cache.access(&region, 0..1, Access::near(NodeId(7))).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the cache has no budget on node 7, only on 1; name one of these or give it one when building"
+    );
+
+    let (other, _) = held(1);
+    let error = other.access(&region, 0..1, Access::default()).unwrap_err();
+    assert_eq!(error, AccessError::ForeignRegion { id: region.id() });
+
+    let empty = cache.access(&region, 40..40, Access::default()).unwrap();
+    assert_eq!((empty.wait(), empty.as_slice()), (Location::Source(Why::Empty), &[][..]));
+    let stats = cache.stats();
+    assert_eq!((stats.accesses, stats.unplaced, engine.accepted()), (1, 1, 0));
+}
+
+#[test]
+fn bad_configurations_are_refused_in_a_sentence() {
+    let mover = Mover::builder(machine()).build().unwrap();
+    let builder = || Cache::builder(mover.clone());
+    let error = builder().build().unwrap_err();
+    assert!(matches!(error, BuildError::NoBudget), "{error}");
+    let error = builder().budget(NEAR, 0).build().unwrap_err();
+    assert!(matches!(error, BuildError::BudgetTooSmall { node: NEAR, budget_bytes: 0 }), "{error}");
+    assert!(error.to_string().contains("at least one page"), "{error}");
+    let error = builder().budget(NodeId(9), PAGE).build().unwrap_err();
+    assert!(matches!(error, BuildError::UnknownNode(_)), "{error}");
+
+    let cache = builder().budget(NEAR, PAGE).placement(FixedNode(NodeId(9))).build().unwrap();
+    let error = cache.access(&cache.register(vec![0; 10]), 0..10, Access::default()).unwrap_err();
+    assert_eq!(error, AccessError::NoBudget { node: NodeId(9), nodes: vec![NEAR] });
+}
