@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use super::Flags;
 use super::slot::{Outcome, Slot};
 use crate::memory::Block;
+use crate::mover::CopyReport;
 use crate::sync::Arc;
 use crate::topology::NodeId;
 
@@ -22,6 +23,7 @@ use crate::topology::NodeId;
 pub struct Entry {
     slot: Arc<Slot<Block>>,
     flags: Flags,
+    started_copy: bool,
 }
 
 /// Where an entry's bytes are read.
@@ -50,8 +52,8 @@ pub enum Why {
 }
 
 impl Entry {
-    pub(super) fn new(slot: Arc<Slot<Block>>, flags: Flags) -> Entry {
-        Entry { slot, flags }
+    pub(super) fn new(slot: Arc<Slot<Block>>, flags: Flags, started_copy: bool) -> Entry {
+        Entry { slot, flags, started_copy }
     }
 
     /// The bytes: near if the copy is there, at the source otherwise.
@@ -68,7 +70,7 @@ impl Entry {
     /// Where [`as_slice`](Entry::as_slice) reads now. Once it is not `InFlight` it stays.
     pub fn location(&self) -> Location {
         match self.slot.outcome() {
-            Some(Outcome::Near(block)) => Location::Near(block.node()),
+            Some(Outcome::Near(block, _)) => Location::Near(block.node()),
             Some(Outcome::Source(why)) => Location::Source(*why),
             None => Location::Source(Why::InFlight),
         }
@@ -77,6 +79,19 @@ impl Entry {
     /// Whether the near copy is there.
     pub fn is_ready(&self) -> bool {
         self.slot.near().is_some()
+    }
+
+    /// Whether the access that returned this entry found nothing and asked for the copy. Clones say the same.
+    pub fn started_copy(&self) -> bool {
+        self.started_copy
+    }
+
+    /// Who carried the near copy; `None` until it has arrived, and for bytes at the source.
+    pub fn copied_by(&self) -> Option<CopyReport> {
+        match self.slot.outcome() {
+            Some(Outcome::Near(_, report)) => Some(*report),
+            _ => None,
+        }
     }
 
     /// Sleeps until the copy has arrived or failed, and says where the bytes are.

@@ -28,7 +28,7 @@ pub(super) struct Flight<B> {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Landing {
     /// All bytes are in the block.
-    Arrived,
+    Arrived(CopyReport),
     /// They are not, and nobody writes the block any more.
     Failed,
     /// They are not, and perhaps somebody still reads the source and writes the block: both are leaked.
@@ -38,7 +38,7 @@ pub(super) enum Landing {
 impl From<Result<CopyReport, CopyError>> for Landing {
     fn from(result: Result<CopyReport, CopyError>) -> Landing {
         match result {
-            Ok(_) => Landing::Arrived,
+            Ok(report) => Landing::Arrived(report),
             Err(error) if error.buffers_are_lost() => Landing::Lost,
             Err(_) => Landing::Failed,
         }
@@ -92,9 +92,9 @@ impl<B> Flight<B> {
     pub(super) fn land(mut self, landing: Landing) {
         let block = self.block.take();
         match (landing, block) {
-            (Landing::Arrived, Some(block)) => {
+            (Landing::Arrived(report), Some(block)) => {
                 self.counters.arrived.add(1);
-                self.settle(Outcome::Near(block));
+                self.settle(Outcome::Near(block, report));
             }
             (Landing::Lost, Some(block)) => self.fail_with_leak(block),
             (_, block) => {

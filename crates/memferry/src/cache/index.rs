@@ -196,6 +196,7 @@ mod tests {
     use super::super::region::Source;
     use super::super::slot::{Outcome, Slot};
     use super::{Found, Index};
+    use crate::mover::CopyReport;
 
     /// An index of ready slots whose blocks are just sizes.
     struct Ready {
@@ -214,7 +215,7 @@ mod tests {
             match self.index.find_or_insert(self.source.id, &range, make) {
                 Found::Known(slot) => slot,
                 Found::New(slot) => {
-                    slot.settle(Outcome::Near(block_bytes)).set();
+                    slot.settle(Outcome::Near(block_bytes, CopyReport::default())).set();
                     slot
                 }
             }

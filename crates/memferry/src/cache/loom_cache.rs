@@ -18,9 +18,11 @@ use super::index::{Found, Index};
 use super::region::{RegionOwner, Source};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
+use crate::mover::CopyReport;
 use crate::sync::{Arc, Latch};
 
 const CONTENT: u8 = 0xA5;
+const ARRIVED: Landing = Landing::Arrived(CopyReport { cpu_bytes: 1, dsa_bytes: 0 });
 
 /// A near block of one byte. Loom fails a model that reads it while it is written.
 struct Probe {
@@ -145,12 +147,12 @@ fn blocked_first_waiter() {
         let waiter = thread::spawn({
             let (world, source) = (world.clone(), source.clone());
             move || {
-                let slot = world.access_at_once(&source, Landing::Arrived);
+                let slot = world.access_at_once(&source, ARRIVED);
                 slot.wait();
                 assert_eq!(slot.near().map(Probe::read), Some(CONTENT));
             }
         });
-        assert_eq!(read(&world.access_at_once(&source, Landing::Arrived)), CONTENT);
+        assert_eq!(read(&world.access_at_once(&source, ARRIVED)), CONTENT);
         waiter.join().unwrap();
         assert_eq!(world.counters.submissions.get(), 1);
         drop(source);
@@ -167,7 +169,7 @@ fn immediate_destruction() {
         let (slot, flight) = world.access(&source);
         let engine = thread::spawn({
             let world = world.clone();
-            move || world.carry(flight.unwrap(), Landing::Arrived)
+            move || world.carry(flight.unwrap(), ARRIVED)
         });
         drop(slot);
         drop(world.index.take_overlapping(source.id, &(0..usize::MAX)));
@@ -190,7 +192,7 @@ fn failed_operation() {
         slot.wait();
         assert!(matches!(slot.outcome(), Some(Outcome::Source(Why::Failed))));
         assert_eq!(read(&slot), CONTENT);
-        let again = world.access_at_once(&source, Landing::Arrived);
+        let again = world.access_at_once(&source, ARRIVED);
         assert!(again.near().is_some(), "a failure must not poison the range");
         engine.join().unwrap();
         assert_eq!((world.counters.submissions.get(), world.counters.failed.get()), (2, 1));
@@ -224,7 +226,7 @@ fn lost_wake_up() {
         });
         let engine = thread::spawn({
             let world = world.clone();
-            move || world.carry(flight.unwrap(), Landing::Arrived)
+            move || world.carry(flight.unwrap(), ARRIVED)
         });
         let alarm = StdArc::new(Alarm(Latch::new()));
         if !slot.poll(&Waker::from(alarm.clone())) {
@@ -267,7 +269,7 @@ fn lost_flight() {
 fn eviction_against_hit() {
     loom::model(|| {
         let (world, source) = World::new();
-        drop(world.access_at_once(&source, Landing::Arrived));
+        drop(world.access_at_once(&source, ARRIVED));
         let evictor = thread::spawn({
             let world = world.clone();
             move || {
@@ -277,7 +279,7 @@ fn eviction_against_hit() {
                 }
             }
         });
-        let slot = world.access_at_once(&source, Landing::Arrived);
+        let slot = world.access_at_once(&source, ARRIVED);
         assert_eq!(read(&slot), CONTENT);
         evictor.join().unwrap();
         assert_eq!(world.used.load(SeqCst), 1);
@@ -298,7 +300,7 @@ fn invalidation_against_landing() {
         });
         source.bump();
         drop(world.index.take_overlapping(source.id, &(0..1)));
-        let again = world.access_at_once(&source, Landing::Arrived);
+        let again = world.access_at_once(&source, ARRIVED);
         assert_eq!((slot.generation, again.generation), (0, 1));
         engine.join().unwrap();
         assert_eq!(world.index.len(), 1, "the failed slot must not take its successor along");
@@ -315,7 +317,7 @@ fn drain_against_landing() {
         let (slot, flight) = world.access(&source);
         let engine = thread::spawn({
             let world = world.clone();
-            move || world.carry(flight.unwrap(), Landing::Arrived)
+            move || world.carry(flight.unwrap(), ARRIVED)
         });
         source.flights.wait_for_none();
         assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
@@ -335,7 +337,7 @@ fn release_after_wait() {
         let (slot, flight) = world.access(&source);
         let engine = thread::spawn({
             let world = world.clone();
-            move || world.carry(flight.unwrap(), Landing::Arrived)
+            move || world.carry(flight.unwrap(), ARRIVED)
         });
         slot.wait();
         drop(slot);

@@ -120,26 +120,26 @@ impl Cache {
         let shared = &self.shared;
         let flags = shared.flags | access.flags;
         let source = region.source();
-        let slot = match shared.wish(region, &range, &access)? {
+        let (slot, started_copy) = match shared.wish(region, &range, &access)? {
             Wish::Stay(why) => {
                 shared.counters.unplaced.add(1);
-                sync::Arc::new(Slot::at_source(source, range, why))
+                (sync::Arc::new(Slot::at_source(source, range, why)), false)
             }
             Wish::Near(near) => {
                 let make = || Slot::in_flight(source, range.clone());
                 match near.index.find_or_insert(source.id, &range, make) {
                     Found::Known(slot) => {
                         shared.count_hit(&slot);
-                        slot
+                        (slot, false)
                     }
                     Found::New(slot) => {
                         shared.launch(near, slot.clone(), flags);
-                        slot
+                        (slot, true)
                     }
                 }
             }
         };
-        Ok(Entry::new(slot, flags))
+        Ok(Entry::new(slot, flags, started_copy))
     }
 
     /// As [`access`](Cache::access), but only what is there, ready or in flight: never starts a copy. `None` also where
@@ -163,7 +163,7 @@ impl Cache {
             return Ok(None);
         };
         shared.count_hit(&slot);
-        Ok(Some(Entry::new(slot, shared.flags | access.flags)))
+        Ok(Some(Entry::new(slot, shared.flags | access.flags, false)))
     }
 
     /// Drops all entries that share a byte with `range`, on every node, and says how many. The next access copies anew;

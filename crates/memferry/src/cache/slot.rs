@@ -20,6 +20,7 @@ use std::task::Waker;
 
 use super::entry::Why;
 use super::region::Source;
+use crate::mover::CopyReport;
 use crate::sync::{self, Latch};
 
 /// Shared by the index, entries and the flight; `B` is the near memory.
@@ -38,7 +39,8 @@ pub(super) struct Slot<B> {
 
 /// How a flight ended.
 pub(super) enum Outcome<B> {
-    Near(B),
+    /// The copy, and who made it.
+    Near(B, CopyReport),
     Source(Why),
 }
 
@@ -79,7 +81,7 @@ impl<B> Slot<B> {
     /// The near copy, once it is there.
     pub(super) fn near(&self) -> Option<&B> {
         match self.outcome() {
-            Some(Outcome::Near(block)) => Some(block),
+            Some(Outcome::Near(block, _)) => Some(block),
             _ => None,
         }
     }

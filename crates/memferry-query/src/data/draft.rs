@@ -1,0 +1,291 @@
+//! Pieces of columns become the arrays of one row group: first a draft that knows every size, then memory for
+//! exactly that, then the bytes, each copied once.
+//!
+//! What a draft normalises: arrays start at offset 0, offsets at value 0, a list's values hold only what its rows
+//! refer to, long strings of views lie in one buffer that holds nothing else, and validity is there only if something
+//! is null. A dictionary is kept whole; pieces with different dictionaries get a common one.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, GenericByteArray, GenericListArray, OffsetSizeTrait, make_array,
+};
+use arrow::buffer::{BooleanBuffer, Buffer, OffsetBuffer};
+use arrow::compute::concat;
+use arrow::datatypes::{
+    BinaryType, BinaryViewType, ByteArrayType, ByteViewType, DataType, LargeBinaryType, LargeUtf8Type,
+    StringViewType, Utf8Type,
+};
+use memferry::memory::{Binding, Mapping, MemoryError};
+use memferry::topology::{Machine, NodeId};
+
+use super::source::{Offset, Source, ViewPiece};
+
+/// Alignment of every buffer: Arrow's recommendation, a cache line, and the widest vector register.
+pub(super) const ALIGNMENT_BYTES: usize = 64;
+
+/// More values or bytes than the type's offsets can count.
+#[derive(Debug)]
+pub(super) struct TooLong;
+
+/// Whether a draft can be made of arrays of this type.
+pub(super) fn is_supported(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Union(..)
+        | DataType::RunEndEncoded(..)
+        | DataType::ListView(_)
+        | DataType::LargeListView(_) => false,
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => is_supported(field.data_type()),
+        DataType::Struct(fields) => fields.iter().all(|field| is_supported(field.data_type())),
+        DataType::Dictionary(_, values) => is_supported(values),
+        _ => true,
+    }
+}
+
+/// An array to come: its pieces sorted by the buffer they will be part of.
+pub(super) struct Draft {
+    data_type: DataType,
+    rows: usize,
+    nulls: Option<Source>,
+    null_count: usize,
+    buffers: Vec<Source>,
+    children: Vec<Draft>,
+}
+
+impl Draft {
+    /// A draft of `pieces` joined; nothing is copied yet.
+    ///
+    /// Shapes: at least one piece, all of one [supported](is_supported) type. No more than `offset_max` bytes or
+    /// values in one buffer that 32-bit offsets point into.
+    pub(super) fn new(pieces: &[ArrayRef], offset_max: usize) -> Result<Draft, TooLong> {
+        let mut draft = Draft {
+            data_type: pieces[0].data_type().clone(),
+            rows: pieces.iter().map(|piece| piece.len()).sum(),
+            nulls: None,
+            null_count: pieces.iter().map(|piece| piece.null_count()).sum(),
+            buffers: Vec::new(),
+            children: Vec::new(),
+        };
+        match draft.data_type.clone() {
+            DataType::Null => {}
+            DataType::Boolean => {
+                let bits = pieces.iter().map(|piece| piece.as_boolean().values().clone()).collect();
+                draft.buffers.push(Source::Bits(bits));
+            }
+            DataType::Utf8 => draft.add_bytes::<Utf8Type>(pieces, offset_max)?,
+            DataType::LargeUtf8 => draft.add_bytes::<LargeUtf8Type>(pieces, offset_max)?,
+            DataType::Binary => draft.add_bytes::<BinaryType>(pieces, offset_max)?,
+            DataType::LargeBinary => draft.add_bytes::<LargeBinaryType>(pieces, offset_max)?,
+            DataType::Utf8View => draft.add_views::<StringViewType>(pieces, offset_max)?,
+            DataType::BinaryView => draft.add_views::<BinaryViewType>(pieces, offset_max)?,
+            DataType::List(_) => draft.add_list::<i32>(pieces, offset_max)?,
+            DataType::LargeList(_) => draft.add_list::<i64>(pieces, offset_max)?,
+            DataType::Map(..) => {
+                let maps = pieces.iter().map(|piece| piece.as_map());
+                let entries = maps
+                    .clone()
+                    .map(|map| referred(map.offsets(), &(Arc::new(map.entries().clone()) as ArrayRef)));
+                draft.add_child(&entries.collect::<Vec<_>>(), offset_max)?;
+                draft.add_offsets(maps.map(|map| map.offsets().clone()).collect(), offset_max)?;
+            }
+            DataType::FixedSizeList(..) => {
+                let values = pieces.iter().map(|piece| piece.as_fixed_size_list().values().clone());
+                draft.add_child(&values.collect::<Vec<_>>(), offset_max)?;
+            }
+            DataType::Struct(fields) => {
+                for field in 0..fields.len() {
+                    let values = pieces.iter().map(|piece| piece.as_struct().column(field).clone());
+                    draft.add_child(&values.collect::<Vec<_>>(), offset_max)?;
+                }
+            }
+            DataType::Dictionary(..) => draft.add_dictionary(&with_one_dictionary(pieces)?, offset_max)?,
+            _ => draft.buffers.push(fixed_width(pieces)),
+        }
+        if draft.null_count > 0 {
+            let bits = pieces.iter().map(|piece| match piece.nulls() {
+                Some(nulls) => nulls.inner().clone(),
+                None => BooleanBuffer::new_set(piece.len()),
+            });
+            draft.nulls = Some(Source::Bits(bits.collect()));
+        }
+        Ok(draft)
+    }
+
+    fn add_child(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {
+        self.children.push(Draft::new(pieces, offset_max)?);
+        Ok(())
+    }
+
+    fn add_offsets<O: Offset>(
+        &mut self,
+        pieces: Vec<OffsetBuffer<O>>,
+        offset_max: usize,
+    ) -> Result<(), TooLong> {
+        let end: usize = pieces.iter().map(|piece| range(piece).len()).sum();
+        if !O::IS_LARGE && end > offset_max {
+            return Err(TooLong);
+        }
+        self.buffers.push(O::source(pieces));
+        Ok(())
+    }
+
+    fn add_bytes<T: ByteArrayType<Offset: Offset>>(
+        &mut self,
+        pieces: &[ArrayRef],
+        offset_max: usize,
+    ) -> Result<(), TooLong> {
+        let arrays = pieces.iter().map(|piece| piece.as_bytes::<T>());
+        self.add_offsets(arrays.clone().map(|array| array.offsets().clone()).collect(), offset_max)?;
+        let bytes = |array: &GenericByteArray<T>| {
+            let Range { start, end } = range(array.offsets());
+            array.values().slice_with_length(start, end - start)
+        };
+        self.buffers.push(Source::Bytes(arrays.map(bytes).collect()));
+        Ok(())
+    }
+
+    fn add_views<T: ByteViewType>(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {
+        let arrays = pieces.iter().map(|piece| piece.as_byte_view::<T>());
+        let pieces: Vec<ViewPiece> = arrays
+            .map(|array| ViewPiece {
+                views: array.views().clone(),
+                nulls: array.nulls().cloned(),
+                buffers: array.data_buffers().to_vec(),
+            })
+            .collect();
+        self.buffers.push(Source::Views(pieces.clone()));
+        let strings = Source::Strings(pieces);
+        match strings.size_bytes() {
+            0 => Ok(()),
+            size_bytes if size_bytes > offset_max => Err(TooLong),
+            _ => {
+                self.buffers.push(strings);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_list<O: Offset>(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {
+        let lists = pieces.iter().map(|piece| piece.as_list::<O>());
+        let values = |list: &GenericListArray<O>| referred(list.offsets(), list.values());
+        self.add_child(&lists.clone().map(values).collect::<Vec<_>>(), offset_max)?;
+        self.add_offsets(lists.map(|list| list.offsets().clone()).collect(), offset_max)
+    }
+
+    /// Shapes: all pieces have the same dictionary.
+    fn add_dictionary(&mut self, pieces: &[ArrayRef], offset_max: usize) -> Result<(), TooLong> {
+        let keys = pieces.iter().map(|piece| make_array(piece.as_any_dictionary().keys().to_data()));
+        self.buffers.push(fixed_width(&keys.collect::<Vec<_>>()));
+        self.add_child(&[pieces[0].as_any_dictionary().values().clone()], offset_max)
+    }
+
+    /// All its buffers, in the order in which [`build`](Draft::build) takes them.
+    fn sources(&self) -> Vec<&Source> {
+        let own = self.nulls.iter().chain(&self.buffers);
+        own.chain(self.children.iter().flat_map(Draft::sources)).collect()
+    }
+
+    /// The array over `buffers`, which hold what [`sources`](Draft::sources) wrote.
+    fn build(self, buffers: &mut impl Iterator<Item = Buffer>) -> ArrayData {
+        let nulls = self.nulls.is_some().then(|| buffers.next()).flatten();
+        let own = buffers.by_ref().take(self.buffers.len()).collect();
+        let builder = ArrayData::builder(self.data_type)
+            .len(self.rows)
+            .null_count(self.null_count)
+            .null_bit_buffer(nulls)
+            .buffers(own)
+            .child_data(self.children.into_iter().map(|child| child.build(buffers)).collect());
+        // SAFETY: the pieces were valid arrays of this type, which Arrow guarantees of every array made by safe code.
+        // Joining them keeps what makes an array valid: `Source` wrote as many values as there are rows (asserted on
+        // sizes), offsets ascend from 0 to the length of what they point into, long views point at the strings they
+        // pointed at before, keys at the same dictionary, and strings were copied whole, so they are UTF-8 still.
+        unsafe { builder.build_unchecked() }
+    }
+}
+
+/// The arrays that `drafts` describe, in memory of `home`, and how much of it they take.
+///
+/// Cost: one mapping, none if there is nothing to hold.
+pub(super) fn place(
+    drafts: Vec<Draft>,
+    machine: &Machine,
+    home: NodeId,
+) -> Result<(Vec<ArrayRef>, usize), MemoryError> {
+    let sources: Vec<&Source> = drafts.iter().flat_map(Draft::sources).collect();
+    let mut end = 0;
+    let ranges: Vec<Range<usize>> = sources
+        .iter()
+        .map(|source| {
+            let start = end;
+            let size_bytes = source.size_bytes();
+            end = (start + size_bytes).next_multiple_of(ALIGNMENT_BYTES);
+            start..start + size_bytes
+        })
+        .collect();
+    let memory = match end {
+        0 => None,
+        _ => {
+            let mut mapping = Mapping::new(machine, end, Binding::Bind(home))?;
+            for (source, range) in sources.iter().zip(&ranges) {
+                source.write(&mut mapping[range.clone()]);
+            }
+            Some(Arc::new(mapping))
+        }
+    };
+    drop(sources);
+    let mut buffers = ranges.into_iter().map(|range| match &memory {
+        Some(mapping) if !range.is_empty() => buffer(mapping, range),
+        _ => Buffer::default(),
+    });
+    let arrays = drafts.into_iter().map(|draft| make_array(draft.build(&mut buffers))).collect();
+    Ok((arrays, end))
+}
+
+/// `range` of `memory` as a buffer that keeps all of `memory`.
+fn buffer(memory: &Arc<Mapping>, range: Range<usize>) -> Buffer {
+    let bytes = &memory[range];
+    // SAFETY: `bytes` lies within `memory`, which the buffer owns a share of, so it stays mapped; and nobody writes
+    // it, for a mapping is written through `&mut` only and this one is shared from here on.
+    unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), memory.clone()) }
+}
+
+/// What the offsets cover of their values.
+fn range<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>) -> Range<usize> {
+    offsets[0].as_usize()..offsets[offsets.len() - 1].as_usize()
+}
+
+fn referred<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, values: &ArrayRef) -> ArrayRef {
+    let Range { start, end } = range(offsets);
+    values.slice(start, end - start)
+}
+
+fn fixed_width(pieces: &[ArrayRef]) -> Source {
+    let bytes = |piece: &ArrayRef| {
+        let width = match piece.data_type() {
+            DataType::FixedSizeBinary(width) => *width as usize,
+            data_type => {
+                data_type.primitive_width().unwrap_or_else(|| unreachable!("{data_type} has no fixed width"))
+            }
+        };
+        let data = piece.to_data();
+        data.buffers()[0].slice_with_length(data.offset() * width, data.len() * width)
+    };
+    Source::Bytes(pieces.iter().map(bytes).collect())
+}
+
+/// The same values; if the pieces have different dictionaries, one piece with all of them merged.
+fn with_one_dictionary(pieces: &[ArrayRef]) -> Result<Vec<ArrayRef>, TooLong> {
+    let dictionary = |piece: &ArrayRef| piece.as_any_dictionary().values().to_data();
+    let first = dictionary(&pieces[0]);
+    if pieces[1..].iter().all(|piece| dictionary(piece).ptr_eq(&first)) {
+        return Ok(pieces.to_vec());
+    }
+    let pieces: Vec<&dyn Array> = pieces.iter().map(|piece| piece.as_ref()).collect();
+    // It fails when there are more values than the type of the keys can count; fewer rows may have fewer values.
+    Ok(vec![concat(&pieces).map_err(|_| TooLong)?])
+}

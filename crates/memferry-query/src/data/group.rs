@@ -1,0 +1,76 @@
+//! A row group: a run of rows with the buffers of each column apart.
+
+use arrow::array::{Array, ArrayRef, RecordBatch};
+
+/// Rows that are kept, brought near and read together.
+///
+/// Each buffer of each column starts at a multiple of 64 bytes in memory of the table's home node and holds the bytes
+/// of these rows and of no others; arrays and validity start at offset 0. Clones share the memory; it goes with the
+/// last array that refers to it.
+#[derive(Clone, Debug)]
+pub struct RowGroup {
+    batch: RecordBatch,
+    size_bytes: usize,
+    facts: Vec<ColumnFacts>,
+}
+
+/// What DataFusion's statistics are made of, for one column of one group.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct ColumnFacts {
+    /// Nulls, also those that only a dictionary's value says.
+    pub(super) null_count: usize,
+    /// What Arrow says the column takes. A slice of it says the same, since it keeps the whole buffers.
+    pub(super) memory_bytes: usize,
+}
+
+impl RowGroup {
+    pub(super) fn new(batch: RecordBatch, size_bytes: usize) -> RowGroup {
+        let facts = batch.columns().iter().map(|column| ColumnFacts {
+            null_count: column.logical_null_count(),
+            memory_bytes: column.get_array_memory_size(),
+        });
+        RowGroup { facts: facts.collect(), batch, size_bytes }
+    }
+
+    /// How many rows; never 0.
+    pub fn rows(&self) -> usize {
+        self.batch.num_rows()
+    }
+
+    /// The column at `index`, all rows.
+    ///
+    /// # Panics
+    /// If there is no such column.
+    pub fn column(&self, index: usize) -> &ArrayRef {
+        self.batch.column(index)
+    }
+
+    /// All rows and columns.
+    pub fn batch(&self) -> &RecordBatch {
+        &self.batch
+    }
+
+    /// Its memory on the home node, before the kernel rounds it to pages.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// The rows in slices of `batch_size`, the last one shorter.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0.
+    pub fn batches(&self, batch_size: usize) -> impl ExactSizeIterator<Item = RecordBatch> + '_ {
+        (0..self.batches_count(batch_size)).map(move |index| {
+            let start = index * batch_size;
+            self.batch.slice(start, batch_size.min(self.rows() - start))
+        })
+    }
+
+    pub(super) fn batches_count(&self, batch_size: usize) -> usize {
+        self.rows().div_ceil(batch_size)
+    }
+
+    pub(super) fn facts(&self, column: usize) -> ColumnFacts {
+        self.facts[column]
+    }
+}

@@ -1,0 +1,32 @@
+//! Tables in memory: rows cut into groups, every column of a group in buffers of its own.
+//!
+//! ```text
+//! TableData ── partition ── RowGroup ── RowGroup ── ...      a partition is a run of groups
+//!                              │
+//!                  one mapping on the home node, of exactly the size the group needs
+//!                  │ a: values │ b: nulls │ b: values │ c: views │ c: strings │ ...
+//!                  every buffer starts at a multiple of 64 bytes
+//! ```
+//!
+//! A group is what is brought near as a whole: its buffers hold the bytes of its rows and of no others, and a batch
+//! that a query sees is a slice of one group. [`TableWriter`] cuts batches of any size into groups as they come, so
+//! that loading a table needs the table's memory and a group per partition on top.
+//!
+//! Source: Arrow columnar format, "Buffer Alignment and Padding" (64 bytes) and "Variable-size Binary View Layout".
+
+#[allow(unsafe_code)]
+mod draft;
+mod error;
+mod group;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+mod writer;
+
+pub use error::TableError;
+pub use group::RowGroup;
+pub use table::TableData;
+pub use writer::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, TableWriter};
+
+pub(crate) use writer::PartitionWriter;

@@ -1,0 +1,156 @@
+//! Pieces of arrays as bytes to come: how many there will be, and how they are written into one buffer.
+//!
+//! All pieces hold references to the arrays they come from, no copies.
+
+use arrow::array::{ByteView, MAX_INLINE_VIEW_LEN, OffsetSizeTrait};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::datatypes::ToByteSlice;
+use arrow::util::{bit_mask, bit_util};
+
+/// The content of one buffer: pieces, to be joined in their order.
+pub(super) enum Source {
+    /// Values of a fixed width, or the bytes of strings.
+    Bytes(Vec<Buffer>),
+    /// Booleans or validity, a bit a row.
+    Bits(Vec<BooleanBuffer>),
+    /// 32-bit offsets; joined they start at 0.
+    Offsets32(Vec<OffsetBuffer<i32>>),
+    /// 64-bit offsets; joined they start at 0.
+    Offsets64(Vec<OffsetBuffer<i64>>),
+    /// Views; joined, the long ones point into one buffer, that of `Strings` over the same pieces.
+    Views(Vec<ViewPiece>),
+    /// The strings too long for their views, one after the other.
+    Strings(Vec<ViewPiece>),
+}
+
+impl Source {
+    pub(super) fn size_bytes(&self) -> usize {
+        match self {
+            Source::Bytes(pieces) => pieces.iter().map(Buffer::len).sum(),
+            Source::Bits(pieces) => bit_util::ceil(pieces.iter().map(BooleanBuffer::len).sum(), 8),
+            Source::Offsets32(pieces) => offsets_size_bytes(pieces),
+            Source::Offsets64(pieces) => offsets_size_bytes(pieces),
+            Source::Views(pieces) => pieces.iter().map(|piece| size_of_val::<[u128]>(&piece.views)).sum(),
+            Source::Strings(pieces) => pieces.iter().map(ViewPiece::strings_bytes).sum(),
+        }
+    }
+
+    /// Writes the joined pieces.
+    ///
+    /// Shapes: `target` is [`size_bytes`](Source::size_bytes) long and zeroed.
+    pub(super) fn write(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.size_bytes(), "a buffer is as long as what it shall hold");
+        match self {
+            Source::Bytes(pieces) => write_all(target, pieces.iter().map(Buffer::as_slice)),
+            Source::Bits(pieces) => write_bits(target, pieces),
+            Source::Offsets32(pieces) => write_offsets(target, pieces),
+            Source::Offsets64(pieces) => write_offsets(target, pieces),
+            Source::Views(pieces) => write_views(target, pieces),
+            Source::Strings(pieces) => write_all(target, pieces.iter().flat_map(ViewPiece::strings)),
+        }
+    }
+}
+
+/// Offsets as Arrow has them: `i32` or `i64`.
+pub(super) trait Offset: OffsetSizeTrait {
+    fn source(pieces: Vec<OffsetBuffer<Self>>) -> Source;
+}
+
+impl Offset for i32 {
+    fn source(pieces: Vec<OffsetBuffer<i32>>) -> Source {
+        Source::Offsets32(pieces)
+    }
+}
+
+impl Offset for i64 {
+    fn source(pieces: Vec<OffsetBuffer<i64>>) -> Source {
+        Source::Offsets64(pieces)
+    }
+}
+
+/// String or binary views, and the buffers they point into.
+#[derive(Clone)]
+pub(super) struct ViewPiece {
+    pub(super) views: ScalarBuffer<u128>,
+    pub(super) nulls: Option<NullBuffer>,
+    pub(super) buffers: Vec<Buffer>,
+}
+
+impl ViewPiece {
+    /// The views; those of nulls are empty, whatever they were, for their strings are not kept.
+    fn views(&self) -> impl Iterator<Item = u128> {
+        let valid = |row| self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+        self.views.iter().enumerate().map(move |(row, &view)| if valid(row) { view } else { 0 })
+    }
+
+    fn strings(&self) -> impl Iterator<Item = &[u8]> {
+        self.views().filter(|&view| is_long(view)).map(|view| {
+            let ByteView { length, buffer_index, offset, .. } = ByteView::from(view);
+            &self.buffers[buffer_index as usize][offset as usize..][..length as usize]
+        })
+    }
+
+    pub(super) fn strings_bytes(&self) -> usize {
+        self.views().filter(|&view| is_long(view)).map(length).sum()
+    }
+}
+
+/// The low half of a view's low word is the string's length; up to 12 bytes are in the view itself.
+fn length(view: u128) -> usize {
+    view as u32 as usize
+}
+
+fn is_long(view: u128) -> bool {
+    view as u32 > MAX_INLINE_VIEW_LEN
+}
+
+fn write_all<'a>(target: &mut [u8], parts: impl Iterator<Item = &'a [u8]>) {
+    let mut end = 0;
+    for part in parts {
+        target[end..end + part.len()].copy_from_slice(part);
+        end += part.len();
+    }
+}
+
+fn write_bits(target: &mut [u8], pieces: &[BooleanBuffer]) {
+    let mut end = 0;
+    for piece in pieces {
+        bit_mask::set_bits(target, piece.values(), end, piece.offset(), piece.len());
+        end += piece.len();
+    }
+}
+
+fn offsets_size_bytes<O: OffsetSizeTrait>(pieces: &[OffsetBuffer<O>]) -> usize {
+    let rows: usize = pieces.iter().map(|piece| piece.len() - 1).sum();
+    (rows + 1) * size_of::<O>()
+}
+
+fn write_offsets<O: OffsetSizeTrait>(target: &mut [u8], pieces: &[OffsetBuffer<O>]) {
+    let mut targets = target.chunks_exact_mut(size_of::<O>()).skip(1);
+    let mut end = 0;
+    for piece in pieces {
+        let first = piece[0].as_usize();
+        for (&offset, target) in piece[1..].iter().zip(&mut targets) {
+            let joined = O::usize_as(end + offset.as_usize() - first);
+            target.copy_from_slice(joined.to_byte_slice());
+        }
+        end += piece[piece.len() - 1].as_usize() - first;
+    }
+}
+
+fn write_views(target: &mut [u8], pieces: &[ViewPiece]) {
+    let mut targets = target.chunks_exact_mut(size_of::<u128>());
+    let mut end = 0;
+    for view in pieces.iter().flat_map(ViewPiece::views) {
+        let joined = if is_long(view) {
+            let offset = end;
+            end += view as u32;
+            ByteView::from(view).with_buffer_index(0).with_offset(offset).as_u128()
+        } else {
+            view
+        };
+        if let Some(target) = targets.next() {
+            target.copy_from_slice(&joined.to_ne_bytes());
+        }
+    }
+}

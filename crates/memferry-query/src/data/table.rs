@@ -1,0 +1,110 @@
+//! A table at home: partitions of row groups, and what is known about them.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::stats::Precision;
+use datafusion::common::{ColumnStatistics, Statistics};
+use memferry::topology::NodeId;
+
+use super::RowGroup;
+
+/// All rows of a table, in memory of its home node. Made by a [`TableWriter`](super::TableWriter).
+#[derive(Clone, Debug)]
+pub struct TableData {
+    schema: SchemaRef,
+    partitions: Vec<Vec<RowGroup>>,
+    home: NodeId,
+}
+
+impl TableData {
+    pub(crate) fn new(schema: SchemaRef, partitions: Vec<Vec<RowGroup>>, home: NodeId) -> TableData {
+        TableData { schema, partitions, home }
+    }
+
+    /// Names and types of the columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The row groups of each partition; a partition without rows has none.
+    pub fn partitions(&self) -> &[Vec<RowGroup>] {
+        &self.partitions
+    }
+
+    /// The node that the rows lie on.
+    pub fn home(&self) -> NodeId {
+        self.home
+    }
+
+    /// How many rows.
+    pub fn rows(&self) -> usize {
+        self.groups().map(RowGroup::rows).sum()
+    }
+
+    /// Memory on the home node, before the kernel rounds it to pages.
+    pub fn size_bytes(&self) -> usize {
+        self.groups().map(RowGroup::size_bytes).sum()
+    }
+
+    /// The rows as batches of `batch_size`, for tables that know no groups: `MemTable::try_new(schema, batches)`.
+    /// They are slices of the groups, not copies, and do not reach over the end of a group.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0.
+    pub fn batches(&self, batch_size: usize) -> Vec<Vec<RecordBatch>> {
+        let batches =
+            |groups: &Vec<RowGroup>| groups.iter().flat_map(|group| group.batches(batch_size)).collect();
+        self.partitions.iter().map(batches).collect()
+    }
+
+    /// What DataFusion's `MemorySourceConfig` over [`batches`](TableData::batches) says of the columns `projection`
+    /// (`None`: all) of one partition (`None`: the table): exact numbers of rows, nulls and bytes. Its bytes count a
+    /// group once for each batch cut from it, and so do these: a planner shall see no difference.
+    ///
+    /// Cost: no row is read.
+    ///
+    /// # Panics
+    /// If `batch_size` is 0 or `projection` names a column that is not there.
+    pub fn statistics(
+        &self,
+        partition: Option<usize>,
+        projection: Option<&[usize]>,
+        batch_size: usize,
+    ) -> Statistics {
+        let columns: Vec<usize> = match projection {
+            Some(projection) => projection.to_vec(),
+            None => (0..self.schema.fields().len()).collect(),
+        };
+        let groups: Vec<&RowGroup> = match partition {
+            None => self.groups().collect(),
+            Some(partition) => match self.partitions.get(partition) {
+                Some(groups) => groups.iter().collect(),
+                None => {
+                    let column_statistics = vec![ColumnStatistics::new_unknown(); columns.len()];
+                    return Statistics {
+                        num_rows: Precision::Absent,
+                        total_byte_size: Precision::Absent,
+                        column_statistics,
+                    };
+                }
+            },
+        };
+        let bytes = |group: &RowGroup| -> usize {
+            let once: usize = columns.iter().map(|&column| group.facts(column).memory_bytes).sum();
+            once * group.batches_count(batch_size)
+        };
+        let column_statistics = columns.iter().map(|&column| {
+            let nulls = groups.iter().map(|group| group.facts(column).null_count).sum();
+            ColumnStatistics::new_unknown().with_null_count(Precision::Exact(nulls))
+        });
+        Statistics {
+            num_rows: Precision::Exact(groups.iter().map(|group| group.rows()).sum()),
+            total_byte_size: Precision::Exact(groups.iter().map(|group| bytes(group)).sum()),
+            column_statistics: column_statistics.collect(),
+        }
+    }
+
+    fn groups(&self) -> impl Iterator<Item = &RowGroup> {
+        self.partitions.iter().flatten()
+    }
+}

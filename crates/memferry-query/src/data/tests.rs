@@ -1,0 +1,63 @@
+//! What only a look inside shows: groups that must be smaller than asked for.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, DictionaryArray, Int8Array, RecordBatch, StringArray};
+use arrow::compute::{cast, concat_batches};
+use arrow::datatypes::DataType;
+use memferry::topology::Machine;
+
+use super::{Layout, PartitionWriter, RowGroup, TableError};
+
+fn groups_of(batches: &[RecordBatch], offset_max: usize) -> Result<Vec<RowGroup>, TableError> {
+    let machine = Arc::new(Machine::discover().unwrap());
+    let home = machine.nodes()[0].id;
+    let layout = Layout { row_group_rows: 4096, ..Layout::new(machine, home) };
+    let mut writer = PartitionWriter::new(batches[0].schema(), &layout)?;
+    writer.offset_max = offset_max;
+    batches.iter().try_for_each(|batch| writer.push(batch))?;
+    writer.finish()
+}
+
+fn rows_of(groups: &[RowGroup]) -> Vec<usize> {
+    groups.iter().map(RowGroup::rows).collect()
+}
+
+#[test]
+fn strings_beyond_32_bit_offsets_make_smaller_groups() {
+    let text: ArrayRef = Arc::new(StringArray::from_iter_values((0..5000).map(|row| format!("{row:020}"))));
+    for data_type in [DataType::Utf8, DataType::Utf8View, DataType::Binary] {
+        let column = cast(&text, &data_type).unwrap();
+        let batch = RecordBatch::try_from_iter([("text", column)]).unwrap();
+        let halves = [batch.slice(0, 700), batch.slice(700, 4300)];
+        assert_eq!(rows_of(&groups_of(&halves, 4096 * 20).unwrap()), [4096, 904]);
+        let groups = groups_of(&halves, 4096 * 20 - 1).unwrap();
+        assert_eq!(rows_of(&groups), [2048, 2048, 904]);
+        let batches: Vec<_> = groups.iter().map(|group| group.batch().clone()).collect();
+        assert_eq!(concat_batches(&batch.schema(), &batches).unwrap(), batch);
+        let error = groups_of(&halves, 512 * 20 - 1).unwrap_err();
+        assert!(matches!(error, TableError::TooLong { rows: 512, .. }), "{data_type}: {error}");
+    }
+    // 64-bit offsets have no such limit.
+    let batch = RecordBatch::try_from_iter([("text", cast(&text, &DataType::LargeUtf8).unwrap())]).unwrap();
+    assert_eq!(rows_of(&groups_of(&[batch], 100).unwrap()), [4096, 904]);
+}
+
+#[test]
+fn dictionaries_that_fill_their_keys_make_smaller_groups() {
+    // Two dictionaries of 100 values each, too many together for keys of 8 bits.
+    let batch = |prefix: &str| {
+        let keys: Int8Array = (0..512).map(|row| (row % 100) as i8).collect();
+        let values = StringArray::from_iter_values((0..100).map(|value| format!("{prefix}{value}")));
+        let column: ArrayRef = Arc::new(DictionaryArray::new(keys, Arc::new(values)));
+        RecordBatch::try_from_iter([("word", column)]).unwrap()
+    };
+    let groups = groups_of(&[batch("a"), batch("b")], i32::MAX as usize).unwrap();
+    assert_eq!(rows_of(&groups), [512, 512]);
+    let word = |group: usize, row: usize| {
+        let column = cast(groups[group].column(0), &DataType::Utf8).unwrap();
+        arrow::array::AsArray::as_string::<i32>(&column).value(row).to_owned()
+    };
+    assert_eq!((word(0, 101), word(1, 511)), ("a1".to_owned(), "b11".to_owned()));
+    assert_eq!(groups[0].column(0).null_count(), 0);
+}

@@ -1,0 +1,228 @@
+//! Cuts batches of any size into row groups.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::thread;
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+use memferry::topology::{Machine, NodeId};
+
+use super::draft::{self, Draft};
+use super::{RowGroup, TableData, TableError};
+
+/// Rows of a group if nothing else is asked for: about 1 MiB for a column of 8 bytes a value, which is many
+/// descriptors' worth of copying and still a small part of a near memory's budget.
+pub const ROW_GROUP_ROWS: usize = 128 * 1024;
+
+/// Groups have a multiple of this many rows, so that bitmaps of full groups end at a multiple of 64 bytes.
+pub const ROW_GROUP_ROWS_STEP: usize = 512;
+
+/// How a table shall lie in memory.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The machine that `home` is a node of.
+    pub machine: Arc<Machine>,
+    /// The node whose memory holds the table.
+    pub home: NodeId,
+    /// Partitions of a table that has more than one row group; a smaller table has one.
+    pub partitions: usize,
+    /// Rows of a group, a multiple of [`ROW_GROUP_ROWS_STEP`].
+    pub row_group_rows: usize,
+}
+
+impl Layout {
+    /// On `home`, with a partition for each CPU this process may use and groups of [`ROW_GROUP_ROWS`].
+    pub fn new(machine: Arc<Machine>, home: NodeId) -> Layout {
+        let partitions = thread::available_parallelism().map_or(1, usize::from);
+        Layout { machine, home, partitions, row_group_rows: ROW_GROUP_ROWS }
+    }
+
+    /// How many partitions a table of `rows` gets.
+    pub(crate) fn partitions_of(&self, rows: u64) -> usize {
+        if rows <= self.row_group_rows as u64 { 1 } else { self.partitions }
+    }
+
+    /// `rows` rows cut into a run for each partition, of the same length give or take one row.
+    pub(crate) fn split(&self, rows: u64) -> Vec<Range<u64>> {
+        let count = self.partitions_of(rows);
+        let bound = |index: usize| (u128::from(rows) * index as u128 / count as u128) as u64;
+        (0..count).map(|index| bound(index)..bound(index + 1)).collect()
+    }
+
+    fn check(&self) -> Result<(), TableError> {
+        if self.partitions == 0 {
+            return Err(TableError::NoPartition);
+        }
+        if self.row_group_rows == 0 || !self.row_group_rows.is_multiple_of(ROW_GROUP_ROWS_STEP) {
+            return Err(TableError::GroupRows { rows: self.row_group_rows });
+        }
+        Ok(())
+    }
+}
+
+/// Makes a table of batches that arrive one by one.
+///
+/// ```text
+/// let mut writer = TableWriter::new(schema, layout)?;
+/// while let Some((partition, batch)) = arrives() {
+///     writer.push(partition, &batch)?;
+/// }
+/// let table = writer.finish()?;
+/// ```
+///
+/// Memory: batches are kept until a group of their partition is full, then copied once and dropped.
+#[derive(Debug)]
+pub struct TableWriter {
+    schema: SchemaRef,
+    home: NodeId,
+    partitions: Vec<PartitionWriter>,
+}
+
+impl TableWriter {
+    /// A writer of a table with `layout.partitions` partitions, all empty.
+    ///
+    /// # Errors
+    /// [`TableError::UnsupportedType`] for columns that groups cannot hold; [`GroupRows`](TableError::GroupRows),
+    /// [`NoPartition`](TableError::NoPartition).
+    pub fn new(schema: SchemaRef, layout: Layout) -> Result<TableWriter, TableError> {
+        let writer = PartitionWriter::new(schema.clone(), &layout)?;
+        Ok(TableWriter { schema, home: layout.home, partitions: vec![writer; layout.partitions] })
+    }
+
+    /// Appends the rows of `batch` to a partition.
+    ///
+    /// # Errors
+    /// [`TableError::Mismatch`] if its columns are not of the table's types; [`Memory`](TableError::Memory),
+    /// [`TooLong`](TableError::TooLong) or [`Arrow`](TableError::Arrow) when a group is full and cannot be kept.
+    ///
+    /// # Panics
+    /// If there is no such partition.
+    pub fn push(&mut self, partition: usize, batch: &RecordBatch) -> Result<(), TableError> {
+        self.partitions[partition].push(batch)
+    }
+
+    /// The table, its last groups as short as they are.
+    ///
+    /// # Errors
+    /// As [`push`](TableWriter::push).
+    pub fn finish(self) -> Result<TableData, TableError> {
+        let partitions =
+            self.partitions.into_iter().map(PartitionWriter::finish).collect::<Result<_, _>>()?;
+        Ok(TableData::new(self.schema, partitions, self.home))
+    }
+}
+
+/// Makes one partition; partitions are written by as many threads.
+#[derive(Clone, Debug)]
+pub(crate) struct PartitionWriter {
+    schema: SchemaRef,
+    layout: Layout,
+    /// Bytes or values that 32-bit offsets can count; smaller in tests.
+    pub(super) offset_max: usize,
+    pending: Vec<RecordBatch>,
+    pending_rows: usize,
+    groups: Vec<RowGroup>,
+}
+
+impl PartitionWriter {
+    pub(crate) fn new(schema: SchemaRef, layout: &Layout) -> Result<PartitionWriter, TableError> {
+        layout.check()?;
+        if let Some(field) = schema.fields().iter().find(|field| !draft::is_supported(field.data_type())) {
+            let data_type = field.data_type().clone();
+            return Err(TableError::UnsupportedType { column: field.name().clone(), data_type });
+        }
+        Ok(PartitionWriter {
+            schema,
+            layout: layout.clone(),
+            offset_max: i32::MAX as usize,
+            pending: Vec::new(),
+            pending_rows: 0,
+            groups: Vec::new(),
+        })
+    }
+
+    pub(crate) fn push(&mut self, batch: &RecordBatch) -> Result<(), TableError> {
+        let types = |schema: &SchemaRef| -> Vec<_> {
+            schema.fields().iter().map(|field| field.data_type().clone()).collect()
+        };
+        if types(&self.schema) != types(batch.schema_ref()) {
+            return Err(TableError::Mismatch {
+                expected: describe(&self.schema),
+                found: describe(batch.schema_ref()),
+            });
+        }
+        let mut start = 0;
+        while start < batch.num_rows() {
+            let rows = (batch.num_rows() - start).min(self.layout.row_group_rows - self.pending_rows);
+            self.pending.push(batch.slice(start, rows));
+            self.pending_rows += rows;
+            start += rows;
+            if self.pending_rows == self.layout.row_group_rows {
+                self.cut()?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Result<Vec<RowGroup>, TableError> {
+        if self.pending_rows > 0 {
+            self.cut()?;
+        }
+        Ok(self.groups)
+    }
+
+    /// Makes a group of what is pending.
+    fn cut(&mut self) -> Result<(), TableError> {
+        self.pending_rows = 0;
+        let pending = std::mem::take(&mut self.pending);
+        self.write(pending)
+    }
+
+    /// Makes a group of `batches`, or several if one cannot hold strings as long as theirs.
+    fn write(&mut self, batches: Vec<RecordBatch>) -> Result<(), TableError> {
+        let rows = batches.iter().map(RecordBatch::num_rows).sum();
+        let mut drafts = Vec::with_capacity(self.schema.fields().len());
+        for (index, field) in self.schema.fields().iter().enumerate() {
+            let pieces: Vec<_> = batches.iter().map(|batch| batch.column(index).clone()).collect();
+            match Draft::new(&pieces, self.offset_max) {
+                Ok(draft) => drafts.push(draft),
+                Err(draft::TooLong) if rows <= ROW_GROUP_ROWS_STEP => {
+                    return Err(TableError::TooLong { column: field.name().clone(), rows });
+                }
+                Err(draft::TooLong) => {
+                    let (front, back) = split(batches, (rows / 2).next_multiple_of(ROW_GROUP_ROWS_STEP));
+                    self.write(front)?;
+                    return self.write(back);
+                }
+            }
+        }
+        let (columns, size_bytes) = draft::place(drafts, &self.layout.machine, self.layout.home)?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?;
+        self.groups.push(RowGroup::new(batch, size_bytes));
+        Ok(())
+    }
+}
+
+/// The first `rows` rows, and the others.
+fn split(batches: Vec<RecordBatch>, rows: usize) -> (Vec<RecordBatch>, Vec<RecordBatch>) {
+    let (mut front, mut back) = (Vec::new(), Vec::new());
+    let mut left = rows;
+    for batch in batches {
+        let taken = left.min(batch.num_rows());
+        left -= taken;
+        if taken > 0 {
+            front.push(batch.slice(0, taken));
+        }
+        if taken < batch.num_rows() {
+            back.push(batch.slice(taken, batch.num_rows() - taken));
+        }
+    }
+    (front, back)
+}
+
+fn describe(schema: &SchemaRef) -> String {
+    let fields = schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
+    fields.collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,27 @@
+//! Tables from Arrow batches.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use super::LoadError;
+use super::parallel::in_parallel;
+use crate::data::{Layout, PartitionWriter, TableData};
+
+/// A table with one partition for each element of `partitions`, whatever `layout` says of their number.
+///
+/// # Errors
+/// [`LoadError::Table`].
+pub fn from_batches(
+    schema: SchemaRef,
+    partitions: &[Vec<RecordBatch>],
+    layout: &Layout,
+) -> Result<TableData, LoadError> {
+    // Also says what is wrong with the schema if there is no partition.
+    let writer = PartitionWriter::new(schema.clone(), layout)?;
+    let partitions = in_parallel(partitions, |batches| {
+        let mut writer = writer.clone();
+        batches.iter().try_for_each(|batch| writer.push(batch))?;
+        writer.finish()
+    })?;
+    Ok(TableData::new(schema, partitions, layout.home))
+}

@@ -1,0 +1,210 @@
+//! Columns of a row group, near if a copy has arrived and from home if not.
+//!
+//! A column is some Arrow buffers (values, offsets, validity, string data). Each is a region of the cache; a near array
+//! is the home array with those buffers replaced whose copies are ready. The copies are bytewise equal, so offsets and
+//! string views stay right whichever buffers are replaced.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{Array, ArrayData, ArrayRef, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use memferry::cache::{Access, Cache, Entry, Region, RegionOwner};
+use memferry::topology::NodeId;
+
+use crate::tiers::{Pin, Pins};
+
+/// Buffers smaller than this stay at home: copying a page costs more than reading it there.
+const NEAR_BYTES_MIN: usize = 4096;
+
+/// An Arrow buffer as owner of a region.
+struct HomeBuffer(Buffer);
+
+// SAFETY: an Arrow buffer's bytes do not move while a clone of it lives, and Arrow never writes a buffer that is shared
+// or foreign. This clone is held by the region and lent to nobody, so the bytes are stable and never written.
+unsafe impl RegionOwner for HomeBuffer {
+    fn bytes(&self) -> &[u8] {
+        self.0.as_slice()
+    }
+}
+
+/// The regions of a column's buffers in the order of [`visit`]; `None` for those that stay at home.
+#[derive(Debug)]
+pub(crate) struct ColumnRegions {
+    regions: Vec<Option<Region>>,
+    size_bytes: u64,
+}
+
+impl ColumnRegions {
+    pub(crate) fn register(cache: &Cache, home: NodeId, array: &ArrayRef) -> Self {
+        let mut regions = vec![];
+        let mut size_bytes = 0;
+        visit(&array.to_data(), &mut |buffer| {
+            let worth_it = buffer.len() >= NEAR_BYTES_MIN;
+            size_bytes += if worth_it { buffer.len() as u64 } else { 0 };
+            regions.push(worth_it.then(|| cache.register_on(HomeBuffer(buffer.clone()), Some(home))));
+        });
+        Self { regions, size_bytes }
+    }
+
+    /// Bytes that a near copy of the column takes.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+}
+
+/// A column of one row group while a scan uses it.
+#[derive(Debug)]
+pub(crate) struct NearColumn {
+    home: ArrayRef,
+    /// One for each buffer, as in [`ColumnRegions`].
+    entries: Vec<Option<Entry>>,
+    size_bytes: u64,
+    current: ArrayRef,
+    current_near_bytes: u64,
+    leaving: Option<ArrayRef>,
+}
+
+impl NearColumn {
+    /// Just the home array: no copy is asked for and the cache is not touched.
+    pub(crate) fn at_home(home: &ArrayRef) -> Self {
+        Self::new(home, vec![], 0)
+    }
+
+    /// Starts copies of what is not yet near.
+    pub(crate) fn prefetch(cache: &Cache, near: NodeId, regions: &ColumnRegions, home: &ArrayRef) -> Self {
+        Self::with(regions, home, |region| cache.access(region, 0..region.len(), Access::near(near)).ok())
+    }
+
+    /// Uses copies that are there, and starts none.
+    pub(crate) fn peek(cache: &Cache, near: NodeId, regions: &ColumnRegions, home: &ArrayRef) -> Self {
+        Self::with(regions, home, |region| {
+            cache.access_weak(region, 0..region.len(), Access::near(near)).ok().flatten()
+        })
+    }
+
+    fn with(regions: &ColumnRegions, home: &ArrayRef, access: impl Fn(&Region) -> Option<Entry>) -> Self {
+        let entries = regions.regions.iter().map(|region| region.as_ref().and_then(&access)).collect();
+        Self::new(home, entries, regions.size_bytes)
+    }
+
+    fn new(home: &ArrayRef, entries: Vec<Option<Entry>>, size_bytes: u64) -> Self {
+        let current = Arc::clone(home);
+        Self { home: Arc::clone(home), entries, size_bytes, current, current_near_bytes: 0, leaving: None }
+    }
+
+    /// Bytes that could be near.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Entries held, for the report of who copied them.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().flatten()
+    }
+
+    /// Waits until all copies have arrived or `deadline` has passed.
+    pub(crate) async fn wait(&self, deadline: tokio::time::Instant) {
+        for entry in self.entries() {
+            if tokio::time::timeout_at(deadline, entry.ready()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The column from the nearest copies that have arrived by now, and how many of its bytes are near.
+    pub(crate) fn read(&mut self) -> (ArrayRef, u64) {
+        if self.current_near_bytes < self.size_bytes {
+            let near_bytes: u64 =
+                self.entries().filter(|entry| entry.is_ready()).map(|entry| entry.len() as u64).sum();
+            if near_bytes != self.current_near_bytes {
+                self.current = self.assemble(None);
+                self.current_near_bytes = near_bytes;
+            }
+        }
+        (Arc::clone(&self.current), self.current_near_bytes)
+    }
+
+    /// The column for rows that leave the scan as slices: near only while `pins` allow it, home beyond.
+    pub(crate) fn read_leaving(&mut self, pins: &Arc<Pins>) -> ArrayRef {
+        if let Some(leaving) = &self.leaving {
+            return Arc::clone(leaving);
+        }
+        let (_, near_bytes) = self.read();
+        if near_bytes == 0 {
+            return Arc::clone(&self.home);
+        }
+        let leaving = match pins.try_pin(near_bytes) {
+            Some(pin) => self.assemble(Some(Arc::new(pin))),
+            None => Arc::clone(&self.home),
+        };
+        self.leaving = Some(Arc::clone(&leaving));
+        leaving
+    }
+
+    fn assemble(&self, pin: Option<Arc<Pin>>) -> ArrayRef {
+        let mut entries = self.entries.iter();
+        make_array(rebuild(&self.home.to_data(), &mut |home| {
+            match entries.next().and_then(Option::as_ref).filter(|entry| entry.is_ready()) {
+                Some(entry) => near_buffer(entry.clone(), pin.clone()),
+                None => home.clone(),
+            }
+        }))
+    }
+}
+
+/// Keeps a near copy in place for as long as Arrow refers to it.
+struct NearBytes {
+    _entry: Entry,
+    _pin: Option<Arc<Pin>>,
+}
+
+// Arrow wants this of owners of foreign memory. The owner is only ever dropped.
+impl std::panic::RefUnwindSafe for NearBytes {}
+
+fn near_buffer(entry: Entry, pin: Option<Arc<Pin>>) -> Buffer {
+    let bytes = entry.as_slice();
+    let (address, len) = (NonNull::from(bytes).cast::<u8>(), bytes.len());
+    // SAFETY: the entry is ready, which is final: its bytes stay where they are and are not written while a clone of the
+    // entry lives, and the buffer owns one. `len` bytes from `address` are that slice.
+    unsafe { Buffer::from_custom_allocation(address, len, Arc::new(NearBytes { _entry: entry, _pin: pin })) }
+}
+
+/// Calls `each` for every buffer of an array in a fixed order: buffers, validity, children.
+fn visit(data: &ArrayData, each: &mut impl FnMut(&Buffer)) {
+    data.buffers().iter().for_each(&mut *each);
+    if let Some(nulls) = data.nulls() {
+        each(nulls.inner().inner());
+    }
+    for child in data.child_data() {
+        visit(child, each);
+    }
+}
+
+/// The same array over other buffers, asked for in the order of [`visit`]. Each must hold the bytes of the one it replaces.
+fn rebuild(data: &ArrayData, replace: &mut impl FnMut(&Buffer) -> Buffer) -> ArrayData {
+    let buffers = data.buffers().iter().map(&mut *replace).collect();
+    let nulls = data.nulls().map(|nulls| {
+        let bits = nulls.inner();
+        let moved = BooleanBuffer::new(replace(bits.inner()), bits.offset(), bits.len());
+        // SAFETY: the bits are those of `nulls`, so their null count is the same.
+        unsafe { NullBuffer::new_unchecked(moved, nulls.null_count()) }
+    });
+    let children = data.child_data().iter().map(|child| rebuild(child, replace)).collect();
+    let builder = ArrayData::builder(data.data_type().clone())
+        .len(data.len())
+        .offset(data.offset())
+        .buffers(buffers)
+        .nulls(nulls)
+        .child_data(children);
+    // SAFETY: type, length and offset are those of a valid array, and every buffer holds the same bytes as the one it
+    // replaces, in memory that is aligned at least as strictly (cache blocks are 64-byte aligned).
+    unsafe { builder.build_unchecked() }
+}
+
+/// How long a scan may wait for late columns.
+pub(crate) fn deadline(wait_max: Duration) -> tokio::time::Instant {
+    tokio::time::Instant::now() + wait_max
+}

@@ -1,0 +1,96 @@
+//! Settings of a session: whether to prefetch, how far ahead, and what the scan may do to be fast.
+//!
+//! They are a DataFusion configuration extension with the prefix `memferry`, so that SQL can change them:
+//! `SET memferry.prefetch = 'always'`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use datafusion::common::config::{ConfigExtension, ConfigField, ConfigOptions, Visit};
+use datafusion::common::{DataFusionError, extensions_options};
+
+/// When late columns are copied near.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Prefetch {
+    /// Never: the cache is not touched.
+    Off,
+    /// Whenever there is a near node, whether it pays or not.
+    Always,
+    /// Only if a faster node than the table's home exists and has room.
+    #[default]
+    Auto,
+}
+
+impl fmt::Display for Prefetch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Always => "always",
+            Self::Auto => "auto",
+        })
+    }
+}
+
+impl FromStr for Prefetch {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            "always" => Ok(Self::Always),
+            "auto" => Ok(Self::Auto),
+            other => Err(format!("'{other}' is no prefetch mode; use off, always or auto")),
+        }
+    }
+}
+
+impl ConfigField for Prefetch {
+    fn visit<V: Visit>(&self, visitor: &mut V, key: &str, description: &'static str) {
+        visitor.some(key, self, description);
+    }
+
+    fn set(&mut self, _key: &str, value: &str) -> Result<(), DataFusionError> {
+        *self = value.parse().map_err(DataFusionError::Configuration)?;
+        Ok(())
+    }
+}
+
+extensions_options! {
+    /// The settings with the prefix `memferry`.
+    pub struct MemferryOptions {
+        /// When late columns are copied near: off, always, or auto (only if a faster node has room).
+        pub prefetch: Prefetch, default = Prefetch::Auto
+
+        /// Row groups of a partition whose late columns are requested before their filter runs. At least 1.
+        pub window_groups: usize, default = 2
+
+        /// How long a scan waits for a late column in flight before it reads the home copy, in microseconds.
+        pub wait_us_max: u64, default = 0
+
+        /// Rows that a filter looks at before late columns are read; rounded up to whole batches.
+        pub chunk_rows: usize, default = 32768
+
+        /// Order the conjuncts of a filter by measured cost and selectivity.
+        pub reorder_filters: bool, default = true
+
+        /// Let expensive conjuncts look only at rows that passed the ones before.
+        pub sparse_filters: bool, default = true
+
+        /// Materialise what passed of several batches at once.
+        pub merge_batches: bool, default = true
+
+        /// Use the filters that joins and TopK find while the query runs.
+        pub dynamic_filters: bool, default = true
+    }
+}
+
+impl ConfigExtension for MemferryOptions {
+    const PREFIX: &'static str = "memferry";
+}
+
+impl MemferryOptions {
+    /// The settings of a session; the defaults where the extension was not installed.
+    pub(crate) fn of(config: &ConfigOptions) -> Self {
+        config.extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+}

@@ -1,0 +1,476 @@
+//! Which rows of a chunk pass: the conjuncts of a predicate, cheapest rejection first.
+//!
+//! A predicate `c1 AND c2 AND ...` is kept as separate conjuncts. Every conjunct is timed while it works; before each
+//! chunk they are ordered by `cost / (1 - pass rate)`, the classic rank that minimises the expected cost of a
+//! conjunction of independent predicates. A conjunct that is dear compared with gathering its columns looks only at the
+//! rows that are left; a cheap one looks at all rows, because comparing a whole vector is faster than gathering.
+//!
+//! Three kinds of conjunct:
+//! - *plain* ones (comparisons, lists, LIKE, boolean logic over columns and constants) may be reordered freely;
+//! - *fallible* ones (anything that may raise an error: division, casts, functions) run last, in the order in which they
+//!   were written, and only on rows that passed everything before;
+//! - *dynamic* ones come from joins and TopK, change while the query runs, and may be left out at any time: they are
+//!   when they reject too little to pay.
+//!
+//! Source: J. M. Hellerstein, M. Stonebraker, Predicate Migration, SIGMOD 1993 (the rank).
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::buffer::{BooleanBuffer, MutableBuffer};
+use arrow::compute::{FilterBuilder, FilterPredicate};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use arrow::util::bit_util;
+use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{ColumnarValue, Operator};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, Column, DynamicFilterTracking, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+};
+use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
+use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
+
+/// A dynamic conjunct that costs more than this for each row that it rejects is left out for a while, in nanoseconds:
+/// about what it costs to let the row go on to the join that would reject it.
+const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 30.0;
+/// Chunks for which it is then left out before it is tried again.
+const DYNAMIC_PAUSE_CHUNKS: u32 = 256;
+/// Rows on which a dynamic conjunct is tried, whenever it has changed or its pause is over.
+const DYNAMIC_TRIAL_ROWS: usize = 1024;
+/// Weight of the newest chunk in the running averages.
+const LEARN: f64 = 0.25;
+/// Guess for gathering one value of one column until it has been measured, in nanoseconds.
+const GATHER_NS_GUESS: f64 = 4.0;
+/// Scattering the answers for gathered rows back over the chunk, in nanoseconds a row.
+const SCATTER_NS: f64 = 0.2;
+
+/// The rows of a chunk that passed.
+#[derive(Debug, Clone)]
+pub(crate) enum Selection {
+    /// Every row.
+    All {
+        /// Rows in the chunk.
+        rows: usize,
+    },
+    /// The rows whose bit is set; never none and never all of them.
+    Some {
+        /// One bit a row.
+        mask: BooleanBuffer,
+        /// Bits set.
+        count: usize,
+    },
+    /// No row.
+    None,
+}
+
+impl Selection {
+    fn of(mask: BooleanBuffer) -> Self {
+        match mask.count_set_bits() {
+            0 => Self::None,
+            count if count == mask.len() => Self::All { rows: count },
+            count => Self::Some { mask, count },
+        }
+    }
+
+    fn and(self, other: Selection) -> Self {
+        match (self, other) {
+            (Self::None, _) | (_, Self::None) => Self::None,
+            (Self::All { .. }, other) => other,
+            (this, Self::All { .. }) => this,
+            (Self::Some { mask: a, .. }, Self::Some { mask: b, .. }) => Self::of(&a & &b),
+        }
+    }
+
+    /// Rows selected.
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::All { rows } => *rows,
+            Self::Some { count, .. } => *count,
+            Self::None => 0,
+        }
+    }
+}
+
+/// What [`RowFilter`] may do; each can be switched off to see what it gains.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FilterOptions {
+    /// Order conjuncts by measured rank instead of as written.
+    pub reorder: bool,
+    /// Let dear conjuncts look only at the rows that are left.
+    pub sparse: bool,
+}
+
+/// Evaluates the conjuncts of a scan over chunks of one partition.
+#[derive(Debug)]
+pub(crate) struct RowFilter {
+    conjuncts: Vec<Conjunct>,
+    order: Vec<usize>,
+    options: FilterOptions,
+}
+
+impl RowFilter {
+    /// `predicates`: conjuncts over `table`'s schema.
+    pub(crate) fn try_new(
+        predicates: &[Arc<dyn PhysicalExpr>],
+        table: &SchemaRef,
+        options: FilterOptions,
+    ) -> Result<Self> {
+        let conjuncts =
+            predicates.iter().map(|expr| Conjunct::try_new(expr, table)).collect::<Result<Vec<_>>>()?;
+        let mut order: Vec<usize> = (0..conjuncts.len()).collect();
+        // Plain ones first, then those that may fail, each in the order written (the sort is stable).
+        order.sort_by_key(|&i| conjuncts[i].kind == Kind::Fallible);
+        Ok(Self { conjuncts, order, options })
+    }
+
+    /// Whether there is nothing to evaluate.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.conjuncts.is_empty()
+    }
+
+    /// The rows of a chunk that pass every conjunct; `column` yields a table column cut to the chunk's `rows`.
+    pub(crate) fn select(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<Selection> {
+        if self.options.reorder {
+            let conjuncts = &self.conjuncts;
+            self.order.sort_by(|&a, &b| conjuncts[a].rank().total_cmp(&conjuncts[b].rank()));
+        }
+        let mut selection = Selection::All { rows };
+        for &i in &self.order {
+            let conjunct = &mut self.conjuncts[i];
+            if conjunct.kind == Kind::Dynamic && !conjunct.pays(rows, column)? {
+                continue;
+            }
+            selection = match selection {
+                Selection::None => return Ok(Selection::None),
+                Selection::Some { mask, count } if conjunct.prefers_gather(rows, count, self.options.sparse) => {
+                    conjunct.evaluate_gathered(mask, count, column)?
+                }
+                selection => {
+                    let passed = conjunct.evaluate_all(rows, column)?;
+                    selection.and(passed)
+                }
+            };
+        }
+        Ok(selection)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Plain,
+    Fallible,
+    Dynamic,
+}
+
+#[derive(Debug)]
+struct Conjunct {
+    kind: Kind,
+    /// What is evaluated, over `schema`. For a dynamic conjunct a snapshot.
+    expr: Arc<dyn PhysicalExpr>,
+    /// The live expression of a dynamic conjunct, over the table's schema, and the generation of the snapshot.
+    live: Option<(Arc<dyn PhysicalExpr>, u64)>,
+    /// The table's columns that it reads, in `schema`'s order.
+    columns: Vec<usize>,
+    schema: SchemaRef,
+    eval_ns: f64,
+    gather_ns: f64,
+    pass: f64,
+    /// Of a dynamic conjunct: whether its snapshot has been tried, and for how many chunks it is left out.
+    tried: bool,
+    paused_chunks: u32,
+}
+
+impl Conjunct {
+    fn try_new(expr: &Arc<dyn PhysicalExpr>, table: &SchemaRef) -> Result<Self> {
+        let mut columns: Vec<usize> = collect_columns(expr).iter().map(Column::index).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        let fields: Vec<_> = columns.iter().map(|&i| Arc::clone(&table.fields()[i])).collect();
+        let schema = Arc::new(Schema::new(fields));
+        let dynamic = is_dynamic(expr);
+        let kind = match (dynamic, is_plain(expr)?) {
+            (true, _) => Kind::Dynamic,
+            (false, true) => Kind::Plain,
+            (false, false) => Kind::Fallible,
+        };
+        let expr = reassign_expr_columns(Arc::clone(expr), &schema)?;
+        let live = dynamic.then(|| (Arc::clone(&expr), 0));
+        let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
+        let gather_ns = GATHER_NS_GUESS * columns.len() as f64;
+        Ok(Self { kind, expr, live, columns, schema, eval_ns, gather_ns, pass: 0.5, tried: false, paused_chunks: 0 })
+    }
+
+    /// Expected cost for each row rejected; conjuncts that may fail keep their place at the end.
+    fn rank(&self) -> f64 {
+        match self.kind {
+            Kind::Fallible => f64::INFINITY,
+            Kind::Plain | Kind::Dynamic => self.eval_ns / (1.0 - self.pass).max(1e-3),
+        }
+    }
+
+    /// Brings a dynamic conjunct up to date, and says whether to evaluate it on this chunk.
+    fn pays(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<bool> {
+        let Some((live, seen)) = &mut self.live else { return Ok(true) };
+        let generation = snapshot_generation(live);
+        if generation != *seen {
+            *seen = generation;
+            self.expr = snapshot_physical_expr(Arc::clone(live))?;
+            self.tried = false;
+            self.paused_chunks = 0;
+        }
+        if self.expr.downcast_ref::<Literal>().is_some_and(|l| l.value() == &ScalarValue::Boolean(Some(true))) {
+            return Ok(false); // nothing known yet
+        }
+        if self.paused_chunks > 0 {
+            self.paused_chunks -= 1;
+            return Ok(false);
+        }
+        if !self.tried {
+            self.tried = true;
+            let rows = rows.min(DYNAMIC_TRIAL_ROWS);
+            let started = Instant::now();
+            let columns = self.columns.iter().map(|&i| column(i).slice(0, rows)).collect();
+            let passed = self.evaluate(rows, columns)?.count();
+            self.eval_ns = started.elapsed().as_nanos() as f64 / rows as f64;
+            self.pass = passed as f64 / rows as f64;
+        }
+        if self.rank() > DYNAMIC_NS_PER_REJECTED_MAX {
+            self.tried = false;
+            self.paused_chunks = DYNAMIC_PAUSE_CHUNKS;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn prefers_gather(&self, rows: usize, left: usize, allowed: bool) -> bool {
+        if self.kind == Kind::Fallible {
+            return true; // rows that an earlier conjunct rejected must not raise an error
+        }
+        let (rows, left) = (rows as f64, left as f64);
+        allowed && left * (self.eval_ns + self.gather_ns) + rows * SCATTER_NS < rows * self.eval_ns
+    }
+
+    fn evaluate_all(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<Selection> {
+        let started = Instant::now();
+        let columns = self.columns.iter().map(|&i| column(i)).collect();
+        let passed = self.evaluate(rows, columns)?;
+        self.learn(rows, passed.count(), started.elapsed().as_nanos() as f64);
+        Ok(passed)
+    }
+
+    fn evaluate_gathered(
+        &mut self,
+        mask: BooleanBuffer,
+        count: usize,
+        column: &dyn Fn(usize) -> ArrayRef,
+    ) -> Result<Selection> {
+        let gathering = Instant::now();
+        let gather = predicate_of(&mask);
+        let columns =
+            self.columns.iter().map(|&i| gather.filter(&column(i))).collect::<Result<Vec<_>, _>>()?;
+        blend(&mut self.gather_ns, gathering.elapsed().as_nanos() as f64 / count as f64);
+        let started = Instant::now();
+        let passed = self.evaluate(count, columns)?;
+        self.learn(count, passed.count(), started.elapsed().as_nanos() as f64);
+        Ok(match passed {
+            Selection::None => Selection::None,
+            Selection::All { .. } => Selection::Some { mask, count },
+            Selection::Some { mask: inner, .. } => Selection::of(scatter(&mask, &inner)),
+        })
+    }
+
+    fn evaluate(&self, rows: usize, columns: Vec<ArrayRef>) -> Result<Selection> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
+        match self.expr.evaluate(&batch)? {
+            ColumnarValue::Scalar(ScalarValue::Boolean(Some(true))) => Ok(Selection::All { rows }),
+            ColumnarValue::Scalar(ScalarValue::Boolean(_) | ScalarValue::Null) => Ok(Selection::None),
+            ColumnarValue::Array(array) if array.data_type() == &DataType::Boolean => {
+                Ok(Selection::of(true_bits(array.as_boolean())))
+            }
+            other => Err(DataFusionError::Internal(format!(
+                "the filter {} is not boolean but {}",
+                self.expr,
+                other.data_type()
+            ))),
+        }
+    }
+
+    fn learn(&mut self, rows: usize, passed: usize, nanos: f64) {
+        blend(&mut self.eval_ns, nanos / rows as f64);
+        blend(&mut self.pass, passed as f64 / rows as f64);
+    }
+}
+
+/// Whether a join or TopK may change it while the query runs.
+pub(super) fn is_dynamic(expr: &Arc<dyn PhysicalExpr>) -> bool {
+    DynamicFilterTracking::classify(expr).contains_dynamic_filter()
+}
+
+fn blend(average: &mut f64, newest: f64) {
+    *average += LEARN * (newest - *average);
+}
+
+/// First guess of what comparing one value costs, in nanoseconds; replaced by measurement.
+fn compare_ns_guess(data_type: &DataType) -> f64 {
+    match data_type.primitive_width() {
+        Some(bytes) => 0.05 * bytes as f64,
+        None => 5.0,
+    }
+}
+
+/// Whether nothing in `expr` can raise an error, whatever rows it is shown.
+fn is_plain(expr: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+    let mut plain = true;
+    expr.apply(|node| {
+        let known = node.downcast_ref::<Column>().is_some()
+            || node.downcast_ref::<Literal>().is_some()
+            || node.downcast_ref::<InListExpr>().is_some()
+            || node.downcast_ref::<LikeExpr>().is_some()
+            || node.downcast_ref::<NotExpr>().is_some()
+            || node.downcast_ref::<IsNullExpr>().is_some()
+            || node.downcast_ref::<IsNotNullExpr>().is_some()
+            || node.downcast_ref::<BinaryExpr>().is_some_and(|b| is_plain_operator(*b.op()));
+        plain &= known;
+        Ok(if known { TreeNodeRecursion::Continue } else { TreeNodeRecursion::Stop })
+    })?;
+    Ok(plain)
+}
+
+fn is_plain_operator(operator: Operator) -> bool {
+    use Operator::{And, Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq, Or};
+    matches!(operator, And | Or | Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Bits of the rows that are true: a null is not.
+fn true_bits(array: &BooleanArray) -> BooleanBuffer {
+    match array.nulls() {
+        Some(nulls) if nulls.null_count() > 0 => array.values() & nulls.inner(),
+        _ => array.values().clone(),
+    }
+}
+
+/// A filter that is applied to several columns.
+pub(crate) fn predicate_of(mask: &BooleanBuffer) -> FilterPredicate {
+    FilterBuilder::new(&BooleanArray::new(mask.clone(), None)).optimize().build()
+}
+
+/// Puts `inner`, one bit for each bit set in `outer`, back at the places of those bits.
+fn scatter(outer: &BooleanBuffer, inner: &BooleanBuffer) -> BooleanBuffer {
+    let mut bits = MutableBuffer::from_len_zeroed(outer.len().div_ceil(8));
+    for (k, row) in outer.set_indices().enumerate() {
+        if inner.value(k) {
+            bit_util::set_bit(&mut bits, row);
+        }
+    }
+    BooleanBuffer::new(bits.into(), 0, outer.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::Int64Array;
+    use arrow::datatypes::Field;
+    use datafusion::physical_expr::expressions::{binary, col, lit};
+
+    const EVERY: [FilterOptions; 4] = [
+        FilterOptions { reorder: false, sparse: false },
+        FilterOptions { reorder: true, sparse: false },
+        FilterOptions { reorder: false, sparse: true },
+        FilterOptions { reorder: true, sparse: true },
+    ];
+
+    fn table() -> (SchemaRef, Vec<ArrayRef>) {
+        let schema = Arc::new(Schema::new(vec![
+            Field::new("a", DataType::Int64, false),
+            Field::new("b", DataType::Int64, true),
+            Field::new("zero_in_odd_rows", DataType::Int64, false),
+        ]));
+        let a = Int64Array::from_iter_values((0..4096).map(|i| i * 7919 % 4096));
+        let b = Int64Array::from_iter((0..4096).map(|i| (i % 5 != 0).then_some(i * 104_729 % 4096)));
+        let c = Int64Array::from_iter_values((0..4096).map(|i| (i + 1) % 2));
+        (schema, vec![Arc::new(a), Arc::new(b), Arc::new(c)])
+    }
+
+    fn compare(schema: &SchemaRef, name: &str, op: Operator, value: i64) -> Arc<dyn PhysicalExpr> {
+        binary(col(name, schema).unwrap(), op, lit(value), schema).unwrap()
+    }
+
+    /// The rows that each conjunct, evaluated over all rows, calls true.
+    fn oracle(schema: &SchemaRef, columns: &[ArrayRef], exprs: &[Arc<dyn PhysicalExpr>]) -> Vec<usize> {
+        let batch = RecordBatch::try_new(Arc::clone(schema), columns.to_vec()).unwrap();
+        let masks: Vec<BooleanBuffer> = exprs
+            .iter()
+            .map(|e| e.evaluate(&batch).unwrap().into_array(batch.num_rows()).unwrap())
+            .map(|a| true_bits(a.as_boolean()))
+            .collect();
+        (0..batch.num_rows()).filter(|&row| masks.iter().all(|m| m.value(row))).collect()
+    }
+
+    fn rows_of(selection: &Selection) -> Vec<usize> {
+        match selection {
+            Selection::All { rows } => (0..*rows).collect(),
+            Selection::Some { mask, .. } => mask.set_indices().collect(),
+            Selection::None => vec![],
+        }
+    }
+
+    #[test]
+    fn every_option_selects_the_rows_of_plain_evaluation() {
+        let (schema, columns) = table();
+        for bounds in [(100, 3000), (2, 4000), (4096, 4096), (-1, 10), (4095, 1)] {
+            let exprs = vec![
+                compare(&schema, "b", Operator::Lt, bounds.1),
+                compare(&schema, "a", Operator::Lt, bounds.0),
+                compare(&schema, "zero_in_odd_rows", Operator::Eq, 1),
+            ];
+            let expected = oracle(&schema, &columns, &exprs);
+            for options in EVERY {
+                let mut filter = RowFilter::try_new(&exprs, &schema, options).unwrap();
+                for _chunk in 0..8 {
+                    let selection = filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
+                    assert_eq!(rows_of(&selection), expected, "{bounds:?} {options:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_guard_protects_what_may_fail() {
+        // 10 / c fails on odd rows; c <> 0, written after it, keeps those rows away from it.
+        let (schema, columns) = table();
+        let quotient =
+            binary(lit(10i64), Operator::Divide, col("zero_in_odd_rows", &schema).unwrap(), &schema).unwrap();
+        let fallible = binary(quotient, Operator::Gt, lit(1i64), &schema).unwrap();
+        let guard = compare(&schema, "zero_in_odd_rows", Operator::NotEq, 0);
+        for options in EVERY {
+            let exprs = [Arc::clone(&fallible), Arc::clone(&guard)];
+            let mut filter = RowFilter::try_new(&exprs, &schema, options).unwrap();
+            let selection = filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
+            assert_eq!(rows_of(&selection), (0..4096).step_by(2).collect::<Vec<_>>(), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn the_selective_and_cheap_conjunct_moves_to_the_front() {
+        let (schema, columns) = table();
+        let exprs =
+            [compare(&schema, "a", Operator::GtEq, 0), compare(&schema, "b", Operator::Lt, 10)];
+        let mut filter = RowFilter::try_new(&exprs, &schema, EVERY[3]).unwrap();
+        for _chunk in 0..16 {
+            filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();
+        }
+        assert_eq!(filter.order, [1, 0]);
+    }
+
+    #[test]
+    fn scatter_is_the_inverse_of_gather() {
+        let outer = BooleanBuffer::from_iter((0..1000).map(|i| i % 3 == 0));
+        let inner = BooleanBuffer::from_iter((0..334).map(|i| i % 2 == 0));
+        let expected: Vec<usize> = (0..1000).step_by(3).step_by(2).collect();
+        assert_eq!(scatter(&outer, &inner).set_indices().collect::<Vec<_>>(), expected);
+    }
+}

@@ -1,0 +1,133 @@
+//! What a scan tells: metrics in `EXPLAIN ANALYZE`, and their sum over a plan as a struct.
+
+use std::time::Duration;
+
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::metrics::{
+    Count, ExecutionPlanMetricsSet, MetricBuilder, RatioMetrics, Time,
+};
+use memferry::mover::EngineKind;
+
+use super::TieredScanExec;
+use crate::near::NearColumn;
+
+const COLUMNS_PREFETCHED: &str = "columns_prefetched";
+const BYTES_PREFETCHED: &str = "bytes_prefetched";
+const BYTES_BY_CPU: &str = "bytes_by_cpu";
+const BYTES_BY_DSA: &str = "bytes_by_dsa";
+const LATE_BYTES: &str = "late_bytes";
+const LATE_BYTES_NEAR: &str = "late_bytes_near";
+const HIT_RATIO: &str = "hit_ratio";
+const TIME_WAITING: &str = "time_waiting";
+
+/// The metrics of one partition of a scan.
+///
+/// A *column* here is one column of one row group, the unit that is copied.
+#[derive(Debug)]
+pub(super) struct ScanMetrics {
+    /// Late columns that were asked for.
+    columns_prefetched: Count,
+    /// Bytes of copies that this scan started; columns that were near or on their way already start none.
+    bytes_prefetched: Count,
+    bytes_by_cpu: Count,
+    bytes_by_dsa: Count,
+    late_bytes: Count,
+    late_bytes_near: Count,
+    /// `late_bytes_near` of `late_bytes`.
+    hit_ratio: RatioMetrics,
+    pub(super) time_waiting: Time,
+}
+
+impl ScanMetrics {
+    pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
+        let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
+        Self {
+            columns_prefetched: counter(COLUMNS_PREFETCHED),
+            bytes_prefetched: counter(BYTES_PREFETCHED),
+            bytes_by_cpu: counter(BYTES_BY_CPU),
+            bytes_by_dsa: counter(BYTES_BY_DSA),
+            late_bytes: counter(LATE_BYTES),
+            late_bytes_near: counter(LATE_BYTES_NEAR),
+            hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
+            time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
+        }
+    }
+
+    /// Rows of a late column were read: their share of the column's bytes, and how much of that was near.
+    pub(super) fn late_read(&self, near_bytes: u64, bytes: u64) {
+        self.late_bytes.add(bytes as usize);
+        self.late_bytes_near.add(near_bytes as usize);
+        self.hit_ratio.add_total(bytes as usize);
+        self.hit_ratio.add_part(near_bytes as usize);
+    }
+
+    /// A late column that had been asked for is no longer needed. Bytes that are still on their way then are counted as
+    /// prefetched and for no engine.
+    pub(super) fn prefetched(&self, column: &NearColumn) {
+        self.columns_prefetched.add(1);
+        for entry in column.entries().filter(|entry| entry.started_copy()) {
+            self.bytes_prefetched.add(entry.len());
+            if let Some(report) = entry.copied_by() {
+                self.bytes_by_cpu.add(report.cpu_bytes as usize);
+                self.bytes_by_dsa.add(report.dsa_bytes as usize);
+            }
+        }
+    }
+}
+
+/// What the scans of an executed plan did, added up.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScanReport {
+    /// Late columns (of one row group each) that were asked for.
+    pub columns_prefetched: u64,
+    /// Bytes of copies that the scans started.
+    pub bytes_prefetched: u64,
+    /// Bytes of these that had arrived when their row group was done, by the engine that carried them.
+    pub bytes_by_engine: Vec<(EngineKind, u64)>,
+    /// Bytes of late columns that were read.
+    pub late_bytes: u64,
+    /// Bytes of these that were read near.
+    pub late_bytes_near: u64,
+    /// Time that scans waited for copies, over all partitions.
+    pub time_waiting: Duration,
+}
+
+impl ScanReport {
+    /// Adds up the metrics of all tiered scans in a plan that has been executed.
+    pub fn of(plan: &dyn ExecutionPlan) -> Self {
+        let mut report = Self::default();
+        report.add(plan);
+        report
+    }
+
+    /// Share of the late bytes that were read near; `None` if no late column was read.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        (self.late_bytes > 0).then(|| self.late_bytes_near as f64 / self.late_bytes as f64)
+    }
+
+    fn add(&mut self, plan: &dyn ExecutionPlan) {
+        if plan.is::<TieredScanExec>()
+            && let Some(metrics) = plan.metrics()
+        {
+            let sum = |name| metrics.sum_by_name(name).map_or(0, |value| value.as_usize()) as u64;
+            self.columns_prefetched += sum(COLUMNS_PREFETCHED);
+            self.bytes_prefetched += sum(BYTES_PREFETCHED);
+            self.late_bytes += sum(LATE_BYTES);
+            self.late_bytes_near += sum(LATE_BYTES_NEAR);
+            self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
+            self.add_engine(EngineKind::Cpu, sum(BYTES_BY_CPU));
+            self.add_engine(EngineKind::Dsa, sum(BYTES_BY_DSA));
+        }
+        for child in plan.children() {
+            self.add(child.as_ref());
+        }
+    }
+
+    fn add_engine(&mut self, kind: EngineKind, bytes: u64) {
+        match self.bytes_by_engine.iter_mut().find(|(k, _)| *k == kind) {
+            Some((_, sum)) => *sum += bytes,
+            None if bytes > 0 => self.bytes_by_engine.push((kind, bytes)),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! One partition of a scan while it runs.
+//!
+//!     for each row group:                    the window's next late columns are requested before
+//!         for each chunk of rows:
+//!             evaluate the filter            on columns where they are: near by chance, or home
+//!             for each run of what passed:   a run is as many batches as fit into one batch of output
+//!                 materialise the columns    late ones from near copies that have arrived by now
+//!
+//! The filter sees a chunk before any late column is read: that is the time in which copies arrive. Chunks are small
+//! enough that a column read by filter and output is still in the CPU's cache.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::SchemaRef;
+use datafusion::error::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_expr::split_conjunction;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce::{LimitedBatchCoalescer, PushBatchStatus};
+use datafusion::physical_plan::coop::cooperative;
+use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::stream;
+use memferry::topology::NodeId;
+
+use super::filter::{FilterOptions, RowFilter, Selection, predicate_of};
+use super::report::ScanMetrics;
+use super::{Admission, TieredScanExec};
+use crate::near::{NearColumn, deadline};
+use crate::options::Prefetch;
+use crate::table::TieredColumns;
+
+/// Starts a partition. Its first window of late columns is requested here rather than at the first poll: a join executes
+/// its probe side before it builds its hash table, and the copies run meanwhile.
+pub(super) fn start(
+    scan: &TieredScanExec,
+    partition: usize,
+    batch_rows: usize,
+) -> Result<SendableRecordBatchStream> {
+    let schema = scan.schema();
+    let mut scan = PartitionScan::try_new(scan, partition, batch_rows)?;
+    if scan.prefetch {
+        scan.open_groups();
+    }
+    let batches = stream::try_unfold(scan, async |mut scan| {
+        let batch = scan.next_batch().await?;
+        Ok(batch.map(|batch| (batch, scan)))
+    });
+    Ok(Box::pin(cooperative(RecordBatchStreamAdapter::new(schema, Box::pin(batches)))))
+}
+
+/// How a scan uses a column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// Read at once, by a filter or because there is none.
+    Early,
+    /// Read of rows that passed.
+    Late,
+}
+
+struct PartitionScan {
+    columns: Arc<TieredColumns>,
+    partition: usize,
+    schema: SchemaRef,
+    /// Table columns that are read, each once.
+    needed: Vec<(usize, Use)>,
+    /// Output columns as places in `needed`.
+    output: Vec<usize>,
+    /// Where copies are looked for; `None` leaves the cache alone.
+    near: Option<NodeId>,
+    prefetch: bool,
+    window_groups: usize,
+    wait_max: Duration,
+    filter: RowFilter,
+    batch_rows: usize,
+    /// Rows of the next chunk; doubles from one batch, so that a filter is tried on few rows first.
+    chunk_rows: usize,
+    chunk_rows_max: usize,
+    merge_batches: bool,
+    fetch_left: usize,
+    /// Row groups whose columns have been requested, the next to be read first.
+    window: VecDeque<OpenGroup>,
+    groups_opened: usize,
+    chunk: Option<Chunk>,
+    coalescer: Option<LimitedBatchCoalescer>,
+    baseline: BaselineMetrics,
+    metrics: ScanMetrics,
+}
+
+/// A row group with its columns, near or not.
+struct OpenGroup {
+    rows: usize,
+    rows_done: usize,
+    waited: bool,
+    columns: Vec<NearColumn>,
+}
+
+/// Rows of the window's first group whose filter has run.
+struct Chunk {
+    start: usize,
+    rows: usize,
+    passed: Selection,
+    rows_done: usize,
+}
+
+/// Consecutive rows of a chunk that are put out together.
+struct Run {
+    start: usize,
+    rows: usize,
+    /// Which of them passed; `None` is all.
+    mask: Option<BooleanBuffer>,
+}
+
+impl PartitionScan {
+    fn try_new(scan: &TieredScanExec, partition: usize, batch_rows: usize) -> Result<Self> {
+        let late = scan.late_columns();
+        let mut needed: Vec<(usize, Use)> =
+            scan.filter_columns().difference(&late).map(|&column| (column, Use::Early)).collect();
+        let mut output = vec![];
+        for &column in &scan.projection {
+            let place = needed.iter().position(|&(c, _)| c == column).unwrap_or_else(|| {
+                needed.push((column, if late.contains(&column) { Use::Late } else { Use::Early }));
+                needed.len() - 1
+            });
+            output.push(place);
+        }
+        let mut conjuncts: Vec<_> = scan.predicate.iter().flat_map(split_conjunction).cloned().collect();
+        conjuncts.extend(scan.dynamic.iter().cloned());
+        let options = &scan.settings.options;
+        let filter = RowFilter::try_new(
+            &conjuncts,
+            scan.columns.data.schema(),
+            FilterOptions { reorder: options.reorder_filters, sparse: options.sparse_filters },
+        )?;
+        let schema = scan.schema();
+        // Unfiltered rows leave as whole slices; rows without columns are only counted.
+        let coalescer = (!filter.is_empty() && !output.is_empty())
+            .then(|| LimitedBatchCoalescer::new(Arc::clone(&schema), batch_rows, None));
+        Ok(Self {
+            partition,
+            needed,
+            output,
+            near: (options.prefetch != Prefetch::Off).then(|| scan.columns.tiers.near()),
+            prefetch: matches!(scan.admission(), Admission::Prefetch(_)),
+            window_groups: scan.window_groups(),
+            wait_max: Duration::from_micros(options.wait_us_max),
+            filter,
+            batch_rows,
+            chunk_rows: batch_rows,
+            chunk_rows_max: options.chunk_rows.max(1).next_multiple_of(batch_rows),
+            merge_batches: options.merge_batches,
+            fetch_left: scan.fetch.unwrap_or(usize::MAX),
+            window: VecDeque::new(),
+            groups_opened: 0,
+            chunk: None,
+            coalescer,
+            baseline: BaselineMetrics::new(&scan.metrics, partition),
+            metrics: ScanMetrics::new(&scan.metrics, partition),
+            columns: Arc::clone(&scan.columns),
+            schema,
+        })
+    }
+
+    async fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
+        let batch = self.next_coalesced().await?;
+        match &batch {
+            Some(batch) => drop(batch.record_output(&self.baseline)),
+            None => self.baseline.done(),
+        }
+        Ok(batch)
+    }
+
+    async fn next_coalesced(&mut self) -> Result<Option<RecordBatch>> {
+        if self.coalescer.is_none() {
+            return self.next_run().await;
+        }
+        loop {
+            if let Some(batch) = self.coalescer.as_mut().and_then(LimitedBatchCoalescer::next_completed_batch) {
+                return Ok(Some(batch));
+            }
+            let run = self.next_run().await?;
+            let Some(coalescer) = &mut self.coalescer else { return Ok(None) };
+            match run {
+                Some(batch) => {
+                    let _: PushBatchStatus = coalescer.push_batch(batch)?; // the limit is ours, not the coalescer's
+                }
+                None => {
+                    coalescer.finish()?;
+                    let last = coalescer.next_completed_batch();
+                    self.coalescer = None;
+                    return Ok(last);
+                }
+            }
+        }
+    }
+
+    /// Rows that passed, at most a batch of them, from one run; `None` at the end of the partition.
+    async fn next_run(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if self.fetch_left == 0 {
+                self.window.clear();
+                return Ok(None);
+            }
+            if let Some(run) = self.chunk.as_mut().and_then(|c| c.next_run(self.batch_rows, self.merge_batches)) {
+                self.wait().await;
+                return self.materialise(run).map(Some);
+            }
+            self.chunk = None;
+            if self.window.front().is_some_and(|group| group.rows_done == group.rows) {
+                self.close_group();
+            }
+            self.open_groups();
+            if self.window.is_empty() {
+                return Ok(None);
+            }
+            self.chunk = Some(self.filter_chunk()?);
+        }
+    }
+
+    /// Requests the columns of row groups until the window is full.
+    fn open_groups(&mut self) {
+        let groups = &self.columns.data.partitions()[self.partition];
+        while self.window.len() < self.window_groups && self.groups_opened < groups.len() {
+            let group = &groups[self.groups_opened];
+            let regions = &self.columns.regions[self.partition][self.groups_opened];
+            self.groups_opened += 1;
+            let cache = self.columns.tiers.cache();
+            let columns = self
+                .needed
+                .iter()
+                .map(|&(column, usage)| {
+                    let (home, regions) = (group.column(column), &regions[column]);
+                    match self.near {
+                        None => NearColumn::at_home(home),
+                        Some(near) if usage == Use::Late && self.prefetch => {
+                            NearColumn::prefetch(cache, near, regions, home)
+                        }
+                        Some(near) => NearColumn::peek(cache, near, regions, home),
+                    }
+                })
+                .collect();
+            self.window.push_back(OpenGroup { rows: group.rows(), rows_done: 0, waited: false, columns });
+        }
+    }
+
+    fn close_group(&mut self) {
+        let Some(group) = self.window.pop_front() else { return };
+        if self.prefetch {
+            for (column, (_, usage)) in group.columns.iter().zip(&self.needed) {
+                if *usage == Use::Late {
+                    self.metrics.prefetched(column);
+                }
+            }
+        }
+    }
+
+    /// Runs the filter over the next rows of the window's first group.
+    fn filter_chunk(&mut self) -> Result<Chunk> {
+        let _timer = self.baseline.elapsed_compute().timer();
+        let group = &mut self.window[0];
+        let start = group.rows_done;
+        let rows = self.chunk_rows.min(group.rows - start);
+        self.chunk_rows = (self.chunk_rows * 2).min(self.chunk_rows_max);
+        group.rows_done += rows;
+        let passed = if self.filter.is_empty() {
+            Selection::All { rows }
+        } else {
+            let early: Vec<ArrayRef> = group.columns.iter_mut().map(|column| column.read().0).collect();
+            self.filter.select(rows, &|column| {
+                let place = self.needed.iter().position(|&(c, _)| c == column);
+                place.map_or_else(
+                    || unreachable!("filter columns are needed columns"),
+                    |place| early[place].slice(start, rows),
+                )
+            })?
+        };
+        Ok(Chunk { start, rows, passed, rows_done: 0 })
+    }
+
+    /// Waits, at most once a row group and never longer than allowed, for late columns in flight.
+    async fn wait(&mut self) {
+        let Some(group) = self.window.front_mut().filter(|group| !group.waited) else { return };
+        group.waited = true;
+        if !self.prefetch || self.wait_max.is_zero() {
+            return;
+        }
+        let _timer = self.metrics.time_waiting.timer();
+        let until = deadline(self.wait_max);
+        for (column, (_, usage)) in group.columns.iter().zip(&self.needed) {
+            if *usage == Use::Late {
+                column.wait(until).await;
+            }
+        }
+    }
+
+    fn materialise(&mut self, run: Run) -> Result<RecordBatch> {
+        let _timer = self.baseline.elapsed_compute().timer();
+        let group = &mut self.window[0];
+        let filter = run.mask.as_ref().map(predicate_of);
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.output.len());
+        for &place in &self.output {
+            let column = &mut group.columns[place];
+            if self.prefetch && self.needed[place].1 == Use::Late {
+                let (_, near_bytes) = column.read();
+                let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
+                self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
+            }
+            columns.push(match &filter {
+                Some(filter) => filter.filter(&column.read().0.slice(run.start, run.rows))?,
+                None => column.read_leaving(self.columns.tiers.pins()).slice(run.start, run.rows),
+            });
+        }
+        let rows = filter.as_ref().map_or(run.rows, |filter| filter.count());
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let mut batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
+        if rows > self.fetch_left {
+            batch = batch.slice(0, self.fetch_left);
+        }
+        self.fetch_left -= batch.num_rows();
+        Ok(batch)
+    }
+}
+
+impl Chunk {
+    /// The next rows to put out: whole batches, as many as together give at most one batch if they may be merged.
+    fn next_run(&mut self, batch_rows: usize, merge: bool) -> Option<Run> {
+        while self.rows_done < self.rows {
+            let start = self.rows_done;
+            let block = |at: usize| batch_rows.min(self.rows - at);
+            match &self.passed {
+                Selection::None => self.rows_done = self.rows,
+                Selection::All { .. } => {
+                    self.rows_done += block(start);
+                    return Some(Run { start: self.start + start, rows: block(start), mask: None });
+                }
+                Selection::Some { mask, .. } => {
+                    let mut passed = 0;
+                    let mut end = start;
+                    while end < self.rows {
+                        let more = mask.slice(end, block(end)).count_set_bits();
+                        if end > start && (!merge || passed + more > batch_rows) {
+                            break;
+                        }
+                        passed += more;
+                        end += block(end);
+                    }
+                    self.rows_done = end;
+                    let rows = end - start;
+                    if passed > 0 {
+                        let mask = (passed < rows).then(|| mask.slice(start, rows));
+                        return Some(Run { start: self.start + start, rows, mask });
+                    }
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,37 @@
+//! A DataFusion session with memferry's settings.
+
+use datafusion::execution::SessionStateBuilder;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::options::{MemferryOptions, Prefetch};
+
+/// How queries of a session run.
+#[derive(Debug, Clone)]
+pub struct SessionOptions {
+    /// When late columns are copied near.
+    pub prefetch: Prefetch,
+    /// Partitions that a plan aims at; the tables should have as many.
+    pub partitions: usize,
+    /// Rows of a batch.
+    pub batch_rows: usize,
+}
+
+impl Default for SessionOptions {
+    /// `auto`, a partition for each CPU that this process may use, batches of 8192 rows (DataFusion's default).
+    fn default() -> Self {
+        let partitions = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { prefetch: Prefetch::Auto, partitions, batch_rows: 8192 }
+    }
+}
+
+/// A session whose scans of tiered tables follow `options`; SQL may change them with `SET memferry.prefetch = 'off'`.
+pub fn session(options: &SessionOptions) -> SessionContext {
+    let mut memferry = MemferryOptions::default();
+    memferry.prefetch = options.prefetch;
+    let config = SessionConfig::new()
+        .with_target_partitions(options.partitions)
+        .with_batch_size(options.batch_rows)
+        .with_information_schema(true)
+        .with_option_extension(memferry);
+    SessionContext::new_with_state(SessionStateBuilder::new().with_default_features().with_config(config).build())
+}

@@ -1,0 +1,274 @@
+//! Whatever is prefetched, by whichever engine, with whatever option: the answers are those of plain DataFusion.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray, StringViewArray,
+};
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::MemTable;
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::SessionContext;
+use memferry::topology::Machine;
+use memferry_query::{
+    BudgetTooSmall, Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
+};
+
+const ROWS: i64 = 20_000;
+const GROUP_ROWS: usize = 1024;
+const PARTITIONS: usize = 3;
+
+/// Filters that pass all, none, some; on every type; joins, limits, counts.
+const QUERIES: &[&str] = &[
+    "select sum(b), count(*) from t where a < 300",
+    "select count(*) from t",
+    "select count(*) from t where a < 500",
+    "select a, b, s from t where a < 20 and b > 100 order by a, b, s",
+    "select max(s), min(u), count(b) from t where s like 'long string number 1%' and a > 10",
+    "select sum(d), max(day) from t where d < 50.00 and day >= date '1994-01-01' and day < date '1995-01-01'",
+    "select count(*), sum(a) from t where b is null",
+    "select count(*), sum(a) from t where flag or s is null",
+    "select sum(b) from t where a >= 0",
+    "select sum(b) from t where a < 0",
+    "select s, count(*), sum(b) from t where u in ('u1', 'u7', 'u42') group by s order by s, 2, 3",
+    "select sum(b) from t where a between 200 and 300 and a % 7 = 3",
+    "select t.b, other.a from t join t other on t.b = other.b where t.a = 7 and other.a < 9 order by 1, 2",
+    "select b, s from t where a < 900 order by b desc nulls last, s desc nulls last limit 7",
+    "select count(*) from (select a from t where a < 100 limit 11)",
+    "select a, count(*) from t group by a having count(*) > 20 order by a limit 20",
+    "select count(*) from t where a < (select avg(a) from t)",
+    "select distinct u from t where substr(u, 2) = '13' or a = 3 order by u",
+    "select a from t where exists (select 1 from t x where x.b = t.b and x.a < 5) and a < 50 order by a limit 9",
+    "select u, day, d, s, flag from t where flag and a between 100 and 110 order by u, day, d, s",
+];
+
+fn rows() -> RecordBatch {
+    let mix = |row: i64, salt: u64| {
+        let bits = (row as u64).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(salt << 40);
+        (bits.rotate_left(23).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16) as i64
+    };
+    let column = |salt| (0..ROWS).map(move |row| mix(row, salt));
+    let string = |v: i64| match v % 4 {
+        0 => None,
+        1 => Some(String::from("short")),
+        _ => Some(format!("long string number {}", v % 1000)),
+    };
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("a", Arc::new(Int64Array::from_iter_values(column(1).map(|v| v % 1000)))),
+        ("b", Arc::new(Int64Array::from_iter(column(2).map(|v| (v % 7 != 0).then_some(v % 5000))))),
+        ("s", Arc::new(StringViewArray::from_iter(column(3).map(string)))),
+        ("u", Arc::new(StringArray::from_iter_values(column(4).map(|v| format!("u{}", v % 50))))),
+        (
+            "d",
+            Arc::new(
+                Decimal128Array::from_iter_values(column(5).map(|v| i128::from(v % 10_000)))
+                    .with_precision_and_scale(15, 2)
+                    .unwrap(),
+            ),
+        ),
+        ("day", Arc::new(Date32Array::from_iter_values(column(6).map(|v| 8035 + (v % 2500) as i32)))),
+        ("flag", Arc::new(BooleanArray::from_iter(column(7).map(|v| (v % 11 != 0).then_some(v % 3 == 0))))),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
+}
+
+fn table(machine: &Arc<Machine>) -> Arc<TableData> {
+    let rows = rows();
+    let cut = rows.num_rows() / PARTITIONS;
+    let partitions: Vec<_> = (0..PARTITIONS)
+        .map(|p| vec![rows.slice(p * cut, if p + 1 == PARTITIONS { rows.num_rows() - p * cut } else { cut })])
+        .collect();
+    let home = machine.nodes()[0].id;
+    let layout =
+        Layout { machine: Arc::clone(machine), home, partitions: PARTITIONS, row_group_rows: GROUP_ROWS };
+    Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
+}
+
+fn two_tiers() -> Arc<Machine> {
+    Arc::new(Machine::two_tiers().unwrap())
+}
+
+fn tiers(machine: &Arc<Machine>, dsa: Dsa) -> Arc<Tiers> {
+    Tiers::builder(Arc::clone(machine)).dsa(dsa).budget_bytes(Some(64 << 20)).build().unwrap()
+}
+
+fn options(prefetch: Prefetch) -> SessionOptions {
+    SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 256 }
+}
+
+fn tiered(prefetch: Prefetch, data: &Arc<TableData>, tiers: &Arc<Tiers>) -> SessionContext {
+    let context = session(&options(prefetch));
+    let table = TieredTable::try_new(Arc::clone(data), Arc::clone(tiers)).unwrap();
+    context.register_table("t", Arc::new(table)).unwrap();
+    context
+}
+
+fn plain(data: &TableData) -> SessionContext {
+    let context = session(&options(Prefetch::Off));
+    let table = MemTable::try_new(Arc::clone(data.schema()), data.batches(256)).unwrap();
+    context.register_table("t", Arc::new(table)).unwrap();
+    context
+}
+
+/// The answer as text, and what the scans did.
+async fn run(context: &SessionContext, sql: &str) -> (String, ScanReport) {
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    let answer = collect(Arc::clone(&plan), context.task_ctx()).await;
+    let answer = answer.unwrap_or_else(|e| panic!("{sql}: {e}\n{}", displayable(plan.as_ref()).indent(true)));
+    (pretty_format_batches(&answer).unwrap().to_string(), ScanReport::of(plan.as_ref()))
+}
+
+async fn set(context: &SessionContext, assignment: &str) {
+    context.sql(&format!("set {assignment}")).await.unwrap().collect().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_are_those_of_plain_datafusion() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let plain = plain(&data);
+    let mut expected = vec![];
+    for sql in QUERIES {
+        expected.push(run(&plain, sql).await.0);
+    }
+    let mut setups = vec![
+        (Prefetch::Off, Dsa::None),
+        (Prefetch::Auto, Dsa::None),
+        (Prefetch::Always, Dsa::None),
+        (Prefetch::Always, Dsa::Emulated { seed: None }),
+    ];
+    setups.extend((1..=6).map(|seed| (Prefetch::Always, Dsa::Emulated { seed: Some(seed) })));
+    for (prefetch, dsa) in setups {
+        let context = tiered(prefetch, &data, &tiers(&machine, dsa));
+        for (sql, expected) in QUERIES.iter().zip(&expected) {
+            assert_eq!(&run(&context, sql).await.0, expected, "{prefetch} {dsa:?}: {sql}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_option_changes_an_answer() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let (plain, tiers) = (plain(&data), tiers(&machine, Dsa::None));
+    for assignment in [
+        "memferry.reorder_filters = false",
+        "memferry.sparse_filters = false",
+        "memferry.merge_batches = false",
+        "memferry.dynamic_filters = false",
+        "memferry.chunk_rows = 1",
+        "memferry.chunk_rows = 1000000",
+        "memferry.window_groups = 0",
+        "memferry.window_groups = 100",
+        "memferry.wait_us_max = 1000000",
+        "datafusion.execution.batch_size = 7",
+        "datafusion.execution.batch_size = 100000",
+    ] {
+        let context = tiered(Prefetch::Always, &data, &tiers);
+        set(&context, assignment).await;
+        for sql in QUERIES {
+            assert_eq!(run(&context, sql).await.0, run(&plain, sql).await.0, "{assignment}: {sql}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_columns_are_read_near_and_reused() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let context = tiered(Prefetch::Auto, &data, &tiers(&machine, Dsa::None));
+    set(&context, "memferry.wait_us_max = 10000000").await;
+    let sql = "select sum(b), max(s) from t where a < 300";
+
+    let (_, first) = run(&context, sql).await;
+    assert_eq!(first.hit_ratio(), Some(1.0), "{first:?}");
+    assert_eq!(first.bytes_by_engine.iter().map(|(_, bytes)| bytes).sum::<u64>(), first.bytes_prefetched);
+    let b_and_s = 2 * data.partitions().iter().map(Vec::len).sum::<usize>() as u64;
+    assert_eq!(first.columns_prefetched, b_and_s);
+    assert!(first.bytes_prefetched > 8 * ROWS as u64, "{first:?}");
+
+    let (_, second) = run(&context, sql).await;
+    assert_eq!((second.hit_ratio(), second.bytes_prefetched), (Some(1.0), 0), "{second:?}");
+}
+
+/// Plain DataFusion divides by zero here, because it evaluates both sides of AND on all rows of a batch.
+#[tokio::test]
+async fn a_guard_protects_what_may_fail() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let context = tiered(Prefetch::Always, &data, &tiers(&machine, Dsa::None));
+    let (expected, _) = run(&plain(&data), "select sum(b) from t where a > 0 and a <= 47").await;
+    for guarded in ["a > 0 and 1000 / a > 20", "1000 / a > 20 and a > 0", "a <> 0 and a >= 0 and 1000 / a > 20"] {
+        assert_eq!(run(&context, &format!("select sum(b) from t where {guarded}")).await.0, expected, "{guarded}");
+    }
+}
+
+#[tokio::test]
+async fn prefetching_refused_touches_no_cache_state() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let tiers = tiers(&machine, Dsa::None);
+    let context = tiered(Prefetch::Off, &data, &tiers);
+    let before = tiers.cache().stats();
+    for sql in QUERIES {
+        run(&context, sql).await;
+    }
+    assert_eq!(tiers.cache().stats(), before);
+}
+
+#[tokio::test]
+async fn auto_prefetches_only_to_a_faster_node_with_room() {
+    let sql = "select sum(b) from t where a < 300";
+    let explain = |context: SessionContext| async move {
+        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+        displayable(plan.as_ref()).indent(true).to_string()
+    };
+    let machine = two_tiers();
+    let data = table(&machine);
+
+    let faster = explain(tiered(Prefetch::Auto, &data, &tiers(&machine, Dsa::None))).await;
+    assert!(faster.contains("late=[b]") && faster.contains("prefetch=auto to node 1"), "{faster}");
+
+    let home = machine.nodes()[0].id;
+    let same_node = Tiers::builder(Arc::clone(&machine)).near(Some(home)).build().unwrap();
+    let same_node = explain(tiered(Prefetch::Auto, &data, &same_node)).await;
+    assert!(same_node.contains("prefetch=none (no node is faster than home node 0)"), "{same_node}");
+
+    let small = Tiers::builder(Arc::clone(&machine)).budget_bytes(Some(128 << 10)).build().unwrap();
+    let context = tiered(Prefetch::Auto, &data, &small);
+    set(&context, "memferry.window_groups = 50").await;
+    let small = explain(context).await;
+    assert!(small.contains("does not fit the budget"), "{small}");
+}
+
+#[tokio::test]
+async fn a_budget_below_one_row_group_is_refused() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let tiers = Tiers::builder(machine).budget_bytes(Some(8192)).build().unwrap();
+    let error = TieredTable::try_new(data, tiers).unwrap_err();
+    assert!(matches!(error, BudgetTooSmall { budget_bytes: 8192, .. }), "{error}");
+}
+
+/// A consumer that keeps every batch must not keep the near node full: beyond a share of the budget, rows that leave
+/// the scan unfiltered are slices of home memory.
+#[tokio::test]
+async fn kept_batches_pin_only_their_share_of_the_budget() {
+    let machine = two_tiers();
+    let data = table(&machine);
+    let budget = 512 << 10;
+    let tiers = Tiers::builder(machine).budget_bytes(Some(budget)).build().unwrap();
+    let context = tiered(Prefetch::Always, &data, &tiers);
+    set(&context, "memferry.wait_us_max = 10000000").await;
+    let kept = context.sql("select b, s, d from t where a >= 0").await.unwrap().collect().await.unwrap();
+    assert_eq!(kept.iter().map(RecordBatch::num_rows).sum::<usize>(), ROWS as usize);
+    tiers.cache().flush();
+    let held: u64 = tiers.cache().stats().nodes.iter().map(|node| node.used_bytes as u64).sum();
+    assert!(held > 0, "some rows leave near");
+    // Pools round blocks up to whole pages; the buffers here are a few pages each.
+    assert!(held <= budget / 2, "{held} bytes of {budget} are held");
+    drop(kept);
+    tiers.cache().flush();
+    let held: u64 = tiers.cache().stats().nodes.iter().map(|node| node.used_bytes as u64).sum();
+    assert_eq!(held, 0);
+}
