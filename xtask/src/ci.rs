@@ -1,0 +1,79 @@
+//! What a change must pass. Every step runs even after one failed, so that one run shows everything that is wrong.
+//!
+//! A step that cannot run is a failed step: cargo says what is missing (rustfmt, clippy), and nothing is skipped.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use crate::loom;
+use crate::shell::{Failure, cargo};
+
+type Step = (&'static str, fn() -> Result<(), Failure>);
+
+/// In this order: what the README tells newcomers to run comes first, and what it built serves the later steps.
+const STEPS: &[Step] = &[
+    ("tests, as in the README", || cargo(["test", "--locked"]).run()),
+    ("demo, small", demo),
+    ("one build serves both", one_build),
+    ("format", || cargo(["fmt", "--all", "--check"]).run()),
+    ("clippy", || {
+        cargo(["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()
+    }),
+    ("documentation", || {
+        cargo(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
+    }),
+    ("loom models", || loom::run("")),
+];
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let mut failed = Vec::new();
+    let mut times = String::new();
+    for (name, step) in STEPS {
+        eprintln!("\n== {name}");
+        let started = Instant::now();
+        let verdict = match step() {
+            Ok(()) => "ok",
+            Err(failure) => {
+                eprintln!("{failure}");
+                failed.push(*name);
+                "FAILED"
+            }
+        };
+        let line = format!("{:>7.1} s  {verdict:<6}  {name}\n", started.elapsed().as_secs_f64());
+        eprint!("{line}");
+        times += &line;
+    }
+    eprint!("\n== summary\n{times}");
+    if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed: {}", failed.join(", ")))) }
+}
+
+/// `cargo run` and `cargo test` must build the same dependencies: a feature that only a test's dependency asks for would
+/// change a crate below DataFusion, and `cargo test` would compile DataFusion a second time.
+fn one_build() -> Result<(), Failure> {
+    let features = |edges: &str, packages: &[&str]| {
+        let tree = cargo(["tree", "--locked", "--prefix", "none", "--no-dedupe", "--format", "{p} [{f}]"])
+            .args(["--edges", edges])
+            .args(packages.iter().flat_map(|package| ["--package", package]))
+            .output()?;
+        Ok::<_, Failure>(tree.lines().map(str::to_owned).collect::<BTreeSet<String>>())
+    };
+    let run = features("normal,build", &["memferry-cli"])?;
+    let test = features("normal,build,dev", &["memferry-dsa", "memferry", "memferry-query", "memferry-cli"])?;
+    let changed: Vec<&str> = run.difference(&test).map(String::as_str).collect();
+    if changed.is_empty() {
+        return Ok(());
+    }
+    Err(Failure(format!("`cargo test` would build these again, with other features: {}", changed.join("; "))))
+}
+
+/// The demo as a newcomer starts it, on little data. It compares every answer with plain DataFusion's and fails when
+/// one differs; the sentence is looked for as well, in case it ends early.
+fn demo() -> Result<(), Failure> {
+    let text = cargo(["run", "--locked", "--", "demo", "--quick"]).output()?;
+    print!("{text}");
+    if text.contains("All answers agree") {
+        Ok(())
+    } else {
+        Err(Failure("the demo did not say that all answers agree".to_owned()))
+    }
+}

@@ -1,0 +1,51 @@
+//! The chores of this repository, as `cargo xtask NAME`.
+//!
+//! Each chore is a few calls of cargo: what is run is printed, so that it can be repeated by hand.
+//! No dependencies, because continuous integration builds this first.
+
+mod ci;
+mod loom;
+mod shell;
+
+use std::process::ExitCode;
+
+use shell::{Failure, cargo};
+
+const USAGE: &str = "\
+usage: cargo xtask CHORE
+
+  ci             every check that a change must pass; what .ci/run calls
+  loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
+  bench [ARGS]   `memferry bench ARGS` in the release profile; without ARGS, `query`
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (chore, rest) = match arguments.split_first() {
+        Some((chore, rest)) => (chore.as_str(), rest),
+        None => ("", &[] as &[String]),
+    };
+    let outcome = match (chore, rest) {
+        ("ci", []) => ci::run(),
+        ("loom", []) => loom::run(""),
+        ("loom", [filter]) => loom::run(filter),
+        ("bench", _) => bench(rest),
+        _ => {
+            eprint!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask {chore}: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(arguments: &[String]) -> Result<(), Failure> {
+    let default = ["query".to_owned()];
+    let arguments = if arguments.is_empty() { &default } else { arguments };
+    cargo(["run", "--release", "--package", "memferry-cli", "--", "bench"]).args(arguments).run()
+}

@@ -1,0 +1,90 @@
+//! Running cargo: the command line is printed before it runs, and a failure is a sentence.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Why a chore stopped, in words.
+#[derive(Debug)]
+pub(crate) struct Failure(pub(crate) String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// One call of cargo in the root of the workspace.
+pub(crate) struct Cargo {
+    command: Command,
+    line: String,
+}
+
+/// The cargo that started this program, with `arguments`.
+pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Cargo {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root());
+    Cargo { command, line: "cargo".to_owned() }.args(arguments)
+}
+
+impl Cargo {
+    pub(crate) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        for argument in arguments {
+            self.line = format!("{} {}", self.line, argument.as_ref().to_string_lossy());
+            self.command.arg(argument);
+        }
+        self
+    }
+
+    pub(crate) fn arg(self, argument: &str) -> Self {
+        self.args([argument])
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.line = format!("{name}={:?} {}", value.as_ref(), self.line);
+        self.command.env(name, value);
+        self
+    }
+
+    /// Runs to the end, its output going where ours goes.
+    pub(crate) fn run(mut self) -> Result<(), Failure> {
+        eprintln!("$ {}", self.line);
+        let status = self.command.status().map_err(|error| self.cannot_run(&error))?;
+        if status.success() { Ok(()) } else { Err(Failure(format!("`{}` failed ({status})", self.line))) }
+    }
+
+    /// Runs to the end and returns what it printed on its standard output.
+    pub(crate) fn output(mut self) -> Result<String, Failure> {
+        eprintln!("$ {}", self.line);
+        let output =
+            self.command.stderr(Stdio::inherit()).output().map_err(|error| self.cannot_run(&error))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            Ok(text)
+        } else {
+            Err(Failure(format!("`{}` failed ({}):\n{text}", self.line, output.status)))
+        }
+    }
+
+    fn cannot_run(&self, error: &std::io::Error) -> Failure {
+        Failure(format!("`{}` cannot be run: {error}", self.line))
+    }
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    // cargo sets the variable for `cargo xtask`; the compile-time value serves a copy started by hand.
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    let mut root = PathBuf::from(xtask);
+    root.pop();
+    root
+}
+
+/// Where build products go.
+pub(crate) fn target_directory() -> PathBuf {
+    // A relative CARGO_TARGET_DIR is relative to where cargo was called; joined to the root it is at worst another
+    // directory, never a wrong result.
+    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
