@@ -25,7 +25,7 @@ pub struct Layout {
     pub machine: Arc<Machine>,
     /// The node whose memory holds the table.
     pub home: NodeId,
-    /// Partitions of a table that has more than one row group; a smaller table has one.
+    /// How many partitions; of a source that fits into one row group, loaders make a single one.
     pub partitions: usize,
     /// Rows of a group, a multiple of [`ROW_GROUP_ROWS_STEP`].
     pub row_group_rows: usize,

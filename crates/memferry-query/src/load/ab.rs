@@ -31,7 +31,7 @@ pub fn ab(rows: u64, seed: u64, layout: &Layout, progress: &dyn Progress) -> Res
             let rows = start..partition.end.min(start + BATCH_ROWS as u64);
             writer.push(&RecordBatch::try_new(
                 schema.clone(),
-                vec![column(2 * seed, rows.clone()), column(2 * seed + 1, rows.clone())],
+                vec![column(seed, 0, rows.clone()), column(seed, 1, rows.clone())],
             )?)?;
             progress.advance(rows.end - rows.start);
         }
@@ -40,9 +40,11 @@ pub fn ab(rows: u64, seed: u64, layout: &Layout, progress: &dyn Progress) -> Res
     Ok(TableData::new(schema, partitions, layout.home))
 }
 
-fn column(stream: u64, rows: Range<u64>) -> ArrayRef {
+fn column(seed: u64, index: u64, rows: Range<u64>) -> ArrayRef {
+    // Mixed before the row's number comes in, or one column's values would be the other's in another order.
+    let stream = mix(mix(seed) ^ index);
     // The high half of a product with a uniform number is uniform in the other factor's range.
-    let value = |row: u64| ((u128::from(mix(mix(stream) ^ row)) * AB_VALUES as u128) >> 64) as i64;
+    let value = |row: u64| ((u128::from(mix(stream ^ row)) * AB_VALUES as u128) >> 64) as i64;
     Arc::new(Int64Array::from_iter_values(rows.map(value)))
 }
 

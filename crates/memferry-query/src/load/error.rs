@@ -69,12 +69,15 @@ pub enum LoadError {
     },
     /// The data would not fit into memory.
     #[error(
-        "TPC-H at scale {scale} needs about {:.1} GiB and {:.1} GiB of memory are available; use a scale below {:.1}",
-        gib(*needed_bytes), gib(*available_bytes), scale * *available_bytes as f64 / *needed_bytes as f64
+        "TPC-H at scale {scale} needs about {:.1} GiB and {:.1} GiB of memory are available; use a scale below \
+         {scale_max:.1}",
+        gib(*needed_bytes), gib(*available_bytes)
     )]
     NoRoom {
         /// What was asked for.
         scale: f64,
+        /// What there is room for.
+        scale_max: f64,
         /// What it takes, roughly.
         needed_bytes: u64,
         /// What there is.

@@ -74,12 +74,12 @@ pub fn tpch(
     layout: &Layout,
     progress: &dyn Progress,
 ) -> Result<Vec<(String, TableData)>, LoadError> {
-    let available_bytes = if layout.machine.origin() == Origin::Discovered {
-        layout.machine.node(layout.home).ok().and_then(|node| node.memory_bytes)
-    } else {
-        None
+    // What is available now, and never more than the node has.
+    let node_bytes = match layout.machine.origin() {
+        Origin::Discovered => layout.machine.node(layout.home).ok().and_then(|node| node.memory_bytes),
+        _ => None,
     };
-    check(scale, available_bytes.into_iter().chain(available_memory()).min())?;
+    check(scale, available_memory().into_iter().chain(node_bytes).min())?;
     progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
 
     let parts_of = |table: &Table| layout.partitions_of((table.rows)(scale));
@@ -116,7 +116,9 @@ fn check(scale: f64, available_bytes: Option<u64>) -> Result<(), LoadError> {
     let needed_bytes = ((scale * TPCH_BYTES_PER_SCALE as f64) as u64).saturating_add(OVERHEAD_BYTES);
     match available_bytes {
         Some(available_bytes) if needed_bytes > available_bytes => {
-            Err(LoadError::NoRoom { scale, needed_bytes, available_bytes })
+            let room_bytes = available_bytes.saturating_sub(OVERHEAD_BYTES);
+            let scale_max = room_bytes as f64 / TPCH_BYTES_PER_SCALE as f64;
+            Err(LoadError::NoRoom { scale, scale_max, needed_bytes, available_bytes })
         }
         _ => Ok(()),
     }
