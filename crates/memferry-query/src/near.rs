@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arrow::array::{Array, ArrayData, ArrayRef, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::datatypes::DataType;
 use memferry::cache::{Access, Cache, Entry, Region, RegionOwner};
 use memferry::topology::NodeId;
 
@@ -62,9 +63,12 @@ pub(crate) struct NearColumn {
     /// One for each buffer, as in [`ColumnRegions`].
     entries: Vec<Option<Entry>>,
     size_bytes: u64,
+    /// What [`read`](Self::read) last said.
     current: ArrayRef,
     current_near_bytes: u64,
-    leaving: Option<ArrayRef>,
+    /// What [`read_leaving`](Self::read_leaving) last said.
+    leaving: ArrayRef,
+    leaving_near_bytes: u64,
 }
 
 impl NearColumn {
@@ -91,8 +95,15 @@ impl NearColumn {
     }
 
     fn new(home: &ArrayRef, entries: Vec<Option<Entry>>, size_bytes: u64) -> Self {
-        let current = Arc::clone(home);
-        Self { home: Arc::clone(home), entries, size_bytes, current, current_near_bytes: 0, leaving: None }
+        Self {
+            home: Arc::clone(home),
+            entries,
+            size_bytes,
+            current: Arc::clone(home),
+            current_near_bytes: 0,
+            leaving: Arc::clone(home),
+            leaving_near_bytes: 0,
+        }
     }
 
     /// Bytes that could be near.
@@ -114,44 +125,69 @@ impl NearColumn {
         }
     }
 
-    /// The column from the nearest copies that have arrived by now, and how many of its bytes are near.
+    /// Whether rows that were filtered out of it still refer to its buffers: strings behind views, dictionaries.
+    pub(crate) fn outlives_filter(&self) -> bool {
+        keeps_buffers(self.home.data_type())
+    }
+
+    /// The column from the copies that have arrived by now, and how many of its bytes are near.
     pub(crate) fn read(&mut self) -> (ArrayRef, u64) {
         if self.current_near_bytes < self.size_bytes {
-            let near_bytes: u64 =
-                self.entries().filter(|entry| entry.is_ready()).map(|entry| entry.len() as u64).sum();
-            if near_bytes != self.current_near_bytes {
-                self.current = self.assemble(None);
-                self.current_near_bytes = near_bytes;
+            let arrived = self.arrived();
+            if arrived.bytes > self.current_near_bytes {
+                self.current = self.assemble(&arrived, None);
+                self.current_near_bytes = arrived.bytes;
             }
         }
         (Arc::clone(&self.current), self.current_near_bytes)
     }
 
-    /// The column for rows that leave the scan as slices: near only while `pins` allow it, home beyond.
-    pub(crate) fn read_leaving(&mut self, pins: &Arc<Pins>) -> ArrayRef {
-        if let Some(leaving) = &self.leaving {
-            return Arc::clone(leaving);
+    /// The same for rows whose consumer goes on referring to it: near only while `pins` allow it, home beyond.
+    pub(crate) fn read_leaving(&mut self, pins: &Arc<Pins>) -> (ArrayRef, u64) {
+        if self.leaving_near_bytes < self.size_bytes {
+            let arrived = self.arrived();
+            if arrived.bytes > self.leaving_near_bytes
+                && let Some(pin) = pins.try_pin(arrived.bytes)
+            {
+                self.leaving = self.assemble(&arrived, Some(Arc::new(pin)));
+                self.leaving_near_bytes = arrived.bytes;
+            }
         }
-        let (_, near_bytes) = self.read();
-        if near_bytes == 0 {
-            return Arc::clone(&self.home);
-        }
-        let leaving = match pins.try_pin(near_bytes) {
-            Some(pin) => self.assemble(Some(Arc::new(pin))),
-            None => Arc::clone(&self.home),
-        };
-        self.leaving = Some(Arc::clone(&leaving));
-        leaving
+        (Arc::clone(&self.leaving), self.leaving_near_bytes)
     }
 
-    fn assemble(&self, pin: Option<Arc<Pin>>) -> ArrayRef {
-        let mut entries = self.entries.iter();
-        make_array(rebuild(&self.home.to_data(), &mut |home| {
-            match entries.next().and_then(Option::as_ref).filter(|entry| entry.is_ready()) {
-                Some(entry) => near_buffer(entry.clone(), pin.clone()),
-                None => home.clone(),
-            }
+    /// Which copies are there, looked at once.
+    fn arrived(&self) -> Arrived {
+        let entries: Vec<Option<Entry>> =
+            self.entries.iter().map(|entry| entry.clone().filter(Entry::is_ready)).collect();
+        let bytes = entries.iter().flatten().map(|entry| entry.len() as u64).sum();
+        Arrived { entries, bytes }
+    }
+
+    fn assemble(&self, arrived: &Arrived, pin: Option<Arc<Pin>>) -> ArrayRef {
+        let mut entries = arrived.entries.iter();
+        make_array(rebuild(&self.home.to_data(), &mut |home| match entries.next() {
+            Some(Some(entry)) => near_buffer(entry.clone(), pin.clone()),
+            _ => home.clone(),
         }))
+    }
+}
+
+/// Copies that had arrived at one moment, one place for each buffer.
+struct Arrived {
+    entries: Vec<Option<Entry>>,
+    bytes: u64,
+}
+
+fn keeps_buffers(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8View | DataType::BinaryView | DataType::Dictionary(..) => true,
+        DataType::Struct(fields) => fields.iter().any(|field| keeps_buffers(field.data_type())),
+        DataType::List(field)
+        | DataType::LargeList(field)
+        | DataType::FixedSizeList(field, _)
+        | DataType::Map(field, _) => keeps_buffers(field.data_type()),
+        _ => false,
     }
 }
 

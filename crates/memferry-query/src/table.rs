@@ -43,7 +43,8 @@ impl TieredTable {
     /// Registers the columns of `data` with the cache of `tiers`. Nothing is copied yet.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`] if the near budget cannot hold one row group.
+    /// [`BudgetTooSmall`] if a near budget was given that cannot hold one row group. (One that follows from the size of
+    /// a nearly full node may be too small: copies then find no room, which is counted.)
     pub fn try_new(data: Arc<TableData>, tiers: Arc<Tiers>) -> Result<Self, BudgetTooSmall> {
         let regions: Vec<Vec<Vec<ColumnRegions>>> = data
             .partitions()
@@ -64,7 +65,7 @@ impl TieredTable {
             .map(|group: &Vec<ColumnRegions>| group.iter().map(ColumnRegions::size_bytes).sum())
             .max()
             .unwrap_or(0);
-        if group_bytes_max > tiers.budget_bytes() {
+        if tiers.budget_was_given() && group_bytes_max > tiers.budget_bytes() {
             return Err(BudgetTooSmall { budget_bytes: tiers.budget_bytes(), group_bytes_max });
         }
         Ok(Self { columns: Arc::new(TieredColumns { data, tiers, regions }) })

@@ -38,6 +38,7 @@ pub struct Tiers {
     near: NodeId,
     near_is_faster: bool,
     budget_bytes: u64,
+    budget_was_given: bool,
     pins: Arc<Pins>,
 }
 
@@ -80,6 +81,11 @@ impl Tiers {
     /// Bytes that near copies may take.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
+    }
+
+    /// Whether somebody chose the budget, who is told when it is of no use.
+    pub(crate) fn budget_was_given(&self) -> bool {
+        self.budget_was_given
     }
 
     pub(crate) fn pins(&self) -> &Arc<Pins> {
@@ -171,7 +177,17 @@ impl TiersBuilder {
             .build()?;
         let near_is_faster = faster.contains(&near);
         let pins = Arc::new(Pins::new(budget_bytes * PIN_SHARE_PERCENT / 100));
-        Ok(Arc::new(Tiers { machine: self.machine, mover, cache, home, near, near_is_faster, budget_bytes, pins }))
+        Ok(Arc::new(Tiers {
+            machine: self.machine,
+            mover,
+            cache,
+            home,
+            near,
+            near_is_faster,
+            budget_bytes,
+            budget_was_given: self.budget_bytes.is_some(),
+            pins,
+        }))
     }
 }
 

@@ -15,7 +15,6 @@ use memferry_query::{
 };
 
 const ROWS: i64 = 20_000;
-const GROUP_ROWS: usize = 1024;
 const PARTITIONS: usize = 3;
 
 /// Filters that pass all, none, some; on every type; joins, limits, counts.
@@ -34,6 +33,9 @@ const QUERIES: &[&str] = &[
     "select sum(b) from t where a between 200 and 300 and a % 7 = 3",
     "select t.b, other.a from t join t other on t.b = other.b where t.a = 7 and other.a < 9 order by 1, 2",
     "select b, s from t where a < 900 order by b desc nulls last, s desc nulls last limit 7",
+    "select count(*) from (select a from t limit 5 offset 10)",
+    "select count(*) from (select b from t where a < (select avg(a) from t) limit 3)",
+    "select a from t where a <> 0 order by 1000 / a, a limit 5",
     "select count(*) from (select a from t where a < 100 limit 11)",
     "select a, count(*) from t group by a having count(*) > 20 order by a limit 20",
     "select count(*) from t where a < (select avg(a) from t)",
@@ -42,12 +44,12 @@ const QUERIES: &[&str] = &[
     "select u, day, d, s, flag from t where flag and a between 100 and 110 order by u, day, d, s",
 ];
 
-fn rows() -> RecordBatch {
+fn rows(count: i64) -> RecordBatch {
     let mix = |row: i64, salt: u64| {
         let bits = (row as u64).wrapping_mul(6_364_136_223_846_793_005).wrapping_add(salt << 40);
         (bits.rotate_left(23).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 16) as i64
     };
-    let column = |salt| (0..ROWS).map(move |row| mix(row, salt));
+    let column = |salt| (0..count).map(move |row| mix(row, salt));
     let string = |v: i64| match v % 4 {
         0 => None,
         1 => Some(String::from("short")),
@@ -72,15 +74,20 @@ fn rows() -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
 }
 
+/// Many row groups, three partitions.
 fn table(machine: &Arc<Machine>) -> Arc<TableData> {
-    let rows = rows();
-    let cut = rows.num_rows() / PARTITIONS;
-    let partitions: Vec<_> = (0..PARTITIONS)
-        .map(|p| vec![rows.slice(p * cut, if p + 1 == PARTITIONS { rows.num_rows() - p * cut } else { cut })])
-        .collect();
+    table_of(machine, ROWS, PARTITIONS, 1024)
+}
+
+fn table_of(machine: &Arc<Machine>, count: i64, partitions: usize, row_group_rows: usize) -> Arc<TableData> {
+    let rows = rows(count);
+    let cut = rows.num_rows().div_ceil(partitions);
+    let starts = (0..partitions).map(|p| p * cut);
+    let partitions: Vec<_> =
+        starts.map(|start| vec![rows.slice(start, cut.min(rows.num_rows() - start))]).collect();
     let home = machine.nodes()[0].id;
     let layout =
-        Layout { machine: Arc::clone(machine), home, partitions: PARTITIONS, row_group_rows: GROUP_ROWS };
+        Layout { machine: Arc::clone(machine), home, partitions: partitions.len(), row_group_rows };
     Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
 }
 
@@ -146,6 +153,52 @@ async fn answers_are_those_of_plain_datafusion() {
     }
 }
 
+/// Row groups large enough that bitmaps are copied as well, and scans that wait, so that rows do come from near copies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_from_near_copies_are_those_of_plain_datafusion() {
+    let machine = two_tiers();
+    let data = table_of(&machine, 120_000, 2, 64 * 1024);
+    let plain = plain(&data);
+    for dsa in [Dsa::None, Dsa::Emulated { seed: Some(11) }, Dsa::Emulated { seed: Some(12) }] {
+        let context = tiered(Prefetch::Always, &data, &tiers(&machine, dsa));
+        set(&context, "memferry.wait_us_max = 10000000").await;
+        for sql in QUERIES {
+            let (answer, report) = run(&context, sql).await;
+            assert_eq!(answer, run(&plain, sql).await.0, "{dsa:?}: {sql}");
+            assert_eq!(report.late_bytes_near, report.late_bytes, "{dsa:?}: {sql}: {report:?}");
+        }
+    }
+}
+
+/// With one partition nothing above the scan stops a query at its limit: the scan must.
+#[tokio::test]
+async fn limits_hold_over_one_partition() {
+    let machine = two_tiers();
+    let data = table_of(&machine, 3000, 1, 1024);
+    let context = tiered(Prefetch::Always, &data, &tiers(&machine, Dsa::None));
+    let rows = async |sql: &str| -> usize {
+        let batches = context.sql(sql).await.unwrap().collect().await.unwrap();
+        batches.iter().map(RecordBatch::num_rows).sum()
+    };
+    assert_eq!(rows("select a from t limit 5 offset 10").await, 5);
+    assert_eq!(rows("select a from t where a >= 0 limit 5 offset 2998").await, 2);
+    assert_eq!(rows("select b from t where a < (select avg(a) from t) limit 3").await, 3);
+    let plain = plain(&data);
+    for sql in QUERIES {
+        assert_eq!(run(&context, sql).await.0, run(&plain, sql).await.0, "{sql}");
+    }
+}
+
+/// A limit ends a scan while copies are under way; they are in its report all the same.
+#[tokio::test]
+async fn copies_of_an_ended_scan_are_reported() {
+    let machine = two_tiers();
+    let data = table_of(&machine, 3000, 1, 1024);
+    let context = tiered(Prefetch::Always, &data, &tiers(&machine, Dsa::None));
+    let (_, report) = run(&context, "select b from t where a < 900 limit 7").await;
+    assert!(report.columns_prefetched > 0 && report.bytes_prefetched > 0, "{report:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_option_changes_an_answer() {
     let machine = two_tiers();
@@ -157,9 +210,9 @@ async fn no_option_changes_an_answer() {
         "memferry.merge_batches = false",
         "memferry.dynamic_filters = false",
         "memferry.chunk_rows = 1",
-        "memferry.chunk_rows = 1000000",
+        "memferry.chunk_rows = 18446744073709551615",
         "memferry.window_groups = 0",
-        "memferry.window_groups = 100",
+        "memferry.window_groups = 18446744073709551615",
         "memferry.wait_us_max = 1000000",
         "datafusion.execution.batch_size = 7",
         "datafusion.execution.batch_size = 100000",
@@ -207,13 +260,16 @@ async fn a_guard_protects_what_may_fail() {
 async fn prefetching_refused_touches_no_cache_state() {
     let machine = two_tiers();
     let data = table(&machine);
-    let tiers = tiers(&machine, Dsa::None);
-    let context = tiered(Prefetch::Off, &data, &tiers);
-    let before = tiers.cache().stats();
-    for sql in QUERIES {
-        run(&context, sql).await;
+    let home = machine.nodes()[0].id;
+    let no_faster_node = Tiers::builder(Arc::clone(&machine)).near(Some(home)).build().unwrap();
+    for (prefetch, tiers) in [(Prefetch::Off, tiers(&machine, Dsa::None)), (Prefetch::Auto, no_faster_node)] {
+        let context = tiered(prefetch, &data, &tiers);
+        let before = tiers.cache().stats();
+        for sql in QUERIES {
+            run(&context, sql).await;
+        }
+        assert_eq!(tiers.cache().stats(), before, "{prefetch}");
     }
-    assert_eq!(tiers.cache().stats(), before);
 }
 
 #[tokio::test]
@@ -260,15 +316,18 @@ async fn kept_batches_pin_only_their_share_of_the_budget() {
     let tiers = Tiers::builder(machine).budget_bytes(Some(budget)).build().unwrap();
     let context = tiered(Prefetch::Always, &data, &tiers);
     set(&context, "memferry.wait_us_max = 10000000").await;
-    let kept = context.sql("select b, s, d from t where a >= 0").await.unwrap().collect().await.unwrap();
-    assert_eq!(kept.iter().map(RecordBatch::num_rows).sum::<usize>(), ROWS as usize);
-    tiers.cache().flush();
-    let held: u64 = tiers.cache().stats().nodes.iter().map(|node| node.used_bytes as u64).sum();
-    assert!(held > 0, "some rows leave near");
-    // Pools round blocks up to whole pages; the buffers here are a few pages each.
-    assert!(held <= budget / 2, "{held} bytes of {budget} are held");
-    drop(kept);
-    tiers.cache().flush();
-    let held: u64 = tiers.cache().stats().nodes.iter().map(|node| node.used_bytes as u64).sum();
-    assert_eq!(held, 0);
+    let held_bytes = || -> u64 {
+        tiers.cache().flush();
+        tiers.cache().stats().nodes.iter().map(|node| node.used_bytes as u64).sum()
+    };
+    // All rows, as slices; and filtered rows, whose views refer to the strings of all rows.
+    for sql in ["select b, s, d from t where a >= 0", "select s from t where a < 900"] {
+        let kept = context.sql(sql).await.unwrap().collect().await.unwrap();
+        let held = held_bytes();
+        assert!(held > 0, "{sql}: some rows leave near");
+        // Pools round blocks up to whole pages; the buffers here are a few pages each.
+        assert!(held <= budget / 2, "{sql}: {held} bytes of {budget} are held");
+        drop(kept);
+        assert_eq!(held_bytes(), 0, "{sql}");
+    }
 }

@@ -35,10 +35,10 @@ pub enum TableError {
         /// What the batch has.
         found: String,
     },
-    /// So few rows need more than 32-bit offsets can say.
+    /// So few rows need more than offsets or dictionary keys can say.
     #[error(
-        "column {column:?} has more than 2 GiB in {rows} rows; make its values smaller or cast it to a type with \
-         64-bit offsets"
+        "column {column:?} has more than 2 GiB, or more different values than its dictionary keys can count, in \
+         {rows} rows; make its values smaller, or cast it to a type with wider offsets or keys"
     )]
     TooLong {
         /// Name of the column.

@@ -14,7 +14,7 @@ mod tpch;
 pub use ab::{AB_VALUES, ab};
 pub use batches::from_batches;
 pub use error::LoadError;
-pub use parquet::from_parquet;
+pub use parquet::{from_parquet, panics_become_errors};
 pub use tpch::{TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, tpch};
 
 /// Rows of the batches that sources are read in: DataFusion's own batch size, a whole fraction of a row group.

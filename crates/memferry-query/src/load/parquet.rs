@@ -3,6 +3,7 @@
 //! Rows are split evenly between the partitions, also within a row group of the file: many writers make one large
 //! row group. Strings are read as views, which is what DataFusion does with Parquet.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -86,12 +87,22 @@ fn open(path: &Path) -> Result<File, LoadError> {
     Ok(file)
 }
 
-/// A panic of the reader as an error: damaged files can bring it to one, in spite of its many checks. (The process's
-/// panic hook has its say first.)
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic on this thread would become a [`LoadError`], so that a program's panic hook need not print it.
+pub fn panics_become_errors() -> bool {
+    GUARDED.get()
+}
+
+/// A panic of the reader as an error: damaged files can bring it to one, in spite of its many checks.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    GUARDED.set(true);
     // After a panic nothing that `read` has touched is used again: every caller gives up at an error.
-    panic::catch_unwind(AssertUnwindSafe(read))
-        .unwrap_or_else(|_| Err(ParquetError::General("its content is damaged".to_owned())))
+    let result = panic::catch_unwind(AssertUnwindSafe(read));
+    GUARDED.set(false);
+    result.unwrap_or_else(|_| Err(ParquetError::General("its content is damaged".to_owned())))
 }
 
 fn read_metadata(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {

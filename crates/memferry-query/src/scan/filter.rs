@@ -28,7 +28,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, Operator};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, Column, DynamicFilterTracking, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+    BinaryExpr, Column, DynamicFilterPhysicalExpr, DynamicFilterTracking, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
 };
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
@@ -36,8 +36,10 @@ use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snaps
 /// A dynamic conjunct that costs more than this for each row that it rejects is left out for a while, in nanoseconds:
 /// about what it costs to let the row go on to the join that would reject it.
 const DYNAMIC_NS_PER_REJECTED_MAX: f64 = 30.0;
-/// Chunks for which it is then left out before it is tried again.
-const DYNAMIC_PAUSE_CHUNKS: u32 = 256;
+/// Chunks for which it is left out after its first trial; twice as many after each further one ...
+const DYNAMIC_PAUSE_CHUNKS_MIN: u32 = 4;
+/// ... up to this many. Tables are often clustered by the joined key, so that a trial tells little about far rows.
+const DYNAMIC_PAUSE_CHUNKS_MAX: u32 = 32;
 /// Rows on which a dynamic conjunct is tried, whenever it has changed or its pause is over.
 const DYNAMIC_TRIAL_ROWS: usize = 1024;
 /// Weight of the newest chunk in the running averages.
@@ -181,6 +183,7 @@ struct Conjunct {
     /// Of a dynamic conjunct: whether its snapshot has been tried, and for how many chunks it is left out.
     tried: bool,
     paused_chunks: u32,
+    next_pause_chunks: u32,
 }
 
 impl Conjunct {
@@ -200,7 +203,7 @@ impl Conjunct {
         let live = dynamic.then(|| (Arc::clone(&expr), 0));
         let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
         let gather_ns = GATHER_NS_GUESS * columns.len() as f64;
-        Ok(Self { kind, expr, live, columns, schema, eval_ns, gather_ns, pass: 0.5, tried: false, paused_chunks: 0 })
+        Ok(Self { kind, expr, live, columns, schema, eval_ns, gather_ns, pass: 0.5, tried: false, paused_chunks: 0, next_pause_chunks: DYNAMIC_PAUSE_CHUNKS_MIN })
     }
 
     /// Expected cost for each row rejected; conjuncts that may fail keep their place at the end.
@@ -220,6 +223,7 @@ impl Conjunct {
             self.expr = snapshot_physical_expr(Arc::clone(live))?;
             self.tried = false;
             self.paused_chunks = 0;
+            self.next_pause_chunks = DYNAMIC_PAUSE_CHUNKS_MIN;
         }
         if self.expr.downcast_ref::<Literal>().is_some_and(|l| l.value() == &ScalarValue::Boolean(Some(true))) {
             return Ok(false); // nothing known yet
@@ -230,16 +234,18 @@ impl Conjunct {
         }
         if !self.tried {
             self.tried = true;
-            let rows = rows.min(DYNAMIC_TRIAL_ROWS);
+            let trial = rows.min(DYNAMIC_TRIAL_ROWS);
+            let from = (rows - trial) / 2;
             let started = Instant::now();
-            let columns = self.columns.iter().map(|&i| column(i).slice(0, rows)).collect();
-            let passed = self.evaluate(rows, columns)?.count();
-            self.eval_ns = started.elapsed().as_nanos() as f64 / rows as f64;
-            self.pass = passed as f64 / rows as f64;
+            let columns = self.columns.iter().map(|&i| column(i).slice(from, trial)).collect();
+            let passed = self.evaluate(trial, columns)?.count();
+            self.eval_ns = started.elapsed().as_nanos() as f64 / trial as f64;
+            self.pass = passed as f64 / trial as f64;
         }
         if self.rank() > DYNAMIC_NS_PER_REJECTED_MAX {
             self.tried = false;
-            self.paused_chunks = DYNAMIC_PAUSE_CHUNKS;
+            self.paused_chunks = self.next_pause_chunks;
+            self.next_pause_chunks = (2 * self.next_pause_chunks).min(DYNAMIC_PAUSE_CHUNKS_MAX);
             return Ok(false);
         }
         Ok(true)
@@ -323,13 +329,16 @@ fn compare_ns_guess(data_type: &DataType) -> f64 {
 }
 
 /// Whether nothing in `expr` can raise an error, whatever rows it is shown.
-fn is_plain(expr: &Arc<dyn PhysicalExpr>) -> Result<bool> {
+///
+/// A dynamic filter is as plain as the expressions that it compares: bounds and lookups cannot fail.
+pub(super) fn is_plain(expr: &Arc<dyn PhysicalExpr>) -> Result<bool> {
     let mut plain = true;
     expr.apply(|node| {
         let known = node.downcast_ref::<Column>().is_some()
             || node.downcast_ref::<Literal>().is_some()
             || node.downcast_ref::<InListExpr>().is_some()
             || node.downcast_ref::<LikeExpr>().is_some()
+            || node.downcast_ref::<DynamicFilterPhysicalExpr>().is_some()
             || node.downcast_ref::<NotExpr>().is_some()
             || node.downcast_ref::<IsNullExpr>().is_some()
             || node.downcast_ref::<IsNotNullExpr>().is_some()

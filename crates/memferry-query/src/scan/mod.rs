@@ -65,12 +65,14 @@ pub(crate) struct ScanSettings {
     pub(crate) batch_rows: usize,
 }
 
-/// Whether the late columns of a scan are copied near.
+/// What a scan does with the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Admission {
-    /// To this node.
+    /// Copies late columns to this node, and reads what is there.
     Prefetch(NodeId),
-    /// Not, because ...
+    /// Has no late column, but reads what others brought to this node.
+    Reuse(NodeId),
+    /// Nothing, because ...
     Refused(String),
 }
 
@@ -161,9 +163,6 @@ impl TieredScanExec {
             return Admission::Refused("off".into());
         }
         let late = self.late_columns();
-        if late.is_empty() {
-            return Admission::Refused("no column is late".into());
-        }
         if self.settings.options.prefetch == Prefetch::Auto {
             if !tiers.near_is_faster() {
                 return Admission::Refused(format!("no node is faster than home node {}", tiers.home()));
@@ -173,8 +172,8 @@ impl TieredScanExec {
                 .map(|group| late.iter().map(|&c| group[c].size_bytes()).sum::<u64>())
                 .max()
                 .unwrap_or(0)
-                * self.window_groups() as u64
-                * self.columns.data.partitions().len() as u64;
+                .saturating_mul(self.window_groups() as u64)
+                .saturating_mul(self.columns.data.partitions().len() as u64);
             if window_bytes > tiers.budget_bytes() {
                 return Admission::Refused(format!(
                     "the window of {window_bytes} bytes does not fit the budget of {} bytes on node {}",
@@ -183,7 +182,7 @@ impl TieredScanExec {
                 ));
             }
         }
-        Admission::Prefetch(tiers.near())
+        if late.is_empty() { Admission::Reuse(tiers.near()) } else { Admission::Prefetch(tiers.near()) }
     }
 
     fn window_groups(&self) -> usize {
@@ -214,6 +213,7 @@ impl DisplayAs for TieredScanExec {
         }
         match self.admission() {
             Admission::Prefetch(node) => write!(f, ", prefetch={} to node {node}", self.settings.options.prefetch),
+            Admission::Reuse(_) => write!(f, ", prefetch=none (no column is late)"),
             Admission::Refused(why) => write!(f, ", prefetch=none ({why})"),
         }
     }
@@ -240,7 +240,9 @@ impl ExecutionPlan for TieredScanExec {
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        Ok(Arc::new(Self { metrics: ExecutionPlanMetricsSet::new(), ..self.as_ref().clone() }))
+        // Dynamic filters are of the last run, and nobody would connect them to the next.
+        let metrics = ExecutionPlanMetricsSet::new();
+        Ok(Arc::new(Self { dynamic: vec![], metrics, ..self.as_ref().clone() }))
     }
 
     fn apply_expressions(
@@ -280,10 +282,6 @@ impl ExecutionPlan for TieredScanExec {
         CardinalityEffect::LowerEqual
     }
 
-    fn supports_limit_pushdown(&self) -> bool {
-        true
-    }
-
     fn with_fetch(&self, fetch: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
         Some(Arc::new(Self { fetch, ..self.clone() }))
     }
@@ -315,7 +313,8 @@ impl ExecutionPlan for TieredScanExec {
         Ok(Some(Arc::new(scan)))
     }
 
-    /// Takes the predicates of filters above, and the dynamic filters of joins and TopK.
+    /// Takes the predicates of filters above (those with subqueries come this way), and the dynamic filters of joins
+    /// and TopK over expressions that cannot fail: they are tried on rows that the predicate may reject.
     fn handle_child_pushdown_result(
         &self,
         _phase: FilterPushdownPhase,
@@ -326,7 +325,9 @@ impl ExecutionPlan for TieredScanExec {
         let (mut exact, mut dynamic) = (vec![], self.dynamic.clone());
         for parent in &result.parent_filters {
             let is_dynamic = filter::is_dynamic(&parent.filter);
-            if self.fetch.is_some() || is_volatile(&parent.filter) || is_dynamic && !self.settings.options.dynamic_filters {
+            let refused_dynamic =
+                is_dynamic && !(self.settings.options.dynamic_filters && filter::is_plain(&parent.filter)?);
+            if self.fetch.is_some() || is_volatile(&parent.filter) || refused_dynamic {
                 taken.push(PushedDown::No);
                 continue;
             }

@@ -26,12 +26,13 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream;
 use memferry::topology::NodeId;
+use tokio::task::coop::consume_budget;
 
 use super::filter::{FilterOptions, RowFilter, Selection, predicate_of};
 use super::report::ScanMetrics;
 use super::{Admission, TieredScanExec};
+use crate::data::ROW_GROUP_ROWS;
 use crate::near::{NearColumn, deadline};
-use crate::options::Prefetch;
 use crate::table::TieredColumns;
 
 /// Starts a partition. Its first window of late columns is requested here rather than at the first poll: a join executes
@@ -140,18 +141,24 @@ impl PartitionScan {
         // Unfiltered rows leave as whole slices; rows without columns are only counted.
         let coalescer = (!filter.is_empty() && !output.is_empty())
             .then(|| LimitedBatchCoalescer::new(Arc::clone(&schema), batch_rows, None));
+        let (near, prefetch) = match scan.admission() {
+            Admission::Prefetch(node) => (Some(node), true),
+            Admission::Reuse(node) => (Some(node), false),
+            Admission::Refused(_) => (None, false),
+        };
+        let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         Ok(Self {
             partition,
             needed,
             output,
-            near: (options.prefetch != Prefetch::Off).then(|| scan.columns.tiers.near()),
-            prefetch: matches!(scan.admission(), Admission::Prefetch(_)),
+            near,
+            prefetch,
             window_groups: scan.window_groups(),
             wait_max: Duration::from_micros(options.wait_us_max),
             filter,
             batch_rows,
             chunk_rows: batch_rows,
-            chunk_rows_max: options.chunk_rows.max(1).next_multiple_of(batch_rows),
+            chunk_rows_max: chunk_rows_max.unwrap_or(batch_rows),
             merge_batches: options.merge_batches,
             fetch_left: scan.fetch.unwrap_or(usize::MAX),
             window: VecDeque::new(),
@@ -202,7 +209,6 @@ impl PartitionScan {
     async fn next_run(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if self.fetch_left == 0 {
-                self.window.clear();
                 return Ok(None);
             }
             if let Some(run) = self.chunk.as_mut().and_then(|c| c.next_run(self.batch_rows, self.merge_batches)) {
@@ -217,6 +223,8 @@ impl PartitionScan {
             if self.window.is_empty() {
                 return Ok(None);
             }
+            // Where nothing passes, this is where others get their turn, and where a dropped query ends.
+            consume_budget().await;
             self.chunk = Some(self.filter_chunk()?);
         }
     }
@@ -264,7 +272,7 @@ impl PartitionScan {
         let group = &mut self.window[0];
         let start = group.rows_done;
         let rows = self.chunk_rows.min(group.rows - start);
-        self.chunk_rows = (self.chunk_rows * 2).min(self.chunk_rows_max);
+        self.chunk_rows = self.chunk_rows.saturating_mul(2).min(self.chunk_rows_max);
         group.rows_done += rows;
         let passed = if self.filter.is_empty() {
             Selection::All { rows }
@@ -304,14 +312,19 @@ impl PartitionScan {
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.output.len());
         for &place in &self.output {
             let column = &mut group.columns[place];
+            // What filtering copies may come from near memory without limit; what it hands on pins it.
+            let (array, near_bytes) = match &filter {
+                Some(_) if !column.outlives_filter() => column.read(),
+                _ => column.read_leaving(self.columns.tiers.pins()),
+            };
             if self.prefetch && self.needed[place].1 == Use::Late {
-                let (_, near_bytes) = column.read();
                 let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }
+            let rows = array.slice(run.start, run.rows);
             columns.push(match &filter {
-                Some(filter) => filter.filter(&column.read().0.slice(run.start, run.rows))?,
-                None => column.read_leaving(self.columns.tiers.pins()).slice(run.start, run.rows),
+                Some(filter) => filter.filter(&rows)?,
+                None => rows,
             });
         }
         let rows = filter.as_ref().map_or(run.rows, |filter| filter.count());
@@ -322,6 +335,15 @@ impl PartitionScan {
         }
         self.fetch_left -= batch.num_rows();
         Ok(batch)
+    }
+}
+
+impl Drop for PartitionScan {
+    /// What was asked for is reported however the scan ends.
+    fn drop(&mut self) {
+        while !self.window.is_empty() {
+            self.close_group();
+        }
     }
 }
 
