@@ -1,0 +1,232 @@
+//! `memferry demo`: what this machine is, and what prefetching gains or costs on it.
+//!
+//! A handful of TPC-H queries and the one of the papers on prefetching, each in five ways over the same batches: plain DataFusion, and memferry with prefetching
+//! off, auto, always by the CPU, and always by an emulated DSA. Every answer is compared with plain DataFusion's.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use memferry::topology::Machine;
+use memferry_query::load::Progress as _;
+use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, answers_equal, tpch};
+use tokio::runtime::Runtime;
+
+use crate::bench::stats::{geomean, median};
+use crate::options::{scale, session_options};
+use crate::output::{Align, Table, size};
+use crate::progress::Bar;
+use crate::query::{self, Carried, NamedTable, Way};
+use crate::topology;
+
+/// Shows on TPC-H data what prefetching gains or costs on this machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// TPC-H scale of the data; 1 takes about 1.7 GiB.
+    #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true, default_value = "1", conflicts_with = "quick")]
+    scale: f64,
+    /// The same on little data (scale 0.01), in seconds.
+    #[arg(long)]
+    quick: bool,
+}
+
+const QUICK_SCALE: f64 = 0.01;
+
+/// Share of the rows that pass in the papers' query.
+const PAPER_SELECTIVITY: f64 = 0.02;
+
+/// Timed runs of each query in each way, after one that is not timed.
+const RUNS: usize = 5;
+const RUNS_QUICK: usize = 2;
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let (scale, runs) = if arguments.quick { (QUICK_SCALE, RUNS_QUICK) } else { (arguments.scale, RUNS) };
+    let runtime = Runtime::new().context("the threads for the queries cannot be started")?;
+    let machine = Arc::new(Machine::discover()?);
+    let options = session_options(None);
+    writeln!(out, "{}", topology::draw(&machine))?;
+    out.flush()?;
+
+    let tiers = Tiers::builder(Arc::clone(&machine)).build()?;
+    let tables = generate(scale, &tiers, options.partitions, out)?;
+    let ways = ways(&machine, &tables, &options)?;
+    let results = measure(&runtime, &ways, scale, runs)?;
+    write!(out, "{}", table(&ways, &results))?;
+    write!(out, "\n{}", summary(&ways, &results, &tiers, runs))?;
+    Ok(())
+}
+
+fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -> Result<Vec<NamedTable>> {
+    let started = Instant::now();
+    let tables = query::tpch(scale, tiers, partitions)?;
+    let bytes: usize = tables.iter().map(|(_, data)| data.size_bytes()).sum();
+    let rows: usize = tables.iter().map(|(_, data)| data.rows()).sum();
+    let papers = query::paper_table(scale, tiers, partitions)?;
+    writeln!(
+        out,
+        "TPC-H at scale {scale}: {rows} rows, {} on node {}, generated in {:.1} s.\n",
+        size(bytes as u64),
+        tiers.home(),
+        started.elapsed().as_secs_f64()
+    )?;
+    out.flush()?;
+    Ok(tables.into_iter().chain([papers]).collect())
+}
+
+/// Plain DataFusion, and the ways that are compared with it.
+fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions) -> Result<Vec<Way>> {
+    let emulated = Dsa::Emulated { seed: None };
+    let tiered = [
+        ("off", Prefetch::Off, Dsa::None),
+        ("auto", Prefetch::Auto, Dsa::None),
+        ("always, by the CPU", Prefetch::Always, Dsa::None),
+        ("always, by emulated DSA", Prefetch::Always, emulated),
+    ];
+    let mut ways = vec![Way::plain(tables, options)?];
+    for (name, prefetch, dsa) in tiered {
+        let tiers = Tiers::builder(Arc::clone(machine)).dsa(dsa).build()?;
+        ways.push(Way::tiered(name, tables, &tiers, options, prefetch)?);
+    }
+    Ok(ways)
+}
+
+/// What a query took in one way.
+#[derive(Default)]
+struct Timed {
+    times_ms: Vec<f64>,
+    /// Of the last run; in all of them the cache was empty at the start.
+    report: ScanReport,
+    carried: Carried,
+}
+
+struct QueryResult {
+    name: String,
+    /// One for each way.
+    timed: Vec<Timed>,
+}
+
+fn measure(runtime: &Runtime, ways: &[Way], scale: f64, runs: usize) -> Result<Vec<QueryResult>> {
+    let queries = queries(scale);
+    let bar = Bar::of("running queries", queries.len() * (runs + 1) * ways.len());
+    let mut results = Vec::new();
+    for (name, sql) in queries {
+        let mut timed: Vec<Timed> = ways.iter().map(|_| Timed::default()).collect();
+        let mut expected = None;
+        for pass in 0..=runs {
+            // Ways take turns, forwards and backwards, so that none is always the first.
+            let mut order: Vec<usize> = (0..ways.len()).collect();
+            if pass % 2 == 1 {
+                order.reverse();
+            }
+            for index in order {
+                let outcome = runtime.block_on(ways[index].run_cold(&sql))?;
+                // The first pass begins with plain DataFusion.
+                if let Err(difference) =
+                    answers_equal(expected.get_or_insert_with(|| outcome.batches.clone()), &outcome.batches)
+                {
+                    let way = ways[index].name;
+                    bail!("{name} answers differently with `{way}` ({difference}); please report this");
+                }
+                if pass > 0 {
+                    timed[index].times_ms.push(outcome.elapsed.as_secs_f64() * 1e3);
+                }
+                timed[index].report = outcome.report;
+                timed[index].carried = outcome.carried;
+                bar.advance(1);
+            }
+        }
+        results.push(QueryResult { name, timed });
+    }
+    Ok(results)
+}
+
+fn queries(scale: f64) -> Vec<(String, String)> {
+    let tpch = [1, 6, 12, 14, 19].map(|number| (format!("Q{number}"), tpch::query(number, scale)));
+    let paper = ("sum(b) where a < x".to_owned(), tpch::paper_query(PAPER_SELECTIVITY));
+    tpch.into_iter().chain([paper]).collect()
+}
+
+/// Of the medians of plain DataFusion and of `way`: above 1 the way is faster.
+fn ratio(result: &QueryResult, way: usize) -> f64 {
+    median(&result.timed[0].times_ms) / median(&result.timed[way].times_ms)
+}
+
+fn table(ways: &[Way], results: &[QueryResult]) -> Table {
+    use Align::{Left, Right};
+    let mut table = Table::new([
+        ("query", Left),
+        ("prefetch", Left),
+        ("ms", Right),
+        ("ratio", Right),
+        ("near", Right),
+        ("brought near", Left),
+    ]);
+    for (position, result) in results.iter().enumerate() {
+        if position > 0 {
+            table.gap();
+        }
+        for (index, (way, timed)) in ways.iter().zip(&result.timed).enumerate() {
+            table.row(vec![
+                if index == 0 { result.name.clone() } else { String::new() },
+                way.name.to_owned(),
+                format!("{:.1}", median(&timed.times_ms)),
+                if index == 0 { String::new() } else { format!("{:.2}", ratio(result, index)) },
+                near_share(&timed.report),
+                brought_near(timed, way),
+            ]);
+        }
+    }
+    table
+}
+
+/// Share of the late bytes that were read near, where there was anything to hit.
+fn near_share(report: &ScanReport) -> String {
+    match report.hit_ratio() {
+        Some(ratio) if report.columns_prefetched > 0 => format!("{:.0} %", 100.0 * ratio),
+        _ => String::new(),
+    }
+}
+
+/// Which engine carried how many bytes to which node.
+fn brought_near(timed: &Timed, way: &Way) -> String {
+    match &way.tiers {
+        Some(tiers) if timed.carried.engines().next().is_some() => {
+            format!("{} to node {}", timed.carried, tiers.near())
+        }
+        _ => String::new(),
+    }
+}
+
+fn summary(ways: &[Way], results: &[QueryResult], tiers: &Tiers, runs: usize) -> String {
+    let build = if cfg!(debug_assertions) { "a development build" } else { "a release build" };
+    let mut text = format!(
+        "All answers agree: {} queries, {} ways.\n\
+         ms: median of {runs} runs from an empty cache, planning included, measured on this machine with {build}.\n\
+         ratio: plain DataFusion's time divided by this one; above 1 memferry is faster.\n\
+         near: share of the late columns' bytes that had arrived when they were read.\n\n\
+         Geometric means of the ratios:\n",
+        results.len(),
+        ways.len(),
+    );
+    let mut means = Table::plain(vec![Align::Left, Align::Right]).indent(2);
+    for (index, way) in ways.iter().enumerate().skip(1) {
+        means.row(vec![
+            way.name.to_owned(),
+            format!("{:.2}", geomean(results.iter().map(|r| ratio(r, index)))),
+        ]);
+    }
+    text += &means.to_string();
+    text += &if tiers.near_is_faster() {
+        format!("\n`auto` brings columns from node {} to the faster node {}.\n", tiers.home(), tiers.near())
+    } else {
+        format!(
+            "\nNo memory of this machine is known to be faster than node {home}'s, so `auto` has nowhere to bring \
+             columns\nand does nothing: it is `off`. `always` copies within node {home}, which cannot gain anything here; \
+             the means\nsay what it costs. The emulated DSA shows the way through a DSA, and its speed is that of the \
+             emulation.\n",
+            home = tiers.home()
+        )
+    };
+    text
+}

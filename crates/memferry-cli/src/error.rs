@@ -1,0 +1,84 @@
+//! One sentence per error, and the exit status that goes with it.
+
+use std::fmt;
+use std::io;
+
+/// Exit status when the command line cannot be meant: an option, a value, a name in the SQL. The same as clap's.
+pub(crate) const STATUS_USAGE: u8 = 2;
+/// Exit status when the command line is fine and the work failed.
+pub(crate) const STATUS_FAILURE: u8 = 1;
+
+/// Marks an error as one of the command line.
+#[derive(Debug)]
+struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// An error that ends the program with [`STATUS_USAGE`].
+pub(crate) fn usage(sentence: impl fmt::Display) -> anyhow::Error {
+    anyhow::Error::new(Usage(sentence.to_string()))
+}
+
+pub(crate) fn status(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() { STATUS_USAGE } else { STATUS_FAILURE }
+}
+
+/// Whoever read our output has had enough (`memferry ... | head`): nothing to complain about.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// The error and its causes on one line. Many errors tell their cause themselves; it is not told twice.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(|cause| one_line(&cause.to_string())) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn status_tells_usage_from_failure() {
+        assert_eq!(status(&usage("no such node")), STATUS_USAGE);
+        assert_eq!(status(&anyhow::anyhow!("disk full")), STATUS_FAILURE);
+    }
+
+    #[test]
+    fn closed_pipe_is_found_below_context() {
+        let closed = || anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert!(is_closed_pipe(&closed().context("the output cannot be written")));
+        let full: Result<(), _> = Err(io::Error::from(io::ErrorKind::StorageFull));
+        assert!(!is_closed_pipe(&full.context("the output cannot be written").unwrap_err()));
+    }
+
+    #[test]
+    fn sentences_have_one_line() {
+        let error = anyhow::anyhow!("line one\n  line two").context("above");
+        assert_eq!(sentence(&error), "above: line one line two");
+        let told = anyhow::anyhow!("no room").context("cannot write a.csv: no room; use another disk");
+        assert_eq!(sentence(&told), "cannot write a.csv: no room; use another disk");
+    }
+}

@@ -1,0 +1,167 @@
+//! Text for people: aligned tables, sizes, lists of numbers. And JSON for programs.
+
+use std::fmt;
+use std::io::Write;
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// How a column of a [`Table`] is aligned.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Align {
+    Left,
+    Right,
+}
+
+/// Rows of text under aligned headings.
+#[derive(Debug)]
+pub(crate) struct Table {
+    align: Vec<Align>,
+    /// The heading and the rows; an empty row prints as an empty line.
+    rows: Vec<Vec<String>>,
+    indent: usize,
+}
+
+impl Table {
+    pub(crate) fn new<const N: usize>(columns: [(&str, Align); N]) -> Table {
+        Table {
+            align: columns.iter().map(|(_, align)| *align).collect(),
+            rows: vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()],
+            indent: 0,
+        }
+    }
+
+    /// A table without headings.
+    pub(crate) fn plain(align: Vec<Align>) -> Table {
+        Table { align, rows: Vec::new(), indent: 0 }
+    }
+
+    pub(crate) fn indent(mut self, spaces: usize) -> Table {
+        self.indent = spaces;
+        self
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        assert_eq!(cells.len(), self.align.len(), "a cell for each column");
+        self.rows.push(cells);
+    }
+
+    pub(crate) fn gap(&mut self) {
+        self.rows.push(Vec::new());
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut widths = vec![0; self.align.len()];
+        for row in &self.rows {
+            widen(&mut widths, row);
+        }
+        for row in &self.rows {
+            writeln!(f, "{}", line(row, &widths, &self.align, self.indent))?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes each column at least as wide as its cell in `row`.
+pub(crate) fn widen(widths: &mut [usize], row: &[String]) {
+    for (width, cell) in widths.iter_mut().zip(row) {
+        *width = (*width).max(cell.chars().count());
+    }
+}
+
+/// One row, its cells padded to `widths` and two spaces apart, without blanks at its end.
+pub(crate) fn line(row: &[String], widths: &[usize], align: &[Align], indent: usize) -> String {
+    let mut text = String::new();
+    for ((cell, &width), align) in row.iter().zip(widths).zip(align) {
+        text += &match align {
+            Align::Left => format!("{cell:<width$}  "),
+            Align::Right => format!("{cell:>width$}  "),
+        };
+    }
+    let text = text.trim_end();
+    if text.is_empty() { String::new() } else { format!("{:indent$}{text}", "") }
+}
+
+/// `1536` as `1.5 KiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would print as 1024.0.
+    while value >= 1023.95 {
+        value /= 1024.0;
+        unit += 1;
+    }
+    // Sizes of memories are mostly whole.
+    let text = format!("{value:.1}");
+    format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
+}
+
+/// `[0, 1, 2, 5]` as `0-2,5`, the way the kernel writes lists of CPUs. `numbers` ascend.
+pub(crate) fn ranges(numbers: &[u32]) -> String {
+    numbers
+        .chunk_by(|a, b| a + 1 == *b)
+        .map(|run| match run {
+            [one] => one.to_string(),
+            [first, .., last] => format!("{first}-{last}"),
+            [] => unreachable!("chunks are never empty"),
+        })
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
+/// Writes a value as indented JSON and ends the line.
+pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
+    // By way of a string: serde_json's own writer hides why writing failed.
+    writeln!(out, "{}", serde_json::to_string_pretty(value)?)?;
+    Ok(())
+}
+
+/// `1 node`, `2 nodes`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align_and_end_without_blanks() {
+        let mut table =
+            Table::new([("query", Align::Left), ("ms", Align::Right), ("note", Align::Left)]).indent(2);
+        table.row(vec!["Q1".to_owned(), "9.5".to_owned(), String::new()]);
+        table.gap();
+        table.row(vec!["Q14 é".to_owned(), "120.0".to_owned(), "slow".to_owned()]);
+        let expected = "  query     ms  note\n  Q1       9.5\n\n  Q14 é  120.0  slow\n";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn sizes() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1 KiB"),
+            (1536, "1.5 KiB"),
+            (1_048_575, "1 MiB"),
+            (25_232_932_864, "23.5 GiB"),
+            (u64::MAX, "16 EiB"),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(size(bytes), expected);
+        }
+    }
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[3]), "3");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+}

@@ -1,0 +1,42 @@
+//! A progress bar on standard error, and only when that is a terminal.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use memferry_query::load::Progress;
+
+/// One piece of work; the bar is gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    bar: ProgressBar,
+}
+
+impl Bar {
+    /// Work of which nothing is known yet.
+    pub(crate) fn new(what: &'static str) -> Bar {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %, {eta} left")
+            .expect("the template is right");
+        Bar { bar: ProgressBar::new(0).with_style(style).with_message(what) }
+    }
+
+    /// Work of `total` steps.
+    pub(crate) fn of(what: &'static str, total: usize) -> Bar {
+        let bar = Bar::new(what);
+        bar.total(total as u64);
+        bar
+    }
+}
+
+impl Progress for Bar {
+    fn total(&self, amount: u64) {
+        self.bar.inc_length(amount);
+    }
+
+    fn advance(&self, amount: u64) {
+        self.bar.inc(amount);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,338 @@
+//! `memferry sql`: one query over Parquet files or TPC-H tables, its columns prefetched by its plan.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::execution::context::SQLOptions;
+use datafusion::physical_plan::display::DisplayableExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::DFParser;
+use futures::StreamExt;
+use memferry::topology::{Machine, Origin};
+use memferry_query::{Prefetch, ScanReport, SessionOptions, Tiers};
+use serde_json::{Value, json};
+
+use crate::bench::How;
+use crate::error::usage;
+use crate::options::{TierOptions, partitions, scale, session_options};
+use crate::output::{self, Align, count, line, widen};
+use crate::query::{self, Carried, NamedTable, explain_error};
+
+/// Runs a query over Parquet files or TPC-H tables.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The query.
+    statement: String,
+    /// Loads a Parquet file as the table NAME; may be repeated.
+    #[arg(long = "table", value_name = "NAME=FILE", value_parser = table)]
+    tables: Vec<TableFile>,
+    /// Generates the eight TPC-H tables at this scale; 1 takes about 1.7 GiB.
+    #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
+    tpch: Option<f64>,
+    /// When columns are copied near: off, always, or auto (only if a faster node has room).
+    #[arg(long, value_name = "off|always|auto", default_value = "auto")]
+    prefetch: Prefetch,
+    #[command(flatten)]
+    tiers: TierOptions,
+    /// Parts that tables are cut into and queries run in [default: the number of CPUs].
+    #[arg(long, value_name = "N", value_parser = partitions)]
+    partitions: Option<usize>,
+    /// Shows the plan too, with what each part of it did.
+    #[arg(long)]
+    explain: bool,
+    /// Prints one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Debug)]
+struct TableFile {
+    name: String,
+    file: PathBuf,
+}
+
+fn table(text: &str) -> Result<TableFile, String> {
+    let (name, file) = text.split_once('=').ok_or("a table is given as NAME=FILE.parquet")?;
+    let mut letters = name.chars();
+    let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err(format!(
+            "{name:?} cannot name a table; use letters, digits and _, such as trips=FILE.parquet"
+        ));
+    }
+    // As SQL does with names that are not quoted.
+    Ok(TableFile { name: name.to_ascii_lowercase(), file: file.into() })
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let runtime = tokio::runtime::Runtime::new().context("the threads for the query cannot be started")?;
+    let options = SessionOptions { prefetch: arguments.prefetch, ..session_options(arguments.partitions) };
+    // A slip in the statement shows before tables are loaded, which may take long.
+    parse(&arguments.statement)?;
+    let tiers = arguments.tiers.open()?;
+    let tables = load_tables(arguments, &tiers, options.partitions)?;
+    let context = query::tiered(&tables, &tiers, &options)?;
+    runtime.block_on(answer(arguments, &context, &tiers, out))
+}
+
+fn parse(statement: &str) -> Result<()> {
+    match DFParser::parse_sql(statement).map_err(explain_error)?.len() {
+        1 => Ok(()),
+        0 => Err(usage("the statement is empty; write a query such as \"select 1\"")),
+        _ => Err(usage("one statement at a time, please; run `memferry sql` for each")),
+    }
+}
+
+fn load_tables(arguments: &Arguments, tiers: &Tiers, partitions: usize) -> Result<Vec<NamedTable>> {
+    let mut tables = match arguments.tpch {
+        Some(scale) => query::tpch(scale, tiers, partitions)?,
+        None => Vec::new(),
+    };
+    for TableFile { name, file } in &arguments.tables {
+        if tables.iter().any(|(other, _)| other == name) {
+            return Err(usage(format!("two tables are called {name}; give --table another name")));
+        }
+        tables.push((name.clone(), query::parquet(file, tiers, partitions)?));
+    }
+    Ok(tables)
+}
+
+async fn answer(
+    arguments: &Arguments,
+    context: &SessionContext,
+    tiers: &Tiers,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let mut clock = Clock::default();
+    let plan = clock.run(plan(context, &arguments.statement)).await?;
+    let mut rows = execute_stream(Arc::clone(&plan), context.task_ctx()).map_err(explain_error)?;
+    let mut printer = Printer::new(arguments.json, plan.schema(), out);
+    while let Some(batch) = clock.run(rows.next()).await {
+        printer.batch(&batch.map_err(explain_error)?)?;
+    }
+    let prefetch = Summary {
+        mode: arguments.prefetch,
+        report: ScanReport::of(plan.as_ref()),
+        carried: Carried::by(Some(tiers)),
+        tiers,
+    };
+    let explained = arguments
+        .explain
+        .then(|| DisplayableExecutionPlan::with_metrics(plan.as_ref()).indent(true).to_string());
+    printer.finish(&arguments.statement, clock.elapsed, &prefetch, explained)
+}
+
+/// The physical plan of a query; other statements are refused.
+async fn plan(context: &SessionContext, statement: &str) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = context.state().create_logical_plan(statement).await.map_err(explain_error)?;
+    let queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
+    queries
+        .verify_plan(&plan)
+        .map_err(|_| usage("`memferry sql` answers queries only; start with SELECT or WITH"))?;
+    context.state().create_physical_plan(&plan).await.map_err(explain_error)
+}
+
+/// Time spent on the query, without that spent on printing its rows.
+#[derive(Default)]
+struct Clock {
+    elapsed: Duration,
+}
+
+impl Clock {
+    async fn run<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let started = Instant::now();
+        let outcome = work.await;
+        self.elapsed += started.elapsed();
+        outcome
+    }
+}
+
+/// What prefetching did for a query.
+struct Summary<'a> {
+    mode: Prefetch,
+    report: ScanReport,
+    carried: Carried,
+    tiers: &'a Tiers,
+}
+
+impl Summary<'_> {
+    fn sentence(&self) -> String {
+        let report = &self.report;
+        if self.carried.engines().next().is_none() {
+            return format!("prefetch {}: nothing was copied", self.mode);
+        }
+        let hits = match report.hit_ratio() {
+            Some(ratio) => format!("{:.0} % of what was read late was near", 100.0 * ratio),
+            None => "no late column was read".to_owned(),
+        };
+        format!(
+            "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms",
+            self.mode,
+            self.carried,
+            self.tiers.near(),
+            where_nodes_are(self.tiers.machine()),
+            report.time_waiting.as_secs_f64() * 1e3,
+        )
+    }
+
+    fn json(&self) -> Value {
+        let report = &self.report;
+        let engines: Vec<Value> = self
+            .carried
+            .engines()
+            .map(|(kind, bytes)| json!({ "engine": kind, "bytes": bytes, "how": How::of_engine(kind) }))
+            .collect();
+        json!({
+            "mode": self.mode.to_string(),
+            "home_node": self.tiers.home(),
+            "near_node": self.tiers.near(),
+            "machine": self.tiers.machine().name(),
+            "machine_origin": self.tiers.machine().origin(),
+            "columns": report.columns_prefetched,
+            "bytes": report.bytes_prefetched,
+            "bytes_by_engine": engines,
+            "late_bytes": report.late_bytes,
+            "late_bytes_near": report.late_bytes_near,
+            "hit_ratio": report.hit_ratio(),
+            "waiting_seconds": report.time_waiting.as_secs_f64(),
+        })
+    }
+}
+
+/// A remark for machines whose nodes are not this machine's.
+pub(crate) fn where_nodes_are(machine: &Machine) -> String {
+    match machine.origin() {
+        Origin::Discovered => String::new(),
+        _ => format!(" of {} (a profile: the bytes lie in this machine's memory)", machine.name()),
+    }
+}
+
+/// Puts out an answer, row by row as text or whole as JSON.
+struct Printer<'a> {
+    out: &'a mut dyn Write,
+    schema: SchemaRef,
+    align: Vec<Align>,
+    /// Of the columns, once the first rows have told how wide they are.
+    widths: Option<Vec<usize>>,
+    rows_count: usize,
+    json_rows: Option<Vec<Value>>,
+}
+
+impl<'a> Printer<'a> {
+    fn new(json: bool, schema: SchemaRef, out: &'a mut dyn Write) -> Printer<'a> {
+        let align = schema
+            .fields()
+            .iter()
+            .map(|field| if field.data_type().is_numeric() { Align::Right } else { Align::Left })
+            .collect();
+        Printer { out, schema, align, widths: None, rows_count: 0, json_rows: json.then(Vec::new) }
+    }
+
+    fn batch(&mut self, batch: &RecordBatch) -> Result<()> {
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        self.rows_count += batch.num_rows();
+        let options = FormatOptions::default().with_null("NULL");
+        let columns = batch.columns().iter().map(|column| ArrayFormatter::try_new(column.as_ref(), &options));
+        let columns = columns.collect::<Result<Vec<_>, _>>()?;
+        if let Some(rows) = &mut self.json_rows {
+            for row in 0..batch.num_rows() {
+                let cells = batch.columns().iter().zip(&columns).map(|(column, texts)| {
+                    if column.is_null(row) {
+                        return Ok(Value::Null);
+                    }
+                    Ok(json_value(column.data_type(), texts.value(row).try_to_string()?))
+                });
+                rows.push(Value::Array(cells.collect::<Result<_>>()?));
+            }
+            return Ok(());
+        }
+        let rows = (0..batch.num_rows()).map(|row| {
+            columns
+                .iter()
+                .map(|column| Ok(column.value(row).try_to_string()?))
+                .collect::<Result<Vec<String>>>()
+        });
+        let rows = rows.collect::<Result<Vec<_>>>()?;
+        self.headings(&rows)?;
+        let widths = self.widths.as_deref().unwrap_or_default();
+        for row in &rows {
+            writeln!(self.out, "{}", line(row, widths, &self.align, 0))?;
+        }
+        Ok(())
+    }
+
+    /// Headings over columns that are as wide as the first rows need; wider rows that come later stick out.
+    fn headings(&mut self, rows: &[Vec<String>]) -> Result<()> {
+        if self.widths.is_some() {
+            return Ok(());
+        }
+        let names: Vec<String> = self.schema.fields().iter().map(|field| field.name().clone()).collect();
+        let mut widths = vec![0; names.len()];
+        for row in std::iter::once(&names).chain(rows) {
+            widen(&mut widths, row);
+        }
+        let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+        for row in [&names, &rule] {
+            writeln!(self.out, "{}", line(row, &widths, &self.align, 0))?;
+        }
+        self.widths = Some(widths);
+        Ok(())
+    }
+
+    fn finish(
+        mut self,
+        statement: &str,
+        elapsed: Duration,
+        prefetch: &Summary<'_>,
+        explained: Option<String>,
+    ) -> Result<()> {
+        if let Some(rows) = self.json_rows {
+            let columns: Vec<Value> = self
+                .schema
+                .fields()
+                .iter()
+                .map(|field| json!({ "name": field.name(), "type": field.data_type().to_string() }))
+                .collect();
+            let object = json!({
+                "statement": statement,
+                "columns": columns,
+                "rows": rows,
+                "rows_count": self.rows_count,
+                "seconds": elapsed.as_secs_f64(),
+                "prefetch": prefetch.json(),
+                "plan": explained,
+            });
+            return output::json(self.out, &object);
+        }
+        self.headings(&[])?;
+        writeln!(self.out)?;
+        if let Some(plan) = explained {
+            writeln!(self.out, "{plan}")?;
+        }
+        writeln!(self.out, "{} in {:.3} s", count(self.rows_count, "row"), elapsed.as_secs_f64())?;
+        writeln!(self.out, "{}", prefetch.sentence())?;
+        Ok(())
+    }
+}
+
+/// Numbers that JSON readers take unharmed are numbers; decimals, dates and the rest are text.
+fn json_value(kind: &DataType, text: String) -> Value {
+    let number = match kind {
+        DataType::Boolean => return Value::Bool(text == "true"),
+        _ if kind.is_integer() => text.parse().ok().map(Value::Number),
+        _ if kind.is_floating() => {
+            text.parse().ok().and_then(serde_json::Number::from_f64).map(Value::Number)
+        }
+        _ => None,
+    };
+    number.unwrap_or(Value::String(text))
+}

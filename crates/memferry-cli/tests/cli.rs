@@ -1,0 +1,348 @@
+//! The command as users meet it: what it prints, what it says of mistakes, and its exit status.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use serde_json::Value;
+
+const USAGE: i32 = 2;
+const FAILURE: i32 = 1;
+
+fn memferry(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    // A backtrace would show if anything asked for one.
+    command.args(arguments).env("RUST_BACKTRACE", "1");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs it, expects success and silence on standard error, and returns what it printed.
+#[track_caller]
+fn prints(arguments: &[&str]) -> String {
+    let output = memferry(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {} {}", output.status, text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    text(&output.stdout)
+}
+
+#[track_caller]
+fn prints_json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&prints(arguments)).unwrap()
+}
+
+/// Expects the exit status and one sentence that has all of `words` in it.
+#[track_caller]
+fn fails(arguments: &[&str], status: i32, words: &[&str]) {
+    let output = memferry(arguments).output().unwrap();
+    says(&output, status, words);
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+}
+
+#[track_caller]
+fn says(output: &Output, status: i32, words: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    let sentence = stderr.lines().next().unwrap_or_default();
+    assert!(sentence.starts_with("error: "), "{stderr}");
+    for word in words {
+        assert!(sentence.contains(word), "{word:?} is not in: {stderr}");
+    }
+    // The parser of the command line adds where to find help; nothing else has a second line.
+    let rest: Vec<&str> = stderr.lines().skip(1).filter(|line| !line.is_empty()).collect();
+    assert!(
+        rest.iter().all(|line| line.starts_with("For more information")
+            || line.starts_with("  ")
+            || line.starts_with("Usage:")),
+        "more than a sentence: {stderr}"
+    );
+    for word in ["panicked", "backtrace", "RUST_BACKTRACE", "stack"] {
+        assert!(!stderr.contains(word), "{stderr}");
+    }
+}
+
+/// A Parquet file with the columns `a` (0, 1, 2 ...), `b` (its double) and `name`.
+fn parquet_file(directory: &Path, rows: i64) -> PathBuf {
+    let schema = Arc::new(Schema::new(vec![
+        Field::new("a", DataType::Int64, false),
+        Field::new("b", DataType::Int64, true),
+        Field::new("name", DataType::Utf8, true),
+    ]));
+    let batch = RecordBatch::try_new(
+        Arc::clone(&schema),
+        vec![
+            Arc::new(Int64Array::from_iter_values(0..rows)),
+            Arc::new(Int64Array::from_iter((0..rows).map(|a| (a != 1).then_some(2 * a)))),
+            Arc::new(StringArray::from_iter_values((0..rows).map(|a| format!("row {a}")))),
+        ],
+    )
+    .unwrap();
+    let path = directory.join("t.parquet");
+    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), schema, None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    path
+}
+
+fn table_of(path: &Path) -> String {
+    format!("t={}", path.display())
+}
+
+// What it shows.
+
+#[test]
+fn topology_of_this_machine() {
+    let drawn = prints(&["topology"]);
+    assert!(drawn.contains("node 0"), "{drawn}");
+    let json = prints_json(&["topology", "--json"]);
+    assert_eq!(json["origin"], "discovered", "{json}");
+    assert!(json["nodes"][0]["memory_bytes"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn topology_of_a_profile() {
+    let drawn = prints(&["topology", "--profile", "xeon-max-9468-2s-flat"]);
+    for part in ["socket 1", "node 15", "HBM", "dsa7", "from a profile"] {
+        assert!(drawn.contains(part), "{part} is not in:\n{drawn}");
+    }
+}
+
+#[test]
+fn sql_over_parquet() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(&parquet_file(directory.path(), 3));
+    let printed = prints(&["sql", "--table", &table, "select a, b, name from t order by a"]);
+    let expected =
+        "a     b  name\n-  ----  -----\n0     0  row 0\n1  NULL  row 1\n2     4  row 2\n\n3 rows in ";
+    assert!(printed.starts_with(expected), "{printed}");
+
+    let json = prints_json(&["sql", "--table", &table, "--json", "select a, b, name from t order by a"]);
+    assert_eq!(json["rows"], serde_json::json!([[0, 0, "row 0"], [1, null, "row 1"], [2, 4, "row 2"]]));
+    assert_eq!(json["columns"][1], serde_json::json!({ "name": "b", "type": "Int64" }));
+    assert_eq!(json["plan"], Value::Null);
+}
+
+#[test]
+fn sql_without_rows_prints_headings() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(&parquet_file(directory.path(), 3));
+    let printed = prints(&["sql", "--table", &table, "select a, b from t where a > 5"]);
+    assert!(printed.starts_with("a  b\n-  -\n\n0 rows in "), "{printed}");
+}
+
+#[test]
+fn sql_over_tpch_with_emulated_dsa() {
+    let query = "select sum(l_extendedprice * l_discount) from lineitem where l_quantity < 24";
+    let always = ["sql", "--tpch", "0.01", "--prefetch", "always", "--dsa", "emulated", "--explain", query];
+    let printed = prints(&always);
+    for part in ["TieredScanExec", "late=[l_extendedprice, l_discount]", "by emulated DSA", "1 row in "] {
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
+    }
+
+    let json = prints_json(&[&always[..], &["--json", "--seed", "7"]].concat());
+    let prefetch = &json["prefetch"];
+    assert!(prefetch["bytes"].as_u64().unwrap() > 0, "{json}");
+    let engines = prefetch["bytes_by_engine"].as_array().unwrap();
+    assert!(engines.iter().any(|it| it["engine"] == "dsa" && it["how"] == "emulated"), "{json}");
+    assert!(json["plan"].as_str().unwrap().contains("TieredScanExec"), "{json}");
+
+    let off = prints_json(&["sql", "--tpch", "0.01", "--prefetch", "off", "--json", query]);
+    assert_eq!(off["rows"], json["rows"]);
+    assert_eq!(off["prefetch"]["bytes"], 0, "{off}");
+}
+
+#[test]
+fn sql_on_a_made_up_machine_prefetches_by_itself() {
+    let query = "select sum(l_tax) from lineitem where l_quantity < 24";
+    let json = prints_json(&["sql", "--tpch", "0.01", "--machine", "made-up-two-tiers", "--json", query]);
+    assert_eq!(json["prefetch"]["near_node"], 1, "{json}");
+    assert_eq!(json["prefetch"]["machine_origin"], "profile", "{json}");
+    assert!(json["prefetch"]["bytes"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn demo_in_small() {
+    let printed = prints(&["demo", "--quick"]);
+    for part in ["node 0", "Q19", "sum(b) where a < x", "by emulated DSA to node", "All answers agree"] {
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
+    }
+}
+
+// What it says of mistakes on the command line.
+
+#[test]
+fn mistakes_in_options() {
+    fails(&["sql", "--tpch", "0", "select 1"], USAGE, &["--tpch", "above 0"]);
+    fails(&["sql", "--tpch", "abc", "select 1"], USAGE, &["abc", "such as 0.1"]);
+    fails(&["sql", "--tpch", "-1", "select 1"], USAGE, &["-1"]);
+    fails(&["demo", "--scale", "nan"], USAGE, &["nan", "above 0"]);
+    fails(&["sql", "--prefetch", "maybe", "select 1"], USAGE, &["maybe", "off, always or auto"]);
+    fails(&["sql", "--budget", "lots", "select 1"], USAGE, &["lots", "512MiB"]);
+    fails(&["sql", "--near", "hbm", "select 1"], USAGE, &["hbm", "memferry topology"]);
+    fails(&["sql", "--seed", "1", "select 1"], USAGE, &["--seed", "--dsa emulated"]);
+    fails(&["sql", "--partitions", "0", "select 1"], USAGE, &["--partitions", "1 to 4096"]);
+    fails(&["sql", "--table", "t.parquet", "select 1"], USAGE, &["NAME=FILE"]);
+    fails(&["sql", "--table", "2 t=t.parquet", "select 1"], USAGE, &["2 t", "letters"]);
+    fails(&["bench", "query", "--pairs", "3"], USAGE, &["--pairs", "11"]);
+    fails(&["fly"], USAGE, &["fly"]);
+}
+
+#[test]
+fn unknown_nodes_and_machines() {
+    fails(&["sql", "--near", "77", "select 1"], USAGE, &["no node 77", "it has node 0"]);
+    fails(&["sql", "--home", "77", "select 1"], USAGE, &["no node 77"]);
+    fails(&["sql", "--machine", "cray-1", "select 1"], USAGE, &["cray-1", "made-up-two-tiers"]);
+    fails(&["topology", "--profile", "cray-1"], USAGE, &["cray-1", "xeon-max-9468-2s-flat"]);
+}
+
+#[test]
+fn mistakes_in_sql() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(&parquet_file(directory.path(), 3));
+    let sql = |statement, words: &[&str]| fails(&["sql", "--table", &table, statement], USAGE, words);
+    sql("selec a from t", &["selec"]);
+    sql("select a from", &["the statement"]);
+    sql("", &["the statement is empty"]);
+    sql("select a from t; select b from t", &["one statement"]);
+    sql("select c from t", &["c", "a", "b", "describe"]);
+    sql("select a from u", &["u", "--table"]);
+    sql("create table x as select 1", &["queries only"]);
+    sql("select nonsense(a) from t", &["nonsense"]);
+    fails(&["sql", "--table", &table, "--table", &table, "select 1"], USAGE, &["two tables are called t"]);
+}
+
+#[test]
+fn budget_smaller_than_a_row_group() {
+    let query = "select sum(l_tax) from lineitem where l_quantity < 24";
+    let words = ["budget", "row group", "raise"];
+    fails(&["sql", "--tpch", "0.01", "--budget", "4096", "--prefetch", "always", query], USAGE, &words);
+}
+
+// What it says when something else is wrong.
+
+#[test]
+fn files_that_cannot_be_used() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let sql = |path: &Path, words: &[&str]| {
+        fails(&["sql", "--table", &table_of(path), "select * from t"], FAILURE, words);
+    };
+    sql(&at("missing.parquet"), &["missing.parquet", "No such file"]);
+    sql(directory.path(), &[&directory.path().display().to_string()]);
+    fs::write(at("text.parquet"), "a,b\n1,2\n").unwrap();
+    sql(&at("text.parquet"), &["text.parquet", "Parquet"]);
+    fs::write(at("empty.parquet"), "").unwrap();
+    sql(&at("empty.parquet"), &["empty.parquet", "Parquet"]);
+
+    // The beginning and the end of a Parquet file, and nothing good between.
+    let whole = fs::read(parquet_file(directory.path(), 1000)).unwrap();
+    fs::write(at("cut.parquet"), &whole[..whole.len() / 2]).unwrap();
+    sql(&at("cut.parquet"), &["cut.parquet"]);
+    let mut broken = whole.clone();
+    broken[4..whole.len() - 600].fill(0xff);
+    fs::write(at("broken.parquet"), broken).unwrap();
+    sql(&at("broken.parquet"), &["broken.parquet"]);
+
+    fs::write(at("profile.json"), "{").unwrap();
+    fails(&["topology", "--profile", at("profile.json").to_str().unwrap()], FAILURE, &["profile.json"]);
+    fails(&["topology", "--sysfs", at("nothing").to_str().unwrap()], FAILURE, &["nothing"]);
+}
+
+#[test]
+fn a_query_that_fails_while_it_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let table = table_of(&parquet_file(directory.path(), 3));
+    let statement = "select 10 / (a - 2) from t";
+    fails(&["sql", "--table", &table, "--json", statement], FAILURE, &["the query failed", "zero"]);
+}
+
+#[test]
+fn output_that_cannot_be_written() {
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = memferry(&["topology"]).stdout(full).output().unwrap();
+    says(&output, FAILURE, &["output", "No space left"]);
+}
+
+/// As in `memferry ... | head -1`.
+#[test]
+fn output_that_nobody_reads_any_more() {
+    let mut child = memferry(&["sql", "--tpch", "0.01", "select * from lineitem"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("l_orderkey"), "{line}");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(text(&output.stderr), "");
+    assert!(output.status.success(), "{}", output.status);
+}
+
+// Benchmarks.
+
+#[test]
+fn results_directory_that_cannot_be_made() {
+    fails(
+        &["bench", "query", "--quick", "--out", "/dev/null/results"],
+        FAILURE,
+        &["/dev/null/results", "--out"],
+    );
+}
+
+/// The whole benchmark in small. It ends on a disk with room for one page, where the record does not fit: the numbers
+/// are printed all the same, the error is told, and the disk is left empty.
+///
+/// The disk is a tmpfs in a mount namespace of its own, which some kernels and containers do not allow.
+#[test]
+fn bench_query_in_small_on_a_full_disk() {
+    let disk = tempfile::tempdir().unwrap();
+    let script = "mount -t tmpfs -o size=4k none \"$1\" || exit 77
+        \"$0\" bench query --quick --json --out \"$1\"
+        status=$?
+        test -z \"$(find \"$1\" -type f)\" || exit 78
+        exit $status";
+    let output = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_memferry")])
+        .arg(disk.path())
+        .output();
+    let output = match output {
+        Ok(output) if output.status.code() != Some(77) && !output.stdout.is_empty() => {
+            says(&output, FAILURE, &["cannot be written", "No space left", "--out"]);
+            output
+        }
+        refused => {
+            eprintln!("no mount namespace here, so the full disk is left out: {refused:?}");
+            let output = memferry(&["bench", "query", "--quick", "--json"]).output().unwrap();
+            assert!(output.status.success(), "{}", text(&output.stderr));
+            output
+        }
+    };
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    for part in ["bench", "version", "commit", "machine", "started", "seed", "options", "rows"] {
+        assert!(!record[part].is_null(), "{part} is not in {record}");
+    }
+    let row = |name: &str| {
+        let rows = record["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
+    };
+    assert_eq!(row("tpch_answers_equal")["value"], 88.0);
+    assert_eq!(row("tpch_answers_equal_always_dsa")["how"], "emulated");
+    for name in ["tpch_sf0.01_off_geomean", "tpch_sf0.01_auto_geomean", "tpch_sf0.01_always_geomean"] {
+        assert_eq!(row(name)["peer"], "datafusion");
+        assert_eq!(row(name)["how"], "measured");
+    }
+    let selective = row("selective_geomean");
+    let figure = |name: &str| selective[name].as_f64().unwrap();
+    assert!((figure("peer_value") / figure("value") / figure("ratio") - 1.0).abs() < 0.01, "{selective}");
+    assert!(row("selective_ablation_merge_batches")["ratio"].as_f64().unwrap() > 0.0);
+    assert!(row("rss_peak_bytes")["value"].as_f64().unwrap() > 1e6);
+}
