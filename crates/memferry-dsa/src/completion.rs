@@ -92,6 +92,8 @@ statuses! {
     0x20 HardwareRead "hardware error while reading"
     0x21 HardwareWrite "hardware error while writing or reading back"
     0x22 Translation "an address could not be translated"
+    0x51 PciConfigChanged "the PCI configuration was changed while the device was active; reset the device"
+    0x52 CommandWhileActive "a command was written while another was active; wait for the command status first"
     0x53 QueueOverflow "a descriptor was written to a full dedicated queue and is lost; keep at most its size in flight"
 }
 

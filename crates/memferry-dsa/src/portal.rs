@@ -13,7 +13,7 @@ pub trait Portal: Send + Sync {
     /// The queue behind the portal.
     fn work_queue(&self) -> &WorkQueueInfo;
 
-    /// Offers a copy of the descriptor to the queue; does not wait.
+    /// Offers a copy of the descriptor to the queue; neither blocks nor panics, since callers hold locks meanwhile.
     ///
     /// A *shared* queue answers [`Submission::Retry`] when it is full. A *dedicated* queue cannot answer: it loses
     /// what is written while it is full, so its owner keeps at most [`WorkQueueInfo::size`] descriptors in flight.
@@ -31,7 +31,8 @@ pub trait Portal: Send + Sync {
     #[allow(unsafe_code)]
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError>;
 
-    /// Whether the device is known to process nothing any more: what was in flight will not complete.
+    /// Whether the device is known to process nothing any more: what was in flight and has no completion by now will
+    /// get none. Also neither blocks nor panics.
     fn is_gone(&self) -> bool;
 }
 

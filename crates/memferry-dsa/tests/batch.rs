@@ -140,19 +140,32 @@ fn batches_that_are_refused() {
 #[test]
 fn a_list_that_cannot_be_read() {
     let mut run = device(Nasty::none());
-    let readable = 3;
+    let (readable, count) = (3, 8);
     let list = LIST.offset(PAGE_BYTES - readable * 64);
     run.memory.map(LIST, PAGE_BYTES as usize);
     for index in 0..readable {
         let member = good().with_completion_at(record(index as u32 + 1));
         run.memory.store(list.offset(index * 64), &member.to_bytes());
     }
-    let completion = complete(&mut run, Descriptor::batch(list, 8)).unwrap();
+    let completion = complete(&mut run, Descriptor::batch(list, count as u32)).unwrap();
     assert_eq!(completion.status_byte(), 0x06);
     assert_eq!(completion.bytes_completed, readable as u32);
     assert_eq!(completion.fault_address, LIST.offset(PAGE_BYTES));
     for index in 1..=readable as u32 {
         assert_eq!(run.memory.poll(record(index)).unwrap().status, Status::Success);
+    }
+
+    let rest = LIST.offset(PAGE_BYTES);
+    run.memory.map(rest, PAGE_BYTES as usize);
+    for index in readable..count {
+        let member = good().with_completion_at(record(index as u32 + 1));
+        run.memory.store(rest.offset((index - readable) * 64), &member.to_bytes());
+        common::reset(&run, index as u32 + 1);
+    }
+    let completion = complete(&mut run, Descriptor::batch(rest, (count - readable) as u32)).unwrap();
+    assert_eq!(completion.status, Status::Success);
+    for index in readable + 1..=count {
+        assert_eq!(run.memory.poll(record(index as u32)).unwrap().status, Status::Success);
     }
 }
 

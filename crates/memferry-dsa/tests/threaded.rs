@@ -205,3 +205,20 @@ fn dropping_the_device_finishes_its_work() {
         assert!(records.iter().all(|record| record.poll().is_some()), "seed {seed}");
     }
 }
+
+/// What is submitted right before the last handle goes is done. A worker that looks for its orders after its work could
+/// lose it; that window is so narrow that this test has not been seen to hit it.
+#[test]
+fn the_last_submission_before_the_end_is_not_lost() {
+    for round in 0..200u32 {
+        let [first, last] = [CompletionRecord::new(), CompletionRecord::new()];
+        let portal = Emulator::start(&DeviceConfig::four_engines(), Nasty::none()).unwrap().portal(0);
+        submit(&*portal, &Descriptor::noop().with_completion(&first));
+        wait(&first, "the worker is awake, and looks for more");
+        // At another place of its loop in each round.
+        (0..round % 50).for_each(|_| std::hint::spin_loop());
+        submit(&*portal, &Descriptor::noop().with_completion(&last));
+        drop(portal);
+        assert!(last.poll().is_some(), "round {round}");
+    }
+}

@@ -3,7 +3,6 @@
 //! A column is some Arrow buffers (values, offsets, validity, string data). Each is a region of the cache; a near array
 //! is the home array with those buffers replaced whose copies are ready. The copies are bytewise equal, so offsets and
 //! string views stay right whichever buffers are replaced.
-#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 use std::sync::Arc;

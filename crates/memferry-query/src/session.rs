@@ -26,12 +26,13 @@ impl Default for SessionOptions {
 
 /// A session whose scans of tiered tables follow `options`; SQL may change them with `SET memferry.prefetch = 'off'`.
 pub fn session(options: &SessionOptions) -> SessionContext {
-    let mut memferry = MemferryOptions::default();
-    memferry.prefetch = options.prefetch;
+    let memferry = MemferryOptions { prefetch: options.prefetch, ..MemferryOptions::default() };
     let config = SessionConfig::new()
         .with_target_partitions(options.partitions)
         .with_batch_size(options.batch_rows)
         .with_information_schema(true)
         .with_option_extension(memferry);
-    SessionContext::new_with_state(SessionStateBuilder::new().with_default_features().with_config(config).build())
+    SessionContext::new_with_state(
+        SessionStateBuilder::new().with_default_features().with_config(config).build(),
+    )
 }

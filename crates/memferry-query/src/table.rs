@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::tree_node::TreeNode;
 use datafusion::common::DFSchema;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::datasource::TableType;
 use datafusion::error::Result;
 use datafusion::logical_expr::utils::conjunction;
@@ -116,7 +116,8 @@ impl TableProvider for TieredTable {
             options: MemferryOptions::of(state.config_options()),
             batch_rows: state.config().batch_size(),
         };
-        let scan = TieredScanExec::try_new(Arc::clone(&self.columns), projection, predicate, limit, settings)?;
+        let scan =
+            TieredScanExec::try_new(Arc::clone(&self.columns), projection, predicate, limit, settings)?;
         Ok(Arc::new(scan))
     }
 }

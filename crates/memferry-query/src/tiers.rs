@@ -165,10 +165,12 @@ impl TiersBuilder {
         let mut mover = Mover::builder(Arc::clone(&self.machine)).route(Route::Single);
         if let Dsa::Emulated { seed } = self.dsa {
             let nasty = seed.map_or_else(Nasty::none, Nasty::from_seed);
-            let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), nasty)?;
+            // On the tables' node, as a route would choose it: the CPU engine then only stands in.
+            let emulator = Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), nasty)?;
             mover = mover.engine(Arc::new(DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default())?));
         }
-        let workers = CpuOptions { node: Some(home), workers_count: self.cpu_workers, ..CpuOptions::default() };
+        let workers =
+            CpuOptions { node: Some(home), workers_count: self.cpu_workers, ..CpuOptions::default() };
         mover = mover.engine(Arc::new(CpuEngine::new(&self.machine, workers)?));
         let mover = mover.build()?;
         let cache = Cache::builder(mover.clone())

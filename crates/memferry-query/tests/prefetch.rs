@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray, StringViewArray,
+    ArrayRef, BooleanArray, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray,
+    StringViewArray,
 };
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
+use memferry::mover::EngineKind;
 use memferry::topology::Machine;
 use memferry_query::{
-    BudgetTooSmall, Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
+    BudgetTooSmall, Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load,
+    session,
 };
 
 const ROWS: i64 = 20_000;
@@ -71,7 +74,8 @@ fn rows(count: i64) -> RecordBatch {
         ("day", Arc::new(Date32Array::from_iter_values(column(6).map(|v| 8035 + (v % 2500) as i32)))),
         ("flag", Arc::new(BooleanArray::from_iter(column(7).map(|v| (v % 11 != 0).then_some(v % 3 == 0))))),
     ];
-    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
+    RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true)))
+        .unwrap()
 }
 
 /// Many row groups, three partitions.
@@ -86,8 +90,7 @@ fn table_of(machine: &Arc<Machine>, count: i64, partitions: usize, row_group_row
     let partitions: Vec<_> =
         starts.map(|start| vec![rows.slice(start, cut.min(rows.num_rows() - start))]).collect();
     let home = machine.nodes()[0].id;
-    let layout =
-        Layout { machine: Arc::clone(machine), home, partitions: partitions.len(), row_group_rows };
+    let layout = Layout { machine: Arc::clone(machine), home, partitions: partitions.len(), row_group_rows };
     Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
 }
 
@@ -160,13 +163,16 @@ async fn answers_from_near_copies_are_those_of_plain_datafusion() {
     let data = table_of(&machine, 120_000, 2, 64 * 1024);
     let plain = plain(&data);
     for dsa in [Dsa::None, Dsa::Emulated { seed: Some(11) }, Dsa::Emulated { seed: Some(12) }] {
-        let context = tiered(Prefetch::Always, &data, &tiers(&machine, dsa));
+        let tiers = tiers(&machine, dsa);
+        let context = tiered(Prefetch::Always, &data, &tiers);
         set(&context, "memferry.wait_us_max = 10000000").await;
         for sql in QUERIES {
             let (answer, report) = run(&context, sql).await;
             assert_eq!(answer, run(&plain, sql).await.0, "{dsa:?}: {sql}");
             assert_eq!(report.late_bytes_near, report.late_bytes, "{dsa:?}: {sql}: {report:?}");
         }
+        let carried = tiers.mover().stats().bytes_by(EngineKind::Dsa);
+        assert_eq!(carried > 0, dsa != Dsa::None, "{dsa:?} carried {carried} bytes");
     }
 }
 
@@ -251,8 +257,14 @@ async fn a_guard_protects_what_may_fail() {
     let data = table(&machine);
     let context = tiered(Prefetch::Always, &data, &tiers(&machine, Dsa::None));
     let (expected, _) = run(&plain(&data), "select sum(b) from t where a > 0 and a <= 47").await;
-    for guarded in ["a > 0 and 1000 / a > 20", "1000 / a > 20 and a > 0", "a <> 0 and a >= 0 and 1000 / a > 20"] {
-        assert_eq!(run(&context, &format!("select sum(b) from t where {guarded}")).await.0, expected, "{guarded}");
+    for guarded in
+        ["a > 0 and 1000 / a > 20", "1000 / a > 20 and a > 0", "a <> 0 and a >= 0 and 1000 / a > 20"]
+    {
+        assert_eq!(
+            run(&context, &format!("select sum(b) from t where {guarded}")).await.0,
+            expected,
+            "{guarded}"
+        );
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! `set` is written under the lock under which waiters enter themselves, so no wake-up falls between.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 #[cfg(memferry_loom)]
@@ -83,7 +84,11 @@ impl Latch {
         let wakers = std::mem::take(&mut *waiters);
         drop(waiters);
         self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        for waker in wakers {
+            // Wakers are foreign code: one that panics must not keep the others from hearing of it, for ever. The
+            // panic hook has told already, and there is nobody here who could do more.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
     }
 
     /// Blocks this thread until the latch is set.
@@ -113,6 +118,43 @@ impl Latch {
             waiters.push(waker.clone());
         }
         false
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+
+    use super::Latch;
+
+    struct Rings(Arc<AtomicUsize>);
+    struct Panics;
+
+    impl Wake for Rings {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("this panic belongs to the test");
+        }
+    }
+
+    /// Once the first waker that panicked left all behind it waiting.
+    #[test]
+    fn a_waker_that_panics_strands_nobody() {
+        let rung = Arc::new(AtomicUsize::new(0));
+        let rings = || Waker::from(Arc::new(Rings(rung.clone())));
+        let latch = Latch::new();
+        for waker in [rings(), Waker::from(Arc::new(Panics)), rings(), rings()] {
+            assert!(!latch.poll(&waker));
+        }
+        latch.set();
+        assert_eq!(rung.load(Ordering::SeqCst), 3);
     }
 }
 

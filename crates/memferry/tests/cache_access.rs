@@ -322,6 +322,40 @@ fn entries_outlive_their_cache() {
     assert_eq!([near.as_slice(), flying.as_slice()].concat(), pattern(3, 2 * PAGE));
 }
 
+/// Once a copy in flight, which holds its node's index, kept all that was near.
+#[test]
+fn a_dropped_cache_keeps_nothing_although_a_copy_flies() {
+    let (cache, engine) = held(2);
+    let ended = Arc::new(AtomicU64::new(0));
+    let near = cache.register(Mortal::new(PAGE, 1, &ended));
+    drop(cache.access(&near, 0..PAGE, Access::default()).unwrap());
+    engine.finish_all();
+    let flying = cache.register(Mortal::new(PAGE, 2, &ended));
+    drop(cache.access(&flying, 0..PAGE, Access::default()).unwrap());
+    drop(cache);
+    drop((near, flying));
+    assert_eq!(ended.load(SeqCst), 1, "the slot that is near keeps its source");
+    engine.finish_all();
+    assert_eq!(ended.load(SeqCst), 2);
+}
+
+/// Once such an access emptied the cache and was refused all the same.
+#[test]
+fn a_fragmented_node_loses_few_entries_in_vain() {
+    let (cache, engine) = held(64);
+    let region = cache.register(pattern(1, 70 * PAGE));
+    let entry =
+        |page: usize| cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
+    let entries: Vec<_> = (0..64).map(entry).collect();
+    engine.finish_all();
+    let _every_other: Vec<_> = entries.into_iter().step_by(2).collect();
+    let refused = cache.access(&region, 65 * PAGE..67 * PAGE, Access::default()).unwrap();
+    assert_eq!(refused.location(), Location::Source(Why::NoRoom));
+    let stats = cache.stats();
+    assert_eq!((stats.no_room, stats.evictions), (1, 2 + 8), "{stats:?}");
+    assert_adds_up(&stats);
+}
+
 #[test]
 fn the_same_address_registered_again_is_another_region() {
     let (cache, engine) = held(4);

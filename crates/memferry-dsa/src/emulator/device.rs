@@ -172,6 +172,7 @@ impl Device {
         while self.arbiters.iter_mut().any(|arbiter| arbiter.take(&self.front.queues).is_some()) {}
         let counters = self.front.snapshot();
         count(&self.front.counters.aborted, counters.in_flight());
+        self.front.set_gone();
     }
 
     /// What the device has done so far.

@@ -20,7 +20,7 @@ use crate::portal::{QueueMode, Submission, SubmitError, WorkQueueInfo};
 /// | `queues` | submitters push, the device pops | both |
 /// | `error` | both, under its lock, rarely | observers |
 /// | `counters` | the device only | observers |
-/// | `is_gone` | whoever closes | submitters |
+/// | `is_gone` | the device, as the last thing it does | submitters |
 pub(super) struct Front {
     pub(super) queues: Vec<Queue>,
     pub(super) counters: Counters,
@@ -110,12 +110,18 @@ impl Front {
         for queue in &self.queues {
             queue.ring.close();
         }
-        // ORDERING: Relaxed: it announces nothing but itself.
-        self.is_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Says that the device touches no memory any more. Closed queues alone do not: it may be in the middle of a step.
+    pub(super) fn set_gone(&self) {
+        // ORDERING: Release pairs with the Acquire in `is_gone`: all that the device wrote is visible to those who
+        // know that it is gone.
+        self.is_gone.store(true, Ordering::Release);
     }
 
     pub(super) fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Relaxed)
+        // ORDERING: Acquire pairs with the Release in `set_gone`.
+        self.is_gone.load(Ordering::Acquire)
     }
 
     pub(super) fn is_empty(&self) -> bool {

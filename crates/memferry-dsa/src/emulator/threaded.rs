@@ -119,19 +119,21 @@ impl Emulator {
     }
 
     /// Makes the device die with its work in it: nothing in flight completes, later submissions answer
-    /// [`SubmitError::Gone`]. After the return the device touches no memory any more. (Silicon does not promise that.)
+    /// [`SubmitError::Gone`]. After the return the device touches no memory any more, and portals know that it is
+    /// gone. (Silicon does not promise that.)
     pub fn abort(&self) {
         self.front.close();
         self.stop(ABORT);
     }
 
     fn stop(&self, order: u8) {
-        // ORDERING: Relaxed: `unpark` and the worker's next look carry it over; nothing else is announced by it.
-        self.orders.order.store(order, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire in `work`: every submission that came before the order is
+        // visible to the step that follows the order.
+        self.orders.order.store(order, Ordering::Release);
         self.thread.unpark();
         // The lock is held until the worker has ended, so that a second caller also returns after that.
         let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        // A worker that panicked has printed why, and has closed the queues.
+        // A worker that panicked has printed why, and has said that the device is gone.
         let _ = worker.take().map(JoinHandle::join);
     }
 
@@ -176,22 +178,28 @@ impl Portal for EmulatedPortal {
     }
 }
 
-/// Closes the queues when the worker ends, also by a panic, so that nobody submits to a device without a worker.
-struct CloseAtEnd(Arc<Front>);
+/// Closes the queues when the worker ends, also by a panic, so that nobody submits to a device without a worker;
+/// and then, as the worker's last act, says that the device is gone.
+struct GoneAtEnd(Arc<Front>);
 
-impl Drop for CloseAtEnd {
+impl Drop for GoneAtEnd {
     fn drop(&mut self) {
         self.0.close();
+        self.0.set_gone();
     }
 }
 
 fn work(mut device: Device, memory: &DirectMemory, orders: &Orders) {
-    let front = CloseAtEnd(Arc::clone(device.front()));
+    let front = GoneAtEnd(Arc::clone(device.front()));
     let mut idle_steps = 0;
     loop {
-        let stepped = device.step(memory);
-        match (orders.order.load(Ordering::Relaxed), stepped) {
-            (ABORT, _) => return device.abort(),
+        // The order first: only a step that began after FINISH knows that the queues stay empty.
+        // ORDERING: Acquire pairs with the Release in `stop`: what was submitted before it is seen by this step.
+        let order = orders.order.load(Ordering::Acquire);
+        if order == ABORT {
+            return device.abort();
+        }
+        match (order, device.step(memory)) {
             (FINISH, Stepped::Idle) => return,
             (_, Stepped::Busy) => idle_steps = 0,
             (_, Stepped::Idle) if idle_steps < IDLE_STEPS_MAX => {

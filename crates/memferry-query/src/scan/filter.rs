@@ -28,7 +28,8 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::{ColumnarValue, Operator};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{
-    BinaryExpr, Column, DynamicFilterPhysicalExpr, DynamicFilterTracking, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+    BinaryExpr, Column, DynamicFilterPhysicalExpr, DynamicFilterTracking, InListExpr, IsNotNullExpr,
+    IsNullExpr, LikeExpr, Literal, NotExpr,
 };
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr_common::physical_expr::{snapshot_generation, snapshot_physical_expr};
@@ -147,7 +148,9 @@ impl RowFilter {
             }
             selection = match selection {
                 Selection::None => return Ok(Selection::None),
-                Selection::Some { mask, count } if conjunct.prefers_gather(rows, count, self.options.sparse) => {
+                Selection::Some { mask, count }
+                    if conjunct.prefers_gather(rows, count, self.options.sparse) =>
+                {
                     conjunct.evaluate_gathered(mask, count, column)?
                 }
                 selection => {
@@ -203,7 +206,19 @@ impl Conjunct {
         let live = dynamic.then(|| (Arc::clone(&expr), 0));
         let eval_ns = schema.fields().iter().map(|f| compare_ns_guess(f.data_type())).sum::<f64>();
         let gather_ns = GATHER_NS_GUESS * columns.len() as f64;
-        Ok(Self { kind, expr, live, columns, schema, eval_ns, gather_ns, pass: 0.5, tried: false, paused_chunks: 0, next_pause_chunks: DYNAMIC_PAUSE_CHUNKS_MIN })
+        Ok(Self {
+            kind,
+            expr,
+            live,
+            columns,
+            schema,
+            eval_ns,
+            gather_ns,
+            pass: 0.5,
+            tried: false,
+            paused_chunks: 0,
+            next_pause_chunks: DYNAMIC_PAUSE_CHUNKS_MIN,
+        })
     }
 
     /// Expected cost for each row rejected; conjuncts that may fail keep their place at the end.
@@ -225,7 +240,8 @@ impl Conjunct {
             self.paused_chunks = 0;
             self.next_pause_chunks = DYNAMIC_PAUSE_CHUNKS_MIN;
         }
-        if self.expr.downcast_ref::<Literal>().is_some_and(|l| l.value() == &ScalarValue::Boolean(Some(true))) {
+        if self.expr.downcast_ref::<Literal>().is_some_and(|l| l.value() == &ScalarValue::Boolean(Some(true)))
+        {
             return Ok(false); // nothing known yet
         }
         if self.paused_chunks > 0 {
@@ -466,8 +482,7 @@ mod tests {
     #[test]
     fn the_selective_and_cheap_conjunct_moves_to_the_front() {
         let (schema, columns) = table();
-        let exprs =
-            [compare(&schema, "a", Operator::GtEq, 0), compare(&schema, "b", Operator::Lt, 10)];
+        let exprs = [compare(&schema, "a", Operator::GtEq, 0), compare(&schema, "b", Operator::Lt, 10)];
         let mut filter = RowFilter::try_new(&exprs, &schema, EVERY[3]).unwrap();
         for _chunk in 0..16 {
             filter.select(4096, &|i| Arc::clone(&columns[i])).unwrap();

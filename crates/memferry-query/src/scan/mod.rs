@@ -21,7 +21,9 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr, conjunction};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
-use datafusion::physical_plan::execution_plan::{Boundedness, CardinalityEffect, EmissionType, SchedulingType};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, CardinalityEffect, EmissionType, SchedulingType,
+};
 use datafusion::physical_plan::filter::FilterExecBuilder;
 use datafusion::physical_plan::filter_pushdown::{
     ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown,
@@ -29,9 +31,7 @@ use datafusion::physical_plan::filter_pushdown::{
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
 use memferry::topology::NodeId;
 
 pub use report::ScanReport;
@@ -116,8 +116,7 @@ impl TieredScanExec {
         let filter_columns = columns_of([&predicate]);
         let mut needed = self.projection.clone();
         needed.extend(filter_columns.iter().filter(|c| !self.projection.contains(c)));
-        let unfiltered =
-            Self::try_new(Arc::clone(&self.columns), needed, None, None, self.settings.clone())?;
+        let unfiltered = Self::try_new(Arc::clone(&self.columns), needed, None, None, self.settings.clone())?;
         let rebased = reassign_expr_columns(Arc::clone(&predicate), &unfiltered.schema())?;
         let dropped = unfiltered.projection.len() > self.projection.len();
         let mut as_filter: Arc<dyn ExecutionPlan> =
@@ -212,7 +211,9 @@ impl DisplayAs for TieredScanExec {
             write!(f, ", fetch={fetch}")?;
         }
         match self.admission() {
-            Admission::Prefetch(node) => write!(f, ", prefetch={} to node {node}", self.settings.options.prefetch),
+            Admission::Prefetch(node) => {
+                write!(f, ", prefetch={} to node {node}", self.settings.options.prefetch)
+            }
             Admission::Reuse(_) => write!(f, ", prefetch=none (no column is late)"),
             Admission::Refused(why) => write!(f, ", prefetch=none ({why})"),
         }
@@ -333,7 +334,11 @@ impl ExecutionPlan for TieredScanExec {
             }
             // Parents know this scan's output; filters are kept in terms of the table.
             let filter = reassign_expr_columns(Arc::clone(&parent.filter), self.columns.data.schema())?;
-            if is_dynamic { dynamic.push(filter) } else { exact.push(filter) }
+            if is_dynamic {
+                dynamic.push(filter)
+            } else {
+                exact.push(filter)
+            }
             taken.push(PushedDown::Yes);
         }
         let mut propagation = FilterPushdownPropagation::with_parent_pushdown_result(taken);

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::metrics::{
-    Count, ExecutionPlanMetricsSet, MetricBuilder, RatioMetrics, Time,
-};
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, RatioMetrics, Time};
 use memferry::mover::EngineKind;
 
 use super::TieredScanExec;

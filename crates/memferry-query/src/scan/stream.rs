@@ -1,10 +1,12 @@
 //! One partition of a scan while it runs.
 //!
-//!     for each row group:                    the window's next late columns are requested before
-//!         for each chunk of rows:
-//!             evaluate the filter            on columns where they are: near by chance, or home
-//!             for each run of what passed:   a run is as many batches as fit into one batch of output
-//!                 materialise the columns    late ones from near copies that have arrived by now
+//! ```text
+//! for each row group:                    the window's next late columns are requested before
+//!     for each chunk of rows:
+//!         evaluate the filter            on columns where they are: near by chance, or home
+//!         for each run of what passed:   a run is as many batches as fit into one batch of output
+//!             materialise the columns    late ones from near copies that have arrived by now
+//! ```
 //!
 //! The filter sees a chunk before any late column is read: that is the time in which copies arrive. Chunks are small
 //! enough that a column read by filter and output is still in the CPU's cache.
@@ -186,7 +188,8 @@ impl PartitionScan {
             return self.next_run().await;
         }
         loop {
-            if let Some(batch) = self.coalescer.as_mut().and_then(LimitedBatchCoalescer::next_completed_batch) {
+            if let Some(batch) = self.coalescer.as_mut().and_then(LimitedBatchCoalescer::next_completed_batch)
+            {
                 return Ok(Some(batch));
             }
             let run = self.next_run().await?;
@@ -211,7 +214,9 @@ impl PartitionScan {
             if self.fetch_left == 0 {
                 return Ok(None);
             }
-            if let Some(run) = self.chunk.as_mut().and_then(|c| c.next_run(self.batch_rows, self.merge_batches)) {
+            if let Some(run) =
+                self.chunk.as_mut().and_then(|c| c.next_run(self.batch_rows, self.merge_batches))
+            {
                 self.wait().await;
                 return self.materialise(run).map(Some);
             }

@@ -56,10 +56,14 @@ pub use policy::{FixedNode, NearestFaster, Placement, Request};
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
 
-use crate::memory::{Block, Pool, PoolError};
+use crate::memory::{Block, MemoryError, Pool, PoolError};
 use crate::mover::Mover;
 use crate::sync;
 use crate::topology::{Machine, NodeId};
+
+/// How many entries may leave, one after another, for a range that would fit if the free pages lay together. Without a
+/// limit one large access empties the cache in vain. Chosen, not measured.
+const FRAGMENTED_ROUNDS_MAX: usize = 8;
 
 /// Near copies of registered memory. Clones share it.
 ///
@@ -289,6 +293,15 @@ impl Shared {
     }
 }
 
+/// Copies in flight hold the index of their node, so that what is near has to be taken out of it: otherwise it would
+/// stay as long as any copy flies.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let dropped = self.drop_slots(Index::take_everything);
+        self.counters.dropped.add(dropped);
+    }
+}
+
 impl Near {
     fn usage(&self) -> NodeUsage {
         let pool = self.pool.stats();
@@ -301,18 +314,34 @@ impl Near {
         }
     }
 
-    /// A block, for which unused entries leave if they must.
+    /// A block, for which unused entries leave if they must and if that can help.
+    ///
+    /// It cannot help, and the answer is `None` (counted as no room), when the range is larger than the budget, and
+    /// when memory is refused for another reason than that too little is free. It might not help when enough is free
+    /// but in pieces: then at most [`FRAGMENTED_ROUNDS_MAX`] more entries leave.
     fn room_for(&self, size_bytes: usize, counters: &Counters) -> Option<Block> {
+        let mut fragmented_rounds = 0;
         loop {
             let missing_bytes = match self.pool.allocate(size_bytes) {
                 Ok(block) => return Some(block),
                 Err(PoolError::TooLarge { .. }) => return None,
-                // Nothing missing, and yet full: the free pages lie apart, so one more entry leaves.
                 Err(PoolError::Full { size_bytes, used_bytes, budget_bytes, .. }) => {
-                    (used_bytes + size_bytes).saturating_sub(budget_bytes)
+                    let missing_bytes = (used_bytes + size_bytes).saturating_sub(budget_bytes);
+                    // Nothing missing, and yet full: the free pages lie apart, so one more entry leaves.
+                    if missing_bytes == 0 {
+                        fragmented_rounds += 1;
+                        if fragmented_rounds > FRAGMENTED_ROUNDS_MAX {
+                            return None;
+                        }
+                    }
+                    missing_bytes
                 }
                 // The machine has less memory than the budget promised: what the cache has must do.
-                Err(PoolError::Memory(_)) => size_bytes,
+                Err(PoolError::Memory(MemoryError::NoRoom { .. } | MemoryError::Misplaced { .. })) => {
+                    size_bytes
+                }
+                // A refused call or an unreadable file stays so, however many entries leave.
+                Err(PoolError::Memory(_)) => return None,
             };
             // Each round frees something or ends the search; what another thread takes in between is of use to it.
             let evicted = self.index.evict(missing_bytes, Block::rounded_bytes);

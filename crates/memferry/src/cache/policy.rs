@@ -40,7 +40,7 @@ impl Placement for FixedNode {
     }
 }
 
-/// To the memory that serves the reader best, if one with a budget serves it better than where the data lies.
+/// To the nearest memory with a budget that serves the reader faster than where the data lies; not to the fastest.
 ///
 /// The reader is the requester; if it is unknown, whoever sits next to the data; if both are unknown, nothing moves.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]

@@ -99,7 +99,8 @@ impl Region {
     }
 
     /// Blocks until no copy that reads this region is in flight; those that others start meanwhile count too. A copy
-    /// whose device was lost counts as over: what it may still read was leaked.
+    /// whose device was lost counts as over: what it may still read was leaked. An entry that is held may show
+    /// [`Why::InFlight`](super::Why::InFlight) for a moment longer.
     ///
     /// Do not call it from a waker: it may wait for the thread it is on.
     pub fn drain(&self) {

@@ -28,7 +28,7 @@ pub struct CacheStats {
     pub unplaced: u64,
     /// Misses that gave a copy to the mover.
     pub submissions: u64,
-    /// Misses for which the node had no room and nothing that could leave.
+    /// Misses for which the node had no room, and nothing whose leaving would have helped.
     pub no_room: u64,
     /// Misses of `access_weak`, which starts nothing.
     pub absent: u64,

@@ -35,7 +35,7 @@ pub enum MemoryError {
          stay free; ask for less, or free some memory"
     )]
     NoRoom {
-        /// `this machine`, or a node.
+        /// `this machine`, a cgroup of this process, or a node.
         place: String,
         /// What was asked for.
         size_bytes: usize,

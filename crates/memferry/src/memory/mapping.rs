@@ -72,6 +72,12 @@ impl AsRef<[u8]> for Mapping {
     }
 }
 
+impl AsMut<[u8]> for Mapping {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mapping { pages, size_bytes } = self;

@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 use super::queue::Queue;
 use super::stats::Counters;
 use super::{Engine, EngineKind, EngineStats, MoverError, RawCopy, Rejected};
-use crate::topology::{Machine, NodeId, Origin};
+use crate::topology::{Machine, NodeId};
 
 /// How to build a [`CpuEngine`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl CpuEngine {
         }
         let home = options.node.map(|node| machine.node(node)).transpose()?.map(|node| node.cpu_node);
         let cpus = match home {
-            Some(home) if machine.origin() == Origin::Discovered => &machine.node(home)?.cpus[..],
+            Some(home) if machine.is_this_machine() => &machine.node(home)?.cpus[..],
             _ => &[],
         };
         let name = home.map_or("cpu".to_owned(), |home| format!("cpu{}", home.0));

@@ -34,7 +34,8 @@ pub enum Route {
     /// CPUs (HBM, CXL) counts as the CPU node it belongs to. Of several that are equally near, the first.
     #[default]
     Single,
-    /// Whole copies in turn to all engines: best for many small copies, which would lose by being split.
+    /// Whole copies in turn to all engines: best for many small copies, which would lose by being split. Once
+    /// engines were added to a mover, its own CPU engines are left out: they take only what the others refuse.
     ///
     /// Source: Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (2024),
     /// section 5.2.

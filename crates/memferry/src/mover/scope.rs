@@ -8,6 +8,7 @@
 //! leaked then. A borrowed one cannot be kept from its owner, so the process is aborted rather than corrupted.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::abort;
@@ -75,7 +76,9 @@ impl<'scope> Scope<'scope, '_> {
             if let Err(error) = result
                 && error.buffers_are_lost()
             {
-                eprintln!(
+                // Not `eprintln!`, which panics when stderr is closed: then nothing would abort.
+                let _ = writeln!(
+                    io::stderr(),
                     "memferry: a device died while it could write to borrowed memory ({error}); aborting"
                 );
                 abort();

@@ -13,6 +13,7 @@
 //! Linux gives user space no completion interrupts for DSA, and UMONITOR watches a single line: hence polling.
 
 use std::hint;
+use std::io::{self, Write};
 use std::process::abort;
 use std::sync::{MutexGuard, PoisonError};
 use std::thread;
@@ -51,7 +52,9 @@ struct AbortOnPanic;
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if thread::panicking() {
-            eprintln!(
+            // Not `eprintln!`, which panics when stderr is closed.
+            let _ = writeln!(
+                io::stderr(),
                 "memferry: the completer of a DSA engine panicked; devices may be writing, so this aborts"
             );
             abort();
@@ -82,9 +85,11 @@ pub(super) fn run(shared: &Shared) {
             waiting_since = Instant::now();
         }
         let mut state = land(shared, shared.lock(), &mut landings);
-        if checked.elapsed() >= CHECK_EVERY {
+        let since_check = checked.elapsed();
+        if since_check >= CHECK_EVERY {
+            checked += since_check;
+            state.attend(since_check);
             state = check(shared, state, &mut landings);
-            checked = Instant::now();
         }
         state.feed(&shared.queues, &shared.options, &shared.counters);
         state = copy_on_this_cpu(shared, state);
@@ -159,12 +164,12 @@ fn check<'a>(
     let gone: Vec<bool> = shared.queues.iter().map(|queue| queue.portal.is_gone()).collect();
     poll(shared, landings);
     state = land(shared, state, landings);
-    let oldest = Instant::now().checked_sub(shared.options.completion_timeout);
+    let timeout = shared.options.completion_timeout;
     for (index, (queue, gone)) in shared.queues.iter().zip(gone).enumerate() {
         if gone {
             state.give_up_all(queue, index, &shared.counters);
-        } else if let Some(oldest) = oldest {
-            state.give_up(queue, index, |since| since < oldest, &shared.counters);
+        } else {
+            state.give_up(queue, index, |age| age > timeout, &shared.counters);
         }
     }
     state

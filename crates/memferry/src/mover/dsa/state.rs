@@ -13,6 +13,10 @@ use super::super::{CopyError, CopyReport, RawCopy};
 use super::DsaOptions;
 use super::piece::Piece;
 
+/// The most that the time between two checks counts. Checks come every few milliseconds, so more than this means
+/// that this process did not run, or its machine was suspended, and that the device may have stood still as well.
+const ATTENDED_MAX: Duration = Duration::from_millis(100);
+
 /// One completion record in a cache line of its own, so that the device's write to one disturbs no poll of
 /// another.
 #[derive(Debug, Default)]
@@ -55,6 +59,8 @@ pub(super) struct State {
     piece_bytes_max: usize,
     /// Set when all queues refused: nothing is submitted before.
     backoff_until: Option<Instant>,
+    /// Time that the completer has attended to devices: the age of descriptors is counted in it.
+    clock: Duration,
     /// Pieces that the CPU shall do: work for the completer.
     pub(super) for_cpu: Vec<Piece>,
     /// Copies that are at their end: the completer tells.
@@ -90,7 +96,8 @@ struct QueueState {
 struct Flight {
     piece: Piece,
     descriptor: Descriptor,
-    since: Instant,
+    /// The clock when it was submitted.
+    since: Duration,
 }
 
 /// Why no queue took a piece; of several reasons, the greatest.
@@ -120,6 +127,7 @@ impl State {
             turn: 0,
             piece_bytes_max,
             backoff_until: None,
+            clock: Duration::ZERO,
             for_cpu: Vec::new(),
             finished: Vec::new(),
             completer_sleeps: false,
@@ -146,6 +154,11 @@ impl State {
     /// When something waits for a time to come, that time.
     pub(super) fn backoff_until(&self) -> Option<Instant> {
         self.backoff_until
+    }
+
+    /// Time has passed since the completer last looked at the age of descriptors.
+    pub(super) fn attend(&mut self, elapsed: Duration) {
+        self.clock += elapsed.min(ATTENDED_MAX);
     }
 
     /// Enters a copy, whose size is not zero.
@@ -227,7 +240,7 @@ impl State {
             match submission {
                 Ok(Submission::Accepted) => {
                     piece.refusals_count = 0;
-                    slots.flights[slot] = Some(Flight { piece, descriptor, since: Instant::now() });
+                    slots.flights[slot] = Some(Flight { piece, descriptor, since: self.clock });
                     counters.descriptors.add(1);
                     self.turn = index + 1;
                     return Ok(());
@@ -282,18 +295,20 @@ impl State {
         self.give_up(queue, index, |_| true, counters);
     }
 
-    /// Gives up the descriptors that have flown since a time that `is_lost`. A queue that loses any gets no
-    /// more work.
+    /// Gives up the descriptors of an age, in attended time, that `is_lost`. A queue that loses any gets no more work.
     pub(super) fn give_up(
         &mut self,
         queue: &Queue,
         index: usize,
-        is_lost: impl Fn(Instant) -> bool,
+        is_lost: impl Fn(Duration) -> bool,
         counters: &Counters,
     ) {
+        let clock = self.clock;
         for slot in 0..queue.records.len() {
             let slots = &mut self.queues[index];
-            let Some(flight) = slots.flights[slot].take_if(|flight| is_lost(flight.since)) else { continue };
+            let Some(flight) = slots.flights[slot].take_if(|flight| is_lost(clock - flight.since)) else {
+                continue;
+            };
             slots.gone = true;
             counters.descriptors_lost.add(1);
             // The device may write to the records, too, whenever it likes.
@@ -323,4 +338,18 @@ impl State {
 /// How long to wait after so many refusals in a row: 2 us, doubled each time, up to a millisecond.
 fn backoff(refusals_count: u32) -> Duration {
     Duration::from_micros(1 << refusals_count.min(10))
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    /// Once ten seconds of Ctrl-Z lost every descriptor in flight, and with it the device.
+    #[test]
+    fn a_stopped_process_ages_nothing() {
+        let mut state = State::new(&[]);
+        state.attend(Duration::from_millis(5));
+        state.attend(Duration::from_secs(3600));
+        assert_eq!(state.clock, Duration::from_millis(5) + ATTENDED_MAX);
+    }
 }
