@@ -7,7 +7,9 @@ use std::process::Command;
 const SOURCES: [&str; 4] = ["Cargo.lock", "Cargo.toml", "crates", "machines"];
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // Asked for when it runs: a target directory shared by several checkouts may hold another checkout's build script.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it for build scripts");
+    let root = Path::new(&package).join("../..");
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }

@@ -70,6 +70,9 @@ extensions_options! {
         /// Rows that a filter looks at before late columns are read; rounded up to whole batches.
         pub chunk_rows: usize, default = 32768
 
+        /// Evaluate the conjuncts of a filter one by one, each over a whole chunk, instead of as one expression.
+        pub split_filters: bool, default = true
+
         /// Order the conjuncts of a filter by measured cost and selectivity.
         pub reorder_filters: bool, default = true
 

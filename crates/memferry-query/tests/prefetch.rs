@@ -211,6 +211,7 @@ async fn no_option_changes_an_answer() {
     let data = table(&machine);
     let (plain, tiers) = (plain(&data), tiers(&machine, Dsa::None));
     for assignment in [
+        "memferry.split_filters = false",
         "memferry.reorder_filters = false",
         "memferry.sparse_filters = false",
         "memferry.merge_batches = false",

@@ -131,9 +131,14 @@ impl PartitionScan {
             });
             output.push(place);
         }
-        let mut conjuncts: Vec<_> = scan.predicate.iter().flat_map(split_conjunction).cloned().collect();
-        conjuncts.extend(scan.dynamic.iter().cloned());
         let options = &scan.settings.options;
+        let mut conjuncts: Vec<_> = match &scan.predicate {
+            Some(predicate) if options.split_filters => {
+                split_conjunction(predicate).into_iter().cloned().collect()
+            }
+            predicate => predicate.iter().cloned().collect(),
+        };
+        conjuncts.extend(scan.dynamic.iter().cloned());
         let filter = RowFilter::try_new(
             &conjuncts,
             scan.columns.data.schema(),
