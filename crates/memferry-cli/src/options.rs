@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::Result;
+use memferry::cache::BuildError;
 use memferry::topology::NodeId;
 use memferry_query::{Dsa, SessionOptions, Tiers, TiersError};
 
@@ -56,7 +57,9 @@ impl TierOptions {
             tiers = tiers.home(home);
         }
         tiers.build().map_err(|error| match error {
-            TiersError::Topology(_) | TiersError::NoCpuNode => usage(error),
+            TiersError::Topology(_)
+            | TiersError::NoCpuNode
+            | TiersError::Cache(BuildError::BudgetTooSmall { .. }) => usage(error),
             _ => error.into(),
         })
     }

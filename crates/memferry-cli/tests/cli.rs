@@ -224,6 +224,7 @@ fn budget_smaller_than_a_row_group() {
     let query = "select sum(l_tax) from lineitem where l_quantity < 24";
     let words = ["budget", "row group", "raise"];
     fails(&["sql", "--tpch", "0.01", "--budget", "4096", "--prefetch", "always", query], USAGE, &words);
+    fails(&["sql", "--tpch", "0.01", "--budget", "1024", query], USAGE, &["budget", "page"]);
 }
 
 // What it says when something else is wrong.
