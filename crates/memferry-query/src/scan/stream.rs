@@ -11,7 +11,7 @@
 //! The filter sees a chunk before any late column is read: that is the time in which copies arrive. Chunks are small
 //! enough that a column read by filter and output is still in the CPU's cache.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +73,8 @@ struct PartitionScan {
     needed: Vec<(usize, Use)>,
     /// Output columns as places in `needed`.
     output: Vec<usize>,
+    /// Table columns that the filter reads, each with its place in `needed`.
+    filtered: Vec<(usize, usize)>,
     /// Where copies are looked for; `None` leaves the cache alone.
     near: Option<NodeId>,
     prefetch: bool,
@@ -100,6 +102,17 @@ struct OpenGroup {
     rows_done: usize,
     waited: bool,
     columns: Vec<NearColumn>,
+}
+
+impl OpenGroup {
+    /// The late ones of its columns, which are those `needed`.
+    fn late(&self, needed: &[(usize, Use)]) -> impl Iterator<Item = &NearColumn> {
+        self.columns
+            .iter()
+            .zip(needed)
+            .filter(|(_, (_, usage))| *usage == Use::Late)
+            .map(|(column, _)| column)
+    }
 }
 
 /// Rows of the window's first group whose filter has run.
@@ -131,6 +144,8 @@ impl PartitionScan {
             });
             output.push(place);
         }
+        let place_of = |column| needed.iter().position(|&(c, _)| c == column).map(|place| (column, place));
+        let filtered: Vec<(usize, usize)> = scan.filter_columns().into_iter().filter_map(place_of).collect();
         let options = &scan.settings.options;
         let mut conjuncts: Vec<_> = match &scan.predicate {
             Some(predicate) if options.split_filters => {
@@ -158,6 +173,7 @@ impl PartitionScan {
             partition,
             needed,
             output,
+            filtered,
             near,
             prefetch,
             window_groups: scan.window_groups(),
@@ -268,11 +284,7 @@ impl PartitionScan {
     fn close_group(&mut self) {
         let Some(group) = self.window.pop_front() else { return };
         if self.prefetch {
-            for (column, (_, usage)) in group.columns.iter().zip(&self.needed) {
-                if *usage == Use::Late {
-                    self.metrics.prefetched(column);
-                }
-            }
+            group.late(&self.needed).for_each(|column| self.metrics.prefetched(column));
         }
     }
 
@@ -287,14 +299,12 @@ impl PartitionScan {
         let passed = if self.filter.is_empty() {
             Selection::All { rows }
         } else {
-            let early: Vec<ArrayRef> = group.columns.iter_mut().map(|column| column.read().0).collect();
-            self.filter.select(rows, &|column| {
-                let place = self.needed.iter().position(|&(c, _)| c == column);
-                place.map_or_else(
-                    || unreachable!("filter columns are needed columns"),
-                    |place| early[place].slice(start, rows),
-                )
-            })?
+            let columns: HashMap<usize, ArrayRef> = self
+                .filtered
+                .iter()
+                .map(|&(column, place)| (column, group.columns[place].read().0.slice(start, rows)))
+                .collect();
+            self.filter.select(rows, &|column| Arc::clone(&columns[&column]))?
         };
         Ok(Chunk { start, rows, passed, rows_done: 0 })
     }
@@ -308,10 +318,8 @@ impl PartitionScan {
         }
         let _timer = self.metrics.time_waiting.timer();
         let until = deadline(self.wait_max);
-        for (column, (_, usage)) in group.columns.iter().zip(&self.needed) {
-            if *usage == Use::Late {
-                column.wait(until).await;
-            }
+        for column in group.late(&self.needed) {
+            column.wait(until).await;
         }
     }
 
