@@ -49,7 +49,7 @@ fn mappings_are_zeroed_aligned_and_writable() {
         for binding in [Binding::Any, Binding::Prefer(node), Binding::Bind(node)] {
             let mut mapping = Mapping::new(&machine, size, binding).unwrap();
             assert_eq!(mapping.len(), size);
-            assert_eq!(mapping.binding(), binding);
+            assert_eq!(*mapping.binding(), binding);
             assert!(mapping.iter().all(|&byte| byte == 0), "{size} {binding:?}");
             if size > 0 {
                 assert_eq!(mapping.as_ptr().addr() % if size >= 2 * MIB { 2 * MIB } else { PAGE }, 0);

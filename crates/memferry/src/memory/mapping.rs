@@ -34,7 +34,7 @@ impl Mapping {
     }
 
     /// What was asked for. On a machine that is not this one it has no effect.
-    pub fn binding(&self) -> Binding {
+    pub fn binding(&self) -> &Binding {
         self.pages.binding()
     }
 

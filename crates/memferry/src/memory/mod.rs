@@ -36,9 +36,11 @@ pub use pool::{Block, Pool, PoolStats};
 use crate::topology::NodeId;
 
 /// Where the pages of a mapping shall lie.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Binding {
     /// Wherever the kernel puts them.
+    #[default]
     Any,
     /// On this node, all of them, or there is no mapping.
     Bind(NodeId),
@@ -48,8 +50,8 @@ pub enum Binding {
 
 impl Binding {
     /// The node it is about.
-    pub fn node(self) -> Option<NodeId> {
-        match self {
+    pub fn node(&self) -> Option<NodeId> {
+        match *self {
             Binding::Any => None,
             Binding::Bind(node) | Binding::Prefer(node) => Some(node),
         }

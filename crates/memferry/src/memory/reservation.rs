@@ -48,7 +48,7 @@ impl Reservation {
         };
         let bound = machine.is_this_machine();
         let reservation = Reservation { start, size_bytes: rounded, binding, bound };
-        if let Some(node) = binding.node().filter(|_| bound && rounded > 0) {
+        if let Some(node) = reservation.binding.node().filter(|_| bound && rounded > 0) {
             // SAFETY: the range has just been mapped.
             let answer = unsafe { syscall::prefer(start, rounded, node.0) };
             match answer {
@@ -70,8 +70,8 @@ impl Reservation {
         self.size_bytes
     }
 
-    pub(super) fn binding(&self) -> Binding {
-        self.binding
+    pub(super) fn binding(&self) -> &Binding {
+        &self.binding
     }
 
     /// Brings pages into a page-aligned range, where the binding says; on an error none of them stay.

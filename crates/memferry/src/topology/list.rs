@@ -28,6 +28,22 @@ pub(super) fn parse(text: &str) -> Option<Vec<u32>> {
     Some(ids)
 }
 
+/// Ascending ids as text.
+pub(super) fn print(ids: impl IntoIterator<Item = u32>) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for id in ids {
+        match runs.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(id) => *last = id,
+            _ => runs.push((id, id)),
+        }
+    }
+    let parts = runs.into_iter().map(|(first, last)| match last - first {
+        0 => first.to_string(),
+        _ => format!("{first}-{last}"),
+    });
+    parts.collect::<Vec<_>>().join(",")
+}
+
 /// Nodes for a sentence: `node 0`, `nodes 0, 1, 2`.
 pub(super) fn join(nodes: &[NodeId]) -> String {
     let ids: Vec<_> = nodes.iter().map(NodeId::to_string).collect();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{TopologyError, profile, sysfs};
+use super::{NodeSet, TopologyError, profile, sysfs};
 
 /// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,6 +58,10 @@ pub struct Node {
     pub socket: Option<u32>,
     /// Its online CPUs, ascending; empty on a memory-only node.
     pub cpus: Vec<u32>,
+    /// Those of its CPUs that this process may run on (cpusets, affinity).
+    pub allowed_cpus: Vec<u32>,
+    /// Whether this process may take memory from it (cpusets).
+    pub is_allowed: bool,
     /// Size of its memory; 0 on a node without memory, `None` if a profile does not know.
     pub memory_bytes: Option<u64>,
     /// Free memory when the machine was looked at; unknown in a profile.
@@ -148,6 +152,8 @@ pub struct Machine {
     pub(super) nodes: Vec<Node>,
     /// `links[i][j]`: from the CPUs of `nodes[i]` to the memory of `nodes[j]`.
     pub(super) links: Vec<Vec<Link>>,
+    /// Possible, and not online.
+    pub(super) offline: NodeSet,
     pub(super) accelerators: Vec<Accelerator>,
     pub(super) facts: Vec<Fact>,
 }
@@ -228,6 +234,11 @@ impl Machine {
     /// All nodes, ascending by id; never empty.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Nodes that the machine could have and that are not online: memory that was taken away, or is to come.
+    pub fn offline(&self) -> &NodeSet {
+        &self.offline
     }
 
     /// How many nodes there are. Ids may be larger: see [`NodeId`].

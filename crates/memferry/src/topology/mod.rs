@@ -17,8 +17,10 @@ mod error;
 mod list;
 mod machine;
 pub(crate) mod meminfo;
+mod node_set;
 mod profile;
 mod sysfs;
 
 pub use error::TopologyError;
 pub use machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
+pub use node_set::NodeSet;

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
-use super::{TopologyError, list};
+use super::{NodeSet, TopologyError, list};
 
 macro_rules! built_in {
     ($name:literal) => {
@@ -119,7 +119,9 @@ impl Profile {
             nodes.push(Node {
                 id: node.id,
                 socket: node.socket,
+                allowed_cpus: cpus.clone(),
                 cpus,
+                is_allowed: true,
                 memory_bytes: node.memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
                 free_bytes: None,
                 tier: node.tier,
@@ -156,6 +158,7 @@ impl Profile {
             placeholder: self.placeholder,
             nodes,
             links,
+            offline: NodeSet::default(),
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
         };

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::shorten;
 use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, Tier};
-use super::{TopologyError, list, meminfo};
+use super::{NodeSet, TopologyError, list, meminfo};
 
 const NODES: &str = "sys/devices/system/node";
 const CPUS: &str = "sys/devices/system/cpu";
@@ -38,6 +38,7 @@ pub(super) fn read(root: &Path, origin: Origin) -> Result<Machine, TopologyError
         placeholder: None,
         links: vec![vec![Link::default(); nodes.len()]; nodes.len()],
         nodes,
+        offline: NodeSet::default(),
         accelerators: Vec::new(),
         facts: Vec::new(),
     };
@@ -84,7 +85,9 @@ impl Tree<'_> {
                 id: NodeId(id),
                 socket: self.socket(&cpus)?,
                 tier: if memory.total_bytes > 0 && !cpus.is_empty() { Tier::Dram } else { Tier::Unknown },
+                allowed_cpus: cpus.clone(),
                 cpus,
+                is_allowed: true,
                 memory_bytes: Some(memory.total_bytes),
                 free_bytes: Some(memory.available_bytes),
                 kernel_tier: None,
@@ -101,7 +104,9 @@ impl Tree<'_> {
         Ok(Node {
             id: NodeId(0),
             socket: self.socket(&cpus)?,
+            allowed_cpus: cpus.clone(),
             cpus,
+            is_allowed: true,
             memory_bytes: Some(memory.total_bytes),
             free_bytes: Some(memory.available_bytes),
             tier: Tier::Dram,
