@@ -47,7 +47,7 @@ fn mappings_are_zeroed_aligned_and_writable() {
     let node = a_node(&machine);
     for size in [0, 1, 63, 64, 65, 4095, 4096, 4097, MIB - 1, MIB + 1, 2 * MIB, 2 * MIB + 1, 5 * MIB] {
         for binding in [Binding::Any, Binding::Prefer(node), Binding::Bind(node)] {
-            let mut mapping = Mapping::new(&machine, size, binding).unwrap();
+            let mut mapping = Mapping::new(&machine, size, binding.clone()).unwrap();
             assert_eq!(mapping.len(), size);
             assert_eq!(*mapping.binding(), binding);
             assert!(mapping.iter().all(|&byte| byte == 0), "{size} {binding:?}");
