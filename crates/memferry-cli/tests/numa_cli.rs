@@ -1,0 +1,80 @@
+//! The command on a machine with several NUMA nodes: what the README says of it.
+
+#[path = "../../memferry/tests/numa_support/mod.rs"]
+mod numa_support;
+
+use std::process::Command;
+
+use numa_support::{pairs, several_nodes};
+use serde_json::Value;
+
+const QUERY: &str = "select sum(l_extendedprice * l_discount) from lineitem where l_discount between 0.05 and 0.07 and l_quantity < 24";
+
+#[track_caller]
+fn prints(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {} {stderr}", output.status);
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn prints_json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&prints(arguments)).unwrap()
+}
+
+#[test]
+fn topology_shows_every_node_and_where_auto_copies() {
+    let Some(machine) = several_nodes() else { return };
+    let text = prints(&["topology"]);
+    for node in machine.nodes() {
+        assert!(text.contains(&format!("node {}", node.id)), "node {} is not in:\n{text}", node.id);
+    }
+    for (home, _) in pairs(&machine) {
+        let Some(near) = machine.nearest_faster(home) else { continue };
+        let line = text.lines().find(|line| line.contains(&format!("from node {home} ")));
+        let line = line.unwrap_or_else(|| panic!("nothing about copies from node {home} in:\n{text}"));
+        assert!(line.contains(&format!("to node {} ", near.id)), "{line}");
+    }
+    let json = prints_json(&["topology", "--json"]);
+    assert_eq!(json["origin"], "discovered");
+    assert_eq!(json["nodes"].as_array().unwrap().len(), machine.node_count());
+}
+
+#[test]
+fn auto_prefetches_where_a_faster_node_is_and_only_there() {
+    let Some(machine) = several_nodes() else { return };
+    let homes = pairs(&machine);
+    // The first is what users get without --home; the last is as far from it as it can be.
+    for (home, _) in [homes[0], homes[homes.len() - 1]] {
+        let number = home.to_string();
+        let sql = ["sql", "--tpch", "0.01", "--prefetch", "auto", "--home", &number, "--json", QUERY];
+        let json = prints_json(&sql);
+        let prefetch = &json["prefetch"];
+        assert_eq!(
+            (&prefetch["home_node"], &prefetch["machine_origin"]),
+            (&home.0.into(), &"discovered".into())
+        );
+        match machine.nearest_faster(home) {
+            Some(near) => {
+                assert_eq!(prefetch["near_node"], near.id.0, "{json}");
+                assert!(prefetch["bytes"].as_u64().unwrap() > 0, "{json}");
+            }
+            None => assert_eq!(prefetch["bytes"], 0, "{json}"),
+        }
+        let off =
+            prints_json(&["sql", "--tpch", "0.01", "--prefetch", "off", "--home", &number, "--json", QUERY]);
+        assert_eq!(off["rows"], json["rows"]);
+    }
+}
+
+#[test]
+fn nodes_that_are_not_there_are_named() {
+    let Some(machine) = several_nodes() else { return };
+    let missing = (machine.nodes().last().unwrap().id.0 + 1).to_string();
+    let arguments = ["sql", "--near", &missing, "select 1"];
+    let output = Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains(&format!("no node {missing}")), "{stderr}");
+}

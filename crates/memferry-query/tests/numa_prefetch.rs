@@ -1,0 +1,183 @@
+//! Tables lie on their home node and late columns are copied to the node beside it: the kernel is asked, page by page.
+
+#[path = "../../memferry/tests/numa_support/mod.rs"]
+mod numa_support;
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringViewArray};
+use arrow::util::pretty::pretty_format_batches;
+use datafusion::catalog::MemTable;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::SessionContext;
+use memferry::memory::{Binding, Mapping, nodes_of_pages};
+use memferry::topology::{Machine, NodeId};
+use memferry_query::{
+    Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
+};
+use numa_support::{NumaBalancing, assert_no_strays, pages_preferring, pairs, several_nodes};
+use tokio::sync::Mutex;
+
+/// Tests that fill nodes or look at all of this process' mappings take turns.
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+const ROWS: i64 = 60_000;
+const PARTITIONS: usize = 2;
+const QUERY: &str = "select sum(b), count(s), max(s) from t where a < 300";
+/// What the query reads late: `b` and, at least, the views of `s`.
+const LATE_BYTES_MIN: u64 = ROWS as u64 * (8 + 16);
+
+fn table(machine: &Arc<Machine>, home: NodeId) -> Arc<TableData> {
+    let mix = |row: i64, salt: i64| row.wrapping_mul(2_654_435_761).wrapping_add(salt) >> 7;
+    let integers = |salt| Int64Array::from_iter_values((0..ROWS).map(|row| mix(row, salt).rem_euclid(1000)));
+    let string = |row| format!("a string too long for its view {}", mix(row, 3).rem_euclid(5000));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("a", Arc::new(integers(1))),
+        ("b", Arc::new(integers(2))),
+        ("s", Arc::new(StringViewArray::from_iter_values((0..ROWS).map(string)))),
+    ];
+    let rows = RecordBatch::try_from_iter(columns).unwrap();
+    let half = rows.num_rows() / PARTITIONS;
+    let partitions: Vec<_> = (0..PARTITIONS).map(|part| vec![rows.slice(part * half, half)]).collect();
+    let layout =
+        Layout { machine: Arc::clone(machine), home, partitions: PARTITIONS, row_group_rows: 8 * 1024 };
+    Arc::new(load::from_batches(rows.schema(), &partitions, &layout).unwrap())
+}
+
+fn tiers(machine: &Arc<Machine>, home: NodeId, dsa: Dsa) -> Arc<Tiers> {
+    Tiers::builder(Arc::clone(machine)).home(home).dsa(dsa).budget_bytes(Some(8 << 20)).build().unwrap()
+}
+
+fn options(prefetch: Prefetch) -> SessionOptions {
+    SessionOptions { prefetch, partitions: PARTITIONS, batch_rows: 1024 }
+}
+
+/// The scan waits for its copies, so that rows do come from them.
+async fn tiered(prefetch: Prefetch, data: &Arc<TableData>, tiers: &Arc<Tiers>) -> SessionContext {
+    let context = session(&options(prefetch));
+    let table = TieredTable::try_new(Arc::clone(data), Arc::clone(tiers)).unwrap();
+    context.register_table("t", Arc::new(table)).unwrap();
+    context.sql("set memferry.wait_us_max = 10000000").await.unwrap().collect().await.unwrap();
+    context
+}
+
+async fn run(context: &SessionContext) -> (String, ScanReport) {
+    let plan = context.sql(QUERY).await.unwrap().create_physical_plan().await.unwrap();
+    let answer = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+    (pretty_format_batches(&answer).unwrap().to_string(), ScanReport::of(plan.as_ref()))
+}
+
+async fn expected(data: &TableData) -> String {
+    let context = session(&options(Prefetch::Off));
+    let table = MemTable::try_new(Arc::clone(data.schema()), data.batches(1024)).unwrap();
+    context.register_table("t", Arc::new(table)).unwrap();
+    run(&context).await.0
+}
+
+/// Every page of every buffer of every column.
+#[track_caller]
+fn assert_at_home(data: &TableData) {
+    for group in data.partitions().iter().flatten() {
+        for column in group.batch().columns() {
+            for buffer in column.to_data().buffers() {
+                let nodes = nodes_of_pages(buffer.as_slice()).unwrap();
+                assert!(
+                    nodes.iter().all(|&node| node == Some(data.home())),
+                    "{nodes:?}, not {}",
+                    data.home()
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn columns_come_to_the_node_beside_the_tables_home() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    for (home, _) in pairs(&machine) {
+        let data = table(&machine, home);
+        assert_at_home(&data);
+        let expected = expected(&data).await;
+        let tiers = tiers(&machine, home, Dsa::None);
+        let context = tiered(Prefetch::Auto, &data, &tiers).await;
+        let (answer, report) = run(&context).await;
+        assert_eq!(answer, expected, "home {home}");
+        match machine.nearest_faster(home) {
+            Some(near) => {
+                assert_eq!((tiers.near(), near.cpu_node), (near.id, home));
+                assert!(report.bytes_prefetched >= LATE_BYTES_MIN, "home {home}: {report:?}");
+                assert_eq!(report.late_bytes_near, report.late_bytes, "home {home}: {report:?}");
+                let pages = pages_preferring(near.id);
+                assert!(pages[&near.id] as u64 * 4096 >= LATE_BYTES_MIN, "home {home}: {pages:?}");
+            }
+            None => assert_eq!(report.bytes_prefetched, 0, "`auto` has nowhere to bring columns: {report:?}"),
+        }
+        assert_no_strays(&machine);
+    }
+}
+
+/// `always` goes where it is told, whether that is faster or not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_emulated_device_copies_between_nodes() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    let (home, near) = *pairs(&machine).last().unwrap();
+    let data = table(&machine, home);
+    let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
+    let tiers = tiers.dsa(Dsa::Emulated { seed: Some(3) }).budget_bytes(Some(8 << 20)).build().unwrap();
+    let context = tiered(Prefetch::Always, &data, &tiers).await;
+    let (answer, report) = run(&context).await;
+    assert_eq!(answer, expected(&data).await);
+    assert!(report.late_bytes_near > 0 && report.late_bytes_near == report.late_bytes, "{report:?}");
+    assert!(pages_preferring(near)[&near] as u64 * 4096 >= LATE_BYTES_MIN);
+    assert_no_strays(&machine);
+}
+
+/// Somebody else has the near node: the query reads from home, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_near_node_costs_nothing_but_the_hits() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    let (home, near) = pairs(&machine)[0];
+    let data = table(&machine, home);
+    let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
+    let tiers = tiers.budget_bytes(Some(8 << 20)).build().unwrap();
+    let context = tiered(Prefetch::Always, &data, &tiers).await;
+    let mut hog = Vec::new();
+    let mut piece = 16 << 20;
+    while piece >= 64 << 10 {
+        match Mapping::new(&machine, piece, Binding::Bind(near)) {
+            Ok(mapping) => hog.push(mapping),
+            Err(_) => piece /= 2,
+        }
+    }
+    let (answer, report) = run(&context).await;
+    assert_eq!(answer, expected(&data).await);
+    assert_eq!((report.late_bytes_near, report.bytes_prefetched), (0, 0), "{report:?}");
+    assert!(tiers.cache().stats().no_room > 0, "{:?}", tiers.cache().stats());
+    drop(hog);
+    let (_, report) = run(&context).await;
+    assert!(report.late_bytes_near > 0, "the next query finds room: {report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn automatic_numa_balancing_changes_no_answer() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    let Some(_balancing) = NumaBalancing::on() else { return };
+    let (home, near) = pairs(&machine)[0];
+    let data = table(&machine, home);
+    let expected = expected(&data).await;
+    let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
+    let tiers = tiers.budget_bytes(Some(8 << 20)).build().unwrap();
+    let context = tiered(Prefetch::Always, &data, &tiers).await;
+    // Until the kernel has looked at this process at least once: numa_balancing_scan_delay is 1 s.
+    let until = std::time::Instant::now() + std::time::Duration::from_millis(1500);
+    while std::time::Instant::now() < until {
+        assert_eq!(run(&context).await.0, expected);
+        tiers.cache().flush();
+    }
+    assert_at_home(&data);
+    assert_no_strays(&machine);
+}

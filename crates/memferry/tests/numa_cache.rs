@@ -1,0 +1,336 @@
+//! Copies lie on the node that the policy names, for every node: the kernel is asked, page by page.
+
+mod numa_support;
+
+use std::fs;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use memferry::cache::{Access, Cache, Entry, Location, NearestFaster, Placement, Region, Why};
+use memferry::memory::{Binding, Mapping, nodes_of_pages};
+use memferry::mover::{CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Mover, Route};
+use memferry::topology::{Machine, NodeId};
+use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use numa_support::{NumaBalancing, alone, assert_no_strays, free_bytes, pairs, several_nodes};
+
+const MIB: usize = 1 << 20;
+
+/// Bytes that tell where they belong.
+fn pattern(seed: u8, bytes: &mut [u8]) {
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = (index % 251) as u8 ^ seed;
+    }
+}
+
+/// `size_bytes` on `home`, in their place.
+fn source(machine: &Machine, home: NodeId, seed: u8, size_bytes: usize) -> Mapping {
+    let mut mapping = Mapping::new(machine, size_bytes, Binding::Bind(home)).unwrap();
+    pattern(seed, &mut mapping);
+    mapping
+}
+
+fn cpu_engine(machine: &Machine, node: NodeId) -> Arc<dyn Engine> {
+    Arc::new(CpuEngine::new(machine, CpuOptions { node: Some(node), ..CpuOptions::default() }).unwrap())
+}
+
+/// Budgets on all targets of `pairs`, an engine per home.
+fn cache(machine: &Arc<Machine>, budget_bytes: usize, placement: impl Placement) -> Cache {
+    let mut mover = Mover::builder(machine.clone()).route(Route::Single);
+    for (home, _) in pairs(machine) {
+        mover = mover.engine(cpu_engine(machine, home));
+    }
+    let mut cache = Cache::builder(mover.build().unwrap()).placement(placement);
+    for (_, near) in pairs(machine) {
+        cache = cache.budget(near, budget_bytes);
+    }
+    cache.build().unwrap()
+}
+
+/// Each home's data to the node of its pair.
+fn paired(machine: &Arc<Machine>) -> impl Placement + use<> {
+    let pairs = pairs(machine);
+    move |_: &Machine, request: &memferry::cache::Request<'_>| {
+        pairs.iter().find(|(home, _)| Some(*home) == request.source_node).map(|&(_, near)| near)
+    }
+}
+
+fn register(cache: &Cache, machine: &Machine, home: NodeId, seed: u8, size_bytes: usize) -> Region {
+    cache.register_on(source(machine, home, seed, size_bytes), Some(home))
+}
+
+#[track_caller]
+fn assert_on(bytes: &[u8], node: NodeId) {
+    let nodes = nodes_of_pages(bytes).unwrap();
+    assert!(!nodes.is_empty());
+    let elsewhere = nodes.iter().filter(|&&at| at != Some(node)).count();
+    assert_eq!(elsewhere, 0, "of {} pages that belong on node {node}; they are on {nodes:?}", nodes.len());
+}
+
+/// Waits, and checks where the copy is and what it says.
+#[track_caller]
+fn assert_near(entry: &Entry, node: NodeId, seed: u8) {
+    assert_eq!(entry.wait(), Location::Near(node));
+    assert_on(entry.as_slice(), node);
+    let mut expected = vec![0; entry.len()];
+    pattern(seed, &mut expected);
+    assert!(entry.as_slice() == expected, "the copy on node {node} is not what was copied");
+}
+
+#[test]
+fn copies_lie_on_the_node_of_the_policy() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    let cache = cache(&machine, 8 * MIB, paired(&machine));
+    for (seed, (home, near)) in (1..).zip(pairs(&machine)) {
+        let source = source(&machine, home, seed, 3 * MIB + 5);
+        assert_on(&source, home);
+        let region = cache.register_on(source, Some(home));
+        let entry = cache.access(&region, 0..3 * MIB + 5, Access::default()).unwrap();
+        assert_near(&entry, near, seed);
+    }
+    assert_no_strays(&machine);
+}
+
+/// The policy that comes with the library, where it has something to choose.
+#[test]
+fn the_nearest_faster_node_is_the_one_beside() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    let homes: Vec<_> = pairs(&machine).into_iter().map(|(home, _)| home).collect();
+    let cache = cache(&machine, 4 * MIB, NearestFaster);
+    for (seed, home) in (1..).zip(homes) {
+        let region = register(&cache, &machine, home, seed, MIB);
+        let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();
+        match machine.nearest_faster(home) {
+            Some(near) => {
+                assert_near(&entry, near.id, seed);
+                assert_eq!(near.cpu_node, home, "the memory that belongs to the reader's own CPUs");
+            }
+            None => {
+                assert_eq!(entry.wait(), Location::Source(Why::NotPlaced), "node {home} has no faster one")
+            }
+        }
+    }
+}
+
+/// The whole way of an emulated device, with faults: descriptors name addresses, the nodes stay what they were.
+#[test]
+fn a_device_writes_where_the_pool_has_its_pages() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    let (home, near) = pairs(&machine)[0];
+    let emulator =
+        Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), Nasty::from_seed(5)).unwrap();
+    let engine = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
+    let mover = Mover::builder(machine.clone())
+        .engine(Arc::new(engine))
+        .engine(cpu_engine(&machine, home))
+        .build()
+        .unwrap();
+    let cache = Cache::builder(mover).budget(near, 8 * MIB).build().unwrap();
+    let region = register(&cache, &machine, home, 9, 2 * MIB);
+    let entries: Vec<_> = (0..32)
+        .map(|index| index * 64 * 1024..(index + 1) * 64 * 1024)
+        .map(|range| cache.access(&region, range, Access::default()).unwrap())
+        .collect();
+    for entry in &entries {
+        assert_eq!(entry.wait(), Location::Near(near));
+        assert_on(entry.as_slice(), near);
+        assert!(entry.as_slice() == &region.as_slice()[entry.range()]);
+    }
+}
+
+/// A budget is kept, what leaves leaves on the node that needed room, and its memory is the node's again.
+#[test]
+fn eviction_frees_pages_on_the_right_node() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    // More than the pools keep for the next block: see IDLE_BYTES_MAX in memory/pool.rs.
+    const BUDGET: usize = 40 * MIB;
+    let [(home, near), (other_home, other_near)] = pairs(&machine)[..2] else { panic!("two pairs at least") };
+    let cache = cache(&machine, BUDGET, paired(&machine));
+    let other = register(&cache, &machine, other_home, 3, MIB);
+    let kept = cache.access(&other, 0..MIB, Access::default()).unwrap();
+    assert_near(&kept, other_near, 3);
+    let other_used = usage(&cache, other_near).used_bytes;
+
+    let before = free_bytes(near);
+    let region = register(&cache, &machine, home, 1, 2 * BUDGET);
+    for start in (0..2 * BUDGET).step_by(MIB) {
+        let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
+        assert_eq!(entry.wait(), Location::Near(near));
+        assert_on(entry.as_slice(), near);
+        let usage = usage(&cache, near);
+        assert!(usage.used_bytes <= BUDGET && usage.peak_bytes <= BUDGET, "{usage:?}");
+    }
+    assert_eq!(cache.stats().evictions, (BUDGET / MIB) as u64);
+    let full = free_bytes(near);
+    assert!(
+        full + (BUDGET as u64) < before + 4 * MIB as u64,
+        "node {near}: {before} free before, {full} after"
+    );
+    assert_eq!(usage(&cache, other_near).used_bytes, other_used, "pressure on one node touches no other");
+    assert_near(&kept, other_near, 3);
+
+    cache.flush();
+    let flushed = free_bytes(near);
+    assert!(flushed > full + 20 * MIB as u64, "node {near}: {full} free before the flush, {flushed} after");
+    drop((cache, region, other, kept));
+    let gone = free_bytes(near);
+    assert!(gone + 4 * MIB as u64 > before, "node {near}: {before} free at first, {gone} at last");
+}
+
+/// Somebody else took all memory of a near node: its accesses read the source, are counted, and nobody else notices.
+#[test]
+fn a_full_node_answers_with_the_source() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    let kills = oom_kills();
+    let [(home, near), (other_home, other_near)] = pairs(&machine)[..2] else { panic!("two pairs at least") };
+    let cache = cache(&machine, 16 * MIB, paired(&machine));
+    let (region, other) =
+        (register(&cache, &machine, home, 1, 4 * MIB), register(&cache, &machine, other_home, 2, 4 * MIB));
+    let mut hog = Vec::new();
+    let mut piece = 16 * MIB;
+    while piece >= 64 * 1024 {
+        match Mapping::new(&machine, piece, Binding::Bind(near)) {
+            Ok(mapping) => hog.push(mapping),
+            Err(_) => piece /= 2,
+        }
+    }
+    let counted = cache.stats().no_room;
+    for start in (0..4 * MIB).step_by(MIB) {
+        let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
+        assert_eq!(entry.wait(), Location::Source(Why::NoRoom));
+        assert_on(entry.as_slice(), home);
+        assert!(entry.as_slice() == &region.as_slice()[entry.range()]);
+        let entry = cache.access(&other, start..start + MIB, Access::default()).unwrap();
+        assert_eq!(entry.wait(), Location::Near(other_near), "node {near} is full, not node {other_near}");
+        assert_on(entry.as_slice(), other_near);
+    }
+    assert_eq!(cache.stats().no_room, counted + 4);
+    drop(hog);
+    let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();
+    assert_near(&entry, near, 1);
+    assert_eq!(oom_kills(), kills, "the OOM killer was called");
+}
+
+/// What the kernel lets a worker run on, and where it last ran.
+#[test]
+fn workers_run_on_their_nodes_cpus() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    for home in machine.nodes().iter().filter(|node| node.memory_bytes > Some(0)) {
+        let cpus = &machine.node(home.cpu_node).unwrap().cpus;
+        let options = CpuOptions { node: Some(home.id), workers_count: 2, ..CpuOptions::default() };
+        let engine = Arc::new(CpuEngine::new(&machine, options).unwrap());
+        assert_eq!(engine.pinned_workers_count(), 2);
+        let mover = Mover::builder(machine.clone()).engine(engine).build().unwrap();
+        for _ in 0..8 {
+            mover.copy(vec![1u8; 4096], vec![0u8; 4096], CopyOptions::default()).wait().unwrap();
+        }
+        let name = format!("memferry-cpu{}", home.cpu_node);
+        let workers = threads_called(&name);
+        assert_eq!(workers.len(), 2, "threads called {name}*");
+        for worker in workers {
+            assert_eq!(worker.allowed_cpus, *cpus, "of {name}");
+            assert!(
+                cpus.contains(&worker.last_cpu),
+                "{name} ran on CPU {}, not on {cpus:?}",
+                worker.last_cpu
+            );
+        }
+    }
+}
+
+/// The kernel makes pages non-present to see who touches them, and moves those that nobody bound.
+#[test]
+fn automatic_numa_balancing_moves_nothing_of_ours() {
+    let Some(machine) = several_nodes() else { return };
+    let _alone = alone();
+    let Some(_balancing) = NumaBalancing::on() else { return };
+    let cache = cache(&machine, 4 * MIB, paired(&machine));
+    let pairs = pairs(&machine);
+    let regions: Vec<_> =
+        (1..).zip(&pairs).map(|(seed, &(home, _))| register(&cache, &machine, home, seed, MIB)).collect();
+    // Readers on every node touch everything, again and again, for longer than the kernel's first scan takes (1 s).
+    thread::scope(|scope| {
+        for &(reader, _) in &pairs {
+            let (cache, regions, pairs, machine) = (&cache, &regions, &pairs, &machine);
+            scope.spawn(move || {
+                pin(machine, reader);
+                for _ in 0..4 {
+                    for (seed, (region, &(_, near))) in (1..).zip(regions.iter().zip(pairs)) {
+                        for range in [0..MIB / 2, MIB / 2..MIB] {
+                            let entry = cache.access(region, range.clone(), Access::default()).unwrap();
+                            assert_eq!(entry.wait(), Location::Near(near));
+                            let mut expected = vec![0; MIB];
+                            pattern(seed, &mut expected);
+                            assert!(entry.as_slice() == &expected[range]);
+                        }
+                    }
+                    thread::sleep(Duration::from_millis(300));
+                }
+            });
+        }
+    });
+    for (region, (home, near)) in regions.iter().zip(pairs) {
+        assert_on(region.as_slice(), home);
+        let entry = cache.access(region, 0..MIB / 2, Access::default()).unwrap();
+        assert_on(entry.as_slice(), near);
+    }
+}
+
+fn usage(cache: &Cache, node: NodeId) -> memferry::cache::NodeUsage {
+    let stats = cache.stats();
+    *stats.nodes.iter().find(|usage| usage.node == node).expect("it has a budget")
+}
+
+fn oom_kills() -> String {
+    let text = fs::read_to_string("/proc/vmstat").unwrap();
+    text.lines().find(|line| line.starts_with("oom_kill ")).expect("since Linux 4.13").to_owned()
+}
+
+struct ThreadSeen {
+    allowed_cpus: Vec<u32>,
+    last_cpu: u32,
+}
+
+/// This process' threads whose name begins so; the kernel cuts names to 15 bytes.
+fn threads_called(name: &str) -> Vec<ThreadSeen> {
+    let name = &name[..name.len().min(15)];
+    let mut seen = Vec::new();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let read =
+            |file: &str| fs::read_to_string(task.as_ref().unwrap().path().join(file)).unwrap_or_default();
+        let comm = read("comm");
+        let Some(rest) = comm.trim().strip_prefix(name) else { continue };
+        if rest.starts_with(|c: char| c.is_ascii_digit()) && name.len() < 15 {
+            continue;
+        }
+        let status = read("status");
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim();
+        let allowed_cpus = allowed.split(',').flat_map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            first.parse::<u32>().unwrap()..=last.parse::<u32>().unwrap()
+        });
+        // proc(5), /proc/pid/stat: field 39 is the CPU; the name in parentheses may hold spaces.
+        let stat = read("stat");
+        let last_cpu = stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap().parse().unwrap();
+        seen.push(ThreadSeen { allowed_cpus: allowed_cpus.collect(), last_cpu });
+    }
+    seen
+}
+
+/// Confines this thread to the CPUs of a node.
+fn pin(machine: &Machine, node: NodeId) {
+    // SAFETY: an all-zero cpu_set_t is the empty set; the CPUs are the kernel's own numbers, below CPU_SETSIZE here.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for &cpu in &machine.node(node).unwrap().cpus {
+            libc::CPU_SET(cpu as usize, &mut set);
+        }
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
+    }
+}
