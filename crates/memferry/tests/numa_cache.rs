@@ -231,7 +231,15 @@ fn workers_run_on_their_nodes_cpus() {
             mover.copy(vec![1u8; 4096], vec![0u8; 4096], CopyOptions::default()).wait().unwrap();
         }
         let name = format!("memferry-cpu{}", home.cpu_node);
-        let workers = threads_called(&name);
+        // Threads that have been joined may show for a moment longer.
+        let mut workers = threads_called(&name);
+        for _ in 0..1000 {
+            if workers.len() == 2 {
+                break;
+            }
+            thread::sleep(Duration::from_millis(1));
+            workers = threads_called(&name);
+        }
         assert_eq!(workers.len(), 2, "threads called {name}*");
         for worker in workers {
             assert_eq!(worker.allowed_cpus, *cpus, "of {name}");
