@@ -163,6 +163,7 @@ fn unused_entries_make_room_and_held_ones_do_not() {
 
     let refused = access(3);
     assert_eq!(refused.location(), Location::Source(Why::NoRoom));
+    assert!(!refused.started_copy(), "there was no room for a copy");
     assert_eq!(refused.as_slice(), &bytes[3 * PAGE..]);
     drop((pinned, refused));
     assert_eq!(access(3).location(), Location::Near(NEAR), "the answer was for that moment");

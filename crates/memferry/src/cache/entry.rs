@@ -81,7 +81,7 @@ impl Entry {
         self.slot.near().is_some()
     }
 
-    /// Whether the access that returned this entry found nothing and asked for the copy. Clones say the same.
+    /// Whether the access that returned this entry found nothing and gave a copy to the mover. Clones say the same.
     pub fn started_copy(&self) -> bool {
         self.started_copy
     }

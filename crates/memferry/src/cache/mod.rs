@@ -137,8 +137,8 @@ impl Cache {
                         (slot, false)
                     }
                     Found::New(slot) => {
-                        shared.launch(near, slot.clone(), flags);
-                        (slot, true)
+                        let started_copy = shared.launch(near, slot.clone(), flags);
+                        (slot, started_copy)
                     }
                 }
             }
@@ -268,15 +268,19 @@ impl Shared {
         counter.add(1);
     }
 
-    /// Finds room for a new slot and gives its copy to the mover.
-    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, flags: Flags) {
+    /// Finds room for a new slot and gives its copy to the mover; whether there was room.
+    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, flags: Flags) -> bool {
         let (size_bytes, home) = (slot.range.len(), slot.source.home);
         let flight = Flight::new(slot, near.index.clone(), self.counters.clone());
         match near.room_for(size_bytes, &self.counters) {
-            None => flight.turn_back(),
+            None => {
+                flight.turn_back();
+                false
+            }
             Some(block) => {
                 let copy = flight.copy_into(block).with_block_on_fault(flags.contains(Flags::BLOCK_ON_FAULT));
                 self.mover.start(copy, home, Some(near.pool.node()));
+                true
             }
         }
     }
