@@ -1,7 +1,9 @@
-//! Text for people: aligned tables, sizes, lists of numbers. And JSON for programs.
+//! Text for people: aligned tables, sizes, lists of numbers. JSON for programs. And files that appear whole or not at all.
 
 use std::fmt;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde::Serialize;
@@ -120,6 +122,36 @@ pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
     // By way of a string: serde_json's own writer hides why writing failed.
     writeln!(out, "{}", serde_json::to_string_pretty(value)?)?;
     Ok(())
+}
+
+/// A file under a temporary name beside its own; gone when dropped before [`keep`](Part::keep).
+pub(crate) struct Part {
+    path: PathBuf,
+    target: PathBuf,
+}
+
+impl Part {
+    pub(crate) fn write(target: &Path, content: &[u8]) -> io::Result<Part> {
+        let mut path = target.as_os_str().to_owned();
+        path.push(".partial");
+        let part = Part { path: path.into(), target: target.to_owned() };
+        let mut file = File::create(&part.path)?;
+        file.write_all(content)?;
+        // Some file systems find out only here that they are full.
+        file.sync_all()?;
+        Ok(part)
+    }
+
+    pub(crate) fn keep(self) -> io::Result<()> {
+        fs::rename(&self.path, &self.target)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // After `keep` there is nothing to remove; otherwise the error that is on its way says more than this one.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// `1 node`, `2 nodes`.

@@ -110,9 +110,25 @@ fn topology_of_this_machine() {
 #[test]
 fn topology_of_a_profile() {
     let drawn = prints(&["topology", "--profile", "xeon-max-9468-2s-flat"]);
-    for part in ["socket 1", "node 15", "HBM", "dsa7", "from a profile"] {
+    for part in ["socket 1", "node 15", "HBM", "dsa7", "From a profile"] {
         assert!(drawn.contains(part), "{part} is not in:\n{drawn}");
     }
+}
+
+#[test]
+fn topology_as_a_picture() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("machine.svg");
+    let profile = ["topology", "--profile", "xeon-max-9468-2s-flat", "--svg"];
+    let drawn = prints(&[&profile[..], &["-"]].concat());
+    assert!(drawn.starts_with("<svg ") && drawn.ends_with("</svg>\n"), "{drawn}");
+    fs::write(&file, "an older one").unwrap();
+    let path = file.to_str().unwrap();
+    assert_eq!(prints(&[&profile[..], &[path]].concat()), format!("written to {path}\n"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), drawn);
+    // Both for programs: the picture into the file, the rest to standard output.
+    let json = prints_json(&[&profile[..], &[path, "--json"]].concat());
+    assert!(json["references"]["F\u{fc}rst 2024"].as_str().unwrap().contains("bachelor thesis"), "{json}");
 }
 
 #[test]
@@ -201,6 +217,7 @@ fn unknown_nodes_and_machines() {
     fails(&["sql", "--home", "77", "select 1"], USAGE, &["no node 77"]);
     fails(&["sql", "--machine", "cray-1", "select 1"], USAGE, &["cray-1", "made-up-two-tiers"]);
     fails(&["topology", "--profile", "cray-1"], USAGE, &["cray-1", "xeon-max-9468-2s-flat"]);
+    fails(&["topology", "--json", "--svg", "-"], USAGE, &["--json", "--svg"]);
 }
 
 #[test]
@@ -255,6 +272,14 @@ fn files_that_cannot_be_used() {
     fs::write(at("profile.json"), "{").unwrap();
     fails(&["topology", "--profile", at("profile.json").to_str().unwrap()], FAILURE, &["profile.json"]);
     fails(&["topology", "--sysfs", at("nothing").to_str().unwrap()], FAILURE, &["nothing"]);
+    let nowhere = at("nowhere").join("a.svg");
+    fails(
+        &["topology", "--svg", nowhere.to_str().unwrap()],
+        FAILURE,
+        &["nowhere/a.svg", "--svg FILE", "No such file"],
+    );
+    let taken = directory.path().to_str().unwrap();
+    fails(&["topology", "--svg", taken], FAILURE, &[taken, "Is a directory"]);
 }
 
 #[test]

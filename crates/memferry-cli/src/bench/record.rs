@@ -5,8 +5,8 @@
 //! results/README.md.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,6 +16,7 @@ use memferry::topology::Machine;
 use serde::Serialize;
 
 use super::stats::Estimate;
+use crate::output::Part;
 
 /// How a number came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -162,36 +163,6 @@ pub(crate) fn check_writable(directory: &Path) -> Result<()> {
 
 fn advice(directory: &Path) -> String {
     format!("the results cannot be written to {}; make room there or choose --out DIR", directory.display())
-}
-
-/// A file under a temporary name beside its own; gone when dropped before [`keep`](Part::keep).
-struct Part {
-    path: PathBuf,
-    target: PathBuf,
-}
-
-impl Part {
-    fn write(target: &Path, content: &[u8]) -> io::Result<Part> {
-        let mut path = target.as_os_str().to_owned();
-        path.push(".partial");
-        let part = Part { path: path.into(), target: target.to_owned() };
-        let mut file = File::create(&part.path)?;
-        file.write_all(content)?;
-        // Some file systems find out only here that they are full.
-        file.sync_all()?;
-        Ok(part)
-    }
-
-    fn keep(self) -> io::Result<()> {
-        fs::rename(&self.path, &self.target)
-    }
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // After `keep` there is nothing to remove; otherwise the error that is on its way says more than this one.
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 /// A directory name for a machine: CPU model and number of CPUs, in lower case.

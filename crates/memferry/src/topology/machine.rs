@@ -156,6 +156,9 @@ pub struct Machine {
     pub(super) offline: NodeSet,
     pub(super) accelerators: Vec<Accelerator>,
     pub(super) facts: Vec<Fact>,
+    /// Short name of a publication and its full name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) references: BTreeMap<String, String>,
 }
 
 /// How much more bandwidth makes a memory "faster". Less is not worth a copy, and within what equal memories
@@ -277,6 +280,12 @@ impl Machine {
     /// Published figures beyond nodes and links; only profiles have them.
     pub fn facts(&self) -> &[Fact] {
         &self.facts
+    }
+
+    /// The publications that the figures were taken from: short name, as the sources of [`facts`](Machine::facts) use
+    /// it, and full name; only profiles have them.
+    pub fn references(&self) -> &BTreeMap<String, String> {
+        &self.references
     }
 
     /// The copy engines attached to `node`, or, as memory-only nodes have none, to the node with its CPUs.

@@ -161,6 +161,7 @@ impl Profile {
             offline: NodeSet::default(),
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
+            references: self.references,
         };
         match machine.contradiction() {
             Some(what) => Err(wrong(what)),

@@ -7,6 +7,7 @@
 //! Sources: Linux `Documentation/ABI/stable/sysfs-devices-node`, `.../admin-guide/mm/numaperf.rst`,
 //! `.../ABI/testing/sysfs-kernel-mm-memory-tiers`, `.../ABI/stable/sysfs-driver-dma-idxd`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -41,6 +42,7 @@ pub(super) fn read(root: &Path, origin: Origin) -> Result<Machine, TopologyError
         offline: NodeSet::default(),
         accelerators: Vec::new(),
         facts: Vec::new(),
+        references: BTreeMap::new(),
     };
     for (links, distances) in machine.links.iter_mut().zip(distances) {
         for (link, distance) in links.iter_mut().zip(distances) {

@@ -1,0 +1,200 @@
+//! The ways from CPUs to memories.
+//!
+//! A machine with 16 nodes has 256 of them, and few kinds: to the memory of the domain itself, of another one on the
+//! socket, on another socket, for each kind of memory. Where the ways of a class agree, the class says it all.
+
+use memferry::topology::{Link, Machine, Node};
+
+use super::plan::{has_memory, tier_of_memory, tier_rank};
+
+/// From the nodes with CPUs to those with memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Links {
+    pub(super) from: Vec<Node>,
+    pub(super) to: Vec<Node>,
+    /// `rows[i][j]`: from the CPUs of `from[i]` to the memory of `to[j]`.
+    pub(super) rows: Vec<Vec<Link>>,
+}
+
+/// One of the things that can be known of a way.
+pub(super) struct Figure {
+    pub(super) title: &'static str,
+    /// Shorter, with its unit.
+    pub(super) heading: &'static str,
+    pub(super) more_is_better: bool,
+    decimals: usize,
+    of: fn(&Link) -> Option<f64>,
+}
+
+pub(super) const FIGURES: [Figure; 5] = [
+    Figure {
+        title: "Distance (10 is local)",
+        heading: "distance",
+        more_is_better: false,
+        decimals: 0,
+        of: |link| link.distance.map(f64::from),
+    },
+    Figure {
+        title: "Read bandwidth in GB/s",
+        heading: "read GB/s",
+        more_is_better: true,
+        decimals: 1,
+        of: |link| link.read_bytes_per_s.map(|rate| rate as f64 / 1e9),
+    },
+    Figure {
+        title: "Write bandwidth in GB/s",
+        heading: "write GB/s",
+        more_is_better: true,
+        decimals: 1,
+        of: |link| link.write_bytes_per_s.map(|rate| rate as f64 / 1e9),
+    },
+    Figure {
+        title: "Read latency in ns",
+        heading: "read ns",
+        more_is_better: false,
+        decimals: 0,
+        of: |link| link.read_latency_ns,
+    },
+    Figure {
+        title: "Write latency in ns",
+        heading: "write ns",
+        more_is_better: false,
+        decimals: 0,
+        of: |link| link.write_latency_ns,
+    },
+];
+
+impl Figure {
+    pub(super) fn of(&self, link: &Link) -> Option<f64> {
+        (self.of)(link).filter(|value| value.is_finite())
+    }
+
+    /// A few digits, never a 0 that is none.
+    pub(super) fn text(&self, value: f64) -> String {
+        if value >= 1e6 || (value > 0.0 && value < 1e-3) {
+            return format!("{value:.1e}");
+        }
+        let decimals = if value > 0.0 && value < 1.0 { 3 } else { self.decimals };
+        format!("{value:.decimals$}")
+    }
+}
+
+/// Where a memory lies as seen from some CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Own,
+    SameSocket,
+    OtherSocket,
+    /// The socket of one of them is not known.
+    Elsewhere,
+}
+
+/// The ways from any CPUs to memory of one kind in one place.
+pub(super) struct Class {
+    pub(super) name: String,
+    /// For each of [`FIGURES`].
+    pub(super) ranges: [Range; FIGURES.len()],
+}
+
+/// What a figure is in a class.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Range {
+    /// Smallest and largest.
+    known: Option<(f64, f64)>,
+    some_unknown: bool,
+}
+
+/// Figures that differ by less are drawn as one. Greinsmark 2020, table 8, has 0.3 % between domains that are alike.
+const ALIKE_RATIO: f64 = 1.01;
+
+impl Links {
+    pub(super) fn of(machine: &Machine) -> Links {
+        let from: Vec<Node> = machine.nodes().iter().filter(|node| !node.cpus.is_empty()).cloned().collect();
+        let to: Vec<Node> = machine.nodes().iter().filter(|node| has_memory(node)).cloned().collect();
+        let row = |from: &Node| to.iter().map(|to| machine.link(from.id, to.id)).collect();
+        Links { rows: from.iter().map(row).collect(), from, to }
+    }
+
+    /// Of how many ways there is something to tell. The distance of a node to itself tells nothing.
+    pub(super) fn are_known(&self, figure: &Figure) -> bool {
+        let trivial = figure.heading == "distance" && self.from.len() == 1 && self.to.len() == 1;
+        !trivial && self.rows.iter().flatten().any(|link| figure.of(link).is_some())
+    }
+
+    pub(super) fn known_figures(&self) -> Vec<(usize, &'static Figure)> {
+        FIGURES.iter().enumerate().filter(|(_, figure)| self.are_known(figure)).collect()
+    }
+
+    /// Nearest first; classes of which nothing is known are left out.
+    pub(super) fn classes(&self) -> Vec<Class> {
+        let mut keys: Vec<(Place, usize)> = Vec::new();
+        let mut classes: Vec<Class> = Vec::new();
+        for (from, row) in self.from.iter().zip(&self.rows) {
+            for (to, link) in self.to.iter().zip(row) {
+                let key = (place(from, to), tier_rank(to.tier));
+                let index = keys.binary_search(&key).unwrap_or_else(|index| {
+                    keys.insert(index, key);
+                    classes.insert(index, Class { name: name(key.0, to), ranges: Default::default() });
+                    index
+                });
+                for (range, figure) in classes[index].ranges.iter_mut().zip(&FIGURES) {
+                    range.add(figure.of(link));
+                }
+            }
+        }
+        classes.retain(|class| class.ranges.iter().any(|range| range.known.is_some()));
+        classes
+    }
+
+    /// Whether the classes tell all about a figure.
+    pub(super) fn are_alike(classes: &[Class], figure: usize) -> bool {
+        classes.iter().all(|class| class.ranges[figure].is_alike())
+    }
+}
+
+impl Range {
+    fn add(&mut self, value: Option<f64>) {
+        match (value, &mut self.known) {
+            (None, _) => self.some_unknown = true,
+            (Some(value), None) => self.known = Some((value, value)),
+            (Some(value), Some((min, max))) => (*min, *max) = (min.min(value), max.max(value)),
+        }
+    }
+
+    fn is_alike(&self) -> bool {
+        match self.known {
+            Some((min, max)) => !self.some_unknown && max <= min * ALIKE_RATIO,
+            None => true,
+        }
+    }
+
+    /// `58.1`, `15.3-18.8`, `?`.
+    pub(super) fn text(&self, figure: &Figure) -> String {
+        let Some((min, max)) = self.known else { return "?".to_owned() };
+        let (min, max) = (figure.text(min), figure.text(max));
+        let mut text = if min == max { min } else { format!("{min}-{max}") };
+        if self.some_unknown {
+            text += " or ?";
+        }
+        text
+    }
+}
+
+fn place(from: &Node, to: &Node) -> Place {
+    match (from.socket, to.socket) {
+        _ if to.cpu_node == from.id => Place::Own,
+        (Some(from), Some(to)) if from == to => Place::SameSocket,
+        (Some(_), Some(_)) => Place::OtherSocket,
+        _ => Place::Elsewhere,
+    }
+}
+
+fn name(place: Place, to: &Node) -> String {
+    let tier = tier_of_memory(to.tier);
+    match place {
+        Place::Own => format!("own {tier}"),
+        Place::SameSocket => format!("{tier}, same socket"),
+        Place::OtherSocket => format!("{tier}, other socket"),
+        Place::Elsewhere => format!("{tier} elsewhere"),
+    }
+}

@@ -1,0 +1,217 @@
+//! What the picture tells below the machine: the kinds of memory, and the ways from CPUs to memories as a table of
+//! classes and as heat maps.
+
+use memferry::topology::Node;
+
+use super::canvas::{Anchor, Block, text_width};
+use super::figures::{Figure, Links};
+use super::plan::{Plan, has_memory};
+use super::svg::{BODY, LINE, PAD, SMALL, TINY, paragraphs, tier_class, tier_label};
+use crate::output::size;
+
+/// A heat map with more columns is drawn only if the classes do not tell the same.
+const HEAT_NODES_EASY: usize = 16;
+/// More columns than this are not read by anybody.
+const HEAT_NODES_MAX: usize = 32;
+
+/// What is told of the machine beside its parts.
+pub(super) fn panels(plan: &Plan) -> Vec<Block> {
+    let mut panels = vec![legend(plan)];
+    let figures = plan.links.known_figures();
+    let (rows, columns) = (plan.links.from.len(), plan.links.to.len());
+    if figures.is_empty() && rows * columns > 1 {
+        let mut nothing = Block::new("", 0, 0);
+        let sentence = "Distances, bandwidths and latencies are not known.".to_owned();
+        nothing.append(paragraphs(&[sentence], 240, SMALL, "muted"), 0, 0);
+        panels.push(panel("From CPUs to memory", nothing));
+    }
+    let heat = rows > 1 && columns <= HEAT_NODES_MAX;
+    if !figures.is_empty() && (!heat || rows > 2) {
+        panels.push(classes(&plan.links, &figures));
+    }
+    if heat {
+        let classes = plan.links.classes();
+        let worth = |index| columns <= HEAT_NODES_EASY || !Links::are_alike(&classes, index);
+        let figures = figures.iter().filter(|(index, _)| worth(*index));
+        panels.extend(figures.map(|(_, figure)| heat_map(&plan.links, figure)));
+    }
+    panels
+}
+
+fn panel(title: &str, mut content: Block) -> Block {
+    let inner = content.children.iter().map(|child| child.width).fold(content.width, i64::max);
+    content.width = inner;
+    let mut panel = Block::new("", inner.max(text_width(title, BODY, true)), 24);
+    panel.text(0, 14, BODY, "ink strong", title);
+    panel.append(content, 0, 0);
+    panel
+}
+
+/// The kinds of memory: their colours, sizes and nodes.
+fn legend(plan: &Plan) -> Block {
+    const SWATCH: i64 = 14;
+    let tiers = plan.tiers();
+    let rows: Vec<[String; 3]> = (tiers.iter())
+        .map(|sum| {
+            let kernel: Vec<String> = sum.kernel_tiers.iter().map(u32::to_string).collect();
+            let kernel = if kernel.is_empty() {
+                String::new()
+            } else {
+                format!("; kernel tier {}", kernel.join(", "))
+            };
+            [tier_label(sum.tier), sum.size(), sum.place() + &kernel]
+        })
+        .collect();
+    let mut content = Block::new("", 0, 0);
+    let widths: Vec<i64> = (0..3)
+        .map(|column| rows.iter().map(|row| text_width(&row[column], SMALL, false)).max().unwrap_or(0))
+        .collect();
+    let ends =
+        [SWATCH + 8, SWATCH + 8 + widths[0] + PAD + widths[1], SWATCH + 8 + widths[0] + widths[1] + 2 * PAD];
+    for (sum, [kind, size, place]) in tiers.iter().zip(rows) {
+        let mut row = Block::new("", ends[2] + widths[2], LINE + 2);
+        let swatch = Block::new(format!("{} bar", tier_class(sum.tier)), SWATCH, SWATCH);
+        row.put(swatch, 0, 3);
+        row.text(ends[0], 14, SMALL, "ink", kind);
+        row.text_at(Anchor::End, ends[1], 14, SMALL, "ink figure", size);
+        row.text(ends[2], 14, SMALL, "muted", place);
+        content.append(row, 0, 0);
+    }
+    let mut notes = vec!["Square: CPU. Tag: copy engine (DSA).".to_owned()];
+    if plan.engines().next().is_none() {
+        notes = vec!["Square: CPU.".to_owned()];
+    }
+    if let Some(largest) = plan.nodes().filter_map(|node| node.memory_bytes).max().filter(|&bytes| bytes > 0)
+    {
+        notes.push(format!("Bar: capacity; the longest is {}.", size(largest)));
+    }
+    if plan.nodes().any(|node| node.free_bytes.is_some() && has_memory(node)) {
+        notes.push("Filled part of a bar: in use.".to_owned());
+    }
+    if plan.nodes().any(|node| node.memory_bytes.is_none()) {
+        notes.push("Dashed bar, ?: capacity not known.".to_owned());
+    }
+    if plan.nodes().any(|node| !node.is_allowed && has_memory(node)) {
+        notes.push("Memory not allowed: closed to this process.".to_owned());
+    }
+    if plan.domains().any(|domain| domain.restriction().is_some()) {
+        notes.push("Hollow square: CPU not allowed.".to_owned());
+    }
+    content.append(paragraphs(&notes, 300, TINY, "muted"), 0, 4);
+    panel("Memory", content)
+}
+
+/// Figures of all ways, a row per class.
+fn classes(links: &Links, figures: &[(usize, &Figure)]) -> Block {
+    let classes = links.classes();
+    let rows: Vec<Vec<String>> = (classes.iter())
+        .map(|class| {
+            let cells = figures.iter().map(|(index, figure)| class.ranges[*index].text(figure));
+            std::iter::once(class.name.clone()).chain(cells).collect()
+        })
+        .collect();
+    let headings: Vec<String> = std::iter::once(String::new())
+        .chain(figures.iter().map(|(_, figure)| figure.heading.to_owned()))
+        .collect();
+    let widths: Vec<i64> = (0..headings.len())
+        .map(|column| {
+            rows.iter()
+                .chain([&headings])
+                .map(|row| text_width(&row[column], SMALL, false))
+                .max()
+                .unwrap_or(0)
+        })
+        .collect();
+    let total = widths.iter().sum::<i64>() + (widths.len() as i64 - 1) * 18;
+    let mut content = Block::new("", total, 0);
+    for (index, row) in [headings].into_iter().chain(rows).enumerate() {
+        let mut line = Block::new("", total, LINE + 2);
+        let mut end = -18;
+        for (column, (cell, width)) in row.into_iter().zip(&widths).enumerate() {
+            end += 18 + width;
+            let class = if index == 0 { "muted" } else { "ink figure" };
+            match column {
+                _ if cell.is_empty() => {}
+                0 => line.text(0, 14, SMALL, class, cell),
+                _ => line.text_at(Anchor::End, end, 14, SMALL, class, cell),
+            }
+        }
+        content.append(line, 0, 0);
+    }
+    panel("From CPUs to memory", content)
+}
+
+/// One figure of all ways. The stronger the colour, the better the way.
+fn heat_map(links: &Links, figure: &Figure) -> Block {
+    const CELL_HEIGHT: i64 = 22;
+    /// Between nodes of different sockets.
+    const SOCKET_GAP: i64 = 5;
+    let values: Vec<Vec<Option<f64>>> =
+        links.rows.iter().map(|row| row.iter().map(|link| figure.of(link)).collect()).collect();
+    let known: Vec<f64> = values.iter().flatten().flatten().copied().collect();
+    let text = |value: Option<f64>| value.map_or("?".to_owned(), |value| figure.text(value));
+    let label_width = |node: &Node| text_width(&node.id.to_string(), TINY, false);
+    let cell_width = (values.iter().flatten().map(|value| text_width(&text(*value), TINY, false)))
+        .chain(links.to.iter().map(label_width))
+        .fold(18, i64::max)
+        + 8;
+    let left = links.from.iter().map(label_width).max().unwrap_or(0) + 8;
+    let steps = |nodes: &[Node], step: i64| -> Vec<i64> {
+        let mut at = 0;
+        let mut before = None;
+        nodes
+            .iter()
+            .map(|node| {
+                if before.is_some_and(|before| before != node.socket) {
+                    at += SOCKET_GAP;
+                }
+                before = Some(node.socket);
+                at += step;
+                at - step
+            })
+            .collect()
+    };
+    let (columns, rows) = (steps(&links.to, cell_width), steps(&links.from, CELL_HEIGHT));
+    let width = left + columns.last().map_or(0, |last| last + cell_width);
+    let axes = "row: CPUs of node, column: memory of node; stronger is better";
+    let mut content = Block::new("", width.max(text_width(axes, TINY, false)), 18);
+    content.text(0, 10, TINY, "muted", axes);
+    let mut heads = Block::new("", width, 18);
+    for (to, x) in links.to.iter().zip(&columns) {
+        heads.text_at(Anchor::Middle, left + x + cell_width / 2, 13, TINY, "muted figure", to.id.to_string());
+    }
+    content.append(heads, 0, 0);
+    let mut grid = Block::new("", width, rows.last().map_or(0, |last| last + CELL_HEIGHT));
+    for ((from, row), y) in links.from.iter().zip(&values).zip(&rows) {
+        grid.text_at(Anchor::End, left - 8, y + 15, TINY, "muted figure", from.id.to_string());
+        for (value, x) in row.iter().zip(&columns) {
+            let heat = value.map(|value| heat(value, &known, figure.more_is_better));
+            let class = heat.map_or("heat-none".to_owned(), |heat| format!("heat{heat}"));
+            let ink = match heat {
+                None => "muted figure",
+                Some(0..=2) => "heat-ink-weak figure",
+                Some(_) => "heat-ink-strong figure",
+            };
+            // A pixel of paper between cells.
+            let mut cell = Block::new(class, cell_width - 1, CELL_HEIGHT - 1).radius(2);
+            cell.text_at(Anchor::Middle, (cell_width - 1) / 2, 15, TINY, ink, text(*value));
+            grid.put(cell, left + x, *y);
+        }
+    }
+    content.append(grid, 0, 0);
+    panel(figure.title, content)
+}
+
+/// From 0, the worst, to 4. By ratio: twice as far is the same step wherever it starts.
+fn heat(value: f64, known: &[f64], more_is_better: bool) -> u8 {
+    let log = |value: f64| value.max(f64::MIN_POSITIVE).ln();
+    let (min, max) =
+        known.iter().fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(log(v)), max.max(log(v))));
+    // All but alike: no colour where there is no difference.
+    if max - min < 0.01 {
+        return 2;
+    }
+    let share = (log(value) - min) / (max - min);
+    let share = if more_is_better { share } else { 1.0 - share };
+    ((share * 5.0) as u8).min(4)
+}

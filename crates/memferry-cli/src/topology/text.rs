@@ -1,0 +1,268 @@
+//! The machine as text, at most 100 columns wide for machines of usual size.
+//!
+//! A box is a socket, a line in it a domain: CPUs, one column for each kind of memory, copy engines.
+
+use memferry::topology::Node;
+
+use super::figures::{Figure, Links};
+use super::plan::{Domain, Plan, has_memory, node_note, node_size, short_ranges, tier_rank};
+use crate::output::{Align, Table, count, line, widen};
+
+const COLUMNS_MAX: usize = 100;
+/// What the sides of a box take.
+const FRAME: usize = 4;
+/// Matrices with more columns are not read by anybody; `--json` has them.
+const MATRIX_NODES_MAX: usize = 32;
+
+pub(super) fn draw(plan: &Plan) -> String {
+    let mut text = heading(plan);
+    text += &format!("\n{}", boxes(plan));
+    for remark in plan.remarks() {
+        text += &wrapped(&remark, 0);
+    }
+    for section in [memory(plan), engines(plan), ways(plan), wrapped(&plan.upgrade_sentence(), 0)] {
+        if !section.is_empty() {
+            text += &format!("\n{section}");
+        }
+    }
+    text
+}
+
+/// A name, a CPU, how much of everything, and who says so.
+fn heading(plan: &Plan) -> String {
+    let mut text = format!("{}: {}", plan.name, plan.cpu.as_deref().unwrap_or("CPU unknown"));
+    if let Some(kernel) = &plan.kernel {
+        text += &format!(", Linux {kernel}");
+    }
+    text = wrapped(&text, 0) + &wrapped(&plan.amounts(), 0) + &wrapped(plan.origin_sentence(), 0);
+    if let Some(placeholder) = &plan.placeholder {
+        text += &wrapped(&format!("Placeholders: {placeholder}."), 0);
+    }
+    for reference in &plan.references {
+        text += &wrapped(&format!("Source of figures: {reference}."), 0);
+    }
+    text
+}
+
+/// The sockets, their columns aligned with each other.
+fn boxes(plan: &Plan) -> String {
+    let tiers: Vec<usize> = plan.tiers().iter().map(|sum| tier_rank(sum.tier)).collect();
+    let beside = Layout::new(&tiers);
+    let body = match beside.body(plan) {
+        body if body.width + FRAME <= COLUMNS_MAX => body,
+        // Too many kinds to have a column each: below each other.
+        _ => Layout::new(&[]).body(plan),
+    };
+    let titles = plan.sockets.iter().map(|socket| socket.title().chars().count() + 2).max().unwrap_or(0);
+    let width = body.width.max(titles);
+    let mut text = String::new();
+    for (socket, lines) in plan.sockets.iter().zip(&body.sockets) {
+        let title = socket.title();
+        let rule = "─".repeat(width - title.chars().count() - 1);
+        text += &format!("╭─ {title} {rule}╮\n");
+        for line in lines {
+            text += &format!("│ {line}{} │\n", " ".repeat(width - line.chars().count()));
+        }
+        text += &format!("╰{}╯\n", "─".repeat(width + 2));
+    }
+    text
+}
+
+/// Which columns a domain has.
+struct Layout {
+    /// Ranks of the tiers with a column of their own. Without any, one column has all memories.
+    tiers: Vec<usize>,
+    align: Vec<Align>,
+}
+
+struct Body {
+    /// Lines for each socket.
+    sockets: Vec<Vec<String>>,
+    width: usize,
+}
+
+impl Layout {
+    fn new(tiers: &[usize]) -> Layout {
+        use Align::{Left, Right};
+        let slots = tiers.len().max(1);
+        let align = [Right, Left].into_iter();
+        let align = align.chain([Left, Left, Right, Left].repeat(slots)).chain([Left]);
+        Layout { tiers: tiers.to_vec(), align: align.collect() }
+    }
+
+    fn body(&self, plan: &Plan) -> Body {
+        let rows: Vec<Vec<Vec<String>>> = (plan.sockets.iter())
+            .map(|socket| socket.domains.iter().flat_map(|domain| self.rows(domain)).collect())
+            .collect();
+        // Columns in which there is nothing anywhere take no room.
+        let used: Vec<bool> = (0..self.align.len())
+            .map(|column| rows.iter().flatten().any(|row| !row[column].is_empty()))
+            .collect();
+        let pick = |row: &Vec<String>| -> Vec<String> {
+            row.iter().zip(&used).filter(|(_, used)| **used).map(|(cell, _)| cell.clone()).collect()
+        };
+        let align: Vec<Align> =
+            self.align.iter().zip(&used).filter(|(_, used)| **used).map(|(align, _)| *align).collect();
+        let rows: Vec<Vec<Vec<String>>> = rows.iter().map(|rows| rows.iter().map(pick).collect()).collect();
+        let mut widths = vec![0; align.len()];
+        rows.iter().flatten().for_each(|row| widen(&mut widths, row));
+        let sockets: Vec<Vec<String>> = (rows.iter())
+            .map(|rows| match rows.is_empty() {
+                true => vec!["no CPUs, no memory".to_owned()],
+                false => rows.iter().map(|row| line(row, &widths, &align, 0)).collect(),
+            })
+            .collect();
+        let width = sockets.iter().flatten().map(|line| line.chars().count()).max().unwrap_or(0);
+        Body { sockets, width }
+    }
+
+    /// A domain: one line, or more where a cell needs them.
+    fn rows(&self, domain: &Domain) -> Vec<Vec<String>> {
+        let mut columns: Vec<Vec<[String; 4]>> = vec![Vec::new(); self.tiers.len().max(1)];
+        for node in &domain.nodes {
+            let slot = self.tiers.iter().position(|&tier| has_memory(node) && tier == tier_rank(node.tier));
+            columns[slot.unwrap_or(0)].push(memory_cells(node));
+        }
+        let names: Vec<&str> = domain.engines.iter().map(|engine| engine.name.as_str()).collect();
+        let engines = fill(&names.join(" "), ENGINES_WIDTH);
+        let mut cpus = match (domain.cpus.len(), domain.nearest) {
+            (0, nearest) => {
+                let near = nearest.map_or(String::new(), |node| format!("near node {node}"));
+                vec![("no CPUs".to_owned(), near)]
+            }
+            (many, _) => vec![(count(many, "CPU"), short_ranges(&domain.cpus))],
+        };
+        cpus.extend(domain.restriction().map(|restriction| (String::new(), restriction)));
+        let height = columns.iter().map(Vec::len).chain([engines.len(), cpus.len()]).max().unwrap_or(0);
+        (0..height)
+            .map(|index| {
+                let (count, list) = cpus.get(index).cloned().unwrap_or_default();
+                let memories =
+                    columns.iter().flat_map(|column| column.get(index).cloned().unwrap_or_default());
+                let engines = engines.get(index).map(|names| format!("  {names}")).unwrap_or_default();
+                [count, list].into_iter().chain(memories).chain([engines]).collect()
+            })
+            .collect()
+    }
+}
+
+/// More names go on the next line.
+const ENGINES_WIDTH: usize = 20;
+
+fn memory_cells(node: &Node) -> [String; 4] {
+    let kind = if has_memory(node) { node.tier.to_string() } else { String::new() };
+    // Two more spaces between groups of columns than within them.
+    [format!("  node {}", node.id), kind, node_size(node), node_note(node).unwrap_or_default()]
+}
+
+/// What there is of each kind. The heading has it if there is only one.
+fn memory(plan: &Plan) -> String {
+    let tiers = plan.tiers();
+    let unknown = plan.nodes().any(|node| node.memory_bytes.is_none());
+    if tiers.len() < 2 {
+        return if unknown { "? is not known.\n".to_owned() } else { String::new() };
+    }
+    let mut table = Table::plain(vec![Align::Left, Align::Right, Align::Left, Align::Left]).indent(2);
+    for sum in tiers {
+        let tiers: Vec<String> = sum.kernel_tiers.iter().map(u32::to_string).collect();
+        let kernel = match tiers.len() {
+            0 => String::new(),
+            1 => format!("kernel tier {}", tiers[0]),
+            _ => format!("kernel tiers {}", tiers.join(", ")),
+        };
+        table.row(vec![sum.tier.to_string(), sum.size(), sum.place(), kernel]);
+    }
+    format!("Memory{}\n{table}", if unknown { " (? is not known)" } else { "" })
+}
+
+fn engines(plan: &Plan) -> String {
+    let groups = plan.engine_groups();
+    // Whose is whose stands in the boxes; names are needed only to tell makes apart.
+    let alike = groups.len() == 1;
+    let lines = groups.into_iter().map(|(names, facts)| {
+        let which = if alike { count(names.len(), "device") } else { names.join(" ") };
+        let each = if names.len() > 1 { "each " } else { "" };
+        wrapped(&if facts.is_empty() { format!("{which}: ?") } else { format!("{which}: {each}{facts}") }, 2)
+    });
+    let lines: String = lines.collect();
+    if lines.is_empty() { lines } else { format!("Copy engines (DSA)\n{lines}") }
+}
+
+/// Distances, bandwidths, latencies: in classes, and one by one where the ways of a class differ.
+fn ways(plan: &Plan) -> String {
+    let figures = plan.links.known_figures();
+    if figures.is_empty() {
+        return match plan.links.rows.iter().map(Vec::len).sum() {
+            0 | 1 => String::new(),
+            _ => "From CPUs to memory: distances, bandwidths and latencies are not known.\n".to_owned(),
+        };
+    }
+    let classes = plan.links.classes();
+    let mut table = Table::plain([vec![Align::Left], vec![Align::Right; figures.len()]].concat());
+    let headings = figures.iter().map(|(_, figure)| figure.heading.to_owned());
+    table.row(std::iter::once("From CPUs to memory".to_owned()).chain(headings).collect());
+    for class in &classes {
+        let cells = figures.iter().map(|(index, figure)| class.ranges[*index].text(figure));
+        table.row(std::iter::once(format!("  {}", class.name)).chain(cells).collect());
+    }
+    let mut text = table.to_string();
+    let unlike: Vec<_> =
+        figures.into_iter().filter(|(index, _)| !Links::are_alike(&classes, *index)).collect();
+    if plan.links.to.len() > MATRIX_NODES_MAX && !unlike.is_empty() {
+        text += "  (--json has each way by itself)\n";
+        return text;
+    }
+    for (_, figure) in unlike {
+        text += &format!("\n{}, from the CPUs of a row to the memory of a column\n", figure.title);
+        text += &matrix(&plan.links, figure);
+    }
+    text
+}
+
+/// One figure of all ways, as many columns beside each other as there is room for.
+fn matrix(links: &Links, figure: &Figure) -> String {
+    let cells: Vec<Vec<String>> = (links.rows.iter())
+        .map(|row| {
+            row.iter().map(|link| figure.of(link).map_or("?".into(), |value| figure.text(value))).collect()
+        })
+        .collect();
+    let heads: Vec<String> = links.to.iter().map(|node| node.id.to_string()).collect();
+    let width = cells.iter().flatten().chain(&heads).map(String::len).max().unwrap_or(1) + 2;
+    let first = links.from.iter().map(|node| node.id.to_string().len()).max().unwrap_or(1);
+    let per_block = ((COLUMNS_MAX - 2 - first) / width).max(1);
+    let blocks: Vec<String> = (0..heads.len())
+        .step_by(per_block)
+        .map(|start| {
+            let end = (start + per_block).min(heads.len());
+            let mut table = Table::plain(vec![Align::Right; end - start + 1]).indent(2);
+            table.row([&[String::new()], &heads[start..end]].concat());
+            for (from, row) in links.from.iter().zip(&cells) {
+                table.row([&[from.id.to_string()], &row[start..end]].concat());
+            }
+            table.to_string()
+        })
+        .collect();
+    blocks.join("\n")
+}
+
+/// Lines of at most `width`, broken at blanks; a longer word has a line of its own.
+fn fill(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                *line += " ";
+                *line += word;
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A paragraph; lines after the first are indented two more than the first.
+fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = fill(text, COLUMNS_MAX - indent - 2).into_iter();
+    let first = lines.next().map_or(String::new(), |line| format!("{:indent$}{line}\n", ""));
+    lines.fold(first, |text, line| format!("{text}{:1$}{line}\n", "", indent + 2)).replace('\u{a0}', " ")
+}
