@@ -59,19 +59,25 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
         .map_err(|error| Failure(format!("{}: {error}", directory.display())))?;
     let apt = |program: &str| options(shell::program(program).directory(directory), directory);
 
+    let suites = wanted.suites.join(" and ");
+    let unreachable = |what: &str| {
+        Failure(format!(
+            "no kernel for the guest: {what} could not be fetched, see above; is there a network? otherwise {ADVICE}"
+        ))
+    };
     // A list that cannot be fetched is an error only if apt is told so.
-    apt("apt-get").args(["-q", "-o", "APT::Update::Error-Mode=any", "update"]).run().map_err(|failure| {
-        Failure(format!("no kernel for the guest: {failure}; is there a network? otherwise {ADVICE}"))
-    })?;
+    apt("apt-get")
+        .args(["-q", "-o", "APT::Update::Error-Mode=any", "update"])
+        .run()
+        .map_err(|_| unreachable(&format!("the list of {suites}")))?;
     let names = apt("apt-cache").args(["pkgnames", "linux-image-"]).output()?;
     let (version, package) = newest(&names, wanted.flavour).ok_or_else(|| {
         Failure(format!(
-            "no kernel for the guest: {} has none of Linux {} or later; {ADVICE}",
-            wanted.suites.join(" and "),
+            "no kernel for the guest: {suites} has none of Linux {} or later; {ADVICE}",
             kernel::OLDEST
         ))
     })?;
-    apt("apt-get").args(["-q", "download", package]).run()?;
+    apt("apt-get").args(["-q", "download", package]).run().map_err(|_| unreachable(package))?;
     let deb = find(directory, |name| name.starts_with(package) && name.ends_with(".deb"))?;
     let unpacked = directory.join("unpacked");
     shell::program("dpkg").args(["-x".as_ref(), deb.as_os_str(), unpacked.as_os_str()]).run()?;

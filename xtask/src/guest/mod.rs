@@ -123,13 +123,16 @@ impl Options {
 
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let options = Options::parse(arguments).map_err(|why| Failure(format!("{why}\n\n{USAGE}")))?;
+    let machines = options.machines();
+    // What is wrong with a profile is said before anything is built.
+    for (profile, _) in &machines {
+        Layout::of(profile, 0)?;
+    }
     let qemu = Qemu::find()?;
     let scratch = Scratch::new()?;
     let kernel = kernel::find(&scratch.0)?;
     let host = Host::build(qemu, kernel, scratch, &options)?;
 
-    // All that can be wrong with a machine is said before the first boots.
-    let machines = options.machines();
     let guests: Vec<Guest> =
         machines.iter().map(|(profile, filters)| host.guest(profile, filters)).collect::<Result<_, _>>()?;
     let label = guests.len() > 1;
