@@ -10,7 +10,8 @@ use crate::{guest, loom, setup};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// In this order: what is missing is installed; then what the README tells newcomers to run comes first, and what it built serves the later steps.
+/// In this order: what is missing is installed; then what the README tells newcomers to run, because what it built serves
+/// the later steps.
 const STEPS: &[Step] = &[
     ("set up", setup::run),
     ("tests, as in the README", || cargo(["test", "--locked"]).run()),

@@ -195,7 +195,8 @@ mod tests {
     fn packed(program: &str, size_added: u32) -> Vec<u8> {
         let kernel: Vec<u8> =
             ELF.iter().copied().chain((0..100_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8)).collect();
-        let file = std::env::temp_dir().join(format!("memferry-kernel-{program}-{}", std::process::id()));
+        let file = std::env::temp_dir()
+            .join(format!("memferry-kernel-{program}-{size_added}-{}", std::process::id()));
         fs::write(&file, &kernel).unwrap();
         let output = Command::new(program).args(["-c", "-q"]).arg(&file).output().unwrap();
         fs::remove_file(&file).unwrap();
