@@ -5,13 +5,15 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::loom;
 use crate::shell::{Failure, cargo};
+use crate::{guest, loom, setup};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
-/// In this order: what the README tells newcomers to run comes first, and what it built serves the later steps.
+/// In this order: what is missing is installed; then what the README tells newcomers to run, because what it built serves
+/// the later steps.
 const STEPS: &[Step] = &[
+    ("set up", setup::run),
     ("tests, as in the README", || cargo(["test", "--locked"]).run()),
     ("demo, small", demo),
     ("one build serves both", one_build),
@@ -22,6 +24,8 @@ const STEPS: &[Step] = &[
     ("documentation", || {
         cargo(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
     }),
+    ("tests of the chores", || cargo(["test", "--locked", "--package", "xtask"]).run()),
+    ("NUMA guest", || guest::run(&["--all-machines".to_owned()])),
     ("loom models", || loom::run("")),
 ];
 

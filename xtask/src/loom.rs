@@ -3,7 +3,7 @@
 //! Release profile, because loom runs a test some hundred thousand times; a target directory of its own, because the
 //! flag would otherwise make cargo rebuild everything else.
 
-use crate::shell::{Cargo, Failure, cargo, target_directory};
+use crate::shell::{Call, Failure, cargo, target_directory};
 
 pub(crate) fn run(filter: &str) -> Result<(), Failure> {
     let filter = format!("loom_{filter}");
@@ -17,7 +17,7 @@ pub(crate) fn run(filter: &str) -> Result<(), Failure> {
     tests(&filter).run()
 }
 
-fn tests(filter: &str) -> Cargo {
+fn tests(filter: &str) -> Call {
     cargo(["test", "--package", "memferry", "--package", "memferry-dsa", "--release", "--lib", "--"])
         .arg(filter)
         .env("CARGO_TARGET_DIR", target_directory().join("loom"))

@@ -1,10 +1,15 @@
 //! The chores of this repository, as `cargo xtask NAME`.
 //!
-//! Each chore is a few calls of cargo: what is run is printed, so that it can be repeated by hand.
-//! No dependencies, because continuous integration builds this first.
+//! Each chore is a few calls of cargo and other programs: what is run is printed, so that it can be repeated by hand.
+//! Few and small dependencies, because continuous integration builds this first.
+#![deny(unsafe_code)]
 
 mod ci;
+// Process 1 of a guest and the parent of QEMU talk to the kernel.
+#[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
+mod guest;
 mod loom;
+mod setup;
 mod shell;
 
 use std::process::ExitCode;
@@ -15,11 +20,16 @@ const USAGE: &str = "\
 usage: cargo xtask CHORE
 
   ci             every check that a change must pass; what .ci/run calls
+  setup          installs what the other chores need, as root
+  numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
   bench [ARGS]   `memferry bench ARGS` in the release profile; without ARGS, `query`
 ";
 
 fn main() -> ExitCode {
+    if guest::init::is_init() {
+        guest::init::run();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (chore, rest) = match arguments.split_first() {
         Some((chore, rest)) => (chore.as_str(), rest),
@@ -27,6 +37,12 @@ fn main() -> ExitCode {
     };
     let outcome = match (chore, rest) {
         ("ci", []) => ci::run(),
+        ("setup", []) => setup::run(),
+        ("numa", [help]) if help == "--help" => {
+            print!("{}", guest::USAGE);
+            Ok(())
+        }
+        ("numa", _) => guest::run(rest),
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
         ("bench", _) => bench(rest),

@@ -1,8 +1,8 @@
-//! Running cargo: the command line is printed before it runs, and a failure is a sentence.
+//! Running cargo and other programs: the command line is printed before it runs, and a failure is a sentence.
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Why a chore stopped, in words.
@@ -15,21 +15,35 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One call of cargo in the root of the workspace.
-pub(crate) struct Cargo {
+/// One call of a program in the root of the workspace.
+pub(crate) struct Call {
     command: Command,
     line: String,
 }
 
 /// The cargo that started this program, with `arguments`.
-pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Cargo {
+pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Call {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(program);
-    command.current_dir(root());
-    Cargo { command, line: "cargo".to_owned() }.args(arguments)
+    Call::new(Command::new(program), "cargo").args(arguments)
 }
 
-impl Cargo {
+/// Another program.
+pub(crate) fn program(name: &str) -> Call {
+    Call::new(Command::new(name), name)
+}
+
+/// Whether a program of this name is on the path.
+pub(crate) fn is_installed(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
+}
+
+impl Call {
+    fn new(mut command: Command, line: &str) -> Call {
+        command.current_dir(root());
+        Call { command, line: line.to_owned() }
+    }
+
     pub(crate) fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         for argument in arguments {
             self.line = format!("{} {}", self.line, argument.as_ref().to_string_lossy());
@@ -45,6 +59,12 @@ impl Cargo {
     pub(crate) fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.line = format!("{name}={:?} {}", value.as_ref(), self.line);
         self.command.env(name, value);
+        self
+    }
+
+    /// In another directory than the root of the workspace.
+    pub(crate) fn directory(mut self, directory: &Path) -> Self {
+        self.command.current_dir(directory);
         self
     }
 

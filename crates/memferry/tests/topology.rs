@@ -286,7 +286,7 @@ fn from_text(text: &str) -> Result<Machine, TopologyError> {
 
 #[test]
 fn every_profile_loads_under_its_name() {
-    assert_eq!(Machine::profiles().len(), 7);
+    assert_eq!(Machine::profiles().len(), 8);
     for name in Machine::profiles() {
         let machine = Machine::from_profile(name).unwrap();
         assert_eq!((machine.name(), machine.origin()), (name, Origin::Profile));

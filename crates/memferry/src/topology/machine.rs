@@ -6,7 +6,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::{NodeSet, TopologyError, profile, sysfs};
+use super::profile::{self, Placeholders};
+use super::{NodeSet, TopologyError, sysfs};
 
 /// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -188,7 +189,19 @@ impl Machine {
     /// # Errors
     /// [`TopologyError::UnknownProfile`], [`Profile`](TopologyError::Profile), `Read`, `Contradiction`.
     pub fn from_profile(name_or_path: &str) -> Result<Machine, TopologyError> {
-        profile::open(name_or_path)
+        profile::open(name_or_path, Placeholders::Ignored)
+    }
+
+    /// The same, with figures of ours where a profile has none that is published, and
+    /// [`placeholder`](Machine::placeholder) saying so.
+    ///
+    /// For machines that are built after a profile (`cargo xtask numa`), where every figure must be something.
+    /// Never plan with it.
+    ///
+    /// # Errors
+    /// As [`from_profile`](Machine::from_profile).
+    pub fn from_profile_with_placeholders(name_or_path: &str) -> Result<Machine, TopologyError> {
+        profile::open(name_or_path, Placeholders::Used)
     }
 
     /// Names of the built-in profiles.
@@ -201,7 +214,7 @@ impl Machine {
     /// # Errors
     /// None in practice: the profile is built in.
     pub fn two_tiers() -> Result<Machine, TopologyError> {
-        profile::open("made-up-two-tiers")
+        profile::open("made-up-two-tiers", Placeholders::Ignored)
     }
 
     /// Host name, or name of the profile.

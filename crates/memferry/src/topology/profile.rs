@@ -3,6 +3,10 @@
 //! A profile holds figures, each with the place it was taken from ([`Figure`]), which begins with one of the
 //! profile's `references`; what nobody has published is null. Rates are in 10^6 bytes per second, as the
 //! papers print them, and matrices have a row per initiator and a column per target, in the order of `nodes`.
+//!
+//! An emulated machine needs a figure everywhere. Those that nobody has published are `placeholders`: values of
+//! ours, kept apart, which only [`Machine::from_profile_with_placeholders`] reads, and only where a published
+//! one is missing. Planning never sees them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +15,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
-use super::{NodeSet, TopologyError, list};
+use super::{TopologyError, list};
 
 macro_rules! built_in {
     ($name:literal) => {
@@ -22,6 +26,7 @@ macro_rules! built_in {
 const BUILT_IN: &[(&str, &str)] = &[
     built_in!("broadwell-2699v4-cod-off"),
     built_in!("broadwell-2699v4-cod-on"),
+    built_in!("made-up-odd-nodes"),
     built_in!("made-up-two-tiers"),
     built_in!("skylake-8180-snc-off"),
     built_in!("skylake-8180-snc-on"),
@@ -33,9 +38,16 @@ pub(super) fn names() -> Vec<&'static str> {
     BUILT_IN.iter().map(|&(name, _)| name).collect()
 }
 
-pub(super) fn open(name_or_path: &str) -> Result<Machine, TopologyError> {
+/// Whether the figures of ours stand in for those that nobody has published.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Placeholders {
+    Ignored,
+    Used,
+}
+
+pub(super) fn open(name_or_path: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
     if let Some((name, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_path) {
-        return parse(name, text);
+        return parse(name, text, placeholders);
     }
     let path = Path::new(name_or_path);
     if path.components().count() < 2 && path.extension().is_none() {
@@ -46,14 +58,14 @@ pub(super) fn open(name_or_path: &str) -> Result<Machine, TopologyError> {
         source,
         advice: "give the path of a JSON file like those in machines/",
     })?;
-    parse(name_or_path, &text)
+    parse(name_or_path, &text, placeholders)
 }
 
 /// `file` is what errors call it.
-pub(super) fn parse(file: &str, text: &str) -> Result<Machine, TopologyError> {
+fn parse(file: &str, text: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
     let profile: Profile = serde_json::from_str(text)
         .map_err(|source| TopologyError::Profile { name: file.to_owned(), source })?;
-    profile.into_machine(file)
+    profile.into_machine(file, placeholders)
 }
 
 #[derive(Deserialize)]
@@ -72,6 +84,24 @@ struct Profile {
     write_latency_ns: Option<Figure<Matrix<f64>>>,
     accelerators: Option<Figure<Vec<ProfileAccelerator>>>,
     facts: Vec<Fact>,
+    /// Nodes that the machine could have and that are not online.
+    #[serde(default)]
+    offline: Vec<NodeId>,
+    placeholders: Option<ProfilePlaceholders>,
+}
+
+/// Values of ours for what nobody has published, in the shapes of the published ones.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfilePlaceholders {
+    why: String,
+    /// One per node.
+    memory_mib: Option<Vec<Option<u64>>>,
+    distances: Option<Matrix<u32>>,
+    read_mb_per_s: Option<Matrix<f64>>,
+    write_mb_per_s: Option<Matrix<f64>>,
+    read_latency_ns: Option<Matrix<f64>>,
+    write_latency_ns: Option<Matrix<f64>>,
 }
 
 /// A value and where it was taken from.
@@ -108,7 +138,7 @@ struct ProfileAccelerator {
 
 impl Profile {
     /// `file` is what errors call it.
-    fn into_machine(self, file: &str) -> Result<Machine, TopologyError> {
+    fn into_machine(self, file: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
         let wrong = |what: String| TopologyError::Contradiction { machine: file.to_owned(), what };
         self.check_sources().map_err(wrong)?;
         let mut nodes = Vec::with_capacity(self.nodes.value.len());
@@ -122,7 +152,7 @@ impl Profile {
                 allowed_cpus: cpus.clone(),
                 cpus,
                 is_allowed: true,
-                memory_bytes: node.memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
+                memory_bytes: node.memory_mib.map(mib),
                 free_bytes: None,
                 tier: node.tier,
                 kernel_tier: None,
@@ -130,24 +160,27 @@ impl Profile {
             });
         }
         let mut links = vec![vec![Link::default(); nodes.len()]; nodes.len()];
-        fill(&mut links, "distances", self.distances, |link, n| link.distance = Some(n)).map_err(wrong)?;
-        type Set = fn(&mut Link, f64);
-        let matrices: [(_, _, Set); 4] = [
-            ("read_mb_per_s", self.read_mb_per_s, |link, mb| link.read_bytes_per_s = Some(bytes_per_s(mb))),
-            ("write_mb_per_s", self.write_mb_per_s, |link, mb| {
-                link.write_bytes_per_s = Some(bytes_per_s(mb))
-            }),
-            ("read_latency_ns", self.read_latency_ns, |link, ns| link.read_latency_ns = Some(ns)),
-            ("write_latency_ns", self.write_latency_ns, |link, ns| link.write_latency_ns = Some(ns)),
-        ];
-        for (name, matrix, set) in matrices {
-            let mut figures = matrix.iter().flat_map(|figure| figure.value.iter().flatten().flatten());
-            if let Some(figure) = figures.find(|&&figure| figure <= 0.0) {
-                return Err(wrong(format!(
-                    "{name} has the figure {figure}; where it is unknown, write null"
-                )));
+        let published = Matrices {
+            distances: self.distances.map(|figure| figure.value),
+            read_mb_per_s: self.read_mb_per_s.map(|figure| figure.value),
+            write_mb_per_s: self.write_mb_per_s.map(|figure| figure.value),
+            read_latency_ns: self.read_latency_ns.map(|figure| figure.value),
+            write_latency_ns: self.write_latency_ns.map(|figure| figure.value),
+        };
+        published.fill(&mut links, "").map_err(wrong)?;
+        let mut placeholder = self.placeholder;
+        if let Some(ours) = self.placeholders {
+            // Into copies first: what is wrong with them is said whether or not they are asked for.
+            let (mut ours_nodes, mut ours_links) = (nodes.clone(), links.clone());
+            let why = ours.apply(&mut ours_nodes, &mut ours_links).map_err(wrong)?;
+            if placeholders == Placeholders::Used {
+                (nodes, links) = (ours_nodes, ours_links);
+                let why = format!("figures of ours stand in for what is not published: {why}");
+                placeholder = Some(match placeholder {
+                    Some(before) => format!("{before}; {why}"),
+                    None => why,
+                });
             }
-            fill(&mut links, name, matrix, set).map_err(wrong)?;
         }
         let accelerators = self.accelerators.map_or(Vec::new(), |figure| figure.value);
         let machine = Machine {
@@ -155,14 +188,17 @@ impl Profile {
             cpu: Some(self.cpu.value),
             kernel: None,
             origin: Origin::Profile,
-            placeholder: self.placeholder,
+            placeholder,
             nodes,
             links,
-            offline: NodeSet::default(),
+            offline: self.offline.into_iter().collect(),
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
             references: self.references,
         };
+        if let Some(node) = machine.offline.iter().find(|&id| machine.position(id).is_some()) {
+            return Err(wrong(format!("node {node} is among its nodes, and offline")));
+        }
         match machine.contradiction() {
             Some(what) => Err(wrong(what)),
             None => Ok(machine),
@@ -208,14 +244,84 @@ impl From<ProfileAccelerator> for Accelerator {
     }
 }
 
+impl ProfilePlaceholders {
+    /// Fills what is missing, and says why it was made up.
+    fn apply(self, nodes: &mut [Node], links: &mut [Vec<Link>]) -> Result<String, String> {
+        if self.why.trim().is_empty() {
+            return Err("its placeholders do not say why they are what they are".into());
+        }
+        if let Some(sizes) = self.memory_mib {
+            if sizes.len() != nodes.len() {
+                return Err(format!(
+                    "placeholders: memory_mib must have {} figures, one a node",
+                    nodes.len()
+                ));
+            }
+            for (node, size) in nodes.iter_mut().zip(sizes) {
+                node.memory_bytes = node.memory_bytes.or(size.map(mib));
+            }
+        }
+        let matrices = Matrices {
+            distances: self.distances,
+            read_mb_per_s: self.read_mb_per_s,
+            write_mb_per_s: self.write_mb_per_s,
+            read_latency_ns: self.read_latency_ns,
+            write_latency_ns: self.write_latency_ns,
+        };
+        matrices.fill(links, "placeholders: ")?;
+        Ok(self.why)
+    }
+}
+
+struct Matrices {
+    distances: Option<Matrix<u32>>,
+    read_mb_per_s: Option<Matrix<f64>>,
+    write_mb_per_s: Option<Matrix<f64>>,
+    read_latency_ns: Option<Matrix<f64>>,
+    write_latency_ns: Option<Matrix<f64>>,
+}
+
+impl Matrices {
+    /// Writes the figures into the links, where there is none yet. `whose` is what errors begin with.
+    fn fill(self, links: &mut [Vec<Link>], whose: &str) -> Result<(), String> {
+        let distance = |link: &mut Link, distance| link.distance = link.distance.or(Some(distance));
+        fill(links, &format!("{whose}distances"), self.distances, distance)?;
+        type Place = fn(&mut Link, f64);
+        let matrices: [(_, _, Place); 4] = [
+            ("read_mb_per_s", self.read_mb_per_s, |link, mb| {
+                link.read_bytes_per_s = link.read_bytes_per_s.or(Some(bytes_per_s(mb)))
+            }),
+            ("write_mb_per_s", self.write_mb_per_s, |link, mb| {
+                link.write_bytes_per_s = link.write_bytes_per_s.or(Some(bytes_per_s(mb)))
+            }),
+            ("read_latency_ns", self.read_latency_ns, |link, ns| {
+                link.read_latency_ns = link.read_latency_ns.or(Some(ns))
+            }),
+            ("write_latency_ns", self.write_latency_ns, |link, ns| {
+                link.write_latency_ns = link.write_latency_ns.or(Some(ns))
+            }),
+        ];
+        for (name, matrix, place) in matrices {
+            let mut figures = matrix.iter().flatten().flatten().flatten();
+            if let Some(figure) = figures.find(|&&figure| figure <= 0.0) {
+                return Err(format!(
+                    "{whose}{name} has the figure {figure}; where it is unknown, write null"
+                ));
+            }
+            fill(links, &format!("{whose}{name}"), matrix, place)?;
+        }
+        Ok(())
+    }
+}
+
 /// Writes a matrix into the links. `name` is what errors call it.
 fn fill<T>(
     links: &mut [Vec<Link>],
     name: &str,
-    matrix: Option<Figure<Matrix<T>>>,
+    matrix: Option<Matrix<T>>,
     set: impl Fn(&mut Link, T),
 ) -> Result<(), String> {
-    let Some(Figure { value: rows, .. }) = matrix else { return Ok(()) };
+    let Some(rows) = matrix else { return Ok(()) };
     let nodes = links.len();
     if rows.len() != nodes || rows.iter().any(|row| row.len() != nodes) {
         return Err(format!("{name} must have {nodes} rows of {nodes} figures, as there are {nodes} nodes"));
@@ -226,6 +332,10 @@ fn fill<T>(
         }
     }
     Ok(())
+}
+
+fn mib(mib: u64) -> u64 {
+    mib.saturating_mul(1 << 20)
 }
 
 /// From 10^6 bytes per second.

@@ -1,0 +1,205 @@
+//! The guest's file system: a cpio archive that the kernel unpacks at boot.
+//!
+//! Source: Linux `Documentation/driver-api/early-userspace/buffer-format.rst`, the `newc` format.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::shell::Failure;
+
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const CHARACTER_DEVICE: u32 = 0o020_600;
+
+/// An archive under construction. Directories appear when something is put into them. The kernel unpacks several, one
+/// after the other.
+#[derive(Default)]
+pub(crate) struct Image {
+    bytes: Vec<u8>,
+    paths: BTreeSet<PathBuf>,
+}
+
+impl Image {
+    /// With what every guest needs; [`default`](Image::default) is empty.
+    pub(crate) fn new() -> Image {
+        let mut image = Image::default();
+        // The kernel opens it as the standard streams of process 1, before anything is mounted.
+        image.directories(Path::new("dev/console"));
+        image.entry("dev/console", CHARACTER_DEVICE, (5, 1), &[]);
+        image
+    }
+
+    /// A directory to mount on.
+    pub(crate) fn directory(&mut self, path: &str) {
+        self.directories(&Path::new(path).join("in it"));
+    }
+
+    /// A file with this content; the first one of a path stays.
+    pub(crate) fn file(&mut self, path: &str, content: &[u8]) {
+        let path = path.trim_start_matches('/');
+        if self.paths.insert(PathBuf::from(path)) {
+            self.directories(Path::new(path));
+            self.entry(path, PROGRAM, (0, 0), content);
+        }
+    }
+
+    /// A program of this machine and the libraries that it loads, each at the path where it will look for them.
+    pub(crate) fn program(&mut self, path: &str, program: &Path) -> Result<(), Failure> {
+        self.file(path, &read(program)?);
+        for library in libraries(program)? {
+            self.file(&library, &read(Path::new(&library))?);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, (0, 0), &[]);
+        self.bytes
+    }
+
+    fn directories(&mut self, path: &Path) {
+        let mut above: Vec<&Path> = path.ancestors().skip(1).filter(|path| *path != Path::new("")).collect();
+        above.reverse();
+        for directory in above {
+            if self.paths.insert(directory.to_owned()) {
+                self.entry(&directory.to_string_lossy(), DIRECTORY, (0, 0), &[]);
+            }
+        }
+    }
+
+    fn entry(&mut self, path: &str, mode: u32, (major, minor): (u32, u32), content: &[u8]) {
+        let inode = self.paths.len() as u32;
+        let size =
+            u32::try_from(content.len()).expect("the format holds files below 4 GiB, and `read` refused it");
+        let name_size = path.len() as u32 + 1;
+        let links = if mode == DIRECTORY { 2 } else { 1 };
+        let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name_size, 0];
+        self.bytes.extend_from_slice(b"070701");
+        for field in fields {
+            self.bytes.extend_from_slice(format!("{field:08X}").as_bytes());
+        }
+        self.bytes.extend_from_slice(path.as_bytes());
+        self.bytes.push(0);
+        self.pad();
+        self.bytes.extend_from_slice(content);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    let bytes = fs::read(file).map_err(|error| {
+        Failure(format!("{} cannot be put into the guest: {error}; build it again", file.display()))
+    })?;
+    if u32::try_from(bytes.len()).is_err() {
+        return Err(Failure(format!("{} is too large for the guest", file.display())));
+    }
+    Ok(bytes)
+}
+
+/// Paths of the loader and the libraries of a program.
+fn libraries(program: &Path) -> Result<Vec<String>, Failure> {
+    let output =
+        Command::new("ldd").arg(program).env("LC_ALL", "C").output().map_err(|error| {
+            Failure(format!("`ldd` cannot be run: {error}; install the package libc-bin"))
+        })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    if let Some(line) = text.lines().find(|line| line.contains("not found")) {
+        return Err(Failure(format!(
+            "{} needs a library that is missing: {}",
+            program.display(),
+            line.trim()
+        )));
+    }
+    // A static program has none, and ldd says so with a failure.
+    Ok(text.lines().filter_map(library).collect())
+}
+
+/// The path in `libc.so.6 => /lib/libc.so.6 (0x...)` or `/lib64/ld-linux-x86-64.so.2 (0x...)`.
+fn library(line: &str) -> Option<String> {
+    let path = line.rsplit_once("=>").map_or(line, |(_, path)| path).trim();
+    let (path, address) = path.rsplit_once(' ')?;
+    (path.starts_with('/') && address.starts_with("(0x")).then(|| path.to_owned())
+}
+
+/// A copy of `program` without symbols and debug information in `directory`, or the program itself if no tool for that
+/// is installed: it merely is larger.
+pub(crate) fn stripped(program: &Path, directory: &Path) -> Result<PathBuf, Failure> {
+    let name = program.file_name().unwrap_or_default();
+    let copy = directory.join(name);
+    for tool in ["strip", "objcopy"] {
+        let mut command = Command::new(tool);
+        match tool {
+            "strip" => command.arg("-o").arg(&copy).arg(program),
+            _ => command.arg("--strip-all").arg(program).arg(&copy),
+        };
+        if command.status().is_ok_and(|status| status.success()) {
+            return Ok(copy);
+        }
+    }
+    Ok(program.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names, modes and contents, by a reading of the format that shares nothing with the writer.
+    fn entries(archive: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
+        let mut entries = Vec::new();
+        let mut at = 0;
+        loop {
+            assert_eq!(&archive[at..at + 6], b"070701");
+            let field = |n: usize| {
+                let digits = &archive[at + 6 + 8 * n..at + 14 + 8 * n];
+                u32::from_str_radix(std::str::from_utf8(digits).unwrap(), 16).unwrap()
+            };
+            let (mode, size, name_size) = (field(1), field(6) as usize, field(11) as usize);
+            let name_at = at + 110;
+            let name = String::from_utf8(archive[name_at..name_at + name_size - 1].to_vec()).unwrap();
+            assert_eq!(archive[name_at + name_size - 1], 0);
+            let content_at = (name_at + name_size).next_multiple_of(4);
+            if name == "TRAILER!!!" {
+                assert_eq!(content_at, archive.len());
+                return entries;
+            }
+            entries.push((name, mode, archive[content_at..content_at + size].to_vec()));
+            at = (content_at + size).next_multiple_of(4);
+        }
+    }
+
+    #[test]
+    fn directories_come_before_what_is_in_them() {
+        let mut image = Image::new();
+        image.directory("proc");
+        image.file("/a/b/odd", b"12345");
+        image.file("/a/b/odd", b"again");
+        image.file("a/empty", b"");
+        let entries = entries(&image.finish());
+        let names: Vec<_> = entries.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(names, ["dev", "dev/console", "proc", "a", "a/b", "a/b/odd", "a/empty"]);
+        assert_eq!((entries[1].1, entries[2].1), (CHARACTER_DEVICE, DIRECTORY));
+        assert_eq!(entries[5].2, b"12345");
+    }
+
+    #[test]
+    fn libraries_of_a_program() {
+        assert_eq!(library("\tlinux-vdso.so.1 (0x00007ffc)"), None);
+        assert_eq!(library("\tstatically linked"), None);
+        assert_eq!(library("\tlibc.so.6 => /lib/libc.so.6 (0x00007f)"), Some("/lib/libc.so.6".into()));
+        assert_eq!(library("\t/lib64/ld.so.2 (0x00007f)"), Some("/lib64/ld.so.2".into()));
+        let this = libraries(&std::env::current_exe().unwrap()).unwrap();
+        assert!(this.is_empty() || this.iter().any(|path| path.contains("libc")), "{this:?}");
+    }
+
+    #[test]
+    fn a_missing_program_is_named() {
+        let error = Image::new().program("bin/x", Path::new("/nowhere/x")).unwrap_err().to_string();
+        assert!(error.contains("/nowhere/x") && error.contains("build it again"), "{error}");
+    }
+}

@@ -1,0 +1,235 @@
+//! Process 1 of the guest: this very program, started by the kernel.
+//!
+//! It mounts what programs expect, runs the commands of the plan, reaps whoever loses its parent, looks whether the OOM
+//! killer ran, and leaves through QEMU's debug-exit port. It never returns: the kernel would panic.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::plan::{self, Plan, PlanCommand};
+use super::record;
+
+/// The port of `-device isa-debug-exit` in [`super::qemu`].
+const EXIT_PORT: u16 = 0x501;
+/// How often a running command is looked at.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The second serial line.
+const RECORD_LINE: &str = "/dev/ttyS1";
+
+/// Whether this process was started as the guest's init.
+pub(crate) fn is_init() -> bool {
+    std::process::id() == 1 && Path::new(plan::PLAN).exists()
+}
+
+pub(crate) fn run() -> ! {
+    // SAFETY: no memory is involved; the streams are the console.
+    unsafe { libc::setsid() };
+    println!("{} after {:.1} s", plan::UP, uptime_seconds());
+    let all_ok = match follow_plan() {
+        Ok(all_ok) => all_ok,
+        Err(why) => {
+            println!("guest: it cannot do its work: {why}");
+            false
+        }
+    };
+    leave(if all_ok { plan::STATUS_OK } else { plan::STATUS_FAILED })
+}
+
+fn follow_plan() -> Result<bool, String> {
+    mount_all()?;
+    let text = fs::read(plan::PLAN).map_err(|error| format!("{}: {error}", plan::PLAN))?;
+    let plan: Plan = serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", plan::PLAN))?;
+    // SAFETY: pointer and length are those of a live string.
+    unsafe { libc::sethostname(plan.name.as_ptr().cast(), plan.name.len()) };
+    take_programs().map_err(|error| format!("programs cannot be moved to node 0: {error}"))?;
+
+    let mut all_ok = true;
+    let mut lines = Vec::new();
+    for command in &plan.commands {
+        println!("\nguest: {}", command.argv.join(" "));
+        let started = Instant::now();
+        let outcome = run_command(command);
+        all_ok &= outcome.is_ok();
+        let verdict = outcome.map_or_else(|why| format!("FAILED, {why}"), |()| "ok".to_owned());
+        let line = format!("guest: {:>6.1} s  {}: {verdict}", started.elapsed().as_secs_f64(), command.name);
+        println!("{line}");
+        lines.push(line);
+    }
+    if lines.len() > 1 {
+        println!("\n{}", lines.join("\n"));
+    }
+    for line in oom_kills(&kernel_log()?) {
+        println!("guest: FAILED, the OOM killer ran, and no path may summon it: {line}");
+        all_ok = false;
+    }
+    if plan.record {
+        record::send(Path::new("/"), RECORD_LINE).map_err(|error| format!("{RECORD_LINE}: {error}"))?;
+    }
+    Ok(all_ok)
+}
+
+fn mount_all() -> Result<(), String> {
+    for (kind, at, options) in [
+        ("proc", "/proc", ""),
+        ("sysfs", "/sys", ""),
+        ("devtmpfs", "/dev", ""),
+        ("tmpfs", "/tmp", ""),
+        ("tmpfs", "/run", ""),
+        ("cgroup2", "/sys/fs/cgroup", ""),
+        // Files live in memory. Those of the tests go where the kernel is too, so that other nodes start empty.
+        ("tmpfs", plan::PROGRAMS, "mpol=prefer:0,mode=755,size=90%"),
+    ] {
+        let [kind_c, at_c, options_c] =
+            [kind, at, options].map(|text| CString::new(text).expect("a constant without NUL"));
+        // SAFETY: four pointers to live strings that end in NUL, as these file systems expect.
+        let code = unsafe {
+            libc::mount(kind_c.as_ptr(), at_c.as_ptr(), kind_c.as_ptr(), 0, options_c.as_ptr().cast())
+        };
+        if code != 0 {
+            return Err(format!("{kind} cannot be mounted on {at}: {}", io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+/// The kernel unpacks the image to whichever node it happens to run on.
+fn take_programs() -> io::Result<()> {
+    for entry in fs::read_dir(plan::ARRIVALS)? {
+        let entry = entry?;
+        fs::copy(entry.path(), Path::new(plan::PROGRAMS).join(entry.file_name()))?;
+        fs::remove_file(entry.path())?;
+    }
+    Ok(())
+}
+
+fn run_command(command: &PlanCommand) -> Result<(), String> {
+    let (program, arguments) = command.argv.split_first().ok_or("the plan names no program")?;
+    let child = Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(&command.env)
+        .stdin(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(|error| format!("{program} cannot be started: {error}"))?;
+    let deadline = Instant::now() + Duration::from_secs(command.seconds_max);
+    let mut hangs = false;
+    let status = loop {
+        match reap() {
+            // Its exit status is taken here, never through `child`.
+            Some((pid, status)) if pid == child.id() => break status,
+            Some(_) => {}
+            None => {
+                if Instant::now() >= deadline && !hangs {
+                    hangs = true;
+                    kill_all();
+                }
+                std::thread::sleep(PAUSE);
+            }
+        }
+    };
+    // Whoever it left behind must not disturb the next one.
+    kill_all();
+    while has_children() {
+        if reap().is_none() {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    match () {
+        () if hangs => Err(format!("it was still running after {} s and was killed", command.seconds_max)),
+        () if libc::WIFSIGNALED(status) => Err(format!("killed by signal {}", libc::WTERMSIG(status))),
+        () if libc::WEXITSTATUS(status) != 0 => Err(format!("exit status {}", libc::WEXITSTATUS(status))),
+        () => Ok(()),
+    }
+}
+
+/// A process that has ended, of those started here and of orphans, which are process 1's.
+fn reap() -> Option<(u32, i32)> {
+    let mut status = 0;
+    // SAFETY: `status` is a live integer.
+    let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
+    u32::try_from(pid).ok().filter(|&pid| pid > 0).map(|pid| (pid, status))
+}
+
+fn has_children() -> bool {
+    // SAFETY: a zeroed `siginfo_t` is a valid value of that plain struct, and live; WNOWAIT leaves the child as it is.
+    let code = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT)
+    };
+    code == 0
+}
+
+/// Every process except this one.
+fn kill_all() {
+    // SAFETY: no memory is involved; -1 spares process 1 and kernel threads.
+    unsafe { libc::kill(-1, libc::SIGKILL) };
+}
+
+fn uptime_seconds() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is live.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// What `dmesg` prints.
+fn kernel_log() -> Result<String, String> {
+    // Numbers of syslog(2).
+    const READ_ALL: i32 = 3;
+    const SIZE_BUFFER: i32 = 10;
+    // SAFETY: this call takes no buffer.
+    let size = unsafe { libc::klogctl(SIZE_BUFFER, std::ptr::null_mut(), 0) };
+    let mut buffer = vec![0u8; usize::try_from(size).unwrap_or(0)];
+    // SAFETY: pointer and size are those of `buffer`.
+    let read = unsafe { libc::klogctl(READ_ALL, buffer.as_mut_ptr().cast(), size) };
+    if read < 0 {
+        return Err(format!("the kernel's log cannot be read: {}", io::Error::last_os_error()));
+    }
+    buffer.truncate(read as usize);
+    Ok(String::from_utf8_lossy(&buffer).into_owned())
+}
+
+/// Lines that the OOM killer wrote (mm/oom_kill.c), of the machine and of control groups.
+fn oom_kills(log: &str) -> Vec<&str> {
+    const WORDS: [&str; 3] = ["oom-kill:", "Out of memory: Killed process", "out of memory: Killed process"];
+    log.lines().filter(|line| WORDS.iter().any(|words| line.contains(words))).collect()
+}
+
+fn leave(status: u8) -> ! {
+    // SAFETY: the first is the console; the second takes no memory; the port belongs to QEMU's debug-exit device and
+    // writing to it ends the guest. Without that device the last call ends it, in a way that the host recognises.
+    unsafe {
+        libc::tcdrain(1);
+        #[cfg(target_arch = "x86_64")]
+        if libc::ioperm(EXIT_PORT.into(), 1, 1) == 0 {
+            std::arch::asm!("out dx, al", in("dx") EXIT_PORT, in("al") status, options(nomem, nostack));
+        }
+        println!("guest: status {status} could not be reported: {}", io::Error::last_os_error());
+        libc::tcdrain(1);
+        libc::reboot(libc::RB_POWER_OFF);
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn oom_kills_are_found() {
+        let log = "[1] Killed process of mine\n\
+                   [2] oom-kill:constraint=CONSTRAINT_MEMORY_POLICY,nodemask=8,cpuset=/\n\
+                   [3] Out of memory: Killed process 77 (numa_memory)\n\
+                   [4] Memory cgroup out of memory: Killed process 78 (x)\n";
+        assert_eq!(oom_kills(log).len(), 3);
+        assert!(oom_kills("oom_reaper: nothing\n").is_empty());
+    }
+}

@@ -1,0 +1,373 @@
+//! QEMU: its arguments for a layout, and one run of it.
+//!
+//! Source: `qemu-system-x86_64(1)`; QEMU `hw/core/numa.c`. What must be so, and why, stands beside it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::layout::Layout;
+use super::plan;
+use crate::shell::{self, Failure};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+/// Which accelerator; `tcg`, software emulation, runs everywhere. A `/dev/kvm` may exist and not work.
+const ACCELERATOR: &str = "MEMFERRY_NUMA_ACCEL";
+/// From the start of QEMU to the first line of process 1. Seen: 3 to 10 s on two busy cores.
+const BOOT_MAX: Duration = Duration::from_secs(40);
+
+/// No output but the console's, no probing for what is not there, no security modules, and no waiting: half the boot.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet loglevel=1 nokaslr edd=off mitigations=off \
+     random.trust_cpu=on tsc=reliable no_timer_check rcupdate.rcu_expedited=1 audit=0 selinux=0 apparmor=0 \
+     cryptomgr.notests noreplace-smp nomodeset";
+
+/// A QEMU that is installed.
+pub(crate) struct Qemu {
+    /// Its major version.
+    version: u32,
+    accelerator: Accelerator,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Accelerator {
+    Tcg,
+    Kvm,
+}
+
+/// What a guest boots and where it writes.
+pub(crate) struct Boot<'a> {
+    pub(crate) kernel: &'a Path,
+    pub(crate) initramfs: &'a Path,
+    /// Receives what the guest writes to its second serial line.
+    pub(crate) record: Option<&'a Path>,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) end: End,
+    /// Until process 1 spoke.
+    pub(crate) boot: Option<Duration>,
+    pub(crate) whole: Duration,
+}
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum End {
+    AllOk,
+    SomeFailed,
+    /// It ended before its work was done, and why: worth another try.
+    NotFinished(String),
+}
+
+impl Qemu {
+    pub(crate) fn find() -> Result<Qemu, Failure> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(Failure(
+                "the guest runs test binaries of an x86-64 machine; build on one".to_owned(),
+            ));
+        }
+        if !shell::is_installed(PROGRAM) {
+            return Err(Failure(format!("{PROGRAM} is not installed; run `cargo xtask setup`")));
+        }
+        let text = shell::program(PROGRAM).arg("--version").output()?;
+        let version = version(&text).ok_or_else(|| {
+            Failure(format!(
+                "{PROGRAM} does not tell its version, but {:?}",
+                text.lines().next().unwrap_or("")
+            ))
+        })?;
+        let accelerator = match std::env::var(ACCELERATOR).as_deref() {
+            Err(_) | Ok("" | "tcg") => Accelerator::Tcg,
+            Ok("kvm") => Accelerator::Kvm,
+            Ok(other) => return Err(Failure(format!("{ACCELERATOR} is {other:?}; say kvm or tcg"))),
+        };
+        Ok(Qemu { version, accelerator })
+    }
+
+    fn arguments(&self, layout: &Layout, boot: &Boot<'_>) -> Vec<String> {
+        let mut arguments = self.processor();
+        arguments.extend(machine(layout));
+        let serial = match boot.record {
+            Some(file) => vec!["-serial".to_owned(), format!("file:{}", file.display())],
+            None => Vec::new(),
+        };
+        let fixed = "-nodefaults -no-user-config -display none -no-reboot -serial stdio";
+        arguments.extend(fixed.split(' ').map(str::to_owned));
+        arguments.extend(serial);
+        arguments.extend(["-device", "isa-debug-exit,iobase=0x501,iosize=1", "-kernel"].map(str::to_owned));
+        arguments.push(boot.kernel.display().to_string());
+        arguments.extend(["-initrd".to_owned(), boot.initramfs.display().to_string()]);
+        arguments.extend(["-append".to_owned(), KERNEL_ARGUMENTS.to_owned()]);
+        arguments
+    }
+
+    fn processor(&self) -> Vec<String> {
+        let (accelerator, cpu) = match (self.accelerator, self.version) {
+            (Accelerator::Kvm, _) => ("kvm", "host"),
+            // cx16: with it Linux 6.12 panics under QEMU 7. erms: `rep movsb` is emulated byte by byte, and without
+            // the flag the kernel copies and clears pages by other means; boot takes a quarter less.
+            (Accelerator::Tcg, ..10) => ("tcg,thread=single", "max,-cx16,-erms"),
+            (Accelerator::Tcg, _) => ("tcg,thread=multi", "max,-erms"),
+        };
+        ["-accel", accelerator, "-cpu", cpu].map(str::to_owned).to_vec()
+    }
+
+    /// Boots the guest and hands its lines to `show`, until it ends or `limit` is over.
+    pub(crate) fn run(
+        &self,
+        layout: &Layout,
+        boot: &Boot<'_>,
+        limit: Duration,
+        show: &mut dyn FnMut(&str),
+    ) -> Result<Run, Failure> {
+        let mut command = Command::new(PROGRAM);
+        command.args(self.arguments(layout, boot)).stdin(Stdio::null()).stdout(Stdio::piped());
+        let parent = std::process::id();
+        // SAFETY: between fork and exec only system calls that are async-signal-safe. The signal comes when the thread
+        // that started QEMU ends, and that thread waits for it below.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // It may have ended in between.
+                if libc::getppid() as u32 != parent {
+                    libc::_exit(1);
+                }
+                Ok(())
+            });
+        }
+        let started = Instant::now();
+        let child =
+            command.spawn().map_err(|error| Failure(format!("{PROGRAM} cannot be started: {error}")))?;
+        let mut guest = Guest { child };
+        let output = guest.child.stdout.take().expect("it is piped");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let line = String::from_utf8_lossy(&line);
+                // The console ends lines in "\r\n".
+                if sender.send(line.trim_end_matches('\r').to_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+
+        let mut up = None;
+        let mut panic = None;
+        let why_stopped = loop {
+            let deadline = if up.is_some() { limit } else { limit.min(BOOT_MAX) };
+            match lines.recv_timeout(deadline.saturating_sub(started.elapsed())) {
+                Ok(line) => {
+                    if line.starts_with(plan::UP) {
+                        up = Some(started.elapsed());
+                    } else if let Some(at) = line.find("Kernel panic") {
+                        panic.get_or_insert_with(|| line[at..].to_owned());
+                    }
+                    show(&line);
+                }
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) if up.is_none() => {
+                    break Some(format!("it did not boot within {} s", deadline.as_secs()));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    break Some(format!(
+                        "it was not done after {} s (--timeout gives it more)",
+                        limit.as_secs()
+                    ));
+                }
+            }
+        };
+        let end = match why_stopped {
+            Some(why) => End::NotFinished(why),
+            None => {
+                let status = guest.child.wait().map_err(|error| Failure(format!("{PROGRAM}: {error}")))?;
+                verdict(status, panic)
+            }
+        };
+        Ok(Run { end, boot: up, whole: started.elapsed() })
+    }
+}
+
+/// A running QEMU; killed when dropped.
+struct Guest {
+    child: Child,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        // Both fail if it has ended already, and then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn verdict(status: ExitStatus, panic: Option<String>) -> End {
+    match (status.code(), panic) {
+        (Some(code), _) if code == exit_code(plan::STATUS_OK) => End::AllOk,
+        (Some(code), _) if code == exit_code(plan::STATUS_FAILED) => End::SomeFailed,
+        (_, Some(panic)) => End::NotFinished(format!("its kernel stopped: {panic}")),
+        (Some(0), _) => End::NotFinished("it switched itself off before it was done".to_owned()),
+        (Some(code), _) => End::NotFinished(format!("{PROGRAM} ended with status {code}, see above")),
+        (None, _) => {
+            let signal = status.signal().unwrap_or(0);
+            End::NotFinished(format!("{PROGRAM} was ended by signal {signal}"))
+        }
+    }
+}
+
+/// What isa-debug-exit makes of a value.
+fn exit_code(value: u8) -> i32 {
+    i32::from(value) << 1 | 1
+}
+
+/// The major version in "QEMU emulator version 7.2.22 (Debian ...)".
+fn version(text: &str) -> Option<u32> {
+    let (_, version) = text.lines().next()?.split_once("version ")?;
+    version.split('.').next()?.parse().ok()
+}
+
+/// The nodes, one after the other as Linux will number them.
+fn machine(layout: &Layout) -> Vec<String> {
+    let hmat = layout.has_hmat();
+    let cores = layout.cores_per_socket();
+    let mut arguments = Vec::new();
+    let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+    option("-machine", format!("q35,hmat={}", if hmat { "on" } else { "off" }));
+    option("-m", format!("{}M", layout.memory_mib()));
+    // An offline node is a socket without CPUs in it: the firmware's tables name the node, and nothing is there.
+    let sockets = layout.sockets as usize + layout.offline.len();
+    let (present, possible) = (layout.cpus_count(), sockets * cores);
+    option("-smp", format!("{present},sockets={sockets},cores={cores},threads=1,maxcpus={possible}"));
+
+    for node in layout.nodes.iter().filter(|node| node.memory_mib > 0) {
+        option("-object", format!("memory-backend-ram,id=memory{},size={}M", node.id, node.memory_mib));
+    }
+    let empty: Vec<(u32, String)> = (layout.offline.iter().zip(layout.sockets as usize..))
+        .map(|(&id, socket)| (id, format!("node,nodeid={id},cpus={}", span(socket * cores, cores))))
+        .collect();
+    let online = layout.nodes.iter().map(|node| {
+        let mut text = format!("node,nodeid={}", node.id);
+        if let Some(&first) = node.cpus.first() {
+            text += &format!(",cpus={}", span(first as usize, node.cpus.len()));
+        }
+        if node.memory_mib > 0 {
+            text += &format!(",memdev=memory{}", node.id);
+        }
+        if hmat {
+            text += &format!(",initiator={}", node.cpu_node);
+        }
+        (node.id, text)
+    });
+    let mut nodes: Vec<(u32, String)> = online.chain(empty).collect();
+    nodes.sort_unstable();
+    for (_, node) in &nodes {
+        option("-numa", node.clone());
+    }
+
+    // With one distance given all must be; those of a node that is offline are as far as any.
+    let farthest = layout.distances.iter().flatten().copied().max().unwrap_or(10).max(20);
+    let position = |id: u32| layout.nodes.iter().position(|node| node.id == id);
+    for &(from, _) in &nodes {
+        for &(to, _) in nodes.iter().filter(|(to, _)| *to != from) {
+            let known = position(from).zip(position(to)).map(|(from, to)| layout.distances[from][to]);
+            option("-numa", format!("dist,src={from},dst={to},val={}", known.unwrap_or(farthest)));
+        }
+    }
+    for link in &layout.links {
+        let mut figure = |what: &str, value: String| {
+            let (initiator, target) = (link.initiator, link.target);
+            option(
+                "-numa",
+                format!(
+                    "hmat-lb,initiator={initiator},target={target},hierarchy=memory,data-type={what},{value}"
+                ),
+            );
+        };
+        figure("read-latency", format!("latency={}", link.read_latency_ns));
+        figure("write-latency", format!("latency={}", link.write_latency_ns));
+        figure("read-bandwidth", format!("bandwidth={}M", link.read_mib_per_s));
+        figure("write-bandwidth", format!("bandwidth={}M", link.write_mib_per_s));
+    }
+    arguments
+}
+
+fn span(first: usize, count: usize) -> String {
+    if count == 1 { first.to_string() } else { format!("{first}-{}", first + count - 1) }
+}
+
+/// A file that is removed when it goes out of scope.
+pub(crate) struct Temporary(pub(crate) PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It may never have been written.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(profile: &str) -> String {
+        machine(&Layout::of(profile, 0).unwrap()).join(" ")
+    }
+
+    #[test]
+    fn xeon_max() {
+        let text = of("xeon-max-9468-2s-flat");
+        for part in [
+            "-machine q35,hmat=on -m 6144M -smp 8,sockets=2,cores=4,threads=1,maxcpus=8",
+            "-object memory-backend-ram,id=memory8,size=256M",
+            "-numa node,nodeid=5,cpus=5,memdev=memory5,initiator=5",
+            "-numa node,nodeid=13,memdev=memory13,initiator=5",
+            "-numa dist,src=0,dst=8,val=13",
+            "-numa hmat-lb,initiator=0,target=8,hierarchy=memory,data-type=read-bandwidth,bandwidth=204800M",
+            "-numa hmat-lb,initiator=4,target=3,hierarchy=memory,data-type=write-latency,latency=200",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert_eq!(text.matches("dist,").count(), 16 * 15);
+        assert_eq!(text.matches("hmat-lb,").count(), 8 * 16 * 4);
+    }
+
+    #[test]
+    fn odd_nodes() {
+        let text = of("made-up-odd-nodes");
+        for part in [
+            "hmat=off",
+            "-smp 4,sockets=3,cores=2,threads=1,maxcpus=6",
+            "-numa node,nodeid=1,cpus=2-3 -numa node,nodeid=2,cpus=4-5 -numa node,nodeid=3,memdev=memory3 ",
+            "dist,src=2,dst=0,val=24",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert!(!text.contains("initiator") && !text.contains("id=memory1,"), "{text}");
+    }
+
+    #[test]
+    fn old_versions_run_in_one_thread() {
+        assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7)\nCopyright"), Some(7));
+        assert_eq!(version("QEMU emulator version 10.0.2"), Some(10));
+        assert_eq!(version("something else"), None);
+        let with = |version| Qemu { version, accelerator: Accelerator::Tcg }.processor().join(" ");
+        assert_eq!(with(7), "-accel tcg,thread=single -cpu max,-cx16,-erms");
+        assert!(with(10).contains("thread=multi"));
+    }
+
+    #[test]
+    fn ends_are_told_apart() {
+        let exited = |code: i32| ExitStatus::from_raw(code << 8);
+        assert_eq!(verdict(exited(33), None), End::AllOk);
+        assert_eq!(verdict(exited(35), None), End::SomeFailed);
+        // QEMU's own failure, a reboot, a signal.
+        for status in [exited(1), exited(0), ExitStatus::from_raw(9)] {
+            assert!(matches!(verdict(status, None), End::NotFinished(_)), "{status}");
+        }
+        let panic = verdict(exited(0), Some("Kernel panic - not syncing".to_owned()));
+        assert!(matches!(&panic, End::NotFinished(why) if why.contains("not syncing")), "{panic:?}");
+    }
+}

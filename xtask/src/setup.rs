@@ -1,0 +1,38 @@
+//! `cargo xtask setup`: what the chores need and this machine lacks, from the packages of its distribution.
+
+use crate::shell::{self, Failure, program};
+
+/// Program, package of Debian and Ubuntu, what for.
+const NEEDS: &[(&str, &str, &str)] = &[
+    ("qemu-system-x86_64", "qemu-system-x86", "the NUMA guest"),
+    ("zstd", "zstd", "unpacking the guest's kernel"),
+    ("ldd", "libc-bin", "copying programs into the guest"),
+];
+
+pub(crate) fn run() -> Result<(), Failure> {
+    let missing: Vec<_> = NEEDS.iter().filter(|(program, ..)| !shell::is_installed(program)).collect();
+    if missing.is_empty() {
+        eprintln!("nothing is missing");
+        return Ok(());
+    }
+    for (program, package, purpose) in &missing {
+        eprintln!("{program} is missing, for {purpose}; it comes with the package {package}");
+    }
+    let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+    let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
+    if !shell::is_installed("apt-get") {
+        let packages = packages.join(", ");
+        return Err(Failure(format!(
+            "there is no apt-get here; install what other distributions call {packages}"
+        )));
+    }
+    // SAFETY: it takes nothing and cannot fail.
+    #[allow(unsafe_code, reason = "std has no way to ask who runs it")]
+    let is_root = unsafe { libc::geteuid() } == 0;
+    if !is_root {
+        return Err(Failure(format!("only root may install packages; run `sudo {by_hand}`")));
+    }
+    let apt = || program("apt-get").env("DEBIAN_FRONTEND", "noninteractive");
+    apt().args(["-q", "update"]).run()?;
+    apt().args(["-q", "install", "--yes", "--no-install-recommends"]).args(&packages).run()
+}
