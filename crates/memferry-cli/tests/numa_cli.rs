@@ -10,9 +10,17 @@ use serde_json::Value;
 
 const QUERY: &str = "select sum(l_extendedprice * l_discount) from lineitem where l_discount between 0.05 and 0.07 and l_quantity < 24";
 
+/// The command; in the guest it lies elsewhere than where cargo built it.
+fn memferry(arguments: &[&str]) -> Command {
+    let built = env!("CARGO_BIN_EXE_memferry").into();
+    let mut command = Command::new(std::env::var_os("MEMFERRY_GUEST_COMMAND").unwrap_or(built));
+    command.args(arguments);
+    command
+}
+
 #[track_caller]
 fn prints(arguments: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap();
+    let output = memferry(arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {} {stderr}", output.status);
     String::from_utf8(output.stdout).unwrap()
@@ -74,7 +82,7 @@ fn nodes_that_are_not_there_are_named() {
     let Some(machine) = several_nodes() else { return };
     let missing = (machine.nodes().last().unwrap().id.0 + 1).to_string();
     let arguments = ["sql", "--near", &missing, "select 1"];
-    let output = Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap();
+    let output = memferry(&arguments).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains(&format!("no node {missing}")), "{stderr}");
