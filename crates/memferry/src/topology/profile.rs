@@ -124,6 +124,7 @@ impl Profile {
                 is_allowed: true,
                 memory_bytes: node.memory_mib.map(|mib| mib.saturating_mul(1 << 20)),
                 free_bytes: None,
+                side_cache_bytes: None,
                 tier: node.tier,
                 kernel_tier: None,
                 cpu_node: node.cpu_node,
@@ -159,6 +160,9 @@ impl Profile {
             nodes,
             links,
             offline: NodeSet::default(),
+            offline_cpus: Vec::new(),
+            numa_balancing: None,
+            is_demotion_enabled: None,
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
         };
