@@ -216,8 +216,8 @@ fn machine() -> impl Strategy<Value = Machine> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// The order has every usable memory once and nothing else, follows bandwidths where all are known (`check`),
-    /// and of two memories of a domain begins with the one that `auto` would copy to.
+    /// The order has every usable memory once and nothing else, follows bandwidths where all are known
+    /// (`check`), and of two memories of a domain begins with the one that `auto` would copy to.
     #[test]
     fn the_order_is_total(machine in machine()) {
         broken::check(&machine);

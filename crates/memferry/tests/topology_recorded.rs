@@ -1,7 +1,8 @@
 //! Recordings: what they keep, what broken ones do, and machines that change while they are read.
 //!
-//! `tests/recorded/NAME.json` are recordings, of machines and hand-made, and `NAME.txt` says in a line for each node what is to be
-//! found in it. To add one, put its JSON there and run this test with `MEMFERRY_RECORD=1`; then read what it wrote.
+//! `tests/recorded/NAME.json` are recordings, of machines and hand-made, and `NAME.txt` says in a line for
+//! each node what is to be found in it. To add one, put its JSON there and run this test with
+//! `MEMFERRY_RECORD=1`; then read what it wrote.
 
 mod fixtures;
 
@@ -71,7 +72,8 @@ fn every_recording_is_what_its_summary_says() {
     assert!(count >= 4, "there are recordings in {}", recorded().display());
 }
 
-/// The hand-made recordings are those of the fixtures. Apart from the name, nothing of a machine is lost by recording it.
+/// The hand-made recordings are those of the fixtures. Apart from the name, nothing of a machine is lost by
+/// recording it.
 #[test]
 fn recordings_keep_what_the_reader_reads() {
     let shapes = [

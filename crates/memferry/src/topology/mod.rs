@@ -11,11 +11,12 @@
 //!
 //! Only memory of the first kind can be bound to nodes; the other two are for planning, models and tests.
 //!
-//! CPUs with the memory that belongs to them are a [`Domain`], the domains of a package a [`Socket`]. Where data
-//! should lie for some CPUs is answered by [`Machine::memories_near`].
+//! CPUs with the memory that belongs to them are a [`Domain`], the domains of a package a [`Socket`]. Where
+//! data should lie for some CPUs is answered by [`Machine::memories_near`].
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-devices-node`, `Documentation/admin-guide/mm/numaperf.rst`.
 
+mod allowed;
 mod domain;
 mod error;
 mod list;
@@ -24,6 +25,7 @@ pub(crate) mod meminfo;
 mod near;
 mod node_set;
 mod profile;
+mod recorder;
 mod recording;
 mod sysfs;
 mod tree;

@@ -1,9 +1,9 @@
 //! Which memory is better for some CPUs, as far as one can know.
 //!
-//! Firmware and papers tell little: bandwidth from the CPUs next to a memory and often not even that, the kernel's
-//! tiers, distances that say nothing about bandwidth. So there are two questions here. Whether one memory is
-//! *faster* than another has a careful answer, for whoever wants to copy something only if it pays. In which order
-//! memory should be *tried* always has one, for whoever must place something somewhere.
+//! Firmware and papers tell little: bandwidth from the CPUs next to a memory and often not even that, the
+//! kernel's tiers, distances that say nothing about bandwidth. So there are two questions here. Whether one
+//! memory is *faster* than another has a careful answer, for whoever wants to copy something only if it pays.
+//! In which order memory should be *tried* always has one, for whoever must place something somewhere.
 
 use std::collections::BTreeSet;
 
@@ -39,24 +39,26 @@ impl Machine {
     }
 
     /// All memories that this process may use, in the order in which the CPUs of `cpus` should prefer them,
-    /// fastest first. For a memory-only node these are the CPUs that it belongs to. Nodes without memory are left out. Empty for an
-    /// unknown node.
+    /// fastest first. For a memory-only node these are the CPUs that it belongs to. Nodes without memory are
+    /// left out. Empty for an unknown node.
     ///
-    /// A memory comes after all that are faster, as [`faster_than`](Machine::faster_than) judges, with one exception:
-    /// without bandwidths, the memory of another domain does not come before the CPUs' own node for its kind or
-    /// tier alone. It is another domain's to use, and the way there may cost what its kind gains.
+    /// A memory comes after all that are faster, as [`faster_than`](Machine::faster_than) judges, with one
+    /// exception: without bandwidths, the memory of another domain does not come before the CPUs' own node
+    /// for its kind or tier alone. It is another domain's to use, and the way there may cost what its kind
+    /// gains.
     ///
     /// What this leaves open, the first difference decides:
     ///
-    /// 1. memory that is not slower than the CPUs' own and than DRAM, by the kernel's tier if those of both are
-    ///    known and differ, else by kind, before CXL and persistent memory;
+    /// 1. memory that is not slower than the CPUs' own and than DRAM, by the kernel's tier if those of both
+    ///    are known and differ, else by kind, before CXL and persistent memory;
     /// 2. the domain of these CPUs before others;
     /// 3. a smaller distance before a larger one, an unknown one last;
     /// 4. the socket of these CPUs before others;
     /// 5. a smaller number.
     ///
-    /// Figures can contradict each other in a circle: bandwidth says that A is faster than B, the tiers B than
-    /// C, and the kinds C than A. Where nothing is without a faster one, the list alone chooses the next.
+    /// Figures can contradict each other in a circle: bandwidth says that A is faster than B, the tiers B
+    /// than C, and the kinds C than A. Where nothing is without a faster one, the list alone chooses the
+    /// next.
     pub fn memories_near(&self, cpus: NodeId) -> Vec<&Node> {
         let Ok(own) = self.node(cpus).and_then(|node| self.node(node.cpu_node)) else { return Vec::new() };
         let memories: Vec<&Node> =
@@ -79,8 +81,8 @@ impl Machine {
         order
     }
 
-    /// The first of [`memories_near`](Machine::memories_near) on which `size_bytes` fit, as far as is known when
-    /// the machine was looked at ([`Node::has_room`]). By the time memory is asked for it may be full.
+    /// The first of [`memories_near`](Machine::memories_near) on which `size_bytes` fit, as far as is known
+    /// when the machine was looked at ([`Node::has_room`]). By the time memory is asked for it may be full.
     pub fn fastest_near(&self, cpus: NodeId, size_bytes: u64) -> Option<&Node> {
         self.memories_near(cpus).into_iter().find(|node| node.has_room(size_bytes))
     }

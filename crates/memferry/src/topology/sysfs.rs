@@ -1,12 +1,12 @@
 //! Reads a machine from sysfs and procfs, of this machine or recorded.
 //!
 //! What every kernel has (`node/online`, `cpulist`, `distance`, `meminfo`) must be there and agree; what only
-//! some have (HMAT, memory tiers, DSA, cpusets) may be missing, but not be nonsense. A kernel without NUMA has
-//! no `node` directory: then everything is node 0.
+//! some have (HMAT, memory tiers, DSA, cpusets) may be missing, but not be nonsense. A kernel without NUMA
+//! has no `node` directory: then everything is node 0.
 //!
-//! A machine may change while it is read: memory is taken away, a CPU goes offline. The list of online nodes is
-//! read before and after everything else, and if it changed, or something vanished or does not fit together,
-//! all is read again.
+//! A machine may change while it is read: memory is taken away, a CPU goes offline. The list of online nodes
+//! is read before and after everything else, and if it changed, or something vanished or does not fit
+//! together, all is read again.
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-devices-node`, `.../admin-guide/mm/numaperf.rst`,
 //! `.../ABI/testing/sysfs-kernel-mm-memory-tiers`, `.../ABI/testing/sysfs-kernel-mm-numa`,
@@ -16,9 +16,10 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
+use super::allowed::Allowed;
 use super::machine::{Accelerator, Link, Machine, Node, NodeId, NumaBalancing, Origin, Tier};
 use super::tree::{Files, Tree};
-use super::{NodeSet, TopologyError, list, meminfo};
+use super::{NodeSet, TopologyError, meminfo};
 
 pub(super) const NODES: &str = "sys/devices/system/node";
 pub(super) const CPUS: &str = "sys/devices/system/cpu";
@@ -83,13 +84,23 @@ struct Reader<'a> {
     files: Files<'a>,
 }
 
+/// What is asked for every node, read once.
+struct Cpus {
+    /// The CPUs that sysfs has a directory for, ascending: a list of CPUs may name many others.
+    described: Vec<u32>,
+    allowed: Allowed,
+}
+
 impl Reader<'_> {
     fn machine(&self, origin: Origin) -> Result<Machine, TopologyError> {
         let files = &self.files;
-        let allowed = self.allowed()?;
+        let cpus = Cpus {
+            described: files.numbered(CPUS, "cpu")?,
+            allowed: Allowed::read(files, &format!("{CPUS}/online"))?,
+        };
         let (mut nodes, distances) = match files.directory(NODES)? {
-            Some(_) => self.nodes(&allowed)?,
-            None => (vec![self.only_node(&allowed)?], vec![]),
+            Some(_) => self.nodes(&cpus)?,
+            None => (vec![self.only_node(&cpus)?], vec![]),
         };
         self.prefer_machine_totals(&mut nodes)?;
         let mut machine = Machine {
@@ -103,8 +114,11 @@ impl Reader<'_> {
             offline_cpus: self.offline_cpus(&nodes)?,
             nodes,
             accelerators: Vec::new(),
-            numa_balancing: self.number("proc/sys/kernel/numa_balancing")?.map(NumaBalancing::from_bits),
-            is_demotion_enabled: self.switch(&format!("{NUMA}/demotion_enabled"))?,
+            numa_balancing: self
+                .files
+                .number("proc/sys/kernel/numa_balancing")?
+                .map(NumaBalancing::from_bits),
+            is_demotion_enabled: self.files.switch(&format!("{NUMA}/demotion_enabled"))?,
             facts: Vec::new(),
         };
         for (links, distances) in machine.links.iter_mut().zip(distances) {
@@ -122,8 +136,8 @@ impl Reader<'_> {
     }
 
     /// The online nodes, and the rows of their distance matrix.
-    fn nodes(&self, allowed: &Allowed) -> Result<(Vec<Node>, Vec<Vec<u32>>), TopologyError> {
-        let online = self.list(&format!("{NODES}/online"))?;
+    fn nodes(&self, machine: &Cpus) -> Result<(Vec<Node>, Vec<Vec<u32>>), TopologyError> {
+        let online = self.files.list(&format!("{NODES}/online"))?;
         if online.len() > NODES_MAX {
             let what = format!("{NODES}/online lists {} nodes, Linux has at most {NODES_MAX}", online.len());
             return Err(self.files.contradiction(what));
@@ -132,8 +146,8 @@ impl Reader<'_> {
         let mut distances = Vec::with_capacity(online.len());
         for &id in &online {
             let at = |file: &str| format!("{NODES}/node{id}/{file}");
-            let cpus = self.list(&at("cpulist"))?;
-            let row = self.numbers(&at("distance"))?;
+            let cpus = self.files.list(&at("cpulist"))?;
+            let row = self.files.numbers(&at("distance"))?;
             if row.len() != online.len() {
                 return Err(self.files.contradiction(format!(
                     "{} lists {} distances, {NODES}/online {} nodes",
@@ -146,11 +160,11 @@ impl Reader<'_> {
             let memory = self.meminfo(&at("meminfo"))?;
             nodes.push(Node {
                 id: NodeId(id),
-                socket: self.socket(&cpus)?,
+                socket: self.socket(machine, &cpus)?,
                 tier: if memory.total_bytes > 0 && !cpus.is_empty() { Tier::Dram } else { Tier::Unknown },
-                allowed_cpus: allowed.cpus(&cpus),
+                allowed_cpus: machine.allowed.cpus(&cpus),
                 cpus,
-                is_allowed: allowed.node(id),
+                is_allowed: machine.allowed.node(id),
                 memory_bytes: Some(memory.total_bytes),
                 free_bytes: Some(memory.available_bytes),
                 side_cache_bytes: self.side_cache(id)?,
@@ -162,15 +176,15 @@ impl Reader<'_> {
     }
 
     /// What a kernel without NUMA has.
-    fn only_node(&self, allowed: &Allowed) -> Result<Node, TopologyError> {
-        let cpus = self.list(&format!("{CPUS}/online"))?;
+    fn only_node(&self, machine: &Cpus) -> Result<Node, TopologyError> {
+        let cpus = self.files.list(&format!("{CPUS}/online"))?;
         let memory = self.meminfo("proc/meminfo")?;
         Ok(Node {
             id: NodeId(0),
-            socket: self.socket(&cpus)?,
-            allowed_cpus: allowed.cpus(&cpus),
+            socket: self.socket(machine, &cpus)?,
+            allowed_cpus: machine.allowed.cpus(&cpus),
             cpus,
-            is_allowed: allowed.node(0),
+            is_allowed: machine.allowed.node(0),
             memory_bytes: Some(memory.total_bytes),
             free_bytes: Some(memory.available_bytes),
             side_cache_bytes: None,
@@ -193,12 +207,12 @@ impl Reader<'_> {
     }
 
     /// The socket that all these CPUs sit on. Virtual machines have nodes that span several: that is none.
-    fn socket(&self, cpus: &[u32]) -> Result<Option<u32>, TopologyError> {
+    fn socket(&self, machine: &Cpus, cpus: &[u32]) -> Result<Option<u32>, TopologyError> {
         let mut sockets = BTreeSet::new();
-        for cpu in cpus {
+        for cpu in cpus.iter().filter(|cpu| machine.described.binary_search(cpu).is_ok()) {
             let file = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
             // The kernel answers -1 where the firmware does not tell.
-            sockets.extend(self.number::<i64>(&file)?.and_then(|id| u32::try_from(id).ok()));
+            sockets.extend(self.files.number::<i64>(&file)?.and_then(|id| u32::try_from(id).ok()));
         }
         Ok(if sockets.len() == 1 { sockets.pop_first() } else { None })
     }
@@ -209,31 +223,10 @@ impl Reader<'_> {
         Ok(model.map(|(_, model)| model.trim().to_owned()))
     }
 
-    /// What cpusets and affinity leave to this process; a recording without these lines allows everything.
-    ///
-    /// LXC shows a container its own CPUs in `cpu/online`, but all CPUs in the `cpulist` of nodes: a CPU that is
-    /// in a node and not online is therefore no contradiction, but one that may not be used.
-    fn allowed(&self) -> Result<Allowed, TopologyError> {
-        const STATUS: &str = "proc/self/status";
-        let status = self.files.optional(STATUS)?.unwrap_or_default();
-        let find = |name: &str| {
-            let Some(line) = status.lines().find(|line| line.starts_with(name)) else { return Ok(None) };
-            match line[name.len()..].strip_prefix(':').and_then(list::parse) {
-                Some(ids) => Ok(Some(ids)),
-                None => Err(self.files.nonsense(STATUS, line, "a list such as 0-3,8")),
-            }
-        };
-        Ok(Allowed {
-            cpus: find("Cpus_allowed_list")?,
-            online_cpus: self.optional_list(&format!("{CPUS}/online"))?,
-            nodes: find("Mems_allowed_list")?,
-        })
-    }
-
     /// Nodes that are possible and not online. Virtual machines may list hundreds.
     fn offline(&self, nodes: &[Node]) -> Result<NodeSet, TopologyError> {
         let file = format!("{NODES}/possible");
-        let Some(possible) = self.optional_list(&file)? else { return Ok(NodeSet::default()) };
+        let Some(possible) = self.files.optional_list(&file)? else { return Ok(NodeSet::default()) };
         if let Some(node) = nodes.iter().find(|node| possible.binary_search(&node.id.0).is_err()) {
             let what = format!("node {} is online, and {file} does not list it", node.id);
             return Err(self.files.contradiction(what));
@@ -244,7 +237,7 @@ impl Reader<'_> {
 
     /// CPUs that are present and in no node, as offline ones are.
     fn offline_cpus(&self, nodes: &[Node]) -> Result<Vec<u32>, TopologyError> {
-        let mut offline = self.optional_list(&format!("{CPUS}/present"))?.unwrap_or_default();
+        let mut offline = self.files.optional_list(&format!("{CPUS}/present"))?.unwrap_or_default();
         let online: BTreeSet<u32> = nodes.iter().flat_map(|node| &node.cpus).copied().collect();
         offline.retain(|cpu| !online.contains(cpu));
         Ok(offline)
@@ -255,7 +248,7 @@ impl Reader<'_> {
         let caches = format!("{NODES}/node{id}/memory_side_cache");
         let mut total_bytes: Option<u64> = None;
         for index in self.files.numbered(&caches, "index")? {
-            if let Some(bytes) = self.number::<u64>(&format!("{caches}/index{index}/size"))? {
+            if let Some(bytes) = self.files.number::<u64>(&format!("{caches}/index{index}/size"))? {
                 total_bytes = Some(total_bytes.unwrap_or(0).saturating_add(bytes));
             }
         }
@@ -280,11 +273,11 @@ impl Reader<'_> {
                 .filter_map(|initiator| machine.position(NodeId(initiator)))
                 .filter(|&initiator| !machine.nodes[initiator].cpus.is_empty())
                 .collect();
-            // numaperf.rst says MiB/s, sysfs-devices-node MB/s; the kernel hands on what the firmware says, to
-            // which the ACPI specification leaves the same choice. All nodes of a machine err alike.
+            // numaperf.rst says MiB/s, sysfs-devices-node MB/s; the kernel hands on what the firmware says,
+            // to which the ACPI specification leaves the same choice. All nodes of a machine err alike.
             let mib = |n: u64| n.saturating_mul(1 << 20);
             let figure = |name: &str| -> Result<Option<u64>, TopologyError> {
-                Ok(self.number(&format!("{directory}/{name}"))?.filter(|&figure| figure != 0))
+                Ok(self.files.number(&format!("{directory}/{name}"))?.filter(|&figure| figure != 0))
             };
             let figures = Link {
                 distance: None,
@@ -330,7 +323,7 @@ impl Reader<'_> {
     /// Memory next to CPUs stays `Dram`: nothing tells a Xeon Max without DIMMs from a machine with DDR.
     fn tiers(&self, machine: &mut Machine) -> Result<(), TopologyError> {
         for tier in self.files.numbered(TIERS, "memory_tier")? {
-            for id in self.list(&format!("{TIERS}/memory_tier{tier}/nodelist"))? {
+            for id in self.files.list(&format!("{TIERS}/memory_tier{tier}/nodelist"))? {
                 if let Some(index) = machine.position(NodeId(id)) {
                     machine.nodes[index].kernel_tier = Some(tier);
                 }
@@ -363,7 +356,7 @@ impl Reader<'_> {
                 () if device.contains("/cxl") || device.contains("/decoder") => Tier::Cxl,
                 () => continue,
             };
-            if let Some(id) = self.number::<i64>(&format!("{DAX}/{name}/target_node"))?
+            if let Some(id) = self.files.number::<i64>(&format!("{DAX}/{name}/target_node"))?
                 && let Ok(id) = u32::try_from(id)
             {
                 nodes.push((NodeId(id), tier));
@@ -377,11 +370,11 @@ impl Reader<'_> {
         for number in self.files.numbered(DSA, "dsa")? {
             let name = format!("dsa{number}");
             let at = |file: &str| format!("{DSA}/{name}/{file}");
-            let node = self.number::<i64>(&at("numa_node"))?.and_then(|node| u32::try_from(node).ok());
+            let node = self.files.number::<i64>(&at("numa_node"))?.and_then(|node| u32::try_from(node).ok());
             found.push(Accelerator {
                 node: node.map(NodeId).filter(|&node| machine.position(node).is_some()),
-                work_queues_count: self.number(&at("max_work_queues"))?,
-                engines_count: self.number(&at("max_engines"))?,
+                work_queues_count: self.files.number(&at("max_work_queues"))?,
+                engines_count: self.files.number(&at("max_engines"))?,
                 bytes_per_s_max: None,
                 name,
             });
@@ -401,54 +394,4 @@ impl Reader<'_> {
         meminfo::parse(text)
             .ok_or_else(|| self.files.nonsense(file, text, "lines such as `MemTotal: 8192 kB`"))
     }
-
-    fn list(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
-        self.parse_list(file, &self.files.required(file)?)
-    }
-
-    fn optional_list(&self, file: &str) -> Result<Option<Vec<u32>>, TopologyError> {
-        self.files.optional(file)?.map(|text| self.parse_list(file, &text)).transpose()
-    }
-
-    fn parse_list(&self, file: &str, text: &str) -> Result<Vec<u32>, TopologyError> {
-        list::parse(text).ok_or_else(|| self.files.nonsense(file, text, "a list such as 0-3,8"))
-    }
-
-    fn numbers(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
-        let text = self.files.required(file)?;
-        let numbers: Result<_, _> = text.split_whitespace().map(str::parse).collect();
-        numbers.map_err(|_| self.files.nonsense(file, &text, "numbers such as 10 21"))
-    }
-
-    fn number<T: std::str::FromStr>(&self, file: &str) -> Result<Option<T>, TopologyError> {
-        let Some(text) = self.files.optional(file)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| self.files.nonsense(file, &text, "a number"))
-    }
-
-    fn switch(&self, file: &str) -> Result<Option<bool>, TopologyError> {
-        let Some(text) = self.files.optional(file)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| self.files.nonsense(file, &text, "true or false"))
-    }
-}
-
-/// `None` allows all.
-struct Allowed {
-    cpus: Option<Vec<u32>>,
-    online_cpus: Option<Vec<u32>>,
-    nodes: Option<Vec<u32>>,
-}
-
-impl Allowed {
-    fn cpus(&self, cpus: &[u32]) -> Vec<u32> {
-        let is_allowed = |cpu: &u32| allows(&self.cpus, *cpu) && allows(&self.online_cpus, *cpu);
-        cpus.iter().copied().filter(is_allowed).collect()
-    }
-
-    fn node(&self, id: u32) -> bool {
-        allows(&self.nodes, id)
-    }
-}
-
-fn allows(list: &Option<Vec<u32>>, id: u32) -> bool {
-    list.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok())
 }

@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use super::TopologyError;
 use super::error::shorten;
+use super::{TopologyError, list};
 
 /// The files of one machine, below a root with `sys` and `proc` in it.
 ///
@@ -153,6 +153,34 @@ impl<'a> Files<'a> {
     /// Where a link points; `None` for whatever is no link.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         self.tree.link(path).ok()
+    }
+
+    pub(super) fn list(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
+        self.parse_list(file, &self.required(file)?)
+    }
+
+    pub(super) fn optional_list(&self, file: &str) -> Result<Option<Vec<u32>>, TopologyError> {
+        self.optional(file)?.map(|text| self.parse_list(file, &text)).transpose()
+    }
+
+    fn parse_list(&self, file: &str, text: &str) -> Result<Vec<u32>, TopologyError> {
+        list::parse(text).ok_or_else(|| self.nonsense(file, text, "a list such as 0-3,8"))
+    }
+
+    pub(super) fn numbers(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
+        let text = self.required(file)?;
+        let numbers: Result<_, _> = text.split_whitespace().map(str::parse).collect();
+        numbers.map_err(|_| self.nonsense(file, &text, "numbers such as 10 21"))
+    }
+
+    pub(super) fn number<T: std::str::FromStr>(&self, file: &str) -> Result<Option<T>, TopologyError> {
+        let Some(text) = self.optional(file)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| self.nonsense(file, &text, "a number"))
+    }
+
+    pub(super) fn switch(&self, file: &str) -> Result<Option<bool>, TopologyError> {
+        let Some(text) = self.optional(file)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| self.nonsense(file, &text, "true or false"))
     }
 
     fn text(&self, file: &str) -> io::Result<String> {
