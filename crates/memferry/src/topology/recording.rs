@@ -159,6 +159,10 @@ impl Recording {
 
     /// The path without links in it, except a last one that is not to be followed.
     pub(super) fn resolve(&self, path: &str, follow_last: bool) -> io::Result<String> {
+        // Nothing is below a link, so this is a path without links.
+        if let Some(Entry::Text(_)) = self.entries.get(path) {
+            return Ok(path.to_owned());
+        }
         let mut todo: Vec<&str> = path.split('/').rev().collect();
         let mut done = String::new();
         let mut links_count = 0;
