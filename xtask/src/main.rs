@@ -4,6 +4,7 @@
 //! No dependencies, because continuous integration builds this first.
 
 mod ci;
+mod fuzz;
 mod loom;
 mod shell;
 
@@ -16,6 +17,7 @@ usage: cargo xtask CHORE
 
   ci             every check that a change must pass; what .ci/run calls
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
+  fuzz TARGET [SECONDS]  one target of fuzz/ (nightly, cargo-fuzz)
   bench [ARGS]   `memferry bench ARGS` in the release profile; without ARGS, `query`
 ";
 
@@ -29,6 +31,8 @@ fn main() -> ExitCode {
         ("ci", []) => ci::run(),
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
+        ("fuzz", [target]) => fuzz::run(target, None),
+        ("fuzz", [target, seconds]) => fuzz::run(target, Some(seconds)),
         ("bench", _) => bench(rest),
         _ => {
             eprint!("{USAGE}");
