@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod ci;
+mod fuzz;
 // Process 1 of a guest and the parent of QEMU talk to the kernel.
 #[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
 mod guest;
@@ -23,6 +24,7 @@ usage: cargo xtask CHORE
   setup          installs what the other chores need, as root
   numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
+  fuzz TARGET [SECONDS]  one target of fuzz/ (nightly, cargo-fuzz)
   bench [ARGS]   `memferry bench ARGS` in the release profile; without ARGS, `query`
 ";
 
@@ -45,6 +47,8 @@ fn main() -> ExitCode {
         ("numa", _) => guest::run(rest),
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
+        ("fuzz", [target]) => fuzz::run(target, None),
+        ("fuzz", [target, seconds]) => fuzz::run(target, Some(seconds)),
         ("bench", _) => bench(rest),
         _ => {
             eprint!("{USAGE}");

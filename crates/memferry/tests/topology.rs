@@ -4,7 +4,7 @@ mod fixtures;
 
 use std::fs;
 
-use fixtures::{Tree, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes};
+use fixtures::{Tree, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes};
 use memferry::topology::{Machine, NodeId, Origin, Tier, TopologyError};
 use proptest::prelude::*;
 
@@ -165,6 +165,75 @@ fn offline_memoryless_cxl_and_persistent() {
 }
 
 #[test]
+fn what_the_kernel_allows_and_does() {
+    let machine = read(&everything());
+    let allowed: Vec<_> = machine.nodes().iter().map(|node| node.is_allowed).collect();
+    assert_eq!(allowed, [true, false, true, true, true]);
+    let cpus: Vec<_> = machine.nodes().iter().map(|node| node.allowed_cpus.clone()).collect();
+    assert_eq!(cpus, [vec![0, 1], vec![2], vec![], vec![], vec![]]);
+    assert_eq!(machine.offline().to_string(), "5");
+    assert_eq!(machine.offline_cpus(), [4], "5 to 7 are possible, not present");
+    let balancing = machine.numa_balancing().unwrap();
+    assert!(balancing.is_on() && balancing.is_tiering && !balancing.is_normal);
+    assert_eq!(machine.is_demotion_enabled(), Some(true));
+    let caches: Vec<_> = machine.nodes().iter().map(|node| node.side_cache_bytes).collect();
+    assert_eq!(caches, [None, None, None, None, Some(1 << 30)]);
+    let two_levels = read(&everything().side_cache(4, 2, 1 << 20));
+    assert_eq!(two_levels.nodes()[4].side_cache_bytes, Some((1 << 30) + (1 << 20)));
+    let json = serde_json::to_value(&machine).unwrap();
+    assert_eq!(json["offline"], serde_json::json!([5]));
+    assert_eq!(json["numa_balancing"], serde_json::json!({"is_normal": false, "is_tiering": true}));
+    assert_eq!(json["nodes"][1]["allowed_cpus"], serde_json::json!([2]));
+
+    let silent = read(&two_nodes());
+    assert!(silent.nodes().iter().all(|node| node.is_allowed && node.allowed_cpus == node.cpus));
+    assert!(silent.offline().is_empty() && silent.offline_cpus().is_empty());
+    assert_eq!((silent.numa_balancing(), silent.is_demotion_enabled()), (None, None));
+    for (bits, on) in [("0", false), ("1", true), ("3", true), ("4", false)] {
+        let machine = read(&two_nodes().file("proc/sys/kernel/numa_balancing", bits));
+        assert_eq!(machine.numa_balancing().unwrap().is_on(), on, "{bits}");
+    }
+}
+
+/// Virtual machines have been seen to list all nodes that a kernel can have.
+#[test]
+fn hundreds_of_possible_nodes() {
+    let machine = read(&two_nodes().file("sys/devices/system/node/possible", "0-1023"));
+    assert_eq!(machine.offline().len(), 1022);
+    assert_eq!(machine.offline().to_string(), "2-1023");
+}
+
+/// LXC lets a container see its own CPUs in `cpu/online`, and all of them in the nodes.
+#[test]
+fn a_cpu_of_a_node_that_is_not_online_may_not_be_used() {
+    let machine = read(&two_nodes().file("sys/devices/system/cpu/online", "1,3"));
+    let cpus: Vec<_> = machine.nodes().iter().map(|node| node.allowed_cpus.clone()).collect();
+    assert_eq!(cpus, [[1], [3]]);
+    assert_eq!(machine.nodes()[0].cpus, [0, 1]);
+    assert!(machine.offline_cpus().is_empty());
+}
+
+/// The kernel leaves the links to a node in place when the node goes.
+#[test]
+fn initiators_that_are_not_online_are_passed_over() {
+    let machine = read(&hbm_flat().hmat(2, "access1", &[0, 7], 1000, 300));
+    assert_eq!(machine.link(NodeId(0), NodeId(2)).read_bytes_per_s, Some(1000 << 20));
+    let machine = read(&hbm_flat().hmat(2, "access1", &[7], 1000, 300));
+    assert_eq!(machine.link(NodeId(0), NodeId(2)).read_bytes_per_s, None);
+    assert_eq!(machine.node(NodeId(2)).unwrap().cpu_node, NodeId(0), "by distance");
+}
+
+/// The list of CPUs of a large machine is some MiB, of which the first CPU is read.
+#[test]
+fn a_long_cpuinfo() {
+    let cpu = "processor\t: 0\nmodel name\t: Long\n".to_owned() + &"flags\t\t: fpu vme\n".repeat(200);
+    let machine = read(&one_node().file("proc/cpuinfo", cpu.repeat(1000)));
+    assert_eq!(machine.cpu(), Some("Long"));
+    let error = error(&one_node().file("proc/meminfo", cpu.repeat(1000))).to_string();
+    assert!(error.contains("longer than 1 MiB") && error.contains("proc/meminfo"), "{error}");
+}
+
+#[test]
 fn every_file_of_a_node_is_needed() {
     for file in ["online", "node1/cpulist", "node1/distance", "node1/meminfo"] {
         let tree = two_nodes();
@@ -197,6 +266,13 @@ fn nonsense_is_quoted() {
         ("sys/devices/system/cpu/cpu0/topology/physical_package_id", "left"),
         ("sys/devices/virtual/memory_tiering/memory_tier4/nodelist", "x"),
         ("sys/bus/dsa/devices/dsa0/numa_node", "here"),
+        ("sys/devices/system/node/possible", "all"),
+        ("sys/devices/system/node/node1/memory_side_cache/index1/size", "1G"),
+        ("sys/devices/system/cpu/present", "0-"),
+        ("sys/kernel/mm/numa/demotion_enabled", "perhaps"),
+        ("proc/sys/kernel/numa_balancing", "-1"),
+        ("proc/self/status", "Mems_allowed_list: 0-"),
+        ("proc/self/status", "Cpus_allowed_list"),
     ] {
         let error = error(&two_nodes().file(file, text));
         assert!(matches!(error, TopologyError::Parse { .. }), "{file}: {error:?}");
@@ -210,6 +286,13 @@ fn contradictions_name_both_sides() {
         (two_nodes().node(1, "1-3", 1, "21 10"), ["CPU 1", "node 0 and in node 1"]),
         (two_nodes().node(1, "2-3", 1, "21 10 30"), ["3 distances", "2 nodes"]),
         (two_nodes().online("0"), ["2 distances", "1 nodes"]),
+        (two_nodes().online("0-5000"), ["5001 nodes", "at most 1024"]),
+        (two_nodes().node(1, "2-3", 1, "9 10"), ["node 1 is 9 from node 0", "than the 10 from itself"]),
+        (
+            two_nodes().node(0, "0-1", 1, "0 10").node(1, "2-3", 1, "20 21"),
+            ["node 1 is 20", "21 from itself"],
+        ),
+        (two_nodes().file("sys/devices/system/node/possible", "0"), ["node 1 is online", "node/possible"]),
         (two_nodes().online(""), ["contradicts itself", "no node"]),
         (two_nodes().node(0, "", 1, "10 21").node(1, "", 1, "21 10"), ["no node", "has a CPU"]),
     ] {
@@ -217,6 +300,14 @@ fn contradictions_name_both_sides() {
         assert!(matches!(error, TopologyError::Contradiction { .. }), "{error:?}");
         assert!(sides.iter().all(|side| error.to_string().contains(side)), "{error}");
     }
+}
+
+/// The way there may be longer than the way back, and virtual nodes of one memory are all local.
+#[test]
+fn distances_need_not_be_symmetric_or_different() {
+    let machine = read(&two_nodes().node(0, "0-1", 1, "10 30").node(1, "2-3", 1, "10 10"));
+    assert_eq!(machine.link(NodeId(0), NodeId(1)).distance, Some(30));
+    assert_eq!(machine.link(NodeId(1), NodeId(0)).distance, Some(10));
 }
 
 /// Root may read everything, so an unreadable file is a directory here.

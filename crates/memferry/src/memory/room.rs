@@ -6,11 +6,6 @@ use std::path::{Path, PathBuf};
 use super::MemoryError;
 use crate::topology::{Machine, NodeId, TopologyError, meminfo};
 
-/// This part of a memory stays free: its last pages are dear to the kernel (watermarks, per-CPU lists), and
-/// the answer is a little old when it is used. Chosen, not measured; the kernel's own low watermarks are
-/// below 1 %.
-const SPARE_DIVISOR: u64 = 32;
-
 /// Where cgroups of version 2 are.
 const CGROUPS: &str = "sys/fs/cgroup";
 
@@ -57,7 +52,7 @@ fn leaves_spare(
     available_bytes: u64,
     size_bytes: usize,
 ) -> Result<(), MemoryError> {
-    let spare_bytes = total_bytes / SPARE_DIVISOR;
+    let spare_bytes = meminfo::spare_bytes(total_bytes);
     if (size_bytes as u64).saturating_add(spare_bytes) <= available_bytes {
         return Ok(());
     }

@@ -37,6 +37,29 @@ pub enum TopologyError {
         /// Both sides of the contradiction.
         what: String,
     },
+    /// The nodes changed each time the machine was read.
+    #[error(
+        "the nodes of {machine} change while they are read, {attempts} times in a row, at last from {before:?} to \
+         {after:?}; wait until memory and CPUs are where they shall be, and try again"
+    )]
+    Changing {
+        /// Name of the tree.
+        machine: String,
+        /// How often it was read.
+        attempts: u32,
+        /// The nodes that were online before the last reading.
+        before: String,
+        /// And after it.
+        after: String,
+    },
+    /// The file is no recording.
+    #[error("{} is no recording of a machine: {source}; record it again", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// Line, column, and what was wrong there.
+        source: serde_json::Error,
+    },
     /// The profile is neither built in nor a file.
     #[error("no machine profile {name:?}; use the path of a JSON file or one of: {}", known.join(", "))]
     UnknownProfile {

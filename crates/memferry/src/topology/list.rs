@@ -11,10 +11,10 @@ const ID_MAX: u32 = 1 << 16;
 /// The ids in ascending order without repetition; `None` if `text` is not such a list.
 pub(super) fn parse(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
-    let mut ids = Vec::new();
     if text.is_empty() {
-        return Some(ids);
+        return Some(Vec::new());
     }
+    let mut ids = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (first.trim().parse::<u32>().ok()?, last.trim().parse::<u32>().ok()?);
@@ -22,6 +22,10 @@ pub(super) fn parse(text: &str) -> Option<Vec<u32>> {
             return None;
         }
         ids.extend(first..=last);
+        // The kernel prints each id once; `0-65535,0-65535,...` would otherwise take all memory.
+        if ids.len() > ID_MAX as usize {
+            return None;
+        }
     }
     ids.sort_unstable();
     ids.dedup();
@@ -51,5 +55,41 @@ pub(super) fn join(nodes: &[NodeId]) -> String {
         0 => "none".into(),
         1 => format!("node {}", ids[0]),
         _ => format!("nodes {}", ids.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        for (text, ids) in [
+            ("", Some(vec![])),
+            ("3", Some(vec![3])),
+            ("0-3,8,10-11\n", Some(vec![0, 1, 2, 3, 8, 10, 11])),
+            ("9,2-4,3", Some(vec![2, 3, 4, 9])),
+            ("65535", Some(vec![65535])),
+            ("65536", None),
+            ("0-4294967295", None),
+            ("0-99999999999", None),
+            ("3-1", None),
+            ("1,", None),
+            ("-", None),
+            ("0-1-2", None),
+            ("0x1", None),
+        ] {
+            assert_eq!(parse(text), ids, "{text:?}");
+        }
+        assert_eq!(parse("0-65535").unwrap().len(), 65536);
+        // A megabyte of this would otherwise become gigabytes.
+        assert_eq!(parse(&["0-65535"; 3].join(",")), None);
+    }
+
+    #[test]
+    fn what_is_printed_can_be_parsed() {
+        for ids in [vec![], vec![0], vec![0, 1, 2], vec![0, 2, 3, 7, 65535]] {
+            assert_eq!(parse(&print(ids.iter().copied())), Some(ids));
+        }
     }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::profile::{self, Placeholders};
-use super::{NodeSet, TopologyError, sysfs};
+use super::{Directory, NodeSet, Recording, TopologyError, Tree, meminfo, sysfs};
 
 /// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -55,24 +56,42 @@ impl fmt::Display for Tier {
 pub struct Node {
     /// Its number.
     pub id: NodeId,
-    /// The socket it sits on.
+    /// The socket it sits on; `None` if nobody says, or if its CPUs are on several, as in virtual machines.
     pub socket: Option<u32>,
     /// Its online CPUs, ascending; empty on a memory-only node.
     pub cpus: Vec<u32>,
-    /// Those of its CPUs that this process may run on (cpusets, affinity).
+    /// Those of its CPUs that this process may run on (cpusets, affinity), when the machine was looked at.
     pub allowed_cpus: Vec<u32>,
     /// Whether this process may take memory from it (cpusets).
     pub is_allowed: bool,
     /// Size of its memory; 0 on a node without memory, `None` if a profile does not know.
     pub memory_bytes: Option<u64>,
-    /// Free memory when the machine was looked at; unknown in a profile.
+    /// Memory that could be had without swapping when the machine was looked at; unknown in a profile.
     pub free_bytes: Option<u64>,
+    /// Size of the faster memory that caches this one, e.g. of HBM in cache mode; `None` if none is known of.
+    pub side_cache_bytes: Option<u64>,
     /// Kind of its memory.
     pub tier: Tier,
     /// The kernel's memory tier: the lower, the faster. Only comparable within one machine.
     pub kernel_tier: Option<u32>,
     /// The node whose CPUs it belongs to; itself if it has CPUs.
     pub cpu_node: NodeId,
+}
+
+impl Node {
+    /// Whether it has memory, or may have: nodes with CPUs only are online too.
+    pub fn has_memory(&self) -> bool {
+        self.memory_bytes != Some(0)
+    }
+
+    /// Whether so many bytes fit on it and leave free what has to stay free, as far as is known: by the free
+    /// memory when the machine was looked at, by the size if that is all a profile tells. What nothing at all
+    /// is known of counts as large.
+    pub fn has_room(&self, size_bytes: u64) -> bool {
+        let spare_bytes = self.memory_bytes.map_or(0, meminfo::spare_bytes);
+        let available_bytes = self.free_bytes.or(self.memory_bytes);
+        available_bytes.is_none_or(|available| size_bytes.saturating_add(spare_bytes) <= available)
+    }
 }
 
 /// What is known of the way from the CPUs of one node to the memory of another.
@@ -125,6 +144,32 @@ pub enum Origin {
     Profile,
 }
 
+/// What the kernel does on its own with pages that are on the wrong node (`numa_balancing`).
+///
+/// Either moves pages behind the back of whoever placed them, unless they are bound to their node.
+///
+/// Source: Linux `Documentation/admin-guide/sysctl/kernel.rst`.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct NumaBalancing {
+    /// Pages go to the node whose CPUs use them.
+    pub is_normal: bool,
+    /// Hot pages go from slower tiers to faster ones.
+    pub is_tiering: bool,
+}
+
+impl NumaBalancing {
+    /// Bits of later kernels are none of ours.
+    pub(super) fn from_bits(bits: u32) -> NumaBalancing {
+        NumaBalancing { is_normal: bits & 1 != 0, is_tiering: bits & 2 != 0 }
+    }
+
+    /// Whether the kernel moves pages at all.
+    pub fn is_on(self) -> bool {
+        self.is_normal || self.is_tiering
+    }
+}
+
 /// A published figure about a machine that has no place in the other types; models use them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -155,33 +200,48 @@ pub struct Machine {
     pub(super) links: Vec<Vec<Link>>,
     /// Possible, and not online.
     pub(super) offline: NodeSet,
+    /// Present, and in no node.
+    pub(super) offline_cpus: Vec<u32>,
     pub(super) accelerators: Vec<Accelerator>,
+    pub(super) numa_balancing: Option<NumaBalancing>,
+    pub(super) is_demotion_enabled: Option<bool>,
     pub(super) facts: Vec<Fact>,
     /// Short name of a publication and its full name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) references: BTreeMap<String, String>,
 }
 
-/// How much more bandwidth makes a memory "faster". Less is not worth a copy, and within what equal memories
-/// differ in measurements: up to 0.3 % between the sub-domains of a socket (Greinsmark 2020, table 8).
-const FASTER_RATIO: f64 = 1.1;
-
 impl Machine {
-    /// This machine, from `/sys` and `/proc`.
+    /// This machine, from `/sys` and `/proc`; read again, up to three times, if it changes meanwhile.
+    ///
+    /// What this process is allowed (cpusets, affinity) is that of its main thread.
     ///
     /// # Errors
     /// [`TopologyError::Read`], [`Parse`](TopologyError::Parse),
-    /// [`Contradiction`](TopologyError::Contradiction).
+    /// [`Contradiction`](TopologyError::Contradiction), [`Changing`](TopologyError::Changing).
     pub fn discover() -> Result<Machine, TopologyError> {
-        sysfs::read(Path::new("/"), Origin::Discovered)
+        sysfs::read(&Directory::new("/"), Origin::Discovered)
     }
 
-    /// The machine whose `sys` and `proc` lie below `root`.
+    /// A recorded machine: a directory with `sys` and `proc` in it, or the JSON file of a [`Recording`].
+    ///
+    /// # Errors
+    /// As [`discover`](Machine::discover), and [`TopologyError::Recording`].
+    pub fn discover_at(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
+        let path = path.as_ref();
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => Machine::discover_in(&Directory::new(path)),
+            // It says what is wrong with what is neither.
+            _ => Machine::discover_in(&Recording::open(path)?),
+        }
+    }
+
+    /// The machine that a tree describes.
     ///
     /// # Errors
     /// As [`discover`](Machine::discover).
-    pub fn discover_at(root: &Path) -> Result<Machine, TopologyError> {
-        sysfs::read(root, Origin::Recorded)
+    pub fn discover_in(tree: &dyn Tree) -> Result<Machine, TopologyError> {
+        sysfs::read(tree, Origin::Recorded)
     }
 
     /// A built-in profile (see [`profiles`](Machine::profiles)), or the JSON file of that path.
@@ -202,6 +262,14 @@ impl Machine {
     /// As [`from_profile`](Machine::from_profile).
     pub fn from_profile_with_placeholders(name_or_path: &str) -> Result<Machine, TopologyError> {
         profile::open(name_or_path, Placeholders::Used)
+    }
+
+    /// A profile that is in memory already; errors call it `name`.
+    ///
+    /// # Errors
+    /// [`TopologyError::Profile`], `Contradiction`.
+    pub fn from_profile_text(name: &str, text: &str) -> Result<Machine, TopologyError> {
+        profile::parse(name, text, Placeholders::Ignored)
     }
 
     /// Names of the built-in profiles.
@@ -257,6 +325,22 @@ impl Machine {
         &self.offline
     }
 
+    /// CPUs that the machine has and that are switched off.
+    pub fn offline_cpus(&self) -> &[u32] {
+        &self.offline_cpus
+    }
+
+    /// Whether the kernel moves pages between nodes on its own; `None` if it cannot, or nobody knows.
+    pub fn numa_balancing(&self) -> Option<NumaBalancing> {
+        self.numa_balancing
+    }
+
+    /// Whether the kernel moves pages to a slower tier rather than drop or swap them when a node is full;
+    /// `None` if it cannot, or nobody knows.
+    pub fn is_demotion_enabled(&self) -> Option<bool> {
+        self.is_demotion_enabled
+    }
+
     /// How many nodes there are. Ids may be larger: see [`NodeId`].
     pub fn node_count(&self) -> usize {
         self.nodes.len()
@@ -309,53 +393,8 @@ impl Machine {
             .filter(move |engine| engine.node.is_some_and(|at| at == node || Some(at) == cpu_node))
     }
 
-    /// Memories that feed the CPUs next to `home` better than `home` itself does, nearest first.
-    ///
-    /// The judge is the first of these that is known of both: read bandwidth to those CPUs (by a margin of 10
-    /// %), the kernel's memory tier, the kind of memory. The last two say nothing about the way between
-    /// sockets, so without bandwidth a memory on another socket is never called faster. Empty for an unknown
-    /// node.
-    pub fn faster_than(&self, home: NodeId) -> Vec<&Node> {
-        let Ok(home) = self.node(home) else { return Vec::new() };
-        let cpus = home.cpu_node;
-        let mut faster: Vec<_> =
-            self.nodes.iter().filter(|node| node.id != home.id && self.is_faster(node, home, cpus)).collect();
-        faster.sort_by_key(|node| {
-            let distance = self.link(cpus, node.id).distance.unwrap_or(u32::MAX);
-            (node.cpu_node != cpus, distance, node.id)
-        });
-        faster
-    }
-
-    /// The best of [`faster_than`](Machine::faster_than).
-    pub fn nearest_faster(&self, home: NodeId) -> Option<&Node> {
-        self.faster_than(home).into_iter().next()
-    }
-
     pub(super) fn position(&self, id: NodeId) -> Option<usize> {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok()
-    }
-
-    /// Whether the CPUs of node `cpus` read faster from `candidate` than from `home`.
-    pub(super) fn is_faster(&self, candidate: &Node, home: &Node, cpus: NodeId) -> bool {
-        if candidate.memory_bytes == Some(0) {
-            return false;
-        }
-        let read = |node: &Node| self.link(cpus, node.id).read_bytes_per_s;
-        if let (Some(candidate), Some(home)) = (read(candidate), read(home)) {
-            return candidate as f64 > home as f64 * FASTER_RATIO;
-        }
-        if candidate.socket != home.socket {
-            return false;
-        }
-        if let (Some(candidate), Some(home)) = (candidate.kernel_tier, home.kernel_tier)
-            && candidate != home
-        {
-            return candidate < home;
-        }
-        // Older kernels (6.1) put all memory into one tier, so equal tiers say nothing. Fastest first:
-        let rank = |tier| [Tier::Hbm, Tier::Dram, Tier::Cxl, Tier::Pmem].iter().position(|&t| t == tier);
-        matches!((rank(candidate.tier), rank(home.tier)), (Some(candidate), Some(home)) if candidate < home)
     }
 
     /// What is impossible about it, if anything: files and profiles come from outside.
@@ -365,6 +404,20 @@ impl Machine {
         }
         if let Some(pair) = self.nodes.windows(2).find(|pair| pair[0].id >= pair[1].id) {
             return Some(format!("node {} comes after node {}; ids must ascend", pair[1].id, pair[0].id));
+        }
+        for node in &self.nodes {
+            let distance = |to: &Node| self.link(node.id, to.id).distance;
+            let Some(own) = distance(node) else { continue };
+            let nearer = |to: &Node| distance(to).filter(|&distance| distance < own);
+            if let Some((to, distance)) = self.nodes.iter().find_map(|to| Some((to.id, nearer(to)?))) {
+                let id = node.id;
+                return Some(format!(
+                    "node {id} is {distance} from node {to}, nearer than the {own} from itself"
+                ));
+            }
+        }
+        if let Some(node) = self.nodes.iter().find(|node| self.offline.contains(node.id)) {
+            return Some(format!("node {} is there and offline", node.id));
         }
         let mut owners = BTreeMap::new();
         for node in &self.nodes {

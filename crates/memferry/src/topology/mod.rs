@@ -5,22 +5,34 @@
 //!
 //! ```text
 //! Machine::discover()          sysfs and procfs of this machine
-//! Machine::discover_at(root)   a recorded tree: root/sys, root/proc
+//! Machine::discover_at(path)   a recorded one: a directory with sys and proc, or the JSON of a Recording
 //! Machine::from_profile(name)  machines/NAME.json, every figure with its source
 //! ```
 //!
 //! Only memory of the first kind can be bound to nodes; the other two are for planning, models and tests.
 //!
+//! CPUs with the memory that belongs to them are a [`Domain`], the domains of a package a [`Socket`]. Where
+//! data should lie for some CPUs is answered by [`Machine::memories_near`].
+//!
 //! Source: Linux `Documentation/ABI/stable/sysfs-devices-node`, `Documentation/admin-guide/mm/numaperf.rst`.
 
+mod allowed;
+mod domain;
 mod error;
 mod list;
 mod machine;
 pub(crate) mod meminfo;
+mod near;
 mod node_set;
 mod profile;
+mod recorder;
+mod recording;
 mod sysfs;
+mod tree;
 
+pub use domain::{Domain, Socket};
 pub use error::TopologyError;
-pub use machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
+pub use machine::{Accelerator, Fact, Link, Machine, Node, NodeId, NumaBalancing, Origin, Tier};
 pub use node_set::NodeSet;
+pub use recording::Recording;
+pub use tree::{Directory, Tree};

@@ -62,7 +62,7 @@ pub(super) fn open(name_or_path: &str, placeholders: Placeholders) -> Result<Mac
 }
 
 /// `file` is what errors call it.
-fn parse(file: &str, text: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
+pub(super) fn parse(file: &str, text: &str, placeholders: Placeholders) -> Result<Machine, TopologyError> {
     let profile: Profile = serde_json::from_str(text)
         .map_err(|source| TopologyError::Profile { name: file.to_owned(), source })?;
     profile.into_machine(file, placeholders)
@@ -154,6 +154,7 @@ impl Profile {
                 is_allowed: true,
                 memory_bytes: node.memory_mib.map(mib),
                 free_bytes: None,
+                side_cache_bytes: None,
                 tier: node.tier,
                 kernel_tier: None,
                 cpu_node: node.cpu_node,
@@ -192,6 +193,9 @@ impl Profile {
             nodes,
             links,
             offline: self.offline.into_iter().collect(),
+            offline_cpus: Vec::new(),
+            numa_balancing: None,
+            is_demotion_enabled: None,
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
             references: self.references,

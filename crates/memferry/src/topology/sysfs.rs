@@ -1,80 +1,156 @@
-//! Reads a machine from sysfs and procfs, of this machine or recorded below another root.
+//! Reads a machine from sysfs and procfs, of this machine or recorded.
 //!
 //! What every kernel has (`node/online`, `cpulist`, `distance`, `meminfo`) must be there and agree; what only
-//! some have (HMAT, memory tiers, DSA) may be missing, but not be nonsense. A kernel without NUMA has no
-//! `node` directory: then everything is node 0.
+//! some have (HMAT, memory tiers, DSA, cpusets) may be missing, but not be nonsense. A kernel without NUMA
+//! has no `node` directory: then everything is node 0.
+//!
+//! A machine may change while it is read: memory is taken away, a CPU goes offline. The list of online nodes
+//! is read before and after everything else, and if it changed, or something vanished or does not fit
+//! together, all is read again.
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-devices-node`, `.../admin-guide/mm/numaperf.rst`,
-//! `.../ABI/testing/sysfs-kernel-mm-memory-tiers`, `.../ABI/stable/sysfs-driver-dma-idxd`.
+//! `.../ABI/testing/sysfs-kernel-mm-memory-tiers`, `.../ABI/testing/sysfs-kernel-mm-numa`,
+//! `.../ABI/stable/sysfs-driver-dma-idxd`, `.../admin-guide/sysctl/kernel.rst` (numa_balancing), `cpuset(7)`.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::thread;
+use std::time::Duration;
 
-use super::error::shorten;
-use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, Tier};
-use super::{NodeSet, TopologyError, list, meminfo};
+use super::allowed::Allowed;
+use super::machine::{Accelerator, Link, Machine, Node, NodeId, NumaBalancing, Origin, Tier};
+use super::tree::{Files, Tree};
+use super::{NodeSet, TopologyError, meminfo};
 
-const NODES: &str = "sys/devices/system/node";
-const CPUS: &str = "sys/devices/system/cpu";
-const TIERS: &str = "sys/devices/virtual/memory_tiering";
-const DAX: &str = "sys/bus/dax/devices";
-const DSA: &str = "sys/bus/dsa/devices";
+pub(super) const NODES: &str = "sys/devices/system/node";
+pub(super) const CPUS: &str = "sys/devices/system/cpu";
+pub(super) const TIERS: &str = "sys/devices/virtual/memory_tiering";
+pub(super) const DAX: &str = "sys/bus/dax/devices";
+pub(super) const DSA: &str = "sys/bus/dsa/devices";
+pub(super) const MEMORY: &str = "sys/kernel/mm";
+pub(super) const NUMA: &str = "sys/kernel/mm/numa";
 
-pub(super) fn read(root: &Path, origin: Origin) -> Result<Machine, TopologyError> {
-    let tree = Tree { root };
-    let (mut nodes, distances) =
-        if tree.exists(NODES)? { tree.nodes()? } else { (vec![tree.only_node()?], vec![]) };
-    tree.prefer_machine_totals(&mut nodes)?;
-    let name = match tree.optional("proc/sys/kernel/hostname")? {
-        Some(name) => name,
-        None => root.display().to_string(),
-    };
-    let mut machine = Machine {
-        name,
-        cpu: tree.cpu_model()?,
-        kernel: tree.optional("proc/sys/kernel/osrelease")?,
-        origin,
-        placeholder: None,
-        links: vec![vec![Link::default(); nodes.len()]; nodes.len()],
-        nodes,
-        offline: NodeSet::default(),
-        accelerators: Vec::new(),
-        facts: Vec::new(),
-        references: BTreeMap::new(),
-    };
-    for (links, distances) in machine.links.iter_mut().zip(distances) {
-        for (link, distance) in links.iter_mut().zip(distances) {
-            link.distance = Some(distance);
+/// access1 ranks CPUs only; access0 also other initiators, and is all that kernels before 5.9 have.
+pub(super) const ACCESS_CLASSES: [&str; 2] = ["access1", "access0"];
+
+/// `model name` is the fifth line of a CPU, and all CPUs of a large machine are some MiB.
+pub(super) const CPUINFO_BYTES: usize = 16 << 10;
+
+/// A change of nodes takes the kernel less than the pauses between these.
+const ATTEMPTS: u32 = 3;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Linux has no more (`NODES_SHIFT` is at most 10), and links are a square of it.
+const NODES_MAX: usize = 1024;
+
+pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyError> {
+    let reader = Reader { files: Files::new(tree) };
+    let online = || reader.files.optional(&format!("{NODES}/online"));
+    let mut attempt = 1;
+    loop {
+        let before = online()?;
+        let outcome = reader.machine(origin);
+        let after = online()?;
+        let error = match outcome {
+            Ok(machine) if before == after => return Ok(machine),
+            // Nonsense stays nonsense.
+            Err(error) if before == after && !may_be_halfway(&error) => return Err(error),
+            Ok(_) => None,
+            Err(error) => Some(error),
+        };
+        if attempt == ATTEMPTS {
+            return Err(match error {
+                Some(error) if before == after => error,
+                _ => TopologyError::Changing {
+                    machine: tree.name(),
+                    attempts: ATTEMPTS,
+                    before: before.unwrap_or_default(),
+                    after: after.unwrap_or_default(),
+                },
+            });
+        }
+        attempt += 1;
+        if origin == Origin::Discovered {
+            thread::sleep(PAUSE);
         }
     }
-    tree.performance(&mut machine)?;
-    tree.tiers(&mut machine)?;
-    machine.accelerators = tree.accelerators(&machine)?;
-    match machine.contradiction() {
-        Some(what) => Err(tree.contradiction(what)),
-        None => Ok(machine),
+}
+
+/// Whether it could come from files of two moments.
+fn may_be_halfway(error: &TopologyError) -> bool {
+    matches!(error, TopologyError::Read { .. } | TopologyError::Contradiction { .. })
+}
+
+struct Reader<'a> {
+    files: Files<'a>,
+}
+
+/// What is asked for every node, read once.
+struct Cpus {
+    /// The CPUs that sysfs has a directory for, ascending: a list of CPUs may name many others.
+    described: Vec<u32>,
+    allowed: Allowed,
+}
+
+impl Reader<'_> {
+    fn machine(&self, origin: Origin) -> Result<Machine, TopologyError> {
+        let files = &self.files;
+        let cpus = Cpus {
+            described: files.numbered(CPUS, "cpu")?,
+            allowed: Allowed::read(files, &format!("{CPUS}/online"))?,
+        };
+        let (mut nodes, distances) = match files.directory(NODES)? {
+            Some(_) => self.nodes(&cpus)?,
+            None => (vec![self.only_node(&cpus)?], vec![]),
+        };
+        self.prefer_machine_totals(&mut nodes)?;
+        let mut machine = Machine {
+            name: files.optional("proc/sys/kernel/hostname")?.unwrap_or_else(|| files.name()),
+            cpu: self.cpu_model()?,
+            kernel: files.optional("proc/sys/kernel/osrelease")?,
+            origin,
+            placeholder: None,
+            links: vec![vec![Link::default(); nodes.len()]; nodes.len()],
+            offline: self.offline(&nodes)?,
+            offline_cpus: self.offline_cpus(&nodes)?,
+            nodes,
+            accelerators: Vec::new(),
+            numa_balancing: self
+                .files
+                .number("proc/sys/kernel/numa_balancing")?
+                .map(NumaBalancing::from_bits),
+            is_demotion_enabled: self.files.switch(&format!("{NUMA}/demotion_enabled"))?,
+            facts: Vec::new(),
+            references: BTreeMap::new(),
+        };
+        for (links, distances) in machine.links.iter_mut().zip(distances) {
+            for (link, distance) in links.iter_mut().zip(distances) {
+                link.distance = Some(distance);
+            }
+        }
+        self.performance(&mut machine)?;
+        self.tiers(&mut machine)?;
+        machine.accelerators = self.accelerators(&machine)?;
+        match machine.contradiction() {
+            Some(what) => Err(files.contradiction(what)),
+            None => Ok(machine),
+        }
     }
-}
 
-/// A root directory with `sys` and `proc` in it.
-struct Tree<'a> {
-    root: &'a Path,
-}
-
-impl Tree<'_> {
     /// The online nodes, and the rows of their distance matrix.
-    fn nodes(&self) -> Result<(Vec<Node>, Vec<Vec<u32>>), TopologyError> {
-        let online = self.list(&format!("{NODES}/online"))?;
+    fn nodes(&self, machine: &Cpus) -> Result<(Vec<Node>, Vec<Vec<u32>>), TopologyError> {
+        let online = self.files.list(&format!("{NODES}/online"))?;
+        if online.len() > NODES_MAX {
+            let what = format!("{NODES}/online lists {} nodes, Linux has at most {NODES_MAX}", online.len());
+            return Err(self.files.contradiction(what));
+        }
         let mut nodes = Vec::with_capacity(online.len());
         let mut distances = Vec::with_capacity(online.len());
         for &id in &online {
             let at = |file: &str| format!("{NODES}/node{id}/{file}");
-            let cpus = self.list(&at("cpulist"))?;
-            let row = self.numbers(&at("distance"))?;
+            let cpus = self.files.list(&at("cpulist"))?;
+            let row = self.files.numbers(&at("distance"))?;
             if row.len() != online.len() {
-                return Err(self.contradiction(format!(
+                return Err(self.files.contradiction(format!(
                     "{} lists {} distances, {NODES}/online {} nodes",
                     at("distance"),
                     row.len(),
@@ -85,13 +161,14 @@ impl Tree<'_> {
             let memory = self.meminfo(&at("meminfo"))?;
             nodes.push(Node {
                 id: NodeId(id),
-                socket: self.socket(&cpus)?,
+                socket: self.socket(machine, &cpus)?,
                 tier: if memory.total_bytes > 0 && !cpus.is_empty() { Tier::Dram } else { Tier::Unknown },
-                allowed_cpus: cpus.clone(),
+                allowed_cpus: machine.allowed.cpus(&cpus),
                 cpus,
-                is_allowed: true,
+                is_allowed: machine.allowed.node(id),
                 memory_bytes: Some(memory.total_bytes),
                 free_bytes: Some(memory.available_bytes),
+                side_cache_bytes: self.side_cache(id)?,
                 kernel_tier: None,
                 cpu_node: NodeId(id),
             });
@@ -100,17 +177,18 @@ impl Tree<'_> {
     }
 
     /// What a kernel without NUMA has.
-    fn only_node(&self) -> Result<Node, TopologyError> {
-        let cpus = self.list(&format!("{CPUS}/online"))?;
+    fn only_node(&self, machine: &Cpus) -> Result<Node, TopologyError> {
+        let cpus = self.files.list(&format!("{CPUS}/online"))?;
         let memory = self.meminfo("proc/meminfo")?;
         Ok(Node {
             id: NodeId(0),
-            socket: self.socket(&cpus)?,
-            allowed_cpus: cpus.clone(),
+            socket: self.socket(machine, &cpus)?,
+            allowed_cpus: machine.allowed.cpus(&cpus),
             cpus,
-            is_allowed: true,
+            is_allowed: machine.allowed.node(0),
             memory_bytes: Some(memory.total_bytes),
             free_bytes: Some(memory.available_bytes),
+            side_cache_bytes: None,
             tier: Tier::Dram,
             kernel_tier: None,
             cpu_node: NodeId(0),
@@ -121,46 +199,86 @@ impl Tree<'_> {
     /// a hypervisor added late has been seen to be missing there (Firecracker, Linux 6.18).
     fn prefer_machine_totals(&self, nodes: &mut [Node]) -> Result<(), TopologyError> {
         if let [node] = nodes
-            && self.exists("proc/meminfo")?
+            && let Some(memory) = self.optional_meminfo("proc/meminfo")?
         {
-            let memory = self.meminfo("proc/meminfo")?;
             node.memory_bytes = Some(memory.total_bytes);
             node.free_bytes = Some(memory.available_bytes);
         }
         Ok(())
     }
 
-    fn socket(&self, cpus: &[u32]) -> Result<Option<u32>, TopologyError> {
-        let Some(cpu) = cpus.first() else { return Ok(None) };
-        let file = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
-        // The kernel answers -1 where the firmware does not tell.
-        Ok(self.optional_number::<i64>(&file)?.and_then(|id| u32::try_from(id).ok()))
+    /// The socket that all these CPUs sit on. Virtual machines have nodes that span several: that is none.
+    fn socket(&self, machine: &Cpus, cpus: &[u32]) -> Result<Option<u32>, TopologyError> {
+        let mut sockets = BTreeSet::new();
+        for cpu in cpus.iter().filter(|cpu| machine.described.binary_search(cpu).is_ok()) {
+            let file = format!("{CPUS}/cpu{cpu}/topology/physical_package_id");
+            // The kernel answers -1 where the firmware does not tell.
+            sockets.extend(self.files.number::<i64>(&file)?.and_then(|id| u32::try_from(id).ok()));
+        }
+        Ok(if sockets.len() == 1 { sockets.pop_first() } else { None })
     }
 
     fn cpu_model(&self) -> Result<Option<String>, TopologyError> {
-        let Some(cpuinfo) = self.optional("proc/cpuinfo")? else { return Ok(None) };
+        let Some(cpuinfo) = self.files.head("proc/cpuinfo", CPUINFO_BYTES)? else { return Ok(None) };
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
         Ok(model.map(|(_, model)| model.trim().to_owned()))
     }
 
+    /// Nodes that are possible and not online. Virtual machines may list hundreds.
+    fn offline(&self, nodes: &[Node]) -> Result<NodeSet, TopologyError> {
+        let file = format!("{NODES}/possible");
+        let Some(possible) = self.files.optional_list(&file)? else { return Ok(NodeSet::default()) };
+        if let Some(node) = nodes.iter().find(|node| possible.binary_search(&node.id.0).is_err()) {
+            let what = format!("node {} is online, and {file} does not list it", node.id);
+            return Err(self.files.contradiction(what));
+        }
+        let is_online = |id: &NodeId| nodes.binary_search_by_key(id, |node| node.id).is_ok();
+        Ok(possible.into_iter().map(NodeId).filter(|id| !is_online(id)).collect())
+    }
+
+    /// CPUs that are present and in no node, as offline ones are.
+    fn offline_cpus(&self, nodes: &[Node]) -> Result<Vec<u32>, TopologyError> {
+        let mut offline = self.files.optional_list(&format!("{CPUS}/present"))?.unwrap_or_default();
+        let online: BTreeSet<u32> = nodes.iter().flat_map(|node| &node.cpus).copied().collect();
+        offline.retain(|cpu| !online.contains(cpu));
+        Ok(offline)
+    }
+
+    /// All levels of the memory-side cache, e.g. HBM in cache mode.
+    fn side_cache(&self, id: u32) -> Result<Option<u64>, TopologyError> {
+        let caches = format!("{NODES}/node{id}/memory_side_cache");
+        let mut total_bytes: Option<u64> = None;
+        for index in self.files.numbered(&caches, "index")? {
+            if let Some(bytes) = self.files.number::<u64>(&format!("{caches}/index{index}/size"))? {
+                total_bytes = Some(total_bytes.unwrap_or(0).saturating_add(bytes));
+            }
+        }
+        Ok(total_bytes)
+    }
+
     /// Bandwidth and latency from the initiators that the kernel ranks best (HMAT), and with them the CPU
     /// node of each memory-only node.
+    ///
+    /// Initiators that are not online are passed over: the kernel leaves the links to a node in place when
+    /// the node goes.
     fn performance(&self, machine: &mut Machine) -> Result<(), TopologyError> {
         for target in 0..machine.nodes.len() {
             let id = machine.nodes[target].id;
-            // access1 ranks CPUs only; access0 also other initiators, and is all that older kernels have.
             let directory = |class| format!("{NODES}/node{id}/{class}/initiators");
-            let class = if self.exists(&directory("access1"))? { "access1" } else { "access0" };
+            let mut class = ACCESS_CLASSES[1];
+            if self.files.directory(&directory(ACCESS_CLASSES[0]))?.is_some() {
+                class = ACCESS_CLASSES[0];
+            }
             let directory = directory(class);
-            let mut initiators: Vec<usize> = (self.entries(&directory)?.iter())
-                .filter_map(|name| name.strip_prefix("node")?.parse().ok())
+            let initiators: Vec<usize> = (self.files.numbered(&directory, "node")?.into_iter())
                 .filter_map(|initiator| machine.position(NodeId(initiator)))
                 .filter(|&initiator| !machine.nodes[initiator].cpus.is_empty())
                 .collect();
-            initiators.sort_unstable();
+            // numaperf.rst says MiB/s, sysfs-devices-node MB/s; the kernel hands on what the firmware says,
+            // to which the ACPI specification leaves the same choice. All nodes of a machine err alike.
             let mib = |n: u64| n.saturating_mul(1 << 20);
             let figure = |name: &str| -> Result<Option<u64>, TopologyError> {
-                Ok(self.optional_number(&format!("{directory}/{name}"))?.filter(|&figure| figure != 0))
+                Ok(self.files.number(&format!("{directory}/{name}"))?.filter(|&figure| figure != 0))
             };
             let figures = Link {
                 distance: None,
@@ -193,7 +311,7 @@ impl Tree<'_> {
         }
         let nearest = candidates.into_iter().min_by_key(|&i| machine.links[i][target].distance);
         let Some(nearest) = nearest else {
-            return Err(self.contradiction(format!("no node below {NODES} has a CPU")));
+            return Err(self.files.contradiction(format!("no node below {NODES} has a CPU")));
         };
         let Node { id, socket, .. } = machine.nodes[nearest];
         machine.nodes[target].cpu_node = id;
@@ -205,11 +323,8 @@ impl Tree<'_> {
     ///
     /// Memory next to CPUs stays `Dram`: nothing tells a Xeon Max without DIMMs from a machine with DDR.
     fn tiers(&self, machine: &mut Machine) -> Result<(), TopologyError> {
-        for name in self.entries(TIERS)? {
-            let Some(tier) = name.strip_prefix("memory_tier").and_then(|tier| tier.parse().ok()) else {
-                continue;
-            };
-            for id in self.list(&format!("{TIERS}/{name}/nodelist"))? {
+        for tier in self.files.numbered(TIERS, "memory_tier")? {
+            for id in self.files.list(&format!("{TIERS}/memory_tier{tier}/nodelist"))? {
                 if let Some(index) = machine.position(NodeId(id)) {
                     machine.nodes[index].kernel_tier = Some(tier);
                 }
@@ -218,7 +333,7 @@ impl Tree<'_> {
         let onlined = self.dax_nodes()?;
         for index in 0..machine.nodes.len() {
             let node = &machine.nodes[index];
-            if !node.cpus.is_empty() || node.memory_bytes == Some(0) {
+            if !node.cpus.is_empty() || !node.has_memory() {
                 continue;
             }
             let onlined = onlined.iter().find(|(id, _)| *id == node.id).map(|&(_, tier)| tier);
@@ -235,15 +350,14 @@ impl Tree<'_> {
     /// firmware merely set aside (`hmem`) may be HBM as well as CXL, so it is not in the list.
     fn dax_nodes(&self) -> Result<Vec<(NodeId, Tier)>, TopologyError> {
         let mut nodes = Vec::new();
-        for name in self.entries(DAX)? {
-            let Ok(device) = fs::read_link(self.root.join(DAX).join(&name)) else { continue };
-            let device = device.to_string_lossy().into_owned();
+        for name in self.files.entries(DAX)? {
+            let Some(device) = self.files.link(&format!("{DAX}/{name}")) else { continue };
             let tier = match () {
                 () if device.contains("/ndbus") => Tier::Pmem,
                 () if device.contains("/cxl") || device.contains("/decoder") => Tier::Cxl,
                 () => continue,
             };
-            if let Some(id) = self.optional_number::<i64>(&format!("{DAX}/{name}/target_node"))?
+            if let Some(id) = self.files.number::<i64>(&format!("{DAX}/{name}/target_node"))?
                 && let Ok(id) = u32::try_from(id)
             {
                 nodes.push((NodeId(id), tier));
@@ -254,104 +368,31 @@ impl Tree<'_> {
 
     fn accelerators(&self, machine: &Machine) -> Result<Vec<Accelerator>, TopologyError> {
         let mut found = Vec::new();
-        for name in self.entries(DSA)? {
-            let Some(number) = name.strip_prefix("dsa").and_then(|number| number.parse::<u32>().ok()) else {
-                continue;
-            };
+        for number in self.files.numbered(DSA, "dsa")? {
+            let name = format!("dsa{number}");
             let at = |file: &str| format!("{DSA}/{name}/{file}");
-            let node =
-                self.optional_number::<i64>(&at("numa_node"))?.and_then(|node| u32::try_from(node).ok());
-            let accelerator = Accelerator {
+            let node = self.files.number::<i64>(&at("numa_node"))?.and_then(|node| u32::try_from(node).ok());
+            found.push(Accelerator {
                 node: node.map(NodeId).filter(|&node| machine.position(node).is_some()),
-                work_queues_count: self.optional_number(&at("max_work_queues"))?,
-                engines_count: self.optional_number(&at("max_engines"))?,
+                work_queues_count: self.files.number(&at("max_work_queues"))?,
+                engines_count: self.files.number(&at("max_engines"))?,
                 bytes_per_s_max: None,
                 name,
-            };
-            found.push((number, accelerator));
+            });
         }
-        found.sort_by_key(|&(number, _)| number);
-        Ok(found.into_iter().map(|(_, accelerator)| accelerator).collect())
+        Ok(found)
     }
 
     fn meminfo(&self, file: &str) -> Result<meminfo::Memory, TopologyError> {
-        let text = self.required(file)?;
-        meminfo::parse(&text).ok_or_else(|| self.nonsense(file, &text, "lines such as `MemTotal: 8192 kB`"))
+        self.parse_meminfo(file, &self.files.required(file)?)
     }
 
-    fn list(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
-        let text = self.required(file)?;
-        list::parse(&text).ok_or_else(|| self.nonsense(file, &text, "a list such as 0-3,8"))
+    fn optional_meminfo(&self, file: &str) -> Result<Option<meminfo::Memory>, TopologyError> {
+        self.files.optional(file)?.map(|text| self.parse_meminfo(file, &text)).transpose()
     }
 
-    fn numbers(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
-        let text = self.required(file)?;
-        let numbers: Result<_, _> = text.split_whitespace().map(str::parse).collect();
-        numbers.map_err(|_| self.nonsense(file, &text, "numbers such as 10 21"))
+    fn parse_meminfo(&self, file: &str, text: &str) -> Result<meminfo::Memory, TopologyError> {
+        meminfo::parse(text)
+            .ok_or_else(|| self.files.nonsense(file, text, "lines such as `MemTotal: 8192 kB`"))
     }
-
-    fn optional_number<T: std::str::FromStr>(&self, file: &str) -> Result<Option<T>, TopologyError> {
-        let Some(text) = self.optional(file)? else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| self.nonsense(file, &text, "a number"))
-    }
-
-    fn required(&self, file: &str) -> Result<String, TopologyError> {
-        fs::read_to_string(self.root.join(file)).map(trimmed).map_err(|error| self.unreadable(file, error))
-    }
-
-    fn optional(&self, file: &str) -> Result<Option<String>, TopologyError> {
-        match fs::read_to_string(self.root.join(file)) {
-            Ok(text) => Ok(Some(trimmed(text))),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(self.unreadable(file, error)),
-        }
-    }
-
-    /// Names in a directory, sorted; none if there is no such directory.
-    fn entries(&self, directory: &str) -> Result<Vec<String>, TopologyError> {
-        let read = || -> io::Result<Vec<String>> {
-            fs::read_dir(self.root.join(directory))?
-                .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
-                .collect()
-        };
-        match read() {
-            Ok(mut names) => {
-                names.sort_unstable();
-                Ok(names)
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(self.unreadable(directory, error)),
-        }
-    }
-
-    fn exists(&self, path: &str) -> Result<bool, TopologyError> {
-        self.root.join(path).try_exists().map_err(|error| self.unreadable(path, error))
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.root.join(file)
-    }
-
-    fn unreadable(&self, file: &str, source: io::Error) -> TopologyError {
-        let advice = match source.kind() {
-            ErrorKind::NotFound => {
-                "sysfs and procfs must be mounted and complete; if a node just went offline, try again"
-            }
-            ErrorKind::PermissionDenied => "make it readable for this user, or use a profile instead",
-            _ => "look at that file, or use a profile instead",
-        };
-        TopologyError::Read { path: self.path(file), source, advice }
-    }
-
-    fn nonsense(&self, file: &str, text: &str, expected: &'static str) -> TopologyError {
-        TopologyError::Parse { path: self.path(file), found: shorten(text), expected }
-    }
-
-    fn contradiction(&self, what: String) -> TopologyError {
-        TopologyError::Contradiction { machine: self.root.display().to_string(), what }
-    }
-}
-
-fn trimmed(text: String) -> String {
-    text.trim().to_owned()
 }

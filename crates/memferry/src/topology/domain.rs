@@ -1,0 +1,75 @@
+//! What belongs together: CPUs with their memories, and the domains of a socket.
+
+use serde::Serialize;
+
+use super::{Machine, Node, NodeId};
+
+/// The CPUs of one node and the memories that belong to them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Domain {
+    /// The node with the CPUs. It may have memory too.
+    pub cpu_node: NodeId,
+    /// The memory-only nodes that belong to these CPUs, e.g. their HBM; ascending.
+    pub memories: Vec<NodeId>,
+    /// The socket it is on, if that is known.
+    pub socket: Option<u32>,
+}
+
+/// A package and the domains in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Socket {
+    /// Its number; `None` stands for all domains of which nobody says where they are.
+    pub id: Option<u32>,
+    /// Ascending by node, never empty.
+    pub domains: Vec<Domain>,
+}
+
+impl Socket {
+    /// Whether this socket is divided into several domains (sub-NUMA clustering, cluster on die).
+    pub fn is_sub_numa(&self) -> bool {
+        self.id.is_some() && self.domains.len() > 1
+    }
+}
+
+impl Machine {
+    /// Each node with CPUs, and the memory-only nodes that belong to it; ascending.
+    ///
+    /// A node with neither CPUs nor memory (an initiator of another kind) is in none.
+    pub fn domains(&self) -> Vec<Domain> {
+        let cpu_nodes = self.nodes().iter().filter(|node| !node.cpus.is_empty());
+        let domain = |cpu_node: &Node| Domain {
+            cpu_node: cpu_node.id,
+            memories: (self.nodes().iter())
+                .filter(|node| node.cpu_node == cpu_node.id && node.cpus.is_empty() && node.has_memory())
+                .map(|node| node.id)
+                .collect(),
+            socket: cpu_node.socket,
+        };
+        cpu_nodes.map(domain).collect()
+    }
+
+    /// The domains of each socket, ascending; those on no known socket come last, as one.
+    pub fn sockets(&self) -> Vec<Socket> {
+        let mut domains = self.domains();
+        domains.sort_by_key(|domain| (domain.socket.is_none(), domain.socket, domain.cpu_node));
+        let of_a_socket = domains.chunk_by(|a, b| a.socket == b.socket);
+        of_a_socket.map(|domains| Socket { id: domains[0].socket, domains: domains.to_vec() }).collect()
+    }
+
+    /// Whether some socket is divided into several domains.
+    pub fn is_sub_numa(&self) -> bool {
+        self.sockets().iter().any(Socket::is_sub_numa)
+    }
+
+    /// The memories of the domain that `node` is in: that of the CPUs' own node, if it has some, then the
+    /// memory-only nodes, ascending. Empty for an unknown node.
+    pub fn memories_of(&self, node: NodeId) -> Vec<&Node> {
+        let Ok(&Node { cpu_node, .. }) = self.node(node) else { return Vec::new() };
+        let mut memories: Vec<&Node> =
+            self.nodes().iter().filter(|node| node.cpu_node == cpu_node && node.has_memory()).collect();
+        memories.sort_by_key(|node| (node.id != cpu_node, node.id));
+        memories
+    }
+}

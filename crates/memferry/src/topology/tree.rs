@@ -1,0 +1,254 @@
+//! Where the files of a machine are: a directory on disk, or a recording in memory.
+//!
+//! The reader asks a [`Tree`] for everything, so that it meets what a test or a fuzzer makes up (files that
+//! vanish between two reads, that are huge, that are no text) as it would meet it in `/sys`.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use super::error::shorten;
+use super::{TopologyError, list};
+
+/// The files of one machine, below a root with `sys` and `proc` in it.
+///
+/// Paths are relative to the root, with `/` between names: `sys/devices/system/node/online`. Links on the way
+/// are followed, as the kernel does. Two calls may see two states: machines change while they are read.
+pub trait Tree {
+    /// What errors call it, e.g. the path of the root.
+    fn name(&self) -> String;
+
+    /// The first `size_bytes_max` bytes of a file.
+    ///
+    /// # Errors
+    /// [`NotFound`](ErrorKind::NotFound) if there is no such file; all other errors end the reading.
+    fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>>;
+
+    /// The names in a directory, in any order.
+    ///
+    /// # Errors
+    /// As [`read`](Tree::read).
+    fn entries(&self, directory: &str) -> io::Result<Vec<String>>;
+
+    /// Where a symbolic link points, as it is written there.
+    ///
+    /// # Errors
+    /// As [`read`](Tree::read); [`InvalidInput`](ErrorKind::InvalidInput) for what is no link.
+    fn link(&self, path: &str) -> io::Result<String>;
+}
+
+/// A tree on disk: `/`, or a copy of `/sys` and `/proc` below some directory.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    root: PathBuf,
+}
+
+impl Directory {
+    /// The tree below `root`. Nothing is read yet.
+    pub fn new(root: impl Into<PathBuf>) -> Directory {
+        Directory { root: root.into() }
+    }
+}
+
+impl Tree for Directory {
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn read(&self, file: &str, size_bytes_max: usize) -> io::Result<Vec<u8>> {
+        let path = self.root.join(file);
+        // Opening a pipe would wait for somebody to write to it.
+        let metadata = fs::metadata(&path)?;
+        if metadata.is_dir() {
+            return Err(ErrorKind::IsADirectory.into());
+        }
+        if !metadata.is_file() {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file"));
+        }
+        let mut bytes = Vec::new();
+        File::open(path)?.take(size_bytes_max as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn entries(&self, directory: &str) -> io::Result<Vec<String>> {
+        fs::read_dir(self.root.join(directory))?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        Ok(fs::read_link(self.root.join(path))?.to_string_lossy().into_owned())
+    }
+}
+
+/// No file of sysfs is longer than a page, and those of procfs that are read here are a few KiB; whatever is
+/// longer than this is something else.
+pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
+
+/// The files of a tree as text, lists and numbers, with errors that name them.
+#[derive(Copy, Clone)]
+pub(super) struct Files<'a> {
+    tree: &'a dyn Tree,
+}
+
+impl<'a> Files<'a> {
+    pub(super) fn new(tree: &'a dyn Tree) -> Files<'a> {
+        Files { tree }
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.tree.name()
+    }
+
+    /// The text of a file that every machine has, without space around it.
+    pub(super) fn required(&self, file: &str) -> Result<String, TopologyError> {
+        self.text(file).map_err(|error| self.unreadable(file, error))
+    }
+
+    /// The text of a file that some machines have.
+    pub(super) fn optional(&self, file: &str) -> Result<Option<String>, TopologyError> {
+        match self.text(file) {
+            Ok(text) => Ok(Some(text)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.unreadable(file, error)),
+        }
+    }
+
+    /// The first bytes of a file that some machines have and that may be long.
+    pub(super) fn head(&self, file: &str, size_bytes_max: usize) -> Result<Option<String>, TopologyError> {
+        match self.tree.read(file, size_bytes_max) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.unreadable(file, error)),
+        }
+    }
+
+    /// Names in a directory, sorted; `None` if there is no such directory.
+    pub(super) fn directory(&self, directory: &str) -> Result<Option<Vec<String>>, TopologyError> {
+        match self.tree.entries(directory) {
+            Ok(mut names) => {
+                names.sort_unstable();
+                Ok(Some(names))
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.unreadable(directory, error)),
+        }
+    }
+
+    /// Names in a directory, sorted; none if there is no such directory.
+    pub(super) fn entries(&self, directory: &str) -> Result<Vec<String>, TopologyError> {
+        Ok(self.directory(directory)?.unwrap_or_default())
+    }
+
+    /// The numbers `N` of the entries `prefixN` of a directory, ascending.
+    pub(super) fn numbered(&self, directory: &str, prefix: &str) -> Result<Vec<u32>, TopologyError> {
+        let mut numbers: Vec<u32> = (self.entries(directory)?.iter())
+            .filter_map(|name| name.strip_prefix(prefix)?.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(numbers)
+    }
+
+    /// Where a link points; `None` for whatever is no link.
+    pub(super) fn link(&self, path: &str) -> Option<String> {
+        self.tree.link(path).ok()
+    }
+
+    pub(super) fn list(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
+        self.parse_list(file, &self.required(file)?)
+    }
+
+    pub(super) fn optional_list(&self, file: &str) -> Result<Option<Vec<u32>>, TopologyError> {
+        self.optional(file)?.map(|text| self.parse_list(file, &text)).transpose()
+    }
+
+    fn parse_list(&self, file: &str, text: &str) -> Result<Vec<u32>, TopologyError> {
+        list::parse(text).ok_or_else(|| self.nonsense(file, text, "a list such as 0-3,8"))
+    }
+
+    pub(super) fn numbers(&self, file: &str) -> Result<Vec<u32>, TopologyError> {
+        let text = self.required(file)?;
+        let numbers: Result<_, _> = text.split_whitespace().map(str::parse).collect();
+        numbers.map_err(|_| self.nonsense(file, &text, "numbers such as 10 21"))
+    }
+
+    pub(super) fn number<T: std::str::FromStr>(&self, file: &str) -> Result<Option<T>, TopologyError> {
+        let Some(text) = self.optional(file)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| self.nonsense(file, &text, "a number"))
+    }
+
+    pub(super) fn switch(&self, file: &str) -> Result<Option<bool>, TopologyError> {
+        let Some(text) = self.optional(file)? else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| self.nonsense(file, &text, "true or false"))
+    }
+
+    fn text(&self, file: &str) -> io::Result<String> {
+        let bytes = self.tree.read(file, FILE_BYTES_MAX + 1)?;
+        if bytes.len() > FILE_BYTES_MAX {
+            return Err(io::Error::new(ErrorKind::FileTooLarge, "it is longer than 1 MiB"));
+        }
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(text.trim().to_owned()),
+            Err(_) => Err(io::Error::new(ErrorKind::InvalidData, "it is no text (UTF-8)")),
+        }
+    }
+
+    pub(super) fn unreadable(&self, file: &str, source: io::Error) -> TopologyError {
+        let advice = match source.kind() {
+            ErrorKind::NotFound => {
+                "sysfs and procfs must be mounted and complete; if a node just went offline, try again"
+            }
+            ErrorKind::PermissionDenied => "make it readable for this user, or use a profile instead",
+            ErrorKind::FileTooLarge | ErrorKind::InvalidData => {
+                "the kernel writes no such file; repair the tree, or use a profile instead"
+            }
+            _ => "look at that file, or use a profile instead",
+        };
+        TopologyError::Read { path: self.path(file), source, advice }
+    }
+
+    pub(super) fn nonsense(&self, file: &str, text: &str, expected: &'static str) -> TopologyError {
+        TopologyError::Parse { path: self.path(file), found: shorten(text), expected }
+    }
+
+    pub(super) fn contradiction(&self, what: String) -> TopologyError {
+        TopologyError::Contradiction { machine: self.tree.name(), what }
+    }
+
+    fn path(&self, file: &str) -> PathBuf {
+        Path::new(&self.tree.name()).join(file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_text_file_is_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let tree = Directory::new(root.path());
+        let files = Files::new(&tree);
+        fs::write(root.path().join("binary"), [0xff, 0xfe, 0x00]).unwrap();
+        fs::write(root.path().join("longest"), vec![b' '; FILE_BYTES_MAX]).unwrap();
+        fs::write(root.path().join("too-long"), vec![b'1'; FILE_BYTES_MAX + 1]).unwrap();
+        fs::create_dir(root.path().join("directory")).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(root.path().join("pipe")).status().unwrap();
+        assert!(pipe.success());
+        for (file, words) in [
+            ("binary", "no text (UTF-8)"),
+            ("too-long", "longer than 1 MiB"),
+            ("directory", "is a directory"),
+            ("pipe", "no regular file"),
+            ("absent", "must be mounted"),
+        ] {
+            let error = files.required(file).unwrap_err().to_string();
+            assert!(error.contains(words) && error.contains(file), "{error}");
+        }
+        assert_eq!(files.required("longest").unwrap(), "");
+        assert_eq!(files.head("too-long", 3).unwrap().unwrap(), "111");
+        assert_eq!(files.optional("absent").unwrap(), None);
+        assert!(files.optional("pipe").is_err());
+    }
+}
