@@ -10,12 +10,12 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
-use memferry::memory::{Binding, Mapping, nodes_of_pages};
+use memferry::memory::nodes_of_pages;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::{
     Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
 };
-use numa_support::{NumaBalancing, assert_no_strays, pages_preferring, pairs, several_nodes};
+use numa_support::{NumaBalancing, assert_no_strays, fill, pages_preferring, pairs, several_nodes};
 use tokio::sync::Mutex;
 
 /// Tests that fill nodes or look at all of this process' mappings take turns.
@@ -144,14 +144,7 @@ async fn a_full_near_node_costs_nothing_but_the_hits() {
     let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
     let tiers = tiers.budget_bytes(Some(8 << 20)).build().unwrap();
     let context = tiered(Prefetch::Always, &data, &tiers).await;
-    let mut hog = Vec::new();
-    let mut piece = 16 << 20;
-    while piece >= 64 << 10 {
-        match Mapping::new(&machine, piece, Binding::Bind(near)) {
-            Ok(mapping) => hog.push(mapping),
-            Err(_) => piece /= 2,
-        }
-    }
+    let hog = fill(&machine, near);
     let (answer, report) = run(&context).await;
     assert_eq!(answer, expected(&data).await);
     assert_eq!((report.late_bytes_near, report.bytes_prefetched), (0, 0), "{report:?}");

@@ -12,7 +12,7 @@ use memferry::memory::{Binding, Mapping, nodes_of_pages};
 use memferry::mover::{CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Mover, Route};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
-use numa_support::{NumaBalancing, alone, assert_no_strays, free_bytes, pairs, several_nodes};
+use numa_support::{NumaBalancing, alone, assert_no_strays, fill, free_bytes, pairs, several_nodes};
 
 const MIB: usize = 1 << 20;
 
@@ -191,14 +191,7 @@ fn a_full_node_answers_with_the_source() {
     let cache = cache(&machine, 16 * MIB, paired(&machine));
     let (region, other) =
         (register(&cache, &machine, home, 1, 4 * MIB), register(&cache, &machine, other_home, 2, 4 * MIB));
-    let mut hog = Vec::new();
-    let mut piece = 16 * MIB;
-    while piece >= 64 * 1024 {
-        match Mapping::new(&machine, piece, Binding::Bind(near)) {
-            Ok(mapping) => hog.push(mapping),
-            Err(_) => piece /= 2,
-        }
-    }
+    let hog = fill(&machine, near);
     let counted = cache.stats().no_room;
     for start in (0..4 * MIB).step_by(MIB) {
         let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
@@ -240,7 +233,7 @@ fn workers_run_on_their_nodes_cpus() {
             thread::sleep(Duration::from_millis(1));
             workers = threads_called(&name);
         }
-        assert_eq!(workers.len(), 2, "threads called {name}*");
+        assert_eq!(workers.len(), 2, "threads called {name}*, for node {}: {workers:?}", home.id);
         for worker in workers {
             assert_eq!(worker.allowed_cpus, *cpus, "of {name}");
             assert!(
@@ -300,7 +293,9 @@ fn oom_kills() -> String {
     text.lines().find(|line| line.starts_with("oom_kill ")).expect("since Linux 4.13").to_owned()
 }
 
+#[derive(Debug)]
 struct ThreadSeen {
+    name: String,
     allowed_cpus: Vec<u32>,
     last_cpu: u32,
 }
@@ -326,7 +321,11 @@ fn threads_called(name: &str) -> Vec<ThreadSeen> {
         // proc(5), /proc/pid/stat: field 39 is the CPU; the name in parentheses may hold spaces.
         let stat = read("stat");
         let last_cpu = stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap().parse().unwrap();
-        seen.push(ThreadSeen { allowed_cpus: allowed_cpus.collect(), last_cpu });
+        seen.push(ThreadSeen {
+            name: comm.trim().to_owned(),
+            allowed_cpus: allowed_cpus.collect(),
+            last_cpu,
+        });
     }
     seen
 }

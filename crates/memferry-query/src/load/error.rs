@@ -69,9 +69,8 @@ pub enum LoadError {
     },
     /// The data would not fit into memory.
     #[error(
-        "TPC-H at scale {scale} needs about {:.1} GiB and {:.1} GiB of memory are available; use a scale below \
-         {scale_max:.1}",
-        gib(*needed_bytes), gib(*available_bytes)
+        "TPC-H at scale {scale} needs about {:.1} GiB and {:.1} GiB of memory are available; {}",
+        gib(*needed_bytes), gib(*available_bytes), smaller(*scale_max)
     )]
     NoRoom {
         /// What was asked for.
@@ -87,4 +86,15 @@ pub enum LoadError {
 
 fn gib(bytes: u64) -> f64 {
     bytes as f64 / (1u64 << 30) as f64
+}
+
+/// What to do where there is room for no more than this scale.
+fn smaller(scale_max: f64) -> String {
+    // Rounded down, so that the advice holds.
+    let scale = (scale_max / TPCH_SCALE_MIN).floor() * TPCH_SCALE_MIN;
+    if scale < TPCH_SCALE_MIN {
+        "free some memory".to_owned()
+    } else {
+        format!("use a scale up to {scale:.3}")
+    }
 }

@@ -74,12 +74,13 @@ pub fn tpch(
     layout: &Layout,
     progress: &dyn Progress,
 ) -> Result<Vec<(String, TableData)>, LoadError> {
-    // What is available now, and never more than the node has.
+    // The tables must fit on their node, and with what the generator takes into the machine.
     let node_bytes = match layout.machine.origin() {
         Origin::Discovered => layout.machine.node(layout.home).ok().and_then(|node| node.memory_bytes),
         _ => None,
     };
-    check(scale, available_memory().into_iter().chain(node_bytes).min())?;
+    check(scale, available_memory(), OVERHEAD_BYTES)?;
+    check(scale, node_bytes, 0)?;
     progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
 
     let parts_of = |table: &Table| layout.partitions_of((table.rows)(scale));
@@ -107,16 +108,17 @@ fn generate(reader: Reader, layout: &Layout, progress: &dyn Progress) -> Result<
     Ok(writer.finish()?)
 }
 
-fn check(scale: f64, available_bytes: Option<u64>) -> Result<(), LoadError> {
+/// Whether the tables and `overhead_bytes` fit into what is available, if that is known.
+fn check(scale: f64, available_bytes: Option<u64>, overhead_bytes: u64) -> Result<(), LoadError> {
     // Also refuses what is not a number.
     if !(TPCH_SCALE_MIN..).contains(&scale) || scale.is_infinite() {
         return Err(LoadError::Scale { scale });
     }
     // Saturates for scales beyond all memories.
-    let needed_bytes = ((scale * TPCH_BYTES_PER_SCALE as f64) as u64).saturating_add(OVERHEAD_BYTES);
+    let needed_bytes = ((scale * TPCH_BYTES_PER_SCALE as f64) as u64).saturating_add(overhead_bytes);
     match available_bytes {
         Some(available_bytes) if needed_bytes > available_bytes => {
-            let room_bytes = available_bytes.saturating_sub(OVERHEAD_BYTES);
+            let room_bytes = available_bytes.saturating_sub(overhead_bytes);
             let scale_max = room_bytes as f64 / TPCH_BYTES_PER_SCALE as f64;
             Err(LoadError::NoRoom { scale, scale_max, needed_bytes, available_bytes })
         }

@@ -5,7 +5,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
+use memferry::memory::{Binding, Mapping};
 use memferry::topology::{Machine, NodeId};
 
 const NUMA_BALANCING: &str = "/proc/sys/kernel/numa_balancing";
@@ -79,6 +82,26 @@ pub(crate) fn free_bytes(node: NodeId) -> u64 {
     let line = text.lines().find(|line| line.contains("MemFree:")).expect("every node's file has it");
     let kib = line.split_whitespace().rev().nth(1).expect("a number and kB");
     kib.parse::<u64>().expect("a number") << 10
+}
+
+/// All that can be had of a node, until dropped. Memory may still be on its way back from what ended before, so this
+/// looks again until there is none for a while.
+pub(crate) fn fill(machine: &Machine, node: NodeId) -> Vec<Mapping> {
+    let mut hog = Vec::new();
+    let mut rounds_in_vain = 0;
+    while rounds_in_vain < 5 {
+        let before = hog.len();
+        let mut piece = 16 << 20;
+        while piece >= 64 << 10 {
+            match Mapping::new(machine, piece, Binding::Bind(node)) {
+                Ok(mapping) => hog.push(mapping),
+                Err(_) => piece /= 2,
+            }
+        }
+        rounds_in_vain = if hog.len() == before { rounds_in_vain + 1 } else { 0 };
+        thread::sleep(Duration::from_millis(20));
+    }
+    hog
 }
 
 /// Automatic NUMA balancing, on until this is dropped.
