@@ -87,16 +87,23 @@ impl Binding {
         Ok(())
     }
 
-    /// The nodes that pages bound like this can come from at all, if the kernel tells. The thread's own policy may be
-    /// strict, and without a binding it counts.
-    pub(super) fn reachable(&self) -> Option<NodeSet> {
-        let allowed = syscall::allowed_nodes().ok()?;
-        match syscall::strictly_bound_nodes() {
-            Ok(Some(bound)) if *self == Binding::Any => {
-                Some(allowed.iter().filter(|&node| bound.contains(node)).collect())
+    /// What bounds this thread when it brings pages that are bound like this.
+    pub(super) fn reach(&self) -> Reach {
+        let Ok(allowed) = syscall::allowed_nodes() else { return Reach::default() };
+        let Ok(Some(strict)) = syscall::strictly_bound_nodes() else {
+            return Reach { pages: Some(allowed), tables: None };
+        };
+        // A preference is followed until a node is full, and then this thread would find nothing for itself.
+        let fills_up = match self {
+            Binding::Any => true,
+            Binding::Prefer(_) | Binding::PreferMany(_) => {
+                self.nodes().iter().any(|node| strict.contains(node))
             }
-            _ => Some(allowed),
-        }
+            // Checked node by node.
+            Binding::Bind(_) | Binding::Interleave(_) | Binding::WeightedInterleave(_) => false,
+        };
+        let pages = allowed.iter().filter(|&node| !fills_up || strict.contains(node)).collect();
+        Reach { pages: Some(pages), tables: Some(strict) }
     }
 
     /// How units of addresses are dealt out; `None` if they are not.
@@ -120,6 +127,15 @@ impl Binding {
 /// The nodes that this thread may use now, if that can be asked and matters to `machine`.
 pub(super) fn allowed_now(machine: &Machine) -> Option<NodeSet> {
     if machine.is_this_machine() { syscall::allowed_nodes().ok() } else { None }
+}
+
+/// The nodes that memory for a thread comes from, where that is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reach {
+    /// The pages asked for.
+    pub(super) pages: Option<NodeSet>,
+    /// The page tables for them, which follow the policy of the thread, if that is strict (`numactl --membind`).
+    pub(super) tables: Option<NodeSet>,
 }
 
 /// A repeating order of nodes over units of addresses.

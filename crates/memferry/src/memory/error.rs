@@ -69,7 +69,7 @@ pub enum MemoryError {
     NoRoom {
         /// `this machine`, the nodes that this process may use, a cgroup of it, or a node.
         place: String,
-        /// What was asked for.
+        /// What was asked for, or what of it was still to come.
         size_bytes: usize,
         /// What could be had without swapping.
         available_bytes: u64,

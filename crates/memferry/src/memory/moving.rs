@@ -82,7 +82,7 @@ impl Reservation {
             }
             Err(error) => {
                 // What can be undone is undone; the first error is the one to tell.
-                let _ = self.apply(machine, if self.is_bound { &self.binding } else { &Binding::Any });
+                let _ = self.apply(machine, self.in_effect());
                 let back = self.pages().zip(&before).filter_map(|(page, &at)| Some((page, node_of(at)?)));
                 let _ = bring(back);
                 Err(match error {

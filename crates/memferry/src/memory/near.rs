@@ -26,7 +26,7 @@ pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
         let Node { free_bytes, memory_bytes, .. } = machine.node(node)?;
         free_bytes.or(*memory_bytes).unwrap_or(u64::MAX)
     };
-    let around = room::reach(root, binding.reachable().as_ref())?;
+    let around = room::around(root, &binding.reach())?;
     Ok(around.iter().map(room::Place::room).fold(own, u64::min))
 }
 

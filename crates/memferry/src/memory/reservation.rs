@@ -124,7 +124,7 @@ impl Reservation {
     pub(super) unsafe fn complete(&self, machine: &Machine) -> Result<(), MemoryError> {
         let root = Path::new("/");
         let range = 0..self.size_bytes;
-        let reachable = self.binding.reachable();
+        let reach = self.in_effect().reach();
         // How many bytes are missing step by step, and how many have to get to a bound node.
         let mut missing = Vec::new();
         let (mut missing_bytes, mut arriving_bytes) = (0, 0);
@@ -139,8 +139,8 @@ impl Reservation {
                 arriving_bytes += bytes(&|at| u32::try_from(at) != Ok(node.0));
             }
             // Addresses are cheap, so there may be many more of them than any machine has memory. Each look costs.
-            if room::check(root, machine, reachable.as_ref(), missing_bytes, &[]).is_err() {
-                room::check(root, machine, reachable.as_ref(), self.size_bytes, &[])?;
+            if room::check(root, machine, &reach, missing_bytes, &[]).is_err() {
+                room::check(root, machine, &reach, self.size_bytes, &[])?;
             }
         }
         // From each step on.
@@ -173,9 +173,8 @@ impl Reservation {
         range: &Range<usize>,
         missing_bytes: impl Fn(usize) -> usize,
     ) -> Result<(), MemoryError> {
-        // Memory for another machine lies here without a policy.
-        let binding = if self.is_bound { &self.binding } else { &Binding::Any };
-        let reachable = binding.reachable();
+        let binding = self.in_effect();
+        let reach = binding.reach();
         let pattern = self.pattern(machine, binding)?;
         for start in range.clone().step_by(STEP_BYTES) {
             let bytes = missing_bytes(start);
@@ -185,7 +184,7 @@ impl Reservation {
                 _ => Vec::new(),
             };
             if bytes > 0 {
-                room::check(Path::new("/"), machine, reachable.as_ref(), bytes, &shares)?;
+                room::check(Path::new("/"), machine, &reach, bytes, &shares)?;
             }
             let step = start..range.end.min(start + STEP_BYTES);
             // SAFETY: the range is inside the mapping, and by the caller's promise nobody writes to it.
@@ -218,10 +217,15 @@ impl Reservation {
 
     /// The node that all pages must be on, if there is one.
     fn bound_node(&self) -> Option<NodeId> {
-        match self.binding {
-            Binding::Bind(node) if self.is_bound => Some(node),
+        match *self.in_effect() {
+            Binding::Bind(node) => Some(node),
             _ => None,
         }
+    }
+
+    /// Memory for another machine lies here without a policy.
+    pub(super) fn in_effect(&self) -> &Binding {
+        if self.is_bound { &self.binding } else { &Binding::Any }
     }
 
     fn place_on(&self, range: &Range<usize>, node: NodeId) -> Result<usize, MemoryError> {

@@ -4,13 +4,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use super::binding::Reach;
 use super::{MemoryError, cgroups};
 use crate::topology::{Machine, NodeId, NodeSet, TopologyError, meminfo};
 
-/// This part of a memory stays free: its last pages are dear to the kernel (watermarks, per-CPU lists), and
-/// the answer is a little old when it is used. Chosen, not measured; the kernel's own low watermarks are
-/// below 1 % of a memory of many GiB.
+/// This part of a memory stays free: its last pages are dear to the kernel (per-CPU lists), and the answer is a little old
+/// when it is used. Chosen, not measured. On large machines the kernel's own low watermarks are below 1 %, on small ones
+/// with many nodes they have been seen above 6 %: see [`watermark_bytes`].
 const SPARE_DIVISOR: u64 = 32;
+
+/// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
+const PAGE_TABLES_DIVISOR: usize = 256;
 
 /// Where nodes are.
 const NODES: &str = "sys/devices/system/node";
@@ -53,16 +57,20 @@ impl Place {
     }
 }
 
-/// An error unless `size_bytes` more fit into what this process can reach, and its shares on their nodes. `root` is `/`,
-/// `reachable` are the nodes that pages may come from at all, if that is known.
+/// An error unless `size_bytes` more fit into what this thread can reach, and its shares on their nodes. `root` is `/`.
 pub(super) fn check(
     root: &Path,
     machine: &Machine,
-    reachable: Option<&NodeSet>,
+    reach: &Reach,
     size_bytes: usize,
     shares: &[(NodeId, usize)],
 ) -> Result<(), MemoryError> {
-    reach(root, reachable)?.iter().try_for_each(|place| place.check(size_bytes))?;
+    around(root, reach)?.iter().try_for_each(|place| place.check(size_bytes))?;
+    if let Some(nodes) = &reach.tables
+        && let Some(place) = some_nodes(root, nodes)?
+    {
+        place.check(size_bytes / PAGE_TABLES_DIVISOR)?;
+    }
     check_nodes(root, machine, shares)
 }
 
@@ -78,10 +86,10 @@ pub(super) fn check_nodes(
     })
 }
 
-/// What bounds this process wherever its pages lie: the machine, or the nodes of it that it may use, and its cgroups.
-/// Past any of these the kernel kills.
-pub(super) fn reach(root: &Path, reachable: Option<&NodeSet>) -> Result<Vec<Place>, MemoryError> {
-    let machine = match reachable {
+/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, and its cgroups. Past
+/// any of these the kernel kills.
+pub(super) fn around(root: &Path, reach: &Reach) -> Result<Vec<Place>, MemoryError> {
+    let machine = match &reach.pages {
         Some(nodes) => some_nodes(root, nodes)?,
         None => None,
     };
@@ -113,7 +121,7 @@ fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError
         all.into_iter().filter(|(node, _)| nodes.contains(*node)).map(|(_, place)| place).collect();
     let sum = |bytes: fn(&Place) -> u64| within.iter().map(bytes).sum();
     Ok(Some(Place {
-        name: format!("what this process may use (nodes {nodes})"),
+        name: format!("what this thread may use (nodes {nodes})"),
         total_bytes: sum(|place| place.total_bytes),
         available_bytes: sum(|place| place.available_bytes),
         watermark_bytes: sum(Place::spare_bytes),
@@ -127,7 +135,36 @@ pub(super) fn on_node(root: &Path, machine: &Machine, node: NodeId) -> Result<Op
 }
 
 fn node_place(root: &Path, node: NodeId) -> Result<Place, MemoryError> {
-    read(format!("node {node}"), root, &format!("{NODES}/node{node}/meminfo"))
+    let place = read(format!("node {node}"), root, &format!("{NODES}/node{node}/meminfo"))?;
+    Ok(Place { watermark_bytes: watermark_bytes(root, place.total_bytes), ..place })
+}
+
+/// Below this much free memory the kernel takes pages from other nodes; 0 if it does not tell.
+///
+/// The reserve of the machine is spread over its memory, and a quarter more, or the share that is configured, makes the low
+/// watermark. MemAvailable of the machine has it subtracted already.
+///
+/// Source: `__setup_per_zone_wmarks` in Linux mm/page_alloc.c; Documentation/admin-guide/sysctl/vm.rst.
+fn watermark_bytes(root: &Path, node_bytes: u64) -> u64 {
+    let number = |file: &str| -> Option<u64> {
+        fs::read_to_string(root.join("proc/sys/vm").join(file)).ok()?.trim().parse().ok()
+    };
+    let watermark = || {
+        let (all_bytes, node_bytes) = (machine_bytes(root)?, u128::from(node_bytes));
+        let reserve_bytes = u128::from(number("min_free_kbytes")?) * 1024;
+        let min_bytes = (reserve_bytes * node_bytes).checked_div(u128::from(all_bytes))?;
+        // In ten-thousandths.
+        let share = number("watermark_scale_factor").unwrap_or(0);
+        let low_bytes = min_bytes + (min_bytes / 4).max(u128::from(share) * node_bytes / 10_000);
+        u64::try_from(low_bytes).ok()
+    };
+    watermark().unwrap_or(0)
+}
+
+/// All memory of this machine.
+fn machine_bytes(root: &Path) -> Option<u64> {
+    let text = fs::read_to_string(root.join("proc/meminfo")).ok()?;
+    meminfo::parse(&text).map(|memory| memory.total_bytes)
 }
 
 fn read(name: String, root: &Path, file: &str) -> Result<Place, MemoryError> {
@@ -171,12 +208,35 @@ mod tests {
         let machine = Machine::two_tiers().unwrap();
         let root = tree(64000, 5000);
         // A thirty-second of 32000 kB stays free: 4000 of the 5000 kB can be had.
-        let check = |kib: usize| check(root.path(), &machine, None, kib << 10, &[(NodeId(1), kib << 10)]);
+        let check = |kib: usize| {
+            check(root.path(), &machine, &Reach::default(), kib << 10, &[(NodeId(1), kib << 10)])
+        };
         check(4000).unwrap();
         let error = check(4001).unwrap_err();
         assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
         assert!(error.to_string().contains("node 1 has 5120000 bytes available"), "{error}");
         assert!(matches!(check(usize::MAX >> 10), Err(MemoryError::NoRoom { .. })));
+    }
+
+    /// A guest with 16 nodes, 5 GiB and huge pages was found to keep 5 % of each node to itself: what was said to be free
+    /// could not be had, and bound mappings were populated in vain.
+    #[test]
+    fn a_node_keeps_what_the_kernel_wants_of_it() {
+        let machine = Machine::two_tiers().unwrap();
+        let root = tree(64000, 5000);
+        let vm = root.path().join("proc/sys/vm");
+        fs::create_dir_all(&vm).unwrap();
+        let check = |kib: usize| check_nodes(root.path(), &machine, &[(NodeId(1), kib << 10)]);
+        // Half of it, for half of the memory, and a quarter more: 2000.
+        fs::write(vm.join("min_free_kbytes"), "3200\n").unwrap();
+        check(3000).unwrap();
+        assert!(check(3001).unwrap_err().to_string().contains("of which 2048000 must stay free"));
+        // 10 % of 32000 on top of 1600, instead of the quarter.
+        fs::write(vm.join("watermark_scale_factor"), "1000\n").unwrap();
+        check(200).unwrap();
+        assert!(check(201).is_err());
+        fs::write(vm.join("min_free_kbytes"), "nonsense\n").unwrap();
+        check(4000).unwrap();
     }
 
     #[test]
@@ -185,7 +245,7 @@ mod tests {
         let root = tree(64000, 5000);
         let check = |kib_0: usize, kib_1: usize| {
             let shares = [(NodeId(0), kib_0 << 10), (NodeId(1), kib_1 << 10)];
-            check(root.path(), &machine, None, (kib_0 + kib_1) << 10, &shares)
+            check(root.path(), &machine, &Reach::default(), (kib_0 + kib_1) << 10, &shares)
         };
         check(31000, 4000).unwrap();
         assert!(check(31001, 4000).unwrap_err().to_string().contains("node 0"));
@@ -196,10 +256,12 @@ mod tests {
     fn the_machine_counts_too() {
         let machine = Machine::two_tiers().unwrap();
         let root = tree(3000, 30000);
-        let on_node_1 = |kib: usize| check(root.path(), &machine, None, kib << 10, &[(NodeId(1), kib << 10)]);
+        let on_node_1 = |kib: usize| {
+            check(root.path(), &machine, &Reach::default(), kib << 10, &[(NodeId(1), kib << 10)])
+        };
         on_node_1(1000).unwrap();
         assert!(on_node_1(1001).unwrap_err().to_string().contains("this machine"));
-        assert!(check(root.path(), &machine, None, 1001 << 10, &[]).is_err());
+        assert!(check(root.path(), &machine, &Reach::default(), 1001 << 10, &[]).is_err());
     }
 
     /// The kernel kills within a cpuset that is full, however much the rest of the machine has.
@@ -209,7 +271,8 @@ mod tests {
         let root = tree(64000, 5000);
         let check = |nodes: &[u32], kib: usize| {
             let nodes = nodes.iter().copied().map(NodeId).collect();
-            check(root.path(), &machine, Some(&nodes), kib << 10, &[])
+            let reach = Reach { pages: Some(nodes), tables: None };
+            check(root.path(), &machine, &reach, kib << 10, &[])
         };
         check(&[1], 4000).unwrap();
         let error = check(&[1], 4001).unwrap_err();
@@ -224,6 +287,24 @@ mod tests {
         check(&[0, 1], 62000).unwrap();
     }
 
+    /// The OOM killer was called for a page table: those of a thread that is strictly bound to a node come from there,
+    /// wherever the pages come from.
+    #[test]
+    fn page_tables_need_room_too() {
+        let machine = Machine::two_tiers().unwrap();
+        let root = tree(64000, 1010);
+        let check = |nodes: &[u32], kib: usize| {
+            let tables = nodes.iter().copied().map(NodeId).collect();
+            let reach = Reach { pages: None, tables: Some(tables) };
+            check(root.path(), &machine, &reach, kib << 10, &[])
+        };
+        // A thirty-second of 32000 stays free, so there are 10 KiB for page tables.
+        check(&[1], 2560).unwrap();
+        let error = check(&[1], 2561 + 3).unwrap_err();
+        assert!(error.to_string().contains("(nodes 1)"), "{error}");
+        check(&[0, 1], 60000).unwrap();
+    }
+
     #[test]
     fn cgroups_count_too() {
         let root = tree(64000, 30000);
@@ -235,8 +316,8 @@ mod tests {
         fs::write(ours.join("memory.current"), format!("{}\n", 10000 << 10)).unwrap();
         let machine = Machine::two_tiers().unwrap();
         // A thirty-second of 16000 KiB stays free: 500.
-        check(root.path(), &machine, None, 5500 << 10, &[]).unwrap();
-        let error = check(root.path(), &machine, None, 5501 << 10, &[]).unwrap_err();
+        check(root.path(), &machine, &Reach::default(), 5500 << 10, &[]).unwrap();
+        let error = check(root.path(), &machine, &Reach::default(), 5501 << 10, &[]).unwrap_err();
         assert!(error.to_string().contains("cgroup /ours has 6144000 bytes"), "{error}");
     }
 
@@ -244,7 +325,7 @@ mod tests {
     fn a_node_that_vanished_is_an_error() {
         let machine = Machine::two_tiers().unwrap();
         let root = tree(64000, 5000);
-        let error = check(root.path(), &machine, None, 4096, &[(NodeId(7), 4096)]).unwrap_err();
+        let error = check(root.path(), &machine, &Reach::default(), 4096, &[(NodeId(7), 4096)]).unwrap_err();
         assert!(error.to_string().contains("node7/meminfo"), "{error}");
     }
 }
