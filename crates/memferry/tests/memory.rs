@@ -1,5 +1,8 @@
 //! Mappings and pools: bytes are one's own, budgets hold, what is unused goes back.
 
+#[path = "numa_support/smaps.rs"]
+mod smaps;
+
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use memferry::memory::{
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
 use proptest::prelude::*;
+use smaps::anon_huge_bytes;
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -196,24 +200,6 @@ fn small_pages_are_small() {
             None => {}
         }
     }
-}
-
-/// From `/proc/self/smaps`.
-fn anon_huge_bytes(bytes: &[u8]) -> usize {
-    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let mut is_inside = false;
-    for line in smaps.lines() {
-        let range = line.split(' ').next().and_then(|range| range.split_once('-'));
-        let range = range.and_then(|(start, end)| {
-            Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
-        });
-        if let Some(range) = range {
-            is_inside = range.contains(&bytes.as_ptr().addr());
-        } else if is_inside && let Some(kib) = line.strip_prefix("AnonHugePages:") {
-            return kib.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10;
-        }
-    }
-    panic!("no mapping in {smaps}");
 }
 
 #[test]

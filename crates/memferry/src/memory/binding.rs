@@ -1,8 +1,8 @@
 //! Where pages shall lie, and what that takes of each node.
 //!
-//! Interleaving is a fixed pattern over addresses, the kernel's own: unit `i` of the address space (a page, or a huge
-//! page where those are used) comes from place `i` modulo the sum of the weights. So it is known beforehand how much each
-//! node has to give, and a mapping can be brought into the pattern later.
+//! Interleaving is a fixed pattern over addresses, the kernel's own: unit `i` of the address space (a page,
+//! or a huge page where those are used) comes from place `i` modulo the sum of the weights. So it is known
+//! beforehand how much each node has to give, and a mapping can be brought into the pattern later.
 //!
 //! Source: `interleave_nid` and `weighted_interleave_nid` in Linux mm/mempolicy.c.
 
@@ -24,8 +24,8 @@ pub enum Binding {
     /// On these nodes as far as there is room, the one nearest to the thread that touches a page first. Like
     /// [`Prefer`](Binding::Prefer) it asks for no room on them beforehand. Linux 5.15.
     PreferMany(NodeSet),
-    /// In turns over these nodes, page by page, or huge page by huge page where those are used. Each node must have
-    /// room for its share; what does not fit there later comes from elsewhere.
+    /// In turns over these nodes, page by page, or huge page by huge page where those are used. Each node
+    /// must have room for its share; what does not fit there later comes from elsewhere.
     Interleave(NodeSet),
     /// As `Interleave`, but each node gets as many units in a row as its weight says, which is root's to set
     /// ([`interleave_weights`](super::interleave_weights)). Linux 6.9.
@@ -62,8 +62,8 @@ impl Binding {
         }
     }
 
-    /// An error that names the node unless all nodes exist, have memory, and may be used. `now` is what the kernel lets
-    /// this thread use at the moment, if it tells: the machine's description may be older.
+    /// An error that names the node unless all nodes exist, have memory, and may be used. `now` is what the
+    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older.
     pub(super) fn check(&self, machine: &Machine, now: Option<&NodeSet>) -> Result<(), MemoryError> {
         let is_allowed = |node: &Node| node.is_allowed && now.is_none_or(|now| now.contains(node.id));
         let allowed = || -> NodeSet {
@@ -134,7 +134,8 @@ pub(super) fn allowed_now(machine: &Machine) -> Option<NodeSet> {
 pub(super) struct Reach {
     /// The pages asked for.
     pub(super) pages: Option<NodeSet>,
-    /// The page tables for them, which follow the policy of the thread, if that is strict (`numactl --membind`).
+    /// The page tables for them, which follow the policy of the thread, if that is strict (`numactl
+    /// --membind`).
     pub(super) tables: Option<NodeSet>,
 }
 
@@ -236,7 +237,8 @@ mod tests {
             let turns: Vec<_> = (0u32..).map(NodeId).zip(weights).collect();
             let pattern = Pattern::new(turns.clone(), 1);
             let start = round * pattern.period;
-            let nodes: Vec<_> = (start..start + pattern.period).map(|address| pattern.node_at(address)).collect();
+            let addresses = start..start + pattern.period;
+            let nodes: Vec<_> = addresses.map(|address| pattern.node_at(address)).collect();
             let expected: Vec<_> =
                 turns.iter().flat_map(|&(node, units)| std::iter::repeat_n(node, units as usize)).collect();
             prop_assert_eq!(nodes, expected);

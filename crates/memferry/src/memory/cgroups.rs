@@ -1,7 +1,7 @@
 //! What the cgroups around this process leave it.
 //!
-//! The kernel kills whoever goes past their limits, however much the machine has. What cannot be read sets no limit, as on
-//! machines without cgroups.
+//! The kernel kills whoever goes past their limits, however much the machine has. What cannot be read sets no
+//! limit, as on machines without cgroups.
 //!
 //! Sources: Linux `Documentation/admin-guide/cgroup-v2.rst`, "Memory Interface Files";
 //! `Documentation/admin-guide/cgroup-v1/memory.rst`.
@@ -14,7 +14,8 @@ use super::room::Place;
 /// Where cgroups are mounted.
 const CGROUPS: &str = "sys/fs/cgroup";
 
-/// One of the two hierarchies that may limit memory; machines that change from one to the other have both mounted.
+/// One of the two hierarchies that may limit memory; machines that change from one to the other have both
+/// mounted.
 struct Version {
     /// Below the root.
     mount: &'static str,
@@ -58,8 +59,9 @@ pub(super) fn limits(root: &Path) -> Vec<Place> {
     places
 }
 
-/// The path of the own cgroup below its mount; `None` for one outside of our cgroup namespace. A process in a container
-/// may be told a path of the host's, while it sees its own cgroup as the root: then the root is what counts.
+/// The path of the own cgroup below its mount; `None` for one outside of our cgroup namespace. A process in a
+/// container may be told a path of the host's, while it sees its own cgroup as the root: then the root is
+/// what counts.
 fn visible(mount: &Path, path: &str) -> Option<PathBuf> {
     let path = PathBuf::from(path.trim_start_matches('/'));
     if path.iter().any(|part| part == "..") {
@@ -71,16 +73,14 @@ fn visible(mount: &Path, path: &str) -> Option<PathBuf> {
 impl Version {
     /// The limit of a cgroup and what it leaves, if it has one.
     ///
-    /// Usage includes the page cache. Its inactive part goes as soon as the limit is reached, so it counts as available,
-    /// as it does in MemAvailable: otherwise whoever has read large files would get nothing.
+    /// Usage includes the page cache. Its inactive part goes as soon as the limit is reached, so it counts as
+    /// available, as it does in MemAvailable: otherwise whoever has read large files would get nothing.
     fn limit(&self, directory: &Path, name: &Path) -> Option<Place> {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
         let bytes = |file: &str| read(file)?.trim().parse::<u64>().ok();
         // Without a limit version 2 says `max`, which is no number, and version 1 more than any machine has.
-        let (limit_bytes, usage_bytes) = (bytes(self.limit)?, bytes(self.usage)?);
-        if limit_bytes > i64::MAX as u64 / 2 {
-            return None;
-        }
+        let limit_bytes = bytes(self.limit).filter(|&bytes| bytes < i64::MAX as u64 / 2)?;
+        let usage_bytes = bytes(self.usage)?;
         let inactive_bytes = read("memory.stat")
             .and_then(|stat| stat.lines().find_map(|line| line.strip_prefix(self.inactive)?.parse().ok()));
         let used_bytes = usage_bytes.saturating_sub(inactive_bytes.unwrap_or(0));

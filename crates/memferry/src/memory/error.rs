@@ -6,7 +6,8 @@ use super::Placement;
 use super::syscall::Policy;
 use crate::topology::{NodeId, NodeSet, TopologyError};
 
-/// Why memory could not be had. After an error nothing stays allocated, and memory that was there before keeps its content.
+/// Why memory could not be had. After an error nothing stays allocated, and memory that was there before
+/// keeps its content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -21,8 +22,8 @@ pub enum MemoryError {
     },
     /// This process may not take memory from the node: its cpuset, or that of its container, leaves it out.
     #[error(
-        "this process may not use the memory of node {node}; choose from {}, or have the node added to cpuset.mems of its \
-         cgroup",
+        "this process may not use the memory of node {node}; choose from {}, or have the node \
+         added to cpuset.mems of its cgroup",
         or_none(allowed)
     )]
     NotAllowed {
@@ -89,11 +90,11 @@ pub enum MemoryError {
         /// All pages.
         pages_count: usize,
     },
-    /// Memory that was there already could not all be brought to the node. Its content is intact, its binding is what it
-    /// was, and pages that had been moved were moved back as far as there was room.
+    /// Memory that was there already could not all be brought to the node. Its content is intact, its binding
+    /// is what it was, and pages that had been moved were moved back as far as there was room.
     #[error(
-        "{pages_elsewhere_count} of {pages_count} pages did not fit on node {node}; where they are now: {placement}; free \
-         memory there and try again, or prefer the node instead of binding to it"
+        "{pages_elsewhere_count} of {pages_count} pages did not fit on node {node}; where they are now: \
+         {placement}; free memory there and try again, or prefer the node instead of binding to it"
     )]
     NotMoved {
         /// The node.

@@ -17,10 +17,10 @@ pub struct MappingOptions {
     pub binding: Binding,
     /// Which pages.
     pub huge_pages: HugePages,
-    /// Whether all pages are there from the start. Without, each comes when it is touched first: then there is no check of
-    /// free memory, and a page of a bound mapping comes from another node if its own is full, or kills the process if the
-    /// whole machine is. [`pages_per_node`](super::pages_per_node) tells where they are, and [`Mapping::populate`] makes
-    /// up for it.
+    /// Whether all pages are there from the start. Without, each comes when it is touched first: then there
+    /// is no check of free memory, and a page of a bound mapping comes from another node if its own is full,
+    /// or kills the process if the whole machine is. [`pages_per_node`](super::pages_per_node) tells where
+    /// they are, and [`Mapping::populate`] makes up for it.
     pub populate: bool,
 }
 
@@ -59,7 +59,8 @@ impl HugePages {
     }
 }
 
-/// Owned anonymous memory: page aligned, zeroed, with all its pages in place unless asked otherwise; unmapped on drop.
+/// Owned anonymous memory: page aligned, zeroed, with all its pages in place unless asked otherwise; unmapped
+/// on drop.
 ///
 /// From 2 MiB on it is aligned to huge pages. Neither moving nor sharing the value moves the bytes.
 pub struct Mapping {
@@ -82,8 +83,9 @@ impl Mapping {
     ///
     /// # Errors
     /// Before anything was touched: [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`],
-    /// [`NotAllowed`], [`NoNodes`] for an empty set, [`Unsupported`] for what the kernel is too old for. While pages come:
-    /// [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Refused`] otherwise.
+    /// [`NotAllowed`], [`NoNodes`] for an empty set, [`Unsupported`] for what the kernel is too old for.
+    /// While pages come: [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Refused`]
+    /// otherwise.
     ///
     /// [`NodeWithoutMemory`]: MemoryError::NodeWithoutMemory
     /// [`NotAllowed`]: MemoryError::NotAllowed
@@ -106,13 +108,14 @@ impl Mapping {
         Ok(Mapping { pages, size_bytes })
     }
 
-    /// Brings all pages that are not there yet, and of a bound mapping also those that are elsewhere. Content stays.
+    /// Brings all pages that are not there yet, and of a bound mapping also those that are elsewhere. Content
+    /// stays.
     ///
     /// `machine` is the one that the mapping was made for.
     ///
     /// # Errors
-    /// [`NoRoom`](MemoryError::NoRoom), [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile,
-    /// [`Refused`](MemoryError::Refused). Content is intact, and pages that came stay.
+    /// [`NoRoom`](MemoryError::NoRoom), [`NotMoved`](MemoryError::NotMoved) if a bound node filled up
+    /// meanwhile, [`Refused`](MemoryError::Refused). Content is intact, and pages that came stay.
     pub fn populate(&mut self, machine: &Machine) -> Result<(), MemoryError> {
         // SAFETY: `self` is borrowed exclusively, so nobody writes.
         unsafe { self.pages.complete(machine) }
@@ -121,15 +124,16 @@ impl Mapping {
     /// Binds the mapping otherwise, and moves the pages that are there to where they now belong.
     ///
     /// With [`Binding::Bind`] all of them, or it fails. With the others as far as there is room, and
-    /// [`Moved::pages_elsewhere_count`] tells how many did not find any; interleaving needs room for each node's share of
-    /// them beforehand. With [`Binding::Any`] none. Pages that come later follow the new binding.
+    /// [`Moved::pages_elsewhere_count`] tells how many did not find any; interleaving needs room for each
+    /// node's share of them beforehand. With [`Binding::Any`] none. Pages that come later follow the new
+    /// binding.
     ///
-    /// Cost: a system call's look at each page, and for those that move a copy by one thread, some 1 GiB/s.
+    /// Cost: a system call's look at each page, and for those that move the kernel's copy.
     ///
     /// # Errors
     /// Those of [`with`](Mapping::with) on nodes, [`NoRoom`](MemoryError::NoRoom) before anything was moved,
-    /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile. Content is intact, the binding is what it
-    /// was, and pages that had been moved are moved back as far as there is room.
+    /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile. Content is intact, the
+    /// binding is what it was, and pages that had been moved are moved back as far as there is room.
     pub fn rebind(&mut self, machine: &Machine, binding: Binding) -> Result<Moved, MemoryError> {
         self.pages.rebind(machine, binding)
     }

@@ -11,16 +11,17 @@
 //! ```
 //!
 //! so that [`Binding::Bind`] means all pages or none, and pages that the kernel drops and faults in again
-//! later cannot kill anybody either. Other bindings say where pages should come first; none of them is strict.
-//! All bindings look first whether the pages fit into what this process can reach at all: the machine, its cpuset,
-//! and the memory limits of its cgroups.
+//! later cannot kill anybody either. Other bindings say where pages should come first; none of them is
+//! strict. All bindings look first whether the pages fit into what this process can reach at all: the
+//! machine, its cpuset, and the memory limits of its cgroups.
 //!
-//! Pages stay where they are as long as nobody moves them. Automatic NUMA balancing leaves memory with a policy of its
-//! own alone. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and an administrator who
-//! changes `cpuset.mems` do not; [`pages_per_node`] tells, and [`Mapping::rebind`] brings pages back.
+//! Pages stay where they are as long as nobody moves them. Automatic NUMA balancing leaves memory with a
+//! policy of its own alone. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and
+//! an administrator who changes `cpuset.mems` do not; [`pages_per_node`] tells, and [`Mapping::rebind`]
+//! brings pages back.
 //!
-//! On a machine that is not this one ([`Origin`](crate::topology::Origin)) nodes are checked against its description,
-//! and the memory is unbound.
+//! On a machine that is not this one ([`Origin`](crate::topology::Origin)) nodes are checked against its
+//! description, and the memory is unbound.
 //!
 //! Source: mbind(2), move_pages(2), madvise(2); `__alloc_pages_may_oom` in Linux mm/page_alloc.c (no OOM kill
 //! for allocations tied to one node by `__GFP_THISNODE`, as migration makes them); `vma_policy_mof` in

@@ -1,10 +1,10 @@
 //! Moving pages that are there to other nodes.
 //!
-//! The kernel's call moves as far as it gets: it stops at a page that is busy, and at a node that is full. So it is
-//! asked again as long as that helps, each time only for the pages that are elsewhere.
+//! The kernel's call moves as far as it gets: it stops at a page that is busy, and at a node that is full. So
+//! it is asked again as long as that helps, each time only for the pages that are elsewhere.
 //!
-//! Source: move_pages(2); `do_pages_move` in Linux mm/migrate.c, which leaves at the first batch with a page that
-//! could not be moved.
+//! Source: move_pages(2); `do_pages_move` in Linux mm/migrate.c, which leaves at the first batch with a page
+//! that could not be moved.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -136,7 +136,8 @@ impl Wish {
         }
     }
 
-    /// Where strays shall go. Checked for room where the binding promises something, cut down to it where not.
+    /// Where strays shall go. Checked for room where the binding promises something, cut down to it where
+    /// not.
     fn targets(
         &self,
         machine: &Machine,

@@ -9,9 +9,9 @@ use crate::topology::{Machine, Node, NodeId, NodeSet};
 /// What can be had of a node's memory now: what a mapping bound to it may take without
 /// [`NoRoom`](MemoryError::NoRoom). Some of it may be gone in the next moment.
 ///
-/// On this machine the figure is fresh. It is what is free or easy to reclaim on the node, less what must stay free, and
-/// no more than the machine and the limits around this process leave. For another machine it is what its description says,
-/// and no more than this machine has.
+/// On this machine the figure is fresh. It is what is free or easy to reclaim on the node, less what must
+/// stay free, and no more than the machine and the limits around this process leave. For another machine it
+/// is what its description says, and no more than this machine has.
 ///
 /// # Errors
 /// [`MemoryError::Topology`] for an unknown node or unreadable figures,
@@ -33,7 +33,8 @@ pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
 /// The fastest memory for the CPUs of node `cpus` with `size_bytes` free, by [`free_bytes`].
 ///
 /// # Errors
-/// [`MemoryError::NoneWithRoom`] tells what each memory has; [`Topology`](MemoryError::Topology) for an unknown node.
+/// [`MemoryError::NoneWithRoom`] tells what each memory has; [`Topology`](MemoryError::Topology) for an
+/// unknown node.
 pub fn fastest_with_room(machine: &Machine, cpus: NodeId, size_bytes: usize) -> Result<&Node, MemoryError> {
     let mut seen = Vec::new();
     for node in memories_near(machine, cpus)? {

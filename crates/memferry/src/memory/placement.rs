@@ -56,8 +56,8 @@ impl fmt::Display for Placement {
 
 /// The node of each page that `bytes` touches, first to last; `None` where there is no page.
 ///
-/// Asks the kernel, so the answer is about this machine, whatever [`Machine`](crate::topology::Machine) the memory was
-/// made for.
+/// Asks the kernel, so the answer is about this machine, whatever [`Machine`](crate::topology::Machine) the
+/// memory was made for.
 ///
 /// # Errors
 /// [`MemoryError::Refused`] where the call is not to be had.

@@ -95,8 +95,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`](MemoryError::NodeWithoutMemory),
-    /// [`NotAllowed`](MemoryError::NotAllowed), [`BudgetTooLarge`](MemoryError::BudgetTooLarge) for more than the
-    /// node has.
+    /// [`NotAllowed`](MemoryError::NotAllowed), [`BudgetTooLarge`](MemoryError::BudgetTooLarge) for more than
+    /// the node has.
     pub fn new(machine: Arc<Machine>, node: NodeId, budget_bytes: usize) -> Result<Pool, MemoryError> {
         let budget_bytes = budget_bytes - budget_bytes % page_bytes();
         let binding = Binding::Bind(node);

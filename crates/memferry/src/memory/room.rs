@@ -1,16 +1,15 @@
 //! Is there room for so many bytes, here or on that node?
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use super::binding::Reach;
 use super::{MemoryError, cgroups};
-use crate::topology::{Machine, NodeId, NodeSet, TopologyError, meminfo};
+use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 
-/// This part of a memory stays free: its last pages are dear to the kernel (per-CPU lists), and the answer is a little old
-/// when it is used. Chosen, not measured. On large machines the kernel's own low watermarks are below 1 %, on small ones
-/// with many nodes they have been seen above 6 %: see [`watermark_bytes`].
+/// This part of a memory stays free: its last pages are dear to the kernel (per-CPU lists), and the answer is
+/// a little old when it is used. Chosen, not measured. On large machines the kernel's own low watermarks are
+/// below 1 %, on small ones with many nodes they have been seen above 6 %: see [`watermark_bytes`].
 const SPARE_DIVISOR: u64 = 32;
 
 /// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
@@ -57,7 +56,8 @@ impl Place {
     }
 }
 
-/// An error unless `size_bytes` more fit into what this thread can reach, and its shares on their nodes. `root` is `/`.
+/// An error unless `size_bytes` more fit into what this thread can reach, and its shares on their nodes.
+/// `root` is `/`.
 pub(super) fn check(
     root: &Path,
     machine: &Machine,
@@ -86,8 +86,8 @@ pub(super) fn check_nodes(
     })
 }
 
-/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, and its cgroups. Past
-/// any of these the kernel kills.
+/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, and its
+/// cgroups. Past any of these the kernel kills.
 pub(super) fn around(root: &Path, reach: &Reach) -> Result<Vec<Place>, MemoryError> {
     let machine = match &reach.pages {
         Some(nodes) => some_nodes(root, nodes)?,
@@ -102,23 +102,16 @@ pub(super) fn around(root: &Path, reach: &Reach) -> Result<Vec<Place>, MemoryErr
     Ok(places)
 }
 
-/// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own figures are
-/// better.
+/// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own
+/// figures are better, and one file instead of many.
 fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
-    let Ok(entries) = fs::read_dir(root.join(NODES)) else { return Ok(None) };
-    let mut all = BTreeMap::new();
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        if let Some(id) = name.to_str().and_then(|name| name.strip_prefix("node")?.parse().ok()) {
-            all.insert(NodeId(id), node_place(root, NodeId(id))?);
-        }
-    }
-    let is_restricted = all.iter().any(|(node, place)| place.total_bytes > 0 && !nodes.contains(*node));
-    if !is_restricted {
+    let Ok(text) = fs::read_to_string(root.join(NODES).join("has_memory")) else { return Ok(None) };
+    let with_memory = list::parse(&text).unwrap_or_default().into_iter().map(NodeId);
+    let (within, outside): (Vec<_>, Vec<_>) = with_memory.partition(|&node| nodes.contains(node));
+    if outside.is_empty() {
         return Ok(None);
     }
-    let within: Vec<_> =
-        all.into_iter().filter(|(node, _)| nodes.contains(*node)).map(|(_, place)| place).collect();
+    let within: Vec<_> = within.into_iter().map(|node| node_place(root, node)).collect::<Result<_, _>>()?;
     let sum = |bytes: fn(&Place) -> u64| within.iter().map(bytes).sum();
     Ok(Some(Place {
         name: format!("what this thread may use (nodes {nodes})"),
@@ -141,8 +134,8 @@ fn node_place(root: &Path, node: NodeId) -> Result<Place, MemoryError> {
 
 /// Below this much free memory the kernel takes pages from other nodes; 0 if it does not tell.
 ///
-/// The reserve of the machine is spread over its memory, and a quarter more, or the share that is configured, makes the low
-/// watermark. MemAvailable of the machine has it subtracted already.
+/// The reserve of the machine is spread over its memory, and a quarter more, or the share that is configured,
+/// makes the low watermark. MemAvailable of the machine has it subtracted already.
 ///
 /// Source: `__setup_per_zone_wmarks` in Linux mm/page_alloc.c; Documentation/admin-guide/sysctl/vm.rst.
 fn watermark_bytes(root: &Path, node_bytes: u64) -> u64 {
@@ -200,6 +193,7 @@ mod tests {
             let text = format!("Node {node} MemTotal: 32000 kB\nNode {node} MemFree: {kib} kB\n");
             fs::write(directory.join("meminfo"), text).unwrap();
         }
+        fs::write(root.path().join(NODES).join("has_memory"), "0-1\n").unwrap();
         root
     }
 
@@ -218,8 +212,8 @@ mod tests {
         assert!(matches!(check(usize::MAX >> 10), Err(MemoryError::NoRoom { .. })));
     }
 
-    /// A guest with 16 nodes, 5 GiB and huge pages was found to keep 5 % of each node to itself: what was said to be free
-    /// could not be had, and bound mappings were populated in vain.
+    /// A guest with 16 nodes, 5 GiB and huge pages was found to keep 5 % of each node to itself: what was
+    /// said to be free could not be had, and bound mappings were populated in vain.
     #[test]
     fn a_node_keeps_what_the_kernel_wants_of_it() {
         let machine = Machine::two_tiers().unwrap();
@@ -280,15 +274,13 @@ mod tests {
         check(&[0], 31000).unwrap();
         check(&[0, 1], 62000).unwrap();
         check(&[], 1).unwrap_err();
-        // A node without memory restricts nothing.
-        fs::create_dir(root.path().join(NODES).join("node2")).unwrap();
-        let text = "Node 2 MemTotal: 0 kB\nNode 2 MemFree: 0 kB\n";
-        fs::write(root.path().join(NODES).join("node2/meminfo"), text).unwrap();
-        check(&[0, 1], 62000).unwrap();
+        // Kernels without NUMA have no such file.
+        fs::remove_file(root.path().join(NODES).join("has_memory")).unwrap();
+        check(&[0], 62000).unwrap();
     }
 
-    /// The OOM killer was called for a page table: those of a thread that is strictly bound to a node come from there,
-    /// wherever the pages come from.
+    /// The OOM killer was called for a page table: those of a thread that is strictly bound to a node come
+    /// from there, wherever the pages come from.
     #[test]
     fn page_tables_need_room_too() {
         let machine = Machine::two_tiers().unwrap();

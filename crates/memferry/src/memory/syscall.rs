@@ -39,8 +39,8 @@ pub(super) fn page_bytes() -> usize {
 }
 
 /// Private anonymous memory, readable and writable, without pages yet. From [`HUGE_PAGE_BYTES`] on it is
-/// aligned to that; `advice` about huge pages is MADV_HUGEPAGE or MADV_NOHUGEPAGE. `size_bytes` is a positive multiple
-/// of the page size.
+/// aligned to that; `advice` about huge pages is MADV_HUGEPAGE or MADV_NOHUGEPAGE. `size_bytes` is a positive
+/// multiple of the page size.
 pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNull<u8>> {
     let huge = size_bytes >= HUGE_PAGE_BYTES;
     // One huge page more than needed leaves room to align; the rest is unmapped again.
@@ -127,7 +127,8 @@ pub(super) unsafe fn discard(start: NonNull<u8>, size_bytes: usize) -> io::Resul
     }
 }
 
-/// How the kernel chooses nodes for pages that come. None of them is strict; MPOL_BIND is left out on purpose.
+/// How the kernel chooses nodes for pages that come. None of them is strict; MPOL_BIND is left out on
+/// purpose.
 ///
 /// Linux `include/uapi/linux/mempolicy.h`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -227,8 +228,8 @@ pub(super) fn nodes_of(pages: impl IntoIterator<Item = *const u8>) -> io::Result
     Ok(nodes)
 }
 
-/// Asks for pages to be moved, each to its node. How far that went, [`nodes_of`] tells: the kernel stops at the first
-/// pages that it cannot move, and at a node that is full.
+/// Asks for pages to be moved, each to its node. How far that went, [`nodes_of`] tells: the kernel stops at
+/// the first pages that it cannot move, and at a node that is full.
 ///
 /// Where a page lies does not show in the program, so any page of this process may be moved.
 pub(super) fn move_to(targets: impl IntoIterator<Item = (*const u8, NodeId)>) -> io::Result<()> {

@@ -17,10 +17,12 @@ const WEIGHTS: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
 /// [`WeightedInterleave`](super::Binding::WeightedInterleave), as the machine is set up now.
 ///
 /// They are the machine's, for all processes, and root's to change: by the files `node*` in
-/// `/sys/kernel/mm/mempolicy/weighted_interleave`. On a machine that is not this one they are 1, the kernel's default.
+/// `/sys/kernel/mm/mempolicy/weighted_interleave`. On a machine that is not this one they are 1, the kernel's
+/// default.
 ///
 /// # Errors
-/// [`MemoryError::Unsupported`] before Linux 6.9, [`MemoryError::Topology`] for what cannot be read or understood.
+/// [`MemoryError::Unsupported`] before Linux 6.9, [`MemoryError::Topology`] for what cannot be read or
+/// understood.
 pub fn interleave_weights(machine: &Machine) -> Result<BTreeMap<NodeId, u32>, MemoryError> {
     let nodes = machine.nodes().iter().filter(|node| node.memory_bytes != Some(0)).map(|node| node.id);
     match machine.is_this_machine() {

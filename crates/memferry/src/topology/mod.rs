@@ -14,7 +14,7 @@
 //! Source: Linux `Documentation/ABI/stable/sysfs-devices-node`, `Documentation/admin-guide/mm/numaperf.rst`.
 
 mod error;
-mod list;
+pub(crate) mod list;
 mod machine;
 pub(crate) mod meminfo;
 mod node_set;

@@ -1,5 +1,7 @@
 //! What tests on several nodes need: the machine to themselves, full nodes, settings that are put back.
 
+pub(crate) mod smaps;
+
 use std::fmt::Display;
 use std::fs;
 use std::io;
@@ -11,7 +13,8 @@ use memferry::topology::{Machine, NodeId};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const MIB: usize = 1 << 20;
-/// Nodes are filled up to find out what happens then. Larger ones take long, and others may need their memory.
+/// Nodes are filled up to find out what happens then. Larger ones take long, and others may need their
+/// memory.
 const FILL_BYTES_MAX: u64 = 2 << 30;
 
 /// Tests of one binary run in parallel and share the memory of the machine, so they take turns.
@@ -38,7 +41,8 @@ pub(crate) fn oom_kills() -> u64 {
     vmstat.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or(0)
 }
 
-/// The node with the least memory, and one that is not it; `None`, said aloud, if even that is too large to be filled.
+/// The node with the least memory, and one that is not it; `None`, said aloud, if even that is too large to
+/// be filled.
 pub(crate) fn a_node_to_fill(machine: &Machine, nodes: &[NodeId]) -> Option<(NodeId, NodeId)> {
     let size_bytes = |&node: &NodeId| machine.node(node).unwrap().memory_bytes.unwrap();
     let smallest = nodes.iter().copied().min_by_key(size_bytes).unwrap();
@@ -81,8 +85,8 @@ pub(crate) fn small_pages(binding: Binding) -> MappingOptions {
     MappingOptions { huge_pages: HugePages::Never, ..binding.into() }
 }
 
-/// Free memory of a node, with the lists of free pages that each CPU keeps: since Linux 6.7 an eighth of a node may be in
-/// them, which MemFree leaves out.
+/// Free memory of a node, with the lists of free pages that each CPU keeps: since Linux 6.7 an eighth of a
+/// node may be in them, which MemFree leaves out.
 pub(crate) fn node_free(node: NodeId) -> usize {
     let zones = fs::read_to_string("/proc/zoneinfo").unwrap();
     let mut pages_count = 0;
