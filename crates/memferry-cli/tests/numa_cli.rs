@@ -51,7 +51,7 @@ fn prints_json(arguments: &[&str]) -> Value {
 
 #[test]
 fn topology_shows_every_node_and_where_auto_copies() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let text = prints(&["topology"]);
     for node in machine.nodes() {
         assert!(text.contains(&format!("node {}", node.id)), "node {} is not in:\n{text}", node.id);
@@ -70,7 +70,7 @@ fn topology_shows_every_node_and_where_auto_copies() {
 
 #[test]
 fn auto_prefetches_where_a_faster_node_is_and_only_there() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("t.parquet");
     parquet(&file);
@@ -99,7 +99,7 @@ fn auto_prefetches_where_a_faster_node_is_and_only_there() {
 
 #[test]
 fn nodes_that_are_not_there_are_named() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let missing = (machine.nodes().last().unwrap().id.0 + 1).to_string();
     let arguments = ["sql", "--near", &missing, "select 1"];
     let output = memferry(&arguments).output().unwrap();

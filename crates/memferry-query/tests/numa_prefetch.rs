@@ -15,7 +15,7 @@ use memferry::topology::{Machine, NodeId};
 use memferry_query::{
     Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
 };
-use numa_support::{NumaBalancing, assert_no_strays, fill, pages_preferring, pairs, several_nodes};
+use numa_support::{assert_no_strays, fill_for_good, numa_balancing, pages_preferring, pairs, several_nodes};
 use tokio::sync::Mutex;
 
 /// Tests that fill nodes or look at all of this process' mappings take turns.
@@ -93,7 +93,7 @@ fn assert_at_home(data: &TableData) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn columns_come_to_the_node_beside_the_tables_home() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let _alone = ALONE.lock().await;
     for (home, _) in pairs(&machine) {
         let data = table(&machine, home);
@@ -120,7 +120,7 @@ async fn columns_come_to_the_node_beside_the_tables_home() {
 /// `always` goes where it is told, whether that is faster or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emulated_device_copies_between_nodes() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let _alone = ALONE.lock().await;
     let (home, near) = *pairs(&machine).last().unwrap();
     let data = table(&machine, home);
@@ -137,14 +137,14 @@ async fn an_emulated_device_copies_between_nodes() {
 /// Somebody else has the near node: the query reads from home, and says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_near_node_costs_nothing_but_the_hits() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let _alone = ALONE.lock().await;
     let (home, near) = pairs(&machine)[0];
     let data = table(&machine, home);
     let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
     let tiers = tiers.budget_bytes(Some(8 << 20)).build().unwrap();
     let context = tiered(Prefetch::Always, &data, &tiers).await;
-    let hog = fill(&machine, near);
+    let hog = fill_for_good(&machine, near);
     let (answer, report) = run(&context).await;
     assert_eq!(answer, expected(&data).await);
     assert_eq!((report.late_bytes_near, report.bytes_prefetched), (0, 0), "{report:?}");
@@ -156,9 +156,9 @@ async fn a_full_near_node_costs_nothing_but_the_hits() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn automatic_numa_balancing_changes_no_answer() {
-    let Some(machine) = several_nodes() else { return };
+    let Some((machine, _)) = several_nodes() else { return };
     let _alone = ALONE.lock().await;
-    let Some(_balancing) = NumaBalancing::on() else { return };
+    let Some(_balancing) = numa_balancing() else { return };
     let (home, near) = pairs(&machine)[0];
     let data = table(&machine, home);
     let expected = expected(&data).await;

@@ -1,14 +1,21 @@
 //! Mappings and pools: bytes are one's own, budgets hold, what is unused goes back.
 
+#[path = "numa_support/smaps.rs"]
+mod smaps;
+
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use memferry::memory::{Binding, Block, Mapping, MemoryError, Pool, PoolError, nodes_of_pages};
-use memferry::topology::{Machine, NodeId};
+use memferry::memory::{
+    Binding, Block, HugePages, Mapping, MappingOptions, MemoryError, Placement, Pool, PoolError,
+    fastest_with_room, free_bytes, interleave_weights, nodes_of_pages, pages_per_node,
+};
+use memferry::topology::{Machine, NodeId, NodeSet};
 use proptest::prelude::*;
+use smaps::anon_huge_bytes;
 
 const PAGE: usize = 4096;
 const MIB: usize = 1 << 20;
@@ -41,15 +48,31 @@ fn look(bytes: &[u8]) -> Option<Vec<Option<NodeId>>> {
     }
 }
 
+/// All bindings that this kernel knows, with one node each.
+fn bindings(machine: &Machine, node: NodeId) -> Vec<Binding> {
+    let many = [Binding::PreferMany, Binding::Interleave, Binding::WeightedInterleave];
+    let mut bindings = vec![Binding::Any, Binding::Prefer(node), Binding::Bind(node)];
+    bindings.extend(many.map(|many| many(node.into())));
+    bindings.retain(|binding| match Mapping::new(machine, PAGE, binding.clone()) {
+        Err(error @ MemoryError::Unsupported { .. }) => {
+            println!("skipped: {error}");
+            false
+        }
+        mapping => mapping.is_ok_and(|mapping| mapping.binding() == binding),
+    });
+    assert!(bindings.len() >= 3, "{bindings:?}");
+    bindings
+}
+
 #[test]
 fn mappings_are_zeroed_aligned_and_writable() {
     let machine = this_machine();
-    let node = a_node(&machine);
+    let bindings = bindings(&machine, a_node(&machine));
     for size in [0, 1, 63, 64, 65, 4095, 4096, 4097, MIB - 1, MIB + 1, 2 * MIB, 2 * MIB + 1, 5 * MIB] {
-        for binding in [Binding::Any, Binding::Prefer(node), Binding::Bind(node)] {
+        for binding in &bindings {
             let mut mapping = Mapping::new(&machine, size, binding.clone()).unwrap();
             assert_eq!(mapping.len(), size);
-            assert_eq!(*mapping.binding(), binding);
+            assert_eq!(mapping.binding(), binding);
             assert!(mapping.iter().all(|&byte| byte == 0), "{size} {binding:?}");
             if size > 0 {
                 assert_eq!(mapping.as_ptr().addr() % if size >= 2 * MIB { 2 * MIB } else { PAGE }, 0);
@@ -90,6 +113,174 @@ fn bad_requests_are_answered_in_words() {
     for binding in [Binding::Any, Binding::Bind(a_node(&machine))] {
         let error = Mapping::new(&machine, 1 << 46, binding).unwrap_err();
         assert!(matches!(error, MemoryError::NoRoom { .. } | MemoryError::Refused { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn sets_of_nodes_are_checked() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    for many in [Binding::PreferMany, Binding::Interleave, Binding::WeightedInterleave] {
+        // Also where there is nothing to map.
+        for size in [0, PAGE] {
+            let error = Mapping::new(&machine, size, many(NodeSet::default())).unwrap_err();
+            let MemoryError::NoNodes { allowed } = &error else { panic!("{error:?}") };
+            assert!(allowed.contains(node) && error.to_string().contains("no node was named"), "{error}");
+            let error = Mapping::new(&machine, size, many([node, NodeId(999)].into())).unwrap_err();
+            assert!(error.to_string().contains("has no node 999"), "{error}");
+        }
+    }
+    assert_eq!(Binding::Interleave([node].into()).nodes(), node.into());
+    assert_eq!((Binding::Any.node(), Binding::Bind(node).node()), (None, Some(node)));
+}
+
+#[test]
+fn pages_may_come_later() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    for binding in bindings(&machine, node) {
+        for size in [0, PAGE, 5 * PAGE + 1, 2 * MIB, 70 * MIB + PAGE] {
+            let options =
+                MappingOptions { binding: binding.clone(), populate: false, huge_pages: HugePages::Never };
+            let mut mapping = Mapping::with(&machine, size, options).unwrap();
+            let Some(nodes) = look(&mapping) else { return };
+            assert!(nodes.iter().all(Option::is_none), "{size}");
+            if size == 0 {
+                mapping.populate(&machine).unwrap();
+                continue;
+            }
+            (mapping[0], mapping[size - 1]) = (1, 2);
+            let pages_count = size.div_ceil(PAGE);
+            let placement = pages_per_node(&mapping).unwrap();
+            assert_eq!(placement.absent(), pages_count.saturating_sub(2), "{size} {placement}");
+            mapping.populate(&machine).unwrap();
+            let placement = pages_per_node(&mapping).unwrap();
+            assert_eq!((placement.absent(), placement.pages_count()), (0, pages_count), "{placement}");
+            assert_eq!(mapping[size - 1], 2);
+            assert!(mapping[1..size - 1].iter().all(|&byte| byte == 0));
+        }
+    }
+}
+
+/// A mapping that is not populated may be larger than the machine: it is a range of addresses.
+#[test]
+fn what_does_not_fit_is_refused_when_it_shall_come() {
+    let machine = this_machine();
+    let machine_bytes: u64 = machine.nodes().iter().filter_map(|node| node.memory_bytes).sum();
+    let options = MappingOptions { populate: false, ..Binding::Bind(a_node(&machine)).into() };
+    let mut mapping = match Mapping::with(&machine, 2 * machine_bytes as usize, options) {
+        Err(error) => return println!("skipped: no addresses for that: {error}"),
+        Ok(mapping) => mapping,
+    };
+    mapping[5] = 5;
+    let error = mapping.populate(&machine).unwrap_err();
+    assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
+    assert_eq!(mapping[5], 5);
+}
+
+#[test]
+fn small_pages_are_small() {
+    let machine = this_machine();
+    for (huge_pages, expected) in
+        [(HugePages::Never, Some(false)), (HugePages::Advised, Some(true)), (HugePages::AsSystem, None)]
+    {
+        let mapping =
+            Mapping::with(&machine, 8 * MIB, MappingOptions { huge_pages, ..MappingOptions::default() })
+                .unwrap();
+        let huge_bytes = anon_huge_bytes(&mapping);
+        let modes =
+            std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+        match expected {
+            Some(true) if modes.is_empty() || modes.contains("[never]") => {
+                println!("skipped: no transparent huge pages here");
+            }
+            // Memory may be too fragmented for some, and is not for all.
+            Some(true) => assert!(huge_bytes > 0, "{modes}"),
+            Some(false) => assert_eq!(huge_bytes, 0),
+            None => {}
+        }
+    }
+}
+
+#[test]
+fn rebinding_to_the_same_node_moves_nothing() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    if look(&[0]).is_none() {
+        return;
+    }
+    let mut mapping = Mapping::new(&machine, 3 * MIB, Binding::Bind(node)).unwrap();
+    mapping.fill(6);
+    for binding in bindings(&machine, node) {
+        let moved = mapping.rebind(&machine, binding.clone()).unwrap();
+        assert_eq!((moved.pages_count, moved.pages_moved_count), (3 * MIB / PAGE, 0), "{binding:?}");
+        assert_eq!((moved.pages_elsewhere_count, mapping.binding()), (0, &binding));
+    }
+    let before = mapping.binding().clone();
+    assert!(mapping.rebind(&machine, Binding::Bind(NodeId(999))).is_err());
+    assert!(mapping.rebind(&machine, Binding::Interleave(NodeSet::default())).is_err());
+    assert_eq!(*mapping.binding(), before);
+    assert!(mapping.iter().all(|&byte| byte == 6));
+    mapping.rebind(&Machine::two_tiers().unwrap(), Binding::Bind(NodeId(1))).unwrap();
+    Mapping::new(&machine, 0, Binding::Any).unwrap().rebind(&machine, Binding::Bind(node)).unwrap();
+}
+
+#[test]
+fn placements_are_counted_pages() {
+    let mapping = Mapping::new(&this_machine(), 3 * PAGE, Binding::Any).unwrap();
+    for range in [0..0, 5..6, PAGE - 1..PAGE + 1, 0..3 * PAGE] {
+        let Some(nodes) = look(&mapping[range.clone()]) else { return };
+        assert_eq!(pages_per_node(&mapping[range]).unwrap(), nodes.into_iter().collect::<Placement>());
+    }
+}
+
+#[test]
+fn the_fastest_memory_with_room_is_found() {
+    const GIB: usize = 1 << 30;
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let free = free_bytes(&machine, node).unwrap();
+    assert!(free > 0 && free < machine.node(node).unwrap().memory_bytes.unwrap(), "{free}");
+    let found = fastest_with_room(&machine, node, 1).unwrap();
+    assert!(found.memory_bytes > Some(0));
+    let error = fastest_with_room(&machine, node, usize::MAX).unwrap_err();
+    let MemoryError::NoneWithRoom { free_bytes, .. } = &error else { panic!("{error:?}") };
+    assert!(free_bytes.iter().any(|&(id, _)| id == node), "{error}");
+    assert!(error.to_string().contains(&format!("node {node}: ")), "{error}");
+    assert!(fastest_with_room(&machine, NodeId(999), 1).unwrap_err().to_string().contains("no node 999"));
+
+    // Its HBM has 4 GiB. From each node the CPUs are those of node 0.
+    let machine = Machine::two_tiers().unwrap();
+    for cpus in [0, 1].map(NodeId) {
+        assert_eq!(fastest_with_room(&machine, cpus, MIB).unwrap().id, NodeId(1));
+        match fastest_with_room(&machine, cpus, 4 * GIB + 1) {
+            Ok(node) => assert_eq!(node.id, NodeId(0)),
+            // This machine, where the bytes would lie, has less than that itself.
+            Err(error) => assert!(matches!(error, MemoryError::NoneWithRoom { .. }), "{error}"),
+        }
+    }
+}
+
+/// What is said to be free can be had.
+#[test]
+fn free_bytes_can_be_mapped() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    // Not all of it: others are at this machine too.
+    let size_bytes = (free_bytes(&machine, node).unwrap() as usize / 2).min(256 * MIB);
+    Mapping::new(&machine, size_bytes, Binding::Bind(node)).unwrap();
+}
+
+#[test]
+fn weights_are_positive() {
+    let machine = this_machine();
+    match interleave_weights(&machine) {
+        Err(error @ MemoryError::Unsupported { .. }) => println!("skipped: {error}"),
+        weights => {
+            let weights = weights.unwrap();
+            assert!(weights[&a_node(&machine)] > 0);
+            assert!(weights.iter().all(|(_, &weight)| (1..256).contains(&weight)), "{weights:?}");
+        }
     }
 }
 
@@ -261,6 +452,44 @@ proptest! {
         drop(blocks);
         prop_assert_eq!(pool.used_bytes(), 0);
         prop_assert!(pool.mapped_bytes() <= IDLE);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever is done to where its pages lie, a mapping holds the bytes that were written to it.
+    #[test]
+    fn content_is_not_placement(
+        size in 1usize..600_000,
+        huge in any::<bool>(),
+        populate in any::<bool>(),
+        steps in prop::collection::vec((0usize..9, any::<usize>(), any::<u8>()), 1..12),
+    ) {
+        let machine = this_machine();
+        let bindings = bindings(&machine, a_node(&machine));
+        // With 2 MiB on top, huge pages are asked for.
+        let size = if huge { size + 2 * MIB } else { size };
+        let options = MappingOptions { populate, ..MappingOptions::default() };
+        let mut mapping = Mapping::with(&machine, size, options).unwrap();
+        let mut model = vec![0u8; size];
+        for (what, n, tag) in steps {
+            match what {
+                0 => mapping.populate(&machine).unwrap(),
+                1 | 2 => {
+                    let binding = bindings[n % bindings.len()].clone();
+                    mapping.rebind(&machine, binding.clone()).unwrap();
+                    prop_assert_eq!(mapping.binding(), &binding);
+                }
+                _ => {
+                    let start = n % size;
+                    let end = size.min(start + 5000);
+                    mapping[start..end].fill(tag);
+                    model[start..end].fill(tag);
+                }
+            }
+        }
+        prop_assert!(mapping[..] == model[..]);
     }
 }
 

@@ -12,9 +12,9 @@ use memferry::memory::{Binding, Mapping, nodes_of_pages};
 use memferry::mover::{CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Mover, Route};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
-use numa_support::{NumaBalancing, alone, assert_no_strays, fill, free_bytes, pairs, several_nodes};
-
-const MIB: usize = 1 << 20;
+use numa_support::{
+    MIB, assert_no_strays, fill_for_good, node_free, numa_balancing, on_several_nodes, pairs, pin,
+};
 
 /// Bytes that tell where they belong.
 fn pattern(seed: u8, bytes: &mut [u8]) {
@@ -79,208 +79,216 @@ fn assert_near(entry: &Entry, node: NodeId, seed: u8) {
 
 #[test]
 fn copies_lie_on_the_node_of_the_policy() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    let cache = cache(&machine, 8 * MIB, paired(&machine));
-    for (seed, (home, near)) in (1..).zip(pairs(&machine)) {
-        let source = source(&machine, home, seed, 3 * MIB + 5);
-        assert_on(&source, home);
-        let region = cache.register_on(source, Some(home));
-        let entry = cache.access(&region, 0..3 * MIB + 5, Access::default()).unwrap();
-        assert_near(&entry, near, seed);
-    }
-    assert_no_strays(&machine);
+    on_several_nodes(|machine, _| {
+        let cache = cache(machine, 8 * MIB, paired(machine));
+        for (seed, (home, near)) in (1..).zip(pairs(machine)) {
+            let source = source(machine, home, seed, 3 * MIB + 5);
+            assert_on(&source, home);
+            let region = cache.register_on(source, Some(home));
+            let entry = cache.access(&region, 0..3 * MIB + 5, Access::default()).unwrap();
+            assert_near(&entry, near, seed);
+        }
+        assert_no_strays(machine);
+    });
 }
 
 /// The policy that comes with the library, where it has something to choose.
 #[test]
 fn the_nearest_faster_node_is_the_one_beside() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    let homes: Vec<_> = pairs(&machine).into_iter().map(|(home, _)| home).collect();
-    let cache = cache(&machine, 4 * MIB, NearestFaster);
-    for (seed, home) in (1..).zip(homes) {
-        let region = register(&cache, &machine, home, seed, MIB);
-        let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();
-        match machine.nearest_faster(home) {
-            Some(near) => {
-                assert_near(&entry, near.id, seed);
-                assert_eq!(near.cpu_node, home, "the memory that belongs to the reader's own CPUs");
-            }
-            None => {
-                assert_eq!(entry.wait(), Location::Source(Why::NotPlaced), "node {home} has no faster one")
+    on_several_nodes(|machine, _| {
+        let homes: Vec<_> = pairs(machine).into_iter().map(|(home, _)| home).collect();
+        let cache = cache(machine, 4 * MIB, NearestFaster);
+        for (seed, home) in (1..).zip(homes) {
+            let region = register(&cache, machine, home, seed, MIB);
+            let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();
+            match machine.nearest_faster(home) {
+                Some(near) => {
+                    assert_near(&entry, near.id, seed);
+                    assert_eq!(near.cpu_node, home, "the memory that belongs to the reader's own CPUs");
+                }
+                None => {
+                    assert_eq!(
+                        entry.wait(),
+                        Location::Source(Why::NotPlaced),
+                        "node {home} has no faster one"
+                    )
+                }
             }
         }
-    }
+    });
 }
 
 /// The whole way of an emulated device, with faults: descriptors name addresses, the nodes stay what they were.
 #[test]
 fn a_device_writes_where_the_pool_has_its_pages() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    let (home, near) = pairs(&machine)[0];
-    let emulator =
-        Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), Nasty::from_seed(5)).unwrap();
-    let engine = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
-    let mover = Mover::builder(machine.clone())
-        .engine(Arc::new(engine))
-        .engine(cpu_engine(&machine, home))
-        .build()
-        .unwrap();
-    let cache = Cache::builder(mover).budget(near, 8 * MIB).build().unwrap();
-    let region = register(&cache, &machine, home, 9, 2 * MIB);
-    let entries: Vec<_> = (0..32)
-        .map(|index| index * 64 * 1024..(index + 1) * 64 * 1024)
-        .map(|range| cache.access(&region, range, Access::default()).unwrap())
-        .collect();
-    for entry in &entries {
-        assert_eq!(entry.wait(), Location::Near(near));
-        assert_on(entry.as_slice(), near);
-        assert!(entry.as_slice() == &region.as_slice()[entry.range()]);
-    }
+    on_several_nodes(|machine, _| {
+        let (home, near) = pairs(machine)[0];
+        let emulator =
+            Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), Nasty::from_seed(5)).unwrap();
+        let engine = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
+        let mover = Mover::builder(machine.clone())
+            .engine(Arc::new(engine))
+            .engine(cpu_engine(machine, home))
+            .build()
+            .unwrap();
+        let cache = Cache::builder(mover).budget(near, 8 * MIB).build().unwrap();
+        let region = register(&cache, machine, home, 9, 2 * MIB);
+        let entries: Vec<_> = (0..32)
+            .map(|index| index * 64 * 1024..(index + 1) * 64 * 1024)
+            .map(|range| cache.access(&region, range, Access::default()).unwrap())
+            .collect();
+        for entry in &entries {
+            assert_eq!(entry.wait(), Location::Near(near));
+            assert_on(entry.as_slice(), near);
+            assert!(entry.as_slice() == &region.as_slice()[entry.range()]);
+        }
+    });
 }
 
 /// A budget is kept, what leaves leaves on the node that needed room, and its memory is the node's again.
 #[test]
 fn eviction_frees_pages_on_the_right_node() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    // More than the pools keep for the next block: see IDLE_BYTES_MAX in memory/pool.rs.
-    const BUDGET: usize = 40 * MIB;
-    let [(home, near), (other_home, other_near)] = pairs(&machine)[..2] else { panic!("two pairs at least") };
-    let cache = cache(&machine, BUDGET, paired(&machine));
-    let other = register(&cache, &machine, other_home, 3, MIB);
-    let kept = cache.access(&other, 0..MIB, Access::default()).unwrap();
-    assert_near(&kept, other_near, 3);
-    let other_used = usage(&cache, other_near).used_bytes;
+    on_several_nodes(|machine, _| {
+        // More than the pools keep for the next block: see IDLE_BYTES_MAX in memory/pool.rs.
+        const BUDGET: usize = 40 * MIB;
+        let [(home, near), (other_home, other_near)] = pairs(machine)[..2] else {
+            panic!("two pairs at least")
+        };
+        let cache = cache(machine, BUDGET, paired(machine));
+        let other = register(&cache, machine, other_home, 3, MIB);
+        let kept = cache.access(&other, 0..MIB, Access::default()).unwrap();
+        assert_near(&kept, other_near, 3);
+        let other_used = usage(&cache, other_near).used_bytes;
 
-    let before = free_bytes(near);
-    let region = register(&cache, &machine, home, 1, 2 * BUDGET);
-    for start in (0..2 * BUDGET).step_by(MIB) {
-        let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
-        assert_eq!(entry.wait(), Location::Near(near));
-        assert_on(entry.as_slice(), near);
-        let usage = usage(&cache, near);
-        assert!(usage.used_bytes <= BUDGET && usage.peak_bytes <= BUDGET, "{usage:?}");
-    }
-    assert_eq!(cache.stats().evictions, (BUDGET / MIB) as u64);
-    let full = free_bytes(near);
-    assert!(
-        full + (BUDGET as u64) < before + 4 * MIB as u64,
-        "node {near}: {before} free before, {full} after"
-    );
-    assert_eq!(usage(&cache, other_near).used_bytes, other_used, "pressure on one node touches no other");
-    assert_near(&kept, other_near, 3);
+        let before = node_free(near);
+        let region = register(&cache, machine, home, 1, 2 * BUDGET);
+        for start in (0..2 * BUDGET).step_by(MIB) {
+            let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
+            assert_eq!(entry.wait(), Location::Near(near));
+            assert_on(entry.as_slice(), near);
+            let usage = usage(&cache, near);
+            assert!(usage.used_bytes <= BUDGET && usage.peak_bytes <= BUDGET, "{usage:?}");
+        }
+        assert_eq!(cache.stats().evictions, (BUDGET / MIB) as u64);
+        let full = node_free(near);
+        assert!(full + BUDGET < before + 4 * MIB, "node {near}: {before} free before, {full} after");
+        assert_eq!(usage(&cache, other_near).used_bytes, other_used, "pressure on one node touches no other");
+        assert_near(&kept, other_near, 3);
 
-    cache.flush();
-    let flushed = free_bytes(near);
-    assert!(flushed > full + 20 * MIB as u64, "node {near}: {full} free before the flush, {flushed} after");
-    drop((cache, region, other, kept));
-    let gone = free_bytes(near);
-    assert!(gone + 4 * MIB as u64 > before, "node {near}: {before} free at first, {gone} at last");
+        cache.flush();
+        let flushed = node_free(near);
+        assert!(flushed > full + 20 * MIB, "node {near}: {full} free before the flush, {flushed} after");
+        drop((cache, region, other, kept));
+        let gone = node_free(near);
+        assert!(gone + 4 * MIB > before, "node {near}: {before} free at first, {gone} at last");
+    });
 }
 
 /// Somebody else took all memory of a near node: its accesses read the source, are counted, and nobody else notices.
 #[test]
 fn a_full_node_answers_with_the_source() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    let kills = oom_kills();
-    let [(home, near), (other_home, other_near)] = pairs(&machine)[..2] else { panic!("two pairs at least") };
-    let cache = cache(&machine, 16 * MIB, paired(&machine));
-    let (region, other) =
-        (register(&cache, &machine, home, 1, 4 * MIB), register(&cache, &machine, other_home, 2, 4 * MIB));
-    let hog = fill(&machine, near);
-    let counted = cache.stats().no_room;
-    for start in (0..4 * MIB).step_by(MIB) {
-        let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
-        assert_eq!(entry.wait(), Location::Source(Why::NoRoom));
-        assert_on(entry.as_slice(), home);
-        assert!(entry.as_slice() == &region.as_slice()[entry.range()]);
-        let entry = cache.access(&other, start..start + MIB, Access::default()).unwrap();
-        assert_eq!(entry.wait(), Location::Near(other_near), "node {near} is full, not node {other_near}");
-        assert_on(entry.as_slice(), other_near);
-    }
-    assert_eq!(cache.stats().no_room, counted + 4);
-    drop(hog);
-    let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();
-    assert_near(&entry, near, 1);
-    assert_eq!(oom_kills(), kills, "the OOM killer was called");
+    on_several_nodes(|machine, _| {
+        let [(home, near), (other_home, other_near)] = pairs(machine)[..2] else {
+            panic!("two pairs at least")
+        };
+        let cache = cache(machine, 16 * MIB, paired(machine));
+        let (region, other) =
+            (register(&cache, machine, home, 1, 4 * MIB), register(&cache, machine, other_home, 2, 4 * MIB));
+        let hog = fill_for_good(machine, near);
+        let counted = cache.stats().no_room;
+        for start in (0..4 * MIB).step_by(MIB) {
+            let entry = cache.access(&region, start..start + MIB, Access::default()).unwrap();
+            assert_eq!(entry.wait(), Location::Source(Why::NoRoom));
+            assert_on(entry.as_slice(), home);
+            assert!(entry.as_slice() == &region.as_slice()[entry.range()]);
+            let entry = cache.access(&other, start..start + MIB, Access::default()).unwrap();
+            assert_eq!(
+                entry.wait(),
+                Location::Near(other_near),
+                "node {near} is full, not node {other_near}"
+            );
+            assert_on(entry.as_slice(), other_near);
+        }
+        assert_eq!(cache.stats().no_room, counted + 4);
+        drop(hog);
+        let entry = cache.access(&region, 0..MIB, Access::default()).unwrap();
+        assert_near(&entry, near, 1);
+    });
 }
 
 /// What the kernel lets a worker run on, and where it last ran.
 #[test]
 fn workers_run_on_their_nodes_cpus() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    for home in machine.nodes().iter().filter(|node| node.memory_bytes > Some(0)) {
-        let cpus = &machine.node(home.cpu_node).unwrap().cpus;
-        let options = CpuOptions { node: Some(home.id), workers_count: 2, ..CpuOptions::default() };
-        let engine = Arc::new(CpuEngine::new(&machine, options).unwrap());
-        assert_eq!(engine.pinned_workers_count(), 2);
-        let mover = Mover::builder(machine.clone()).engine(engine).build().unwrap();
-        for _ in 0..8 {
-            mover.copy(vec![1u8; 4096], vec![0u8; 4096], CopyOptions::default()).wait().unwrap();
-        }
-        let name = format!("memferry-cpu{}", home.cpu_node);
-        // Threads that have been joined may show for a moment longer.
-        let mut workers = threads_called(&name);
-        for _ in 0..1000 {
-            if workers.len() == 2 {
-                break;
+    on_several_nodes(|machine, _| {
+        for home in machine.nodes().iter().filter(|node| node.memory_bytes > Some(0)) {
+            let cpus = &machine.node(home.cpu_node).unwrap().cpus;
+            let options = CpuOptions { node: Some(home.id), workers_count: 2, ..CpuOptions::default() };
+            let engine = Arc::new(CpuEngine::new(machine, options).unwrap());
+            assert_eq!(engine.pinned_workers_count(), 2);
+            let mover = Mover::builder(machine.clone()).engine(engine).build().unwrap();
+            for _ in 0..8 {
+                mover.copy(vec![1u8; 4096], vec![0u8; 4096], CopyOptions::default()).wait().unwrap();
             }
-            thread::sleep(Duration::from_millis(1));
-            workers = threads_called(&name);
+            let name = format!("memferry-cpu{}", home.cpu_node);
+            // Threads that have been joined may show for a moment longer.
+            let mut workers = threads_called(&name);
+            for _ in 0..1000 {
+                if workers.len() == 2 {
+                    break;
+                }
+                thread::sleep(Duration::from_millis(1));
+                workers = threads_called(&name);
+            }
+            let names: Vec<&str> = workers.iter().map(|worker| worker.name.as_str()).collect();
+            assert_eq!(names.len(), 2, "threads called {name}*, for node {}: {names:?}", home.id);
+            for worker in workers {
+                assert_eq!(worker.allowed_cpus, *cpus, "of {name}");
+                assert!(
+                    cpus.contains(&worker.last_cpu),
+                    "{name} ran on CPU {}, not on {cpus:?}",
+                    worker.last_cpu
+                );
+            }
         }
-        assert_eq!(workers.len(), 2, "threads called {name}*, for node {}: {workers:?}", home.id);
-        for worker in workers {
-            assert_eq!(worker.allowed_cpus, *cpus, "of {name}");
-            assert!(
-                cpus.contains(&worker.last_cpu),
-                "{name} ran on CPU {}, not on {cpus:?}",
-                worker.last_cpu
-            );
-        }
-    }
+    });
 }
 
 /// The kernel makes pages non-present to see who touches them, and moves those that nobody bound.
 #[test]
 fn automatic_numa_balancing_moves_nothing_of_ours() {
-    let Some(machine) = several_nodes() else { return };
-    let _alone = alone();
-    let Some(_balancing) = NumaBalancing::on() else { return };
-    let cache = cache(&machine, 4 * MIB, paired(&machine));
-    let pairs = pairs(&machine);
-    let regions: Vec<_> =
-        (1..).zip(&pairs).map(|(seed, &(home, _))| register(&cache, &machine, home, seed, MIB)).collect();
-    // Readers on every node touch everything, again and again, for longer than the kernel's first scan takes (1 s).
-    thread::scope(|scope| {
-        for &(reader, _) in &pairs {
-            let (cache, regions, pairs, machine) = (&cache, &regions, &pairs, &machine);
-            scope.spawn(move || {
-                pin(machine, reader);
-                for _ in 0..4 {
-                    for (seed, (region, &(_, near))) in (1..).zip(regions.iter().zip(pairs)) {
-                        for range in [0..MIB / 2, MIB / 2..MIB] {
-                            let entry = cache.access(region, range.clone(), Access::default()).unwrap();
-                            assert_eq!(entry.wait(), Location::Near(near));
-                            let mut expected = vec![0; MIB];
-                            pattern(seed, &mut expected);
-                            assert!(entry.as_slice() == &expected[range]);
+    on_several_nodes(|machine, _| {
+        let Some(_balancing) = numa_balancing() else { return };
+        let cache = cache(machine, 4 * MIB, paired(machine));
+        let pairs = pairs(machine);
+        let regions: Vec<_> =
+            (1..).zip(&pairs).map(|(seed, &(home, _))| register(&cache, machine, home, seed, MIB)).collect();
+        // Readers on every node touch everything, again and again, for longer than the kernel's first scan takes (1 s).
+        thread::scope(|scope| {
+            for &(reader, _) in &pairs {
+                let (cache, regions, pairs, machine) = (&cache, &regions, &pairs, machine);
+                scope.spawn(move || {
+                    pin(machine.node(reader).unwrap().cpus[0]);
+                    for _ in 0..4 {
+                        for (seed, (region, &(_, near))) in (1..).zip(regions.iter().zip(pairs)) {
+                            for range in [0..MIB / 2, MIB / 2..MIB] {
+                                let entry = cache.access(region, range.clone(), Access::default()).unwrap();
+                                assert_eq!(entry.wait(), Location::Near(near));
+                                let mut expected = vec![0; MIB];
+                                pattern(seed, &mut expected);
+                                assert!(entry.as_slice() == &expected[range]);
+                            }
                         }
+                        thread::sleep(Duration::from_millis(300));
                     }
-                    thread::sleep(Duration::from_millis(300));
-                }
-            });
+                });
+            }
+        });
+        for (region, (home, near)) in regions.iter().zip(pairs) {
+            assert_on(region.as_slice(), home);
+            let entry = cache.access(region, 0..MIB / 2, Access::default()).unwrap();
+            assert_on(entry.as_slice(), near);
         }
     });
-    for (region, (home, near)) in regions.iter().zip(pairs) {
-        assert_on(region.as_slice(), home);
-        let entry = cache.access(region, 0..MIB / 2, Access::default()).unwrap();
-        assert_on(entry.as_slice(), near);
-    }
 }
 
 fn usage(cache: &Cache, node: NodeId) -> memferry::cache::NodeUsage {
@@ -288,12 +296,6 @@ fn usage(cache: &Cache, node: NodeId) -> memferry::cache::NodeUsage {
     *stats.nodes.iter().find(|usage| usage.node == node).expect("it has a budget")
 }
 
-fn oom_kills() -> String {
-    let text = fs::read_to_string("/proc/vmstat").unwrap();
-    text.lines().find(|line| line.starts_with("oom_kill ")).expect("since Linux 4.13").to_owned()
-}
-
-#[derive(Debug)]
 struct ThreadSeen {
     name: String,
     allowed_cpus: Vec<u32>,
@@ -328,16 +330,4 @@ fn threads_called(name: &str) -> Vec<ThreadSeen> {
         });
     }
     seen
-}
-
-/// Confines this thread to the CPUs of a node.
-fn pin(machine: &Machine, node: NodeId) {
-    // SAFETY: an all-zero cpu_set_t is the empty set; the CPUs are the kernel's own numbers, below CPU_SETSIZE here.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for &cpu in &machine.node(node).unwrap().cpus {
-            libc::CPU_SET(cpu as usize, &mut set);
-        }
-        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &set), 0);
-    }
 }

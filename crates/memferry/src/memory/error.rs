@@ -2,9 +2,12 @@
 
 use std::io;
 
-use crate::topology::{NodeId, TopologyError};
+use super::Placement;
+use super::syscall::Policy;
+use crate::topology::{NodeId, NodeSet, TopologyError};
 
-/// Why memory could not be had. After an error nothing stays allocated.
+/// Why memory could not be had. After an error nothing stays allocated, and memory that was there before
+/// keeps its content.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -16,6 +19,36 @@ pub enum MemoryError {
     NodeWithoutMemory {
         /// The node.
         node: NodeId,
+    },
+    /// This process may not take memory from the node: its cpuset, or that of its container, leaves it out.
+    #[error(
+        "this process may not use the memory of node {node}; choose from {}, or have the node \
+         added to cpuset.mems of its cgroup",
+        or_none(allowed)
+    )]
+    NotAllowed {
+        /// The node.
+        node: NodeId,
+        /// The nodes with memory that it may use.
+        allowed: NodeSet,
+    },
+    /// A set of nodes without any.
+    #[error("no node was named to place memory on; choose from {}, or use no binding", or_none(allowed))]
+    NoNodes {
+        /// The nodes with memory that this process may use.
+        allowed: NodeSet,
+    },
+    /// The kernel is too old for this.
+    #[error("this kernel has no {what} ({source}), which came with Linux {since}; use {instead} instead")]
+    Unsupported {
+        /// What it does not have.
+        what: &'static str,
+        /// The first release that has it.
+        since: &'static str,
+        /// What does nearly the same.
+        instead: &'static str,
+        /// What the kernel answered.
+        source: io::Error,
     },
     /// The node can never hold that much.
     #[error(
@@ -29,15 +62,15 @@ pub enum MemoryError {
         /// What the node has.
         memory_bytes: u64,
     },
-    /// Too little is free now. Nothing was touched; try again when memory has been freed.
+    /// Too little is free now. Nothing stays allocated; try again when memory has been freed.
     #[error(
         "{size_bytes} bytes do not fit: {place} has {available_bytes} bytes available, of which {spare_bytes} must \
          stay free; ask for less, or free some memory"
     )]
     NoRoom {
-        /// `this machine`, a cgroup of this process, or a node.
+        /// `this machine`, the nodes that this process may use, a cgroup of it, or a node.
         place: String,
-        /// What was asked for.
+        /// What was asked for, or what of it was still to come.
         size_bytes: usize,
         /// What could be had without swapping.
         available_bytes: u64,
@@ -56,6 +89,35 @@ pub enum MemoryError {
         pages_elsewhere_count: usize,
         /// All pages.
         pages_count: usize,
+    },
+    /// Memory that was there already could not all be brought to the node. Its content is intact, its binding
+    /// is what it was, and pages that had been moved were moved back as far as there was room.
+    #[error(
+        "{pages_elsewhere_count} of {pages_count} pages did not fit on node {node}; where they are now: \
+         {placement}; free memory there and try again, or prefer the node instead of binding to it"
+    )]
+    NotMoved {
+        /// The node.
+        node: NodeId,
+        /// Pages that did not get there.
+        pages_elsewhere_count: usize,
+        /// All pages that should be there.
+        pages_count: usize,
+        /// Where all pages of the memory are now.
+        placement: Placement,
+    },
+    /// No memory that the CPUs can use has so much free.
+    #[error(
+        "no memory for the CPUs of node {cpus} has {size_bytes} bytes free ({}); ask for less, or free some memory",
+        each(free_bytes)
+    )]
+    NoneWithRoom {
+        /// The node with the CPUs.
+        cpus: NodeId,
+        /// What was asked for.
+        size_bytes: usize,
+        /// What each allowed memory has, fastest first.
+        free_bytes: Vec<(NodeId, u64)>,
     },
     /// The kernel refused a call.
     #[error("{call} for {size_bytes} bytes failed: {source}; {advice}")]
@@ -84,6 +146,36 @@ impl MemoryError {
         };
         MemoryError::Refused { call, size_bytes, source, advice }
     }
+
+    /// Why the kernel did not take a policy on nodes that have been checked.
+    pub(super) fn policy(policy: Policy, size_bytes: usize, source: io::Error) -> MemoryError {
+        // On such nodes it is an invalid argument only to a kernel that does not know it.
+        match policy {
+            Policy::PreferredMany | Policy::WeightedInterleave
+                if source.raw_os_error() == Some(libc::EINVAL) =>
+            {
+                MemoryError::unsupported(policy, source)
+            }
+            _ => MemoryError::refused("mbind", size_bytes, source),
+        }
+    }
+
+    pub(super) fn unsupported(policy: Policy, source: io::Error) -> MemoryError {
+        let (what, since, instead) = match policy {
+            Policy::PreferredMany => ("preference for several nodes", "5.15", "Binding::Prefer"),
+            _ => ("weighted interleaving", "6.9", "Binding::Interleave"),
+        };
+        MemoryError::Unsupported { what, since, instead, source }
+    }
+}
+
+fn or_none(nodes: &NodeSet) -> String {
+    if nodes.is_empty() { "none".into() } else { nodes.to_string() }
+}
+
+fn each(free_bytes: &[(NodeId, u64)]) -> String {
+    let each: Vec<_> = free_bytes.iter().map(|(node, bytes)| format!("node {node}: {bytes}")).collect();
+    if each.is_empty() { "there is none".into() } else { each.join(", ") }
 }
 
 /// Why a pool has no block to give. The pool is as it was.

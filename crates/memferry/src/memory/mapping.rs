@@ -4,38 +4,143 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::slice;
 
-use super::reservation::{Reservation, pages_of};
-use super::{Binding, MemoryError, syscall};
-use crate::topology::{Machine, NodeId};
+use libc::c_int;
 
-/// Owned anonymous memory: page aligned, zeroed, with all its pages in place; unmapped on drop.
+use super::reservation::Reservation;
+use super::{Binding, MemoryError, Moved};
+use crate::topology::Machine;
+
+/// How a [`Mapping`] shall be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappingOptions {
+    /// Where its pages shall lie.
+    pub binding: Binding,
+    /// Which pages.
+    pub huge_pages: HugePages,
+    /// Whether all pages are there from the start. Without, each comes when it is touched first: then there
+    /// is no check of free memory, and a page of a bound mapping comes from another node if its own is full,
+    /// or kills the process if the whole machine is. [`pages_per_node`](super::pages_per_node) tells where
+    /// they are, and [`Mapping::populate`] makes up for it.
+    pub populate: bool,
+}
+
+impl Default for MappingOptions {
+    fn default() -> MappingOptions {
+        MappingOptions { binding: Binding::Any, huge_pages: HugePages::Advised, populate: true }
+    }
+}
+
+impl From<Binding> for MappingOptions {
+    fn from(binding: Binding) -> MappingOptions {
+        MappingOptions { binding, ..MappingOptions::default() }
+    }
+}
+
+/// Whether memory of 2 MiB and more uses transparent huge pages.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum HugePages {
+    /// Asks for them; where there are none, small ones do.
+    #[default]
+    Advised,
+    /// Small pages only. Interleaving is exact then.
+    Never,
+    /// As the system is set up: `/sys/kernel/mm/transparent_hugepage/enabled`.
+    AsSystem,
+}
+
+impl HugePages {
+    pub(super) fn advice(self) -> Option<c_int> {
+        match self {
+            HugePages::Advised => Some(libc::MADV_HUGEPAGE),
+            HugePages::Never => Some(libc::MADV_NOHUGEPAGE),
+            HugePages::AsSystem => None,
+        }
+    }
+}
+
+/// Owned anonymous memory: page aligned, zeroed, with all its pages in place unless asked otherwise; unmapped
+/// on drop.
 ///
-/// From 2 MiB on it is aligned to huge pages, and asks for them. Neither moving nor sharing the value moves
-/// the bytes.
+/// From 2 MiB on it is aligned to huge pages. Neither moving nor sharing the value moves the bytes.
 pub struct Mapping {
     pages: Reservation,
     size_bytes: usize,
 }
 
 impl Mapping {
-    /// Maps and populates `size_bytes`; none is fine.
+    /// Maps and populates `size_bytes`, with huge pages where there are some; none is fine.
     ///
     /// Cost: a page fault per page and the zeroing, so about the time of writing it all.
     ///
     /// # Errors
-    /// [`MemoryError::Topology`] for an unknown node, [`NoRoom`](MemoryError::NoRoom) before anything was
-    /// touched, [`Misplaced`](MemoryError::Misplaced) if a bound node filled up meanwhile,
-    /// [`Refused`](MemoryError::Refused) otherwise.
+    /// As [`with`](Mapping::with).
     pub fn new(machine: &Machine, size_bytes: usize, binding: Binding) -> Result<Mapping, MemoryError> {
-        let pages = Reservation::new(machine, size_bytes, binding)?;
-        // SAFETY: the reservation is new, so nobody uses it.
-        unsafe { pages.commit(machine, 0..pages.size_bytes())? };
+        Mapping::with(machine, size_bytes, binding.into())
+    }
+
+    /// Maps `size_bytes` in that manner.
+    ///
+    /// # Errors
+    /// Before anything was touched: [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`],
+    /// [`NotAllowed`], [`NoNodes`] for an empty set, [`Unsupported`] for what the kernel is too old for.
+    /// While pages come: [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Refused`]
+    /// otherwise.
+    ///
+    /// [`NodeWithoutMemory`]: MemoryError::NodeWithoutMemory
+    /// [`NotAllowed`]: MemoryError::NotAllowed
+    /// [`NoNodes`]: MemoryError::NoNodes
+    /// [`Unsupported`]: MemoryError::Unsupported
+    /// [`NoRoom`]: MemoryError::NoRoom
+    /// [`Misplaced`]: MemoryError::Misplaced
+    /// [`Refused`]: MemoryError::Refused
+    pub fn with(
+        machine: &Machine,
+        size_bytes: usize,
+        options: MappingOptions,
+    ) -> Result<Mapping, MemoryError> {
+        let MappingOptions { binding, huge_pages, populate } = options;
+        let pages = Reservation::new(machine, size_bytes, binding, huge_pages)?;
+        if populate {
+            // SAFETY: the reservation is new, so nobody uses it.
+            unsafe { pages.commit(machine, 0..pages.size_bytes())? };
+        }
         Ok(Mapping { pages, size_bytes })
+    }
+
+    /// Brings all pages that are not there yet, and of a bound mapping also those that are elsewhere. Content
+    /// stays.
+    ///
+    /// `machine` is the one that the mapping was made for.
+    ///
+    /// # Errors
+    /// [`NoRoom`](MemoryError::NoRoom), [`NotMoved`](MemoryError::NotMoved) if a bound node filled up
+    /// meanwhile, [`Refused`](MemoryError::Refused). Content is intact, and pages that came stay.
+    pub fn populate(&mut self, machine: &Machine) -> Result<(), MemoryError> {
+        // SAFETY: `self` is borrowed exclusively, so nobody writes.
+        unsafe { self.pages.complete(machine) }
+    }
+
+    /// Binds the mapping otherwise, and moves the pages that are there to where they now belong.
+    ///
+    /// With [`Binding::Bind`] all of them, or it fails. With the others as far as there is room, and
+    /// [`Moved::pages_elsewhere_count`] tells how many did not find any; interleaving needs room for each
+    /// node's share of them beforehand. With [`Binding::Any`] none. Pages that come later follow the new
+    /// binding.
+    ///
+    /// Cost: a system call's look at each page, and for those that move the kernel's copy.
+    ///
+    /// # Errors
+    /// Those of [`with`](Mapping::with) on nodes, [`NoRoom`](MemoryError::NoRoom) before anything was moved,
+    /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile. Content is intact, the
+    /// binding is what it was, and pages that had been moved are moved back as far as there is room.
+    pub fn rebind(&mut self, machine: &Machine, binding: Binding) -> Result<Moved, MemoryError> {
+        self.pages.rebind(machine, binding)
     }
 
     /// What was asked for. On a machine that is not this one it has no effect.
     pub fn binding(&self) -> &Binding {
-        self.pages.binding()
+        &self.pages.binding
     }
 
     /// The first byte.
@@ -81,20 +186,6 @@ impl AsMut<[u8]> for Mapping {
 impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mapping { pages, size_bytes } = self;
-        f.debug_struct("Mapping").field("size_bytes", size_bytes).field("binding", &pages.binding()).finish()
+        f.debug_struct("Mapping").field("size_bytes", size_bytes).field("binding", &pages.binding).finish()
     }
-}
-
-/// The node of each page that `bytes` touches, first to last; `None` where there is no page.
-///
-/// Asks the kernel, so the answer is about this machine, whatever [`Machine`] the memory was made for.
-///
-/// # Errors
-/// [`MemoryError::Refused`] where the call is not to be had.
-///
-/// Source: move_pages(2) without target nodes.
-pub fn nodes_of_pages(bytes: &[u8]) -> Result<Vec<Option<NodeId>>, MemoryError> {
-    let nodes = syscall::nodes_of(&pages_of(bytes.as_ptr(), bytes.len()))
-        .map_err(|source| MemoryError::refused("move_pages", bytes.len(), source))?;
-    Ok(nodes.into_iter().map(|node| u32::try_from(node).ok().map(NodeId)).collect())
 }

@@ -16,10 +16,11 @@ use std::ptr::NonNull;
 use std::slice;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::binding::allowed_now;
 use super::extents::Extents;
 use super::reservation::Reservation;
 use super::syscall::{HUGE_PAGE_BYTES as CHUNK_BYTES, page_bytes};
-use super::{Binding, MemoryError, PoolError};
+use super::{Binding, HugePages, MemoryError, PoolError};
 use crate::topology::{Machine, NodeId};
 
 /// What a pool keeps of the memory that no block uses. Enough that a cache which replaces blocks of some MiB
@@ -93,16 +94,20 @@ impl Pool {
     /// a machine that is not this one, its memory is unbound.
     ///
     /// # Errors
-    /// [`MemoryError::Topology`] for an unknown node, [`BudgetTooLarge`](MemoryError::BudgetTooLarge) for
-    /// more than the node has.
+    /// [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`](MemoryError::NodeWithoutMemory),
+    /// [`NotAllowed`](MemoryError::NotAllowed), [`BudgetTooLarge`](MemoryError::BudgetTooLarge) for more than
+    /// the node has.
     pub fn new(machine: Arc<Machine>, node: NodeId, budget_bytes: usize) -> Result<Pool, MemoryError> {
         let budget_bytes = budget_bytes - budget_bytes % page_bytes();
+        let binding = Binding::Bind(node);
+        // Before the budget: it is of no use to lower that for a node which gives nothing.
+        binding.check(&machine, allowed_now(&machine).as_ref())?;
         if let Some(memory_bytes) = machine.node(node)?.memory_bytes
             && budget_bytes as u64 > memory_bytes
         {
             return Err(MemoryError::BudgetTooLarge { node, budget_bytes, memory_bytes });
         }
-        let addresses = Reservation::new(&machine, budget_bytes, Binding::Bind(node))?;
+        let addresses = Reservation::new(&machine, budget_bytes, binding, HugePages::Advised)?;
         let empty = Chunk { memory: Memory::Empty, blocks_count: 0 };
         let state = State {
             free: Extents::new(budget_bytes / page_bytes()),

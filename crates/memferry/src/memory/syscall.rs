@@ -3,10 +3,13 @@
 //! NUMA calls go through `syscall(2)`: libnuma would be a C library to install for three numbers.
 
 use std::io;
+use std::ops::ControlFlow;
 use std::ptr::{self, NonNull};
 use std::sync::OnceLock;
 
 use libc::{c_int, c_long, c_ulong, c_void};
+
+use crate::topology::{NodeId, NodeSet};
 
 /// x86-64: a page middle directory entry. Advice for smaller mappings would have no effect.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -14,8 +17,16 @@ pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bits in the kernel's node mask; `MAX_NUMNODES` is at most 1 << 10 (CONFIG_NODES_SHIFT).
 const NODES_MAX: usize = 1 << 10;
 
+/// The kernel reads one bit fewer than it is told.
+const MASK_BITS: usize = NODES_MAX + 1;
+const WORD_BITS: usize = c_ulong::BITS as usize;
+type Mask = [c_ulong; NODES_MAX / WORD_BITS];
+
 /// Linux `include/uapi/linux/mempolicy.h`.
 const MPOL_MF_MOVE: c_int = 1 << 1;
+const MPOL_F_MEMS_ALLOWED: c_int = 1 << 2;
+/// MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES, MPOL_F_NUMA_BALANCING: they come along with a mode.
+const MPOL_MODE_FLAGS: c_int = 7 << 13;
 
 /// Size of a page.
 pub(super) fn page_bytes() -> usize {
@@ -28,8 +39,9 @@ pub(super) fn page_bytes() -> usize {
 }
 
 /// Private anonymous memory, readable and writable, without pages yet. From [`HUGE_PAGE_BYTES`] on it is
-/// aligned to that and advised to use huge pages. `size_bytes` is a positive multiple of the page size.
-pub(super) fn map(size_bytes: usize) -> io::Result<NonNull<u8>> {
+/// aligned to that; `advice` about huge pages is MADV_HUGEPAGE or MADV_NOHUGEPAGE. `size_bytes` is a positive
+/// multiple of the page size.
+pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNull<u8>> {
     let huge = size_bytes >= HUGE_PAGE_BYTES;
     // One huge page more than needed leaves room to align; the rest is unmapped again.
     let slack_bytes = if huge { HUGE_PAGE_BYTES } else { 0 };
@@ -43,6 +55,11 @@ pub(super) fn map(size_bytes: usize) -> io::Result<NonNull<u8>> {
     }
     let mapped = NonNull::new(mapped.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
     if !huge {
+        if advice == Some(libc::MADV_NOHUGEPAGE) {
+            // The kernel may join neighbouring mappings into one that is large enough. Advice only, as below.
+            // SAFETY: advice about huge pages changes no content.
+            unsafe { libc::madvise(mapped.as_ptr().cast(), size_bytes, libc::MADV_NOHUGEPAGE) };
+        }
         return Ok(mapped);
     }
     let before_bytes = mapped.align_offset(HUGE_PAGE_BYTES);
@@ -52,8 +69,10 @@ pub(super) fn map(size_bytes: usize) -> io::Result<NonNull<u8>> {
         let start = mapped.add(before_bytes);
         unmap(mapped, before_bytes);
         unmap(start.add(size_bytes), slack_bytes - before_bytes);
-        // Advice only: a kernel without transparent huge pages answers EINVAL.
-        libc::madvise(start.as_ptr().cast(), size_bytes, libc::MADV_HUGEPAGE);
+        if let Some(advice) = advice {
+            // Advice only: a kernel without transparent huge pages answers EINVAL.
+            libc::madvise(start.as_ptr().cast(), size_bytes, advice);
+        }
         Ok(start)
     }
 }
@@ -108,51 +127,143 @@ pub(super) unsafe fn discard(start: NonNull<u8>, size_bytes: usize) -> io::Resul
     }
 }
 
-/// Lets pages that come into the range from now on prefer `node`.
+/// How the kernel chooses nodes for pages that come. None of them is strict; MPOL_BIND is left out on
+/// purpose.
+///
+/// Linux `include/uapi/linux/mempolicy.h`.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// What the thread has.
+    Default = 0,
+    Preferred = 1,
+    Interleave = 3,
+    /// Linux 5.15.
+    PreferredMany = 5,
+    /// Linux 6.9.
+    WeightedInterleave = 6,
+}
+
+/// Lets pages that come into the range from now on follow a policy; those that are there stay.
 ///
 /// # Safety
 /// The range lies in a mapping of [`map`].
-pub(super) unsafe fn prefer(start: NonNull<u8>, size_bytes: usize, node: u32) -> io::Result<()> {
-    const WORD_BITS: usize = c_ulong::BITS as usize;
-    let node = node as usize;
-    if node >= NODES_MAX {
-        return Err(io::ErrorKind::InvalidInput.into());
+pub(super) unsafe fn set_policy(
+    start: NonNull<u8>,
+    size_bytes: usize,
+    policy: Policy,
+    nodes: &NodeSet,
+) -> io::Result<()> {
+    let mut mask: Mask = [0; NODES_MAX / WORD_BITS];
+    for node in nodes.iter().map(|node| node.0 as usize) {
+        if node >= NODES_MAX {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        mask[node / WORD_BITS] |= 1 << (node % WORD_BITS);
     }
-    let mut mask = [0 as c_ulong; NODES_MAX / WORD_BITS];
-    mask[node / WORD_BITS] = 1 << (node % WORD_BITS);
-    // The kernel reads one bit fewer than it is told.
-    let mask_bits = NODES_MAX + 1;
     // SAFETY: the policy of a mapping is not content, and the mask has the length given with it.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_mbind,
             start.as_ptr().cast::<c_void>(),
             size_bytes as c_ulong,
-            c_long::from(libc::MPOL_PREFERRED),
+            policy as c_long,
             mask.as_ptr(),
-            mask_bits as c_ulong,
+            MASK_BITS as c_ulong,
             0 as c_ulong,
         )
     };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The node of each page, or the negative error number the kernel has for it. Any address may be asked for.
-pub(super) fn nodes_of(pages: &[*const u8]) -> io::Result<Vec<c_int>> {
-    // SAFETY: without target nodes the kernel only looks, at any address.
-    unsafe { move_pages(pages, ptr::null()) }
+/// The nodes that this thread may take memory from (its cpuset).
+pub(super) fn allowed_nodes() -> io::Result<NodeSet> {
+    get_policy(MPOL_F_MEMS_ALLOWED).map(|(_, nodes)| nodes)
 }
 
-/// Moves pages to `node`, as far as it has room; how far, [`nodes_of`] tells.
+/// The nodes that this thread's own policy is strictly bound to, if it is (`numactl --membind`).
+pub(super) fn strictly_bound_nodes() -> io::Result<Option<NodeSet>> {
+    let (mode, nodes) = get_policy(0)?;
+    Ok((mode & !MPOL_MODE_FLAGS == libc::MPOL_BIND).then_some(nodes))
+}
+
+fn get_policy(flags: c_int) -> io::Result<(c_int, NodeSet)> {
+    let mut mode: c_int = 0;
+    let mut mask: Mask = [0; NODES_MAX / WORD_BITS];
+    // The kernel refuses to tell the mode along with the allowed nodes.
+    let mode_or_null = if flags == 0 { &raw mut mode } else { ptr::null_mut() };
+    // SAFETY: the kernel writes one number and a mask of the length given with it.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            mode_or_null,
+            mask.as_mut_ptr(),
+            MASK_BITS as c_ulong,
+            ptr::null::<c_void>(),
+            c_long::from(flags),
+        )
+    };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let is_set = |node: &usize| mask[node / WORD_BITS] >> (node % WORD_BITS) & 1 == 1;
+    Ok((mode, (0..NODES_MAX).filter(is_set).map(|node| NodeId(node as u32)).collect()))
+}
+
+/// The CPU that this thread runs on.
+pub(super) fn current_cpu() -> Option<u32> {
+    // SAFETY: no preconditions.
+    u32::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// The node of each page, or the negative error number the kernel has for it. Any address may be asked for.
+pub(super) fn nodes_of(pages: impl IntoIterator<Item = *const u8>) -> io::Result<Vec<i16>> {
+    let mut nodes = Vec::new();
+    in_batches(pages, |batch: &[*const u8]| {
+        // SAFETY: without target nodes the kernel only looks, at any address.
+        let status = unsafe { move_pages(batch, ptr::null()) }?;
+        // Nodes are below NODES_MAX and error numbers below 4096.
+        nodes.extend(status.into_iter().map(|status| i16::try_from(status).unwrap_or(i16::MIN)));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(nodes)
+}
+
+/// Asks for pages to be moved, each to its node. How far that went, [`nodes_of`] tells: the kernel stops at
+/// the first pages that it cannot move, and at a node that is full.
 ///
 /// Where a page lies does not show in the program, so any page of this process may be moved.
-pub(super) fn move_to(pages: &[*const u8], node: u32) -> io::Result<()> {
-    let node = c_int::try_from(node).map_err(|_| io::ErrorKind::InvalidInput)?;
-    let targets = vec![node; pages.len()];
-    // SAFETY: there are as many targets as pages, and moving keeps content and addresses.
-    unsafe { move_pages(pages, targets.as_ptr()) }.map(drop)
+pub(super) fn move_to(targets: impl IntoIterator<Item = (*const u8, NodeId)>) -> io::Result<()> {
+    in_batches(targets, |batch: &[(*const u8, NodeId)]| {
+        let pages: Vec<_> = batch.iter().map(|&(page, _)| page).collect();
+        let nodes: Result<Vec<_>, _> = batch.iter().map(|&(_, node)| c_int::try_from(node.0)).collect();
+        let nodes = nodes.map_err(|_| io::ErrorKind::InvalidInput)?;
+        // SAFETY: there are as many targets as pages, and moving keeps content and addresses.
+        match unsafe { move_pages(&pages, nodes.as_ptr()) } {
+            // Migration allocates on the target node only, and without the OOM killer: this is its "full".
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => Ok(ControlFlow::Break(())),
+            answer => answer.map(|_| ControlFlow::Continue(())),
+        }
+    })
 }
 
+/// Arrays for the kernel stay small, however large the memory is.
+fn in_batches<T>(
+    items: impl IntoIterator<Item = T>,
+    mut call: impl FnMut(&[T]) -> io::Result<ControlFlow<()>>,
+) -> io::Result<()> {
+    /// 256 MiB of pages: half a MiB of addresses.
+    const BATCH: usize = 1 << 16;
+    let mut items = items.into_iter();
+    loop {
+        let batch: Vec<T> = items.by_ref().take(BATCH).collect();
+        if batch.is_empty() || call(&batch)?.is_break() {
+            return Ok(());
+        }
+    }
+}
+
+/// What the call says of each page.
+///
 /// # Safety
 /// `targets` is null or points to one node per page.
 unsafe fn move_pages(pages: &[*const u8], targets: *const c_int) -> io::Result<Vec<c_int>> {

@@ -19,7 +19,7 @@
 mod allowed;
 mod domain;
 mod error;
-mod list;
+pub(crate) mod list;
 mod machine;
 pub(crate) mod meminfo;
 mod near;

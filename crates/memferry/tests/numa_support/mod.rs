@@ -1,33 +1,50 @@
-//! What the tests that need several NUMA nodes share. `cargo xtask numa` runs them in a guest that has them; elsewhere
-//! they say that they are skipped.
+//! What tests on several nodes need: the machine to themselves, full nodes, settings that are put back. `cargo xtask
+//! numa` runs such tests in a guest that has the nodes; elsewhere they say that they are skipped.
 #![allow(dead_code)]
 
+pub(crate) mod smaps;
+
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use memferry::memory::{Binding, Mapping};
+use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError, free_bytes};
 use memferry::topology::{Machine, NodeId};
 
-const NUMA_BALANCING: &str = "/proc/sys/kernel/numa_balancing";
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const MIB: usize = 1 << 20;
+/// Nodes are filled up to find out what happens then. Larger ones take long, and others may need their
+/// memory.
+const FILL_BYTES_MAX: u64 = 2 << 30;
 
-/// Tests that fill nodes or change settings of the kernel take turns.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Tests of one binary run in parallel and share the memory of the machine, so they take turns.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// Runs a test that needs several nodes with memory, and sees to it that the OOM killer stays out of it.
+pub(crate) fn on_several_nodes(test: impl FnOnce(&Arc<Machine>, &[NodeId])) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((machine, nodes)) = several_nodes() else { return };
+    let before = oom_kills();
+    test(&machine, &nodes);
+    assert_eq!(oom_kills(), before, "the OOM killer was called");
 }
 
-/// This machine, if at least two of its nodes have memory.
-pub(crate) fn several_nodes() -> Option<Arc<Machine>> {
-    let machine = Machine::discover().expect("a machine with several nodes or one can be read");
-    let with_memory = machine.nodes().iter().filter(|node| node.memory_bytes > Some(0)).count();
-    if with_memory < 2 {
-        println!("skipped: only one node has memory here; `cargo xtask numa` has a guest with more");
+/// This machine and its nodes with memory that may be used; `None`, said aloud, if there are fewer than two.
+pub(crate) fn several_nodes() -> Option<(Arc<Machine>, Vec<NodeId>)> {
+    let machine = Arc::new(Machine::discover().unwrap());
+    let usable =
+        machine.nodes().iter().filter(|node| free_bytes(&machine, node.id).is_ok_and(|free| free > 0));
+    let nodes: Vec<_> = usable.map(|node| node.id).collect();
+    if nodes.len() < 2 {
+        println!("skipped: this machine has fewer than two nodes with memory; `cargo xtask numa` has more");
         return None;
     }
-    Some(Arc::new(machine))
+    Some((machine, nodes))
 }
 
 /// Each node with CPUs and memory, and where copies of its data go: the nearest faster node, or, where all memory is
@@ -75,56 +92,229 @@ pub(crate) fn assert_no_strays(machine: &Machine) {
     }
 }
 
-/// Free memory of a node, now.
-pub(crate) fn free_bytes(node: NodeId) -> u64 {
-    let text =
-        fs::read_to_string(format!("/sys/devices/system/node/node{node}/meminfo")).expect("it is online");
-    let line = text.lines().find(|line| line.contains("MemFree:")).expect("every node's file has it");
-    let kib = line.split_whitespace().rev().nth(1).expect("a number and kB");
-    kib.parse::<u64>().expect("a number") << 10
+/// How often the OOM killer struck, anywhere.
+pub(crate) fn oom_kills() -> u64 {
+    let vmstat = fs::read_to_string("/proc/vmstat").unwrap();
+    vmstat.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok()).unwrap_or(0)
 }
 
-/// All that can be had of a node, until dropped. Memory may still be on its way back from what ended before, so this
-/// looks again until there is none for a while.
-pub(crate) fn fill(machine: &Machine, node: NodeId) -> Vec<Mapping> {
+/// The node with the least memory, and one that is not it; `None`, said aloud, if even that is too large to
+/// be filled.
+pub(crate) fn a_node_to_fill(machine: &Machine, nodes: &[NodeId]) -> Option<(NodeId, NodeId)> {
+    let size_bytes = |&node: &NodeId| machine.node(node).unwrap().memory_bytes.unwrap();
+    let smallest = nodes.iter().copied().min_by_key(size_bytes).unwrap();
+    let largest = nodes.iter().copied().filter(|&node| node != smallest).max_by_key(size_bytes).unwrap();
+    if size_bytes(&smallest) > FILL_BYTES_MAX && std::env::var_os("MEMFERRY_FILL_NODES").is_none() {
+        println!(
+            "skipped: filling node {smallest} takes its memory from others; MEMFERRY_FILL_NODES=1 allows it"
+        );
+        return None;
+    }
+    Some((smallest, largest))
+}
+
+/// Binds memory to a node until there is no room left, and how that was said.
+pub(crate) fn fill(machine: &Machine, node: NodeId) -> (Vec<Mapping>, MemoryError) {
+    let mut mappings = Vec::new();
+    let mut last_error = None;
+    for size in [16 * MIB, 2 * MIB, 64 * PAGE] {
+        loop {
+            match Mapping::new(machine, size, Binding::Bind(node)) {
+                Ok(mapping) => mappings.push(mapping),
+                Err(error) => {
+                    assert!(is_full(&error), "{error:?}");
+                    last_error = Some(error);
+                    break;
+                }
+            }
+        }
+    }
+    (mappings, last_error.unwrap())
+}
+
+/// As [`fill`], and looks again until there is none for a while: memory may still be on its way back from what ended
+/// before.
+pub(crate) fn fill_for_good(machine: &Machine, node: NodeId) -> Vec<Mapping> {
     let mut hog = Vec::new();
     let mut rounds_in_vain = 0;
     while rounds_in_vain < 5 {
-        let before = hog.len();
-        let mut piece = 16 << 20;
-        while piece >= 64 << 10 {
-            match Mapping::new(machine, piece, Binding::Bind(node)) {
-                Ok(mapping) => hog.push(mapping),
-                Err(_) => piece /= 2,
-            }
-        }
-        rounds_in_vain = if hog.len() == before { rounds_in_vain + 1 } else { 0 };
+        let (more, _) = fill(machine, node);
+        rounds_in_vain = if more.is_empty() { rounds_in_vain + 1 } else { 0 };
+        hog.extend(more);
         thread::sleep(Duration::from_millis(20));
     }
     hog
 }
 
-/// Automatic NUMA balancing, on until this is dropped.
-pub(crate) struct NumaBalancing {
+/// Automatic NUMA balancing, until dropped; `None`, said aloud, where it cannot be switched on.
+pub(crate) fn numa_balancing() -> Option<Setting> {
+    Setting::change("/proc/sys/kernel/numa_balancing", 1)
+}
+
+/// Whether it says that a node has no room.
+pub(crate) fn is_full(error: &MemoryError) -> bool {
+    matches!(error, MemoryError::NoRoom { .. } | MemoryError::Misplaced { .. })
+}
+
+/// Exact where small pages are asked for.
+pub(crate) fn small_pages(binding: Binding) -> MappingOptions {
+    MappingOptions { huge_pages: HugePages::Never, ..binding.into() }
+}
+
+/// Free memory of a node, with the lists of free pages that each CPU keeps: since Linux 6.7 an eighth of a
+/// node may be in them, which MemFree leaves out.
+pub(crate) fn node_free(node: NodeId) -> usize {
+    let zones = fs::read_to_string("/proc/zoneinfo").unwrap();
+    let mut pages_count = 0;
+    let mut is_inside = false;
+    for line in zones.lines() {
+        if let Some(zone) = line.strip_prefix("Node ") {
+            is_inside = zone.split(',').next() == Some(&node.to_string());
+        }
+        let number = |name| line.trim().strip_prefix(name)?.trim().parse::<usize>().ok();
+        if is_inside && let Some(pages) = number("pages free").or_else(|| number("count:")) {
+            pages_count += pages;
+        }
+    }
+    pages_count * PAGE
+}
+
+/// Free memory of a node is as it was, but for what the kernel itself took meanwhile (page tables, buffers).
+#[track_caller]
+pub(crate) fn assert_free_again(node: NodeId, before: usize) {
+    let now = node_free(node);
+    assert!(now.abs_diff(before) <= 6 * MIB, "node {node} had {before} bytes free, now {now}");
+}
+
+/// Bytes that tell every place from every other nearby.
+pub(crate) fn write_pattern(bytes: &mut [u8]) {
+    bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index ^ index >> 8 ^ index >> 16) as u8);
+}
+
+#[track_caller]
+pub(crate) fn assert_pattern(bytes: &[u8]) {
+    let wrong =
+        bytes.iter().enumerate().find(|&(index, &byte)| byte != (index ^ index >> 8 ^ index >> 16) as u8);
+    assert_eq!(wrong, None);
+}
+
+/// A file of the kernel's that holds another value until this is dropped.
+pub(crate) struct Setting {
+    path: PathBuf,
     before: String,
 }
 
-impl NumaBalancing {
-    /// `None`, with a word about it, where it cannot be switched on.
-    pub(crate) fn on() -> Option<NumaBalancing> {
-        let before = fs::read_to_string(NUMA_BALANCING);
-        match before.and_then(|before| fs::write(NUMA_BALANCING, "1").map(|()| before)) {
-            Ok(before) => Some(NumaBalancing { before }),
+impl Setting {
+    /// `None`, said aloud, without the privilege or the file.
+    pub(crate) fn change(path: impl AsRef<Path>, value: impl Display) -> Option<Setting> {
+        let path = path.as_ref().to_owned();
+        let change = || -> io::Result<String> {
+            let before = fs::read_to_string(&path)?;
+            fs::write(&path, value.to_string())?;
+            Ok(before.trim().to_owned())
+        };
+        match change() {
+            Ok(before) => Some(Setting { path, before }),
             Err(error) => {
-                println!("skipped: {NUMA_BALANCING}: {error}");
+                println!("skipped: {} cannot be set: {error}", path.display());
                 None
             }
         }
     }
 }
 
-impl Drop for NumaBalancing {
+impl Drop for Setting {
     fn drop(&mut self) {
-        let _ = fs::write(NUMA_BALANCING, &self.before);
+        fs::write(&self.path, &self.before).expect("what could be changed can be changed back");
     }
+}
+
+/// A cgroup of version 2 for a child process; removed on drop.
+pub(crate) struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// `None`, said aloud, where there is none to be had.
+    pub(crate) fn new(settings: &[(&str, &str)]) -> Option<Cgroup> {
+        let root = Path::new("/sys/fs/cgroup");
+        let make = || -> io::Result<Cgroup> {
+            if fs::read_dir(root)?.next().is_none() {
+                // A bare guest. SAFETY: constant strings that end in zero.
+                let answer = unsafe {
+                    libc::mount(
+                        c"cgroup2".as_ptr(),
+                        c"/sys/fs/cgroup".as_ptr(),
+                        c"cgroup2".as_ptr(),
+                        0,
+                        std::ptr::null(),
+                    )
+                };
+                if answer != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            fs::write(root.join("cgroup.subtree_control"), "+cpuset +memory")?;
+            let cgroup = Cgroup(root.join(format!("memferry-test-{}", std::process::id())));
+            fs::create_dir(&cgroup.0)?;
+            for (file, value) in settings {
+                fs::write(cgroup.0.join(file), value)?;
+            }
+            Ok(cgroup)
+        };
+        match make() {
+            Ok(cgroup) => Some(cgroup),
+            Err(error) => {
+                println!("skipped: no cgroup of version 2 to be had: {error}");
+                None
+            }
+        }
+    }
+
+    /// Runs one test of this binary again, in this cgroup; there it finds itself [`inside`].
+    pub(crate) fn run(&self, test: &str) {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--nocapture", "--test-threads=1"])
+            .env(INSIDE, &self.0)
+            .output()
+            .unwrap();
+        let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(text(&output.stdout).contains("1 passed"), "there is no test {test}");
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+const INSIDE: &str = "MEMFERRY_TEST_CGROUP";
+
+/// Whether this is a child for a cgroup; then it moves there.
+pub(crate) fn inside() -> bool {
+    let Some(cgroup) = std::env::var_os(INSIDE) else { return false };
+    fs::write(Path::new(&cgroup).join("cgroup.procs"), "0").unwrap();
+    true
+}
+
+/// Lets this thread run on one CPU only.
+pub(crate) fn pin(cpu: u32) {
+    // SAFETY: an all-zero set is an empty one, and the CPU's number is checked by the macro's function.
+    let answer = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    assert_eq!(answer, 0, "{}", io::Error::last_os_error());
+}
+
+/// As `numactl --membind` does, for this thread.
+pub(crate) fn bind_thread_strictly(node: NodeId) {
+    let mut mask = [0 as libc::c_ulong; 16];
+    mask[node.0 as usize / 64] = 1 << (node.0 % 64);
+    // SAFETY: the mask has the length given with it; the kernel reads one bit fewer than told.
+    let answer = unsafe {
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_BIND as libc::c_long, mask.as_ptr(), 1025)
+    };
+    assert_eq!(answer, 0, "{}", io::Error::last_os_error());
 }

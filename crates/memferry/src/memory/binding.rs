@@ -1,0 +1,247 @@
+//! Where pages shall lie, and what that takes of each node.
+//!
+//! Interleaving is a fixed pattern over addresses, the kernel's own: unit `i` of the address space (a page,
+//! or a huge page where those are used) comes from place `i` modulo the sum of the weights. So it is known
+//! beforehand how much each node has to give, and a mapping can be brought into the pattern later.
+//!
+//! Source: `interleave_nid` and `weighted_interleave_nid` in Linux mm/mempolicy.c.
+
+use super::syscall::{self, Policy};
+use super::{MemoryError, weights};
+use crate::topology::{Machine, Node, NodeId, NodeSet};
+
+/// Where the pages of a mapping shall lie.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Binding {
+    /// Wherever the kernel puts them.
+    #[default]
+    Any,
+    /// On this node, all of them, or there is no mapping.
+    Bind(NodeId),
+    /// On this node as far as there is room; [`pages_per_node`](super::pages_per_node) tells how far.
+    Prefer(NodeId),
+    /// On these nodes as far as there is room, the one nearest to the thread that touches a page first. Like
+    /// [`Prefer`](Binding::Prefer) it asks for no room on them beforehand. Linux 5.15.
+    PreferMany(NodeSet),
+    /// In turns over these nodes, page by page, or huge page by huge page where those are used. Each node
+    /// must have room for its share; what does not fit there later comes from elsewhere.
+    Interleave(NodeSet),
+    /// As `Interleave`, but each node gets as many units in a row as its weight says, which is root's to set
+    /// ([`interleave_weights`](super::interleave_weights)). Linux 6.9.
+    WeightedInterleave(NodeSet),
+}
+
+impl Binding {
+    /// The node it is about, if it is about one.
+    pub fn node(&self) -> Option<NodeId> {
+        match *self {
+            Binding::Bind(node) | Binding::Prefer(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    /// The nodes it names: none, one, or a set.
+    pub fn nodes(&self) -> NodeSet {
+        match self {
+            Binding::Any => NodeSet::default(),
+            Binding::Bind(node) | Binding::Prefer(node) => NodeSet::from(*node),
+            Binding::PreferMany(nodes) | Binding::Interleave(nodes) | Binding::WeightedInterleave(nodes) => {
+                nodes.clone()
+            }
+        }
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        match self {
+            Binding::Any => Policy::Default,
+            Binding::Bind(_) | Binding::Prefer(_) => Policy::Preferred,
+            Binding::PreferMany(_) => Policy::PreferredMany,
+            Binding::Interleave(_) => Policy::Interleave,
+            Binding::WeightedInterleave(_) => Policy::WeightedInterleave,
+        }
+    }
+
+    /// An error that names the node unless all nodes exist, have memory, and may be used. `now` is what the
+    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older.
+    pub(super) fn check(&self, machine: &Machine, now: Option<&NodeSet>) -> Result<(), MemoryError> {
+        let is_allowed = |node: &Node| node.is_allowed && now.is_none_or(|now| now.contains(node.id));
+        let allowed = || -> NodeSet {
+            let usable =
+                machine.nodes().iter().filter(|node| node.memory_bytes != Some(0) && is_allowed(node));
+            usable.map(|node| node.id).collect()
+        };
+        let nodes = self.nodes();
+        if nodes.is_empty() && *self != Binding::Any {
+            return Err(MemoryError::NoNodes { allowed: allowed() });
+        }
+        for id in nodes.iter() {
+            let node = machine.node(id)?;
+            if node.memory_bytes == Some(0) {
+                return Err(MemoryError::NodeWithoutMemory { node: id });
+            }
+            if !is_allowed(node) {
+                return Err(MemoryError::NotAllowed { node: id, allowed: allowed() });
+            }
+        }
+        Ok(())
+    }
+
+    /// What bounds this thread when it brings pages that are bound like this.
+    pub(super) fn reach(&self) -> Reach {
+        let Ok(allowed) = syscall::allowed_nodes() else { return Reach::default() };
+        let Ok(Some(strict)) = syscall::strictly_bound_nodes() else {
+            return Reach { pages: Some(allowed), tables: None };
+        };
+        // A preference is followed until a node is full, and then this thread would find nothing for itself.
+        let fills_up = match self {
+            Binding::Any => true,
+            Binding::Prefer(_) | Binding::PreferMany(_) => {
+                self.nodes().iter().any(|node| strict.contains(node))
+            }
+            // Checked node by node.
+            Binding::Bind(_) | Binding::Interleave(_) | Binding::WeightedInterleave(_) => false,
+        };
+        let pages = allowed.iter().filter(|&node| !fills_up || strict.contains(node)).collect();
+        Reach { pages: Some(pages), tables: Some(strict) }
+    }
+
+    /// How units of addresses are dealt out; `None` if they are not.
+    pub(super) fn pattern(
+        &self,
+        machine: &Machine,
+        unit_bytes: usize,
+    ) -> Result<Option<Pattern>, MemoryError> {
+        let turns = match self {
+            Binding::Interleave(nodes) => nodes.iter().map(|node| (node, 1)).collect(),
+            Binding::WeightedInterleave(nodes) => {
+                let weights = weights::interleave_weights(machine)?;
+                nodes.iter().map(|node| (node, weights.get(&node).copied().unwrap_or(1))).collect()
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Pattern::new(turns, unit_bytes)))
+    }
+}
+
+/// The nodes that this thread may use now, if that can be asked and matters to `machine`.
+pub(super) fn allowed_now(machine: &Machine) -> Option<NodeSet> {
+    if machine.is_this_machine() { syscall::allowed_nodes().ok() } else { None }
+}
+
+/// The nodes that memory for a thread comes from, where that is known.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reach {
+    /// The pages asked for.
+    pub(super) pages: Option<NodeSet>,
+    /// The page tables for them, which follow the policy of the thread, if that is strict (`numactl
+    /// --membind`).
+    pub(super) tables: Option<NodeSet>,
+}
+
+/// A repeating order of nodes over units of addresses.
+#[derive(Clone, Debug)]
+pub(super) struct Pattern {
+    /// Nodes, ascending, and how many units in a row each gets; never 0.
+    turns: Vec<(NodeId, u32)>,
+    unit_bytes: usize,
+    /// Sum of the turns.
+    period: usize,
+}
+
+impl Pattern {
+    fn new(turns: Vec<(NodeId, u32)>, unit_bytes: usize) -> Pattern {
+        let period = turns.iter().map(|&(_, units)| units as usize).sum();
+        Pattern { turns, unit_bytes, period }
+    }
+
+    /// The most that any run of `size_bytes`, wherever it starts, takes from each node.
+    pub(super) fn shares(&self, size_bytes: usize) -> Vec<(NodeId, usize)> {
+        let units_count = size_bytes.div_ceil(self.unit_bytes);
+        let (rounds, rest) = (units_count / self.period, units_count % self.period);
+        let share = |units: usize| {
+            let units_count = rounds * units + rest.min(units);
+            units_count.saturating_mul(self.unit_bytes).min(size_bytes)
+        };
+        self.turns.iter().map(|&(node, units)| (node, share(units as usize))).collect()
+    }
+
+    /// The node whose turn it is at an address.
+    pub(super) fn node_at(&self, address: usize) -> NodeId {
+        let mut place = address / self.unit_bytes % self.period;
+        for &(node, units) in &self.turns {
+            match place.checked_sub(units as usize) {
+                Some(rest) => place = rest,
+                None => return node,
+            }
+        }
+        unreachable!("the place is below the sum of the turns")
+    }
+
+    /// How many bytes of a range each node has.
+    #[cfg(test)]
+    fn count(&self, range: std::ops::Range<usize>) -> std::collections::BTreeMap<NodeId, usize> {
+        let mut counts = std::collections::BTreeMap::new();
+        range.for_each(|address| *counts.entry(self.node_at(address)).or_default() += 1);
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn sets_are_checked_node_by_node() {
+        let machine = Machine::two_tiers().unwrap();
+        let set = |ids: &[u32]| ids.iter().copied().map(NodeId).collect::<NodeSet>();
+        for many in [Binding::PreferMany, Binding::Interleave, Binding::WeightedInterleave] {
+            many(set(&[0, 1])).check(&machine, None).unwrap();
+            let error = many(set(&[])).check(&machine, None).unwrap_err();
+            assert!(error.to_string().contains("0-1"), "{error}");
+            let error = many(set(&[0, 1, 9])).check(&machine, None).unwrap_err();
+            assert!(error.to_string().contains("has no node 9"), "{error}");
+            let error = many(set(&[0, 1])).check(&machine, Some(&set(&[0]))).unwrap_err();
+            let MemoryError::NotAllowed { node, allowed } = &error else { panic!("{error:?}") };
+            assert_eq!((*node, allowed), (NodeId(1), &set(&[0])));
+            assert!(error.to_string().contains("choose from 0"), "{error}");
+        }
+        Binding::Any.check(&machine, Some(&set(&[]))).unwrap();
+        assert!(Binding::Prefer(NodeId(1)).check(&machine, Some(&set(&[0]))).is_err());
+    }
+
+    proptest! {
+        /// No run takes more from a node than its share, and the shares are no larger than some run needs.
+        #[test]
+        fn shares_are_the_worst_case(
+            weights in prop::collection::vec(1u32..6, 1..5),
+            unit_bytes in 1usize..9,
+            size_bytes in 0usize..150,
+        ) {
+            let turns: Vec<_> = (0u32..).map(|id| NodeId(3 * id)).zip(weights).collect();
+            let pattern = Pattern::new(turns, unit_bytes);
+            let period_bytes = pattern.period * unit_bytes;
+            let aligned = (0..period_bytes).step_by(unit_bytes);
+            let counts: Vec<_> = aligned.map(|start| pattern.count(start..start + size_bytes)).collect();
+            for (node, share) in pattern.shares(size_bytes) {
+                let most = counts.iter().map(|counts| counts.get(&node).copied().unwrap_or(0)).max().unwrap();
+                prop_assert!(most <= share && share < most + unit_bytes, "{most} {share}");
+            }
+        }
+
+        /// Within one round each node has its turn once, as long as its weight.
+        #[test]
+        fn turns_follow_the_weights(weights in prop::collection::vec(1u32..300, 1..5), round in 0usize..9) {
+            let turns: Vec<_> = (0u32..).map(NodeId).zip(weights).collect();
+            let pattern = Pattern::new(turns.clone(), 1);
+            let start = round * pattern.period;
+            let addresses = start..start + pattern.period;
+            let nodes: Vec<_> = addresses.map(|address| pattern.node_at(address)).collect();
+            let expected: Vec<_> =
+                turns.iter().flat_map(|&(node, units)| std::iter::repeat_n(node, units as usize)).collect();
+            prop_assert_eq!(nodes, expected);
+        }
+    }
+}
