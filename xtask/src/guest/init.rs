@@ -68,7 +68,8 @@ fn follow_plan() -> Result<bool, String> {
         all_ok = false;
     }
     if plan.record {
-        record::send(Path::new("/"), RECORD_LINE).map_err(|error| format!("{RECORD_LINE}: {error}"))?;
+        record::send(Path::new("/"), &plan.name, RECORD_LINE)
+            .map_err(|error| format!("{RECORD_LINE}: {error}"))?;
     }
     Ok(all_ok)
 }

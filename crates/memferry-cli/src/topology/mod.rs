@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memferry::topology::{Machine, TopologyError};
+use memferry::topology::{Machine, Recording, TopologyError};
 
 use self::plan::Plan;
 use crate::error::usage;
@@ -32,8 +32,8 @@ pub(crate) struct Arguments {
     /// Show this machine instead: the name of a built-in profile, or a JSON file.
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "sysfs")]
     profile: Option<String>,
-    /// Show a recorded machine: the directory that holds its `sys` and `proc`.
-    #[arg(long, value_name = "DIR")]
+    /// Show a recorded machine: the directory that holds its `sys` and `proc`, or a file of --record.
+    #[arg(long, value_name = "DIR|FILE")]
     sysfs: Option<PathBuf>,
     /// Print everything that is known as JSON.
     #[arg(long)]
@@ -41,9 +41,15 @@ pub(crate) struct Arguments {
     /// Draw a picture (SVG) into this file, in place of text; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+    /// Write down what this machine's kernel shows, for --sysfs, here or elsewhere. The host's name is in it.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "sysfs", "json", "svg"])]
+    record: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if let Some(file) = &arguments.record {
+        return record(file, out);
+    }
     let to_output = arguments.svg.as_deref().is_some_and(|file| file == Path::new("-"));
     if to_output && arguments.json {
         return Err(usage("--json and --svg - both want standard output; give --svg a file"));
@@ -56,12 +62,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Some(_) if to_output => return Ok(write!(out, "{}", svg::draw(&Plan::of(&machine)))?),
         Some(file) => {
             let picture = svg::draw(&Plan::of(&machine));
-            write_file(file, picture.as_bytes()).with_context(|| {
-                format!(
-                    "the picture cannot be written to {}; choose --svg FILE in a directory that exists and has room",
-                    file.display()
-                )
-            })?;
+            write_file(file, picture.as_bytes()).with_context(|| not_written("picture", "--svg", file))?;
             if !arguments.json {
                 return Ok(writeln!(out, "written to {}", file.display())?);
             }
@@ -69,6 +70,21 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         None => {}
     }
     if arguments.json { output::json(out, &machine) } else { Ok(write!(out, "{}", draw(&machine))?) }
+}
+
+/// Keeps what the reader of this machine reads, so that it can be read elsewhere.
+fn record(file: &Path, out: &mut dyn Write) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(&Recording::of("/")?)?;
+    text.push('\n');
+    write_file(file, text.as_bytes()).with_context(|| not_written("recording", "--record", file))?;
+    Ok(writeln!(out, "written to {}", file.display())?)
+}
+
+fn not_written(what: &str, option: &str, file: &Path) -> String {
+    format!(
+        "the {what} cannot be written to {}; choose {option} FILE in a directory that exists and has room",
+        file.display()
+    )
 }
 
 /// The machine that an option names, or this one.

@@ -7,7 +7,7 @@
 //! A domain is the CPUs of one node with what belongs to them: their own memory, memories without CPUs, copy engines.
 //! With sub-NUMA clustering a socket has several.
 
-use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, Origin, Tier};
+use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Origin, Tier};
 
 use super::figures::Links;
 use crate::output::{count, ranges, size};
@@ -26,6 +26,7 @@ pub(super) struct Plan {
     /// Copy engines on no known node.
     pub(super) stray: Vec<Accelerator>,
     pub(super) offline: NodeSet,
+    pub(super) numa_balancing: Option<NumaBalancing>,
     pub(super) links: Links,
     /// What prefetching can do: from a domain's own memory to the faster one.
     pub(super) upgrades: Vec<(Node, Node)>,
@@ -87,6 +88,7 @@ impl Plan {
             sockets: sockets(machine),
             stray: stray.cloned().map(printable_engine).collect(),
             offline: machine.offline().clone(),
+            numa_balancing: machine.numa_balancing(),
             links: Links::of(machine),
             upgrades: upgrades.collect(),
         }
@@ -203,7 +205,7 @@ impl Plan {
         }
     }
 
-    /// What is there and cannot be used.
+    /// What is there and cannot be used, and what moves pages.
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let refused: NodeSet =
@@ -225,6 +227,9 @@ impl Plan {
         if !self.stray.is_empty() {
             let names: Vec<&str> = self.stray.iter().map(|engine| engine.name.as_str()).collect();
             remarks.push(format!("Copy engines on no known node: {}.", names.join(", ")));
+        }
+        if self.numa_balancing.is_some_and(NumaBalancing::is_on) {
+            remarks.push("Automatic NUMA balancing is on; it moves pages that nobody has bound.".to_owned());
         }
         remarks
     }
