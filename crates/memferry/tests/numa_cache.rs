@@ -1,6 +1,8 @@
 //! Copies lie on the node that the policy names, for every node: the kernel is asked, page by page.
 
 mod numa_support;
+#[path = "numa_support/process.rs"]
+mod process;
 
 use std::fs;
 use std::sync::Arc;
@@ -9,12 +11,13 @@ use std::time::Duration;
 
 use memferry::cache::{Access, Cache, Entry, Location, NearestFaster, Placement, Region, Why};
 use memferry::memory::{Binding, Mapping, nodes_of_pages};
-use memferry::mover::{CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Mover, Route};
+use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 use numa_support::{
-    MIB, assert_no_strays, fill_for_good, node_free, numa_balancing, on_several_nodes, pairs, pin,
+    MIB, assert_no_strays, fill_for_good, node_free, numa_balancing, on_several_nodes, pairs,
 };
+use process::pin;
 
 /// Bytes that tell where they belong.
 fn pattern(seed: u8, bytes: &mut [u8]) {
@@ -30,17 +33,10 @@ fn source(machine: &Machine, home: NodeId, seed: u8, size_bytes: usize) -> Mappi
     mapping
 }
 
-fn cpu_engine(machine: &Machine, node: NodeId) -> Arc<dyn Engine> {
-    Arc::new(CpuEngine::new(machine, CpuOptions { node: Some(node), ..CpuOptions::default() }).unwrap())
-}
-
-/// Budgets on all targets of `pairs`, an engine per home.
+/// Budgets on all targets of `pairs`; the mover has workers on every node with CPUs.
 fn cache(machine: &Arc<Machine>, budget_bytes: usize, placement: impl Placement) -> Cache {
-    let mut mover = Mover::builder(machine.clone()).route(Route::Single);
-    for (home, _) in pairs(machine) {
-        mover = mover.engine(cpu_engine(machine, home));
-    }
-    let mut cache = Cache::builder(mover.build().unwrap()).placement(placement);
+    let mover = Mover::builder(machine.clone()).build().unwrap();
+    let mut cache = Cache::builder(mover).placement(placement);
     for (_, near) in pairs(machine) {
         cache = cache.budget(near, budget_bytes);
     }
@@ -126,11 +122,7 @@ fn a_device_writes_where_the_pool_has_its_pages() {
         let emulator =
             Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), Nasty::from_seed(5)).unwrap();
         let engine = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
-        let mover = Mover::builder(machine.clone())
-            .engine(Arc::new(engine))
-            .engine(cpu_engine(machine, home))
-            .build()
-            .unwrap();
+        let mover = Mover::builder(machine.clone()).engine(Arc::new(engine)).build().unwrap();
         let cache = Cache::builder(mover).budget(near, 8 * MIB).build().unwrap();
         let region = register(&cache, machine, home, 9, 2 * MIB);
         let entries: Vec<_> = (0..32)
@@ -219,35 +211,23 @@ fn a_full_node_answers_with_the_source() {
 /// What the kernel lets a worker run on, and where it last ran.
 #[test]
 fn workers_run_on_their_nodes_cpus() {
-    on_several_nodes(|machine, _| {
-        for home in machine.nodes().iter().filter(|node| node.memory_bytes > Some(0)) {
-            let cpus = &machine.node(home.cpu_node).unwrap().cpus;
-            let options = CpuOptions { node: Some(home.id), workers_count: 2, ..CpuOptions::default() };
-            let engine = Arc::new(CpuEngine::new(machine, options).unwrap());
-            assert_eq!(engine.pinned_workers_count(), 2);
-            let mover = Mover::builder(machine.clone()).engine(engine).build().unwrap();
+    on_several_nodes(|machine, nodes| {
+        let mover = Mover::builder(machine.clone()).cpu_workers(2).build().unwrap();
+        // A copy goes to the workers next to its source.
+        for &node in nodes {
             for _ in 0..8 {
-                mover.copy(vec![1u8; 4096], vec![0u8; 4096], CopyOptions::default()).wait().unwrap();
+                let options = CopyOptions { source_node: Some(node), ..CopyOptions::default() };
+                mover.copy(vec![1u8; 4096], vec![0u8; 4096], options).wait().unwrap();
             }
-            let name = format!("memferry-cpu{}", home.cpu_node);
-            // Threads that have been joined may show for a moment longer.
-            let mut workers = threads_called(&name);
-            for _ in 0..1000 {
-                if workers.len() == 2 {
-                    break;
-                }
-                thread::sleep(Duration::from_millis(1));
-                workers = threads_called(&name);
-            }
-            let names: Vec<&str> = workers.iter().map(|worker| worker.name.as_str()).collect();
-            assert_eq!(names.len(), 2, "threads called {name}*, for node {}: {names:?}", home.id);
+        }
+        for home in machine.nodes().iter().filter(|node| !node.cpus.is_empty()) {
+            let name = format!("memferry-cpu{}.", home.id);
+            let workers = threads_called(&name);
+            assert_eq!(workers.len(), 2, "threads called {name}*");
             for worker in workers {
-                assert_eq!(worker.allowed_cpus, *cpus, "of {name}");
-                assert!(
-                    cpus.contains(&worker.last_cpu),
-                    "{name} ran on CPU {}, not on {cpus:?}",
-                    worker.last_cpu
-                );
+                assert_eq!(worker.allowed_cpus, home.cpus, "of {name}");
+                let cpu = worker.last_cpu;
+                assert!(home.cpus.contains(&cpu), "{name} ran on CPU {cpu}, not on {:?}", home.cpus);
             }
         }
     });
@@ -297,21 +277,17 @@ fn usage(cache: &Cache, node: NodeId) -> memferry::cache::NodeUsage {
 }
 
 struct ThreadSeen {
-    name: String,
     allowed_cpus: Vec<u32>,
     last_cpu: u32,
 }
 
-/// This process' threads whose name begins so; the kernel cuts names to 15 bytes.
+/// This process' threads whose name begins so; the kernel cuts names to 15 bytes, which is enough up to node 99.
 fn threads_called(name: &str) -> Vec<ThreadSeen> {
-    let name = &name[..name.len().min(15)];
     let mut seen = Vec::new();
     for task in fs::read_dir("/proc/self/task").unwrap() {
-        let read =
-            |file: &str| fs::read_to_string(task.as_ref().unwrap().path().join(file)).unwrap_or_default();
-        let comm = read("comm");
-        let Some(rest) = comm.trim().strip_prefix(name) else { continue };
-        if rest.starts_with(|c: char| c.is_ascii_digit()) && name.len() < 15 {
+        let task = task.unwrap().path();
+        let read = |file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+        if !read("comm").starts_with(name) {
             continue;
         }
         let status = read("status");
@@ -323,11 +299,7 @@ fn threads_called(name: &str) -> Vec<ThreadSeen> {
         // proc(5), /proc/pid/stat: field 39 is the CPU; the name in parentheses may hold spaces.
         let stat = read("stat");
         let last_cpu = stat.rsplit(')').next().unwrap().split_whitespace().nth(36).unwrap().parse().unwrap();
-        seen.push(ThreadSeen {
-            name: comm.trim().to_owned(),
-            allowed_cpus: allowed_cpus.collect(),
-            last_cpu,
-        });
+        seen.push(ThreadSeen { allowed_cpus: allowed_cpus.collect(), last_cpu });
     }
     seen
 }

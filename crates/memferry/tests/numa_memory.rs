@@ -4,6 +4,8 @@
 //! Written for any layout. On a machine with one node every test says that it was skipped.
 
 mod numa_support;
+#[path = "numa_support/process.rs"]
+mod process;
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,7 @@ use memferry::memory::{
 use memferry::topology::{Machine, NodeId, NodeSet};
 use numa_support::smaps::anon_huge_bytes;
 use numa_support::*;
+use process::{Cgroup, bind_thread_strictly, inside, pin};
 
 const HUGE: usize = 2 * MIB;
 

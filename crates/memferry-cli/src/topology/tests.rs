@@ -77,7 +77,12 @@ fn any_profile(seed: u64) -> serde_json::Value {
             .collect();
         json!({ "value": rows, "source": "made up" })
     };
-    let (distances, read, latency) = (matrix(30, 100), matrix(500_000, 4), matrix(400, 2));
+    let (mut distances, read, latency) = (matrix(30, 100), matrix(500_000, 4), matrix(400, 2));
+    // Nothing is nearer than a node itself.
+    let rows = distances.get_mut("value").and_then(|rows| rows.as_array_mut());
+    for (index, row) in rows.into_iter().flatten().enumerate() {
+        row[index] = json!(1);
+    }
     let mut engines = Vec::new();
     for index in 0..numbers.below(20) {
         let node = nodes[numbers.below(nodes.len() as u64) as usize]["id"].clone();
