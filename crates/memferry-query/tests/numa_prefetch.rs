@@ -21,7 +21,7 @@ use tokio::sync::Mutex;
 /// Tests that fill nodes or look at all of this process' mappings take turns.
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-const ROWS: i64 = 60_000;
+const ROWS: i64 = 32_000;
 const PARTITIONS: usize = 2;
 const QUERY: &str = "select sum(b), count(s), max(s) from t where a < 300";
 /// What the query reads late: `b` and, at least, the views of `s`.
