@@ -299,7 +299,7 @@ fn a_node_that_fills_up_meanwhile_is_an_answer() {
         let room = free_bytes(machine, node).unwrap() as usize;
         let _taken = Mapping::new(machine, room.saturating_sub(LEFT), Binding::Bind(node)).unwrap();
         // The lists of free pages that each CPU keeps come and go.
-        let size_bytes = (free_bytes(machine, node).unwrap() as usize - 8 * MIB) / PAGE * PAGE;
+        let size_bytes = (free_bytes(machine, node).unwrap() as usize - 16 * MIB) / PAGE * PAGE;
         let before = node_free(node);
         // The watcher may come too late for an attempt, so there are several.
         let fill_meanwhile = |attempt: &mut dyn FnMut() -> Result<(), MemoryError>| -> Option<MemoryError> {
