@@ -211,7 +211,8 @@ pub(super) fn apply_portable(entries: &[Entry], target: &mut [Word]) -> Result<(
     apply(entries, target, is_run, write)
 }
 
-/// Applies groups of entries that are runs without gaps, which `is_run` tells, with one check for all and `write`.
+/// Applies groups of entries that are runs without gaps with one check for all and `write`. Where the last entry has the
+/// offset that it has in a run, `is_run` tells whether the others have, too.
 #[inline(always)]
 pub(super) fn apply(
     entries: &[Entry],

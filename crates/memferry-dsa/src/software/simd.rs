@@ -272,7 +272,7 @@ fn offsets(numbers: [usize; 3]) -> __m256i {
     _mm256_setr_epi16(a, 0, 0, 0, 0, b, 0, 0, 0, 0, c, 0, 0, 0, 0, 0)
 }
 
-/// Whether the offsets of a group of entries are `first` and those that follow it, without gaps.
+/// Whether the offsets of a group of entries, but for the last one, are `first` and those that follow it, without gaps.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn is_run(first: usize, group: &[Entry; GROUP]) -> bool {
@@ -283,7 +283,6 @@ fn is_run(first: usize, group: &[Entry; GROUP]) -> bool {
         expected = _mm256_add_epi16(expected, step);
     }
     _mm256_testz_si256(differ, offsets([0xffff; 3])) == 1
-        && delta::offset(&group[GROUP - 1]) == first + GROUP - 1
 }
 
 /// Writes the words of a group of entries one after another.

@@ -175,6 +175,13 @@ fn bad_records() {
             }
         }
     }
+    // Two runs of a group each, the second of which begins within the first, at its end, and behind it.
+    for (second, is_bad) in [(0, true), (20, true), (54, true), (55, false), (56, false)] {
+        let offsets = (30..55u8).chain(second..second + 25);
+        let record: Vec<u8> = offsets.flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
+        let bad = Err(DeltaError::NotAscending { applied_bytes: 25 * ENTRY_BYTES });
+        assert_eq!(apply_all_ways(&record, &target, 7).0, if is_bad { bad } else { Ok(()) });
+    }
     // A run that leaves the target in its middle.
     let record: Vec<u8> = (100..140u8).flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
     let (outcome, _) = apply_all_ways(&record, &target, 6);
