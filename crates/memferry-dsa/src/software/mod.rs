@@ -31,7 +31,7 @@ mod guard;
 #[doc(hidden)]
 pub mod measure;
 #[allow(unsafe_code)]
-#[cfg_attr(not(target_arch = "x86_64"), path = "simd_none.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "simd/none.rs")]
 mod simd;
 
 pub use compare::{compare, compare_pattern};
