@@ -5,6 +5,7 @@
 //! - [`Portal`]: hands them to a work queue.
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
+//! - [`software`]: the same operations by the CPU.
 //!
 //! A copy through the emulated device:
 //!
@@ -48,6 +49,7 @@ pub mod emulator;
 mod flags;
 mod operation;
 mod portal;
+pub mod software;
 mod sync;
 
 pub use address::{Address, PAGE_BYTES};

@@ -1,0 +1,121 @@
+//! The loops that need instructions that not every x86-64 CPU has.
+//!
+//! Each function takes a proof that the CPU has them, which only `detect` makes; so all of them are safe to call. Some
+//! are portable loops that the compiler may turn into longer vectors here.
+//!
+//! Vectors have 256 bits, with two exceptions that gain clearly, measured on an AMD EPYC (Zen 4) against the same with 256
+//! bits: folding CRCs, 42 GB/s instead of 26 on blocks of 4096 bytes, and creating delta records, 20 GB/s instead of 6
+//! to 12 where many words differ, because only AVX-512 can squeeze bytes out of a vector.
+
+use std::arch::x86_64::*;
+
+use super::{compare, fill as filling};
+
+mod delta;
+mod fold;
+
+pub(super) use delta::{apply_delta, create_delta, create_delta_512};
+pub(super) use fold::{fold_pclmul, fold_vpclmul, fold_vpclmul_512};
+
+/// Declares a proof that the CPU has some instructions.
+macro_rules! proof {
+    ($name:ident $($feature:tt)*) => {
+        #[doc = concat!("The CPU has", $(" ", $feature,)* ".")]
+        #[derive(Clone, Copy, Debug)]
+        pub(super) struct $name(());
+
+        impl $name {
+            /// The proof, if it holds. Asked once; the standard library remembers the answer.
+            #[inline]
+            pub(super) fn detect() -> Option<$name> {
+                (true $(&& is_x86_feature_detected!($feature))*).then_some($name(()))
+            }
+        }
+    };
+}
+
+proof!(Avx2 "avx2");
+proof!(Avx512 "avx512f" "avx512bw" "avx512vbmi" "avx512vbmi2" "popcnt");
+proof!(Pclmul "pclmulqdq" "ssse3");
+proof!(Vpclmul "vpclmulqdq" "avx2" "pclmulqdq" "ssse3");
+proof!(Vpclmul512 "avx512f" "avx512bw" "vpclmulqdq" "avx2" "pclmulqdq" "ssse3");
+
+pub(super) fn fill(_: Avx2, pattern: u128, target: &mut [u8]) {
+    #[target_feature(enable = "avx2")]
+    fn vectors(pattern: u128, target: &mut [u8]) {
+        const BYTES: usize = size_of::<__m256i>();
+        let size = target.len();
+        if size < BYTES {
+            return filling::portable(pattern, target);
+        }
+        let start = target.as_mut_ptr();
+        // The pattern as it is `offset` bytes from the start.
+        let turned = |offset: usize| {
+            let pattern = pattern.rotate_right(offset as u32 % 16 * 8);
+            let (low, high) = (pattern as i64, (pattern >> 64) as i64);
+            _mm256_set_epi64x(high, low, high, low)
+        };
+        // A store that crosses a line costs two: all but the first and the last one begin at a border.
+        let skew = start.align_offset(BYTES).min(size - BYTES);
+        let (first, body, last) = (turned(0), turned(skew), turned(size - BYTES));
+        // SAFETY: the target has at least one vector: the first 32 bytes and the last 32 are in it. The loop writes
+        // `at..at + 32` where that is not above its size. The stores ask for no alignment.
+        unsafe {
+            _mm256_storeu_si256(start.cast(), first);
+            let mut at = skew;
+            while at + 4 * BYTES <= size {
+                for vector in 0..4 {
+                    _mm256_storeu_si256(start.add(at + vector * BYTES).cast(), body);
+                }
+                at += 4 * BYTES;
+            }
+            while at + BYTES <= size {
+                _mm256_storeu_si256(start.add(at).cast(), body);
+                at += BYTES;
+            }
+            _mm256_storeu_si256(start.add(size - BYTES).cast(), last);
+        }
+    }
+    // SAFETY: the CPU has AVX2, says the proof.
+    unsafe { vectors(pattern, target) }
+}
+
+pub(super) fn fill_around_caches(avx2: Avx2, pattern: u128, target: &mut [u8]) {
+    #[target_feature(enable = "avx2")]
+    fn vectors(pattern: u128, lines: &mut [Line]) {
+        let halves = [pattern as i64, (pattern >> 64) as i64];
+        let vector = _mm256_set_epi64x(halves[1], halves[0], halves[1], halves[0]);
+        for line in lines {
+            let line: *mut __m256i = (&raw mut *line).cast();
+            // SAFETY: both halves of the line are 32 bytes that this slice has alone, aligned because lines are.
+            unsafe {
+                _mm256_stream_si256(line, vector);
+                _mm256_stream_si256(line.add(1), vector);
+            }
+        }
+        // ORDERING: streaming stores are not ordered with later stores, so that a Release of this thread could be seen
+        // before them; the fence makes them keep the order of other stores.
+        _mm_sfence();
+    }
+
+    // SAFETY: a line is bytes; any bytes are one.
+    let (head, lines, tail) = unsafe { target.align_to_mut::<Line>() };
+    let turned = pattern.rotate_right(head.len() as u32 % 16 * 8); // also for the tail: a line is whole patterns
+    fill(avx2, pattern, head);
+    // SAFETY: the CPU has AVX2, says the proof.
+    unsafe { vectors(turned, lines) }
+    fill(avx2, turned, tail);
+}
+
+/// A line of the caches.
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+pub(super) fn compare_pattern(_: Avx2, pattern: u64, data: &[u8]) -> Option<usize> {
+    #[target_feature(enable = "avx2")]
+    fn vectors(pattern: u64, data: &[u8]) -> Option<usize> {
+        compare::portable(pattern, data)
+    }
+    // SAFETY: the CPU has AVX2, says the proof.
+    unsafe { vectors(pattern, data) }
+}

@@ -1,0 +1,239 @@
+//! Delta records.
+
+use proptest::prelude::*;
+
+use super::super::delta::{apply_portable, create_portable};
+use super::super::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES, apply_delta, create_delta, simd};
+use super::{at_skew, pattern};
+
+/// The ways to do something to a target, with their names.
+type Ways<'a, T> = Vec<(&'static str, Box<dyn Fn(&mut [u8]) -> T + 'a>)>;
+
+/// The record as the specification words it.
+fn create_naive(old: &[u8], new: &[u8], size_max: usize) -> (Delta, Vec<u8>) {
+    let mut record = Vec::new();
+    for (offset, (old, new)) in old.chunks(8).zip(new.chunks(8)).enumerate() {
+        if old != new {
+            if record.len() + ENTRY_BYTES > size_max {
+                let overflow = Delta::Overflow { size_bytes: record.len(), bytes_compared: offset * 8 };
+                return (overflow, record);
+            }
+            record.extend(u16::try_from(offset).unwrap().to_le_bytes());
+            record.extend(new);
+        }
+    }
+    match record.len() {
+        0 => (Delta::Equal, record),
+        size_bytes => (Delta::Complete { size_bytes }, record),
+    }
+}
+
+fn apply_naive(record: &[u8], target: &mut [u8]) -> Result<(), DeltaError> {
+    let mut last = None;
+    for (at, entry) in record.chunks(ENTRY_BYTES).enumerate() {
+        let offset = usize::from(u16::from_le_bytes([entry[0], entry[1]]));
+        let applied_bytes = at * ENTRY_BYTES;
+        if last.is_some_and(|last| offset <= last) {
+            return Err(DeltaError::NotAscending { applied_bytes });
+        }
+        if offset * 8 >= target.len() {
+            return Err(DeltaError::OutOfRange { applied_bytes });
+        }
+        target[offset * 8..][..8].copy_from_slice(&entry[2..]);
+        last = Some(offset);
+    }
+    Ok(())
+}
+
+/// Creates a record in every way, compares it with the naive one, and applies it.
+fn check(old: &[u8], new: &[u8], size_max: usize, skew: usize) {
+    let (expected, record) = create_naive(old, new, size_max);
+    let words = (old.as_chunks().0, new.as_chunks().0);
+    let mut ways: Ways<'_, Delta> = vec![
+        ("public", Box::new(|delta| create_delta(old, new, delta))),
+        ("portable", Box::new(|delta| create_portable(words.0, words.1, delta))),
+    ];
+    if let Some(avx2) = simd::Avx2::detect() {
+        ways.push(("AVX2", Box::new(move |delta| simd::create_delta(avx2, words.0, words.1, delta))));
+    }
+    if let Some(avx512) = simd::Avx512::detect() {
+        ways.push((
+            "AVX-512",
+            Box::new(move |delta| simd::create_delta_512(avx512, words.0, words.1, delta)),
+        ));
+    }
+    for (name, create) in ways {
+        let mut outcome = None;
+        let delta = at_skew(&vec![0; size_max], skew, |delta| outcome = Some(create(delta)));
+        assert_eq!(outcome, Some(expected), "{name}");
+        assert!(delta[..record.len()] == record, "{name}: the records differ");
+    }
+
+    // What the record describes is new, the rest is old.
+    let described = match expected {
+        Delta::Overflow { bytes_compared, .. } => bytes_compared,
+        _ => new.len(),
+    };
+    let mut now = new[..described].to_vec();
+    now.extend(&old[described..]);
+    assert!(apply_all_ways(&record, old, skew) == (Ok(()), now), "applied");
+}
+
+/// Applies a record in every way; all must do the same as the naive one.
+fn apply_all_ways(record: &[u8], target: &[u8], skew: usize) -> (Result<(), DeltaError>, Vec<u8>) {
+    let mut naive = target.to_vec();
+    let expected = apply_naive(record, &mut naive);
+    let entries = record.as_chunks().0;
+    let mut ways: Ways<'_, Result<(), DeltaError>> = vec![
+        ("public", Box::new(|target| apply_delta(record, target))),
+        ("portable", Box::new(|target| apply_portable(entries, target.as_chunks_mut().0))),
+    ];
+    if let Some(avx2) = simd::Avx2::detect() {
+        ways.push((
+            "AVX2",
+            Box::new(move |target| simd::apply_delta(avx2, entries, target.as_chunks_mut().0)),
+        ));
+    }
+    for (name, apply) in ways {
+        let mut outcome = None;
+        let now = at_skew(target, skew, |target| outcome = Some(apply(target)));
+        assert_eq!(outcome, Some(expected), "{name}");
+        assert!(now == naive, "{name}: the targets differ");
+    }
+    (expected, naive)
+}
+
+#[test]
+fn the_example() {
+    let old = [0; 64];
+    let mut new = old;
+    (new[8], new[63]) = (1, 0xff);
+    let mut delta = [0; 80];
+    assert_eq!(create_delta(&old, &new, &mut delta), Delta::Complete { size_bytes: 20 });
+    assert_eq!(delta[..20], [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0xff]);
+}
+
+#[test]
+fn largest_regions() {
+    let old = pattern(DELTA_BYTES_MAX, 1);
+    let inverted: Vec<u8> = old.iter().map(|byte| !byte).collect();
+    check(&old, &inverted, DELTA_BYTES_MAX / 8 * ENTRY_BYTES, 1);
+    check(&old, &inverted, 300_000, 2);
+    let mut new = old.clone();
+    for at in [0, 1, 77_777, DELTA_BYTES_MAX - 1] {
+        new[at] ^= 1;
+    }
+    check(&old, &new, 80, 3);
+    check(&old, &old, 80, 4);
+}
+
+/// One difference at each place, and a run that ends at each place, in regions of a few blocks.
+#[test]
+fn every_place() {
+    for words in [1, 2, 5, 6, 7, 23, 24, 25, 49, 100] {
+        let old = pattern(words * 8, 2);
+        for word in 0..words {
+            let mut new = old.clone();
+            new[word * 8 + word % 8] ^= 1;
+            check(&old, &new, 80, word);
+            new[..word * 8].iter_mut().for_each(|byte| *byte ^= 0x55);
+            check(&old, &new, 2000, word);
+            check(&old, &new, 2000.min(word * ENTRY_BYTES + 9), word);
+        }
+    }
+}
+
+#[test]
+fn every_room_for_a_full_record() {
+    let old = pattern(60 * 8, 3);
+    let new: Vec<u8> = old.iter().map(|byte| !byte).collect();
+    for size_max in 0..=620 {
+        check(&old, &new, size_max, size_max);
+    }
+}
+
+/// Records that break a rule at each place, in runs and in between.
+#[test]
+fn bad_records() {
+    let words = 120;
+    let target = pattern(words * 8, 4);
+    for (count, gap) in [(1usize, 1usize), (30, 1), (30, 3), (100, 1)] {
+        let record: Vec<u8> =
+            (0..count).flat_map(|at| [(at * gap) as u8, 0].into_iter().chain([at as u8 + 1; 8])).collect();
+        assert_eq!(apply_all_ways(&record, &target, 5).0, Ok(()));
+        for place in 0..count {
+            for bad in [0, (place.saturating_sub(1) * gap) as u16, words as u16, 0x100, u16::MAX] {
+                let mut record = record.clone();
+                record[place * ENTRY_BYTES..][..2].copy_from_slice(&bad.to_le_bytes());
+                let (outcome, _) = apply_all_ways(&record, &target, place);
+                let applied_bytes = place * ENTRY_BYTES;
+                if usize::from(bad) >= words {
+                    assert_eq!(outcome, Err(DeltaError::OutOfRange { applied_bytes }));
+                } else if place > 0 {
+                    assert_eq!(outcome, Err(DeltaError::NotAscending { applied_bytes }));
+                }
+            }
+        }
+    }
+    // Two runs of a group each, the second of which begins within the first, at its end, and behind it.
+    for (second, is_bad) in [(0, true), (20, true), (54, true), (55, false), (56, false)] {
+        let offsets = (30..55u8).chain(second..second + 25);
+        let record: Vec<u8> = offsets.flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
+        let bad = Err(DeltaError::NotAscending { applied_bytes: 25 * ENTRY_BYTES });
+        assert_eq!(apply_all_ways(&record, &target, 7).0, if is_bad { bad } else { Ok(()) });
+    }
+    // A run that leaves the target in its middle.
+    let record: Vec<u8> = (100..140u8).flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
+    let (outcome, _) = apply_all_ways(&record, &target, 6);
+    assert_eq!(outcome, Err(DeltaError::OutOfRange { applied_bytes: 20 * ENTRY_BYTES }));
+}
+
+#[test]
+#[should_panic(expected = "whole words")]
+fn odd_regions() {
+    create_delta(&[0; 12], &[0; 12], &mut [0; 80]);
+}
+
+#[test]
+#[should_panic(expected = "whole entries")]
+fn odd_records() {
+    let _ = apply_delta(&[0; 12], &mut [0; 16]);
+}
+
+proptest! {
+    #[test]
+    fn records_like_the_specification(
+        words in 0..300usize,
+        density in prop::sample::select(&[0, 1, 5, 30, 70, 99, 100][..]),
+        choices in prop::collection::vec((0..100u32, any::<u64>()), 300),
+        size_max in prop_oneof![Just(4000usize), 0..3100usize],
+        skew in 0..64usize,
+    ) {
+        let old = pattern(words * 8, 7);
+        let mut new = old.clone();
+        for (word, (percent, value)) in new.chunks_mut(8).zip(&choices) {
+            if *percent < density {
+                word.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+        check(&old, &new, size_max, skew);
+    }
+
+    #[test]
+    fn any_records(
+        entries in prop::collection::vec((0..4u16, any::<u64>()), 0..200),
+        jumps in prop::collection::vec(any::<prop::sample::Index>(), 0..2),
+        words in 0..300usize,
+    ) {
+        let mut offset = 0u16;
+        let mut record = Vec::new();
+        let jumps: Vec<usize> = jumps.iter().filter(|_| !entries.is_empty()).map(|jump| jump.index(entries.len())).collect();
+        for (at, (step, value)) in entries.iter().enumerate() {
+            // Mostly runs; sometimes an entry too low or too high.
+            offset = if jumps.contains(&at) { *value as u16 } else { offset.wrapping_add(1 + step / 3) };
+            record.extend(offset.to_le_bytes());
+            record.extend(value.to_le_bytes());
+        }
+        let _ = apply_all_ways(&record, &pattern(words * 8, 8), words);
+    }
+}
