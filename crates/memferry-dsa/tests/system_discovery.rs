@@ -399,22 +399,6 @@ fn a_dedicated_queue_has_one_user() {
 
 // Anything may be in the files, and any of them may be gone.
 
-fn paths(root: &Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    let mut directories = vec![root.to_owned()];
-    while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory).unwrap() {
-            let entry = entry.unwrap();
-            if entry.file_type().unwrap().is_dir() {
-                directories.push(entry.path());
-            }
-            found.push(entry.path());
-        }
-    }
-    found.sort();
-    found
-}
-
 fn everything(state: &State) {
     let wanted =
         Wanted { node: Some(0), mode: Some(QueueMode::Shared), operations: OperationSet::of(&Opcode::ALL) };
@@ -433,46 +417,83 @@ fn everything(state: &State) {
     let _ = state.devices.iter().map(Device::limits).collect::<Vec<_>>();
 }
 
+fn content() -> impl Strategy<Value = String> {
+    prop_oneof![
+        ".{0,40}",
+        "[0-9a-fx, .\\-]{0,24}",
+        Just("18446744073709551615".to_owned()),
+        Just("-9223372036854775808".to_owned()),
+        Just("4294967295".to_owned()),
+        Just("0".to_owned()),
+    ]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn arbitrary_contents_never_panic(
-        changes in prop::collection::vec(
-            (any::<prop::sample::Index>(), prop_oneof![
-                prop::collection::vec(any::<u8>(), 0..80),
-                "[0-9a-fx, .\\-]{0,24}".prop_map(String::into_bytes),
-                Just(b"18446744073709551615".to_vec()),
-                Just(b"-9223372036854775808".to_vec()),
-            ]),
-            1..12,
-        ),
+        changes in prop::collection::vec((any::<prop::sample::Index>(), content()), 1..12),
     ) {
-        let root = recorded(&configured("1n1d4e8w-dedicated"));
-        let paths = paths(root.path());
+        let driver = configured("1n1d4e8w-dedicated");
+        let paths = driver.paths();
         for (index, content) in changes {
-            let path = index.get(&paths);
-            if path.is_file() {
-                fs::write(path, content).unwrap();
+            let path: &String = index.get(&paths);
+            driver.put(path, &content);
+            if let Ok(state) = State::read(&driver) {
+                everything(&state);
             }
-        }
-        if let Ok(state) = State::discover_at(root.path()) {
-            everything(&state);
         }
     }
 
     #[test]
-    fn half_trees_are_read_as_far_as_they_go(gone in prop::collection::vec(any::<prop::sample::Index>(), 1..40)) {
-        let root = recorded(&configured("1n1d4e8w-dedicated"));
-        let paths = paths(root.path());
-        for index in gone {
-            let path = index.get(&paths);
-            if path.is_dir() && !path.is_symlink() {
-                let _ = fs::remove_dir_all(path);
-            } else {
-                let _ = fs::remove_file(path);
-            }
+    fn half_trees_are_read_as_far_as_they_go(gone in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4), 1..40)) {
+        let driver = configured("1n1d4e8w-dedicated");
+        let paths = driver.paths();
+        for (index, up) in gone {
+            // The file, or a directory above it; not all of sysfs each time.
+            let path = Path::new::<String>(index.get(&paths));
+            let above = path.ancestors().nth(up).filter(|path| path.components().count() > 4).unwrap_or(path);
+            driver.remove(above.to_str().unwrap());
         }
-        everything(&State::discover_at(root.path()).expect("what is missing is missing"));
+        everything(&State::read(&driver).expect("what is missing is missing"));
     }
+}
+
+/// What only a real tree can have: bytes that are no text, a directory in the place of a file and the reverse, a link to
+/// nowhere or to itself, a file that never ends.
+#[test]
+fn strange_files() {
+    let at = "sys/bus/dsa/devices/dsa0";
+    let strange = |change: &dyn Fn(&Path)| {
+        let root = recorded(&configured("1n1d1e1w"));
+        change(&root.path().join(at));
+        let state = State::discover_at(root.path());
+        if let Ok(state) = &state {
+            everything(state);
+        }
+        state.map(|state| state.devices[0].clone())
+    };
+    let error = strange(&|at| fs::write(at.join("version"), [0xff, 0xfe, b'1']).unwrap()).unwrap_err();
+    assert!(matches!(error, SystemError::Parse { .. }), "{error}");
+    let device = strange(&|at| {
+        fs::remove_file(at.join("version")).unwrap();
+        fs::create_dir(at.join("version")).unwrap();
+        fs::remove_dir_all(at.join("engine0.0")).unwrap();
+        fs::write(at.join("engine0.0"), "").unwrap();
+        fs::remove_file(at.join("wq0.0/size")).unwrap();
+        symlink("nowhere", at.join("wq0.0/size")).unwrap();
+    });
+    let device = device.unwrap();
+    assert_eq!((device.version, device.engines[0].group, device.queues[0].size), (None, None, None));
+    let error = strange(&|at| {
+        fs::remove_file(at.join("wq0.0/size")).unwrap();
+        symlink("size", at.join("wq0.0/size")).unwrap();
+    });
+    assert!(matches!(error, Err(SystemError::Read { .. })), "{error:?}");
+    let error = strange(&|at| {
+        fs::remove_file(at.join("wq0.0/size")).unwrap();
+        symlink("/dev/zero", at.join("wq0.0/size")).unwrap();
+    });
+    assert!(matches!(error, Err(SystemError::Parse { .. })), "{error:?}");
 }

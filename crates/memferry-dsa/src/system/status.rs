@@ -253,7 +253,7 @@ mod tests {
         let told = "the sizes of all work queues are more than the device has (cmd_status 0x14)";
         assert_eq!(sizes.to_string(), told);
         assert!(sizes.advice().unwrap().contains("smaller"));
-        assert_eq!(CommandStatus(0x1234_14).to_string(), told.replace("0x14", "0x123414"), "with a result");
+        assert_eq!(CommandStatus(0x0012_3414).to_string(), told.replace("0x14", "0x123414"), "with a result");
         assert_eq!(CommandStatus(0).to_string(), "no error");
         assert!(CommandStatus(0x8011_0000).to_string().contains("type user"));
         assert!(CommandStatus(0x8099_0000).to_string().contains("none that is known"));

@@ -170,6 +170,11 @@ impl FakeDriver {
         self.lock().put(path, content);
     }
 
+    /// All files that there are.
+    pub fn paths(&self) -> Vec<String> {
+        self.lock().files.keys().cloned().collect()
+    }
+
     /// Removes a file, or a directory with all below it.
     pub fn remove(&self, path: &str) {
         let mut tree = self.lock();
