@@ -237,6 +237,38 @@ fn what_is_so_already_is_not_written() {
     assert_configured(&driver, &config);
 }
 
+/// The same when the device is disabled first, which sets its groups back.
+#[test]
+fn a_saved_configuration_is_applied_again_and_again() {
+    for device in [FakeDevice::sapphire_rapids(DeviceId(0), 0), FakeDevice::on_old_kernel(DeviceId(0), 0)] {
+        let driver = FakeDriver::new(&[device]);
+        let mut config = profile("1n1d4e1w");
+        let group = &mut config.devices[0].groups[0];
+        (group.traffic_class_a, group.traffic_class_b) = (Some(1), Some(1));
+        (group.use_read_buffer_limit, group.read_buffers_reserved) = (Some(false), Some(0));
+        group.read_buffers_allowed = Some(32);
+        for _ in 0..3 {
+            apply(&driver, &config, FORCE);
+            assert_configured(&driver, &config);
+            assert_eq!(state(&driver).devices[0].groups[0].read_buffers_allowed, Some(32));
+        }
+    }
+}
+
+/// Four engines need 16 read buffers; 8 are left over from a configuration with two.
+#[test]
+fn left_over_read_buffers_that_are_too_few_are_replaced() {
+    let driver = one_device();
+    let mut narrow = profile("1n1d1e1w");
+    narrow.devices[0].groups[0].read_buffers_allowed = Some(8);
+    apply(&driver, &narrow, SET);
+    let allowed = |driver: &FakeDriver| state(driver).devices[0].groups[0].read_buffers_allowed;
+    apply(&driver, &profile("1n1d1e1w"), SET);
+    assert_eq!(allowed(&driver), Some(8), "what is not in the file stays");
+    apply(&driver, &profile("1n1d4e1w"), ENABLE);
+    assert_eq!(allowed(&driver), Some(96));
+}
+
 #[test]
 fn what_is_unknown_is_not_applied_and_is_told() {
     let text = Profile::named("1n1d1e1w").unwrap().text().replacen("\"size\"", "\"magic\": 5, \"size\"", 1);

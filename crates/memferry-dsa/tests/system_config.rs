@@ -474,7 +474,8 @@ fn profiles_for_the_devices_that_there_are() {
         config.validate_on(&state).unwrap();
     }
     let error = profile("1n4d1e1w-dedicated").for_machine(&state).unwrap_err();
-    assert!(matches!(error, ProfileError::TooFewDevices { devices: 4, nodes: 1, found: 0, .. }), "{error}");
+    let ProfileError::TooFewDevices { source, .. } = &error else { panic!("{error}") };
+    assert_eq!((source.devices, source.nodes, source.found), (4, 1, 0));
 
     // Two sockets without sub-NUMA clusters: four devices on each node.
     let devices: Vec<_> = (0..8).map(|n| FakeDevice::sapphire_rapids(DeviceId(n), n / 4)).collect();

@@ -7,7 +7,9 @@ use serde::{Serialize, Serializer};
 
 use crate::portal::QueueMode;
 use crate::system::capability::{format_bitmap, words};
-use crate::system::config::{Config, DeviceSettings, GroupSettings, Problems, QueueSettings};
+use crate::system::config::{
+    Config, DeviceSettings, GroupSettings, Problems, QueueSettings, READ_BUFFERS_PER_ENGINE,
+};
 use crate::system::discover::{DEVICES, DRIVERS};
 use crate::system::id::{DeviceId, QueueId};
 use crate::system::state::{Device, Queue, QueueType, State, mode_word};
@@ -308,18 +310,42 @@ impl Plan {
             true => ("tokens_reserved", "tokens_allowed", "use_token_limit"),
             false => ("read_buffers_reserved", "read_buffers_allowed", "use_read_buffer_limit"),
         };
+        // Disabling a device sets its groups back, and then the driver refuses to set some things even to what they are.
+        let is_reset = self.will_be_reset(device.id);
+        let after = |is: Option<u32>| if is_reset { is.map(|_| 0) } else { is };
         let number = |toggle: Option<bool>| toggle.map(u32::from);
         for (attribute, wanted, is) in [
-            (reserved, settings.read_buffers_reserved, found.read_buffers_reserved),
-            (allowed, settings.read_buffers_allowed, found.read_buffers_allowed),
-            (limited, number(settings.use_read_buffer_limit), number(found.use_read_buffer_limit)),
+            (reserved, settings.read_buffers_reserved, after(found.read_buffers_reserved)),
+            (
+                allowed,
+                self.read_buffers_allowed(settings, device),
+                found.read_buffers_allowed.map(|is| match is_reset {
+                    true => device.read_buffers_max.unwrap_or(is),
+                    false => is,
+                }),
+            ),
+            (limited, number(settings.use_read_buffer_limit), after(number(found.use_read_buffer_limit))),
+            // What disabling makes of these differs among kernels; they come back to what nobody could change before.
             ("traffic_class_a", settings.traffic_class_a, found.traffic_class_a),
             ("traffic_class_b", settings.traffic_class_b, found.traffic_class_b),
-            ("desc_progress_limit", settings.desc_progress_limit, found.desc_progress_limit),
-            ("batch_progress_limit", settings.batch_progress_limit, found.batch_progress_limit),
+            ("desc_progress_limit", settings.desc_progress_limit, after(found.desc_progress_limit)),
+            ("batch_progress_limit", settings.batch_progress_limit, after(found.batch_progress_limit)),
         ] {
             self.set_if_other(device.id, &id, attribute, wanted, is);
         }
+    }
+
+    /// What the file says; or, where it says nothing and less is left over from earlier than the engines of the group
+    /// need, all that the device has.
+    fn read_buffers_allowed(&mut self, settings: &GroupSettings, device: &Device) -> Option<u32> {
+        let left_over = device.group(settings.id)?.read_buffers_allowed?;
+        let needed = READ_BUFFERS_PER_ENGINE * u32::try_from(settings.engines.len()).unwrap_or(u32::MAX / 4);
+        let is_short = left_over < needed && !self.will_be_reset(device.id);
+        settings.read_buffers_allowed.or_else(|| device.read_buffers_max.filter(|_| is_short))
+    }
+
+    fn will_be_reset(&self, device: DeviceId) -> bool {
+        self.steps.iter().any(|step| step.action == Action::Disable && step.object == device.to_string())
     }
 
     fn enable_device(&mut self, device: &Device, state: &State) -> Result<(), PlanError> {
@@ -367,13 +393,10 @@ impl Plan {
         wanted: Option<u32>,
         is: Option<u32>,
     ) {
-        // Disabling a device sets its groups back, so what they are now does not count then.
-        let will_be_reset =
-            self.steps.iter().any(|step| step.action == Action::Disable && step.device == device);
         match (wanted, is) {
             (None, _) => {}
             (Some(wanted), None) => self.note_absent(object, attribute, &wanted.to_string()),
-            (Some(wanted), Some(is)) if wanted == is && !will_be_reset => {}
+            (Some(wanted), Some(is)) if wanted == is => {}
             (Some(wanted), Some(_)) => self.set(Action::Set, device, object, attribute, wanted),
         }
     }

@@ -26,7 +26,8 @@ mod write;
 pub use json::Json;
 pub use profile::{Profile, ProfileError};
 pub use read::{ConfigError, UnknownKeys};
-pub use shape::{BadShape, Shape};
+pub use shape::{BadShape, Shape, TooFewDevices};
+pub(super) use validate::READ_BUFFERS_PER_ENGINE;
 pub use validate::{Limits, Problem, Problems};
 
 use std::fmt;

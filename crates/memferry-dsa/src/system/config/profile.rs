@@ -1,6 +1,6 @@
 //! Configurations that come with the library: `devices/*.json`, files that accel-config loads as they are.
 
-use super::{Config, ConfigError, Shape, UnknownKeys};
+use super::{Config, ConfigError, Shape, TooFewDevices, UnknownKeys};
 use crate::system::id::DeviceId;
 use crate::system::state::State;
 
@@ -89,19 +89,12 @@ pub enum ProfileError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The machine does not have the devices.
-    #[error(
-        "{name} needs {devices} on each of {nodes} nodes; here {found} nodes have that many: choose another profile, or \
-         name the devices"
-    )]
+    #[error("{name}: {source}")]
     TooFewDevices {
         /// The profile.
         name: &'static str,
-        /// Devices on each node.
-        devices: u32,
-        /// Nodes.
-        nodes: u32,
-        /// Nodes that have the devices.
-        found: usize,
+        /// What there is.
+        source: TooFewDevices,
     },
 }
 
@@ -173,28 +166,10 @@ impl Profile {
     /// [`ProfileError::TooFewDevices`].
     pub fn for_machine(&self, state: &State) -> Result<Config, ProfileError> {
         let shape = self.shape()?;
-        let mut nodes: Vec<(Option<u32>, Vec<DeviceId>)> = Vec::new();
-        for device in &state.devices {
-            match nodes.iter_mut().find(|(node, _)| *node == device.node) {
-                Some((_, devices)) => devices.push(device.id),
-                None => nodes.push((device.node, vec![device.id])),
-            }
-        }
-        let each = shape.devices_per_node() as usize;
-        let mut enough: Vec<DeviceId> = Vec::new();
-        let mut found = 0;
-        for (_, devices) in nodes.iter().filter(|(_, devices)| devices.len() >= each) {
-            found += 1;
-            if found <= shape.nodes() as usize {
-                enough.extend(&devices[..each]);
-            }
-        }
-        if found < shape.nodes() as usize {
-            let (devices, nodes) = (shape.devices_per_node(), shape.nodes());
-            return Err(ProfileError::TooFewDevices { name: self.name, devices, nodes, found });
-        }
-        enough.sort_unstable();
-        Ok(Config::for_devices(&enough, &shape))
+        let devices = shape
+            .devices_of(state)
+            .map_err(|source| ProfileError::TooFewDevices { name: self.name, source })?;
+        Ok(Config::for_devices(&devices, &shape))
     }
 
     fn broken(&self, source: impl std::error::Error + Send + Sync + 'static) -> ProfileError {

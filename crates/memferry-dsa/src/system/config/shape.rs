@@ -17,7 +17,7 @@ use std::str::FromStr;
 use super::{DeviceSettings, EngineSettings, GroupSettings, Limits, QueueSettings};
 use crate::portal::QueueMode;
 use crate::system::id::{DeviceId, GroupId, number};
-use crate::system::state::QueueType;
+use crate::system::state::{QueueType, State};
 
 /// What each device of a configuration looks like, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +40,21 @@ pub struct Shape {
 pub struct BadShape {
     /// The text.
     pub found: String,
+}
+
+/// A machine has not the devices that a shape needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{devices} devices are needed on each of {nodes} nodes, and {found} nodes have that many: take another shape, or name \
+     the devices"
+)]
+pub struct TooFewDevices {
+    /// Devices on each node.
+    pub devices: u32,
+    /// Nodes.
+    pub nodes: u32,
+    /// Nodes that have the devices.
+    pub found: usize,
 }
 
 /// Priority of queues; the middle, so that others can be set above and below. Source: accel-config's profiles.
@@ -107,6 +122,30 @@ impl Shape {
     /// Names for as many devices as the shape has, as on a machine with as many analytics accelerators: the even numbers.
     pub fn usual_devices(&self) -> Vec<DeviceId> {
         (0..self.nodes * self.devices_per_node).map(|number| DeviceId(2 * number)).collect()
+    }
+
+    /// Devices that there are: the first that are enough, on as many nodes as the shape has.
+    ///
+    /// # Errors
+    /// There are too few.
+    pub fn devices_of(&self, state: &State) -> Result<Vec<DeviceId>, TooFewDevices> {
+        let mut nodes: Vec<(Option<u32>, Vec<DeviceId>)> = Vec::new();
+        for device in &state.devices {
+            match nodes.iter_mut().find(|(node, _)| *node == device.node) {
+                Some((_, devices)) => devices.push(device.id),
+                None => nodes.push((device.node, vec![device.id])),
+            }
+        }
+        nodes.retain(|(_, devices)| devices.len() >= self.devices_per_node as usize);
+        if nodes.len() < self.nodes as usize {
+            let (devices, nodes, found) = (self.devices_per_node, self.nodes, nodes.len());
+            return Err(TooFewDevices { devices, nodes, found });
+        }
+        let each = self.devices_per_node as usize;
+        let chosen = nodes.iter().take(self.nodes as usize).flat_map(|(_, devices)| &devices[..each]);
+        let mut chosen: Vec<DeviceId> = chosen.copied().collect();
+        chosen.sort_unstable();
+        Ok(chosen)
     }
 
     pub(super) fn device(&self, id: DeviceId) -> DeviceSettings {

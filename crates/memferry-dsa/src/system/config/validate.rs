@@ -18,7 +18,7 @@ use crate::system::state::{QueueType, State};
 /// Longest name of a queue. Source: `WQ_NAME_SIZE` in Linux' `drivers/dma/idxd/idxd.h`.
 const NAME_BYTES_MAX: usize = 1024;
 /// Read buffers that each engine of a group needs. Source: DSA specification, section 5.1.
-const READ_BUFFERS_PER_ENGINE: u32 = 4;
+pub(in crate::system) const READ_BUFFERS_PER_ENGINE: u32 = 4;
 
 /// What a device can be configured to.
 #[derive(Clone, PartialEq, Eq, Debug)]

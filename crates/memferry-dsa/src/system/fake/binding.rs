@@ -24,6 +24,22 @@ pub(super) const QUEUE_DEFAULTS: [(&str, &str); 13] = [
     ("occupancy", "0"),
 ];
 
+/// What a group is when nobody has configured it; none stands for all read buffers.
+pub(super) const GROUP_DEFAULTS: [(&str, Option<&str>); 12] = [
+    ("engines", Some("")),
+    ("work_queues", Some("")),
+    ("use_read_buffer_limit", Some("0")),
+    ("use_token_limit", Some("0")),
+    ("read_buffers_reserved", Some("0")),
+    ("tokens_reserved", Some("0")),
+    ("read_buffers_allowed", None),
+    ("tokens_allowed", None),
+    ("traffic_class_a", Some("1")),
+    ("traffic_class_b", Some("1")),
+    ("desc_progress_limit", Some("0")),
+    ("batch_progress_limit", Some("0")),
+];
+
 impl Tree {
     pub(super) fn bind(&mut self, driver: &str, name: &str) -> Answer {
         if let Ok(device) = name.parse::<DeviceId>() {
@@ -152,6 +168,15 @@ impl Tree {
                 let driver_name = format!("{DEVICES}/{device}/{queue}/driver_name");
                 if self.files.contains_key(&driver_name) {
                     self.put(&driver_name, "");
+                }
+            }
+            let total = self.devices[&device].read_buffers.to_string();
+            for group in 0..self.devices[&device].counts.0 {
+                for (attribute, value) in GROUP_DEFAULTS {
+                    let path = format!("{DEVICES}/{device}/{}/{attribute}", device.group(group));
+                    if self.files.contains_key(&path) {
+                        self.put(&path, value.unwrap_or(&total));
+                    }
                 }
             }
             for engine in 0..self.devices[&device].counts.1 {

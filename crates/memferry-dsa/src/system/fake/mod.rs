@@ -346,17 +346,14 @@ impl Tree {
         }
         for index in 0..groups {
             let group = format!("/group{}.{index}", id.0);
-            put(&group, "engines", "");
-            put(&group, "work_queues", "");
-            put(&group, if old { "use_token_limit" } else { "use_read_buffer_limit" }, "0");
-            put(&group, if old { "tokens_reserved" } else { "read_buffers_reserved" }, "0");
-            let allowed = if old { "tokens_allowed" } else { "read_buffers_allowed" };
-            put(&group, allowed, &device.read_buffers.to_string());
-            put(&group, "traffic_class_a", "1");
-            put(&group, "traffic_class_b", "1");
-            if !old {
-                put(&group, "desc_progress_limit", "0");
-                put(&group, "batch_progress_limit", "0");
+            for (attribute, value) in binding::GROUP_DEFAULTS {
+                let is_of_other_kernel = match old {
+                    true => attribute.contains("read_buffer") || attribute.contains("progress"),
+                    false => attribute.contains("token"),
+                };
+                if !is_of_other_kernel {
+                    put(&group, attribute, value.unwrap_or(&device.read_buffers.to_string()));
+                }
             }
         }
         for index in 0..engines {
