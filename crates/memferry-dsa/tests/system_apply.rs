@@ -247,10 +247,15 @@ fn a_saved_configuration_is_applied_again_and_again() {
         (group.traffic_class_a, group.traffic_class_b) = (Some(1), Some(1));
         (group.use_read_buffer_limit, group.read_buffers_reserved) = (Some(false), Some(0));
         group.read_buffers_allowed = Some(32);
+        let has_progress_limits = state(&driver).devices[0].groups[0].desc_progress_limit.is_some();
+        group.desc_progress_limit = has_progress_limits.then_some(2);
         for _ in 0..3 {
             apply(&driver, &config, FORCE);
             assert_configured(&driver, &config);
-            assert_eq!(state(&driver).devices[0].groups[0].read_buffers_allowed, Some(32));
+            let found = state(&driver).devices.remove(0).groups.remove(0);
+            assert_eq!(found.read_buffers_allowed, Some(32));
+            assert_eq!(found.desc_progress_limit, has_progress_limits.then_some(2));
+            assert_eq!(plan(&driver, &config, FORCE).notes(), [""; 0]);
         }
     }
 }

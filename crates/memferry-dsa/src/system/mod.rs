@@ -11,7 +11,7 @@
 //! Plain data and files: nothing here talks to a device. [`Files`] is the seam to the operating system; [`FakeDriver`] has
 //! the driver's rules behind it.
 //!
-//! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd`, `drivers/dma/idxd`; accel-config 3.5 and 4.1.
+//! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd`, `drivers/dma/idxd`; accel-config 3.5.
 
 pub mod apply;
 mod capability;

@@ -148,7 +148,8 @@ impl Serialize for Json {
             Json::Integer(value) => match (i64::try_from(*value), u64::try_from(*value)) {
                 (Ok(value), _) => serializer.serialize_i64(value),
                 (_, Ok(value)) => serializer.serialize_u64(value),
-                _ => serializer.serialize_i128(*value),
+                // Reading yields no such number, and JSON has none that is exact.
+                _ => serializer.serialize_f64(*value as f64),
             },
             Json::Float(value) => serializer.serialize_f64(*value),
             Json::String(value) => serializer.serialize_str(value),

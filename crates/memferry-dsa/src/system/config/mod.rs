@@ -13,7 +13,7 @@
 //!
 //! A setting that is `None` is not in the file, and the driver's value stays.
 //!
-//! Source: the files of accel-config 3.5 and 4.1 (`contrib/configs`, `accel-config save-config`); its order of keys is kept,
+//! Source: the files of accel-config 3.5 (`contrib/configs`, `accel-config save-config`); its order of keys is kept,
 //! because it applies them in the order of the file.
 
 mod json;

@@ -116,7 +116,7 @@ pub enum ConfigError {
     },
 }
 
-/// What `accel-config list` prints and no file sets. Source: accel-config 3.5 and 4.1, `util/json.c`.
+/// What `accel-config list` prints and no file sets. Source: what accel-config 3.5 prints, and attributes of the driver.
 const READ_ONLY: [&str; 24] = [
     "max_groups",
     "max_work_queues",
