@@ -4,6 +4,7 @@
 //! - [`Descriptor`]: the 64 bytes that say what to do.
 //! - [`Portal`]: hands them to a work queue.
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended.
+//! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
 //! - [`software`]: the same operations by the CPU.
 //!
@@ -51,6 +52,7 @@ mod operation;
 mod portal;
 pub mod software;
 mod sync;
+pub mod system;
 
 pub use address::{Address, PAGE_BYTES};
 pub use completion::{Completion, CompletionRecord, Status};

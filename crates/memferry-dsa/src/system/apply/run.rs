@@ -1,0 +1,187 @@
+//! Carries a plan out.
+
+use std::fmt;
+use std::io;
+
+use serde::{Serialize, Serializer};
+
+use super::explain::{explain, explain_silence};
+use super::plan::{Action, Plan, Step};
+use crate::system::capability::hexadecimal;
+use crate::system::discover::DEVICES;
+use crate::system::files::Files;
+use crate::system::status::CommandStatus;
+
+/// A plan that was carried out to its end.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Applied {
+    /// The writes.
+    pub writes_count: usize,
+    /// What was enabled, in order.
+    pub enabled: Vec<String>,
+}
+
+/// A plan that was not carried out to its end: the first error, and what had been done before.
+#[derive(Debug, Serialize)]
+pub struct ApplyError {
+    /// The step that failed.
+    pub step: Step,
+    /// How it failed.
+    #[serde(serialize_with = "text")]
+    pub cause: Cause,
+    /// What the device says about its last command, if that is an error.
+    pub status: Option<CommandStatus>,
+    /// What to change.
+    pub advice: String,
+    /// The steps that were done, in order. They are not undone.
+    pub done: Vec<Step>,
+    /// Steps of the whole plan.
+    pub steps_count: usize,
+}
+
+/// How a step failed.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The driver, or the operating system, refused the write.
+    Refused(io::Error),
+    /// The write was taken, and the object did not become what it should.
+    Ineffective {
+        /// What it should say.
+        expected: &'static str,
+        /// What it says.
+        found: String,
+    },
+}
+
+fn text<S: Serializer>(cause: &Cause, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(cause)
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Refused(error) => write!(f, "{error}"),
+            Cause::Ineffective { expected, found } => {
+                write!(f, "it should be {expected} then and is {found}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.step, self.cause)?;
+        if let Some(status) = self.status {
+            write!(f, "; {} says: {status}", self.step.device)?;
+        }
+        write!(f, "\n  {}\n  {}", self.advice, self.what_was_done())
+    }
+}
+
+impl std::error::Error for ApplyError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.cause {
+            Cause::Refused(error) => Some(error),
+            Cause::Ineffective { .. } => None,
+        }
+    }
+}
+
+impl ApplyError {
+    /// What had been done before, in a sentence.
+    pub fn what_was_done(&self) -> String {
+        if self.done.is_empty() {
+            return "nothing was changed".to_owned();
+        }
+        let of = |action: Action| {
+            let steps = self.done.iter().filter(move |step| step.action == action);
+            steps.map(|step| step.object.as_str()).collect::<Vec<_>>()
+        };
+        let mut set: Vec<String> = (self.done.iter())
+            .filter(|step| matches!(step.action, Action::Reset | Action::Set))
+            .map(|step| step.device.to_string())
+            .collect();
+        set.dedup();
+        set.sort_unstable();
+        set.dedup();
+        let mut words =
+            vec![format!("{} of {} writes were done and stay", self.done.len(), self.steps_count)];
+        for (objects, what) in [(of(Action::Disable), "disabled"), (of(Action::Enable), "enabled")] {
+            if !objects.is_empty() {
+                words.push(format!("{what}: {}", objects.join(", ")));
+            }
+        }
+        if !set.is_empty() {
+            words.push(format!("settings written: those of {}", set.join(", ")));
+        }
+        words.join("; ")
+    }
+}
+
+impl Plan {
+    /// Carries the steps out in order; `observe` sees each before it is done.
+    ///
+    /// The files of enabled queues (`/dev/dsa/wq0.0`) are made by udev, perhaps a moment later.
+    ///
+    /// # Errors
+    /// The first step that failed; the later ones were not tried, the earlier ones are not undone.
+    pub fn apply(
+        &self,
+        files: &dyn Files,
+        observe: &mut dyn FnMut(&Step),
+    ) -> Result<Applied, Box<ApplyError>> {
+        let mut enabled = Vec::new();
+        for (index, step) in self.steps().iter().enumerate() {
+            observe(step);
+            let done = match files.write(&step.path, &step.value) {
+                Ok(()) => effect(files, step),
+                Err(error) => Err(Cause::Refused(error)),
+            };
+            if let Err(cause) = done {
+                return Err(Box::new(self.failed(files, index, cause)));
+            }
+            if step.action == Action::Enable {
+                enabled.push(step.object.clone());
+            }
+        }
+        Ok(Applied { writes_count: self.steps().len(), enabled })
+    }
+
+    fn failed(&self, files: &dyn Files, index: usize, cause: Cause) -> ApplyError {
+        let step = self.steps()[index].clone();
+        // Only enabling and disabling give commands; elsewhere the status is about something earlier.
+        let commands = matches!(step.action, Action::Enable | Action::Disable);
+        let status = if commands { status(files, &step) } else { None };
+        let advice = match &cause {
+            Cause::Refused(error) => explain(&step, error, status),
+            Cause::Ineffective { .. } => explain_silence(&step, status),
+        };
+        let done = self.steps()[..index].to_vec();
+        ApplyError { step, cause, status, advice, done, steps_count: self.steps().len() }
+    }
+}
+
+fn read(files: &dyn Files, path: &str) -> Option<String> {
+    let bytes = files.read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// Some kernels take the write and fail all the same, so the object is asked.
+fn effect(files: &dyn Files, step: &Step) -> Result<(), Cause> {
+    let expected = match step.action {
+        Action::Enable => "enabled",
+        Action::Disable => "disabled",
+        Action::Reset | Action::Set | Action::ClearStatus => return Ok(()),
+    };
+    match read(files, &format!("{}/state", step.directory())) {
+        Some(found) if found != expected => Err(Cause::Ineffective { expected, found }),
+        _ => Ok(()),
+    }
+}
+
+fn status(files: &dyn Files, step: &Step) -> Option<CommandStatus> {
+    let text = read(files, &format!("{DEVICES}/{}/cmd_status", step.device))?;
+    let status = CommandStatus(u32::try_from(hexadecimal(&text)?).ok()?);
+    status.is_error().then_some(status)
+}

@@ -1,0 +1,255 @@
+//! What a device says it can do: `version`, `gen_cap`, `op_cap`.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, chapter 9 (VERSION, GENCAP, OPCAP); the formats are those of Linux'
+//! `drivers/dma/idxd/sysfs.c`, of which older ones printed 64-bit words, the lowest first.
+
+use std::fmt;
+
+use serde::ser::SerializeStruct;
+use serde::{Serialize, Serializer};
+
+use crate::operation::{Opcode, OperationSet};
+
+/// The version of the architecture, 0x100 for DSA 1.0.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Version(
+    /// 15:8 major, 7:0 minor.
+    pub u32,
+);
+
+impl Version {
+    /// Sapphire Rapids, Emerald Rapids, Xeon Max.
+    pub const V1_0: Version = Version(0x100);
+    /// Granite Rapids, Sierra Forest.
+    pub const V2_0: Version = Version(0x200);
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0 >> 8, self.0 & 0xff)
+    }
+}
+
+impl Serialize for Version {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The register GENCAP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GeneralCapabilities(
+    /// The register as it is.
+    pub u64,
+);
+
+/// Bits of GENCAP that stand for something that is there or not. Source: DSA specification, GENCAP.
+const FEATURES: [(u32, &str); 17] = [
+    (0, "block on fault"),
+    (1, "overlapping copy"),
+    (2, "cache control for memory"),
+    (3, "cache control for flush"),
+    (4, "command capabilities register"),
+    (5, "durable write"),
+    (6, "inter-domain operations"),
+    (7, "translation fetch with a stride"),
+    (8, "destination readback"),
+    (9, "drain readback"),
+    (10, "16-byte fill pattern"),
+    (11, "64-bit CRC"),
+    (12, "fault information"),
+    (15, "batch continuation"),
+    (31, "configuration"),
+    (32, "event log overflow"),
+    (52, "batch of one"),
+];
+
+impl GeneralCapabilities {
+    fn has(self, bit: u32) -> bool {
+        self.0 >> bit & 1 == 1
+    }
+
+    fn field(self, bit: u32, bits: u32) -> u64 {
+        self.0 >> bit & ((1 << bits) - 1)
+    }
+
+    /// Whether the device can wait for pages that are not there.
+    pub fn block_on_fault(self) -> bool {
+        self.has(0)
+    }
+
+    /// Whether source and target of a copy may overlap.
+    pub fn overlapping_copy(self) -> bool {
+        self.has(1)
+    }
+
+    /// Whether the cache control flag of descriptors is allowed.
+    pub fn cache_control(self) -> bool {
+        self.has(2)
+    }
+
+    /// Whether a batch may have one member.
+    pub fn batch_of_one(self) -> bool {
+        self.has(52)
+    }
+
+    /// Whether software may configure the device; that of a guest may come ready.
+    pub fn configurable(self) -> bool {
+        self.has(31)
+    }
+
+    /// Size of an entry of the event log; none if the device has no event log.
+    pub fn event_log_entry_bytes(self) -> Option<u32> {
+        match self.field(13, 2) {
+            0 => None,
+            shift => Some(32 << shift),
+        }
+    }
+
+    /// Largest transfer of a descriptor.
+    pub fn transfer_bytes_max(self) -> u64 {
+        1 << self.field(16, 5)
+    }
+
+    /// Most members of a batch.
+    pub fn batch_max(self) -> u32 {
+        1 << self.field(21, 4)
+    }
+
+    /// Entries of the interrupt message storage.
+    pub fn interrupt_messages_max(self) -> u32 {
+        self.field(25, 6) as u32 * 256
+    }
+
+    /// The names of what is there.
+    pub fn features(self) -> impl Iterator<Item = &'static str> {
+        FEATURES.into_iter().filter(move |(bit, _)| self.has(*bit)).map(|(_, name)| name)
+    }
+}
+
+impl Serialize for GeneralCapabilities {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut object = serializer.serialize_struct("GeneralCapabilities", 5)?;
+        object.serialize_field("register", &format!("{:#x}", self.0))?;
+        object.serialize_field("features", &self.features().collect::<Vec<_>>())?;
+        object.serialize_field("transfer_bytes_max", &self.transfer_bytes_max())?;
+        object.serialize_field("batch_max", &self.batch_max())?;
+        object.serialize_field("event_log_entry_bytes", &self.event_log_entry_bytes())?;
+        object.end()
+    }
+}
+
+/// 256 bits in one of the two formats of the kernel.
+///
+/// Newer kernels print eight words of 32 bits, the highest first and commas between (`%*pb`); older ones four words of
+/// 64 bits, the lowest first and blanks between.
+pub(super) fn parse_bitmap(text: &str) -> Option<[u64; 4]> {
+    let mut words = [0; 4];
+    if text.contains(',') || !text.contains(char::is_whitespace) && !text.starts_with("0x") {
+        let mut count = 0;
+        for (index, digits) in text.rsplit(',').enumerate() {
+            if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+            {
+                return None;
+            }
+            let word = u64::from(u32::from_str_radix(digits, 16).ok()?);
+            *words.get_mut(index / 2)? |= word << (32 * (index % 2));
+            count += 1;
+        }
+        return (count > 0).then_some(words);
+    }
+    for (index, digits) in text.split_whitespace().enumerate() {
+        *words.get_mut(index)? = hexadecimal(digits)?;
+    }
+    Some(words)
+}
+
+/// The bits as newer kernels print them.
+pub(super) fn format_bitmap(words: [u64; 4]) -> String {
+    let halves = words.iter().rev().flat_map(|word| [(word >> 32) as u32, *word as u32]);
+    halves.map(|half| format!("{half:08x}")).collect::<Vec<_>>().join(",")
+}
+
+/// `0x40`, or `40`.
+pub(super) fn hexadecimal(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    // `from_str_radix` would take a sign.
+    let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+/// The four words of a set.
+pub(super) fn words(operations: OperationSet) -> [u64; 4] {
+    let mut words = [0; 4];
+    for code in (0..=u8::MAX).filter(|code| operations.contains_code(*code)) {
+        words[usize::from(code / 64)] |= 1 << (code % 64);
+    }
+    words
+}
+
+/// The operations of a set, by name where they have one here.
+pub(super) fn names(operations: OperationSet) -> Vec<String> {
+    let codes = (0..=u8::MAX).filter(|code| operations.contains_code(*code));
+    codes
+        .map(|code| match Opcode::try_from(code) {
+            Ok(opcode) => opcode.name().to_owned(),
+            Err(_) => format!("{code:#04x}"),
+        })
+        .collect()
+}
+
+/// For `serialize_with`.
+pub(super) fn serialize_operations<S: Serializer>(
+    operations: &Option<OperationSet>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    operations.map(names).serialize(serializer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The listings of Sapphire Rapids and Emerald Rapids.
+    const OP_CAP: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f027d";
+
+    #[test]
+    fn gen_cap_of_sapphire_rapids() {
+        let gen_cap = GeneralCapabilities(0x40915f0107);
+        assert_eq!(gen_cap.transfer_bytes_max(), 2 << 30);
+        assert_eq!(gen_cap.batch_max(), 1024);
+        assert_eq!(gen_cap.interrupt_messages_max(), 2048);
+        assert_eq!(gen_cap.event_log_entry_bytes(), None);
+        let features: Vec<_> = gen_cap.features().collect();
+        let expected = [
+            "block on fault",
+            "overlapping copy",
+            "cache control for memory",
+            "destination readback",
+            "configuration",
+        ];
+        assert_eq!(features, expected);
+    }
+
+    #[test]
+    fn op_cap_in_both_formats() {
+        let new = parse_bitmap(OP_CAP).unwrap();
+        assert_eq!(new, [0x1_003f_027d, 0, 0, 0]);
+        assert_eq!(parse_bitmap("0x1003f027d 0 0 0"), Some(new));
+        assert_eq!(parse_bitmap("0x1003f027d 0x0 0x0 0x0"), Some(new));
+        assert_eq!(format_bitmap(new), OP_CAP);
+        let operations = OperationSet::from_words(new);
+        assert_eq!(words(operations), new);
+        assert!(operations.contains(Opcode::CacheFlush) && !operations.contains(Opcode::Batch));
+        assert_eq!(names(operations).len(), 14);
+        assert_eq!(parse_bitmap("00000001,003f027d"), Some(new), "leading words left out");
+    }
+
+    #[test]
+    fn no_bitmaps() {
+        for text in ["", ",", "1,", "0x1,0", "123456789", "+1", "1 2 3 4 5", "g", "0,0,0,0,0,0,0,0,1", "- -"]
+        {
+            assert_eq!(parse_bitmap(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! Reads the files of accel-config.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::json::Json;
+use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
+use crate::operation::OperationSet;
+use crate::portal::QueueMode;
+use crate::system::capability::parse_bitmap;
+use crate::system::error::shorten;
+use crate::system::id::{DeviceId, UnknownName};
+use crate::system::state::QueueType;
+
+/// What to do with keys that are unknown here. accel-config passes over them in silence.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum UnknownKeys {
+    /// They are errors: a mistyped key would otherwise leave its setting at the driver's default.
+    #[default]
+    Refuse,
+    /// They are kept and written back, and never applied.
+    Keep,
+}
+
+/// Why a file is no configuration. Nothing has been changed by the attempt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}; give the path of a file in accel-config's format", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system answered.
+        source: io::Error,
+    },
+    /// The text is no JSON.
+    #[error("the configuration is no JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Something else than expected is in this place.
+    #[error("{object} holds {found}; expected {expected}")]
+    Shape {
+        /// Where.
+        object: String,
+        /// What it holds, in a word.
+        found: &'static str,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// An object does not say what it is about.
+    #[error("an object in {inside} has no \"dev\"; it must be the first key and name the object")]
+    NoName {
+        /// The object around it.
+        inside: String,
+    },
+    /// An object has a name that is none of the driver's.
+    #[error("in {inside}: {source}")]
+    BadName {
+        /// The object around it.
+        inside: String,
+        /// The name.
+        source: UnknownName,
+    },
+    /// An object belongs to another device or group.
+    #[error("{object} stands in {inside}, where it does not belong: {why}")]
+    Misplaced {
+        /// The object.
+        object: String,
+        /// Where it stands.
+        inside: String,
+        /// Why it does not belong there.
+        why: String,
+    },
+    /// Nobody here knows this key.
+    #[error("{object} has the key {key:?}, which is unknown here; known are {}", known.join(", "))]
+    UnknownKey {
+        /// The object.
+        object: String,
+        /// The key.
+        key: String,
+        /// The keys that it may have.
+        known: Vec<&'static str>,
+    },
+    /// A key that tells something and sets nothing.
+    #[error(
+        "{object} has the key {key:?}, which the driver says and nobody can set: the file seems to come from \
+         `accel-config list`; use `accel-config save-config`"
+    )]
+    ReadOnlyKey {
+        /// The object.
+        object: String,
+        /// The key.
+        key: String,
+    },
+    /// A key, or two names of one setting, twice.
+    #[error("{object} has the key {key:?} twice; remove one")]
+    RepeatedKey {
+        /// The object.
+        object: String,
+        /// The key.
+        key: &'static str,
+    },
+    /// A value that makes no sense.
+    #[error("{key} of {object} is {found}; expected {expected}")]
+    Value {
+        /// The object.
+        object: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        found: String,
+        /// What was expected.
+        expected: &'static str,
+    },
+}
+
+/// What `accel-config list` prints and no file sets. Source: what accel-config 3.5 prints, and attributes of the driver.
+const READ_ONLY: [&str; 24] = [
+    "max_groups",
+    "max_work_queues",
+    "max_engines",
+    "work_queue_size",
+    "max_work_queues_size",
+    "numa_node",
+    "op_cap",
+    "gen_cap",
+    "iaa_cap",
+    "version",
+    "state",
+    "max_read_buffers",
+    "max_tokens",
+    "ims_size",
+    "configurable",
+    "pasid_enabled",
+    "cdev_major",
+    "cdev_minor",
+    "clients",
+    "errors",
+    "occupancy",
+    "cmd_status",
+    "engines",
+    "work_queues",
+];
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It cannot be read, or is no configuration.
+    pub fn load(path: &Path, unknown: UnknownKeys) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Config::parse(&text, unknown)
+    }
+
+    /// Reads the text of a file: an array of devices.
+    ///
+    /// As accel-config, this takes commas after last elements and comments. Names of settings before Linux 5.17
+    /// (`token_limit` for `read_buffer_limit` and so on) are understood. A negative number for a setting that may be
+    /// missing means that it was missing on the machine where the file was saved: accel-config saves error numbers.
+    ///
+    /// # Errors
+    /// The first thing that makes no sense. Whether a device takes the settings is the matter of
+    /// [`validate`](Config::validate).
+    pub fn parse(text: &str, unknown: UnknownKeys) -> Result<Config, ConfigError> {
+        let mut config = Config::default();
+        let file = "the file";
+        for device in array(file, Json::parse(text)?)? {
+            let name = match &device {
+                Json::Object(entries) => entries.iter().find(|(key, _)| key == "dev").map(|(_, name)| name),
+                _ => None,
+            };
+            match name {
+                Some(Json::String(name)) if name.starts_with("iax") => config.others.push(device),
+                _ => config.devices.push(read_device(device, unknown)?),
+            }
+        }
+        Ok(config)
+    }
+}
+
+/// The keys of an object that have not been taken yet.
+struct Object {
+    /// What errors call it.
+    name: String,
+    entries: Vec<(String, Json)>,
+    /// Keys that were asked for.
+    known: Vec<&'static str>,
+}
+
+impl Object {
+    fn new<T: FromStr<Err = UnknownName> + fmt::Display>(
+        inside: &str,
+        value: Json,
+    ) -> Result<(T, Object), ConfigError> {
+        let Json::Object(entries) = value else {
+            return Err(ConfigError::Shape {
+                object: inside.to_owned(),
+                found: kind(&value),
+                expected: "objects with a key \"dev\"",
+            });
+        };
+        let mut object = Object { name: format!("an object in {inside}"), entries, known: Vec::new() };
+        let name = object.string("dev")?.ok_or_else(|| ConfigError::NoName { inside: inside.to_owned() })?;
+        let id: T =
+            name.parse().map_err(|source| ConfigError::BadName { inside: inside.to_owned(), source })?;
+        object.name = name;
+        Ok((id, object))
+    }
+
+    fn take(&mut self, key: &'static str) -> Result<Option<Json>, ConfigError> {
+        self.known.push(key);
+        let mut found = None;
+        while let Some(at) = self.entries.iter().position(|(name, _)| name == key) {
+            if found.replace(self.entries.remove(at).1).is_some() {
+                return Err(ConfigError::RepeatedKey { object: self.name.clone(), key });
+            }
+        }
+        Ok(found)
+    }
+
+    /// A setting that had another name before.
+    fn take_renamed(&mut self, key: &'static str, old: &'static str) -> Result<Option<Json>, ConfigError> {
+        let renamed = self.take(old)?;
+        self.known.pop(); // no reason to advertise it
+        match (self.take(key)?, renamed) {
+            (Some(_), Some(_)) => Err(ConfigError::RepeatedKey { object: self.name.clone(), key }),
+            (known, renamed) => Ok(known.or(renamed)),
+        }
+    }
+
+    fn wrong(&self, key: &'static str, found: &Json, expected: &'static str) -> ConfigError {
+        let found = match found {
+            Json::Integer(number) => number.to_string(),
+            Json::Float(number) => number.to_string(),
+            Json::String(text) => format!("{:?}", shorten(text)),
+            other => kind(other).to_owned(),
+        };
+        ConfigError::Value { object: self.name.clone(), key, found, expected }
+    }
+
+    fn string(&mut self, key: &'static str) -> Result<Option<String>, ConfigError> {
+        match self.take(key)? {
+            None => Ok(None),
+            Some(Json::String(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(key, &other, "a string")),
+        }
+    }
+
+    fn number<T: TryFrom<i128>>(&mut self, key: &'static str) -> Result<Option<T>, ConfigError> {
+        let value = self.take(key)?;
+        self.as_number(key, value)
+    }
+
+    fn as_number<T: TryFrom<i128>>(
+        &self,
+        key: &'static str,
+        value: Option<Json>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = value else { return Ok(None) };
+        let number = match value {
+            Json::Integer(number) => T::try_from(number).ok(),
+            _ => None,
+        };
+        number.map(Some).ok_or_else(|| self.wrong(key, &value, "a whole number, not negative and not huge"))
+    }
+
+    /// A number that accel-config saves as a negative one where the driver does not have it.
+    fn number_or_missing(&mut self, key: &'static str) -> Result<Option<u32>, ConfigError> {
+        let value = self.take(key)?;
+        self.as_number(key, value.filter(is_present))
+    }
+
+    fn renamed(&mut self, key: &'static str, old: &'static str) -> Result<Option<u32>, ConfigError> {
+        let value = self.take_renamed(key, old)?;
+        self.as_number(key, value.filter(is_present))
+    }
+
+    fn toggle(&mut self, key: &'static str) -> Result<Option<bool>, ConfigError> {
+        let value = self.take(key)?;
+        self.as_toggle(key, value)
+    }
+
+    fn as_toggle(&self, key: &'static str, value: Option<Json>) -> Result<Option<bool>, ConfigError> {
+        match value.filter(is_present) {
+            None => Ok(None),
+            Some(Json::Integer(0)) => Ok(Some(false)),
+            Some(Json::Integer(1)) => Ok(Some(true)),
+            Some(other) => Err(self.wrong(key, &other, "0 or 1")),
+        }
+    }
+
+    fn objects(&mut self, key: &'static str) -> Result<Vec<Json>, ConfigError> {
+        match self.take(key)? {
+            None => Ok(Vec::new()),
+            Some(value) => array(&format!("{key} of {}", self.name), value),
+        }
+    }
+
+    /// What is left, which is known to nobody here.
+    fn finish(self, unknown: UnknownKeys) -> Result<Vec<(String, Json)>, ConfigError> {
+        match self.entries.first() {
+            Some((key, _)) if unknown == UnknownKeys::Refuse => {
+                let (object, key) = (self.name, key.clone());
+                // `max_batch_size` of a device can only be read, that of a queue is a setting.
+                let of_device =
+                    object.starts_with("dsa") && matches!(&*key, "max_batch_size" | "max_transfer_size");
+                Err(match READ_ONLY.contains(&&*key) || of_device {
+                    true => ConfigError::ReadOnlyKey { object, key },
+                    false => ConfigError::UnknownKey { object, key, known: self.known },
+                })
+            }
+            _ => Ok(self.entries),
+        }
+    }
+}
+
+fn is_present(value: &Json) -> bool {
+    !matches!(value, Json::Integer(..=-1))
+}
+
+fn kind(value: &Json) -> &'static str {
+    match value {
+        Json::Null => "null",
+        Json::Bool(_) => "true or false",
+        Json::Integer(_) | Json::Float(_) => "a number",
+        Json::String(_) => "a string",
+        Json::Array(_) => "an array",
+        Json::Object(_) => "an object",
+    }
+}
+
+fn array(object: &str, value: Json) -> Result<Vec<Json>, ConfigError> {
+    match value {
+        Json::Array(values) => Ok(values),
+        other => Err(ConfigError::Shape {
+            object: object.to_owned(),
+            found: kind(&other),
+            expected: "an array of objects",
+        }),
+    }
+}
+
+fn read_device(value: Json, unknown: UnknownKeys) -> Result<DeviceSettings, ConfigError> {
+    let (id, mut object) = Object::new::<DeviceId>("the file", value)?;
+    let mut device = DeviceSettings {
+        id,
+        read_buffer_limit: object.renamed("read_buffer_limit", "token_limit")?,
+        event_log_size: object.number_or_missing("event_log_size")?,
+        groups: Vec::new(),
+        ungrouped_queues: Vec::new(),
+        ungrouped_engines: Vec::new(),
+        kept: Vec::new(),
+    };
+    for group in object.objects("groups")? {
+        device.groups.push(read_group(id, group, unknown)?);
+    }
+    // `accel-config list` prints a blank in the key.
+    let mut queues = object.objects("ungrouped_workqueues")?;
+    queues.extend(object.objects("ungrouped workqueues")?);
+    object.known.pop();
+    for queue in queues {
+        device.ungrouped_queues.push(read_queue(id, None, queue, unknown)?);
+    }
+    for engine in object.objects("ungrouped_engines")? {
+        device.ungrouped_engines.push(read_engine(id, None, engine, unknown)?);
+    }
+    device.kept = object.finish(unknown)?;
+    Ok(device)
+}
+
+fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<GroupSettings, ConfigError> {
+    let (id, mut object) = Object::new::<super::GroupId>(&device.to_string(), value)?;
+    of_device(&id, id.device, device)?;
+    let use_limit = object.take_renamed("use_read_buffer_limit", "use_token_limit")?;
+    let mut group = GroupSettings {
+        id,
+        read_buffers_reserved: object.renamed("read_buffers_reserved", "tokens_reserved")?,
+        use_read_buffer_limit: object.as_toggle("use_read_buffer_limit", use_limit)?,
+        read_buffers_allowed: object.renamed("read_buffers_allowed", "tokens_allowed")?,
+        traffic_class_a: object.number_or_missing("traffic_class_a")?,
+        traffic_class_b: object.number_or_missing("traffic_class_b")?,
+        desc_progress_limit: object.number_or_missing("desc_progress_limit")?,
+        batch_progress_limit: object.number_or_missing("batch_progress_limit")?,
+        queues: Vec::new(),
+        engines: Vec::new(),
+        kept: Vec::new(),
+    };
+    for queue in object.objects("grouped_workqueues")? {
+        group.queues.push(read_queue(device, Some(id), queue, unknown)?);
+    }
+    for engine in object.objects("grouped_engines")? {
+        group.engines.push(read_engine(device, Some(id), engine, unknown)?);
+    }
+    group.kept = object.finish(unknown)?;
+    Ok(group)
+}
+
+fn read_queue(
+    device: DeviceId,
+    group: Option<super::GroupId>,
+    value: Json,
+    unknown: UnknownKeys,
+) -> Result<QueueSettings, ConfigError> {
+    let inside = group.map_or(device.to_string(), |group| group.to_string());
+    let (id, mut object) = Object::new::<super::QueueId>(&inside, value)?;
+    of_device(&id, id.device, device)?;
+    in_group(&mut object, group)?;
+    let mode = match object.string("mode")?.as_deref() {
+        None => None,
+        Some("shared") => Some(QueueMode::Shared),
+        Some("dedicated") => Some(QueueMode::Dedicated),
+        Some(other) => {
+            return Err(object.wrong("mode", &Json::String(other.to_owned()), "shared or dedicated"));
+        }
+    };
+    let operations = match object.string("op_config")? {
+        None => None,
+        Some(text) => Some(OperationSet::from_words(parse_bitmap(&text).ok_or_else(|| {
+            object.wrong(
+                "op_config",
+                &Json::String(text),
+                "words of 8 hexadecimal digits with commas between",
+            )
+        })?)),
+    };
+    let kind = match object.string("type")? {
+        None => None,
+        Some(word) => match QueueType::from(word.as_str()) {
+            QueueType::Other(_) => {
+                return Err(object.wrong("type", &Json::String(word), "user, kernel or none"));
+            }
+            kind => Some(kind),
+        },
+    };
+    Ok(QueueSettings {
+        id,
+        mode,
+        size: object.number("size")?,
+        priority: object.number("priority")?,
+        block_on_fault: object.toggle("block_on_fault")?,
+        batch_max: object.number("max_batch_size")?,
+        transfer_bytes_max: object.number("max_transfer_size")?,
+        kind,
+        name: object.string("name")?,
+        driver_name: object.string("driver_name")?,
+        threshold: object.number("threshold")?,
+        ats_disable: object.toggle("ats_disable")?,
+        prs_disable: object.toggle("prs_disable")?,
+        operations,
+        kept: object.finish(unknown)?,
+    })
+}
+
+fn read_engine(
+    device: DeviceId,
+    group: Option<super::GroupId>,
+    value: Json,
+    unknown: UnknownKeys,
+) -> Result<EngineSettings, ConfigError> {
+    let inside = group.map_or(device.to_string(), |group| group.to_string());
+    let (id, mut object) = Object::new::<super::EngineId>(&inside, value)?;
+    of_device(&id, id.device, device)?;
+    in_group(&mut object, group)?;
+    Ok(EngineSettings { id, kept: object.finish(unknown)? })
+}
+
+fn of_device(object: &dyn fmt::Display, mine: DeviceId, device: DeviceId) -> Result<(), ConfigError> {
+    if mine == device {
+        return Ok(());
+    }
+    Err(ConfigError::Misplaced {
+        object: object.to_string(),
+        inside: device.to_string(),
+        why: format!("its name says that it belongs to {mine}"),
+    })
+}
+
+/// The group stands in the file twice: as the object around, which decides, and as a number.
+fn in_group(object: &mut Object, group: Option<super::GroupId>) -> Result<(), ConfigError> {
+    let said: Option<i64> = object.number("group_id")?;
+    let meant = group.map_or(-1, |group| i64::from(group.index));
+    match said {
+        Some(said) if said.max(-1) != meant => Err(ConfigError::Misplaced {
+            object: object.name.clone(),
+            inside: group.map_or("no group".to_owned(), |group| group.to_string()),
+            why: format!("its group_id is {said}"),
+        }),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,382 @@
+//! Which queues a program can use, and if there are none, why.
+//!
+//! The troubles are those that users of DSA report most: the driver is not loaded, the queue is not enabled, its file
+//! belongs to root. Each is a sentence that says what to do.
+//!
+//! Source: Linux `drivers/dma/idxd` (`cdev.c`: what opening and mapping check; `device.c`: what enabling checks).
+
+use serde::{Serialize, Serializer};
+
+use super::capability::names;
+use super::files::Owner;
+use super::id::{DeviceId, QueueId};
+use super::state::{Activity, Device, Queue, QueueType, State, mode_word};
+use super::status::CommandStatus;
+use crate::operation::OperationSet;
+use crate::portal::QueueMode;
+
+/// What a queue must be to be of use.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    /// On this NUMA node, or on any.
+    pub node: Option<u32>,
+    /// Of this mode, or of any.
+    pub mode: Option<QueueMode>,
+    /// With these operations. (That the driver hides Batch does not say that the device lacks it.)
+    pub operations: OperationSet,
+}
+
+/// The answer to "what can I use?".
+#[derive(Clone, Debug)]
+pub struct Diagnosis<'a> {
+    /// Queues that this process can open and that are as wanted, with their devices.
+    pub usable: Vec<(&'a Device, &'a Queue)>,
+    /// Why others are not among them, and what the usable ones will not do.
+    pub troubles: Vec<Trouble>,
+}
+
+/// A reason why a queue, a device or all of them cannot be used, or only in part.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// Neither module nor bus.
+    #[error(
+        "the driver idxd is not loaded: run `modprobe idxd`; if there is no such module, the kernel was built without \
+         CONFIG_INTEL_IDXD"
+    )]
+    ModuleNotLoaded,
+    /// The bus is empty.
+    #[error(
+        "the driver found no DSA device{}: the CPU must have one (Xeon since Sapphire Rapids, not each model), the BIOS \
+         must enable it, and the kernel must boot with intel_iommu=on,sm_on{}", 
+        if *.others == 0 { "" } else { " (only analytics accelerators)" },
+        if *.in_virtual_machine_perhaps { "; a virtual machine must be given one" } else { "" }
+    )]
+    NoDevice {
+        /// Accelerators on the bus that are no DSA.
+        others: usize,
+        /// Nothing else is on the bus, as in a virtual machine.
+        in_virtual_machine_perhaps: bool,
+    },
+    /// A device that is not enabled.
+    #[error(
+        "{device} is disabled{}: configure and enable it, for instance with a profile", last(.status)
+    )]
+    DeviceDisabled {
+        /// The device.
+        device: DeviceId,
+        /// How its last command ended, if not well.
+        status: Option<CommandStatus>,
+    },
+    /// A device that stopped.
+    #[error("{device} is halted after an error{}: look into the kernel log, then unload and load idxd", last(.status))]
+    DeviceHalted {
+        /// The device.
+        device: DeviceId,
+        /// How its last command ended, if not well.
+        status: Option<CommandStatus>,
+    },
+    /// An enabled device none of whose queues has a size and a group.
+    #[error(
+        "{device} is enabled and has no configured work queue: disable it, configure queues, enable it again"
+    )]
+    NothingConfigured {
+        /// The device.
+        device: DeviceId,
+    },
+    /// A configured queue that is not enabled.
+    #[error("{queue} is configured and disabled{}: run `accel-config enable-wq {}/{queue}`", last(.status), .queue.device)]
+    QueueDisabled {
+        /// The queue.
+        queue: QueueId,
+        /// How the device's last command ended, if not well.
+        status: Option<CommandStatus>,
+    },
+    /// A queue for the kernel, or for nobody.
+    #[error("{queue} is of type {}: programs need type user", .kind.as_str())]
+    NotForUsers {
+        /// The queue.
+        queue: QueueId,
+        /// Its type.
+        kind: QueueType,
+    },
+    /// A queue without a name, which cannot be enabled.
+    #[error("{queue} has no name, and without one it cannot be enabled: set its name")]
+    NoName {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A queue for another driver.
+    #[error("{queue} has the driver_name {found:?}: set it to user, or the queue cannot be enabled")]
+    OtherDriver {
+        /// The queue.
+        queue: QueueId,
+        /// What it has; empty if nothing.
+        found: String,
+    },
+    /// A shared queue where address spaces are not shared.
+    #[error(
+        "{queue} is shared, and {} shares no address spaces (pasid_enabled is 0): enable VT-d in the BIOS, boot with \
+         intel_iommu=on,sm_on, or make the queue dedicated", .queue.device
+    )]
+    SharedWithoutPasid {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A queue of type user where address spaces are not shared.
+    #[error(
+        "{queue} is of type user, and {} shares no address spaces (pasid_enabled is 0): enable VT-d in the BIOS and boot \
+         with intel_iommu=on,sm_on", .queue.device
+    )]
+    UserWithoutPasid {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A shared queue that accepts nothing.
+    #[error(
+        "{queue} is shared and has threshold 0, so it never accepts a descriptor: set its threshold to its size"
+    )]
+    NoThreshold {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// No character device.
+    #[error(
+        "{queue} is enabled and /dev/dsa/{queue} is not there: in a container, pass it in (--device /dev/dsa/{queue}); \
+         else see whether udev runs"
+    )]
+    NoFile {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A character device for others.
+    #[error(
+        "{path} has mode {:04o} and belongs to {}:{}: run as that user, or `chmod 0666 {path}` or add a udev rule for \
+         the subsystem dsa", .owner.mode, .owner.user, .owner.group
+    )]
+    NoPermission {
+        /// The file.
+        path: String,
+        /// Whom it belongs to.
+        owner: Owner,
+    },
+    /// A dedicated queue has one user at a time.
+    #[error(
+        "{queue} is dedicated and in use by another process: wait, use another queue, or configure it as shared"
+    )]
+    InUse {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// A queue lacks operations that are wanted.
+    #[error("{queue} does not have {}: see op_cap and op_config", .missing.join(", "))]
+    MissingOperations {
+        /// The queue.
+        queue: QueueId,
+        /// Their names.
+        missing: Vec<String>,
+    },
+    /// Usable queues, none of the wanted mode.
+    #[error("no usable work queue is {}: configure one, or use one that is {}", mode_word(*.wanted), other(*.wanted))]
+    NoQueueOfMode {
+        /// The wanted mode.
+        wanted: QueueMode,
+    },
+    /// Usable queues, none near the wanted node.
+    #[error(
+        "no usable work queue is on node {wanted}, only on {}: enable the device of that node, or use the other (it \
+         reaches all memory)", nodes(.found)
+    )]
+    OtherNode {
+        /// The wanted node.
+        wanted: u32,
+        /// The nodes of those that there are; none where the device does not tell.
+        found: Vec<Option<u32>>,
+    },
+    /// Mapping a portal needs a capability that this process lacks. Queues can still be used through `write(2)`.
+    #[error(
+        "this process {} map portals without CAP_SYS_RAWIO (kernels since May 2024, INTEL-SA-01084): it can submit with \
+         write(2), which costs a system call each; run as root or give the program the capability for more",
+        if *.is_certain { "cannot" } else { "perhaps cannot" }
+    )]
+    NoRawIo {
+        /// Whether the driver shows that it checks this; otherwise the release of the kernel suggests it.
+        is_certain: bool,
+    },
+}
+
+impl Trouble {
+    /// Whether it keeps something from being used at all, rather than limits how.
+    pub fn is_fatal(&self) -> bool {
+        !matches!(self, Trouble::NoRawIo { .. })
+    }
+}
+
+impl Serialize for Trouble {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn last(status: &Option<CommandStatus>) -> String {
+    status.map_or(String::new(), |status| format!(" (last command: {status})"))
+}
+
+fn other(mode: QueueMode) -> &'static str {
+    match mode {
+        QueueMode::Shared => mode_word(QueueMode::Dedicated),
+        QueueMode::Dedicated => mode_word(QueueMode::Shared),
+    }
+}
+
+fn nodes(found: &[Option<u32>]) -> String {
+    let words =
+        found.iter().map(|node| node.map_or("a node unknown".to_owned(), |node| format!("node {node}")));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+impl State {
+    /// The queues that this process can use as wanted, and what is in the way of others.
+    pub fn diagnose(&self, wanted: &Wanted) -> Diagnosis<'_> {
+        let mut troubles = Vec::new();
+        if self.devices.is_empty() {
+            troubles.push(match self.module_loaded {
+                false => Trouble::ModuleNotLoaded,
+                true => Trouble::NoDevice {
+                    others: self.others.len(),
+                    in_virtual_machine_perhaps: self.others.is_empty(),
+                },
+            });
+        }
+        let mut usable = Vec::new();
+        for device in &self.devices {
+            if let Some(trouble) = unusable(device) {
+                troubles.push(trouble);
+                continue;
+            }
+            for queue in device.queues.iter().filter(|queue| queue.is_configured()) {
+                let found = self.troubles_of(device, queue, wanted);
+                if found.is_empty() {
+                    usable.push((device, queue));
+                }
+                troubles.extend(found);
+            }
+        }
+        select(&mut usable, &mut troubles, wanted);
+        if let Some(trouble) = self.limited(&usable) {
+            troubles.push(trouble);
+        }
+        Diagnosis { usable, troubles }
+    }
+
+    fn troubles_of(&self, device: &Device, queue: &Queue, wanted: &Wanted) -> Vec<Trouble> {
+        let id = queue.id;
+        let mut found = Vec::new();
+        let kind = queue.kind.clone().unwrap_or(QueueType::None);
+        if kind != QueueType::User {
+            return vec![Trouble::NotForUsers { queue: id, kind }];
+        }
+        if device.has_pasid == Some(false) {
+            found.push(match queue.mode {
+                Some(QueueMode::Shared) => Trouble::SharedWithoutPasid { queue: id },
+                _ => Trouble::UserWithoutPasid { queue: id },
+            });
+        }
+        if !queue.is_enabled() {
+            if queue.name.is_none() {
+                found.push(Trouble::NoName { queue: id });
+            }
+            if let Some(name) = queue.driver_name.as_ref().filter(|name| *name != "user") {
+                found.push(Trouble::OtherDriver { queue: id, found: name.clone() });
+            }
+            found.push(Trouble::QueueDisabled { queue: id, status: failed(device) });
+            return found;
+        }
+        if queue.mode == Some(QueueMode::Shared) && queue.threshold == Some(0) {
+            found.push(Trouble::NoThreshold { queue: id });
+        }
+        match &queue.file {
+            None => found.push(Trouble::NoFile { queue: id }),
+            Some(file) if !self.process.may_open(file.owner) => {
+                found.push(Trouble::NoPermission { path: file.path.clone(), owner: file.owner });
+            }
+            Some(_) => {}
+        }
+        if queue.mode == Some(QueueMode::Dedicated) && queue.clients.unwrap_or(0) > 0 {
+            found.push(Trouble::InUse { queue: id });
+        }
+        if let Some(operations) = queue.operations.or(device.operations)
+            && !wanted.operations.is_subset_of(operations)
+        {
+            let mut missing = names(wanted.operations);
+            let has = names(operations);
+            missing.retain(|name| !has.contains(name));
+            found.push(Trouble::MissingOperations { queue: id, missing });
+        }
+        found
+    }
+
+    /// What the usable queues will not do.
+    fn limited(&self, usable: &[(&Device, &Queue)]) -> Option<Trouble> {
+        if usable.is_empty() || self.process.may_map_portals() {
+            return None;
+        }
+        let told = usable.iter().find_map(|(device, _)| device.hides_batch());
+        match told {
+            Some(true) => Some(Trouble::NoRawIo { is_certain: true }),
+            // A driver that shows Batch on such a device is older than the check.
+            Some(false) => None,
+            // The fix is in 6.10, and in many stable releases before.
+            None => self
+                .release()
+                .is_some_and(|release| release >= (6, 10))
+                .then_some(Trouble::NoRawIo { is_certain: false }),
+        }
+    }
+
+    /// The first two numbers of the kernel's release.
+    fn release(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.kernel.as_ref()?.split(|c: char| !c.is_ascii_digit());
+        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+/// Keeps the queues of the wanted mode and node. If that are none, says what there is instead.
+fn select(usable: &mut Vec<(&Device, &Queue)>, troubles: &mut Vec<Trouble>, wanted: &Wanted) {
+    if let Some(mode) = wanted.mode
+        && !usable.is_empty()
+    {
+        usable.retain(|(_, queue)| queue.mode == Some(mode));
+        if usable.is_empty() {
+            troubles.push(Trouble::NoQueueOfMode { wanted: mode });
+        }
+    }
+    if let Some(node) = wanted.node
+        && !usable.is_empty()
+    {
+        let mut found: Vec<_> = usable.iter().map(|(device, _)| device.node).collect();
+        usable.retain(|(device, _)| device.node == Some(node));
+        if usable.is_empty() {
+            found.sort_unstable();
+            found.dedup();
+            troubles.push(Trouble::OtherNode { wanted: node, found });
+        }
+    }
+}
+
+/// What keeps all queues of a device from being used.
+fn unusable(device: &Device) -> Option<Trouble> {
+    let status = failed(device);
+    match &device.state {
+        Some(Activity::Enabled) if !device.queues.iter().any(Queue::is_configured) => {
+            Some(Trouble::NothingConfigured { device: device.id })
+        }
+        Some(Activity::Enabled) => None,
+        Some(Activity::Halted) => Some(Trouble::DeviceHalted { device: device.id, status }),
+        _ => Some(Trouble::DeviceDisabled { device: device.id, status }),
+    }
+}
+
+fn failed(device: &Device) -> Option<CommandStatus> {
+    device.command_status.filter(|status| status.is_error())
+}

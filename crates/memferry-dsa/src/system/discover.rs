@@ -1,0 +1,359 @@
+//! Reads the state from sysfs, of this machine or recorded below another root.
+//!
+//! Any attribute may be missing: kernels differ. What is there must make sense; nonsense is an error that names the file.
+//! A device or a queue that vanishes while it is read is read as far as it went.
+//!
+//! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd/sysfs.c`; older names and formats
+//! as in kernels 5.6 to 5.19.
+
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::str::FromStr;
+
+use super::SystemError;
+use super::capability::{GeneralCapabilities, Version, hexadecimal, parse_bitmap};
+use super::error::{errno, shorten};
+use super::files::{Directory, Files};
+use super::id::{DeviceId, EngineId, GroupId, QueueId};
+use super::state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, State};
+use super::status::{CommandStatus, SoftwareError};
+use crate::operation::OperationSet;
+use crate::portal::QueueMode;
+
+/// Where the devices are.
+pub(super) const DEVICES: &str = "sys/bus/dsa/devices";
+/// Where the drivers are.
+pub(super) const DRIVERS: &str = "sys/bus/dsa/drivers";
+
+impl State {
+    /// Reads the state of this machine.
+    ///
+    /// A machine without the driver or without a device is no error; [`diagnose`](State::diagnose) tells.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read or makes no sense.
+    pub fn discover() -> Result<State, SystemError> {
+        State::read(&Directory::system())
+    }
+
+    /// Reads the state below another root: `root/sys`, `root/dev`, `root/proc`.
+    ///
+    /// # Errors
+    /// As [`discover`](State::discover).
+    pub fn discover_at(root: &Path) -> Result<State, SystemError> {
+        State::read(&Directory::below(root))
+    }
+
+    /// Reads the state from these files.
+    ///
+    /// # Errors
+    /// As [`discover`](State::discover).
+    pub fn read(files: &dyn Files) -> Result<State, SystemError> {
+        let tree = Tree { files };
+        let mut devices = Vec::new();
+        let mut others = Vec::new();
+        for name in tree.entries(DEVICES)? {
+            match name.parse::<DeviceId>() {
+                Ok(id) => devices.push(tree.device(id)?),
+                Err(_) if name.strip_prefix("iax").and_then(super::id::number).is_some() => others.push(name),
+                Err(_) => {} // groups, engines and queues, which are links here
+            }
+        }
+        devices.sort_by_key(|device| device.id);
+        let drivers = tree.entries(DRIVERS)?;
+        Ok(State {
+            kernel: tree.text("proc/sys/kernel/osrelease")?,
+            module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
+            drivers,
+            devices,
+            others,
+            process: tree.process()?,
+        })
+    }
+}
+
+struct Tree<'a> {
+    files: &'a dyn Files,
+}
+
+/// A directory of attributes.
+struct Object<'a> {
+    tree: &'a Tree<'a>,
+    path: String,
+}
+
+impl Tree<'_> {
+    fn device(&self, id: DeviceId) -> Result<Device, SystemError> {
+        let device = Object { tree: self, path: format!("{DEVICES}/{id}") };
+        // The objects of a device lie in its directory and, as links, next to it. A recorded tree may have either.
+        let mut names = BTreeSet::new();
+        names.extend(self.entries(&device.path)?);
+        names.extend(self.entries(DEVICES)?);
+        let node: Option<i64> = device.number("numa_node")?;
+        let has_tokens = device.text("max_read_buffers")?.is_none() && device.text("max_tokens")?.is_some();
+        Ok(Device {
+            id,
+            driver: device.driver(),
+            state: device.text("state")?.map(|word| Activity::from(word.as_str())),
+            version: device.hexadecimal("version")?.map(Version),
+            // The kernel answers -1 where the firmware does not tell.
+            node: node.and_then(|node| u32::try_from(node).ok()),
+            capabilities: device.hexadecimal("gen_cap")?.map(GeneralCapabilities),
+            operations: device.operations("op_cap")?,
+            is_configurable: device.toggle("configurable")?,
+            has_pasid: device.toggle("pasid_enabled")?,
+            groups_max: device.number("max_groups")?,
+            engines_max: device.number("max_engines")?,
+            queues_max: device.number("max_work_queues")?,
+            entries_max: device.number("max_work_queues_size")?,
+            transfer_bytes_max: device.number("max_transfer_size")?,
+            batch_max: device.number("max_batch_size")?,
+            has_tokens,
+            read_buffers_max: device.renamed("max_read_buffers", "max_tokens")?,
+            read_buffer_limit: device.renamed("read_buffer_limit", "token_limit")?,
+            event_log_size: device.number("event_log_size")?,
+            interrupt_messages_max: device.number("ims_size")?,
+            major: device.number("cdev_major")?,
+            clients: device.number("clients")?,
+            command_status: device.hexadecimal("cmd_status")?.map(CommandStatus),
+            error: device.bitmap("errors")?.and_then(SoftwareError::from_words),
+            groups: own(&names, id, |group: &GroupId| (group.device, group.index))
+                .map(|group| device.inside(group).group(group))
+                .collect::<Result<_, _>>()?,
+            engines: own(&names, id, |engine: &EngineId| (engine.device, engine.index))
+                .map(|engine| device.inside(engine).engine(engine))
+                .collect::<Result<_, _>>()?,
+            queues: own(&names, id, |queue: &QueueId| (queue.device, queue.index))
+                .map(|queue| device.inside(queue).queue(queue))
+                .collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// The effective user, groups and capabilities. Nothing is known where `/proc` is not mounted.
+    fn process(&self) -> Result<Process, SystemError> {
+        const FILE: &str = "proc/self/status";
+        let Some(status) = self.text(FILE)? else { return Ok(Process::default()) };
+        let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        // Four ids: real, effective, saved, file system.
+        let effective = |key| line(key).and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok());
+        let further = line("Groups").unwrap_or("").split_whitespace().filter_map(|id| id.parse().ok());
+        Ok(Process {
+            user: effective("Uid"),
+            groups: effective("Gid").into_iter().chain(further).collect(),
+            capabilities: line("CapEff")
+                .and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok())
+                .unwrap_or(0),
+        })
+    }
+
+    /// The trimmed content of a file, if the file is there and applies.
+    fn text(&self, path: &str) -> Result<Option<String>, SystemError> {
+        match self.files.read(path) {
+            Ok(bytes) => match String::from_utf8(bytes) {
+                Ok(text) => Ok(Some(text.trim().to_owned())),
+                Err(error) => {
+                    let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+                    Err(self.nonsense(path, &text, "text"))
+                }
+            },
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(source) => Err(self.unreadable(path, source)),
+        }
+    }
+
+    /// Names in a directory, sorted; none if there is no such directory.
+    fn entries(&self, directory: &str) -> Result<Vec<String>, SystemError> {
+        match self.files.entries(directory) {
+            Ok(mut names) => {
+                names.sort_unstable();
+                Ok(names)
+            }
+            Err(error) if is_absent(&error) => Ok(Vec::new()),
+            Err(source) => Err(self.unreadable(directory, source)),
+        }
+    }
+
+    fn is_directory(&self, path: &str) -> bool {
+        self.files.entries(path).is_ok()
+    }
+
+    fn unreadable(&self, path: &str, source: io::Error) -> SystemError {
+        let advice = match source.kind() {
+            ErrorKind::PermissionDenied => "make it readable for this user, or run as root",
+            _ => "look into the kernel log; if the device is just being configured, try again",
+        };
+        SystemError::Read { path: self.files.display(path), source, advice }
+    }
+
+    fn nonsense(&self, path: &str, text: &str, expected: &'static str) -> SystemError {
+        SystemError::Parse { path: self.files.display(path), found: shorten(text), expected }
+    }
+}
+
+/// The objects among `names` that belong to a device, by number.
+fn own<T: FromStr>(
+    names: &BTreeSet<String>,
+    device: DeviceId,
+    key: impl Fn(&T) -> (DeviceId, u32),
+) -> impl Iterator<Item = T> {
+    let mut found: Vec<T> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    found.retain(|id| key(id).0 == device);
+    found.sort_by_key(|id| key(id).1);
+    found.into_iter()
+}
+
+/// Whether an error says that there is nothing, rather than that something is wrong: the kernel lacks the attribute
+/// (`ENOENT`), it does not apply (`EOPNOTSUPP`, `ENXIO`, `EPERM`), or the device just went (`ENODEV`). A tree where
+/// an object should be a directory and is a file (`ENOTDIR`), or the reverse, has no such attribute either.
+fn is_absent(error: &io::Error) -> bool {
+    use errno::{ENODEV, ENOENT, ENXIO, EOPNOTSUPP, EPERM};
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory)
+        || matches!(error.raw_os_error(), Some(ENOENT | ENXIO | ENODEV | EOPNOTSUPP | EPERM))
+}
+
+impl Object<'_> {
+    /// The object of this device: in its directory, or else next to it.
+    fn inside(&self, id: impl std::fmt::Display) -> Object<'_> {
+        let inside = format!("{}/{id}", self.path);
+        let path = if self.tree.is_directory(&inside) { inside } else { format!("{DEVICES}/{id}") };
+        Object { tree: self.tree, path }
+    }
+
+    fn group(&self, id: GroupId) -> Result<Group, SystemError> {
+        Ok(Group {
+            id,
+            engines: self.members("engines")?,
+            queues: self.members("work_queues")?,
+            use_read_buffer_limit: match self.toggle("use_read_buffer_limit")? {
+                None => self.toggle("use_token_limit")?,
+                known => known,
+            },
+            read_buffers_allowed: self.renamed("read_buffers_allowed", "tokens_allowed")?,
+            read_buffers_reserved: self.renamed("read_buffers_reserved", "tokens_reserved")?,
+            traffic_class_a: self.natural("traffic_class_a")?,
+            traffic_class_b: self.natural("traffic_class_b")?,
+            desc_progress_limit: self.natural("desc_progress_limit")?,
+            batch_progress_limit: self.natural("batch_progress_limit")?,
+        })
+    }
+
+    fn engine(&self, id: EngineId) -> Result<Engine, SystemError> {
+        Ok(Engine { id, group: self.natural("group_id")? })
+    }
+
+    fn queue(&self, id: QueueId) -> Result<Queue, SystemError> {
+        let mode = match self.text("mode")?.as_deref() {
+            None => None,
+            Some("shared") => Some(QueueMode::Shared),
+            Some("dedicated") => Some(QueueMode::Dedicated),
+            Some(other) => {
+                return Err(self.tree.nonsense(&self.at("mode"), other, "shared or dedicated"));
+            }
+        };
+        Ok(Queue {
+            id,
+            driver: self.driver(),
+            state: self.text("state")?.map(|word| Activity::from(word.as_str())),
+            group: self.natural("group_id")?,
+            mode,
+            size: self.number("size")?,
+            threshold: self.number("threshold")?,
+            priority: self.number("priority")?,
+            block_on_fault: self.toggle("block_on_fault")?,
+            kind: self.text("type")?.map(|word| QueueType::from(word.as_str())),
+            name: self.text("name")?.filter(|name| !name.is_empty()),
+            driver_name: self.text("driver_name")?,
+            transfer_bytes_max: self.number("max_transfer_size")?,
+            batch_max: self.number("max_batch_size")?,
+            ats_disable: self.toggle("ats_disable")?,
+            prs_disable: self.toggle("prs_disable")?,
+            operations: self.operations("op_config")?,
+            occupancy: self.number("occupancy")?,
+            enqcmds_retries: self.number("enqcmds_retries")?,
+            clients: self.number("clients")?,
+            minor: self.natural("cdev_minor")?,
+            file: self.file(id),
+        })
+    }
+
+    /// The character device. One that cannot be looked at is as good as none.
+    fn file(&self, id: QueueId) -> Option<QueueFile> {
+        let path = format!("dev/dsa/{id}");
+        let owner = self.tree.files.owner(&path).ok()?;
+        Some(QueueFile { path: self.tree.files.display(&path).display().to_string(), owner })
+    }
+
+    fn driver(&self) -> Option<String> {
+        self.tree.files.link(&self.at("driver")).ok()
+    }
+
+    fn at(&self, attribute: &str) -> String {
+        format!("{}/{attribute}", self.path)
+    }
+
+    fn text(&self, attribute: &str) -> Result<Option<String>, SystemError> {
+        self.tree.text(&self.at(attribute))
+    }
+
+    fn parsed<T>(
+        &self,
+        attribute: &str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, SystemError> {
+        let Some(text) = self.text(attribute)? else { return Ok(None) };
+        parse(&text).map(Some).ok_or_else(|| self.tree.nonsense(&self.at(attribute), &text, expected))
+    }
+
+    fn number<T: FromStr>(&self, attribute: &str) -> Result<Option<T>, SystemError> {
+        self.parsed(attribute, "a number", |text| text.parse().ok())
+    }
+
+    /// A number, or a negative one for none.
+    fn natural(&self, attribute: &str) -> Result<Option<u32>, SystemError> {
+        let number: Option<i64> = self.number(attribute)?;
+        match number {
+            Some(number) if number > i64::from(u32::MAX) => {
+                Err(self.tree.nonsense(&self.at(attribute), &number.to_string(), "a number of 32 bits"))
+            }
+            number => Ok(number.and_then(|number| u32::try_from(number).ok())),
+        }
+    }
+
+    fn renamed(&self, name: &str, old: &str) -> Result<Option<u32>, SystemError> {
+        match self.number(name)? {
+            None => self.number(old),
+            known => Ok(known),
+        }
+    }
+
+    fn toggle(&self, attribute: &str) -> Result<Option<bool>, SystemError> {
+        self.parsed(attribute, "0 or 1", |text| match text {
+            "0" => Some(false),
+            "1" => Some(true),
+            _ => None,
+        })
+    }
+
+    fn hexadecimal<T: TryFrom<u64>>(&self, attribute: &str) -> Result<Option<T>, SystemError> {
+        let parse = |text: &str| T::try_from(hexadecimal(text)?).ok();
+        self.parsed(attribute, "a hexadecimal number such as 0x100", parse)
+    }
+
+    fn bitmap(&self, attribute: &str) -> Result<Option<[u64; 4]>, SystemError> {
+        self.parsed(attribute, "256 bits in hexadecimal words", parse_bitmap)
+    }
+
+    fn operations(&self, attribute: &str) -> Result<Option<OperationSet>, SystemError> {
+        Ok(self.bitmap(attribute)?.map(OperationSet::from_words))
+    }
+
+    /// Names between blanks.
+    fn members<T: FromStr>(&self, attribute: &str) -> Result<Vec<T>, SystemError> {
+        let members = self.parsed(attribute, "names such as engine0.0 engine0.1", |text| {
+            text.split_whitespace().map(|name| name.parse().ok()).collect::<Option<Vec<T>>>()
+        })?;
+        Ok(members.unwrap_or_default())
+    }
+}

@@ -1,0 +1,66 @@
+//! What can be wrong with what the driver shows.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::id::QueueId;
+
+/// Why the state of the system could not be read or used. Nothing has been changed by the attempt.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SystemError {
+    /// A file is there and cannot be read.
+    #[error("cannot read {}: {source}; {advice}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system answered.
+        source: io::Error,
+        /// What to do about it.
+        advice: &'static str,
+    },
+    /// A file was read and its content makes no sense.
+    #[error("{} says {found:?}, expected {expected}; if that is what the kernel says, please report it", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Its content, shortened.
+        found: String,
+        /// What would have been understood.
+        expected: &'static str,
+    },
+    /// A queue cannot be used without knowing this about it.
+    #[error(
+        "{queue} does not say its {attribute}; the kernel's driver is too old, or the recorded tree incomplete"
+    )]
+    Missing {
+        /// The queue.
+        queue: QueueId,
+        /// The file that is missing.
+        attribute: &'static str,
+    },
+}
+
+/// Enough of a broken file to recognise it.
+pub(super) fn shorten(text: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    match text.char_indices().nth(CHARS_MAX) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// Numbers of errors. Source: Linux' `include/uapi/asm-generic/errno-base.h` and `errno.h`; x86 uses these.
+pub(super) mod errno {
+    pub(crate) const EPERM: i32 = 1;
+    pub(crate) const ENOENT: i32 = 2;
+    pub(crate) const EIO: i32 = 5;
+    pub(crate) const ENXIO: i32 = 6;
+    pub(crate) const ENOMEM: i32 = 12;
+    pub(crate) const EACCES: i32 = 13;
+    pub(crate) const EBUSY: i32 = 16;
+    pub(crate) const ENODEV: i32 = 19;
+    pub(crate) const EINVAL: i32 = 22;
+    pub(crate) const EROFS: i32 = 30;
+    pub(crate) const EOPNOTSUPP: i32 = 95;
+}

@@ -1,0 +1,149 @@
+//! accel-config itself on what this library writes, and this library on what accel-config writes.
+//!
+//! There is no device: in a mount namespace of its own, accel-config finds a recorded tree of plain files in the place of
+//! sysfs. Where accel-config or such namespaces are missing, the test says so and does nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use memferry_dsa::QueueMode;
+use memferry_dsa::system::apply::{Action, Options, Plan};
+use memferry_dsa::system::config::QueueSettings;
+use memferry_dsa::system::{Config, FakeDevice, FakeDriver, Profile, State, UnknownKeys};
+
+/// Runs a command with the tree's `sys` in the place of `/sys`.
+fn with_tree(root: &Path, command: &str) -> Output {
+    let script = format!("mount --bind {}/sys /sys && {command}", root.display());
+    let mut shell = Command::new("unshare");
+    shell.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]).output().expect("unshare runs")
+}
+
+fn is_possible() -> bool {
+    let runs = |program: &str, arguments: &[&str]| {
+        Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+    };
+    if Command::new("accel-config").output().is_err() {
+        println!("skipped: accel-config is not installed");
+        return false;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let mount = format!("mount --bind {} /sys", directory.path().display());
+    if !runs("unshare", &["--user", "--map-root-user", "--mount", "sh", "-c", &mount]) {
+        println!("skipped: this user may not make mount namespaces");
+        return false;
+    }
+    true
+}
+
+/// The devices that are configured.
+fn machine(config: &Config) -> FakeDriver {
+    let devices = config.devices.iter().map(|device| FakeDevice::sapphire_rapids(device.id, 0));
+    FakeDriver::new(&devices.collect::<Vec<_>>())
+}
+
+/// A tree that plain files can stand for. sysfs replaces an attribute at each write; accel-config does not truncate, so
+/// that in a plain file the rest of a longer value would stay. Values that it reads first must make sense.
+fn prepare(root: &Path, config: &Config) {
+    machine(config).record_to(root).unwrap();
+    let devices = root.join("sys/bus/dsa/devices");
+    let found: Vec<_> = fs::read_dir(&devices).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for path in found {
+        fs::write(path.join("ims_size"), "0").unwrap();
+        for object in
+            fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir())
+        {
+            let name = object.file_name().unwrap().to_string_lossy().into_owned();
+            std::os::unix::fs::symlink(object.strip_prefix(&devices).unwrap(), devices.join(&name)).unwrap();
+            if name.starts_with("group") {
+                continue;
+            }
+            for attribute in [
+                "group_id",
+                "size",
+                "threshold",
+                "priority",
+                "max_transfer_size",
+                "max_batch_size",
+                "block_on_fault",
+            ] {
+                if object.join(attribute).exists() {
+                    fs::write(object.join(attribute), "").unwrap();
+                }
+            }
+            if name.starts_with("wq") {
+                fs::write(object.join("type"), "none").unwrap();
+                let mode = match config.devices[0].groups[0].queues[0].mode {
+                    Some(QueueMode::Shared) => "shared",
+                    _ => {
+                        fs::write(object.join("threshold"), "0").unwrap(); // which nobody writes then
+                        "dedicated"
+                    }
+                };
+                fs::write(object.join("mode"), mode).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn accel_config_writes_what_the_plan_writes() {
+    if !is_possible() {
+        return;
+    }
+    for profile in Profile::all() {
+        let name = profile.name();
+        let config = profile.config().unwrap();
+        let root = tempfile::tempdir().unwrap();
+        prepare(root.path(), &config);
+        fs::write(root.path().join("our.json"), config.to_json()).unwrap();
+
+        let file = root.path().join("our.json");
+        let output = with_tree(root.path(), &format!("accel-config load-config -c {}", file.display()));
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{name}: {told}");
+
+        let state = State::read(&machine(&config)).unwrap();
+        let plan = Plan::new(&config, &state, Options { disable_first: false, enable: false }).unwrap();
+        assert!(plan.steps().len() >= 11 * config.devices.len());
+        for step in plan.steps() {
+            assert_eq!(step.action, Action::Set);
+            let found = fs::read_to_string(root.path().join(&step.path)).unwrap();
+            assert_eq!(found.trim(), step.value, "{name}: {step}\n{told}");
+        }
+
+        // What it saves of that is what was loaded.
+        for device in &config.devices {
+            let at = root.path().join(format!("sys/bus/dsa/devices/{}", device.id));
+            fs::write(at.join("state"), "enabled").unwrap();
+            for (_, queue) in device.queues() {
+                fs::write(at.join(format!("{}/state", queue.id)), "enabled").unwrap();
+            }
+        }
+        let file = root.path().join("saved.json");
+        let output = with_tree(root.path(), &format!("accel-config save-config -s {}", file.display()));
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = fs::read_to_string(&file).unwrap();
+        let saved = Config::parse(&text, UnknownKeys::Refuse)
+            .unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+        let mut queues = 0;
+        for device in &config.devices {
+            let found = saved.devices.iter().find(|found| found.id == device.id);
+            let found = found.unwrap_or_else(|| panic!("{name}: {} is not in\n{text}", device.id));
+            for (group, wanted) in device.queues() {
+                let (in_group, queue) =
+                    found.queues().find(|(_, queue)| queue.id == wanted.id).expect("each queue is saved");
+                assert_eq!(in_group, group, "{name}: {}", wanted.id);
+                let saved = QueueSettings { ats_disable: None, ..queue.clone() };
+                assert_eq!(&saved, wanted, "{name}");
+                queues += 1;
+            }
+            for (group, wanted) in device.engines() {
+                let is_there =
+                    found.engines().any(|(in_group, engine)| in_group == group && engine.id == wanted.id);
+                assert!(is_there, "{name}: {} in {text}", wanted.id);
+            }
+        }
+        println!("{name}: {} writes, {queues} queues", plan.steps().len());
+    }
+}
