@@ -2,8 +2,8 @@
 //! software to try it on.
 //!
 //! - [`Descriptor`]: the 64 bytes that say what to do.
-//! - [`Portal`]: hands them to a work queue.
-//! - [`CompletionRecord`]: the 32 bytes that say how it ended.
+//! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
+//! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
 //!
 //! A copy through the emulated device:
@@ -46,13 +46,20 @@ mod completion;
 mod descriptor;
 pub mod emulator;
 mod flags;
+pub mod instructions;
 mod operation;
-mod portal;
+pub mod portal;
 mod sync;
+pub mod wait;
 
 pub use address::{Address, PAGE_BYTES};
 pub use completion::{Completion, CompletionRecord, Status};
 pub use descriptor::Descriptor;
 pub use flags::Flags;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
-pub use portal::{Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
+pub use portal::{
+    DevicePortal, OpenError, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError,
+    WorkQueueInfo,
+};
+#[cfg(not(memferry_loom))]
+pub use wait::Wait;
