@@ -123,7 +123,7 @@ impl FakePlatform {
         self.0.violations.load(Ordering::SeqCst)
     }
 
-    /// Pages that are mapped, and files that this process opened.
+    /// Pages that are mapped, by this process and those that it was forked from.
     pub fn pages_mapped(&self) -> usize {
         self.state().pages.iter().filter(|page| page.is_mapped).count()
     }

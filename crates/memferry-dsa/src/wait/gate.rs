@@ -80,7 +80,10 @@ mod loom_tests {
     /// Two bring work, one sleeps between: it finds all of it. A wake that was missed would be a deadlock.
     #[test]
     fn loom_gate() {
-        loom::model(|| {
+        // Without a bound this takes minutes; each race here needs one preemption, or two.
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.check(|| {
             let shared = Arc::new((Gate::new(), [AtomicBool::new(false), AtomicBool::new(false)]));
             let sleeper = loom::thread::current();
             for number in 0..2 {

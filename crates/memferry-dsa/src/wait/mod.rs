@@ -19,7 +19,10 @@ mod completer;
 mod gate;
 #[cfg(not(memferry_loom))]
 mod kinds;
+#[cfg(not(memferry_loom))]
 mod pace;
+// The models use less of it than the completer.
+#[cfg_attr(memferry_loom, allow(dead_code))]
 mod table;
 #[cfg(not(memferry_loom))]
 #[allow(unsafe_code)]
