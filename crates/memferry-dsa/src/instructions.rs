@@ -62,8 +62,8 @@ impl CpuFeatures {
 pub enum SleepState {
     /// C0.1: wakes faster. Control bit 0 is set.
     Light,
-    /// C0.2: saves more power and leaves more of the core to its hyperthread; the operating system may refuse it, which
-    /// makes it C0.1.
+    /// C0.2: saves more power and leaves more of the core to its hyperthread; the operating system may refuse it,
+    /// which makes it C0.1.
     Deep,
 }
 
@@ -117,8 +117,8 @@ pub unsafe fn umonitor(address: *const u8) {
     unsafe { imp::umonitor(address) }
 }
 
-/// Sleeps until the watched line is written, the time stamp counter reaches `until`, or something else happens. Whether
-/// it was the operating system's limit that ended the sleep.
+/// Sleeps until the watched line is written, the time stamp counter reaches `until`, or something else happens.
+/// Whether it was the operating system's limit that ended the sleep.
 ///
 /// # Safety
 /// The CPU has WAITPKG.
@@ -128,8 +128,8 @@ pub unsafe fn umwait(state: SleepState, until: u64) -> bool {
     unsafe { imp::umwait(state.control(), until) }
 }
 
-/// Sleeps until the time stamp counter reaches `until`, or something else happens. Whether it was the operating system's
-/// limit that ended the sleep.
+/// Sleeps until the time stamp counter reaches `until`, or something else happens. Whether it was the operating
+/// system's limit that ended the sleep.
 ///
 /// # Safety
 /// The CPU has WAITPKG.
@@ -342,8 +342,8 @@ mod tests {
         assert_eq!((movdir64b, waitpkg), (has("movdir64b"), has("waitpkg")));
     }
 
-    /// Runs the instruction for real, in a process of its own: where CPUID says that it is not there, the process dies
-    /// of SIGILL; where it is there, the instruction does what it says.
+    /// Runs the instruction for real, in a process of its own: where CPUID says that it is not there, the process
+    /// dies of SIGILL; where it is there, the instruction does what it says.
     #[test]
     fn cpuid_tells_the_truth() {
         use std::os::unix::process::ExitStatusExt;

@@ -1,4 +1,5 @@
-//! One suite for every portal: emulated, and what Linux offers over a fake kernel and CPU with an emulated device behind.
+//! One suite for every portal: emulated, and what Linux offers over a fake kernel and CPU with an emulated device
+//! behind.
 
 mod common;
 
@@ -100,8 +101,8 @@ impl Subject {
     }
 }
 
-/// Three threads, more descriptors than entries, devices that fault, retry, delay and reorder: every copy arrives, and
-/// nothing is lost.
+/// Three threads, more descriptors than entries, devices that fault, retry, delay and reorder: every copy arrives,
+/// and nothing is lost.
 #[test]
 fn everything_that_is_accepted_completes() {
     for seed in 0..6 {
@@ -159,8 +160,8 @@ fn copy_some(portal: &dyn Portal, salt: u64, told: &str) {
     }
 }
 
-/// A device that completes nothing: the queue answers Retry when it is full, and a dedicated one also if nobody tells it
-/// that descriptors have ended. Then they end, and it goes on.
+/// A device that completes nothing: the queue answers Retry when it is full, and a dedicated one also if nobody
+/// tells it that descriptors have ended. Then they end, and it goes on.
 #[test]
 fn a_full_queue_answers_retry() {
     for mode in [QueueMode::Shared, QueueMode::Dedicated] {

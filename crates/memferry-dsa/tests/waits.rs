@@ -81,8 +81,8 @@ fn every_way_ends() {
     }
 }
 
-/// A record that is never written, as when its page cannot be: the wait ends in time, neither early nor very late, and
-/// the next one works.
+/// A record that is never written, as when its page cannot be: the wait ends in time, neither early nor very late,
+/// and the next one works.
 #[test]
 fn every_way_gives_up() {
     let nasty = Nasty { lost_records_per_mille: 1000, ..Nasty::none() };
@@ -245,8 +245,8 @@ fn places_are_limited_and_come_back() {
     assert_eq!(completer.stats().refused, 1);
 }
 
-/// Waiters that come and go while others wait: dropped watches are not looked at, their memory is used for something else
-/// at once.
+/// Waiters that come and go while others wait: dropped watches are not looked at, their memory is used for
+/// something else at once.
 #[test]
 fn dropped_watches_are_forgotten() {
     let completer = Completer::start(CompleterOptions::default()).unwrap();

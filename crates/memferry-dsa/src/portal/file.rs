@@ -1,5 +1,5 @@
-//! Submission by `write(2)`, for processes that may not map the queue: the kernel looks at each descriptor and submits
-//! it in their name.
+//! Submission by `write(2)`, for processes that may not map the queue: the kernel looks at each descriptor and
+//! submits it in their name.
 //!
 //! Source: `idxd_cdev_write` in Linux' `drivers/dma/idxd/cdev.c`, since 6.9.1.
 

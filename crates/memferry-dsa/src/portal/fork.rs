@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The page's word, which is the generation, or zero in a process that has not asked yet.
 static WORD: OnceLock<Result<&'static AtomicU32, i32>> = OnceLock::new();
 
-/// The generation given out last. Children inherit it and go on from there, so that no process has the number of one that
-/// it descends from; others may, and never meet.
+/// The generation given out last. Children inherit it and go on from there, so that no process has the number of
+/// one that it descends from; others may, and never meet.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
 /// Makes [`generation`] work.
@@ -39,8 +39,8 @@ pub(crate) fn watch() -> io::Result<()> {
 #[inline]
 pub(crate) fn generation() -> u32 {
     let Some(Ok(word)) = WORD.get() else { return 0 };
-    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published with
-    // its own orderings.
+    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
+    // with its own orderings.
     match word.load(Ordering::Relaxed) {
         0 => begin(word),
         generation => generation,

@@ -1,8 +1,8 @@
 //! The mapped page of a queue: 64 places to write 64 bytes to, all of which lead into the same queue.
 //!
-//! Two MOVDIR64B to the same address may wait for each other in the core, so successive submissions take
-//! successive places; the device looks only at the page. Writes to different addresses may overtake each other, though:
-//! who needs descriptors to arrive in the order in which one thread submits them stays with one place.
+//! Two MOVDIR64B to the same address may wait for each other in the core, so successive submissions take successive
+//! places; the device looks only at the page. Writes to different addresses may overtake each other, though: who
+//! needs descriptors to arrive in the order in which one thread submits them stays with one place.
 //!
 //! Source: DSA specification 3.9 (ordering) and 9.3 (portals); SDM, MOVDIR64B.
 
@@ -31,8 +31,8 @@ pub(super) struct Mapping {
     next: AtomicUsize, // submissions so far; counted only to choose the place
 }
 
-// SAFETY: the page is never read or written as memory: the instructions write 64 bytes at once to a device, which takes
-// them from any thread and core.
+// SAFETY: the page is never read or written as memory: the instructions write 64 bytes at once to a device, which
+// takes them from any thread and core.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

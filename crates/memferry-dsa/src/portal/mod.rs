@@ -28,6 +28,7 @@ pub(crate) mod fork;
 #[allow(unsafe_code)]
 mod mapped;
 mod open;
+mod options;
 mod platform;
 
 pub use backoff::{Backoff, Exhausted, Unsubmitted, submit_patiently};
@@ -38,7 +39,8 @@ pub use entry::{Entry, Offer, submit_held};
 pub use error::{OpenError, Refused, SubmitError};
 pub use fake::FakePlatform;
 pub use mapped::Slots;
-pub use open::{DevicePortal, OpenOptions, Way, WhyWrite};
+pub use open::DevicePortal;
+pub use options::{OpenOptions, Way, WhyWrite};
 pub use platform::{Linux, Platform};
 
 use crate::descriptor::Descriptor;
@@ -63,8 +65,8 @@ pub trait Portal: Send + Sync {
 
     /// Offers a copy of the descriptor to the queue; neither waits nor panics, since callers hold locks meanwhile.
     ///
-    /// Cost: one instruction of some hundred nanoseconds, or one system call ([`PortalKind`]). The first submission in a
-    /// forked child also opens the queue again.
+    /// Cost: one instruction of some hundred nanoseconds, or one system call ([`PortalKind`]). The first submission
+    /// in a forked child also opens the queue again.
     ///
     /// # Errors
     /// Nothing was submitted.
@@ -82,9 +84,9 @@ pub trait Portal: Send + Sync {
     #[allow(unsafe_code)]
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError>;
 
-    /// Says that `count` descriptors, which this process submitted here and were accepted, have ended: their completion
-    /// records are written, so their entries are free. Once for each; not for those that were given up, whose entries
-    /// may never become free. Shared queues count for themselves and ignore it.
+    /// Says that `count` descriptors, which this process submitted here and were accepted, have ended: their
+    /// completion records are written, so their entries are free. Once for each; not for those that were given up,
+    /// whose entries may never become free. Shared queues count for themselves and ignore it.
     fn settled(&self, count: u32);
 
     /// Whether the device is known to process nothing any more: what was in flight and has no completion by now will

@@ -91,8 +91,8 @@ impl Platform for Linux {
     }
 
     fn map(&self, file: &File) -> io::Result<NonNull<u8>> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists. Populated, so that the
-        // first submission takes no page fault.
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists. Populated, so
+        // that the first submission takes no page fault.
         let page = unsafe {
             libc::mmap(
                 ptr::null_mut(),

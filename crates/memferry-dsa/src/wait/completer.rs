@@ -8,8 +8,8 @@
 //!
 //! It starts with the first wait and stays. A forked child has no such thread, and starts its own.
 //!
-//! Its share of a core, and what its sleeping adds to a transfer, are in the head of `pace.rs`; in short, at most 5 %,
-//! and at most a quarter of the transfer's time or 50 us, never more than 1 ms.
+//! Its share of a core, and what its sleeping adds to a transfer, are in the head of `pace.rs`; in short, at most 5
+//! %, and at most a quarter of the transfer's time or 50 us, never more than 1 ms.
 
 use std::future::Future;
 use std::io;
@@ -285,8 +285,8 @@ impl Watch {
         self.ask(|shared, ticket| shared.table.outcome(ticket))
     }
 
-    /// Asks the table, unless this is a forked child's copy: nobody looks at that one's records, and its locks may be held
-    /// for ever.
+    /// Asks the table, unless this is a forked child's copy: nobody looks at that one's records, and its locks may
+    /// be held for ever.
     fn ask(
         &self,
         ask: impl FnOnce(&Shared, &Ticket) -> Option<Result<Completion, TimedOut>>,
@@ -390,8 +390,8 @@ fn clock_time(clock: libc::clockid_t) -> Option<Duration> {
     (!failed).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// The time of a core that the calling thread has taken so far, to compare ways of waiting; `None` if the system does not
-/// tell.
+/// The time of a core that the calling thread has taken so far, to compare ways of waiting; `None` if the system
+/// does not tell.
 pub fn thread_cpu_time() -> Option<Duration> {
     clock_time(libc::CLOCK_THREAD_CPUTIME_ID)
 }

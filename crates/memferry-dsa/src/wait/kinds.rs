@@ -107,8 +107,8 @@ impl Wait {
     }
 }
 
-/// Waits of kind [`Wait::Block`] of this process in which the thread looked for itself, because the completer had no thread
-/// or no place.
+/// Waits of kind [`Wait::Block`] of this process in which the thread looked for itself, because the completer had
+/// no thread or no place.
 pub fn self_polled_count() -> u64 {
     SELF_POLLED.load(Ordering::Relaxed)
 }

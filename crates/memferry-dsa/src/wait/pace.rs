@@ -10,9 +10,9 @@
 //!              used up:      no spinning, and sleep until it is earned, 1 ms at most
 //! ```
 //!
-//! A transfer that takes T is noticed at most max(50 us, T / 4) late, and never more than 1 ms, to which the kernel adds
-//! what it takes to wake two threads. The completer takes at most a twentieth of a core, plus 1 ms once; with one look a
-//! millisecond, as for a long transfer, it is some 1 %.
+//! A transfer that takes T is noticed at most max(50 us, T / 4) late, and never more than 1 ms, to which the kernel
+//! adds what it takes to wake two threads. The completer takes at most a twentieth of a core, plus 1 ms once; with
+//! one look a millisecond, as for a long transfer, it is some 1 %.
 
 use std::time::{Duration, Instant};
 

@@ -112,13 +112,14 @@ pub(super) fn wait_any(
     }
 }
 
-/// Ticks that are over by then: the counters of the CPUs that have WAITPKG count faster than nanoseconds. So a sleep ends
-/// early rather than late, and the loop goes on.
+/// Ticks that are over by then: the counters of the CPUs that have WAITPKG count faster than nanoseconds. So a
+/// sleep ends early rather than late, and the loop goes on.
 fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The most that a sleep may take. The CPU cuts longer ones anyway; asking for no more keeps the loop's arithmetic true.
+/// The most that a sleep may take. The CPU cuts longer ones anyway; asking for no more keeps the loop's arithmetic
+/// true.
 fn limit_ticks() -> u64 {
     static LIMIT: OnceLock<u64> = OnceLock::new();
     *LIMIT.get_or_init(|| {
