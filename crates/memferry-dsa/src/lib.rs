@@ -2,8 +2,8 @@
 //! software to try it on.
 //!
 //! - [`Descriptor`]: the 64 bytes that say what to do.
-//! - [`Portal`]: hands them to a work queue.
-//! - [`CompletionRecord`]: the 32 bytes that say how it ended.
+//! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
+//! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
 //! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
 //! - [`software`]: the same operations by the CPU.
@@ -48,15 +48,22 @@ mod completion;
 mod descriptor;
 pub mod emulator;
 mod flags;
+pub mod instructions;
 mod operation;
-mod portal;
+pub mod portal;
 pub mod software;
 mod sync;
 pub mod system;
+pub mod wait;
 
 pub use address::{Address, PAGE_BYTES};
 pub use completion::{Completion, CompletionRecord, Status};
 pub use descriptor::Descriptor;
 pub use flags::Flags;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
-pub use portal::{Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
+pub use portal::{
+    DevicePortal, OpenError, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError,
+    WorkQueueInfo,
+};
+#[cfg(not(memferry_loom))]
+pub use wait::Wait;

@@ -1,6 +1,14 @@
-//! The only place that chooses between std's atomics and loom's.
+//! The only place that chooses between std's atomics, locks and threads and loom's.
 
 #[cfg(memferry_loom)]
-pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use loom::{
+    sync::Mutex,
+    sync::atomic::{AtomicU64, Ordering},
+    thread::Thread,
+};
 #[cfg(not(memferry_loom))]
-pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
+pub(crate) use std::{
+    sync::Mutex,
+    sync::atomic::{AtomicU64, Ordering},
+    thread::Thread,
+};

@@ -15,7 +15,7 @@ use memferry::mover::{
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
-use memferry_dsa::{Descriptor, Portal, Submission, SubmitError, WorkQueueInfo};
+use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
 use proptest::prelude::*;
 
 const HANG: Duration = Duration::from_secs(60);
@@ -372,12 +372,22 @@ impl Portal for Silent {
         &self.info
     }
 
+    fn kind(&self) -> PortalKind {
+        PortalKind::Emulated
+    }
+
     unsafe fn submit(&self, _: &Descriptor) -> Result<Submission, SubmitError> {
         if self.dead.load(Ordering::SeqCst) { Err(SubmitError::Gone) } else { Ok(Submission::Accepted) }
     }
 
+    fn settled(&self, _: u32) {}
+
     fn is_gone(&self) -> bool {
         self.dead.load(Ordering::SeqCst)
+    }
+
+    fn counters(&self) -> PortalCounters {
+        PortalCounters::default()
     }
 }
 

@@ -17,11 +17,14 @@ use std::thread::{self, JoinHandle, Thread};
 
 use super::config::{ConfigError, DeviceConfig};
 use super::device::{Device, Stepped};
-use super::front::{DeviceCounters, Front, SoftwareError};
+use super::front::{DeviceCounters, Front, Queue, SoftwareError};
 use super::memory::DirectMemory;
 use super::nasty::Nasty;
 use crate::descriptor::Descriptor;
-use crate::portal::{Portal, Submission, SubmitError, WorkQueueInfo};
+use crate::portal::credits::Credits;
+use crate::portal::{
+    Cells, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError, WorkQueueInfo,
+};
 
 /// Idle steps before the thread parks: some ten microseconds, several times what a submitter takes to react to a
 /// completion, and nothing against the cost of being woken.
@@ -29,6 +32,9 @@ const IDLE_STEPS_MAX: u32 = 500;
 
 /// The one address space that descriptors of this process belong to.
 const PASID: u32 = 1;
+
+/// Entries are counted in one process: the device's thread does not exist in a forked child.
+const GENERATION: u32 = 1;
 
 const RUN: u8 = 0;
 const FINISH: u8 = 1;
@@ -39,9 +45,16 @@ const ABORT: u8 = 2;
 /// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted.
 pub struct Emulator {
     front: Arc<Front>,
+    accounts: Vec<Account>,
     orders: Arc<Orders>,
     thread: Thread,
     worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What all portals of a queue count together.
+struct Account {
+    credits: Credits,
+    cells: Cells,
 }
 
 /// What the worker is told, and tells.
@@ -86,21 +99,38 @@ impl Emulator {
                 move || work(device, &memory, &orders)
             })
             .map_err(StartError::Thread)?;
+        let account =
+            |queue: &Queue| Account { credits: Credits::new(queue.info.size), cells: Cells::default() };
+        let accounts = front.queues.iter().map(account).collect();
         Ok(Arc::new(Emulator {
             front,
+            accounts,
             orders,
             thread: worker.thread().clone(),
             worker: Mutex::new(Some(worker)),
         }))
     }
 
-    /// A portal to the work queue with this number.
+    /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together.
     ///
     /// # Panics
     /// If there is no such queue.
     pub fn portal(self: &Arc<Self>, queue: usize) -> Arc<dyn Portal> {
+        self.portal_that(queue, true)
+    }
+
+    /// The bare queue, as MOVDIR64B finds it: a dedicated one accepts everything, and loses what is too much.
+    ///
+    /// # Panics
+    /// If there is no such queue.
+    pub fn uncounted_portal(self: &Arc<Self>, queue: usize) -> Arc<dyn Portal> {
+        self.portal_that(queue, false)
+    }
+
+    fn portal_that(self: &Arc<Self>, queue: usize, counts: bool) -> Arc<dyn Portal> {
         assert!(queue < self.queue_count(), "queue {queue} of {}", self.queue_count());
-        Arc::new(EmulatedPortal { emulator: Arc::clone(self), queue })
+        let is_counted = counts && self.front.queues[queue].info.mode == QueueMode::Dedicated;
+        Arc::new(EmulatedPortal { emulator: Arc::clone(self), queue, is_counted })
     }
 
     /// The number of work queues.
@@ -158,6 +188,13 @@ impl Drop for Emulator {
 struct EmulatedPortal {
     emulator: Arc<Emulator>,
     queue: usize,
+    is_counted: bool,
+}
+
+impl EmulatedPortal {
+    fn account(&self) -> &Account {
+        &self.emulator.accounts[self.queue]
+    }
 }
 
 impl Portal for EmulatedPortal {
@@ -165,16 +202,37 @@ impl Portal for EmulatedPortal {
         &self.emulator.front.queues[self.queue].info
     }
 
+    fn kind(&self) -> PortalKind {
+        PortalKind::Emulated
+    }
+
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
-        let submission = self.emulator.front.submit(self.queue, descriptor, PASID)?;
-        if submission == Submission::Accepted {
-            self.emulator.wake();
+        let Account { credits, cells } = self.account();
+        if self.is_counted && !self.is_gone() && !credits.take(GENERATION) {
+            return cells.count(Ok(Submission::Retry));
         }
-        Ok(submission)
+        let answer = self.emulator.front.submit(self.queue, descriptor, PASID);
+        if answer == Ok(Submission::Accepted) {
+            self.emulator.wake();
+        } else if self.is_counted {
+            credits.settle(GENERATION, 1);
+        }
+        cells.count(answer)
+    }
+
+    fn settled(&self, count: u32) {
+        if self.is_counted {
+            self.account().credits.settle(GENERATION, count);
+        }
     }
 
     fn is_gone(&self) -> bool {
         self.emulator.front.is_gone()
+    }
+
+    fn counters(&self) -> PortalCounters {
+        let Account { credits, cells } = self.account();
+        cells.snapshot(credits.taken(GENERATION))
     }
 }
 

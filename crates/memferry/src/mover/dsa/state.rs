@@ -267,6 +267,7 @@ impl State {
         counters: &Counters,
     ) -> Option<Piece> {
         queue.records[slot].0.reset();
+        queue.portal.settled(1);
         let slots = &mut self.queues[index];
         // None: the descriptor had been given up. The slot stays out of use, as the queue does.
         let Flight { piece, descriptor, .. } = slots.flights[slot].take()?;

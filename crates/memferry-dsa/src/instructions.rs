@@ -1,0 +1,393 @@
+//! The instructions by which a program hands work to a device and waits for it, and whether this CPU has them.
+//!
+//! | instruction | what | encoding | CPUID (7, 0), ECX |
+//! |---|---|---|---|
+//! | ENQCMD | 64 bytes to a shared queue, which answers | `F2 0F 38 F8 /r` | bit 29 |
+//! | MOVDIR64B | 64 bytes to a dedicated queue, which does not | `66 0F 38 F8 /r` | bit 28 |
+//! | UMONITOR | watch a cache line | `F3 0F AE /6` | bit 5 |
+//! | UMWAIT | sleep until the line is written, or a time | `F2 0F AE /6` | bit 5 |
+//! | TPAUSE | sleep until a time | `66 0F AE /6` | bit 5 |
+//!
+//! They are written as inline assembly, because their intrinsics are not in stable Rust. The registers are fixed, so
+//! that tests can compare the code with the encodings. On other architectures nothing is there: the functions
+//! exist, and their contracts cannot be met.
+//!
+//! Source: Intel Software Developer's Manual, volume 2 (the pages of these instructions) and CPUID leaf 7.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::descriptor::Descriptor;
+
+/// Which of the instructions a CPU has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuFeatures {
+    /// ENQCMD: shared queues through a mapped portal.
+    pub enqcmd: bool,
+    /// MOVDIR64B: dedicated queues through a mapped portal.
+    pub movdir64b: bool,
+    /// UMONITOR, UMWAIT and TPAUSE.
+    pub waitpkg: bool,
+}
+
+impl CpuFeatures {
+    /// None of them.
+    pub const NONE: CpuFeatures = CpuFeatures { enqcmd: false, movdir64b: false, waitpkg: false };
+    /// All of them.
+    pub const ALL: CpuFeatures = CpuFeatures { enqcmd: true, movdir64b: true, waitpkg: true };
+
+    /// What this CPU has. Asked once, since CPUID traps in a virtual machine and then costs microseconds.
+    pub fn detect() -> CpuFeatures {
+        // Bit 0 stands in for "asked"; it is none of the feature bits.
+        static ECX: AtomicU32 = AtomicU32::new(0);
+        // ORDERING: Relaxed: the value is all there is, and whoever asks twice gets it twice.
+        let mut ecx = ECX.load(Ordering::Relaxed);
+        if ecx == 0 {
+            ecx = imp::leaf_7_ecx() | 1;
+            ECX.store(ecx, Ordering::Relaxed);
+        }
+        CpuFeatures::from_ecx(ecx)
+    }
+
+    /// Decodes register ECX of CPUID leaf 7, subleaf 0.
+    fn from_ecx(ecx: u32) -> CpuFeatures {
+        let bit = |number: u32| ecx >> number & 1 == 1;
+        CpuFeatures { enqcmd: bit(29), movdir64b: bit(28), waitpkg: bit(5) }
+    }
+}
+
+/// How deep UMWAIT and TPAUSE sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SleepState {
+    /// C0.1: wakes faster. Control bit 0 is set.
+    Light,
+    /// C0.2: saves more power and leaves more of the core to its hyperthread; the operating system may refuse it,
+    /// which makes it C0.1.
+    Deep,
+}
+
+impl SleepState {
+    /// The control register's value: bit 0 chooses C0.1, all others are reserved and fault.
+    fn control(self) -> u32 {
+        match self {
+            SleepState::Light => 1,
+            SleepState::Deep => 0,
+        }
+    }
+}
+
+/// Writes the descriptor to a portal of a *shared* queue; whether the queue took it.
+///
+/// The first four bytes must be zero, or the instruction faults; the CPU fills in who submits.
+///
+/// # Safety
+/// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue; and
+/// the contract of [`Portal::submit`](crate::Portal::submit) holds.
+#[inline]
+pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
+    // SAFETY: passed on to the caller.
+    unsafe { imp::enqcmd(portal, descriptor) }
+}
+
+/// Writes the descriptor to a portal of a *dedicated* queue, which loses it if it is full.
+///
+/// # Safety
+/// As [`enqcmd`], for MOVDIR64B.
+#[inline]
+pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
+    // SAFETY: passed on to the caller.
+    unsafe { imp::movdir64b(portal, descriptor) }
+}
+
+/// Makes all earlier stores visible before any later one. ENQCMD and MOVDIR64B are not ordered with them: without
+/// this a device may read the bytes that were there before.
+#[inline]
+pub fn sfence() {
+    imp::sfence();
+}
+
+/// Watches the cache line at `address` for the [`umwait`] that follows.
+///
+/// # Safety
+/// The CPU has WAITPKG, and the address is readable.
+#[inline]
+pub unsafe fn umonitor(address: *const u8) {
+    // SAFETY: passed on to the caller.
+    unsafe { imp::umonitor(address) }
+}
+
+/// Sleeps until the watched line is written, the time stamp counter reaches `until`, or something else happens.
+/// Whether it was the operating system's limit that ended the sleep.
+///
+/// # Safety
+/// The CPU has WAITPKG.
+#[inline]
+pub unsafe fn umwait(state: SleepState, until: u64) -> bool {
+    // SAFETY: passed on to the caller; the control value sets no reserved bit.
+    unsafe { imp::umwait(state.control(), until) }
+}
+
+/// Sleeps until the time stamp counter reaches `until`, or something else happens. Whether it was the operating
+/// system's limit that ended the sleep.
+///
+/// # Safety
+/// The CPU has WAITPKG.
+#[inline]
+pub unsafe fn tpause(state: SleepState, until: u64) -> bool {
+    // SAFETY: passed on to the caller; the control value sets no reserved bit.
+    unsafe { imp::tpause(state.control(), until) }
+}
+
+/// The time stamp counter; 0 on CPUs that have none.
+#[inline]
+pub fn time_stamp() -> u64 {
+    imp::time_stamp()
+}
+
+#[cfg(target_arch = "x86_64")]
+mod imp {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_sfence, _rdtsc};
+
+    use super::Descriptor;
+
+    pub(super) fn leaf_7_ecx() -> u32 {
+        if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx }
+    }
+
+    // The four assembly blocks below that touch memory are not marked `nomem`: the compiler must have written out
+    // everything that a device reads, and must read again what it may have written.
+
+    #[inline]
+    pub(super) unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
+        let refused: u8;
+        // SAFETY: the caller has the instruction and the portal; it reads the 64 bytes of the descriptor, and sets
+        // flags, of which ZF says that the queue did not take it (SDM, ENQCMD).
+        unsafe {
+            asm!(
+                "enqcmd rax, [rdx]",
+                "setz {refused}",
+                refused = out(reg_byte) refused,
+                in("rax") portal,
+                in("rdx") descriptor,
+                options(nostack),
+            );
+        }
+        refused == 0
+    }
+
+    #[inline]
+    pub(super) unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
+        // SAFETY: as in `enqcmd`; no flag changes.
+        unsafe {
+            asm!(
+                "movdir64b rax, [rdx]",
+                in("rax") portal,
+                in("rdx") descriptor,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    #[inline]
+    pub(super) fn sfence() {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline]
+    pub(super) unsafe fn umonitor(address: *const u8) {
+        // SAFETY: the caller has the instruction and a readable address.
+        unsafe { asm!("umonitor rax", in("rax") address, options(nostack, preserves_flags)) }
+    }
+
+    #[inline]
+    pub(super) unsafe fn umwait(control: u32, until: u64) -> bool {
+        let limited: u8;
+        // SAFETY: the caller has the instruction and a valid control value; CF says that the limit ended it.
+        unsafe {
+            asm!(
+                "umwait ecx",
+                "setc {limited}",
+                limited = out(reg_byte) limited,
+                in("ecx") control,
+                in("edx") (until >> 32) as u32,
+                in("eax") until as u32,
+                options(nostack),
+            );
+        }
+        limited != 0
+    }
+
+    #[inline]
+    pub(super) unsafe fn tpause(control: u32, until: u64) -> bool {
+        let limited: u8;
+        // SAFETY: as in `umwait`.
+        unsafe {
+            asm!(
+                "tpause ecx",
+                "setc {limited}",
+                limited = out(reg_byte) limited,
+                in("ecx") control,
+                in("edx") (until >> 32) as u32,
+                in("eax") until as u32,
+                options(nostack),
+            );
+        }
+        limited != 0
+    }
+
+    #[inline]
+    pub(super) fn time_stamp() -> u64 {
+        // SAFETY: every x86-64 CPU has a time stamp counter, and Linux lets programs read it.
+        unsafe { _rdtsc() }
+    }
+}
+
+/// No instruction is there, so that none of the contracts can be met; these bodies only have to exist.
+#[cfg(not(target_arch = "x86_64"))]
+mod imp {
+    use super::Descriptor;
+
+    pub(super) fn leaf_7_ecx() -> u32 {
+        0
+    }
+    pub(super) unsafe fn enqcmd(_: *mut u8, _: &Descriptor) -> bool {
+        false
+    }
+    pub(super) unsafe fn movdir64b(_: *mut u8, _: &Descriptor) {}
+    pub(super) fn sfence() {
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    }
+    pub(super) unsafe fn umonitor(_: *const u8) {}
+    pub(super) unsafe fn umwait(_: u32, _: u64) -> bool {
+        false
+    }
+    pub(super) unsafe fn tpause(_: u32, _: u64) -> bool {
+        false
+    }
+    pub(super) fn time_stamp() -> u64 {
+        0
+    }
+}
+
+#[cfg(all(test, not(memferry_loom), target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    // Not inlined, so that each has code of its own to look at.
+    #[inline(never)]
+    unsafe fn enqcmd_code(portal: *mut u8, descriptor: &Descriptor) -> bool {
+        // SAFETY: passed on.
+        unsafe { enqcmd(portal, descriptor) }
+    }
+    #[inline(never)]
+    unsafe fn movdir64b_code(portal: *mut u8, descriptor: &Descriptor) {
+        // SAFETY: passed on.
+        unsafe { movdir64b(portal, descriptor) }
+    }
+    #[inline(never)]
+    unsafe fn umonitor_code(address: *const u8) {
+        // SAFETY: passed on.
+        unsafe { umonitor(address) }
+    }
+    #[inline(never)]
+    unsafe fn umwait_code(until: u64) -> bool {
+        // SAFETY: passed on.
+        unsafe { umwait(SleepState::Light, until) }
+    }
+    #[inline(never)]
+    unsafe fn tpause_code(until: u64) -> bool {
+        // SAFETY: passed on.
+        unsafe { tpause(SleepState::Light, until) }
+    }
+
+    /// Whether the code at `function` contains `bytes` before it could reach the next function but one.
+    fn has_code(function: *const (), bytes: &[u8]) -> bool {
+        // SAFETY: code is readable, and behind this function of a test program there are more than 64 bytes of it.
+        let code = unsafe { std::slice::from_raw_parts(function.cast::<u8>(), 64) };
+        code.windows(bytes.len()).any(|window| window == bytes)
+    }
+
+    /// The bytes are those of the manual: rax is the portal, rdx the descriptor, ecx the control register. Behind
+    /// ENQCMD comes SETZ (0F 94), behind the sleeps SETC (0F 92), with a REX prefix or not.
+    #[test]
+    fn the_assembler_writes_what_the_manual_says() {
+        let has = |function: *const (), code: &[u8], set: &[u8]| {
+            let with_rex = |rex: u8| [code, &[rex], set].concat();
+            has_code(function, &[code, set].concat())
+                || (0x40..0x50).any(|rex| has_code(function, &with_rex(rex)))
+        };
+        assert!(has(enqcmd_code as *const (), &[0xf2, 0x0f, 0x38, 0xf8, 0x02], &[0x0f, 0x94]));
+        assert!(has(movdir64b_code as *const (), &[0x66, 0x0f, 0x38, 0xf8, 0x02], &[]));
+        assert!(has(umonitor_code as *const (), &[0xf3, 0x0f, 0xae, 0xf0], &[]));
+        assert!(has(umwait_code as *const (), &[0xf2, 0x0f, 0xae, 0xf1], &[0x0f, 0x92]));
+        assert!(has(tpause_code as *const (), &[0x66, 0x0f, 0xae, 0xf1], &[0x0f, 0x92]));
+    }
+
+    #[test]
+    fn features_are_decoded() {
+        assert_eq!(CpuFeatures::from_ecx(0), CpuFeatures::NONE);
+        assert_eq!(CpuFeatures::from_ecx(!0), CpuFeatures::ALL);
+        assert_eq!(CpuFeatures::from_ecx(1 << 29), CpuFeatures { enqcmd: true, ..CpuFeatures::NONE });
+        assert_eq!(CpuFeatures::from_ecx(1 << 28), CpuFeatures { movdir64b: true, ..CpuFeatures::NONE });
+        assert_eq!(CpuFeatures::from_ecx(1 << 5), CpuFeatures { waitpkg: true, ..CpuFeatures::NONE });
+        assert_eq!(CpuFeatures::detect(), CpuFeatures::detect());
+        // The kernel's list, where there is one, agrees.
+        let Ok(list) = std::fs::read_to_string("/proc/cpuinfo") else { return };
+        let flags = list.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+        let has = |name| flags.split_whitespace().any(|flag| flag == name);
+        let CpuFeatures { movdir64b, waitpkg, .. } = CpuFeatures::detect();
+        assert_eq!((movdir64b, waitpkg), (has("movdir64b"), has("waitpkg")));
+    }
+
+    /// Runs the instruction for real, in a process of its own: where CPUID says that it is not there, the process
+    /// dies of SIGILL; where it is there, the instruction does what it says.
+    #[test]
+    fn cpuid_tells_the_truth() {
+        use std::os::unix::process::ExitStatusExt;
+        const CHILD: &str = "MEMFERRY_TEST_INSTRUCTION";
+        let features = CpuFeatures::detect();
+        if let Ok(instruction) = std::env::var(CHILD) {
+            #[repr(align(64))]
+            struct Line([u8; 64]);
+            let mut line = Line([0; 64]);
+            let noop = Descriptor::noop();
+            // SAFETY: this process exists to find out whether the instructions are there. MOVDIR64B writes to
+            // ordinary memory, which it may, and UMWAIT returns at once, because its time has passed.
+            unsafe {
+                match instruction.as_str() {
+                    "movdir64b" => movdir64b_code(line.0.as_mut_ptr(), &noop),
+                    "umwait" => {
+                        umonitor_code(line.0.as_ptr());
+                        umwait_code(0);
+                    }
+                    "tpause" => drop(tpause_code(0)),
+                    other => panic!("{other}"),
+                }
+            }
+            sfence();
+            assert!(instruction != "movdir64b" || line.0 == noop.to_bytes());
+            return;
+        }
+        // ENQCMD is left out: in a process without a PASID it faults also where it is there.
+        for (instruction, there) in
+            [("movdir64b", features.movdir64b), ("umwait", features.waitpkg), ("tpause", features.waitpkg)]
+        {
+            let status =
+                std::process::Command::new(std::env::current_exe().expect("this program has a path"))
+                    .args(["--exact", "instructions::tests::cpuid_tells_the_truth", "--test-threads=1"])
+                    .env(CHILD, instruction)
+                    .stdout(std::process::Stdio::null())
+                    .status()
+                    .expect("this program can be run again");
+            if there {
+                assert!(status.success(), "{instruction}: {status}");
+            } else {
+                println!("this CPU has no {instruction}: only that it faults was tried");
+                assert_eq!(status.signal(), Some(libc::SIGILL), "{instruction}: {status}");
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Trying again, a few times, with pauses that grow.
+//!
+//! A queue that is full now has room when one of its descriptors is dispatched: some ten nanoseconds for small ones,
+//! 35 us for 1 MiB at the 30 GB/s of a device. Longer than that nobody should wait here: another queue may be
+//! free, and the CPU always is.
+
+#![allow(unsafe_code)]
+
+use std::hint;
+
+use super::{Portal, Submission, SubmitError};
+use crate::descriptor::Descriptor;
+use crate::instructions::{self, CpuFeatures, SleepState};
+
+/// Ticks of the time stamp counter that one PAUSE takes on the CPUs that have a DSA: 140 since Skylake.
+///
+/// Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, PAUSE latency in Skylake.
+const PAUSE_TICKS: u64 = 140;
+
+/// The pauses no longer double from here: 128 PAUSEs take some 5 us.
+const DOUBLINGS_MAX: u32 = 7;
+
+/// Pauses between tries, each twice as long as the one before, and a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backoff {
+    tries_max: u32,
+    tries: u32,
+}
+
+/// The limit is reached: go to the next queue, then to the CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the queue was still full after {retries} retries: use another queue, or the CPU")]
+pub struct Exhausted {
+    /// Pauses that were made.
+    pub retries: u32,
+}
+
+impl Backoff {
+    /// At most `retries_max` pauses: 1, 2, 4 and so on up to 128 PAUSEs, the latter again and again.
+    pub const fn new(retries_max: u32) -> Backoff {
+        Backoff { tries_max: retries_max, tries: 0 }
+    }
+
+    /// Pauses before the next try.
+    ///
+    /// # Errors
+    /// [`Exhausted`], without a pause, after the limit.
+    pub fn pause(&mut self) -> Result<(), Exhausted> {
+        if self.tries >= self.tries_max {
+            return Err(Exhausted { retries: self.tries });
+        }
+        pause(1 << self.tries.min(DOUBLINGS_MAX));
+        self.tries += 1;
+        Ok(())
+    }
+
+    /// Pauses that were made.
+    pub fn retries(&self) -> u32 {
+        self.tries
+    }
+
+    /// Starts again with short pauses.
+    pub fn reset(&mut self) {
+        self.tries = 0;
+    }
+}
+
+impl Default for Backoff {
+    /// 14 retries: some 35 us in all, in which a device copies 1 MiB.
+    fn default() -> Backoff {
+        Backoff::new(14)
+    }
+}
+
+/// Waits about as long as `count` PAUSEs, in a sleep where the CPU has one.
+pub(crate) fn pause(count: u32) {
+    if CpuFeatures::detect().waitpkg {
+        let until = instructions::time_stamp().wrapping_add(u64::from(count) * PAUSE_TICKS);
+        // SAFETY: the CPU has WAITPKG.
+        unsafe { instructions::tpause(SleepState::Light, until) };
+    } else {
+        (0..count).for_each(|_| hint::spin_loop());
+    }
+}
+
+/// Why a descriptor was not submitted.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unsubmitted {
+    /// The queue stayed full.
+    #[error(transparent)]
+    Exhausted(#[from] Exhausted),
+    /// The queue cannot be used, or not for this.
+    #[error(transparent)]
+    Portal(#[from] SubmitError),
+}
+
+/// Submits, and tries again while the queue is full, as long as `backoff` allows. The retries that it took.
+///
+/// # Errors
+/// [`Unsubmitted`]: nothing was submitted.
+///
+/// # Safety
+/// As [`Portal::submit`] if the answer is `Ok`.
+pub unsafe fn submit_patiently(
+    portal: &dyn Portal,
+    descriptor: &Descriptor,
+    mut backoff: Backoff,
+) -> Result<u32, Unsubmitted> {
+    let before = backoff.retries();
+    loop {
+        // SAFETY: passed on to the caller.
+        match unsafe { portal.submit(descriptor)? } {
+            Submission::Accepted => return Ok(backoff.retries() - before),
+            Submission::Retry => backoff.pause()?,
+        }
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn it_ends() {
+        let mut backoff = Backoff::new(3);
+        for _ in 0..3 {
+            assert_eq!(backoff.pause(), Ok(()));
+        }
+        assert_eq!(backoff.pause(), Err(Exhausted { retries: 3 }));
+        backoff.reset();
+        assert_eq!((backoff.retries(), backoff.pause()), (0, Ok(())));
+        assert_eq!(Backoff::new(0).pause(), Err(Exhausted { retries: 0 }));
+    }
+
+    /// Many retries neither overflow the shift nor take for ever. A loaded machine may take longer, so the least of
+    /// some rounds counts.
+    #[test]
+    fn pauses_are_bounded() {
+        let round = || {
+            let start = Instant::now();
+            let mut backoff = Backoff::new(40);
+            while backoff.pause().is_ok() {}
+            start.elapsed()
+        };
+        let least = (0..5).map(|_| round()).min().expect("five rounds");
+        assert!(least < Duration::from_millis(20), "{least:?}");
+        assert!(least > Duration::from_micros(2), "{least:?}: pauses do not grow");
+    }
+}

@@ -1,0 +1,167 @@
+//! The free entries of a dedicated queue, which only its owner can count.
+//!
+//! One word holds how many entries are taken, and in which process: after a fork the child has a queue of its own
+//! to count, while its memory still holds the parent's number.
+//!
+//! ```text
+//! take:    if the word is this process's and the count is at the limit: none is free
+//!          else the count goes up by one (from zero, if the word was another process's)
+//! settle:  if the word is this process's, the count goes down
+//! ```
+//!
+//! Source: DSA specification 5.3 (a full dedicated queue loses what is written to it).
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// Entries in use, of one queue in one process.
+pub(crate) struct Credits {
+    limit: u32,
+    word: AtomicU64, // 63:32 process generation, 31:0 entries taken
+}
+
+impl Credits {
+    /// A queue with `limit` entries, all free.
+    pub(crate) fn new(limit: u32) -> Credits {
+        Credits { limit, word: AtomicU64::new(0) }
+    }
+
+    /// Takes an entry, if one is free.
+    pub(crate) fn take(&self, generation: u32) -> bool {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let taken = taken(word, generation);
+            if taken >= self.limit {
+                return false;
+            }
+            // ORDERING: Acquire pairs with the Release in `settle`: what its caller did with the entry is before what
+            // this caller does with it. The count itself needs none, since exchanges of one word are in one order.
+            let exchange = self.word.compare_exchange_weak(
+                word,
+                pack(generation, taken + 1),
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            match exchange {
+                Ok(_) => return true,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Gives entries back. More than were taken in this process is not possible, and changes nothing.
+    pub(crate) fn settle(&self, generation: u32, count: u32) {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let left = taken(word, generation).saturating_sub(count);
+            // ORDERING: Release pairs with the Acquire in `take`.
+            let exchange = self.word.compare_exchange_weak(
+                word,
+                pack(generation, left),
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+            match exchange {
+                Ok(_) => return,
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Entries that are taken now.
+    pub(crate) fn taken(&self, generation: u32) -> u32 {
+        taken(self.word.load(Ordering::Relaxed), generation)
+    }
+}
+
+fn pack(generation: u32, taken: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(taken)
+}
+
+fn taken(word: u64, generation: u32) -> u32 {
+    if (word >> 32) as u32 == generation { word as u32 } else { 0 }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_limit_is_exact() {
+        let credits = Credits::new(3);
+        for _ in 0..3 {
+            assert!(credits.take(1));
+        }
+        assert!(!credits.take(1));
+        credits.settle(1, 2);
+        assert_eq!(credits.taken(1), 1);
+        assert!(credits.take(1) && credits.take(1) && !credits.take(1));
+        credits.settle(1, 99);
+        assert_eq!(credits.taken(1), 0);
+        assert!(!Credits::new(0).take(1));
+    }
+
+    /// What the parent had in flight neither fills the child's queue nor is given back in it.
+    #[test]
+    fn a_child_counts_from_zero() {
+        let credits = Credits::new(2);
+        assert!(credits.take(1) && credits.take(1));
+        assert_eq!(credits.taken(2), 0);
+        assert!(credits.take(2) && credits.take(2) && !credits.take(2));
+        credits.settle(2, 1);
+        assert_eq!(credits.taken(2), 1);
+    }
+
+    #[test]
+    fn threads_never_exceed_the_limit() {
+        const LIMIT: u32 = 5;
+        let (credits, inside, most) = (Credits::new(LIMIT), AtomicU32::new(0), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let count = (0..3).filter(|_| credits.take(7)).count() as u32;
+                        most.fetch_max(inside.fetch_add(count, Ordering::SeqCst) + count, Ordering::SeqCst);
+                        inside.fetch_sub(count, Ordering::SeqCst);
+                        credits.settle(7, count);
+                    }
+                });
+            }
+        });
+        assert!(most.into_inner() <= LIMIT);
+        assert_eq!(credits.taken(7), 0);
+    }
+}
+
+#[cfg(all(test, memferry_loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Two threads want the one entry and give it back: never do both hold it, and in the end it is free.
+    #[test]
+    fn loom_credits() {
+        loom::model(|| {
+            let credits = Arc::new(Credits::new(1));
+            let inside = Arc::new(AtomicU32::new(0));
+            let work = |credits: &Credits, inside: &AtomicU32| {
+                if credits.take(1) {
+                    assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two hold one entry");
+                    inside.fetch_sub(1, Ordering::Relaxed);
+                    credits.settle(1, 1);
+                }
+            };
+            let other = loom::thread::spawn({
+                let (credits, inside) = (Arc::clone(&credits), Arc::clone(&inside));
+                move || work(&credits, &inside)
+            });
+            work(&credits, &inside);
+            other.join().unwrap();
+            assert_eq!(credits.taken(1), 0);
+            assert!(credits.take(1));
+        });
+    }
+}

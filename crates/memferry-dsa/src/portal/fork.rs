@@ -1,0 +1,135 @@
+//! Noticing a fork, for the price of one load.
+//!
+//! A child of `fork` has none of its parent's portals: the mapping is not inherited, and the device knows the child's
+//! memory under another number (PASID). Writing to the old address would hit nothing, or whatever the child has put
+//! there since. So each submission first asks which process this is.
+//!
+//! `getpid` is a system call, which costs more than the submission itself. Here it is one load, from a page that the
+//! kernel gives to children filled with zeros (`MADV_WIPEONFORK`, Linux 4.14): it follows the memory rather than
+//! the process, as the device does. So it also sees children that no C library made, and is not fooled by
+//! `vfork`, whose child runs in the parent's memory and may use its portals. Where the kernel refuses it, the
+//! library's `pthread_atfork` zeroes the page.
+//!
+//! Source: madvise(2), pthread_atfork(3); `vm_flags` and `idxd_cdev_mmap` in Linux' `drivers/dma/idxd/cdev.c`.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The page's word, which is the generation, or zero in a process that has not asked yet.
+static WORD: OnceLock<Result<&'static AtomicU32, i32>> = OnceLock::new();
+
+/// The generation given out last. Children inherit it and go on from there, so that no process has the number of
+/// one that it descends from; others may, and never meet.
+static LAST: AtomicU32 = AtomicU32::new(0);
+
+/// Makes [`generation`] work.
+///
+/// # Errors
+/// The error of the system call; then forks go unnoticed, and no portal should be opened.
+pub(crate) fn watch() -> io::Result<()> {
+    let word = WORD.get_or_init(|| new_word().map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM)));
+    word.map(drop).map_err(io::Error::from_raw_os_error)
+}
+
+/// The number of this process among those that it descends from. 0 before [`watch`].
+#[inline]
+pub(crate) fn generation() -> u32 {
+    let Some(Ok(word)) = WORD.get() else { return 0 };
+    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
+    // with its own orderings.
+    match word.load(Ordering::Relaxed) {
+        0 => begin(word),
+        generation => generation,
+    }
+}
+
+/// The first one to ask in a process gives it its number.
+#[cold]
+fn begin(word: &AtomicU32) -> u32 {
+    let fresh = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => fresh,
+        Err(others) => others,
+    }
+}
+
+fn new_word() -> io::Result<&'static AtomicU32> {
+    let page_bytes = crate::PAGE_BYTES as usize;
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let page = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            page_bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let word = NonNull::new(page.cast::<AtomicU32>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    // SAFETY: the page was mapped above, is zero, which is a valid AtomicU32, and is never unmapped.
+    let word: &'static AtomicU32 = unsafe { word.as_ref() };
+    // SAFETY: the page is this function's own.
+    let wiped = unsafe { libc::madvise(page, page_bytes, libc::MADV_WIPEONFORK) };
+    if wiped != 0 {
+        FALLBACK.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
+        // SAFETY: the handler stores to an atomic that lives for ever, which is allowed in a forked child.
+        let error = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+    }
+    begin(word);
+    Ok(word)
+}
+
+/// The word that `wipe` zeroes.
+static FALLBACK: std::sync::atomic::AtomicPtr<AtomicU32> = std::sync::atomic::AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn wipe() {
+    // ORDERING: Acquire pairs with the Release in `new_word`, though a forked child sees it anyway.
+    // SAFETY: null, or the word, which lives for ever.
+    if let Some(word) = unsafe { FALLBACK.load(Ordering::Acquire).as_ref() } {
+        word.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_keeps_its_number() {
+        watch().expect("this kernel has anonymous memory");
+        let generation = generation();
+        assert_ne!(generation, 0);
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(super::generation(), generation));
+            }
+        });
+        watch().expect("it worked before");
+        assert_eq!(super::generation(), generation);
+    }
+
+    /// The way without MADV_WIPEONFORK: the handler leaves a word that gets the next number.
+    #[test]
+    fn a_wiped_word_gets_a_new_number() {
+        let word: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
+        let before = begin(word);
+        FALLBACK.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
+        wipe();
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        let after = begin(word);
+        assert!(after > before);
+        assert_eq!(begin(word), after, "the number stays");
+        FALLBACK.store(ptr::null_mut(), Ordering::Release);
+    }
+}

@@ -1,0 +1,136 @@
+//! What a portal needs of the operating system and the CPU, behind a seam, and what Linux makes of it.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::ptr::{self, NonNull};
+
+use super::fork;
+use crate::PAGE_BYTES;
+use crate::descriptor::Descriptor;
+use crate::instructions::{self, CpuFeatures};
+
+/// The operating system and the CPU, as far as [`DevicePortal`](super::DevicePortal) uses them.
+pub trait Platform: Send + Sync {
+    /// The instructions that there are.
+    fn features(&self) -> CpuFeatures;
+
+    /// Makes [`generation`](Platform::generation) work.
+    ///
+    /// # Errors
+    /// Forks cannot be noticed.
+    fn watch_forks(&self) -> io::Result<()>;
+
+    /// A number that differs between a process and those that it was forked from. Asked at each submission.
+    fn generation(&self) -> u32;
+
+    /// Opens a queue's file for reading and writing, not to be inherited by other programs.
+    ///
+    /// # Errors
+    /// Those of `open(2)`.
+    fn open(&self, path: &Path) -> io::Result<File>;
+
+    /// Maps the queue's page.
+    ///
+    /// # Errors
+    /// Those of `mmap(2)`.
+    fn map(&self, file: &File) -> io::Result<NonNull<u8>>;
+
+    /// Gives a page back.
+    ///
+    /// # Safety
+    /// The page came from [`map`](Platform::map) in this generation, and is not used any more.
+    unsafe fn unmap(&self, page: NonNull<u8>);
+
+    /// ENQCMD: whether the queue took the descriptor.
+    ///
+    /// # Safety
+    /// As [`instructions::enqcmd`]: the instruction is there, and `slot` is a multiple of 64 bytes into a mapped page.
+    unsafe fn enqcmd(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool;
+
+    /// MOVDIR64B.
+    ///
+    /// # Safety
+    /// As [`enqcmd`](Platform::enqcmd).
+    unsafe fn movdir64b(&self, slot: NonNull<u8>, descriptor: &Descriptor);
+
+    /// `write(2)` of descriptors to the queue's file; the bytes that were submitted.
+    ///
+    /// # Errors
+    /// Those of `write(2)`.
+    ///
+    /// # Safety
+    /// As [`Portal::submit`](super::Portal::submit) for each descriptor.
+    unsafe fn write(&self, file: BorrowedFd<'_>, descriptors: &[Descriptor]) -> io::Result<usize>;
+}
+
+/// Linux on this CPU.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Linux;
+
+impl Platform for Linux {
+    fn features(&self) -> CpuFeatures {
+        CpuFeatures::detect()
+    }
+
+    fn watch_forks(&self) -> io::Result<()> {
+        fork::watch()
+    }
+
+    fn generation(&self) -> u32 {
+        fork::generation()
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        // std adds O_CLOEXEC. O_NOFOLLOW is not wanted: links to a queue are a fine way to name it.
+        OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
+    }
+
+    fn map(&self, file: &File) -> io::Result<NonNull<u8>> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists. Populated, so
+        // that the first submission takes no page fault.
+        let page = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                PAGE_BYTES as usize,
+                libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        NonNull::new(page.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    unsafe fn unmap(&self, page: NonNull<u8>) {
+        // SAFETY: the caller has the page from `map`, in this address space. It can only fail for addresses that are
+        // none, so the answer says nothing.
+        unsafe { libc::munmap(page.as_ptr().cast(), PAGE_BYTES as usize) };
+    }
+
+    #[inline]
+    unsafe fn enqcmd(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe { instructions::enqcmd(slot.as_ptr(), descriptor) }
+    }
+
+    #[inline]
+    unsafe fn movdir64b(&self, slot: NonNull<u8>, descriptor: &Descriptor) {
+        // SAFETY: passed on to the caller.
+        unsafe { instructions::movdir64b(slot.as_ptr(), descriptor) }
+    }
+
+    unsafe fn write(&self, file: BorrowedFd<'_>, descriptors: &[Descriptor]) -> io::Result<usize> {
+        // SAFETY: the bytes are those of the slice, all of them initialised: a descriptor has no padding.
+        let written =
+            unsafe { libc::write(file.as_raw_fd(), descriptors.as_ptr().cast(), size_of_val(descriptors)) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,397 @@
+//! The process' completer: one thread that looks at records for everybody who has better things to do.
+//!
+//! ```text
+//! waiter:     enter the record and who to wake; announce; sleep
+//! completer:  look at all records; wake whose are written, or have waited too long
+//!             none left: sleep until an announcement        else: sleep as the pace says
+//! ```
+//!
+//! It starts with the first wait and stays. A forked child has no such thread, and starts its own.
+//!
+//! Its share of a core, and what its sleeping adds to a transfer, are in the head of `pace.rs`; in short, at most 5
+//! %, and at most a quarter of the transfer's time or 50 us, never more than 1 ms.
+
+use std::future::Future;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use super::gate::Gate;
+use super::pace::{Next, Pace};
+use super::table::{Source, Table, Ticket, TimedOut, Waiter};
+use crate::completion::{Completion, CompletionRecord};
+use crate::portal::fork;
+
+/// How to build a [`Completer`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompleterOptions {
+    /// The name of its thread.
+    pub name: String,
+    /// Records that can be watched at a time; rounded up to a multiple of 64. More are refused.
+    pub records_max: usize,
+}
+
+impl Default for CompleterOptions {
+    /// 1024 records: what fits into all queues of eight devices.
+    fn default() -> CompleterOptions {
+        CompleterOptions { name: "dsa-completer".to_owned(), records_max: 1024 }
+    }
+}
+
+/// A thread that watches completion records, and wakes threads and tasks when they are written.
+///
+/// Dropping it leaves the thread to finish what is being watched.
+pub struct Completer {
+    shared: Arc<Shared>,
+    /// Held, so that the thread's clock stays its own.
+    _join: JoinHandle<()>,
+    clock: Option<libc::clockid_t>,
+}
+
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `table`, `gate` | waiters and the thread | both |
+/// | `thread` | before anybody waits | waiters |
+/// | `closing` | `drop` | the thread |
+/// | counters | the thread; `refused` waiters | anybody |
+struct Shared {
+    table: Table<Record>,
+    gate: Gate,
+    thread: std::sync::OnceLock<Thread>,
+    closing: AtomicBool,
+    generation: u32,
+    sweeps: AtomicU64,
+    sleeps: AtomicU64,
+    found: AtomicU64,
+    timed_out: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What a completer has done so far.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct CompleterStats {
+    /// Times that it looked at all records.
+    pub sweeps: u64,
+    /// Times that it slept.
+    pub sleeps: u64,
+    /// Records that it found written.
+    pub found: u64,
+    /// Records that it gave up.
+    pub timed_out: u64,
+    /// Records for which it had no place.
+    pub refused: u64,
+    /// Time of a core that its thread took, where the system tells.
+    pub cpu_time: Option<Duration>,
+}
+
+/// All places are taken: wait in another way, or try again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the completer watches as many records as it can: raise `records_max`, or wait in another way")]
+pub struct Full;
+
+/// A record that is being watched. Whoever entered it keeps it valid.
+struct Record(NonNull<CompletionRecord>);
+
+// SAFETY: a record consists of atomics; `Completer::watch` is promised that it stays.
+unsafe impl Send for Record {}
+
+impl Source for Record {
+    type Found = Completion;
+    fn poll(&self) -> Option<Completion> {
+        // SAFETY: the table looks only between `enter` and `remove`, during which the record is valid.
+        unsafe { self.0.as_ref() }.poll()
+    }
+}
+
+impl Completer {
+    /// The process' completer, which the first call starts.
+    ///
+    /// # Errors
+    /// The system gives no thread, or no way to notice forks. The next call tries again.
+    pub fn global() -> io::Result<&'static Completer> {
+        static GLOBAL: AtomicPtr<Completer> = AtomicPtr::new(ptr::null_mut());
+        fork::watch()?;
+        let generation = fork::generation();
+        // ORDERING: Acquire pairs with the Release below.
+        let current = GLOBAL.load(Ordering::Acquire);
+        // SAFETY: null, or a completer that was leaked below.
+        if let Some(completer) = unsafe { current.as_ref() }
+            && completer.shared.generation == generation
+        {
+            return Ok(completer);
+        }
+        // Two threads may come here together; the loser's completer ends at once. In a forked child, the parent's is
+        // memory without a thread, and is left alone: its locks may be held by threads that are not there.
+        let fresh = Box::into_raw(Box::new(Completer::start(CompleterOptions::default())?));
+        match GLOBAL.compare_exchange(current, fresh, Ordering::Release, Ordering::Acquire) {
+            // SAFETY: leaked above, never freed.
+            Ok(_) => Ok(unsafe { &*fresh }),
+            Err(others) => {
+                // SAFETY: from `Box::into_raw` above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: leaked by the winner, never freed.
+                Ok(unsafe { &*others })
+            }
+        }
+    }
+
+    /// A completer of one's own.
+    ///
+    /// # Errors
+    /// The system gives no thread, or no way to notice forks.
+    pub fn start(options: CompleterOptions) -> io::Result<Completer> {
+        fork::watch()?;
+        let counter = || AtomicU64::new(0);
+        let shared = Arc::new(Shared {
+            table: Table::new(options.records_max),
+            gate: Gate::new(),
+            thread: std::sync::OnceLock::new(),
+            closing: AtomicBool::new(false),
+            generation: fork::generation(),
+            sweeps: counter(),
+            sleeps: counter(),
+            found: counter(),
+            timed_out: counter(),
+            refused: counter(),
+        });
+        let join = thread::Builder::new().name(options.name).spawn({
+            let shared = shared.clone();
+            move || run(&shared)
+        })?;
+        shared.thread.get_or_init(|| join.thread().clone());
+        let clock = clock_of(&join);
+        Ok(Completer { shared, _join: join, clock })
+    }
+
+    /// Waits for one of the records; `None` if there is no place for them.
+    pub(super) fn wait_any(
+        &self,
+        records: &[&CompletionRecord],
+        timeout: Duration,
+    ) -> Option<Result<(usize, Completion), TimedOut>> {
+        let start = Instant::now();
+        let enter = |record: &&CompletionRecord| {
+            // SAFETY: the watches are dropped before this returns, and so before the records may go.
+            unsafe { self.enter(NonNull::from(*record), Some(Waiter::Thread(thread::current())), timeout) }
+        };
+        // One record needs no memory for the list of watches.
+        let (one, many);
+        let watches: &[Watch] = match records {
+            [record] => {
+                one = [enter(record).ok()?];
+                &one
+            }
+            records => {
+                many = records.iter().map(enter).collect::<Result<Vec<_>, Full>>().ok()?;
+                &many
+            }
+        };
+        loop {
+            if let Some(found) = super::kinds::look(records) {
+                return Some(Ok(found));
+            }
+            let waited = start.elapsed();
+            // The completer ends it; this is for one that the system does not let run.
+            if waited >= timeout || watches.iter().any(|watch| matches!(watch.outcome(), Some(Err(_)))) {
+                return Some(Err(TimedOut { waited }));
+            }
+            thread::park_timeout((timeout - waited).max(Duration::from_millis(1)));
+        }
+    }
+
+    /// Watches a record; the answer is a future that is ready when it is written, or with an error after `timeout`.
+    ///
+    /// Cost: no memory; one lock now and one at the end.
+    ///
+    /// # Errors
+    /// [`Full`].
+    ///
+    /// # Safety
+    /// The record stays valid until the answer is dropped, or for ever if it is forgotten.
+    pub unsafe fn watch(&self, record: *const CompletionRecord, timeout: Duration) -> Result<Watch, Full> {
+        let record = NonNull::new(record.cast_mut()).ok_or(Full)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.enter(record, None, timeout) }
+    }
+
+    /// # Safety
+    /// As [`watch`](Completer::watch).
+    unsafe fn enter(
+        &self,
+        record: NonNull<CompletionRecord>,
+        waiter: Option<Waiter>,
+        timeout: Duration,
+    ) -> Result<Watch, Full> {
+        let shared = &self.shared;
+        let ticket = (shared.generation == fork::generation())
+            .then(|| shared.table.enter(Record(record), waiter, Instant::now(), timeout))
+            .flatten();
+        let Some(ticket) = ticket else {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Full);
+        };
+        shared.wake_if_lying();
+        Ok(Watch { shared: shared.clone(), ticket: Some(ticket) })
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> CompleterStats {
+        let Shared { sweeps, sleeps, found, timed_out, refused, .. } = &*self.shared;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CompleterStats {
+            sweeps: get(sweeps),
+            sleeps: get(sleeps),
+            found: get(found),
+            timed_out: get(timed_out),
+            refused: get(refused),
+            cpu_time: self.clock.and_then(clock_time),
+        }
+    }
+}
+
+impl Drop for Completer {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        self.shared.wake_if_lying();
+    }
+}
+
+impl Shared {
+    /// Announces what was entered or said.
+    fn wake_if_lying(&self) {
+        if self.gate.announce()
+            && let Some(thread) = self.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+}
+
+/// A record that is being watched, as a future. Dropping it ends that.
+pub struct Watch {
+    shared: Arc<Shared>,
+    ticket: Option<Ticket>,
+}
+
+impl Watch {
+    /// What became of the record, if anything did by now.
+    pub fn outcome(&self) -> Option<Result<Completion, TimedOut>> {
+        self.ask(|shared, ticket| shared.table.outcome(ticket))
+    }
+
+    /// Asks the table, unless this is a forked child's copy: nobody looks at that one's records, and its locks may
+    /// be held for ever.
+    fn ask(
+        &self,
+        ask: impl FnOnce(&Shared, &Ticket) -> Option<Result<Completion, TimedOut>>,
+    ) -> Option<Result<Completion, TimedOut>> {
+        if self.shared.generation != fork::generation() {
+            return Some(Err(TimedOut { waited: Duration::ZERO }));
+        }
+        ask(&self.shared, self.ticket.as_ref()?)
+    }
+}
+
+impl Future for Watch {
+    type Output = Result<Completion, TimedOut>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let outcome = self.ask(|shared, ticket| shared.table.outcome_or_wake(ticket, context.waker()));
+        outcome.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take()
+            && self.shared.generation == fork::generation()
+        {
+            self.shared.table.remove(ticket);
+        }
+    }
+}
+
+/// The thread's work.
+fn run(shared: &Shared) {
+    sharpen_timers();
+    let mut wake = Vec::new();
+    let mut pace = Pace::new(Instant::now());
+    loop {
+        // First the count, then the table: what is entered later is announced later, and keeps this from sleeping.
+        let seen = shared.gate.seen();
+        let swept = shared.table.sweep(Instant::now(), &mut wake);
+        shared.sweeps.fetch_add(1, Ordering::Relaxed);
+        shared.found.fetch_add(swept.found_count as u64, Ordering::Relaxed);
+        shared.timed_out.fetch_add(swept.timed_out_count as u64, Ordering::Relaxed);
+        for waiter in wake.drain(..) {
+            // A task's waker is foreign code. If it panics, the others are still to be woken; the panic has been
+            // reported by its hook.
+            let _ = catch_unwind(AssertUnwindSafe(|| waiter.wake()));
+        }
+        let Some(youngest) = swept.youngest else {
+            if shared.closing.load(Ordering::Relaxed) {
+                return;
+            }
+            if shared.gate.lie_down(seen) {
+                shared.sleeps.fetch_add(1, Ordering::Relaxed);
+                while shared.gate.is_lying() {
+                    thread::park();
+                }
+                pace.slept(Instant::now());
+            }
+            continue;
+        };
+        match pace.next(Instant::now(), youngest) {
+            Next::Spin => std::hint::spin_loop(),
+            Next::Nap(time) => {
+                shared.sleeps.fetch_add(1, Ordering::Relaxed);
+                thread::sleep(time);
+                pace.slept(Instant::now());
+            }
+            Next::Sleep(time) => {
+                if shared.gate.lie_down(seen) {
+                    shared.sleeps.fetch_add(1, Ordering::Relaxed);
+                    thread::park_timeout(time);
+                    shared.gate.get_up();
+                    pace.slept(Instant::now());
+                }
+            }
+        }
+    }
+}
+
+/// Linux lets timers run late by 50 us, so that they may be grouped. That is as long as the shortest sleep here.
+///
+/// Source: prctl(2), PR_SET_TIMERSLACK.
+fn sharpen_timers() {
+    // SAFETY: the call changes a number of this thread. Where it fails, timers are as late as ever.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000_u64) };
+}
+
+/// The clock of a thread's share of a core.
+fn clock_of(join: &JoinHandle<()>) -> Option<libc::clockid_t> {
+    use std::os::unix::thread::JoinHandleExt;
+    let mut clock = 0;
+    // SAFETY: the thread was not joined, so its handle is valid; `clock` is this function's.
+    let error = unsafe { libc::pthread_getcpuclockid(join.as_pthread_t(), &raw mut clock) };
+    (error == 0).then_some(clock)
+}
+
+fn clock_time(clock: libc::clockid_t) -> Option<Duration> {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is this function's.
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) } != 0;
+    (!failed).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
+/// The time of a core that the calling thread has taken so far, to compare ways of waiting; `None` if the system
+/// does not tell.
+pub fn thread_cpu_time() -> Option<Duration> {
+    clock_time(libc::CLOCK_THREAD_CPUTIME_ID)
+}

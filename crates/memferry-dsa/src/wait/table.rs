@@ -1,0 +1,386 @@
+//! The records that a completer watches, and whom it tells.
+//!
+//! Entering one allocates nothing: places are there from the start, 64 of them under one lock. The completer goes
+//! through the chunks that have any, looks at each record under its chunk's lock, and wakes without it. A record is
+//! looked at only between `enter` and `remove`, which take the same lock: so its memory may go after `remove`.
+
+use std::sync::PoisonError;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::sync::{AtomicU64, Mutex, Ordering, Thread};
+
+/// Places of a chunk: the bits of its masks.
+const CHUNK_PLACES: usize = if cfg!(memferry_loom) { 2 } else { 64 };
+
+/// Nothing was heard of the descriptor in time. It may still be in flight, and its memory in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "no completion after {waited:?}: ask whether the device is gone, look at its errors in sysfs, and leave the \
+     descriptor's memory alone"
+)]
+pub struct TimedOut {
+    /// How long the wait was.
+    pub waited: Duration,
+}
+
+/// What can be looked at; a completion record, outside of tests.
+pub(super) trait Source {
+    type Found: Copy;
+    fn poll(&self) -> Option<Self::Found>;
+}
+
+/// Who wants to know.
+pub(super) enum Waiter {
+    Thread(Thread),
+    Waker(Waker),
+}
+
+impl Waiter {
+    pub(super) fn wake(self) {
+        match self {
+            Waiter::Thread(thread) => thread.unpark(),
+            Waiter::Waker(waker) => waker.wake(),
+        }
+    }
+}
+
+/// What a place says.
+pub(super) type Outcome<F> = Result<F, TimedOut>;
+
+pub(super) struct Table<S: Source> {
+    chunks: Box<[Chunk<S>]>,
+}
+
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `watched` | whoever holds the lock | the completer, to pass by chunks without any |
+/// | `places` | under the lock | under the lock |
+struct Chunk<S: Source> {
+    watched: AtomicU64, // bit n: place n is watched
+    places: Mutex<Places<S>>,
+}
+
+struct Places<S: Source> {
+    taken: u64,
+    list: Box<[Place<S>]>,
+}
+
+struct Place<S: Source> {
+    source: Option<S>, // Some while it is watched
+    waiter: Option<Waiter>,
+    since: Instant,
+    timeout: Duration,
+    outcome: Option<Outcome<S::Found>>,
+}
+
+/// A place that is taken.
+#[derive(Debug)]
+pub(super) struct Ticket(usize);
+
+/// What a sweep found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Swept {
+    /// Records that are still watched.
+    pub(super) watched_count: usize,
+    /// When the youngest of those was entered.
+    pub(super) youngest: Option<Instant>,
+    /// Records that were found complete.
+    pub(super) found_count: usize,
+    /// Records that were given up.
+    pub(super) timed_out_count: usize,
+}
+
+impl<S: Source> Table<S> {
+    /// Room for at least `places_min`, all of it made now.
+    pub(super) fn new(places_min: usize) -> Table<S> {
+        let now = Instant::now();
+        let place =
+            || Place { source: None, waiter: None, since: now, timeout: Duration::ZERO, outcome: None };
+        let chunk = || Chunk {
+            watched: AtomicU64::new(0),
+            places: Mutex::new(Places { taken: 0, list: (0..CHUNK_PLACES).map(|_| place()).collect() }),
+        };
+        Table { chunks: (0..places_min.div_ceil(CHUNK_PLACES).max(1)).map(|_| chunk()).collect() }
+    }
+
+    /// Takes a place, if there is one. Tell the completer.
+    pub(super) fn enter(
+        &self,
+        source: S,
+        waiter: Option<Waiter>,
+        since: Instant,
+        timeout: Duration,
+    ) -> Option<Ticket> {
+        for (number, chunk) in self.chunks.iter().enumerate() {
+            let mut places = chunk.lock();
+            let free = (!places.taken).trailing_zeros() as usize;
+            if free >= CHUNK_PLACES {
+                continue;
+            }
+            places.taken |= 1 << free;
+            places.list[free] = Place { source: Some(source), waiter, since, timeout, outcome: None };
+            // ORDERING: Relaxed: the completer sees the bit because it sees the announcement that follows.
+            chunk.watched.fetch_or(1 << free, Ordering::Relaxed);
+            return Some(Ticket(number * CHUNK_PLACES + free));
+        }
+        None
+    }
+
+    /// What became of the record, if anything did.
+    pub(super) fn outcome(&self, ticket: &Ticket) -> Option<Outcome<S::Found>> {
+        self.chunk(ticket).lock().list[ticket.0 % CHUNK_PLACES].outcome
+    }
+
+    /// The same; if nothing did, `waker` is told.
+    pub(super) fn outcome_or_wake(&self, ticket: &Ticket, waker: &Waker) -> Option<Outcome<S::Found>> {
+        let mut places = self.chunk(ticket).lock();
+        let place = &mut places.list[ticket.0 % CHUNK_PLACES];
+        if place.outcome.is_none() {
+            match &mut place.waiter {
+                Some(Waiter::Waker(old)) => old.clone_from(waker),
+                other => *other = Some(Waiter::Waker(waker.clone())),
+            }
+        }
+        place.outcome
+    }
+
+    /// Gives the place back. After this the record is not looked at.
+    pub(super) fn remove(&self, ticket: Ticket) -> Option<Outcome<S::Found>> {
+        let chunk = self.chunk(&ticket);
+        let index = ticket.0 % CHUNK_PLACES;
+        let mut places = chunk.lock();
+        let place = &mut places.list[index];
+        place.source = None;
+        // A waker's drop may run foreign code: not under the lock.
+        let (waiter, outcome) = (place.waiter.take(), place.outcome.take());
+        places.taken &= !(1 << index);
+        chunk.watched.fetch_and(!(1 << index), Ordering::Relaxed);
+        drop(places);
+        drop(waiter);
+        outcome
+    }
+
+    /// Looks at everything once. Whom to wake is added to `wake`.
+    pub(super) fn sweep(&self, now: Instant, wake: &mut Vec<Waiter>) -> Swept {
+        let mut swept = Swept { watched_count: 0, youngest: None, found_count: 0, timed_out_count: 0 };
+        for chunk in &self.chunks {
+            // ORDERING: Relaxed: see `enter`.
+            if chunk.watched.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
+            let mut places = chunk.lock();
+            // Under the lock the mask is exact.
+            let mut left = chunk.watched.load(Ordering::Relaxed);
+            while left != 0 {
+                let index = left.trailing_zeros() as usize;
+                left &= left - 1;
+                let place = &mut places.list[index];
+                let waited = now.saturating_duration_since(place.since);
+                place.outcome = match place.source.as_ref().and_then(S::poll) {
+                    Some(found) => Some(Ok(found)),
+                    None if waited >= place.timeout => Some(Err(TimedOut { waited })),
+                    None => {
+                        swept.watched_count += 1;
+                        swept.youngest = swept.youngest.max(Some(place.since));
+                        continue;
+                    }
+                };
+                match place.outcome {
+                    Some(Ok(_)) => swept.found_count += 1,
+                    _ => swept.timed_out_count += 1,
+                }
+                place.source = None;
+                wake.extend(place.waiter.take());
+                chunk.watched.fetch_and(!(1 << index), Ordering::Relaxed);
+            }
+        }
+        swept
+    }
+
+    fn chunk(&self, ticket: &Ticket) -> &Chunk<S> {
+        &self.chunks[ticket.0 / CHUNK_PLACES]
+    }
+}
+
+impl<S: Source> Chunk<S> {
+    #[cfg(not(memferry_loom))]
+    fn lock(&self) -> std::sync::MutexGuard<'_, Places<S>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(memferry_loom)]
+    fn lock(&self) -> loom::sync::MutexGuard<'_, Places<S>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use super::*;
+
+    struct Fake(Rc<Cell<Option<u32>>>);
+
+    impl Source for Fake {
+        type Found = u32;
+        fn poll(&self) -> Option<u32> {
+            self.0.get()
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn places_are_used_again() {
+        let table = Table::new(65);
+        let record = Rc::new(Cell::new(None));
+        let now = Instant::now();
+        let enter = || table.enter(Fake(record.clone()), None, now, LONG);
+        let mut tickets: Vec<_> = std::iter::from_fn(enter).collect();
+        assert_eq!(tickets.len(), 128, "two chunks");
+        assert_eq!(table.sweep(now, &mut Vec::new()).watched_count, 128);
+        assert_eq!(table.remove(tickets.swap_remove(70)), None);
+        assert_eq!(table.sweep(now, &mut Vec::new()).watched_count, 127);
+        assert!(enter().is_some() && enter().is_none());
+        record.set(Some(7));
+        let mut wake = Vec::new();
+        let swept = table.sweep(now, &mut wake);
+        assert_eq!((swept.watched_count, swept.found_count, wake.len()), (0, 128, 0));
+        assert_eq!(table.sweep(now, &mut wake).found_count, 0, "each is found once");
+        assert!(enter().is_none(), "outcomes wait to be fetched");
+        assert!(tickets.into_iter().all(|ticket| table.remove(ticket) == Some(Ok(7))));
+        assert!(enter().is_some());
+    }
+
+    #[test]
+    fn time_runs_out_for_each_by_itself() {
+        let table = Table::new(1);
+        let (now, silent) = (Instant::now(), Rc::new(Cell::new(None)));
+        let second = Duration::from_secs(1);
+        let short = table.enter(Fake(silent.clone()), None, now, second).unwrap();
+        let long = table.enter(Fake(silent.clone()), None, now + second, LONG).unwrap();
+        let swept = table.sweep(now + second / 2, &mut Vec::new());
+        assert_eq!((swept.watched_count, swept.youngest), (2, Some(now + second)));
+        let swept = table.sweep(now + second, &mut Vec::new());
+        assert_eq!((swept.watched_count, swept.timed_out_count), (1, 1));
+        assert_eq!(table.outcome(&short), Some(Err(TimedOut { waited: second })));
+        // What is complete is no time-out, however late anybody looks.
+        silent.set(Some(1));
+        table.sweep(now + 1000 * second, &mut Vec::new());
+        assert_eq!(table.outcome(&long), Some(Ok(1)));
+    }
+}
+
+#[cfg(all(test, memferry_loom))]
+mod loom_tests {
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, Ordering};
+
+    use super::super::gate::Gate;
+    use super::*;
+
+    /// A record in memory that may be gone: looking at it then is what must not happen.
+    struct Fake {
+        done: Arc<AtomicBool>,
+        alive: Arc<AtomicBool>,
+    }
+
+    impl Source for Fake {
+        type Found = u32;
+        fn poll(&self) -> Option<u32> {
+            assert!(self.alive.load(Ordering::Relaxed), "looked at after it was removed");
+            self.done.load(Ordering::Acquire).then_some(7)
+        }
+    }
+
+    const LONG: Duration = Duration::from_secs(10_000);
+
+    struct Shared {
+        table: Table<Fake>,
+        gate: Gate,
+    }
+
+    /// The completer's loop, until it has found `count`; it sleeps only when it watches nothing.
+    fn complete(shared: &Shared, count: usize) {
+        let mut found = 0;
+        while found < count {
+            let seen = shared.gate.seen();
+            let mut wake = Vec::new();
+            let swept = shared.table.sweep(Instant::now(), &mut wake);
+            wake.into_iter().for_each(Waiter::wake);
+            found += swept.found_count;
+            if found == count {
+                break;
+            }
+            if swept.watched_count == 0 {
+                if shared.gate.lie_down(seen) {
+                    while shared.gate.is_lying() {
+                        loom::thread::park();
+                    }
+                }
+            } else {
+                loom::thread::yield_now();
+            }
+        }
+    }
+
+    /// A thread enters a record and sleeps until it is told; the device completes it at any time. Nobody sleeps for
+    /// ever.
+    #[test]
+    fn loom_table_wakes() {
+        loom::model(|| {
+            let shared = Arc::new(Shared { table: Table::new(1), gate: Gate::new() });
+            let done = Arc::new(AtomicBool::new(false));
+            let alive = Arc::new(AtomicBool::new(true));
+            let completer = loom::thread::current();
+            let waiter = {
+                let (shared, done) = (Arc::clone(&shared), Arc::clone(&done));
+                loom::thread::spawn(move || {
+                    let source = Fake { done: Arc::clone(&done), alive };
+                    let me = Waiter::Thread(loom::thread::current());
+                    // The device is quick: done before the record is entered, or after.
+                    done.store(true, Ordering::Release);
+                    let ticket = shared.table.enter(source, Some(me), Instant::now(), LONG).unwrap();
+                    if shared.gate.announce() {
+                        completer.unpark();
+                    }
+                    while shared.table.outcome(&ticket).is_none() {
+                        loom::thread::park();
+                    }
+                    assert_eq!(shared.table.remove(ticket), Some(Ok(7)));
+                })
+            };
+            complete(&shared, 1);
+            waiter.join().unwrap();
+        });
+    }
+
+    /// A record is removed while the completer looks: afterwards its memory may go.
+    #[test]
+    fn loom_table_removes() {
+        loom::model(|| {
+            let shared = Arc::new(Shared { table: Table::new(1), gate: Gate::new() });
+            let done = Arc::new(AtomicBool::new(false));
+            let alive = Arc::new(AtomicBool::new(true));
+            let source = Fake { done: Arc::clone(&done), alive: Arc::clone(&alive) };
+            let ticket = shared.table.enter(source, None, Instant::now(), LONG).unwrap();
+            let owner = {
+                let shared = Arc::clone(&shared);
+                loom::thread::spawn(move || {
+                    let outcome = shared.table.remove(ticket);
+                    alive.store(false, Ordering::Relaxed);
+                    outcome
+                })
+            };
+            done.store(true, Ordering::Release);
+            let swept = shared.table.sweep(Instant::now(), &mut Vec::new());
+            let outcome = owner.join().unwrap();
+            assert_eq!(swept.found_count == 1, outcome == Some(Ok(7)));
+            let swept = shared.table.sweep(Instant::now(), &mut Vec::new());
+            assert_eq!((swept.watched_count, swept.found_count), (0, 0));
+        });
+    }
+}

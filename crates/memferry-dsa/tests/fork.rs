@@ -1,0 +1,250 @@
+//! Real forks. They happen in a process of their own with a single thread: this program, run again without libtest's
+//! threads, since a child of a threaded process may do almost nothing.
+//!
+//! The queue is a file of one page, whose mapping children do not inherit (as VM_DONTCOPY does), and the instructions
+//! are plain copies: whoever writes through his parent's mapping dies, and what arrives can be read in the file.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::emulator::{dedicated_queue, shared_queue};
+use memferry_dsa::instructions::CpuFeatures;
+use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, Way, submit_held};
+use memferry_dsa::wait::Completer;
+use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, Wait};
+
+/// Linux, but for the device.
+struct FileDevice;
+
+impl Platform for FileDevice {
+    fn features(&self) -> CpuFeatures {
+        CpuFeatures::ALL
+    }
+    fn watch_forks(&self) -> io::Result<()> {
+        Linux.watch_forks()
+    }
+    fn generation(&self) -> u32 {
+        Linux.generation()
+    }
+    fn open(&self, path: &Path) -> io::Result<File> {
+        Linux.open(path)
+    }
+    fn map(&self, file: &File) -> io::Result<NonNull<u8>> {
+        let page = Linux.map(file)?;
+        // SAFETY: the page was just mapped.
+        match unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_DONTFORK) } {
+            0 => Ok(page),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+    unsafe fn unmap(&self, page: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { Linux.unmap(page) }
+    }
+    unsafe fn enqcmd(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool {
+        // SAFETY: the slot is 64 bytes of a page that is mapped for writing.
+        unsafe { slot.cast::<[u8; 64]>().write_volatile(descriptor.to_bytes()) };
+        true
+    }
+    unsafe fn movdir64b(&self, slot: NonNull<u8>, descriptor: &Descriptor) {
+        // SAFETY: as above.
+        unsafe { self.enqcmd(slot, descriptor) };
+    }
+    unsafe fn write(&self, file: BorrowedFd<'_>, descriptors: &[Descriptor]) -> io::Result<usize> {
+        // SAFETY: passed on.
+        unsafe { Linux.write(file, descriptors) }
+    }
+}
+
+fn new_queue(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("memferry-{name}-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).expect("a file for the queue");
+    path
+}
+
+fn marked(mark: u64) -> Descriptor {
+    Descriptor::memmove(mark, mark, 1)
+}
+
+fn offer(portal: &dyn Portal, mark: u64) -> Submission {
+    // SAFETY: no device reads the file.
+    unsafe { portal.submit(&marked(mark)) }.expect("the queue can be opened")
+}
+
+/// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it.
+fn in_child(child: impl FnOnce()) {
+    // SAFETY: this process has one thread, so its child may do anything.
+    match unsafe { libc::fork() } {
+        -1 => panic!("{}", io::Error::last_os_error()),
+        0 => {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            // SAFETY: ends the child without the parent's destructors.
+            unsafe { libc::_exit(if result.is_ok() { 0 } else { 99 }) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: the child is this process' own.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            assert!(
+                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+                "the child ended with {status:#x}"
+            );
+        }
+    }
+}
+
+fn portals() {
+    for (name, info) in [("shared", shared_queue("wq0.0", 2)), ("dedicated", dedicated_queue("wq0.0", 2))] {
+        let path = new_queue(name);
+        let options = OpenOptions {
+            way: Way::Mapped,
+            slots: Slots::One,
+            batch_probe_timeout: None,
+            state_files: Some(Vec::new()),
+        };
+        let is_dedicated = name == "dedicated";
+        let portal = DevicePortal::open_on(FileDevice, &path, info, options).expect("a file can be mapped");
+        let arrived = |mark| {
+            let page = std::fs::read(&path).expect("the queue's file");
+            assert_eq!(page[..64], marked(mark).to_bytes(), "{name}");
+        };
+        let entry = {
+            // SAFETY: no device reads the file.
+            let offer = unsafe { submit_held(portal.clone(), &marked(1)) };
+            let Ok(Offer::Accepted(entry)) = offer else { panic!("{name}: there is room") };
+            entry
+        };
+        arrived(1);
+        in_child(|| {
+            assert_eq!(portal.counters().in_flight, 0, "{name}: the parent's are not the child's");
+            assert_eq!(offer(&*portal, 2), Submission::Accepted);
+            assert_eq!(offer(&*portal, 3), Submission::Accepted);
+            arrived(3);
+            assert_eq!(
+                offer(&*portal, 4) == Submission::Retry,
+                is_dedicated,
+                "{name}: two entries, both taken"
+            );
+            assert_eq!(portal.counters().reopened, 1, "{name}");
+            // The parent's entry gives nothing back here.
+            drop(entry);
+            assert_eq!(offer(&*portal, 5) == Submission::Retry, is_dedicated, "{name}");
+            in_child(|| {
+                assert_eq!(offer(&*portal, 6), Submission::Accepted);
+                arrived(6);
+                assert_eq!(portal.counters().reopened, 2, "{name}");
+                drop(portal);
+            });
+        });
+        std::fs::remove_file(path).expect("the queue's file");
+    }
+}
+
+/// Parent and child go on side by side: the child's opening leaves the parent's mapping as it was.
+fn parent_goes_on() {
+    let path = new_queue("parent");
+    let options = OpenOptions { slots: Slots::One, state_files: Some(Vec::new()), ..OpenOptions::default() };
+    let portal = DevicePortal::open_on(FileDevice, &path, shared_queue("wq0.0", 2), options)
+        .expect("a file can be mapped");
+    in_child(|| {
+        assert_eq!(offer(&*portal, 7), Submission::Accepted);
+    });
+    assert_eq!(offer(&*portal, 8), Submission::Accepted);
+    assert_eq!(std::fs::read(&path).expect("the queue's file")[..64], marked(8).to_bytes());
+    assert_eq!((portal.counters().reopened, portal.counters().accepted), (0, 1));
+    std::fs::remove_file(path).expect("the queue's file");
+}
+
+/// What `write(2)` gets is the descriptor, byte by byte.
+fn written() {
+    let path = new_queue("write");
+    let options = OpenOptions {
+        way: Way::Write,
+        slots: Slots::One,
+        batch_probe_timeout: None,
+        state_files: Some(Vec::new()),
+    };
+    let portal = DevicePortal::open_on(FileDevice, &path, shared_queue("wq0.0", 2), options)
+        .expect("a file can be written");
+    assert_eq!(offer(&*portal, 1), Submission::Accepted);
+    in_child(|| {
+        // Its own file, which starts at the beginning.
+        assert_eq!(offer(&*portal, 2), Submission::Accepted);
+        assert_eq!(portal.counters().reopened, 1);
+    });
+    assert_eq!(offer(&*portal, 3), Submission::Accepted);
+    let bytes = std::fs::read(&path).expect("the queue's file");
+    assert_eq!(bytes[..128], [marked(2).to_bytes(), marked(3).to_bytes()].concat());
+    std::fs::remove_file(path).expect("the queue's file");
+}
+
+/// A child starts a completer of its own, and its copies of the parent's watches do nothing. (The parent has two
+/// threads when it forks; glibc's allocator, all that the child needs of it, allows for that.)
+fn completers() {
+    let record = CompletionRecord::new();
+    let short = Duration::from_millis(3);
+    assert!(Wait::Block.wait(&record, short).is_err());
+    let completer = Completer::global().expect("a thread");
+    // SAFETY: the record outlives the watch.
+    let watch = unsafe { completer.watch(&record, Duration::from_secs(60)) }.expect("a place");
+    assert_eq!(watch.outcome(), None);
+    in_child(|| {
+        assert!(Wait::Block.wait(&record, short).is_err());
+        let own = Completer::global().expect("a thread");
+        assert!(!std::ptr::eq(own, completer), "the parent's has no thread here");
+        // Its thread may take a while to begin, on a loaded machine.
+        let start = Instant::now();
+        while own.stats().sweeps == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not look: {:?}", own.stats());
+            std::thread::yield_now();
+        }
+        // SAFETY: as above.
+        assert!(unsafe { completer.watch(&record, short) }.is_err(), "nobody would look");
+        assert!(watch.outcome().is_some_and(|outcome| outcome.is_err()));
+        drop(watch);
+    });
+    assert!(std::ptr::eq(Completer::global().expect("a thread"), completer));
+}
+
+const CHILD: &str = "MEMFERRY_TEST_FORK";
+
+/// Runs one of the cases above in a process with one thread: libtest runs its test on the main thread if it may
+/// have only one.
+fn alone(test: &str, case: fn()) {
+    if std::env::var_os(CHILD).is_some() {
+        return case();
+    }
+    let output = Command::new(std::env::current_exe().expect("this program has a path"))
+        .args(["--exact", test, "--test-threads=1", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("this program can be run again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{}\n{text}\n{errors}", output.status);
+}
+
+#[test]
+fn children_open_their_own_portals() {
+    alone("children_open_their_own_portals", portals);
+}
+
+#[test]
+fn parents_keep_theirs() {
+    alone("parents_keep_theirs", parent_goes_on);
+}
+
+#[test]
+fn files_are_written() {
+    alone("files_are_written", written);
+}
+
+#[test]
+fn children_have_completers() {
+    alone("children_have_completers", completers);
+}
