@@ -133,9 +133,11 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn write(target: &Path, content: &[u8]) -> io::Result<Part> {
         let mut path = target.as_os_str().to_owned();
-        path.push(".partial");
-        let part = Part { path: path.into(), target: target.to_owned() };
-        let mut file = File::create(&part.path)?;
+        // Nobody else's: neither a file of the user's nor that of another run.
+        path.push(format!(".{}.partial", std::process::id()));
+        let path = PathBuf::from(path);
+        let mut file = File::create(&path)?;
+        let part = Part { path, target: target.to_owned() };
         file.write_all(content)?;
         // Some file systems find out only here that they are full.
         file.sync_all()?;

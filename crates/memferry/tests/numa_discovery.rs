@@ -66,9 +66,9 @@ fn topology_of_memory() {
     let Some((layout, machine)) = guest() else { return };
     for (node, expected) in machine.nodes().iter().zip(&layout.nodes) {
         let whole_bytes = expected.memory_mib << 20;
-        // What the kernel keeps: a page structure of 64 bytes for each page; on nodes with CPUs also itself, and 64 MiB
-        // for devices that reach no further than 4 GiB.
-        let kept_bytes = whole_bytes / 32 + if expected.cpus.is_empty() { 0 } else { 112 << 20 };
+        // What the kernel keeps: a page structure of 64 bytes for each page, and tables; on nodes with CPUs also itself,
+        // and 64 MiB for devices that reach no further than 4 GiB.
+        let kept_bytes = whole_bytes / 16 + if expected.cpus.is_empty() { 0 } else { 112 << 20 };
         let least_bytes = whole_bytes.saturating_sub(kept_bytes);
         let bytes = node.memory_bytes.unwrap();
         assert!(
@@ -87,6 +87,8 @@ fn topology_of_offline_nodes() {
     let possible = std::fs::read_to_string("/sys/devices/system/node/possible").unwrap();
     let last = layout.nodes.iter().map(|node| node.id).chain(layout.offline.iter().copied()).max().unwrap();
     assert_eq!(possible.trim(), if last == 0 { "0".to_owned() } else { format!("0-{last}") });
+    let offline: Vec<u32> = machine.offline().iter().map(|node| node.0).collect();
+    assert_eq!(offline, layout.offline);
     for &id in &layout.offline {
         assert!(machine.node(NodeId(id)).is_err(), "node {id} is offline");
     }

@@ -46,10 +46,9 @@ pub(crate) fn fetch(directory: &Path) -> Result<(Version, PathBuf), Failure> {
     let wanted = wanted(&release).ok_or_else(|| {
         Failure(format!("no kernel for the guest: it is not known where this distribution has one; {ADVICE}"))
     })?;
-    let archive =
-        archives().into_iter().find(|archive| archive.suites.contains(&wanted.base)).ok_or_else(|| {
-            Failure(format!("no kernel for the guest: no apt source has {}; {ADVICE}", wanted.base))
-        })?;
+    let archive = archives().into_iter().find(|archive| archive.has(&wanted.base)).ok_or_else(|| {
+        Failure(format!("no kernel for the guest: no apt source has {}; {ADVICE}", wanted.base))
+    })?;
 
     let create = |path: &str| fs::create_dir_all(directory.join(path));
     create("state/lists/partial")
@@ -103,6 +102,11 @@ fn options(call: Call, directory: &Path) -> Call {
 }
 
 impl Archive {
+    /// Whether it is a distribution's own: others have suites of the same name, but no such component.
+    fn has(&self, suite: &String) -> bool {
+        self.suites.contains(suite) && self.components.iter().any(|component| component == "main")
+    }
+
     /// As a file of the deb822 format.
     fn source(&self, suites: &[String]) -> String {
         let mut text = format!(

@@ -48,6 +48,7 @@ fn follow_plan() -> Result<bool, String> {
     unsafe { libc::sethostname(plan.name.as_ptr().cast(), plan.name.len()) };
     take_programs().map_err(|error| format!("programs cannot be moved to node 0: {error}"))?;
 
+    show_kernel_errors();
     let mut all_ok = true;
     let mut lines = Vec::new();
     for command in &plan.commands {
@@ -196,10 +197,23 @@ fn kernel_log() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&buffer).into_owned())
 }
 
-/// Lines that the OOM killer wrote (mm/oom_kill.c), of the machine and of control groups.
+/// Lets the kernel's errors onto the console from now on, those of the OOM killer among them: a guest that hangs or panics
+/// after it cannot tell any more.
+fn show_kernel_errors() {
+    const CONSOLE_LEVEL: i32 = 8;
+    const ERRORS: i32 = 4;
+    // SAFETY: this call takes no buffer. Where it fails, the log is looked through at the end.
+    unsafe { libc::klogctl(CONSOLE_LEVEL, std::ptr::null_mut(), ERRORS) };
+}
+
 fn oom_kills(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| is_oom_kill(line)).collect()
+}
+
+/// Whether the OOM killer wrote this line (mm/oom_kill.c), for the machine or for a control group.
+pub(crate) fn is_oom_kill(line: &str) -> bool {
     const WORDS: [&str; 3] = ["oom-kill:", "Out of memory: Killed process", "out of memory: Killed process"];
-    log.lines().filter(|line| WORDS.iter().any(|words| line.contains(words))).collect()
+    WORDS.iter().any(|words| line.contains(words))
 }
 
 fn leave(status: u8) -> ! {

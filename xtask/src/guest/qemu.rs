@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use super::layout::Layout;
-use super::plan;
+use super::{init, plan};
 use crate::shell::{self, Failure};
 
 const PROGRAM: &str = "qemu-system-x86_64";
@@ -157,8 +157,9 @@ impl Qemu {
 
         let mut up = None;
         let mut panic = None;
+        let mut is_out_of_memory = false;
         let why_stopped = loop {
-            let deadline = if up.is_some() { limit } else { limit.min(BOOT_MAX) };
+            let deadline = if up.is_some() { limit } else { limit.min(BOOT_MAX.max(limit / 4)) };
             match lines.recv_timeout(deadline.saturating_sub(started.elapsed())) {
                 Ok(line) => {
                     if line.starts_with(plan::UP) {
@@ -166,6 +167,7 @@ impl Qemu {
                     } else if let Some(at) = line.find("Kernel panic") {
                         panic.get_or_insert_with(|| line[at..].to_owned());
                     }
+                    is_out_of_memory |= init::is_oom_kill(&line);
                     show(&line);
                 }
                 Err(RecvTimeoutError::Disconnected) => break None,
@@ -186,6 +188,14 @@ impl Qemu {
                 let status = guest.child.wait().map_err(|error| Failure(format!("{PROGRAM}: {error}")))?;
                 verdict(status, panic)
             }
+        };
+        // Whatever came of it, memory ran out, which no path of ours may cause: another try would only hide it.
+        let end = match end {
+            End::NotFinished(why) if is_out_of_memory => {
+                show(&format!("guest: the OOM killer ran, and then {why}"));
+                End::SomeFailed
+            }
+            end => end,
         };
         Ok(Run { end, boot: up, whole: started.elapsed() })
     }

@@ -298,7 +298,11 @@ rss_peak_bytes,1000000000,bytes,emulated,1,1000000000,1000000000,,,,,
         // Every write to /dev/full fails with ENOSPC. The partial file is a link to it.
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("r.csv");
-        std::os::unix::fs::symlink("/dev/full", directory.path().join("r.csv.partial")).unwrap();
+        std::os::unix::fs::symlink(
+            "/dev/full",
+            directory.path().join(format!("r.csv.{}.partial", std::process::id())),
+        )
+        .unwrap();
         let error = Part::write(&target, b"name,value\n").map(|_| ()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);

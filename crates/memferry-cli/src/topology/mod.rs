@@ -41,7 +41,8 @@ pub(crate) struct Arguments {
     /// Draw a picture (SVG) into this file, in place of text; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write down what this machine's kernel shows, for --sysfs, here or elsewhere. The host's name is in it.
+    /// Write down what this machine's kernel shows, for --sysfs, here or elsewhere. The names of the host and of its
+    /// cgroup are in it.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "sysfs", "json", "svg"])]
     record: Option<PathBuf>,
 }

@@ -9,12 +9,14 @@
 //! one is missing. Planning never sees them.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
+use super::sysfs::NODES_MAX;
 use super::{TopologyError, list};
 
 macro_rules! built_in {
@@ -53,12 +55,28 @@ pub(super) fn open(name_or_path: &str, placeholders: Placeholders) -> Result<Mac
     if path.components().count() < 2 && path.extension().is_none() {
         return Err(TopologyError::UnknownProfile { name: name_or_path.to_owned(), known: names() });
     }
-    let text = fs::read_to_string(path).map_err(|source| TopologyError::Read {
+    let text = read(path).map_err(|source| TopologyError::Read {
         path: path.to_owned(),
         source,
         advice: "give the path of a JSON file like those in machines/",
     })?;
     parse(name_or_path, &text, placeholders)
+}
+
+/// The machine with the most nodes that Linux can have takes less.
+const PROFILE_BYTES_MAX: u64 = 64 << 20;
+
+fn read(path: &Path) -> io::Result<String> {
+    // Opening a pipe would wait for somebody to write to it.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(ErrorKind::InvalidInput, "it is no file"));
+    }
+    let mut text = String::new();
+    File::open(path)?.take(PROFILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > PROFILE_BYTES_MAX {
+        return Err(io::Error::new(ErrorKind::FileTooLarge, "it is longer than 64 MiB"));
+    }
+    Ok(text)
 }
 
 /// `file` is what errors call it.
@@ -159,6 +177,9 @@ impl Profile {
                 kernel_tier: None,
                 cpu_node: node.cpu_node,
             });
+        }
+        if nodes.len() > NODES_MAX {
+            return Err(wrong(format!("it has {} nodes; Linux has at most {NODES_MAX}", nodes.len())));
         }
         let mut links = vec![vec![Link::default(); nodes.len()]; nodes.len()];
         let published = Matrices {

@@ -73,8 +73,8 @@ impl Recording {
 
     /// What is of use of the tree below `root`; `/` records this machine.
     ///
-    /// All small text attributes of DSA devices are taken, those that cannot be read left out. Names of
-    /// users, processes and files do not get into it, the name of the host does.
+    /// All small text attributes of DSA devices are taken, those that cannot be read left out. The name of the host
+    /// gets into it, and the path of this process' cgroup, in which a user's number and a program's name may be.
     ///
     /// # Errors
     /// [`TopologyError::Read`] for a file that is there, is needed and cannot be read. A machine whose files

@@ -40,7 +40,7 @@ const ATTEMPTS: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Linux has no more (`NODES_SHIFT` is at most 10), and links are a square of it.
-const NODES_MAX: usize = 1024;
+pub(super) const NODES_MAX: usize = 1024;
 
 pub(super) fn read(tree: &dyn Tree, origin: Origin) -> Result<Machine, TopologyError> {
     let reader = Reader { files: Files::new(tree) };
