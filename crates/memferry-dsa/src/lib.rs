@@ -44,6 +44,7 @@ compile_error!("descriptors and completion records are little-endian in memory, 
 mod address;
 mod completion;
 mod descriptor;
+mod dif;
 pub mod emulator;
 mod flags;
 mod operation;
@@ -51,8 +52,11 @@ mod portal;
 mod sync;
 
 pub use address::{Address, PAGE_BYTES};
-pub use completion::{Completion, CompletionRecord, Status};
+pub use completion::{Completion, CompletionRecord, DeltaResult, Status};
 pub use descriptor::Descriptor;
+pub use dif::{
+    DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
+};
 pub use flags::Flags;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
 pub use portal::{Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
