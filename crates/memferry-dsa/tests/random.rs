@@ -73,7 +73,7 @@ fn device() -> DeviceConfig {
     let mut queues = vec![shared_queue("wq0.0", 16), dedicated_queue("wq0.1", 4)];
     queues[0].block_on_fault = true;
     let other = GroupConfig { engines: 1, queues: vec![shared_queue("wq0.2", 8)] };
-    DeviceConfig { groups: vec![GroupConfig { engines: 3, queues }, other] }
+    DeviceConfig::new(vec![GroupConfig { engines: 3, queues }, other])
 }
 
 fn play(nasty: Nasty, submissions: &[(usize, Descriptor)], list: &[Descriptor]) -> Trace {
