@@ -474,6 +474,7 @@ impl Device {
         let Batch { descriptor, queue, sequence, .. } = *batch;
         engines[number].batch = None;
         self.end(number, Origin { descriptor, queue, sequence, member: None }, completion, memory);
+        self.promote(number, memory);
         Next::End
     }
 

@@ -24,6 +24,7 @@ mod config;
 mod deterministic;
 mod device;
 mod front;
+pub mod fuzz;
 mod job;
 mod memory;
 mod nasty;
