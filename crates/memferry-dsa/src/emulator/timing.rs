@@ -91,12 +91,13 @@ pub(super) struct Clock {
     timing: Option<Timing>,
     now_ns: u64,
     bandwidth_free_ns: u64,
+    bandwidth_rest: u128, // what of a nanosecond is used of the bandwidth on top, in units of 1 / bytes_per_second
     lead_ns: u64,
 }
 
 impl Clock {
     pub(super) fn new(timing: Option<Timing>) -> Clock {
-        Clock { timing, now_ns: 0, bandwidth_free_ns: 0, lead_ns: 0 }
+        Clock { timing, now_ns: 0, bandwidth_free_ns: 0, bandwidth_rest: 0, lead_ns: 0 }
     }
 
     /// The timing, if there is one.
@@ -139,8 +140,15 @@ impl Clock {
         let Some(timing) = &self.timing else { return free_ns };
         let mut free_ns = free_ns.max(self.now_ns) + requests * timing.page_request_ns;
         if bytes > 0 {
-            free_ns = free_ns.max(self.bandwidth_free_ns) + timing.transfer_ns(bytes);
-            self.bandwidth_free_ns = free_ns;
+            if free_ns > self.bandwidth_free_ns + u64::from(self.bandwidth_rest > 0) {
+                (self.bandwidth_free_ns, self.bandwidth_rest) = (free_ns, 0);
+            }
+            // Pieces are shorter than whole nanoseconds; rounding each of them would add up.
+            let work = u128::from(bytes) * 1_000_000_000 + self.bandwidth_rest;
+            let rate = u128::from(timing.bytes_per_second);
+            self.bandwidth_rest = work % rate;
+            self.bandwidth_free_ns += u64::try_from(work / rate).unwrap_or(u64::MAX / 2);
+            free_ns = self.bandwidth_free_ns + u64::from(self.bandwidth_rest > 0);
         }
         free_ns
     }
