@@ -102,7 +102,7 @@ fn operations_on_present_pages() {
     assert_eq!(run(&mut device, Descriptor::cache_flush(target, 9900)).status, Status::Success);
     // Overlapping, in both directions.
     for (from, to) in [(0, 1000), (1000, 0), (0, 5000), (5000, 0)] {
-        let bytes: Vec<u8> = (0..8 * PAGE).map(|index| (index * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..8 * PAGE).map(|index| ((index * 31) >> 3) as u8).collect();
         bytes.iter().enumerate().for_each(|(at, byte)| pages.fill(at..at + 1, *byte));
         let mut expected = bytes.clone();
         expected.copy_within(from..from + 12_000, to);

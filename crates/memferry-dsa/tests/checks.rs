@@ -198,7 +198,7 @@ fn used_bytes(opcode: Opcode) -> Vec<usize> {
     let ranges: &[std::ops::Range<usize>] = match opcode {
         Opcode::Noop | Opcode::Drain => &[],
         Opcode::Batch => &[16..24, 32..36],
-        Opcode::Memmove | Opcode::Fill => &[16..36],
+        Opcode::Memmove | Opcode::Fill => &[16..32, 32..36],
         Opcode::Compare | Opcode::ComparePattern => &[16..36, 40..41],
         Opcode::CreateDelta => &[16..36, 40..52, 56..57],
         Opcode::ApplyDelta => &[16..36, 40..44],
@@ -209,7 +209,7 @@ fn used_bytes(opcode: Opcode) -> Vec<usize> {
         Opcode::DifInsert => &[16..36, 41..43, 56..64],
         Opcode::DifStrip => &[16..36, 40..41, 42..43, 48..56],
         Opcode::DifUpdate => &[16..36, 40..43, 48..64],
-        Opcode::CacheFlush => &[24..36],
+        Opcode::CacheFlush => &[24..32, 32..36],
         other => panic!("{other:?} is not in the table"),
     };
     ranges.iter().cloned().flatten().collect()
