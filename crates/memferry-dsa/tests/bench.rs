@@ -1,7 +1,5 @@
 //! The benchmark's code, run so small that it measures nothing and cannot rot.
 
-#![allow(missing_docs, unreachable_pub)]
-
 #[path = "../benches/core/mod.rs"]
 mod core;
 

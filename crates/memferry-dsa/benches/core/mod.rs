@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, shared_queue};
-use memferry_dsa::{CompletionRecord, Descriptor, Flags, Portal, Status, Submission};
+use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, shared_queue};
+use memferry_dsa::{CompletionRecord, Descriptor, Portal, Status, Submission};
 
 /// A record on a cache line of its own.
 #[repr(align(64))]
@@ -12,12 +12,10 @@ use memferry_dsa::{CompletionRecord, Descriptor, Flags, Portal, Status, Submissi
 struct Slot(CompletionRecord);
 
 /// One engine, one shared queue with room for everything, no bad habits.
-pub fn device() -> Arc<Emulator> {
-    let mut config = DeviceConfig::one_shared_queue();
+pub(crate) fn device() -> Arc<Emulator> {
+    let queues = vec![shared_queue("wq0.0", 128)];
+    let mut config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues }]);
     config.groups[0].queues[0].batch_max = 1024;
-    config.groups[0].queues[0].size = 128;
-    config.groups[0].queues[0].threshold = 128;
-    assert_eq!(shared_queue("wq0.0", 128).threshold, 128);
     Emulator::start(&config, Nasty::none()).expect("a thread")
 }
 
@@ -38,7 +36,7 @@ fn wait(record: &CompletionRecord) {
 }
 
 /// No-ops with a record each, `in_flight` at a time: operations per second.
-pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> f64 {
+pub(crate) fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> f64 {
     let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::default()).collect();
     let start = Instant::now();
     for number in 0..count {
@@ -54,7 +52,7 @@ pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> f64 {
 }
 
 /// Batches of `members` no-ops, with a record for each member or for the batch only, two at a time: members per second.
-pub fn batches(portal: &dyn Portal, members: usize, with_records: bool, count: usize) -> f64 {
+pub(crate) fn batches(portal: &dyn Portal, members: usize, with_records: bool, count: usize) -> f64 {
     let lanes: Vec<(Vec<Slot>, Slot)> =
         (0..2).map(|_| ((0..members).map(|_| Slot::default()).collect(), Slot::default())).collect();
     let lists: Vec<Vec<Descriptor>> = lanes
@@ -82,7 +80,7 @@ pub fn batches(portal: &dyn Portal, members: usize, with_records: bool, count: u
 }
 
 /// One no-op at a time, waiting by spinning: the median round trip.
-pub fn round_trip(portal: &dyn Portal, count: usize) -> Duration {
+pub(crate) fn round_trip(portal: &dyn Portal, count: usize) -> Duration {
     let slot = Slot::default();
     let mut times: Vec<Duration> = (0..count)
         .map(|_| {
@@ -98,7 +96,7 @@ pub fn round_trip(portal: &dyn Portal, count: usize) -> Duration {
 }
 
 /// Transfers of `size` bytes, one at a time: bytes per second.
-pub fn transfers(portal: &dyn Portal, transfer: Transfer, size: usize, count: usize) -> f64 {
+pub(crate) fn transfers(portal: &dyn Portal, transfer: Transfer, size: usize, count: usize) -> f64 {
     let (source, mut target) = (vec![7u8; size], vec![7u8; size]);
     let slot = Slot::default();
     let (from, to, bytes) = (source.as_ptr(), target.as_mut_ptr(), size as u32);
@@ -111,7 +109,7 @@ pub fn transfers(portal: &dyn Portal, transfer: Transfer, size: usize, count: us
     let start = Instant::now();
     for _ in 0..count {
         slot.0.reset();
-        submit(portal, &descriptor.with_completion(&slot.0).with_flags(Flags::NONE));
+        submit(portal, &descriptor.with_completion(&slot.0));
         wait(&slot.0);
     }
     let rate = (count * size) as f64 / start.elapsed().as_secs_f64();
@@ -121,7 +119,7 @@ pub fn transfers(portal: &dyn Portal, transfer: Transfer, size: usize, count: us
 
 /// Operations on data.
 #[derive(Clone, Copy, Debug)]
-pub enum Transfer {
+pub(crate) enum Transfer {
     Copy,
     Fill,
     Compare,

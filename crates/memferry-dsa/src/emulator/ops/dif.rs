@@ -57,15 +57,13 @@ const fn tables() -> [[u16; 256]; 8] {
 /// The guard of a block.
 fn guard(format: DifFormat, block: &[u8]) -> u16 {
     let seed = if format.guard_seed_ones { 0xffff } else { 0 };
-    let (words, rest) = block.as_chunks::<8>();
-    let mut register = words.iter().fold(seed, |register: u16, word| {
+    // Blocks of all sizes are whole words.
+    let (words, _) = block.as_chunks::<8>();
+    let register = words.iter().fold(seed, |register: u16, word| {
         let [high, low] = register.to_be_bytes();
         let mixed = [word[0] ^ high, word[1] ^ low, word[2], word[3], word[4], word[5], word[6], word[7]];
         (0..8).fold(0, |sum, index| sum ^ TABLES[7 - index][usize::from(mixed[index])])
     });
-    for byte in rest {
-        register = register << 8 ^ TABLES[0][usize::from((register >> 8) as u8 ^ byte)];
-    }
     if format.guard_inverted { !register } else { register }
 }
 
