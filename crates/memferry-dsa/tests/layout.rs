@@ -67,7 +67,8 @@ fn the_fields_of_each_operation() {
     let source = DifSource { flags: DifSourceFlags::from_bits(0xa5), tags: tags(0) };
     let target = DifTarget { flags: DifTargetFlags::from_bits(0xc8), tags: tags(0x10) };
     let (source_tags, target_tags) = (&[1, 2, 3, 4, 5, 6, 7, 8], &[0x11, 2, 3, 4, 5, 6, 7, 8]);
-    let cases: &[(Descriptor, &[(usize, &[u8])])] = &[
+    type Fields<'a> = &'a [(usize, &'a [u8])];
+    let cases: &[(Descriptor, Fields<'_>)] = &[
         (Descriptor::drain(), &[(7, &[0x02])]),
         (
             Descriptor::drain().with_readback_1(a).with_readback_2(b),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PASID, generous, record, run};
-use memferry_dsa::emulator::{DeviceConfig, Nasty, Timing};
+use memferry_dsa::emulator::{DeviceConfig, GroupConfig, Nasty, Timing, dedicated_queue, shared_queue};
 use memferry_dsa::{Address, Descriptor, Flags, Submission};
 
 const DATA: Address = Address(0x10_0000);
@@ -121,6 +121,23 @@ fn page_requests_and_drains() {
     assert_eq!(ends[0], base + 10_000);
     assert_eq!(ends[1], ends[0] + 500, "a drain ends after what it waits for");
     assert_eq!(ends[2], base);
+}
+
+/// What is submitted at the same time to a shared and a dedicated queue arrives at different times.
+#[test]
+fn queues_are_not_seen_early() {
+    let queues = vec![shared_queue("wq0.0", 4), dedicated_queue("wq0.1", 4)];
+    let mut run = timed(DeviceConfig::new(vec![GroupConfig { engines: 1, queues }]));
+    for queue in 0..2 {
+        let noop = Descriptor::noop().with_completion_at(record(queue));
+        assert_eq!(run.device.submit(queue as usize, &noop, PASID), Ok(Submission::Accepted));
+    }
+    while run.memory.poll(record(1)).is_none() {
+        run.step();
+    }
+    assert_eq!((run.device.now_ns(), run.memory.poll(record(0))), (40 + 150 + 20 + 500, None));
+    run.run_until_idle();
+    assert_eq!(run.device.now_ns(), 400 + 150 + 20 + 500);
 }
 
 /// Time passes between submissions as well.

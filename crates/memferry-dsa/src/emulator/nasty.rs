@@ -82,9 +82,11 @@ impl Nasty {
     }
 }
 
+/// All that it takes to make the same device again.
 impl fmt::Display for Nasty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {:#x}", self.seed)
+        write!(f, "seed {:#x}", self.seed)?;
+        if *self == Nasty::from_seed(self.seed) { Ok(()) } else { write!(f, ", changed to {self:?}") }
     }
 }
 
@@ -114,5 +116,18 @@ impl Random {
     #[inline]
     pub(super) fn chance(&mut self, per_mille: u16) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    /// What a failing test prints is enough to replay it.
+    #[test]
+    fn a_seed_says_everything_unless_something_was_changed() {
+        assert_eq!(Nasty::from_seed(0x2a).to_string(), "seed 0x2a");
+        let changed = Nasty { work_ahead_per_mille: 1234, ..Nasty::from_seed(0x2a) };
+        assert!(changed.to_string().contains("work_ahead_per_mille: 1234"), "{changed}");
     }
 }
