@@ -1,4 +1,5 @@
-//! `cargo bench -p memferry-dsa --bench emulator`: the speed of the emulated device in its thread, without a timing model.
+//! `cargo bench -p memferry-dsa --bench emulator`: the speed of the emulated device in its thread, without a timing
+//! model.
 //!
 //! Each figure is the median of several runs and the best of them; on a machine with others at work only the best
 //! says something about the device. It says nothing about silicon.

@@ -142,9 +142,9 @@ impl Descriptor {
 
     /// Writes to `delta` what must be changed in `old` to get `new`; needs a completion record.
     ///
-    /// Shapes: both sources and their size, up to 512 KiB, are multiples of 8; `delta` has room for `delta_bytes_max`, at
-    /// least 80 and best a multiple of 10, and overlaps neither source. Who resumes after a page fault with less than 80
-    /// bytes of room left must do the rest without the device.
+    /// Shapes: both sources and their size, up to 512 KiB, are multiples of 8; `delta` has room for
+    /// `delta_bytes_max`, at least 80 and best a multiple of 10, and overlaps neither source. Who resumes after a
+    /// page fault with less than 80 bytes of room left must do the rest without the device.
     ///
     /// Source: DSA specification 8.3 (Create Delta Record).
     pub fn create_delta(

@@ -6,8 +6,8 @@
 //! block (512, 520, 4096 or 4104 bytes) | guard u16 | application tag u16 | reference tag u32 | next block ...
 //! ```
 //!
-//! The guard is the CRC-16 of T10 over the block. A tag of the first block is given as a seed; for the blocks after it, it
-//! stays or counts up. Beware of the defaults: reference tags count up, application tags stay.
+//! The guard is the CRC-16 of T10 over the block. A tag of the first block is given as a seed; for the blocks after
+//! it, it stays or counts up. Beware of the defaults: reference tags count up, application tags stay.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 8.3.14-8.3.17 and appendix B; `struct dsa_hw_desc` in
 //! Linux' `idxd.h`.

@@ -8,8 +8,8 @@ use memferry_dsa::{Address, Descriptor, Status, Submission};
 
 const DATA: Address = Address(0x10_0000);
 
-/// Submits copies and drains of two submitters to one queue, and looks at each drain's end whether all that it waits for
-/// has its record. Returns whether some descriptor that it need not wait for was late.
+/// Submits copies and drains of two submitters to one queue, and looks at each drain's end whether all that it waits
+/// for has its record. Returns whether some descriptor that it need not wait for was late.
 fn drains(config: &DeviceConfig, seed: u64, drains_others: bool) -> bool {
     let nasty = Nasty { page_faults_per_mille: 0, retries_per_mille: 0, ..Nasty::from_seed(seed) };
     let mut run = run(config, nasty);

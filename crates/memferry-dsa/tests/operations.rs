@@ -1,4 +1,5 @@
-//! Each operation against a naive oracle: whatever the alignment, wherever pages are missing, and however nasty the device.
+//! Each operation against a naive oracle: whatever the alignment, wherever pages are missing, and however nasty the
+//! device.
 //!
 //! Software that resumes after page faults is written here once more from the table of the specification.
 

@@ -1,7 +1,7 @@
 //! Work ahead: an engine reads for the next descriptor while the one at hand still writes.
 //!
-//! Silicon has several descriptors in progress in each engine. What it promises for one queue and one engine is the order of
-//! writes; a later read may pass an earlier write. So the writes of work ahead are held back until its turn:
+//! Silicon has several descriptors in progress in each engine. What it promises for one queue and one engine is the
+//! order of writes; a later read may pass an earlier write. So the writes of work ahead are held back until its turn:
 //!
 //! ```text
 //! at hand:  read ... write ... write ... record
@@ -65,8 +65,8 @@ impl Ahead {
     }
 }
 
-/// Memory whose writes are held back. No operation reads what it has written itself: regions that overlap are copied from the
-/// side where that cannot happen.
+/// Memory whose writes are held back. No operation reads what it has written itself: regions that overlap are copied
+/// from the side where that cannot happen.
 pub(super) struct Held<'a, M> {
     pub(super) memory: &'a M,
     pub(super) writes: &'a RefCell<Vec<Write>>,

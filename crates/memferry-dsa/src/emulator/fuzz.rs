@@ -29,7 +29,8 @@ const MEMBERS: u64 = PAGE_BYTES / 64;
 const RECORD_BYTES: u64 = size_of::<CompletionRecord>() as u64;
 /// Most descriptors of one run.
 const SUBMISSIONS_MAX: usize = 32;
-/// More steps than any run takes that goes on: some hundred descriptors of mostly some KiB, delayed by 20 steps a piece.
+/// More steps than any run takes that goes on: some hundred descriptors of mostly some KiB, delayed by 20 steps a
+/// piece.
 const STEPS_MAX: u64 = 20_000_000;
 
 /// Runs the device on what the bytes say, and panics if it does what it must not.

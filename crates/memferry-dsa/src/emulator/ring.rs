@@ -65,7 +65,8 @@ impl Ring {
         }
     }
 
-    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is at most the capacity.
+    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is at most the
+    /// capacity.
     pub(super) fn push(&self, words: [u64; 8], stamp: u64, limit: u32) -> Result<(), Refusal> {
         let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
         let mut tail = shared_tail.load(Ordering::Relaxed);

@@ -40,8 +40,8 @@ const ABORT: u8 = 2;
 
 /// A device that processes descriptors by itself.
 ///
-/// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted. With a timing in its
-/// configuration, completions come no earlier than that says, and the thread sleeps meanwhile.
+/// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted. With a
+/// timing in its configuration, completions come no earlier than that says, and the thread sleeps meanwhile.
 pub struct Emulator {
     config: DeviceConfig,
     nasty: Nasty,
@@ -154,8 +154,8 @@ impl Emulator {
         self.lock().stop(FINISH);
     }
 
-    /// Starts the device anew after [`abort`](Self::abort) or [`disable`](Self::disable). Portals from before stay gone,
-    /// so that nobody waits for what was in flight; take new ones.
+    /// Starts the device anew after [`abort`](Self::abort) or [`disable`](Self::disable). Portals from before stay
+    /// gone, so that nobody waits for what was in flight; take new ones.
     ///
     /// # Errors
     /// [`EnableError`]: nothing has changed.
@@ -202,8 +202,8 @@ impl Life {
         Ok(Life { line, worker: Some(worker) })
     }
 
-    /// Gives the worker its last order and waits for its end. The caller holds the lock meanwhile, so that a second one also
-    /// returns after that.
+    /// Gives the worker its last order and waits for its end. The caller holds the lock meanwhile, so that a second
+    /// one also returns after that.
     fn stop(&mut self, order: u8) {
         self.line.front.close();
         // ORDERING: Release pairs with the Acquire in `work`: every submission that came before the order is

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The engine is free for the next descriptor when its bytes have passed; the latency overlaps with that. All engines
-//! of a device share its bandwidth. Data moves when an engine works on it; only completions wait for the clock, and come
-//! no earlier than modelled. Whatever is measured with it is emulated, not measured on silicon.
+//! of a device share its bandwidth. Data moves when an engine works on it; only completions wait for the clock, and
+//! come no earlier than modelled. Whatever is measured with it is emulated, not measured on silicon.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,14 +16,16 @@ use std::time::Duration;
 ///
 /// | field | default | source |
 /// |---|---|---|
-/// | `submit_shared_ns` | 400 | assumed: one core cannot saturate a device with single 4 KiB descriptors to a shared queue, but four cores can (dsa-perf-micros' documentation); at 30 GB/s a 4 KiB copy takes 137 ns |
-/// | `submit_dedicated_ns` | 40 | assumed: one core saturates a device with 4 KiB copies (dsa-perf-micros' documentation) |
+/// | `submit_shared_ns` | 400 | assumed: four cores saturate a device with single 4 KiB copies, one does not (1) |
+/// | `submit_dedicated_ns` | 40 | assumed: one core saturates a device with 4 KiB copies (1) |
 /// | `dispatch_ns` | 150 | assumed: one hop over the fabric |
 /// | `occupancy_ns` | 20 | assumed: asynchronous copies pay from 256 bytes on (Kuper et al.) |
 /// | `latency_ns` | 500 | assumed: a read, a write and a record through the fabric |
 /// | `batch_fetch_ns`, `batch_member_ns` | 150, 5 | assumed: one read of the list |
 /// | `bytes_per_second` | 30e9 | Kuper et al., section 4.2: about 30 GB/s for each device, one engine reaches it |
 /// | `page_request_ns` | 20 000 | assumed: interrupt, fault handler and response of the operating system |
+///
+/// (1) The documentation of dsa-perf-micros; at 30 GB/s a copy of 4 KiB takes 137 ns.
 ///
 /// The assumed figures agree with the published break-even of about 4 KiB for synchronous copies (Kuper et al.).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,8 +84,8 @@ impl fmt::Display for Timing {
     }
 }
 
-/// How far an engine may be ahead of the real clock with the data, so that its thread sleeps seldom and long. The records
-/// are not ahead.
+/// How far an engine may be ahead of the real clock with the data, so that its thread sleeps seldom and long. The
+/// records are not ahead.
 const LEAD: Duration = Duration::from_micros(500);
 
 /// The clock of a device with a timing, and when its bandwidth is free.

@@ -161,8 +161,8 @@ impl Memory for CheckedMemory {
     fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         let bytes = completion.to_bytes();
         self.write(record.offset(1), &bytes[1..])?;
-        // ORDERING: Release pairs with the Acquire in `CompletionRecord::poll`: what the system calls before have written
-        // is visible to who sees the status.
+        // ORDERING: Release pairs with the Acquire in `CompletionRecord::poll`: what the system calls before have
+        // written is visible to who sees the status.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         self.write(record, &bytes[..1])
     }
@@ -193,7 +193,8 @@ fn populate(page: Address, access: Access) -> io::Result<()> {
         Access::Read => libc::MADV_POPULATE_READ,
         Access::Write => libc::MADV_POPULATE_WRITE,
     };
-    // SAFETY: populating changes neither the contents nor the protection of a page; the kernel refuses what is not mapped.
+    // SAFETY: populating changes neither the contents nor the protection of a page; the kernel refuses what is not
+    // mapped.
     let result =
         unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(page.0 as usize), PAGE, advice) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -28,8 +28,8 @@ pub enum Access {
     Write,
 }
 
-/// A page could not be accessed although it was there when the device asked: another thread has unmapped or protected it
-/// since. The device takes it for a page fault.
+/// A page could not be accessed although it was there when the device asked: another thread has unmapped or protected
+/// it since. The device takes it for a page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vanished {
     /// The page.
