@@ -202,41 +202,30 @@ mod imp {
         unsafe { asm!("umonitor rax", in("rax") address, options(nostack, preserves_flags)) }
     }
 
-    #[inline]
-    pub(super) unsafe fn umwait(control: u32, until: u64) -> bool {
-        let limited: u8;
-        // SAFETY: the caller has the instruction and a valid control value; CF says that the limit ended it.
-        unsafe {
-            asm!(
-                "umwait ecx",
-                "setc {limited}",
-                limited = out(reg_byte) limited,
-                in("ecx") control,
-                in("edx") (until >> 32) as u32,
-                in("eax") until as u32,
-                options(nostack),
-            );
-        }
-        limited != 0
+    /// UMWAIT and TPAUSE have the same operands and the same answer.
+    macro_rules! wait_until {
+        ($name:ident, $instruction:literal) => {
+            #[inline]
+            pub(super) unsafe fn $name(control: u32, until: u64) -> bool {
+                let limited: u8;
+                // SAFETY: the caller has the instruction and a valid control value; CF says that the limit ended it.
+                unsafe {
+                    asm!(
+                        $instruction,
+                        "setc {limited}",
+                        limited = out(reg_byte) limited,
+                        in("ecx") control,
+                        in("edx") (until >> 32) as u32,
+                        in("eax") until as u32,
+                        options(nostack),
+                    );
+                }
+                limited != 0
+            }
+        };
     }
-
-    #[inline]
-    pub(super) unsafe fn tpause(control: u32, until: u64) -> bool {
-        let limited: u8;
-        // SAFETY: as in `umwait`.
-        unsafe {
-            asm!(
-                "tpause ecx",
-                "setc {limited}",
-                limited = out(reg_byte) limited,
-                in("ecx") control,
-                in("edx") (until >> 32) as u32,
-                in("eax") until as u32,
-                options(nostack),
-            );
-        }
-        limited != 0
-    }
+    wait_until!(umwait, "umwait ecx");
+    wait_until!(tpause, "tpause ecx");
 
     #[inline]
     pub(super) fn time_stamp() -> u64 {

@@ -5,7 +5,7 @@
 
 use memferry::topology::{Link, Machine, Node};
 
-use super::plan::{has_memory, tier_of_memory, tier_rank};
+use super::plan::{tier_of_memory, tier_rank};
 
 /// From the nodes with CPUs to those with memory.
 #[derive(Clone, Debug, Default)]
@@ -110,7 +110,7 @@ const ALIKE_RATIO: f64 = 1.01;
 impl Links {
     pub(super) fn of(machine: &Machine) -> Links {
         let from: Vec<Node> = machine.nodes().iter().filter(|node| !node.cpus.is_empty()).cloned().collect();
-        let to: Vec<Node> = machine.nodes().iter().filter(|node| has_memory(node)).cloned().collect();
+        let to: Vec<Node> = machine.nodes().iter().filter(|node| node.has_memory()).cloned().collect();
         let row = |from: &Node| to.iter().map(|to| machine.link(from.id, to.id)).collect();
         Links { rows: from.iter().map(row).collect(), from, to }
     }

@@ -5,7 +5,7 @@ use memferry::topology::Node;
 
 use super::canvas::{Anchor, Block, text_width};
 use super::figures::{Figure, Links};
-use super::plan::{Plan, has_memory};
+use super::plan::Plan;
 use super::svg::{BODY, LINE, PAD, SMALL, TINY, paragraphs, tier_class, tier_label};
 use crate::output::size;
 
@@ -85,13 +85,13 @@ fn legend(plan: &Plan) -> Block {
     {
         notes.push(format!("Bar: capacity; the longest is {}.", size(largest)));
     }
-    if plan.nodes().any(|node| node.free_bytes.is_some() && has_memory(node)) {
+    if plan.nodes().any(|node| node.free_bytes.is_some() && node.has_memory()) {
         notes.push("Filled part of a bar: in use.".to_owned());
     }
     if plan.nodes().any(|node| node.memory_bytes.is_none()) {
         notes.push("Dashed bar, ?: capacity not known.".to_owned());
     }
-    if plan.nodes().any(|node| !node.is_allowed && has_memory(node)) {
+    if plan.nodes().any(|node| !node.is_allowed && node.has_memory()) {
         notes.push("Memory not allowed: closed to this process.".to_owned());
     }
     if plan.domains().any(|domain| domain.restriction().is_some()) {

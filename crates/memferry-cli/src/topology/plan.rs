@@ -110,12 +110,12 @@ impl Plan {
     /// The kinds of memory that there are.
     pub(super) fn tiers(&self) -> Vec<TierSum> {
         let mut tiers: Vec<Tier> =
-            self.nodes().filter(|node| has_memory(node)).map(|node| node.tier).collect();
+            self.nodes().filter(|node| node.has_memory()).map(|node| node.tier).collect();
         tiers.sort_by_key(|tier| tier_rank(*tier));
         tiers.dedup();
         let sum = |tier| {
             let nodes: Vec<&Node> =
-                self.nodes().filter(|node| node.tier == tier && has_memory(node)).collect();
+                self.nodes().filter(|node| node.tier == tier && node.has_memory()).collect();
             let known = nodes.iter().filter_map(|node| node.memory_bytes);
             let mut kernel_tiers: Vec<u32> = nodes.iter().filter_map(|node| node.kernel_tier).collect();
             kernel_tiers.sort_unstable();
@@ -209,7 +209,7 @@ impl Plan {
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let refused: NodeSet =
-            self.nodes().filter(|node| has_memory(node) && !node.is_allowed).map(|node| node.id).collect();
+            self.nodes().filter(|node| node.has_memory() && !node.is_allowed).map(|node| node.id).collect();
         if !refused.is_empty() {
             remarks
                 .push(format!("This process may not take memory from {} (cpusets).", named_nodes(&refused)));
@@ -307,16 +307,11 @@ pub(super) fn node_size(node: &Node) -> String {
 /// What else there is to say about a node's memory.
 pub(super) fn node_note(node: &Node) -> Option<String> {
     match node.free_bytes {
-        _ if !has_memory(node) => None,
+        _ if !node.has_memory() => None,
         _ if !node.is_allowed => Some("not allowed".to_owned()),
         Some(free) => Some(format!("{} free", size(free))),
         None => None,
     }
-}
-
-/// Whether it has some, or may have: a size that nobody has published is not 0.
-pub(super) fn has_memory(node: &Node) -> bool {
-    node.memory_bytes != Some(0)
 }
 
 /// `DRAM`; where the kernel does not tell, what people call it.

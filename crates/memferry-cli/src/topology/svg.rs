@@ -6,7 +6,7 @@ use memferry::topology::{Accelerator, Node, Tier};
 
 use super::canvas::{self, Anchor, Block, DOT, fitted, text_width, wrapped};
 use super::panels;
-use super::plan::{Domain, Plan, Socket, engine_facts, has_memory, node_note, node_size};
+use super::plan::{Domain, Plan, Socket, engine_facts, node_note, node_size};
 use crate::output::count;
 
 const MARGIN: i64 = 24;
@@ -265,7 +265,7 @@ fn dots(domain: &Domain, width: i64) -> Block {
 fn memory(node: &Node, width: i64, scale: &Scale) -> Block {
     let mut block = Block::new("", width, 0);
     let id = format!("node {}", node.id);
-    let kind = if has_memory(node) { tier_label(node.tier) } else { String::new() };
+    let kind = if node.has_memory() { tier_label(node.tier) } else { String::new() };
     let size = node_size(node);
     let note = node_note(node);
     let id_width = text_width(&id, SMALL, true) + 6;
@@ -281,7 +281,7 @@ fn memory(node: &Node, width: i64, scale: &Scale) -> Block {
         block.text(0, 27, SMALL, "ink", fitted(&kind, width, SMALL, false));
         block.height = 31;
     }
-    if has_memory(node) {
+    if node.has_memory() {
         block.append(bar(node, width, scale), 0, 2);
     }
     if let Some(note) = &note {

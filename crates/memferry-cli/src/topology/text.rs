@@ -5,7 +5,7 @@
 use memferry::topology::Node;
 
 use super::figures::{Figure, Links};
-use super::plan::{Domain, Plan, has_memory, node_note, node_size, short_ranges, tier_rank};
+use super::plan::{Domain, Plan, node_note, node_size, short_ranges, tier_rank};
 use crate::output::{Align, Table, count, line, widen};
 
 const COLUMNS_MAX: usize = 100;
@@ -120,7 +120,7 @@ impl Layout {
     fn rows(&self, domain: &Domain) -> Vec<Vec<String>> {
         let mut columns: Vec<Vec<[String; 4]>> = vec![Vec::new(); self.tiers.len().max(1)];
         for node in &domain.nodes {
-            let slot = self.tiers.iter().position(|&tier| has_memory(node) && tier == tier_rank(node.tier));
+            let slot = self.tiers.iter().position(|&tier| node.has_memory() && tier == tier_rank(node.tier));
             columns[slot.unwrap_or(0)].push(memory_cells(node));
         }
         let names: Vec<&str> = domain.engines.iter().map(|engine| engine.name.as_str()).collect();
@@ -150,7 +150,7 @@ impl Layout {
 const ENGINES_WIDTH: usize = 20;
 
 fn memory_cells(node: &Node) -> [String; 4] {
-    let kind = if has_memory(node) { node.tier.to_string() } else { String::new() };
+    let kind = if node.has_memory() { node.tier.to_string() } else { String::new() };
     // Two more spaces between groups of columns than within them.
     [format!("  node {}", node.id), kind, node_size(node), node_note(node).unwrap_or_default()]
 }

@@ -67,8 +67,7 @@ impl Binding {
     pub(super) fn check(&self, machine: &Machine, now: Option<&NodeSet>) -> Result<(), MemoryError> {
         let is_allowed = |node: &Node| node.is_allowed && now.is_none_or(|now| now.contains(node.id));
         let allowed = || -> NodeSet {
-            let usable =
-                machine.nodes().iter().filter(|node| node.memory_bytes != Some(0) && is_allowed(node));
+            let usable = machine.nodes().iter().filter(|node| node.has_memory() && is_allowed(node));
             usable.map(|node| node.id).collect()
         };
         let nodes = self.nodes();
@@ -77,7 +76,7 @@ impl Binding {
         }
         for id in nodes.iter() {
             let node = machine.node(id)?;
-            if node.memory_bytes == Some(0) {
+            if !node.has_memory() {
                 return Err(MemoryError::NodeWithoutMemory { node: id });
             }
             if !is_allowed(node) {

@@ -10,9 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::room::Place;
-
-/// Where cgroups are mounted.
-const CGROUPS: &str = "sys/fs/cgroup";
+use crate::topology::sysfs::CGROUPS;
 
 /// One of the two hierarchies that may limit memory; machines that change from one to the other have both
 /// mounted.

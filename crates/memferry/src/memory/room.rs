@@ -5,13 +5,11 @@ use std::path::Path;
 
 use super::binding::Reach;
 use super::{MemoryError, cgroups};
+use crate::topology::sysfs::NODES;
 use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 
 /// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
 const PAGE_TABLES_DIVISOR: usize = 256;
-
-/// Where nodes are.
-const NODES: &str = "sys/devices/system/node";
 
 /// Something with so much memory.
 #[derive(Clone, Debug)]

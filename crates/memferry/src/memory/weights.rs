@@ -9,9 +9,8 @@ use std::path::Path;
 
 use super::MemoryError;
 use super::syscall::Policy;
+use crate::topology::sysfs::WEIGHTS;
 use crate::topology::{Machine, NodeId, TopologyError};
-
-const WEIGHTS: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
 
 /// How many units in a row each node with memory gets under
 /// [`WeightedInterleave`](super::Binding::WeightedInterleave), as the machine is set up now.
@@ -24,7 +23,7 @@ const WEIGHTS: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
 /// [`MemoryError::Unsupported`] before Linux 6.9, [`MemoryError::Topology`] for what cannot be read or
 /// understood.
 pub fn interleave_weights(machine: &Machine) -> Result<BTreeMap<NodeId, u32>, MemoryError> {
-    let nodes = machine.nodes().iter().filter(|node| node.memory_bytes != Some(0)).map(|node| node.id);
+    let nodes = machine.nodes().iter().filter(|node| node.has_memory()).map(|node| node.id);
     match machine.is_this_machine() {
         true => read(Path::new("/"), nodes),
         false => Ok(nodes.map(|node| (node, 1)).collect()),

@@ -27,7 +27,7 @@ mod node_set;
 mod profile;
 mod recorder;
 mod recording;
-mod sysfs;
+pub(crate) mod sysfs;
 mod tree;
 
 pub use domain::{Domain, Socket};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::TopologyError;
 use super::recording::{Recording, is_path};
-use super::sysfs::{self, CPUS, DAX, DSA, MEMORY, NODES, NUMA, TIERS};
+use super::sysfs::{self, CGROUPS, CPUS, DAX, DSA, NODES, NUMA, TIERS, WEIGHTS};
 use super::tree::{Files, Tree};
 
 pub(super) fn record(tree: &dyn Tree) -> Result<Recording, TopologyError> {
@@ -97,9 +97,8 @@ impl Recorder<'_> {
 
     fn settings(&mut self) -> Outcome {
         self.copy(NUMA, &["demotion_enabled"])?;
-        let weights = format!("{MEMORY}/mempolicy/weighted_interleave");
-        for name in self.files.entries(&weights)? {
-            self.copy(&weights, &[&name])?;
+        for name in self.files.entries(WEIGHTS)? {
+            self.copy(WEIGHTS, &[&name])?;
         }
         self.copy("proc/sys/kernel", &["hostname", "osrelease", "numa_balancing"])?;
         self.copy("proc", &["meminfo"])?;
@@ -125,8 +124,8 @@ impl Recorder<'_> {
         }
         for cgroup in Path::new(own).ancestors() {
             let cgroup = match cgroup.to_string_lossy() {
-                root if root.is_empty() => "sys/fs/cgroup".to_owned(),
-                path => format!("sys/fs/cgroup/{path}"),
+                root if root.is_empty() => CGROUPS.to_owned(),
+                path => format!("{CGROUPS}/{path}"),
             };
             for name in ["memory.max", "memory.current", "memory.stat"] {
                 self.copy_attribute(&format!("{cgroup}/{name}"));

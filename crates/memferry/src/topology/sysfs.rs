@@ -21,12 +21,15 @@ use super::machine::{Accelerator, Link, Machine, Node, NodeId, NumaBalancing, Or
 use super::tree::{Files, Tree};
 use super::{NodeSet, TopologyError, meminfo};
 
-pub(super) const NODES: &str = "sys/devices/system/node";
+pub(crate) const NODES: &str = "sys/devices/system/node";
 pub(super) const CPUS: &str = "sys/devices/system/cpu";
 pub(super) const TIERS: &str = "sys/devices/virtual/memory_tiering";
 pub(super) const DAX: &str = "sys/bus/dax/devices";
 pub(super) const DSA: &str = "sys/bus/dsa/devices";
-pub(super) const MEMORY: &str = "sys/kernel/mm";
+/// The weight of each node for weighted interleave.
+pub(crate) const WEIGHTS: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
+/// Where cgroups are mounted.
+pub(crate) const CGROUPS: &str = "sys/fs/cgroup";
 pub(super) const NUMA: &str = "sys/kernel/mm/numa";
 
 /// access1 ranks CPUs only; access0 also other initiators, and is all that kernels before 5.9 have.
