@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if size_bytes > queue.transfer_bytes_max {
         return Err("the largest descriptor copies 2048 MiB".into());
     }
-    let config = DeviceConfig { groups: vec![GroupConfig { engines: 1, queues: vec![queue] }] };
+    let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
     let portal = Emulator::start(&config, Nasty::none())?.portal(0);
     let (source, mut target) = (vec![1u8; size_bytes as usize], vec![2u8; size_bytes as usize]);
     let completer = Completer::global()?;

@@ -15,6 +15,7 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::address::Address;
+use crate::dif::{DifErrors, DifTags};
 use crate::flags::Flags;
 
 /// The bits of the status byte that hold the code.
@@ -184,6 +185,19 @@ impl CompletionRecord {
     }
 }
 
+/// How Create Delta ended.
+///
+/// Source: DSA specification 8.3 (Create Delta Record).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeltaResult {
+    /// The sources are equal, and the record is empty.
+    Equal,
+    /// The record says all that differs.
+    Complete,
+    /// The record is full; it says what differs in the first [`Completion::bytes_completed`] bytes.
+    Overflow,
+}
+
 /// What a completion record says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
@@ -191,7 +205,7 @@ pub struct Completion {
     pub status: Status,
     /// Page faults: the access was a write.
     pub write_fault: bool,
-    /// The operation's result byte: for a copy 1 if it ran from the end to the start.
+    /// The operation's result byte: direction of a copy, result of a comparison, DIF errors.
     pub result: u8,
     /// Bytes done before the operation stopped; for a batch the members that were processed.
     pub bytes_completed: u32,
@@ -217,6 +231,45 @@ impl Completion {
     /// Whether a partial copy did the end of the region and not its start.
     pub fn is_backwards(&self) -> bool {
         self.result == 1
+    }
+
+    /// Compare and Compare Pattern: whether a difference was found, at [`bytes_completed`](Self::bytes_completed).
+    pub fn differs(&self) -> bool {
+        self.result == 1
+    }
+
+    /// Create Delta: what came of it; on a page fault `Equal` if no entry was written so far.
+    pub fn delta_result(&self) -> DeltaResult {
+        match self.result {
+            0 => DeltaResult::Equal,
+            2 => DeltaResult::Overflow,
+            _ => DeltaResult::Complete,
+        }
+    }
+
+    /// Create Delta: bytes of the delta record that were written.
+    pub fn delta_bytes(&self) -> u32 {
+        self.operation[0] as u32
+    }
+
+    /// CRC operations: the CRC, or on a page fault the seed for the rest, unless nothing is done yet.
+    pub fn crc(&self) -> u32 {
+        self.operation[0] as u32
+    }
+
+    /// DIF operations: what did not match, with [`Status::DifMismatch`].
+    pub fn dif_errors(&self) -> DifErrors {
+        DifErrors::from_bits(self.result)
+    }
+
+    /// DIF Check, Strip and Update: the source's tags for the block after the last one done.
+    pub fn dif_source_tags(&self) -> DifTags {
+        DifTags::from_word(self.operation[0])
+    }
+
+    /// DIF Insert and Update: the target's tags for the block after the last one done.
+    pub fn dif_target_tags(&self) -> DifTags {
+        DifTags::from_word(self.operation[1])
     }
 
     /// The flags that [`Status::InvalidFlags`] complains about.

@@ -11,6 +11,7 @@ use std::mem::offset_of;
 
 use crate::address::Address;
 use crate::completion::{Completion, CompletionRecord, Status};
+use crate::dif::{DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags};
 use crate::flags::Flags;
 use crate::operation::{Opcode, UnknownOpcode};
 
@@ -91,6 +92,259 @@ impl Descriptor {
             size: size_bytes,
             ..Descriptor::of(Opcode::Memmove)
         }
+    }
+
+    /// Fills `size_bytes` at `target` with copies of `pattern`, whose least significant byte goes to `target`.
+    ///
+    /// Shapes: any alignment; the size need not be a multiple of 8, the last copy is cut.
+    ///
+    /// Source: DSA specification 8.3 (Memory Fill).
+    pub fn fill(pattern: u64, target: impl Into<Address>, size_bytes: u32) -> Descriptor {
+        Descriptor {
+            address_1: Address(pattern),
+            address_2: target.into(),
+            size: size_bytes,
+            ..Descriptor::of(Opcode::Fill)
+        }
+    }
+
+    /// Compares `size_bytes` at `source_1` and `source_2`; needs a completion record.
+    ///
+    /// The record says whether they differ ([`Completion::differs`]) and where first ([`Completion::bytes_completed`]).
+    ///
+    /// Source: DSA specification 8.3 (Compare).
+    pub fn compare(
+        source_1: impl Into<Address>,
+        source_2: impl Into<Address>,
+        size_bytes: u32,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: source_1.into(),
+            address_2: source_2.into(),
+            size: size_bytes,
+            ..Descriptor::of(Opcode::Compare)
+        }
+    }
+
+    /// Compares `size_bytes` at `source` with copies of `pattern`, the first at `source`; needs a completion record.
+    ///
+    /// The record says whether they differ; the offset of the difference may be rounded down to a multiple of 8.
+    ///
+    /// Source: DSA specification 8.3 (Compare Pattern).
+    pub fn compare_pattern(pattern: u64, source: impl Into<Address>, size_bytes: u32) -> Descriptor {
+        Descriptor {
+            address_1: source.into(),
+            address_2: Address(pattern),
+            size: size_bytes,
+            ..Descriptor::of(Opcode::ComparePattern)
+        }
+    }
+
+    /// Writes to `delta` what must be changed in `old` to get `new`; needs a completion record.
+    ///
+    /// Shapes: both sources and their size, up to 512 KiB, are multiples of 8; `delta` has room for
+    /// `delta_bytes_max`, at least 80 and best a multiple of 10, and overlaps neither source. Who resumes after a
+    /// page fault with less than 80 bytes of room left must do the rest without the device.
+    ///
+    /// Source: DSA specification 8.3 (Create Delta Record).
+    pub fn create_delta(
+        old: impl Into<Address>,
+        new: impl Into<Address>,
+        size_bytes: u32,
+        delta: impl Into<Address>,
+        delta_bytes_max: u32,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: old.into(),
+            address_2: new.into(),
+            size: size_bytes,
+            operation: [delta.into().0, delta_bytes_max.into(), 0],
+            ..Descriptor::of(Opcode::CreateDelta)
+        }
+    }
+
+    /// Changes `target` as the delta record of `delta_bytes` at `delta` says.
+    ///
+    /// Shapes: `size_bytes` is what it was when the record was created; `target` and it are multiples of 8.
+    ///
+    /// Source: DSA specification 8.3 (Apply Delta Record).
+    pub fn apply_delta(
+        delta: impl Into<Address>,
+        delta_bytes: u32,
+        target: impl Into<Address>,
+        size_bytes: u32,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: delta.into(),
+            address_2: target.into(),
+            size: size_bytes,
+            operation: [delta_bytes.into(), 0, 0],
+            ..Descriptor::of(Opcode::ApplyDelta)
+        }
+    }
+
+    /// Copies `source` to two targets, whose addresses agree in bits 11:0. No two of the three regions overlap.
+    ///
+    /// Source: DSA specification 8.3 (Dualcast).
+    pub fn dualcast(
+        source: impl Into<Address>,
+        target_1: impl Into<Address>,
+        target_2: impl Into<Address>,
+        size_bytes: u32,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: source.into(),
+            address_2: target_1.into(),
+            size: size_bytes,
+            operation: [target_2.into().0, 0, 0],
+            ..Descriptor::of(Opcode::Dualcast)
+        }
+    }
+
+    /// Computes the CRC-32C of `source`; needs a completion record, which has the result ([`Completion::crc`]).
+    ///
+    /// The seed is 0 for the first piece of data, and the former result for each one that follows.
+    /// [`Flags::CRC_BYPASS_INVERSION`] and [`Flags::CRC_BYPASS_DATA_REFLECTION`] compute other CRCs.
+    ///
+    /// Source: DSA specification 8.3 (CRC Generation) and appendix A.
+    pub fn crc(seed: u32, source: impl Into<Address>, size_bytes: u32) -> Descriptor {
+        Descriptor {
+            address_1: source.into(),
+            size: size_bytes,
+            operation: [seed.into(), 0, 0],
+            ..Descriptor::of(Opcode::CrcGeneration)
+        }
+    }
+
+    /// Copies `source` to `target` and computes its CRC-32C as [`crc`](Self::crc) does. The regions do not overlap.
+    ///
+    /// Source: DSA specification 8.3 (Copy with CRC) and appendix A.
+    pub fn copy_crc(
+        seed: u32,
+        source: impl Into<Address>,
+        target: impl Into<Address>,
+        size_bytes: u32,
+    ) -> Descriptor {
+        Descriptor { address_2: target.into(), ..Descriptor::crc(seed, source, size_bytes) }
+            .with_opcode(Opcode::CopyCrc)
+    }
+
+    /// Checks the data integrity fields of `source`; needs a completion record.
+    ///
+    /// Shapes: `size_bytes` is that of all blocks with their fields.
+    ///
+    /// Source: DSA specification 8.3.14 and appendix B.
+    pub fn dif_check(
+        source: impl Into<Address>,
+        size_bytes: u32,
+        format: DifFormat,
+        expected: DifSource,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: source.into(),
+            size: size_bytes,
+            operation: dif_words(format, Some(expected), None),
+            ..Descriptor::of(Opcode::DifCheck)
+        }
+    }
+
+    /// Copies the blocks of `source` to `target` and inserts a data integrity field behind each.
+    ///
+    /// Shapes: `size_bytes` is that of the blocks; `target` has 8 bytes more for each. The regions do not overlap.
+    ///
+    /// Source: DSA specification 8.3.15 and appendix B.
+    pub fn dif_insert(
+        source: impl Into<Address>,
+        target: impl Into<Address>,
+        size_bytes: u32,
+        format: DifFormat,
+        made: DifTarget,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: source.into(),
+            address_2: target.into(),
+            size: size_bytes,
+            operation: dif_words(format, None, Some(made)),
+            ..Descriptor::of(Opcode::DifInsert)
+        }
+    }
+
+    /// Checks the data integrity fields of `source` and copies the blocks without them to `target`.
+    ///
+    /// Shapes: `size_bytes` is that of the blocks with their fields. No overlap, for which the device counts
+    /// `size_bytes` for the target as well.
+    ///
+    /// Source: DSA specification 8.3.16 and appendix B.
+    pub fn dif_strip(
+        source: impl Into<Address>,
+        target: impl Into<Address>,
+        size_bytes: u32,
+        format: DifFormat,
+        expected: DifSource,
+    ) -> Descriptor {
+        Descriptor { address_2: target.into(), ..Descriptor::dif_check(source, size_bytes, format, expected) }
+            .with_opcode(Opcode::DifStrip)
+    }
+
+    /// Checks the data integrity fields of `source` and copies the blocks to `target` with fields made anew.
+    ///
+    /// Shapes: both regions have `size_bytes`, that of the blocks with their fields, and do not overlap.
+    ///
+    /// Source: DSA specification 8.3.17 and appendix B.
+    pub fn dif_update(
+        source: impl Into<Address>,
+        target: impl Into<Address>,
+        size_bytes: u32,
+        format: DifFormat,
+        expected: DifSource,
+        made: DifTarget,
+    ) -> Descriptor {
+        Descriptor {
+            address_1: source.into(),
+            address_2: target.into(),
+            size: size_bytes,
+            operation: dif_words(format, Some(expected), Some(made)),
+            ..Descriptor::of(Opcode::DifUpdate)
+        }
+    }
+
+    /// Flushes the cache lines of `size_bytes` at `target`, also those that lie only partly in it.
+    ///
+    /// Source: DSA specification 8.3 (Cache Flush).
+    pub fn cache_flush(target: impl Into<Address>, size_bytes: u32) -> Descriptor {
+        Descriptor { address_2: target.into(), size: size_bytes, ..Descriptor::of(Opcode::CacheFlush) }
+    }
+
+    /// Compare operations: ends with [`Status::PredicateFalse`] unless the result is the expected one.
+    ///
+    /// `expected` is 0 for equal and 1 for different; for Create Delta a set of results, bit `n` for result `n`.
+    pub fn with_expected_result(self, expected: u8) -> Descriptor {
+        let mut operation = self.operation;
+        // Byte 56 for Create Delta, byte 40 for the others.
+        let word = &mut operation[if self.opcode() == Ok(Opcode::CreateDelta) { 2 } else { 0 }];
+        *word = *word & !0xff | u64::from(expected);
+        Descriptor { operation, ..self }.with_flags(Flags::CHECK_RESULT)
+    }
+
+    /// CRC operations: reads the seed from `address`, a multiple of 4, instead of taking it from the descriptor.
+    pub fn with_crc_seed_at(self, address: impl Into<Address>) -> Descriptor {
+        Descriptor { operation: [0, address.into().0, self.operation[2]], ..self }
+            .with_flags(Flags::CRC_SEED_IN_MEMORY)
+    }
+
+    /// Drain: makes sure that earlier writes to the memory of `address` are globally visible.
+    pub fn with_readback_1(self, address: impl Into<Address>) -> Descriptor {
+        Descriptor { address_1: address.into(), ..self }.with_flags(Flags::DRAIN_READBACK_1)
+    }
+
+    /// Drain: the same for the memory of a second address.
+    pub fn with_readback_2(self, address: impl Into<Address>) -> Descriptor {
+        Descriptor { address_2: address.into(), ..self }.with_flags(Flags::DRAIN_READBACK_2)
+    }
+
+    fn with_opcode(self, opcode: Opcode) -> Descriptor {
+        let flags_operation = self.flags_operation & 0x00ff_ffff | u32::from(opcode as u8) << 24;
+        Descriptor { flags_operation, ..self }
     }
 
     /// Asks for a completion in `record`, which must be zero ([`CompletionRecord::reset`]) when this is submitted.
@@ -189,6 +443,63 @@ impl Descriptor {
         self.size
     }
 
+    /// The pattern of Fill (byte 16) or Compare Pattern (byte 24).
+    pub fn pattern(&self) -> u64 {
+        if self.opcode() == Ok(Opcode::ComparePattern) { self.address_2.0 } else { self.address_1.0 }
+    }
+
+    /// What [`with_expected_result`](Self::with_expected_result) has set.
+    pub fn expected_result(&self) -> u8 {
+        self.operation[if self.opcode() == Ok(Opcode::CreateDelta) { 2 } else { 0 }] as u8
+    }
+
+    /// Dualcast: the second target.
+    pub fn target_2(&self) -> Address {
+        Address(self.operation[0])
+    }
+
+    /// Delta operations: where the delta record lies, at byte 40 for Create Delta and at byte 16 for Apply Delta.
+    pub fn delta_address(&self) -> Address {
+        if self.opcode() == Ok(Opcode::ApplyDelta) { self.address_1 } else { Address(self.operation[0]) }
+    }
+
+    /// Delta operations: the size of the delta record; for Create Delta the room for it.
+    pub fn delta_bytes(&self) -> u32 {
+        let at_40 = self.opcode() == Ok(Opcode::ApplyDelta);
+        self.operation[if at_40 { 0 } else { 1 }] as u32
+    }
+
+    /// CRC operations: the seed; meaningful without [`Flags::CRC_SEED_IN_MEMORY`].
+    pub fn crc_seed(&self) -> u32 {
+        self.operation[0] as u32
+    }
+
+    /// CRC operations: where the seed lies; meaningful with [`Flags::CRC_SEED_IN_MEMORY`].
+    pub fn crc_seed_address(&self) -> Address {
+        Address(self.operation[1])
+    }
+
+    /// DIF operations: what blocks and guards look like.
+    pub fn dif_format(&self) -> DifFormat {
+        DifFormat::from_bits((self.operation[0] >> 16) as u8)
+    }
+
+    /// DIF operations: how the fields of the source are checked.
+    pub fn dif_source(&self) -> DifSource {
+        DifSource {
+            flags: DifSourceFlags::from_bits(self.operation[0] as u8),
+            tags: DifTags::from_word(self.operation[1]),
+        }
+    }
+
+    /// DIF operations: how the fields of the target are made.
+    pub fn dif_target(&self) -> DifTarget {
+        DifTarget {
+            flags: DifTargetFlags::from_bits((self.operation[0] >> 8) as u8),
+            tags: DifTags::from_word(self.operation[2]),
+        }
+    }
+
     /// The descriptor as the eight 64-bit words that it is in memory.
     pub fn to_words(&self) -> [u64; 8] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -238,6 +549,13 @@ impl Descriptor {
         }
         Descriptor::from_words(all)
     }
+}
+
+/// Bytes 40-63 of a DIF descriptor.
+fn dif_words(format: DifFormat, expected: Option<DifSource>, made: Option<DifTarget>) -> [u64; 3] {
+    let (expected, made) = (expected.unwrap_or_default(), made.unwrap_or_default());
+    let flags = u32::from_le_bytes([expected.flags.bits(), made.flags.bits(), format.to_bits(), 0]);
+    [flags.into(), expected.tags.to_word(), made.tags.to_word()]
 }
 
 impl fmt::Debug for Descriptor {

@@ -46,6 +46,7 @@ compile_error!("descriptors and completion records are little-endian in memory, 
 mod address;
 mod completion;
 mod descriptor;
+mod dif;
 pub mod emulator;
 mod flags;
 pub mod instructions;
@@ -57,8 +58,11 @@ pub mod system;
 pub mod wait;
 
 pub use address::{Address, PAGE_BYTES};
-pub use completion::{Completion, CompletionRecord, Status};
+pub use completion::{Completion, CompletionRecord, DeltaResult, Status};
 pub use descriptor::Descriptor;
+pub use dif::{
+    DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
+};
 pub use flags::Flags;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
 pub use portal::{

@@ -93,6 +93,17 @@ impl Opcode {
     }
 }
 
+/// The operation of each code: the device looks up every descriptor.
+static BY_CODE: [Option<Opcode>; 256] = {
+    let mut by_code = [None; 256];
+    let mut index = 0;
+    while index < Opcode::ALL.len() {
+        by_code[Opcode::ALL[index] as usize] = Some(Opcode::ALL[index]);
+        index += 1;
+    }
+    by_code
+};
+
 /// The code is none of DSA 1.0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:#04x} is no operation of DSA 1.0")]
@@ -102,7 +113,7 @@ impl TryFrom<u8> for Opcode {
     type Error = UnknownOpcode;
 
     fn try_from(code: u8) -> Result<Opcode, UnknownOpcode> {
-        Opcode::ALL.into_iter().find(|opcode| *opcode as u8 == code).ok_or(UnknownOpcode(code))
+        BY_CODE[usize::from(code)].ok_or(UnknownOpcode(code))
     }
 }
 
@@ -123,6 +134,23 @@ impl OperationSet {
         while index < opcodes.len() {
             let code = opcodes[index] as usize;
             words[code / 64] |= 1 << (code % 64);
+            index += 1;
+        }
+        OperationSet(words)
+    }
+
+    /// The bits of the set, as [`from_words`](Self::from_words) takes them.
+    pub const fn to_words(self) -> [u64; 4] {
+        self.0
+    }
+
+    /// The set without these operations.
+    pub const fn without(self, opcodes: &[Opcode]) -> OperationSet {
+        let OperationSet(mut words) = self;
+        let OperationSet(removed) = OperationSet::of(opcodes);
+        let mut index = 0;
+        while index < words.len() {
+            words[index] &= !removed[index];
             index += 1;
         }
         OperationSet(words)

@@ -32,7 +32,7 @@ struct Subject {
 }
 
 fn device(info: WorkQueueInfo, nasty: Nasty) -> Arc<Emulator> {
-    let config = DeviceConfig { groups: vec![GroupConfig { engines: 2, queues: vec![info] }] };
+    let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![info] }]);
     Emulator::start(&config, nasty).expect("a valid configuration")
 }
 

@@ -71,7 +71,7 @@ fn nasty_queues_retry_although_they_have_room() {
 fn priorities_are_weights() {
     let queue = |name, priority| WorkQueueInfo { priority, ..shared_queue(name, 40) };
     let queues = vec![queue("wq0.0", 1), queue("wq0.1", 2), queue("wq0.2", 5)];
-    let config = DeviceConfig { groups: vec![GroupConfig { engines: 1, queues }] };
+    let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues }]);
     let mut run = run(&config, Nasty::none());
     for number in 0..120 {
         let noop = Descriptor::noop().with_completion_at(record(number));
@@ -100,7 +100,7 @@ fn groups_are_separate() {
         engines: 1,
         queues: vec![shared_queue(name, 10), dedicated_queue(name, 10)],
     };
-    let config = DeviceConfig { groups: vec![group("a"), group("b")] };
+    let config = DeviceConfig::new(vec![group("a"), group("b")]);
     let mut run = run(&config, Nasty::none());
     for queue in 0..4 {
         assert_eq!(offer(&run.device, queue), Submission::Accepted);

@@ -5,10 +5,10 @@ mod common;
 
 use common::{PASID, RECORDS, run};
 use memferry_dsa::emulator::{
-    Access, DeviceConfig, DeviceCounters, GroupConfig, Nasty, SoftwareError, Visit, dedicated_queue,
+    Access, DeviceConfig, DeviceCounters, GroupConfig, Nasty, SoftwareError, Visit, dedicated_queue, fuzz,
     shared_queue,
 };
-use memferry_dsa::{Address, Descriptor, Flags, Opcode, Submission};
+use memferry_dsa::{Address, Descriptor, Submission};
 use proptest::prelude::*;
 
 const DATA: Address = Address(0x10_0000);
@@ -73,7 +73,7 @@ fn device() -> DeviceConfig {
     let mut queues = vec![shared_queue("wq0.0", 16), dedicated_queue("wq0.1", 4)];
     queues[0].block_on_fault = true;
     let other = GroupConfig { engines: 1, queues: vec![shared_queue("wq0.2", 8)] };
-    DeviceConfig { groups: vec![GroupConfig { engines: 3, queues }, other] }
+    DeviceConfig::new(vec![GroupConfig { engines: 3, queues }, other])
 }
 
 fn play(nasty: Nasty, submissions: &[(usize, Descriptor)], list: &[Descriptor]) -> Trace {
@@ -105,22 +105,6 @@ fn play(nasty: Nasty, submissions: &[(usize, Descriptor)], list: &[Descriptor]) 
     }
 }
 
-/// Whether the descriptor gives the device leave for this access.
-fn names(descriptor: &Descriptor, visit: &Visit) -> bool {
-    let within = |start: Address, size: u64| {
-        visit.address >= start && visit.address.0 - start.0 + visit.size_bytes as u64 <= size
-    };
-    let size = u64::from(descriptor.size());
-    let has_record = descriptor.flags().contains(Flags::COMPLETION_ADDRESS_VALID);
-    let by_operation = match (descriptor.opcode(), visit.access) {
-        (Ok(Opcode::Memmove), Access::Read) => within(descriptor.address_1(), size),
-        (Ok(Opcode::Memmove), Access::Write) => within(descriptor.address_2(), size),
-        (Ok(Opcode::Batch), Access::Read) => within(descriptor.address_1(), size * 64),
-        _ => false,
-    };
-    by_operation || visit.access == Access::Write && has_record && within(descriptor.completion_address(), 32)
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -136,7 +120,7 @@ proptest! {
 
         let all = || submissions.iter().map(|(_, descriptor)| descriptor).chain(&list);
         for visit in &trace.visits {
-            prop_assert!(all().any(|descriptor| names(descriptor, visit)), "no descriptor names {visit:?}");
+            prop_assert!(all().any(|descriptor| fuzz::names(descriptor, visit)), "no descriptor names {visit:?}");
         }
         let counters = &trace.counters;
         prop_assert_eq!(counters.in_flight(), 0, "{:?}", counters);
@@ -147,6 +131,19 @@ proptest! {
         prop_assert!(counters.records_lost == 0 || trace.error.is_some());
 
         prop_assert_eq!(trace, play(nasty, &submissions, &list), "the same seed, another run");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What the fuzzer does, from random bytes.
+    #[test]
+    fn any_bytes(
+        head in prop::collection::vec(any::<u8>(), 19),
+        data in prop::collection::vec(any::<u8>(), 65 * 64..65 * 96),
+    ) {
+        fuzz::descriptors(&[head, data].concat());
     }
 }
 

@@ -80,7 +80,7 @@ fn dsa_with(options: DsaOptions, config: &DeviceConfig, nasty: &Nasty, devices_c
 }
 
 fn config_of(engines: u32, queues: Vec<WorkQueueInfo>) -> DeviceConfig {
-    DeviceConfig { groups: vec![GroupConfig { engines, queues }] }
+    DeviceConfig::new(vec![GroupConfig { engines, queues }])
 }
 
 fn calm_subjects() -> Vec<Subject> {

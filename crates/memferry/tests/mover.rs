@@ -508,7 +508,7 @@ fn a_queue_that_always_refuses_is_survived() {
 fn a_device_waits_for_pages_only_if_asked_and_allowed() {
     for (asked, allowed) in [(false, true), (true, false), (true, true)] {
         let queue = WorkQueueInfo { block_on_fault: allowed, ..shared_queue("wq0.0", 8) };
-        let config = DeviceConfig { groups: vec![GroupConfig { engines: 1, queues: vec![queue] }] };
+        let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
         let nasty = Nasty { page_faults_per_mille: 500, ..Nasty::none() };
         let device = Emulator::start(&config, nasty).expect("a device");
         let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
@@ -612,7 +612,7 @@ proptest! {
     fn bytes_arrive_and_counters_add_up(run in runs()) {
         let queue = if run.dedicated { dedicated_queue } else { shared_queue }("wq0.0", run.entries);
         let queue = WorkQueueInfo { transfer_bytes_max: 1 << run.transfer_bytes_max_log2, ..queue };
-        let config = DeviceConfig { groups: vec![GroupConfig { engines: 2, queues: vec![queue] }] };
+        let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![queue] }]);
         let device = Emulator::start(&config, Nasty::from_seed(run.seed)).expect("a valid configuration");
         let (faults_max, retries_max) = (run.faults_max, run.retries_max);
         let options = DsaOptions { faults_max, retries_max, ..DsaOptions::default() };

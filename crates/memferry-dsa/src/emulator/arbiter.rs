@@ -25,20 +25,31 @@ impl Arbiter {
         Arbiter { first, seats: queues.iter().map(seat).collect(), turn: 0 }
     }
 
-    /// The next descriptor, and the number of its queue.
-    pub(super) fn take(&mut self, queues: &[Queue]) -> Option<(usize, [u64; 8])> {
-        self.take_with_credits(queues).or_else(|| {
+    /// The next descriptor that was in its queue at `stamped_max`, and the number of the queue.
+    pub(super) fn take(&mut self, queues: &[Queue], stamped_max: u64) -> Option<(usize, [u64; 8])> {
+        // Most looks find nothing, and must not cost two rounds.
+        if self.earliest(queues)? > stamped_max {
+            return None;
+        }
+        self.take_with_credits(queues, stamped_max).or_else(|| {
             self.seats.iter_mut().for_each(|seat| seat.credits = seat.priority);
-            self.take_with_credits(queues)
+            self.take_with_credits(queues, stamped_max)
         })
     }
 
-    fn take_with_credits(&mut self, queues: &[Queue]) -> Option<(usize, [u64; 8])> {
+    /// The earliest stamp of all oldest entries.
+    pub(super) fn earliest(&self, queues: &[Queue]) -> Option<u64> {
+        queues[self.first..self.first + self.seats.len()].iter().filter_map(|queue| queue.ring.stamp()).min()
+    }
+
+    fn take_with_credits(&mut self, queues: &[Queue], stamped_max: u64) -> Option<(usize, [u64; 8])> {
         let count = self.seats.len();
-        for index in (0..count).map(|index| (self.turn + index) % count) {
+        for index in (self.turn..count).chain(0..self.turn.min(count)) {
             let seat = &mut self.seats[index];
+            let ring = &queues[self.first + index].ring;
             if seat.credits > 0
-                && let Some(words) = queues[self.first + index].ring.pop()
+                && ring.stamp().is_some_and(|stamp| stamp <= stamped_max)
+                && let Some(words) = ring.pop()
             {
                 seat.credits -= 1;
                 self.turn = index + 1;

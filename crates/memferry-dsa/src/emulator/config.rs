@@ -3,6 +3,7 @@
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.2-3.4 and 5.6 (checks when a device is enabled);
 //! limits of the DSA 1.0 parts as listed by `accel-config list` (Sapphire Rapids, Emerald Rapids).
 
+use super::timing::Timing;
 use crate::operation::{Opcode, OperationSet};
 use crate::portal::{QueueMode, WorkQueueInfo};
 
@@ -19,14 +20,74 @@ pub const TRANSFER_BYTES_MAX: u32 = 1 << 31;
 /// Largest batch that a 1.0 queue can be configured for.
 pub const BATCH_MAX: u32 = 1024;
 
-/// The operations that the emulated device executes.
-pub const OPERATIONS: OperationSet = OperationSet::of(&[Opcode::Noop, Opcode::Batch, Opcode::Memmove]);
+/// The operations of a device with all of DSA 1.0.
+pub const OPERATIONS: OperationSet = OperationSet::of(&Opcode::ALL);
+
+/// What a device can do besides its operations: its register GENCAP.
+///
+/// Source: DSA specification 9.2.2.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Capabilities(u64);
+
+impl Capabilities {
+    /// Descriptors may block on page faults.
+    pub const BLOCK_ON_FAULT: Capabilities = Capabilities(1 << 0);
+    /// Source and target of Memory Move may overlap.
+    pub const OVERLAPPING_COPY: Capabilities = Capabilities(1 << 1);
+    /// Cache control for targets in memory.
+    pub const CACHE_CONTROL: Capabilities = Capabilities(1 << 2);
+    /// Cache control for Cache Flush.
+    pub const CACHE_CONTROL_OF_FLUSH: Capabilities = Capabilities(1 << 3);
+    /// The flag [`DESTINATION_READBACK`](crate::Flags::DESTINATION_READBACK).
+    pub const DESTINATION_READBACK: Capabilities = Capabilities(1 << 8);
+    /// The readback flags and addresses of Drain.
+    pub const DRAIN_READBACK: Capabilities = Capabilities(1 << 9);
+
+    /// What `gen_cap` says on Sapphire Rapids and Emerald Rapids.
+    ///
+    /// Source: listings of these machines by `accel-config list`.
+    pub const PRODUCTION: Capabilities = Capabilities(0x40_915f_0107);
+    /// The same with all that version 1.0 leaves optional.
+    pub const ALL: Capabilities =
+        Capabilities(Self::PRODUCTION.0 | Self::CACHE_CONTROL_OF_FLUSH.0 | Self::DRAIN_READBACK.0);
+
+    /// The capabilities with these bits of the register.
+    pub const fn from_bits(bits: u64) -> Capabilities {
+        Capabilities(bits)
+    }
+
+    /// The register.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Whether the device has all of `capabilities`.
+    pub const fn contains(self, capabilities: Capabilities) -> bool {
+        self.0 & capabilities.0 == capabilities.0
+    }
+
+    /// Bits 20:16: the largest transfer that a queue can be configured for.
+    pub const fn transfer_bytes_max(self) -> u64 {
+        1 << (self.0 >> 16 & 0x1f)
+    }
+
+    /// Bits 24:21: the largest batch that a queue can be configured for.
+    pub const fn batch_max(self) -> u64 {
+        1 << (self.0 >> 21 & 0xf)
+    }
+}
 
 /// An emulated device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
     /// The groups; work queues are numbered through all of them in this order.
     pub groups: Vec<GroupConfig>,
+    /// The operations that the device has: its register OPCAP. Queues allow these or fewer.
+    pub operations: OperationSet,
+    /// Its register GENCAP.
+    pub capabilities: Capabilities,
+    /// How long things take. `None`: as long as they take here.
+    pub timing: Option<Timing>,
 }
 
 /// Work queues and the engines that serve them.
@@ -39,19 +100,60 @@ pub struct GroupConfig {
 }
 
 impl DeviceConfig {
+    /// A device with all of DSA 1.0, in these groups.
+    pub fn new(groups: Vec<GroupConfig>) -> DeviceConfig {
+        DeviceConfig { groups, operations: OPERATIONS, capabilities: Capabilities::ALL, timing: None }
+    }
+
     /// One group with one engine and one shared queue of 32 entries.
     pub fn one_shared_queue() -> DeviceConfig {
-        DeviceConfig { groups: vec![GroupConfig { engines: 1, queues: vec![shared_queue("wq0.0", 32)] }] }
+        DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![shared_queue("wq0.0", 32)] }])
     }
 
     /// One group with one engine and one dedicated queue of 32 entries.
     pub fn one_dedicated_queue() -> DeviceConfig {
-        DeviceConfig { groups: vec![GroupConfig { engines: 1, queues: vec![dedicated_queue("wq0.0", 32)] }] }
+        DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![dedicated_queue("wq0.0", 32)] }])
     }
 
     /// One group with four engines and one shared queue of 128 entries: descriptors run side by side.
     pub fn four_engines() -> DeviceConfig {
-        DeviceConfig { groups: vec![GroupConfig { engines: 4, queues: vec![shared_queue("wq0.0", 128)] }] }
+        DeviceConfig::new(vec![GroupConfig { engines: 4, queues: vec![shared_queue("wq0.0", 128)] }])
+    }
+
+    /// [`four_engines`](Self::four_engines) with what the parts that are sold have.
+    pub fn production() -> DeviceConfig {
+        DeviceConfig::four_engines().as_production()
+    }
+
+    /// The same device with the operations and capabilities of the parts that are sold: without the delta operations.
+    ///
+    /// Source: `op_cap` and `gen_cap` of Sapphire Rapids and Emerald Rapids as listed by `accel-config list`. The list
+    /// has no Batch either, which Linux hides there; the hardware has it. [`without`](Self::without) makes a device
+    /// that refuses it.
+    pub fn as_production(mut self) -> DeviceConfig {
+        self.capabilities = Capabilities::PRODUCTION;
+        self.without(&[Opcode::CreateDelta, Opcode::ApplyDelta])
+    }
+
+    /// The same device without these operations, in its queues as well.
+    pub fn without(mut self, opcodes: &[Opcode]) -> DeviceConfig {
+        self.operations = self.operations.without(opcodes);
+        for queue in self.groups.iter_mut().flat_map(|group| &mut group.queues) {
+            queue.operations = queue.operations.without(opcodes);
+        }
+        self
+    }
+
+    /// The same device that takes the time that `timing` says.
+    pub fn with_timing(self, timing: Timing) -> DeviceConfig {
+        DeviceConfig { timing: Some(timing), ..self }
+    }
+
+    /// The operations that Linux shows in `op_cap`: all but Batch, which it hides for devices of version 1.0.
+    ///
+    /// Source: Linux' answer to INTEL-SA-01084 in `drivers/dma/idxd`.
+    pub fn operations_shown(&self) -> OperationSet {
+        self.operations.without(&[Opcode::Batch])
     }
 
     /// The same device on a NUMA node.
@@ -86,31 +188,41 @@ impl DeviceConfig {
                 return Err(ConfigError::HalfGroup(number));
             }
         }
-        self.queues().try_for_each(validate_queue)
+        if let Some(timing) = &self.timing
+            && timing.bytes_per_second == 0
+        {
+            return Err(ConfigError::NoBandwidth);
+        }
+        self.queues().try_for_each(|queue| self.validate_queue(queue))
     }
-}
 
-fn validate_queue(queue: &WorkQueueInfo) -> Result<(), ConfigError> {
-    let wrong = |what| Err(ConfigError::Queue { name: queue.name.clone(), what });
-    if queue.size == 0 {
-        return wrong("a size of at least 1");
+    fn validate_queue(&self, queue: &WorkQueueInfo) -> Result<(), ConfigError> {
+        let wrong = |what| Err(ConfigError::Queue { name: queue.name.clone(), what });
+        if queue.size == 0 {
+            return wrong("a size of at least 1");
+        }
+        if !(1..=15).contains(&queue.priority) {
+            return wrong("a priority from 1 to 15");
+        }
+        if queue.mode == QueueMode::Shared && queue.threshold == 0 {
+            return wrong("a threshold of at least 1, or nobody can submit");
+        }
+        let batch_max = self.capabilities.batch_max().min(BATCH_MAX.into());
+        if !queue.batch_max.is_power_of_two() || u64::from(queue.batch_max) > batch_max {
+            return wrong("a largest batch that is a power of two up to 1024 and to the device's limit");
+        }
+        let transfer_max = self.capabilities.transfer_bytes_max().min(TRANSFER_BYTES_MAX.into());
+        if !queue.transfer_bytes_max.is_power_of_two() || u64::from(queue.transfer_bytes_max) > transfer_max {
+            return wrong("a largest transfer that is a power of two up to 2 GiB and to the device's limit");
+        }
+        if !queue.operations.is_subset_of(self.operations) || !self.operations.is_subset_of(OPERATIONS) {
+            return wrong("only operations that the emulated device has");
+        }
+        if queue.block_on_fault && !self.capabilities.contains(Capabilities::BLOCK_ON_FAULT) {
+            return wrong("no block on fault, which the device does not have");
+        }
+        Ok(())
     }
-    if !(1..=15).contains(&queue.priority) {
-        return wrong("a priority from 1 to 15");
-    }
-    if queue.mode == QueueMode::Shared && queue.threshold == 0 {
-        return wrong("a threshold of at least 1, or nobody can submit");
-    }
-    if !queue.batch_max.is_power_of_two() || queue.batch_max > BATCH_MAX {
-        return wrong("a largest batch that is a power of two up to 1024");
-    }
-    if !queue.transfer_bytes_max.is_power_of_two() || queue.transfer_bytes_max > TRANSFER_BYTES_MAX {
-        return wrong("a largest transfer that is a power of two up to 2 GiB");
-    }
-    if !queue.operations.is_subset_of(OPERATIONS) {
-        return wrong("only operations that the emulated device has");
-    }
-    Ok(())
 }
 
 /// A shared queue with the limits that Linux sets by default, open up to its size.
@@ -154,6 +266,9 @@ pub enum ConfigError {
     /// Command status 0x15.
     #[error("group {0} has queues but no engine, or engines but no queue: give it both or neither")]
     HalfGroup(usize),
+    /// A device that moves nothing would never be done.
+    #[error("the timing has a bandwidth of 0 bytes per second")]
+    NoBandwidth,
     /// Command statuses 0x22-0x2d.
     #[error("work queue {name} needs {what}")]
     Queue {

@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use super::config::DeviceConfig;
 use super::nasty::{Nasty, Random};
 use super::ring::{Refusal, Ring};
+use super::timing::Timing;
 use crate::address::Address;
 use crate::completion::Status;
 use crate::descriptor::Descriptor;
@@ -21,11 +23,22 @@ use crate::portal::{QueueMode, Submission, SubmitError, WorkQueueInfo};
 /// | `error` | both, under its lock, rarely | observers |
 /// | `counters` | the device only | observers |
 /// | `is_gone` | the device, as the last thing it does | submitters |
+/// | `time` | the device, if it is virtual | submitters |
 pub(super) struct Front {
     pub(super) queues: Vec<Queue>,
     pub(super) counters: Counters,
     error: Mutex<Option<SoftwareError>>,
     is_gone: AtomicBool,
+    time: Option<Time>,
+}
+
+/// The clock that submissions are stamped with, for a device with a timing.
+struct Time {
+    timing: Timing,
+    /// The clock of a device that is stepped by hand, written by it.
+    virtual_ns: AtomicU64,
+    /// The real clock, for a device in a thread of its own.
+    start: Option<Instant>,
 }
 
 /// One work queue.
@@ -40,7 +53,8 @@ pub(super) struct Queue {
 }
 
 impl Front {
-    pub(super) fn new(config: &DeviceConfig, nasty: &Nasty) -> Front {
+    /// A device's outside. Its clock runs by itself if `is_real`.
+    pub(super) fn new(config: &DeviceConfig, nasty: &Nasty, is_real: bool) -> Front {
         let queue = |(number, info): (usize, &WorkQueueInfo)| Queue {
             info: info.clone(),
             ring: Ring::new(info.size),
@@ -55,6 +69,35 @@ impl Front {
             counters: Counters::default(),
             error: Mutex::new(None),
             is_gone: AtomicBool::new(false),
+            time: config.timing.map(|timing| Time {
+                timing,
+                virtual_ns: AtomicU64::new(0),
+                start: is_real.then(Instant::now),
+            }),
+        }
+    }
+
+    /// The time on the device's clock, if it has one.
+    pub(super) fn now_ns(&self) -> Option<u64> {
+        self.time.as_ref().map(|time| match time.start {
+            Some(start) => start.elapsed().as_nanos() as u64,
+            None => time.virtual_ns.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Moves the virtual clock.
+    pub(super) fn set_now_ns(&self, ns: u64) {
+        if let Some(time) = &self.time {
+            time.virtual_ns.store(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets a submitter wait on the real clock until `ns`: what the instruction takes that submits.
+    fn spend_until(&self, ns: u64) {
+        if self.time.as_ref().is_some_and(|time| time.start.is_some()) {
+            while self.now_ns() < Some(ns) {
+                std::hint::spin_loop();
+            }
         }
     }
 
@@ -76,7 +119,17 @@ impl Front {
             }
             QueueMode::Dedicated => (descriptor.owned_by(pasid), queue.info.size),
         };
-        match (queue.ring.push(entry.to_words(), limit), queue.info.mode) {
+        // When the entry is in the queue, on the device's clock.
+        let arrives_ns = self.time.as_ref().map_or(0, |time| {
+            let cost_ns = match queue.info.mode {
+                QueueMode::Shared => time.timing.submit_shared_ns,
+                QueueMode::Dedicated => time.timing.submit_dedicated_ns,
+            };
+            self.now_ns().unwrap_or(0) + cost_ns
+        });
+        let pushed = queue.ring.push(entry.to_words(), arrives_ns, limit);
+        self.spend_until(arrives_ns);
+        match (pushed, queue.info.mode) {
             (Ok(()), _) => Ok(Submission::Accepted),
             (Err(Refusal::Closed), _) => Err(SubmitError::Gone),
             (Err(Refusal::Full), QueueMode::Shared) => {
@@ -131,7 +184,6 @@ impl Front {
     pub(super) fn snapshot(&self) -> DeviceCounters {
         let sum = |count: fn(&Queue) -> u64| self.queues.iter().map(count).sum();
         let counters = &self.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ended = counters.ended.iter().enumerate().filter(|(_, count)| get(count) > 0);
         DeviceCounters {
             accepted: sum(|queue| queue.ring.pushed()),
@@ -143,6 +195,7 @@ impl Front {
             ended: ended.map(|(code, count)| (Status::from_code(code as u8), get(count))).collect(),
             aborted: get(&counters.aborted),
             bytes_copied: get(&counters.bytes_copied),
+            bytes_done: get(&counters.bytes_done),
             page_faults: get(&counters.page_faults),
             page_requests: get(&counters.page_requests),
             records_written: get(&counters.records_written),
@@ -168,6 +221,7 @@ pub(super) struct Counters {
     pub(super) ended: [AtomicU64; 64], // by status code
     pub(super) aborted: AtomicU64,
     pub(super) bytes_copied: AtomicU64,
+    pub(super) bytes_done: AtomicU64,
     pub(super) page_faults: AtomicU64,
     pub(super) page_requests: AtomicU64,
     pub(super) records_written: AtomicU64,
@@ -183,6 +237,7 @@ impl Default for Counters {
             ended: std::array::from_fn(|_| zero()),
             aborted: zero(),
             bytes_copied: zero(),
+            bytes_done: zero(),
             page_faults: zero(),
             page_requests: zero(),
             records_written: zero(),
@@ -196,7 +251,12 @@ pub(super) fn count(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
 }
 
-/// What a device has done since its start.
+/// A counter, for the thread that writes it.
+pub(super) fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// What a device has done since it was enabled.
 ///
 /// Every descriptor is accounted for: `accepted + members` is the number that
 /// [`ended_count`](Self::ended_count), plus `aborted`, plus those [`in_flight`](Self::in_flight).
@@ -220,6 +280,8 @@ pub struct DeviceCounters {
     pub aborted: u64,
     /// Bytes that Memory Move wrote.
     pub bytes_copied: u64,
+    /// Bytes of all operations' transfers: the source's, or what there is in its place.
+    pub bytes_done: u64,
     /// Page faults that stopped an operation.
     pub page_faults: u64,
     /// Page faults that the operating system served while the operation waited.

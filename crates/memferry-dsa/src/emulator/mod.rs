@@ -11,11 +11,12 @@
 //! calling thread and replays a seed exactly; [`Emulator`] steps it in a thread of its own, over the memory of
 //! this process, and hands out portals. How badly it behaves, within the specification, is in [`Nasty`].
 //!
-//! It executes No-op, Batch and Memory Move; every other operation ends with
-//! [`Status::BadOpcode`](crate::Status::BadOpcode), as on a device that does not have it.
+//! It executes all operations of version 1.0, or those that its configuration leaves it. It can take as long as
+//! silicon would ([`Timing`]), in virtual time or in real time; what is measured with it is emulated.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, with the limits of the 1.0 parts.
 
+mod ahead;
 mod arbiter;
 mod batch;
 mod check;
@@ -23,20 +24,24 @@ mod config;
 mod deterministic;
 mod device;
 mod front;
-mod memmove;
+pub mod fuzz;
+mod job;
 mod memory;
 mod nasty;
+mod ops;
 mod pages;
 mod ring;
 mod threaded;
+mod timing;
 
 pub use config::{
-    BATCH_MAX, ConfigError, DeviceConfig, ENGINES_MAX, ENTRIES_MAX, GROUPS_MAX, GroupConfig, OPERATIONS,
-    QUEUES_MAX, TRANSFER_BYTES_MAX, dedicated_queue, shared_queue,
+    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENGINES_MAX, ENTRIES_MAX, GROUPS_MAX, GroupConfig,
+    OPERATIONS, QUEUES_MAX, TRANSFER_BYTES_MAX, dedicated_queue, shared_queue,
 };
 pub use deterministic::Deterministic;
 pub use device::{Device, Stepped};
 pub use front::{DeviceCounters, SoftwareError};
-pub use memory::{Access, DirectMemory, FakeMemory, Memory, Visit};
+pub use memory::{Access, CheckedMemory, DirectMemory, FakeMemory, Memory, Vanished, Visit};
 pub use nasty::Nasty;
-pub use threaded::{Emulator, StartError};
+pub use threaded::{Emulator, EnableError, StartError};
+pub use timing::Timing;

@@ -23,6 +23,15 @@ pub struct Nasty {
     pub retries_per_mille: u16,
     /// Chance that a copy of regions that do not overlap runs from the end to the start.
     pub backwards_per_mille: u16,
+    /// Chance that Compare Pattern tells the start of the 8 bytes in which a difference lies, instead of its place.
+    pub rounded_differences_per_mille: u16,
+    /// Chance that idle engines of the group help with the members of a batch.
+    pub spread_batches_per_mille: u16,
+    /// Chance that an engine takes the next descriptor before the one at hand has ended, and reads for it. What it
+    /// writes stays in order within a queue.
+    pub work_ahead_per_mille: u16,
+    /// Chance of a hardware error (0x20 to 0x22) at each page that a descriptor visits.
+    pub hardware_errors_per_mille: u16,
     /// Chance that a completion record cannot be written: it stays zero, and the error register says why.
     pub lost_records_per_mille: u16,
     /// Largest piece of a copy between which other engines run and page faults are decided.
@@ -39,6 +48,10 @@ impl Nasty {
             page_faults_per_mille: 0,
             retries_per_mille: 0,
             backwards_per_mille: 0,
+            rounded_differences_per_mille: 0,
+            spread_batches_per_mille: 0,
+            work_ahead_per_mille: 0,
+            hardware_errors_per_mille: 0,
             lost_records_per_mille: 0,
             // Large enough to run at the speed of memory, small enough that engines share a thread fairly.
             piece_bytes_max: 64 << 10,
@@ -47,7 +60,8 @@ impl Nasty {
 
     /// Bad habits of every kind that software must be able to handle, more or less of each by the seed.
     ///
-    /// Lost completion records are left out, because only a time-out helps against them.
+    /// Lost completion records are left out, because only a time-out helps against them, and hardware errors, because
+    /// nothing does.
     pub fn from_seed(seed: u64) -> Nasty {
         let mut random = Random::new(seed);
         let mut up_to = |max: u64| random.below(max + 1);
@@ -59,14 +73,20 @@ impl Nasty {
             retries_per_mille: up_to(300) as u16,
             backwards_per_mille: up_to(500) as u16,
             lost_records_per_mille: 0,
+            hardware_errors_per_mille: 0,
             piece_bytes_max: 1 + up_to(16 << 10) as u32,
+            rounded_differences_per_mille: up_to(1000) as u16,
+            spread_batches_per_mille: up_to(1000) as u16,
+            work_ahead_per_mille: up_to(1000) as u16,
         }
     }
 }
 
+/// All that it takes to make the same device again.
 impl fmt::Display for Nasty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {:#x}", self.seed)
+        write!(f, "seed {:#x}", self.seed)?;
+        if *self == Nasty::from_seed(self.seed) { Ok(()) } else { write!(f, ", changed to {self:?}") }
     }
 }
 
@@ -93,7 +113,21 @@ impl Random {
     }
 
     /// True in `per_mille` of a thousand cases.
+    #[inline]
     pub(super) fn chance(&mut self, per_mille: u16) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    /// What a failing test prints is enough to replay it.
+    #[test]
+    fn a_seed_says_everything_unless_something_was_changed() {
+        assert_eq!(Nasty::from_seed(0x2a).to_string(), "seed 0x2a");
+        let changed = Nasty { work_ahead_per_mille: 1234, ..Nasty::from_seed(0x2a) };
+        assert!(changed.to_string().contains("work_ahead_per_mille: 1234"), "{changed}");
     }
 }

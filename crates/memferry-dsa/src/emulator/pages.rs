@@ -1,9 +1,9 @@
-//! Address translation, and the chance that runs a device: page faults, delays, order.
+//! Address translation, and the chance that runs a device: page faults, hardware errors, delays, order.
 
 use std::collections::VecDeque;
 
 use super::front::{Counters, count};
-use super::memory::{Access, Memory};
+use super::memory::{Access, Memory, Vanished};
 use super::nasty::{Nasty, Random};
 use crate::address::{Address, PAGE_BYTES};
 use crate::completion::{Completion, Status};
@@ -12,24 +12,52 @@ use crate::completion::{Completion, Status};
 /// software another resume and nothing else.
 const FORGIVEN_MAX: usize = 64;
 
-/// A page that the device could not access.
+/// An access that was not possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct PageFault {
+pub(super) struct Fault {
     pub(super) page: Address,
     pub(super) access: Access,
-    /// The operating system was asked for the page, and refused.
-    pub(super) is_refused: bool,
+    pub(super) reason: Reason,
 }
 
-impl PageFault {
-    /// The completion of an operation that stops here after `bytes_completed`.
-    pub(super) fn completion(self, status: Status, bytes_completed: u32) -> Completion {
-        Completion {
-            write_fault: self.access == Access::Write,
-            bytes_completed,
-            fault_address: self.page,
-            ..Completion::new(status)
+/// Why it was not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reason {
+    /// The page is absent, and nobody asked the operating system for it.
+    Absent,
+    /// The operating system was asked for the page, and refused.
+    Refused,
+    /// A hardware error: no page fault, and nothing that software can mend.
+    Hardware(Status),
+}
+
+impl Fault {
+    /// The completion of an operation on data that stops here after `bytes_completed`.
+    pub(super) fn completion(self, bytes_completed: u32) -> Completion {
+        let status = match self.reason {
+            Reason::Refused => Status::PageFaultRefused,
+            _ => Status::PageFault,
+        };
+        self.completion_as(status, bytes_completed)
+    }
+
+    /// The completion when a page fault here has the status `page_fault`.
+    pub(super) fn completion_as(self, page_fault: Status, bytes_completed: u32) -> Completion {
+        match self.reason {
+            Reason::Hardware(status) => Completion { bytes_completed, ..Completion::new(status) },
+            Reason::Absent | Reason::Refused => Completion {
+                write_fault: self.access == Access::Write,
+                bytes_completed,
+                fault_address: self.page,
+                ..Completion::new(page_fault)
+            },
         }
+    }
+
+    /// The page has gone after it was translated.
+    pub(super) fn vanished(vanished: Vanished, block_on_fault: bool) -> Fault {
+        let reason = if block_on_fault { Reason::Refused } else { Reason::Absent };
+        Fault { page: vanished.page, access: vanished.access, reason }
     }
 }
 
@@ -37,13 +65,20 @@ impl PageFault {
 pub(super) struct Chance {
     nasty: Nasty,
     random: Random,
+    /// Whether any visit of a page may go wrong by chance.
+    strikes_pages: bool,
     /// Pages that faulted by chance and were not visited since.
     forgiven: VecDeque<Address>,
 }
 
 impl Chance {
     pub(super) fn new(nasty: Nasty) -> Chance {
-        Chance { random: Random::new(nasty.seed), nasty, forgiven: VecDeque::new() }
+        let strikes_pages = nasty.page_faults_per_mille > 0 || nasty.hardware_errors_per_mille > 0;
+        Chance { random: Random::new(nasty.seed), nasty, strikes_pages, forgiven: VecDeque::new() }
+    }
+
+    pub(super) fn nasty(&self) -> &Nasty {
+        &self.nasty
     }
 
     /// How many steps something has to wait.
@@ -52,6 +87,11 @@ impl Chance {
             0 => 0,
             max => self.random.below(u64::from(max) + 1),
         }
+    }
+
+    /// Whether the order of things is free.
+    pub(super) fn reorders(&self) -> bool {
+        self.nasty.reorder
     }
 
     /// Which of `count` things comes next, where the order is free; the first unless the device is nasty.
@@ -63,12 +103,30 @@ impl Chance {
         self.random.chance(self.nasty.backwards_per_mille)
     }
 
+    pub(super) fn rounds_difference(&mut self) -> bool {
+        self.random.chance(self.nasty.rounded_differences_per_mille)
+    }
+
+    pub(super) fn spreads_batch(&mut self) -> bool {
+        self.random.chance(self.nasty.spread_batches_per_mille)
+    }
+
+    pub(super) fn works_ahead(&mut self) -> bool {
+        self.random.chance(self.nasty.work_ahead_per_mille)
+    }
+
+    /// Heads or tails.
+    pub(super) fn flips(&mut self) -> bool {
+        self.random.below(2) == 0
+    }
+
     /// The size of the next piece of a transfer with `left` bytes to go.
     pub(super) fn piece_bytes(&self, left: u32) -> u32 {
         left.min(self.nasty.piece_bytes_max.max(1))
     }
 
     /// Translates a page of data. With `block_on_fault` the operating system is asked for an absent one.
+    #[inline]
     pub(super) fn data_page(
         &mut self,
         memory: &impl Memory,
@@ -76,42 +134,53 @@ impl Chance {
         access: Access,
         block_on_fault: bool,
         counters: &Counters,
-    ) -> Result<(), PageFault> {
-        let is_struck = self.strikes(page);
+    ) -> Result<(), Fault> {
+        let is_struck = self.strikes_pages && self.strikes(page, access)?;
         translate(memory, page, access, is_struck, block_on_fault, counters)
     }
 
-    /// Translates a page of a batch's list. The operating system is asked for an absent one, unless chance strikes.
+    /// Translates a page of a batch's list, or a readback address. The operating system is asked for an absent one,
+    /// unless chance strikes.
     pub(super) fn list_page(
         &mut self,
         memory: &impl Memory,
         page: Address,
         counters: &Counters,
-    ) -> Result<(), PageFault> {
-        let is_struck = self.strikes(page);
+    ) -> Result<(), Fault> {
+        let is_struck = self.strikes_pages && self.strikes(page, Access::Read)?;
         translate(memory, page, Access::Read, is_struck, !is_struck, counters)
     }
 
     /// Translates the page of a completion record. The operating system is asked for an absent one, unless
     /// chance strikes.
+    #[inline]
     pub(super) fn record_page(
         &mut self,
         memory: &impl Memory,
         page: Address,
         counters: &Counters,
-    ) -> Result<(), PageFault> {
+    ) -> Result<(), Fault> {
         let is_struck = self.random.chance(self.nasty.lost_records_per_mille);
         translate(memory, page, Access::Write, is_struck, !is_struck, counters)
     }
 
     /// Whether chance makes this visit of a page fault; the visit after a fault never does.
-    fn strikes(&mut self, page: Address) -> bool {
-        if self.nasty.page_faults_per_mille == 0 {
-            return false;
+    ///
+    /// # Errors
+    /// A hardware error struck instead.
+    #[cold]
+    fn strikes(&mut self, page: Address, access: Access) -> Result<bool, Fault> {
+        if self.random.chance(self.nasty.hardware_errors_per_mille) {
+            let status = match (access, self.flips()) {
+                (_, true) => Status::Translation,
+                (Access::Read, false) => Status::HardwareRead,
+                (Access::Write, false) => Status::HardwareWrite,
+            };
+            return Err(Fault { page, access, reason: Reason::Hardware(status) });
         }
         if let Some(index) = self.forgiven.iter().position(|forgiven| *forgiven == page) {
             self.forgiven.remove(index);
-            return false;
+            return Ok(false);
         }
         let faults = self.random.chance(self.nasty.page_faults_per_mille);
         if faults {
@@ -120,11 +189,12 @@ impl Chance {
             }
             self.forgiven.push_back(page);
         }
-        faults
+        Ok(faults)
     }
 }
 
 /// Translates a page, which counts as absent if it `is_struck`; an absent one is asked for if `may_ask`.
+#[inline]
 fn translate(
     memory: &impl Memory,
     page: Address,
@@ -132,7 +202,7 @@ fn translate(
     is_struck: bool,
     may_ask: bool,
     counters: &Counters,
-) -> Result<(), PageFault> {
+) -> Result<(), Fault> {
     if !is_struck && memory.is_present(page, access) {
         return Ok(());
     }
@@ -141,7 +211,7 @@ fn translate(
         return Ok(());
     }
     count(&counters.page_faults, 1);
-    Err(PageFault { page, access, is_refused: may_ask })
+    Err(Fault { page, access, reason: if may_ask { Reason::Refused } else { Reason::Absent } })
 }
 
 /// Bytes from `address` to the end of its page.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! push:  claim a position (tail += 1 while tail - head < limit), write the words, mark the slot with position + 1
+//!        (`head` is looked at only when the last look says that the ring is full: its line is the device's)
 //! pop:   if the slot at head is marked head + 1: read the words, head += 1
 //! close: set a bit of the tail, so that no later claim succeeds
 //! ```
@@ -25,12 +26,18 @@ pub(super) enum Refusal {
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `tail` | submitters (claim), anybody (close) | submitters |
+/// | `head_seen` | submitters: a `head` that one of them has seen | submitters |
 /// | `head` | the device | submitters |
 /// | slot words | the submitter who claimed the position | the device, after the slot's mark |
 pub(super) struct Ring {
-    tail: Line<AtomicU64>, // 63 closed, 62:0 positions claimed since the start
+    submitters: Line<Submitters>,
     head: Line<AtomicU64>, // positions popped since the start
     slots: Box<[Line<Slot>]>,
+}
+
+struct Submitters {
+    tail: AtomicU64, // 63 closed, 62:0 positions claimed since the start
+    head_seen: AtomicU64,
 }
 
 /// A value on cache lines of its own. 128: adjacent lines are prefetched in pairs.
@@ -40,34 +47,47 @@ struct Line<T>(T);
 struct Slot {
     mark: AtomicU64, // the position whose words are complete, plus 1
     words: [AtomicU64; 8],
+    stamp: AtomicU64,
 }
 
 impl Ring {
     pub(super) fn new(capacity: u32) -> Ring {
-        let slot = || Slot { mark: AtomicU64::new(0), words: std::array::from_fn(|_| AtomicU64::new(0)) };
+        let slot = || Slot {
+            mark: AtomicU64::new(0),
+            words: std::array::from_fn(|_| AtomicU64::new(0)),
+            stamp: AtomicU64::new(0),
+        };
         let slots = capacity.max(1).next_power_of_two();
         Ring {
-            tail: Line(AtomicU64::new(0)),
+            submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
             head: Line(AtomicU64::new(0)),
             slots: (0..slots).map(|_| Line(slot())).collect(),
         }
     }
 
-    /// Puts 64 bytes into the ring if fewer than `limit` entries are taken; `limit` is at most the capacity.
-    pub(super) fn push(&self, words: [u64; 8], limit: u32) -> Result<(), Refusal> {
-        let mut tail = self.tail.0.load(Ordering::Relaxed);
+    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is at most the
+    /// capacity.
+    pub(super) fn push(&self, words: [u64; 8], stamp: u64, limit: u32) -> Result<(), Refusal> {
+        let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
+        let mut tail = shared_tail.load(Ordering::Relaxed);
+        // ORDERING: Acquire pairs with the Release of `head_seen` below: the slot's former words have been read.
+        let mut head = head_seen.load(Ordering::Acquire);
         loop {
             if tail & CLOSED != 0 {
                 return Err(Refusal::Closed);
             }
-            // ORDERING: Acquire pairs with the Release of `head` in `pop`: the slot's former words have been read.
-            let head = self.head.0.load(Ordering::Acquire);
             // `head` passes a stale `tail`; then nothing is taken, and the exchange fails.
             if tail.saturating_sub(head) >= u64::from(limit) {
-                return Err(Refusal::Full);
+                // ORDERING: Acquire pairs with the Release of `head` in `pop`, and Release hands that on to the
+                // submitter who sees `head_seen`. One that is overtaken by an older value costs a look more.
+                head = self.head.0.load(Ordering::Acquire);
+                head_seen.store(head, Ordering::Release);
+                if tail.saturating_sub(head) >= u64::from(limit) {
+                    return Err(Refusal::Full);
+                }
             }
             // ORDERING: Relaxed: the claim publishes nothing, the mark does.
-            match self.tail.0.compare_exchange_weak(tail, tail + 1, Ordering::Relaxed, Ordering::Relaxed) {
+            match shared_tail.compare_exchange_weak(tail, tail + 1, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => break,
                 Err(now) => tail = now,
             }
@@ -76,6 +96,7 @@ impl Ring {
         for (place, word) in slot.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
+        slot.stamp.store(stamp, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire of `mark` in `pop`: whoever sees the mark sees the words, and
         // all memory that the submitter wrote before.
         slot.mark.store(tail + 1, Ordering::Release);
@@ -96,6 +117,14 @@ impl Ring {
         Some(words)
     }
 
+    /// The stamp of the oldest entry. Only the device's thread calls this.
+    pub(super) fn stamp(&self) -> Option<u64> {
+        let head = self.head.0.load(Ordering::Relaxed);
+        let slot = self.slot(head);
+        // ORDERING: as in `pop`.
+        (slot.mark.load(Ordering::Acquire) == head + 1).then(|| slot.stamp.load(Ordering::Relaxed))
+    }
+
     /// Whether `pop` would find nothing. Only the device's thread calls this.
     pub(super) fn is_empty(&self) -> bool {
         let head = self.head.0.load(Ordering::Relaxed);
@@ -105,12 +134,12 @@ impl Ring {
 
     /// Refuses every `push` from now on; what was taken stays.
     pub(super) fn close(&self) {
-        self.tail.0.fetch_or(CLOSED, Ordering::Relaxed);
+        self.submitters.0.tail.fetch_or(CLOSED, Ordering::Relaxed);
     }
 
     /// Entries taken since the start.
     pub(super) fn pushed(&self) -> u64 {
-        self.tail.0.load(Ordering::Relaxed) & !CLOSED
+        self.submitters.0.tail.load(Ordering::Relaxed) & !CLOSED
     }
 
     /// Entries given to the device since the start.
@@ -132,9 +161,9 @@ mod tests {
         let ring = Ring::new(5);
         for round in 0..100 {
             for entry in 0..3 {
-                assert_eq!(ring.push([round, entry, 0, 0, 0, 0, 0, 7], 3), Ok(()));
+                assert_eq!(ring.push([round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
             }
-            assert_eq!(ring.push([0; 8], 3), Err(Refusal::Full));
+            assert_eq!(ring.push([0; 8], 0, 3), Err(Refusal::Full));
             for entry in 0..3 {
                 assert_eq!(ring.pop(), Some([round, entry, 0, 0, 0, 0, 0, 7]));
             }
@@ -146,9 +175,9 @@ mod tests {
     #[test]
     fn a_closed_ring_keeps_what_it_has() {
         let ring = Ring::new(2);
-        ring.push([1; 8], 2).unwrap();
+        ring.push([1; 8], 0, 2).unwrap();
         ring.close();
-        assert_eq!(ring.push([2; 8], 2), Err(Refusal::Closed));
+        assert_eq!(ring.push([2; 8], 0, 2), Err(Refusal::Closed));
         assert_eq!(ring.pushed(), 1);
         assert_eq!(ring.pop(), Some([1; 8]));
         assert!(ring.is_empty());
@@ -163,7 +192,7 @@ mod tests {
                 let ring = &ring;
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        while ring.push([submitter << 32 | number; 8], 6).is_err() {
+                        while ring.push([submitter << 32 | number; 8], 0, 6).is_err() {
                             std::thread::yield_now();
                         }
                     }
@@ -203,7 +232,7 @@ mod loom_tests {
             let submitters: Vec<_> = (1..=2)
                 .map(|number| {
                     let ring = Arc::clone(&ring);
-                    loom::thread::spawn(move || ring.push([number; 8], 1).is_ok())
+                    loom::thread::spawn(move || ring.push([number; 8], 0, 1).is_ok())
                 })
                 .collect();
             let mut seen = Vec::new();
@@ -231,7 +260,7 @@ mod loom_tests {
             let ring = Arc::new(Ring::new(1));
             let submitter = {
                 let ring = Arc::clone(&ring);
-                loom::thread::spawn(move || ring.push([1; 8], 1).is_ok())
+                loom::thread::spawn(move || ring.push([1; 8], 0, 1).is_ok())
             };
             ring.close();
             let accepted = submitter.join().unwrap();

@@ -12,11 +12,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
 
 use super::config::{ConfigError, DeviceConfig};
-use super::device::{Device, Stepped};
+use super::device::{Device, Did};
 use super::front::{DeviceCounters, Front, Queue, SoftwareError};
 use super::memory::DirectMemory;
 use super::nasty::Nasty;
@@ -30,6 +31,9 @@ use crate::portal::{
 /// completion, and nothing against the cost of being woken.
 const IDLE_STEPS_MAX: u32 = 500;
 
+/// What is left to spin of a wait for the clock: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
+const SPIN_NS_MAX: u64 = 60_000;
+
 /// The one address space that descriptors of this process belong to.
 const PASID: u32 = 1;
 
@@ -42,13 +46,26 @@ const ABORT: u8 = 2;
 
 /// A device that processes descriptors by itself.
 ///
-/// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted.
+/// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted. With a
+/// timing in its configuration, completions come no earlier than that says, and the thread sleeps meanwhile.
 pub struct Emulator {
+    config: DeviceConfig,
+    nasty: Nasty,
+    life: Mutex<Life>,
+}
+
+/// A device from its start, or from being enabled again, to its end.
+struct Life {
+    line: Arc<Line>,
+    worker: Option<JoinHandle<()>>,
+}
+
+/// What leads to the worker.
+struct Line {
     front: Arc<Front>,
     accounts: Vec<Account>,
     orders: Arc<Orders>,
     thread: Thread,
-    worker: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What all portals of a queue count together.
@@ -61,7 +78,7 @@ struct Account {
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `order` | `abort`, `drop` | worker, each step |
+/// | `order` | `abort`, `disable`, `drop` | worker, each step |
 /// | `is_asleep` | worker before it parks, whoever wakes it | submitters |
 struct Orders {
     order: AtomicU8,
@@ -80,38 +97,31 @@ pub enum StartError {
     Thread(#[source] io::Error),
 }
 
+/// No device was enabled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnableError {
+    /// The device is at work.
+    #[error("the device is enabled already: disable or abort it first")]
+    IsEnabled,
+    /// It did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
 impl Emulator {
     /// Starts a device.
     ///
     /// # Errors
     /// [`StartError`]: nothing was started.
     pub fn start(config: &DeviceConfig, nasty: Nasty) -> Result<Arc<Emulator>, StartError> {
-        let device = Device::new(config, nasty)?;
-        let front = Arc::clone(device.front());
-        let orders = Arc::new(Orders { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });
-        // SAFETY: descriptors reach this device through `EmulatedPortal::submit` only, whose callers keep the
-        // contract of `Portal::submit`; the memory itself goes to the device's thread and nowhere else.
-        let memory = unsafe { DirectMemory::new() };
-        let worker = thread::Builder::new()
-            .name("memferry-dsa".to_owned())
-            .spawn({
-                let orders = Arc::clone(&orders);
-                move || work(device, &memory, &orders)
-            })
-            .map_err(StartError::Thread)?;
-        let account =
-            |queue: &Queue| Account { credits: Credits::new(queue.info.size), cells: Cells::default() };
-        let accounts = front.queues.iter().map(account).collect();
-        Ok(Arc::new(Emulator {
-            front,
-            accounts,
-            orders,
-            thread: worker.thread().clone(),
-            worker: Mutex::new(Some(worker)),
-        }))
+        let life = Life::start(config, &nasty)?;
+        Ok(Arc::new(Emulator { config: config.clone(), nasty, life: Mutex::new(life) }))
     }
 
-    /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together.
+    /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together, and
+    /// answer Retry while all are taken: also after the descriptors have ended, until they are
+    /// [`settled`](Portal::settled).
     ///
     /// # Panics
     /// If there is no such queue.
@@ -129,44 +139,115 @@ impl Emulator {
 
     fn portal_that(self: &Arc<Self>, queue: usize, counts: bool) -> Arc<dyn Portal> {
         assert!(queue < self.queue_count(), "queue {queue} of {}", self.queue_count());
-        let is_counted = counts && self.front.queues[queue].info.mode == QueueMode::Dedicated;
-        Arc::new(EmulatedPortal { emulator: Arc::clone(self), queue, is_counted })
+        let line = self.line();
+        let is_counted = counts && line.front.queues[queue].info.mode == QueueMode::Dedicated;
+        Arc::new(EmulatedPortal { line, queue, is_counted, _emulator: Arc::clone(self) })
     }
 
     /// The number of work queues.
     pub fn queue_count(&self) -> usize {
-        self.front.queues.len()
+        self.config.queues().count()
     }
 
-    /// What the device has done so far.
+    /// What the device consists of.
+    pub fn config(&self) -> &DeviceConfig {
+        &self.config
+    }
+
+    /// How badly it behaves.
+    pub fn nasty(&self) -> &Nasty {
+        &self.nasty
+    }
+
+    /// What the device has done since it was enabled.
     pub fn counters(&self) -> DeviceCounters {
-        self.front.snapshot()
+        self.line().front.snapshot()
     }
 
     /// Reads the error register and clears it.
     pub fn take_error(&self) -> Option<SoftwareError> {
-        self.front.take_error()
+        self.line().front.take_error()
     }
 
     /// Makes the device die with its work in it: nothing in flight completes, later submissions answer
     /// [`SubmitError::Gone`]. After the return the device touches no memory any more, and portals know that it is
     /// gone. (Silicon does not promise that.)
     pub fn abort(&self) {
-        self.front.close();
-        self.stop(ABORT);
+        self.lock().stop(ABORT);
     }
 
-    fn stop(&self, order: u8) {
+    /// Takes no more descriptors, completes those that it has, and is gone.
+    ///
+    /// Source: DSA specification 9.2 (Disable Device).
+    pub fn disable(&self) {
+        self.lock().stop(FINISH);
+    }
+
+    /// Starts the device anew after [`abort`](Self::abort) or [`disable`](Self::disable). Portals from before stay
+    /// gone, so that nobody waits for what was in flight; take new ones.
+    ///
+    /// # Errors
+    /// [`EnableError`]: nothing has changed.
+    pub fn enable(&self) -> Result<(), EnableError> {
+        let mut life = self.lock();
+        if !life.line.front.is_gone() {
+            return Err(EnableError::IsEnabled);
+        }
+        *life = Life::start(&self.config, &self.nasty)?;
+        Ok(())
+    }
+
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.lock().line)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Life> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        self.lock().stop(FINISH);
+    }
+}
+
+impl Life {
+    fn start(config: &DeviceConfig, nasty: &Nasty) -> Result<Life, StartError> {
+        let device = Device::in_real_time(config, nasty.clone())?;
+        let front = Arc::clone(device.front());
+        let orders = Arc::new(Orders { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });
+        // SAFETY: descriptors reach this device through `EmulatedPortal::submit` only, whose callers keep the
+        // contract of `Portal::submit`; the memory itself goes to the device's thread and nowhere else.
+        let memory = unsafe { DirectMemory::new() };
+        let worker = thread::Builder::new()
+            .name("memferry-dsa".to_owned())
+            .spawn({
+                let orders = Arc::clone(&orders);
+                move || work(device, &memory, &orders)
+            })
+            .map_err(StartError::Thread)?;
+        let account =
+            |queue: &Queue| Account { credits: Credits::new(queue.info.size), cells: Cells::default() };
+        let accounts = front.queues.iter().map(account).collect();
+        let line = Arc::new(Line { front, accounts, orders, thread: worker.thread().clone() });
+        Ok(Life { line, worker: Some(worker) })
+    }
+
+    /// Gives the worker its last order and waits for its end. The caller holds the lock meanwhile, so that a second
+    /// one also returns after that.
+    fn stop(&mut self, order: u8) {
+        self.line.front.close();
         // ORDERING: Release pairs with the Acquire in `work`: every submission that came before the order is
         // visible to the step that follows the order.
-        self.orders.order.store(order, Ordering::Release);
-        self.thread.unpark();
-        // The lock is held until the worker has ended, so that a second caller also returns after that.
-        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        self.line.orders.order.store(order, Ordering::Release);
+        self.line.thread.unpark();
         // A worker that panicked has printed why, and has said that the device is gone.
-        let _ = worker.take().map(JoinHandle::join);
+        let _ = self.worker.take().map(JoinHandle::join);
     }
+}
 
+impl Line {
     fn wake(&self) {
         // ORDERING: SeqCst pairs with the fence in `sleep`; see the head of this file.
         fence(Ordering::SeqCst);
@@ -178,28 +259,23 @@ impl Emulator {
     }
 }
 
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        self.stop(FINISH);
-    }
-}
-
 /// A portal that keeps its device alive.
 struct EmulatedPortal {
-    emulator: Arc<Emulator>,
+    line: Arc<Line>,
     queue: usize,
     is_counted: bool,
+    _emulator: Arc<Emulator>,
 }
 
 impl EmulatedPortal {
     fn account(&self) -> &Account {
-        &self.emulator.accounts[self.queue]
+        &self.line.accounts[self.queue]
     }
 }
 
 impl Portal for EmulatedPortal {
     fn work_queue(&self) -> &WorkQueueInfo {
-        &self.emulator.front.queues[self.queue].info
+        &self.line.front.queues[self.queue].info
     }
 
     fn kind(&self) -> PortalKind {
@@ -211,9 +287,9 @@ impl Portal for EmulatedPortal {
         if self.is_counted && !self.is_gone() && !credits.take(GENERATION) {
             return cells.count(Ok(Submission::Retry));
         }
-        let answer = self.emulator.front.submit(self.queue, descriptor, PASID);
+        let answer = self.line.front.submit(self.queue, descriptor, PASID);
         if answer == Ok(Submission::Accepted) {
-            self.emulator.wake();
+            self.line.wake();
         } else if self.is_counted {
             credits.settle(GENERATION, 1);
         }
@@ -227,7 +303,7 @@ impl Portal for EmulatedPortal {
     }
 
     fn is_gone(&self) -> bool {
-        self.emulator.front.is_gone()
+        self.line.front.is_gone()
     }
 
     fn counters(&self) -> PortalCounters {
@@ -257,15 +333,24 @@ fn work(mut device: Device, memory: &DirectMemory, orders: &Orders) {
         if order == ABORT {
             return device.abort();
         }
-        match (order, device.step(memory)) {
-            (FINISH, Stepped::Idle) => return,
-            (_, Stepped::Busy) => idle_steps = 0,
-            (_, Stepped::Idle) if idle_steps < IDLE_STEPS_MAX => {
+        match step(&mut device, memory, &front.0) {
+            Did::Work => idle_steps = 0,
+            Did::Nothing if order == FINISH => return,
+            Did::Nothing if idle_steps < IDLE_STEPS_MAX => {
                 idle_steps += 1;
                 std::hint::spin_loop();
             }
-            (_, Stepped::Idle) => sleep(&front.0, orders),
+            Did::Nothing => sleep(&front.0, orders),
+            Did::WaitUntil(ns) => wait_until(ns, &mut device, memory, &front.0, orders),
         }
+    }
+}
+
+fn step(device: &mut Device, memory: &DirectMemory, front: &Front) -> Did {
+    // Without a timing there is no clock, and looking at one would cost as much as the step.
+    match front.now_ns() {
+        Some(now_ns) => device.step_at(now_ns, memory),
+        None => device.step_at(0, memory),
     }
 }
 
@@ -276,6 +361,23 @@ fn sleep(front: &Front, orders: &Orders) {
     if front.is_empty() {
         // An order that comes now leaves its token in `unpark`, so that this returns at once.
         thread::park();
+    }
+    orders.is_asleep.store(false, Ordering::Relaxed);
+}
+
+/// Waits for a time on the clock, or for a submission: parked while it is far, spinning when it is near.
+fn wait_until(ns: u64, device: &mut Device, memory: &DirectMemory, front: &Front, orders: &Orders) {
+    if Some(ns) <= front.now_ns().map(|now_ns| now_ns + SPIN_NS_MAX) {
+        return std::hint::spin_loop();
+    }
+    orders.is_asleep.store(true, Ordering::Relaxed);
+    // ORDERING: SeqCst pairs with the fence in `wake`: a submission from before is seen by the step, one from after
+    // sees the sleeper.
+    fence(Ordering::SeqCst);
+    if let Did::WaitUntil(ns) = step(device, memory, front)
+        && let Some(left) = ns.checked_sub(front.now_ns().unwrap_or(0) + SPIN_NS_MAX)
+    {
+        thread::park_timeout(Duration::from_nanos(left));
     }
     orders.is_asleep.store(false, Ordering::Relaxed);
 }

@@ -4,7 +4,7 @@
 
 use std::ptr;
 
-use super::{Access, Memory};
+use super::{Access, Memory, Vanished};
 use crate::address::{Address, PAGE_BYTES};
 use crate::completion::{Completion, CompletionRecord};
 
@@ -40,25 +40,41 @@ impl Memory for DirectMemory {
         self.is_present(page, access)
     }
 
-    fn read(&self, address: Address, bytes: &mut [u8]) {
+    fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Vanished> {
         // SAFETY: the contract of `new`: a descriptor in flight names this memory, so it is valid and not written.
         unsafe { ptr::copy_nonoverlapping(pointer(address), bytes.as_mut_ptr(), bytes.len()) }
+        Ok(())
     }
 
-    fn write(&self, address: Address, bytes: &[u8]) {
+    fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Vanished> {
         // SAFETY: the contract of `new`: a descriptor in flight names this memory, so it is valid and nobody else's.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(address), bytes.len()) }
+        Ok(())
     }
 
-    fn copy(&self, source: Address, target: Address, size_bytes: usize) {
+    fn copy(&self, source: Address, target: Address, size_bytes: usize) -> Result<(), Vanished> {
         // SAFETY: the contract of `new`, as in `read` and `write`; `ptr::copy` allows them to overlap.
         unsafe { ptr::copy(pointer(source), pointer(target), size_bytes) }
+        Ok(())
     }
 
-    fn publish(&self, record: Address, completion: &Completion) {
+    #[cfg(target_arch = "x86_64")]
+    fn flush(&self, address: Address, size_bytes: usize) {
+        /// Bytes of a cache line.
+        const LINE: u64 = 64;
+        let first = address.0 & !(LINE - 1);
+        for line in (first..address.0 + size_bytes as u64).step_by(LINE as usize) {
+            // SAFETY: the contract of `new`: a descriptor in flight names this memory, so it is valid; flushing a line
+            // changes nothing in it. The instruction belongs to SSE2, which every x86-64 processor has.
+            unsafe { std::arch::x86_64::_mm_clflush(pointer(Address(line))) }
+        }
+    }
+
+    fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         // SAFETY: the contract of `new`: the descriptor names a completion record here; the device has checked its
         // alignment; all its fields are atomics, so that polling it meanwhile is no race.
         let record = unsafe { &*pointer(record).cast::<CompletionRecord>() };
         record.publish(completion);
+        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::{Access, Memory};
+use super::{Access, Memory, Vanished};
 use crate::address::{Address, PAGE_BYTES};
 use crate::completion::Completion;
 
@@ -173,22 +173,29 @@ impl Memory for FakeMemory {
         self.is_present(page, access)
     }
 
-    fn read(&self, address: Address, bytes: &mut [u8]) {
+    fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Vanished> {
         self.visit(Access::Read, address, bytes.len(), |page, range, at| {
             bytes[at..at + range.len()].copy_from_slice(&page.bytes[range]);
         });
+        Ok(())
     }
 
-    fn write(&self, address: Address, bytes: &[u8]) {
+    fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Vanished> {
         self.visit(Access::Write, address, bytes.len(), |page, range, at| {
             let piece = &bytes[at..at + range.len()];
             page.bytes[range].copy_from_slice(piece);
         });
+        Ok(())
     }
 
-    fn copy(&self, source: Address, target: Address, size_bytes: usize) {
+    fn copy(&self, source: Address, target: Address, size_bytes: usize) -> Result<(), Vanished> {
         let mut bytes = vec![0; size_bytes];
-        self.read(source, &mut bytes);
-        self.write(target, &bytes);
+        self.read(source, &mut bytes)?;
+        self.write(target, &bytes)
+    }
+
+    /// Is recorded as a read.
+    fn flush(&self, address: Address, size_bytes: usize) {
+        self.visit(Access::Read, address, size_bytes, |_, _, _| {});
     }
 }

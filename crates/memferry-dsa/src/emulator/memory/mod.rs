@@ -1,11 +1,18 @@
 //! The memory that an emulated device works on.
 //!
-//! The device asks for every page before it touches it, and touches nothing else. [`DirectMemory`] is the memory
-//! of this process; [`FakeMemory`] is a sparse address space that holds the device to that.
+//! The device asks for every page before it touches it, and touches nothing else.
+//!
+//! | memory | what it is | bad addresses |
+//! |---|---|---|
+//! | [`DirectMemory`] | this process', through pointers | end the process, but for obvious garbage |
+//! | [`CheckedMemory`] | this process', through system calls | are page faults |
+//! | [`FakeMemory`] | a sparse address space of its own | are page faults, and panics if the device did not ask |
 
+mod checked;
 mod direct;
 mod fake;
 
+pub use checked::CheckedMemory;
 pub use direct::DirectMemory;
 pub use fake::{FakeMemory, Visit};
 
@@ -21,7 +28,22 @@ pub enum Access {
     Write,
 }
 
+/// A page could not be accessed although it was there when the device asked: another thread has unmapped or protected
+/// it since. The device takes it for a page fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vanished {
+    /// The page.
+    pub page: Address,
+    /// Reading or writing.
+    pub access: Access,
+    /// Bytes that were done before, from the side where the operation began.
+    pub bytes_done: usize,
+}
+
 /// An address space, as the device sees it through the IOMMU.
+///
+/// # Errors
+/// The accesses answer [`Vanished`] for pages that are not there any more.
 pub trait Memory {
     /// Whether the device can access the page now.
     fn is_present(&self, page: Address, access: Access) -> bool;
@@ -30,18 +52,22 @@ pub trait Memory {
     fn request_page(&self, page: Address, access: Access) -> bool;
 
     /// Reads from pages that are present.
-    fn read(&self, address: Address, bytes: &mut [u8]);
+    fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Vanished>;
 
     /// Writes to pages that are present.
-    fn write(&self, address: Address, bytes: &[u8]);
+    fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Vanished>;
 
-    /// Copies between pages that are present, as if through a temporary.
-    fn copy(&self, source: Address, target: Address, size_bytes: usize);
+    /// Copies between pages that are present, as if through a temporary. What is done when it fails is the start of the
+    /// target, or its end if it lies above a source that it overlaps.
+    fn copy(&self, source: Address, target: Address, size_bytes: usize) -> Result<(), Vanished>;
+
+    /// Writes the lines of a region back from the processor's caches. The region is present.
+    fn flush(&self, _address: Address, _size_bytes: usize) {}
 
     /// Writes a completion record: everything but the status, then the status.
-    fn publish(&self, record: Address, completion: &Completion) {
+    fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         let bytes = completion.to_bytes();
-        self.write(record.offset(1), &bytes[1..]);
-        self.write(record, &bytes[..1]);
+        self.write(record.offset(1), &bytes[1..])?;
+        self.write(record, &bytes[..1])
     }
 }

@@ -10,17 +10,17 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3.4.
 
-use super::front::{Counters, count};
-use super::memory::{Access, Memory};
-use super::pages::{Chance, PageFault, bytes_from_page_start, bytes_to_page_end};
+use super::{Env, Execute, Stop, blocks_on_fault};
 use crate::address::Address;
-use crate::completion::{Completion, Status};
+use crate::completion::Completion;
 use crate::descriptor::Descriptor;
-use crate::flags::Flags;
+use crate::emulator::front::count;
+use crate::emulator::memory::{Access, Memory};
+use crate::emulator::pages::{Chance, Fault, bytes_from_page_start, bytes_to_page_end};
 
 /// A copy on its way.
 #[derive(Debug)]
-pub(super) struct Memmove {
+pub(in crate::emulator) struct Memmove {
     source: Address,
     target: Address,
     size: u32,
@@ -38,45 +38,12 @@ impl Memmove {
             size: descriptor.size(),
             done: 0,
             is_backwards: runs_backwards(source, target, descriptor.size(), chance),
-            block_on_fault: descriptor.flags().contains(Flags::BLOCK_ON_FAULT),
-        }
-    }
-
-    /// Copies one piece; the completion once the copy has ended.
-    pub(super) fn advance(
-        &mut self,
-        memory: &impl Memory,
-        chance: &mut Chance,
-        counters: &Counters,
-    ) -> Option<Completion> {
-        let piece = chance.piece_bytes(self.size - self.done);
-        let (size, fault) = self.translate(piece, memory, chance, counters);
-        if size > 0 {
-            let start = if self.is_backwards { self.size - self.done - size } else { self.done };
-            let start = u64::from(start);
-            memory.copy(self.source.offset(start), self.target.offset(start), size as usize);
-            self.done += size;
-            count(&counters.bytes_copied, u64::from(size));
-        }
-        match fault {
-            Some(fault) => {
-                let status = if fault.is_refused { Status::PageFaultRefused } else { Status::PageFault };
-                let result = u8::from(self.is_backwards);
-                Some(Completion { result, ..fault.completion(status, self.done) })
-            }
-            None if self.done == self.size => Some(Completion::new(Status::Success)),
-            None => None,
+            block_on_fault: blocks_on_fault(descriptor),
         }
     }
 
     /// How much of the next `piece` bytes can be copied before a page is missing.
-    fn translate(
-        &self,
-        piece: u32,
-        memory: &impl Memory,
-        chance: &mut Chance,
-        counters: &Counters,
-    ) -> (u32, Option<PageFault>) {
+    fn translate<M: Memory>(&self, piece: u32, env: &mut Env<'_, M>) -> (u32, Result<(), Fault>) {
         let mut ready = 0;
         let (mut source_page, mut target_page) = (None, None);
         while ready < piece {
@@ -87,13 +54,15 @@ impl Memmove {
                 if last.replace(page) == Some(page) {
                     continue;
                 }
-                if let Err(fault) = chance.data_page(memory, page, access, self.block_on_fault, counters) {
-                    return (ready, Some(fault));
+                let (memory, counters) = (env.memory, env.counters);
+                let translated = env.chance.data_page(memory, page, access, self.block_on_fault, counters);
+                if translated.is_err() {
+                    return (ready, translated);
                 }
             }
             ready += bytes;
         }
-        (ready, None)
+        (ready, Ok(()))
     }
 
     /// The pages of source and target after `done` bytes, and how far the copy gets without leaving either.
@@ -108,6 +77,41 @@ impl Memmove {
             (source, target, bytes_to_page_end(source).min(bytes_to_page_end(target)))
         };
         (source.page(), target.page(), bytes.min(bytes_max.into()) as u32)
+    }
+
+    /// Copies the next `bytes`, whose pages are translated.
+    fn copy<M: Memory>(&mut self, bytes: u32, env: &mut Env<'_, M>) -> Result<(), Fault> {
+        let start = if self.is_backwards { self.size - self.done - bytes } else { self.done };
+        let (source, target) = (self.source.offset(start.into()), self.target.offset(start.into()));
+        let copied = env.memory.copy(source, target, bytes as usize);
+        // A copy whose direction is free is done from the start by the memory; what it did of a piece from the end does
+        // not count then.
+        let overlaps_up = source < target && target.0 - source.0 < u64::from(bytes);
+        let done = match copied {
+            Ok(()) => bytes,
+            Err(vanished) if self.is_backwards == overlaps_up => vanished.bytes_done as u32,
+            Err(_) => 0,
+        };
+        self.done += done;
+        env.done(done);
+        count(&env.counters.bytes_copied, u64::from(done));
+        copied.map_err(|vanished| Fault::vanished(vanished, self.block_on_fault))
+    }
+}
+
+impl Execute for Memmove {
+    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
+        let piece = env.chance.piece_bytes(self.size - self.done);
+        let (ready, translated) = self.translate(piece, env);
+        if ready > 0 {
+            self.copy(ready, env)?;
+        }
+        translated?;
+        Ok(self.done == self.size)
+    }
+
+    fn stopped(&self, fault: Fault) -> Completion {
+        Completion { result: u8::from(self.is_backwards), ..fault.completion(self.done) }
     }
 }
 

@@ -1,0 +1,231 @@
+//! Data integrity fields in descriptors and completion records: what is checked, what is written, with which tags.
+//!
+//! A data integrity field follows each block of data in memory. All its parts are big-endian:
+//!
+//! ```text
+//! block (512, 520, 4096 or 4104 bytes) | guard u16 | application tag u16 | reference tag u32 | next block ...
+//! ```
+//!
+//! The guard is the CRC-16 of T10 over the block. A tag of the first block is given as a seed; for the blocks after
+//! it, it stays or counts up. Beware of the defaults: reference tags count up, application tags stay.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, sections 8.3.14-8.3.17 and appendix B; `struct dsa_hw_desc` in
+//! Linux' `idxd.h`.
+
+use std::ops::{BitOr, BitOrAssign};
+
+/// Bytes of one data integrity field.
+pub const DIF_BYTES: u32 = 8;
+
+/// The size of the blocks between two data integrity fields.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum DifBlock {
+    /// 512 bytes.
+    #[default]
+    Bytes512 = 0,
+    /// 520 bytes.
+    Bytes520 = 1,
+    /// 4096 bytes.
+    Bytes4096 = 2,
+    /// 4104 bytes.
+    Bytes4104 = 3,
+}
+
+impl DifBlock {
+    /// Every size, in the order of the codes.
+    pub const ALL: [DifBlock; 4] =
+        [DifBlock::Bytes512, DifBlock::Bytes520, DifBlock::Bytes4096, DifBlock::Bytes4104];
+
+    /// The data bytes of a block, without its field.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            DifBlock::Bytes512 => 512,
+            DifBlock::Bytes520 => 520,
+            DifBlock::Bytes4096 => 4096,
+            DifBlock::Bytes4104 => 4104,
+        }
+    }
+}
+
+/// What blocks and guards look like: byte 42 of a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DifFormat {
+    /// The size of the blocks.
+    pub block: DifBlock,
+    /// The guard's CRC starts from 0xffff instead of 0.
+    pub guard_seed_ones: bool,
+    /// The guard is the complement of the CRC.
+    pub guard_inverted: bool,
+}
+
+impl DifFormat {
+    /// Blocks of this size with the guard of T10.
+    pub const fn new(block: DifBlock) -> DifFormat {
+        DifFormat { block, guard_seed_ones: false, guard_inverted: false }
+    }
+
+    /// Byte 42 of a descriptor.
+    pub const fn to_bits(self) -> u8 {
+        self.block as u8 | (self.guard_seed_ones as u8) << 2 | (self.guard_inverted as u8) << 3
+    }
+
+    /// The format that this byte says; its reserved bits 7:4 are left out.
+    pub const fn from_bits(bits: u8) -> DifFormat {
+        DifFormat {
+            block: DifBlock::ALL[(bits & 3) as usize],
+            guard_seed_ones: bits & 1 << 2 != 0,
+            guard_inverted: bits & 1 << 3 != 0,
+        }
+    }
+}
+
+/// Declares a byte of flags with the same queries as [`Flags`](crate::Flags).
+macro_rules! byte_of_flags {
+    ($(#[$about:meta])* $name:ident { $($(#[$flag_about:meta])* $flag:ident = $bits:expr;)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+        #[repr(transparent)]
+        pub struct $name(u8);
+
+        impl $name {
+            /// No flag.
+            pub const NONE: $name = $name(0);
+            $($(#[$flag_about])* pub const $flag: $name = $name($bits);)*
+
+            /// The flags with these bits.
+            pub const fn from_bits(bits: u8) -> $name {
+                $name(bits)
+            }
+
+            /// The flags as a byte.
+            pub const fn bits(self) -> u8 {
+                self.0
+            }
+
+            /// Whether all of `flags` are set.
+            pub const fn contains(self, flags: $name) -> bool {
+                self.0 & flags.0 == flags.0
+            }
+
+            /// Whether no flag is set.
+            pub const fn is_empty(self) -> bool {
+                self.0 == 0
+            }
+        }
+
+        impl BitOr for $name {
+            type Output = $name;
+            fn bitor(self, other: $name) -> $name {
+                $name(self.0 | other.0)
+            }
+        }
+
+        impl BitOrAssign for $name {
+            fn bitor_assign(&mut self, other: $name) {
+                self.0 |= other.0;
+            }
+        }
+    };
+}
+
+byte_of_flags! {
+    /// How the fields of the source are checked: byte 40 of a descriptor.
+    ///
+    /// A field that one of the `DETECT` flags recognises is not checked.
+    DifSourceFlags {
+        /// With `DETECT_ALL_F`: a field of ones is an error ([`DifErrors::ALL_F`]) instead of unchecked.
+        ALL_F_IS_ERROR = 1 << 0;
+        /// Recognise fields whose eight bytes are all 0xff.
+        DETECT_ALL_F = 1 << 1;
+        /// Recognise fields whose application tag is 0xffff.
+        DETECT_APPLICATION_F = 1 << 2;
+        /// Recognise fields whose tags are 0xffff and 0xffff_ffff.
+        DETECT_TAGS_F = 1 << 3;
+        /// The application tag counts up from block to block.
+        APPLICATION_COUNTS = 1 << 4;
+        /// Do not check guards.
+        NO_GUARD_CHECK = 1 << 5;
+        /// Do not check reference tags.
+        NO_REFERENCE_CHECK = 1 << 6;
+        /// The reference tag stays the same for all blocks.
+        REFERENCE_STAYS = 1 << 7;
+    }
+}
+
+byte_of_flags! {
+    /// How the fields of the target are made: byte 41 of a descriptor. Bits 2:0 are reserved.
+    ///
+    /// The `PASS` flags take that part from the source's field, which only DIF Update has.
+    DifTargetFlags {
+        /// Take the application tag from the source.
+        PASS_APPLICATION = 1 << 3;
+        /// The application tag counts up from block to block.
+        APPLICATION_COUNTS = 1 << 4;
+        /// Take the guard from the source.
+        PASS_GUARD = 1 << 5;
+        /// Take the reference tag from the source.
+        PASS_REFERENCE = 1 << 6;
+        /// The reference tag stays the same for all blocks.
+        REFERENCE_STAYS = 1 << 7;
+    }
+}
+
+byte_of_flags! {
+    /// What did not match: byte 1 of a completion record with [`Status::DifMismatch`](crate::Status::DifMismatch).
+    DifErrors {
+        /// The guard is not the CRC of the block.
+        GUARD = 1 << 0;
+        /// The application tag is not the expected one.
+        APPLICATION = 1 << 1;
+        /// The reference tag is not the expected one.
+        REFERENCE = 1 << 2;
+        /// The field is all ones, and that counts as an error.
+        ALL_F = 1 << 3;
+    }
+}
+
+/// Tags: in a descriptor those of the first block, in a completion record those of the block after the last one done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DifTags {
+    /// The reference tag.
+    pub reference: u32,
+    /// Bits that are zero in the application tag, whatever `application` says. 0xffff for a source: do not check it.
+    pub application_mask: u16,
+    /// The application tag.
+    pub application: u16,
+}
+
+impl DifTags {
+    /// The eight bytes that the tags take in descriptors and completion records.
+    pub const fn to_word(self) -> u64 {
+        self.reference as u64 | (self.application_mask as u64) << 32 | (self.application as u64) << 48
+    }
+
+    /// The tags in these eight bytes.
+    pub const fn from_word(word: u64) -> DifTags {
+        DifTags {
+            reference: word as u32,
+            application_mask: (word >> 32) as u16,
+            application: (word >> 48) as u16,
+        }
+    }
+}
+
+/// What the fields of a source are checked against.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DifSource {
+    /// How.
+    pub flags: DifSourceFlags,
+    /// The tags of the first block.
+    pub tags: DifTags,
+}
+
+/// What is written into the fields of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct DifTarget {
+    /// How.
+    pub flags: DifTargetFlags,
+    /// The tags of the first block.
+    pub tags: DifTags,
+}

@@ -1,0 +1,199 @@
+//! The memory of this process behind system calls: what is not there is a page fault, and nothing crashes.
+
+use std::ptr;
+
+use memferry_dsa::emulator::{CheckedMemory, Deterministic, DeviceConfig, Nasty};
+use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status};
+
+const PAGE: usize = PAGE_BYTES as usize;
+
+/// Some fresh pages, unmapped at the end.
+struct Pages {
+    start: *mut u8,
+    count: usize,
+}
+
+impl Pages {
+    fn map(count: usize, protection: i32) -> Pages {
+        // SAFETY: an anonymous mapping where the kernel wants it.
+        let start = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            libc::mmap(ptr::null_mut(), count * PAGE, protection, flags, -1, 0)
+        };
+        assert_ne!(start, libc::MAP_FAILED);
+        Pages { start: start.cast(), count }
+    }
+
+    fn writable(count: usize) -> Pages {
+        Pages::map(count, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn at(&self, offset: usize) -> Address {
+        assert!(offset < self.count * PAGE);
+        Address::from(self.start).offset(offset as u64)
+    }
+
+    /// Writes to pages, so that they are present and nobody else's.
+    fn fill(&self, bytes: std::ops::Range<usize>, value: u8) {
+        assert!(bytes.end <= self.count * PAGE);
+        // SAFETY: the range lies in the mapping, which is writable where the tests call this.
+        unsafe { ptr::write_bytes(self.start.add(bytes.start), value, bytes.len()) }
+    }
+
+    /// Reads bytes, which brings in their pages for reading.
+    fn bytes(&self, bytes: std::ops::Range<usize>) -> Vec<u8> {
+        assert!(bytes.end <= self.count * PAGE);
+        // SAFETY: the range lies in the mapping, which is readable where the tests call this.
+        bytes.map(|at| unsafe { self.start.add(at).read_volatile() }).collect()
+    }
+
+    fn protect(&self, page: usize, protection: i32) {
+        // SAFETY: a page of this mapping, which only this test uses.
+        let result = unsafe { libc::mprotect(self.start.add(page * PAGE).cast(), PAGE, protection) };
+        assert_eq!(result, 0);
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `map`, to which no reference is left.
+        unsafe { libc::munmap(self.start.cast(), self.count * PAGE) };
+    }
+}
+
+/// A device over this process' memory, or `None` where the system does not let it.
+fn device() -> Option<Deterministic<CheckedMemory>> {
+    // SAFETY: the tests' descriptors name mappings and records of their own, or what is not mapped.
+    match unsafe { CheckedMemory::open() } {
+        Ok(memory) => {
+            let mut config = DeviceConfig::one_shared_queue();
+            config.groups[0].queues[0].block_on_fault = true;
+            Some(Deterministic::new(&config, Nasty::none(), memory).unwrap())
+        }
+        Err(error) => {
+            println!("skipped: no checked memory here: {error}");
+            None
+        }
+    }
+}
+
+fn run(device: &mut Deterministic<CheckedMemory>, descriptor: Descriptor) -> Completion {
+    let record = CompletionRecord::new();
+    let descriptor = descriptor.with_completion(&record);
+    let _ = device.device.submit(0, &descriptor, 1).unwrap();
+    device.run_until_idle();
+    record.poll().unwrap_or_else(|| panic!("no completion: {:?}", device.device.take_error()))
+}
+
+#[test]
+fn operations_on_present_pages() {
+    let Some(mut device) = device() else { return };
+    let pages = Pages::writable(8);
+    pages.fill(0..8 * PAGE, 0);
+    pages.fill(100..10_000, 7);
+    let (source, target) = (pages.at(100), pages.at(4 * PAGE + 50));
+    assert_eq!(run(&mut device, Descriptor::memmove(source, target, 9900)).status, Status::Success);
+    assert!(pages.bytes(4 * PAGE + 50..4 * PAGE + 9950).iter().all(|byte| *byte == 7));
+    let compared = run(&mut device, Descriptor::compare(source, target, 9901));
+    assert_eq!((compared.differs(), compared.bytes_completed), (false, 0), "a zero on both sides");
+    assert_eq!(run(&mut device, Descriptor::fill(0x0101_0101_0101_0101, target, 10)).status, Status::Success);
+    let compared = run(&mut device, Descriptor::compare(source, target, 9900));
+    assert_eq!((compared.differs(), compared.bytes_completed), (true, 0));
+    assert_eq!(run(&mut device, Descriptor::cache_flush(target, 9900)).status, Status::Success);
+    // Overlapping, in both directions.
+    for (from, to) in [(0, 1000), (1000, 0), (0, 5000), (5000, 0)] {
+        let bytes: Vec<u8> = (0..8 * PAGE).map(|index| ((index * 31) >> 3) as u8).collect();
+        bytes.iter().enumerate().for_each(|(at, byte)| pages.fill(at..at + 1, *byte));
+        let mut expected = bytes.clone();
+        expected.copy_within(from..from + 12_000, to);
+        let copy = Descriptor::memmove(pages.at(from), pages.at(to), 12_000);
+        assert_eq!(run(&mut device, copy).status, Status::Success);
+        assert!(pages.bytes(0..8 * PAGE) == expected, "from {from} to {to}");
+    }
+}
+
+/// Pages that were never touched are absent for reading; those that were only read are absent for writing.
+#[test]
+fn untouched_pages_are_faults() {
+    let Some(mut device) = device() else { return };
+    let pages = Pages::writable(6);
+    pages.fill(0..3 * PAGE, 7);
+    let copy = Descriptor::memmove(pages.at(0), pages.at(3 * PAGE), 3 * PAGE as u32);
+    let completion = run(&mut device, copy);
+    assert_eq!((completion.status_byte(), completion.bytes_completed), (0x83, 0));
+    assert_eq!(completion.fault_address, pages.at(3 * PAGE));
+    // A read maps the shared page of zeros, which the device cannot write to.
+    assert_eq!(pages.bytes(3 * PAGE..3 * PAGE + 1), [0]);
+    let completion = run(&mut device, copy);
+    assert_eq!((completion.status_byte(), completion.bytes_completed), (0x83, 0));
+    pages.fill(3 * PAGE..3 * PAGE + 1, 1);
+    pages.fill(4 * PAGE..4 * PAGE + 1, 1);
+    let completion = run(&mut device, copy);
+    assert_eq!((completion.status_byte(), completion.bytes_completed), (0x83, 2 * PAGE as u32));
+    let reading = run(&mut device, Descriptor::compare(pages.at(0), pages.at(5 * PAGE), 10));
+    assert_eq!((reading.status_byte(), reading.fault_address), (0x03, pages.at(5 * PAGE)));
+    // The system brings in what the device asks for.
+    assert_eq!(run(&mut device, copy.with_flags(Flags::BLOCK_ON_FAULT)).status, Status::Success);
+    assert!(pages.bytes(3 * PAGE..6 * PAGE).iter().all(|byte| *byte == 7));
+}
+
+/// What no access is allowed to, and what does not exist: page faults, refused ones if the system was asked.
+#[test]
+fn bad_addresses_are_faults() {
+    let Some(mut device) = device() else { return };
+    let pages = Pages::writable(4);
+    pages.fill(0..4 * PAGE, 7);
+    pages.protect(2, libc::PROT_NONE);
+    pages.protect(3, libc::PROT_READ);
+    let good = pages.at(0);
+    // Far from where Linux puts programs and mappings, so that no other test maps it meanwhile.
+    let unmapped = Address(0x10_0000_0000);
+    let cases = [
+        (Descriptor::memmove(unmapped, good, 8), 0x03),
+        (Descriptor::memmove(good, unmapped, 8), 0x83),
+        (Descriptor::memmove(pages.at(2 * PAGE), good, 8), 0x03),
+        (Descriptor::memmove(good, pages.at(2 * PAGE), 8), 0x83),
+        (Descriptor::memmove(good, pages.at(3 * PAGE), 8), 0x83),
+        (Descriptor::memmove(0u64, good, 8), 0x03),
+        (Descriptor::memmove(8u64, good, 8), 0x03),
+        (Descriptor::memmove(1u64 << 47, good, 8), 0x03),
+        (Descriptor::memmove(0xffff_8000_0000_0000u64, good, 8), 0x03),
+        (Descriptor::fill(0, u64::MAX - 7, 8), 0x83),
+        (Descriptor::crc(0, pages.at(2 * PAGE), 8), 0x03),
+        (Descriptor::dualcast(good, pages.at(PAGE), pages.at(3 * PAGE), 8), 0x83),
+    ];
+    for (descriptor, expected) in cases {
+        assert_eq!(run(&mut device, descriptor).status_byte(), expected, "{descriptor:?}");
+        let completion = run(&mut device, descriptor.with_flags(Flags::BLOCK_ON_FAULT));
+        assert_eq!(completion.status_byte(), expected + 1, "{descriptor:?}");
+    }
+    assert_eq!(run(&mut device, Descriptor::memmove(pages.at(3 * PAGE), good, 8)).status, Status::Success);
+    // A copy over several pages ends at the first that is protected, with what was done before.
+    pages.protect(2, libc::PROT_READ);
+    let sources = Pages::writable(4);
+    sources.fill(0..4 * PAGE, 9);
+    let completion = run(&mut device, Descriptor::memmove(sources.at(10), pages.at(10), 3 * PAGE as u32));
+    assert_eq!(completion.status_byte(), 0x83);
+    assert_eq!(
+        (completion.bytes_completed, completion.fault_address),
+        (2 * PAGE as u32 - 10, pages.at(2 * PAGE))
+    );
+    assert!(pages.bytes(10..2 * PAGE).iter().all(|byte| *byte == 9));
+    assert!(pages.bytes(2 * PAGE..2 * PAGE + 10).iter().all(|byte| *byte == 7));
+}
+
+/// A record that cannot be written is lost, and the error register knows.
+#[test]
+fn a_record_that_cannot_be_written() {
+    let Some(mut device) = device() else { return };
+    let pages = Pages::writable(2);
+    pages.fill(0..2 * PAGE, 0);
+    pages.protect(1, libc::PROT_READ);
+    for (address, is_lost) in [(pages.at(0), false), (pages.at(PAGE), true), (Address(64), true)] {
+        let _ = device.device.submit(0, &Descriptor::noop().with_completion_at(address), 1).unwrap();
+        device.run_until_idle();
+        let status = device.device.take_error().map(|error| error.status);
+        assert_eq!(status, is_lost.then_some(Status::CompletionFault), "{address:?}");
+    }
+    assert_eq!(pages.bytes(0..1), [1]);
+}
