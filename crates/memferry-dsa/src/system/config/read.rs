@@ -249,6 +249,17 @@ impl Object {
         }
     }
 
+    /// A string that means something.
+    fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(text) = self.string(key)? else { return Ok(None) };
+        parse(&text).map(Some).ok_or_else(|| self.wrong(key, &Json::String(text), expected))
+    }
+
     fn number<T: TryFrom<i128>>(&mut self, key: &'static str) -> Result<Option<T>, ConfigError> {
         let value = self.take(key)?;
         self.as_number(key, value)
@@ -408,33 +419,13 @@ fn read_queue(
     let (id, mut object) = Object::new::<super::QueueId>(&inside, value)?;
     of_device(&id, id.device, device)?;
     in_group(&mut object, group)?;
-    let mode = match object.string("mode")?.as_deref() {
-        None => None,
-        Some("shared") => Some(QueueMode::Shared),
-        Some("dedicated") => Some(QueueMode::Dedicated),
-        Some(other) => {
-            return Err(object.wrong("mode", &Json::String(other.to_owned()), "shared or dedicated"));
-        }
-    };
-    let operations = match object.string("op_config")? {
-        None => None,
-        Some(text) => Some(OperationSet::from_words(parse_bitmap(&text).ok_or_else(|| {
-            object.wrong(
-                "op_config",
-                &Json::String(text),
-                "words of 8 hexadecimal digits with commas between",
-            )
-        })?)),
-    };
-    let kind = match object.string("type")? {
-        None => None,
-        Some(word) => match QueueType::from(word.as_str()) {
-            QueueType::Other(_) => {
-                return Err(object.wrong("type", &Json::String(word), "user, kernel or none"));
-            }
-            kind => Some(kind),
-        },
-    };
+    let mode = object.parsed("mode", "shared or dedicated", QueueMode::from_word)?;
+    let operations =
+        object.parsed("op_config", "words of 8 hexadecimal digits with commas between", parse_bitmap)?;
+    let kind = object.parsed("type", "user, kernel or none", |word| match QueueType::from(word) {
+        QueueType::Other(_) => None,
+        kind => Some(kind),
+    })?;
     Ok(QueueSettings {
         id,
         mode,
@@ -449,7 +440,7 @@ fn read_queue(
         threshold: object.number("threshold")?,
         ats_disable: object.toggle("ats_disable")?,
         prs_disable: object.toggle("prs_disable")?,
-        operations,
+        operations: operations.map(OperationSet::from_words),
         kept: object.finish(unknown)?,
     })
 }
