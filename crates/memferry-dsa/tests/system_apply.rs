@@ -104,7 +104,7 @@ fn the_writes_are_in_the_driver_s_order() {
         format!("{at}/wq0.0/block_on_fault = 1"),
         format!("{at}/wq0.0/max_transfer_size = 2147483648"),
         format!("{at}/wq0.0/max_batch_size = 1024"),
-        format!("{at}/cmd_status = 1"),
+        format!("{at}/cmd_status = 0x0"),
         "/sys/bus/dsa/drivers/idxd/bind = dsa0".to_owned(),
         "/sys/bus/dsa/drivers/user/bind = wq0.0".to_owned(),
     ];

@@ -105,12 +105,17 @@ impl Step {
     }
 
     /// The directory of the object.
-    pub(super) fn directory(&self) -> String {
+    fn directory(&self) -> String {
         let device = self.device.to_string();
         match self.object == device {
             true => format!("{DEVICES}/{device}"),
             false => format!("{DEVICES}/{device}/{}", self.object),
         }
+    }
+
+    /// The file, below the root, that says whether the device or queue is enabled.
+    pub fn state_path(&self) -> String {
+        format!("{}/state", self.directory())
     }
 }
 
@@ -364,7 +369,8 @@ impl Plan {
 
     fn enable_device(&mut self, device: &Device, state: &State) -> Result<(), PlanError> {
         if device.command_status.is_some() {
-            self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", 1);
+            // Whatever is written clears it.
+            self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", "0x0");
         }
         self.bind(Action::Enable, device.id, &device.id, &device_driver(device.id, state)?);
         Ok(())
