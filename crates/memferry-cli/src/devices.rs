@@ -101,7 +101,7 @@ fn group_rows(group: &GroupSettings) -> Vec<[String; 7]> {
             Some(queue) => (
                 queue.id.to_string(),
                 queue.mode.map_or("mode ?", QueueMode::as_str),
-                queue.size.map_or("size ?".to_owned(), |size| entries(size)),
+                queue.size.map_or("size ?".to_owned(), entries),
             ),
             None if row == 0 => ("no queue".to_owned(), "", String::new()),
             None => (String::new(), "", String::new()),
@@ -112,31 +112,24 @@ fn group_rows(group: &GroupSettings) -> Vec<[String; 7]> {
             None => String::new(),
         };
         let name = if row == 0 { group.id.to_string() } else { String::new() };
-        let (before, after) = (gathered(row, queues), spread(row, engines));
+        let (before, after) = (arrow(row, queues, GATHERED), arrow(row, engines, SPREAD));
         [queue, mode.to_owned(), entries, before.to_owned(), name, after.to_owned(), engine]
     };
     (0..queues.max(engines).max(1)).map(row).collect()
 }
 
-/// Arrows of `of` rows that become one.
-fn gathered(row: usize, of: usize) -> &'static str {
-    match (row, of) {
-        (0, 0 | 1) => "──▶",
-        (0, _) => "─┬▶",
-        _ if row >= of => "",
-        _ if row + 1 == of => "─┘",
-        _ => "─┤",
-    }
-}
+/// Of the arrows of several queues that become one: the first, those between, the last.
+const GATHERED: [&str; 3] = ["─┬▶", "─┤", "─┘"];
+/// Of one arrow that becomes those to several engines.
+const SPREAD: [&str; 3] = ["─┬▶", " ├▶", " └▶"];
 
-/// One arrow that becomes those of `of` rows.
-fn spread(row: usize, of: usize) -> &'static str {
+fn arrow(row: usize, of: usize, [first, middle, last]: [&'static str; 3]) -> &'static str {
     match (row, of) {
         (0, 0 | 1) => "──▶",
-        (0, _) => "─┬▶",
+        (0, _) => first,
         _ if row >= of => "",
-        _ if row + 1 == of => " └▶",
-        _ => " ├▶",
+        _ if row + 1 == of => last,
+        _ => middle,
     }
 }
 

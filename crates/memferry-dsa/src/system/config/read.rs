@@ -11,7 +11,7 @@ use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 use crate::system::capability::parse_bitmap;
 use crate::system::error::shorten;
-use crate::system::id::{DeviceId, UnknownName};
+use crate::system::id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
 use crate::system::state::QueueType;
 
 /// What to do with keys that are unknown here. accel-config passes over them in silence.
@@ -383,7 +383,7 @@ fn read_device(value: Json, unknown: UnknownKeys) -> Result<DeviceSettings, Conf
 }
 
 fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<GroupSettings, ConfigError> {
-    let (id, mut object) = Object::new::<super::GroupId>(&device.to_string(), value)?;
+    let (id, mut object) = Object::new::<GroupId>(&device.to_string(), value)?;
     of_device(&id, id.device, device)?;
     let use_limit = object.take_renamed("use_read_buffer_limit", "use_token_limit")?;
     let mut group = GroupSettings {
@@ -409,16 +409,27 @@ fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<Gro
     Ok(group)
 }
 
+/// A queue or an engine, in a group or in none.
+fn member<T: FromStr<Err = UnknownName> + fmt::Display>(
+    device: DeviceId,
+    group: Option<GroupId>,
+    value: Json,
+    device_of: impl Fn(&T) -> DeviceId,
+) -> Result<(T, Object), ConfigError> {
+    let inside = group.map_or(device.to_string(), |group| group.to_string());
+    let (id, mut object) = Object::new::<T>(&inside, value)?;
+    of_device(&id, device_of(&id), device)?;
+    in_group(&mut object, group)?;
+    Ok((id, object))
+}
+
 fn read_queue(
     device: DeviceId,
-    group: Option<super::GroupId>,
+    group: Option<GroupId>,
     value: Json,
     unknown: UnknownKeys,
 ) -> Result<QueueSettings, ConfigError> {
-    let inside = group.map_or(device.to_string(), |group| group.to_string());
-    let (id, mut object) = Object::new::<super::QueueId>(&inside, value)?;
-    of_device(&id, id.device, device)?;
-    in_group(&mut object, group)?;
+    let (id, mut object) = member(device, group, value, |id: &QueueId| id.device)?;
     let mode = object.parsed("mode", "shared or dedicated", QueueMode::from_word)?;
     let operations =
         object.parsed("op_config", "words of 8 hexadecimal digits with commas between", parse_bitmap)?;
@@ -447,14 +458,11 @@ fn read_queue(
 
 fn read_engine(
     device: DeviceId,
-    group: Option<super::GroupId>,
+    group: Option<GroupId>,
     value: Json,
     unknown: UnknownKeys,
 ) -> Result<EngineSettings, ConfigError> {
-    let inside = group.map_or(device.to_string(), |group| group.to_string());
-    let (id, mut object) = Object::new::<super::EngineId>(&inside, value)?;
-    of_device(&id, id.device, device)?;
-    in_group(&mut object, group)?;
+    let (id, object) = member(device, group, value, |id: &EngineId| id.device)?;
     Ok(EngineSettings { id, kept: object.finish(unknown)? })
 }
 
@@ -470,7 +478,7 @@ fn of_device(object: &dyn fmt::Display, mine: DeviceId, device: DeviceId) -> Res
 }
 
 /// The group stands in the file twice: as the object around, which decides, and as a number.
-fn in_group(object: &mut Object, group: Option<super::GroupId>) -> Result<(), ConfigError> {
+fn in_group(object: &mut Object, group: Option<GroupId>) -> Result<(), ConfigError> {
     let said: Option<i64> = object.number("group_id")?;
     let meant = group.map_or(-1, |group| i64::from(group.index));
     match said {
