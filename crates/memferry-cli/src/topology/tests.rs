@@ -1,6 +1,7 @@
 use std::fs;
 
 use memferry::topology::{Link, NodeId, NodeSet};
+use memferry_dsa::system::{FakeDriver, apply};
 use serde_json::json;
 
 use super::canvas::{Block, COLOURS};
@@ -108,9 +109,22 @@ fn any_profile(seed: u64) -> serde_json::Value {
     })
 }
 
+/// The devices of a Xeon Max as a configuration makes them.
+fn configured(profile: &str) -> State {
+    let driver = FakeDriver::xeon_max();
+    let config = memferry_dsa::system::Profile::named(profile).unwrap().config().unwrap();
+    let state = State::read(&driver).unwrap();
+    let options = apply::Options { disable_first: false, enable: true };
+    apply::Plan::new(&config, &state, options).unwrap().apply(&driver, &mut |_| ()).unwrap();
+    State::read(&driver).unwrap()
+}
+
 /// Profiles, and machines that nobody has; in some of them this process may not use everything.
 fn plans() -> Vec<Plan> {
     let mut plans: Vec<Plan> = Machine::profiles().into_iter().map(profile).collect();
+    for name in ["8n1d1e1w", "1n1d4e8w-dedicated"] {
+        plans.push(profile("xeon-max-9468-2s-flat").with_dsa(configured(name)));
+    }
     for seed in 0..60 {
         let mut plan = Plan::of(&machine(&any_profile(seed)));
         let mut numbers = Numbers(seed + 1000);
