@@ -102,13 +102,16 @@ pub(crate) fn framed(title: &str, lines: &[impl AsRef<str>], width: usize) -> St
 
 /// Lines of at most `width`, broken at blanks; a longer word has a line of its own.
 pub(crate) fn fill(text: &str, width: usize) -> Vec<String> {
+    break_lines(text, |line| line.chars().count() <= width)
+}
+
+/// Lines that fit, broken at blanks; a word that does not has a line of its own.
+pub(crate) fn break_lines(text: &str, fits: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                *line += " ";
-                *line += word;
-            }
+        let longer = lines.last().map(|line| format!("{line} {word}")).filter(|longer| fits(longer));
+        match (longer, lines.last_mut()) {
+            (Some(longer), Some(line)) => *line = longer,
             _ => lines.push(word.to_owned()),
         }
     }
