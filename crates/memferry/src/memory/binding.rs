@@ -63,9 +63,10 @@ impl Binding {
     }
 
     /// An error that names the node unless all nodes exist, have memory, and may be used. `now` is what the
-    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older.
+    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older, and is
+    /// about another thread.
     pub(super) fn check(&self, machine: &Machine, now: Option<&NodeSet>) -> Result<(), MemoryError> {
-        let is_allowed = |node: &Node| node.is_allowed && now.is_none_or(|now| now.contains(node.id));
+        let is_allowed = |node: &Node| is_allowed(node, now);
         let allowed = || -> NodeSet {
             let usable = machine.nodes().iter().filter(|node| node.has_memory() && is_allowed(node));
             usable.map(|node| node.id).collect()
@@ -121,6 +122,11 @@ impl Binding {
         };
         Ok(Some(Pattern::new(turns, unit_bytes)))
     }
+}
+
+/// Whether a node's memory may be used: as the kernel says `now`, or else as the description says.
+pub(super) fn is_allowed(node: &Node, now: Option<&NodeSet>) -> bool {
+    now.map_or(node.is_allowed, |now| now.contains(node.id))
 }
 
 /// The nodes that this thread may use now, if that can be asked and matters to `machine`.

@@ -164,7 +164,7 @@ impl Wish {
         let mut strays = strays.iter().copied();
         let mut targets = Vec::new();
         for node in preferred {
-            let room = room::on_node(root, machine, node)?.map_or(u64::MAX, |place| place.room());
+            let room = room::on_node(root, machine, node, u64::MAX)?.map_or(u64::MAX, |place| place.room());
             let pages_count = usize::try_from(room / page_bytes() as u64).unwrap_or(usize::MAX);
             targets.extend(strays.by_ref().take(pages_count).map(|page| (page, node)));
         }
