@@ -35,9 +35,13 @@ mod extents;
 mod mapping;
 mod moving;
 mod near;
+#[allow(unsafe_code)]
+mod pagemap;
 mod placement;
 #[allow(unsafe_code)]
 mod pool;
+#[allow(unsafe_code)]
+mod populating;
 #[allow(unsafe_code)]
 mod reservation;
 mod room;

@@ -21,7 +21,7 @@ pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
     binding.check(machine, allowed_now(machine).as_ref())?;
     let root = Path::new("/");
     let own = if machine.is_this_machine() {
-        room::on_node(root, machine, node, u64::MAX)?.map_or(u64::MAX, |place| place.room())
+        room::on_node(root, machine, node)?.map_or(u64::MAX, |place| place.room())
     } else {
         let Node { free_bytes, memory_bytes, .. } = machine.node(node)?;
         free_bytes.or(*memory_bytes).unwrap_or(u64::MAX)

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use super::binding::Reach;
-use super::syscall::page_bytes;
 use super::{MemoryError, cgroups};
 use crate::topology::sysfs::NODES;
 use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
@@ -48,17 +47,6 @@ impl Place {
             spare_bytes: self.spare_bytes(),
         })
     }
-
-    /// With the free pages that CPUs keep for themselves, if there is no room for `size_bytes` without: they are
-    /// left out of what is called free, and the kernel collects them before it gives up. On machines with many
-    /// CPUs that takes long to read.
-    fn looked_at_closely(mut self, root: &Path, size_bytes: u64, is_part: impl Fn(NodeId) -> bool) -> Place {
-        if self.room() < size_bytes {
-            let available_bytes = self.available_bytes.saturating_add(cpu_lists_bytes(root, is_part));
-            self.available_bytes = available_bytes.min(self.total_bytes);
-        }
-        self
-    }
 }
 
 /// Something that pages take memory of, and how many bytes of pages take one byte of it.
@@ -73,54 +61,46 @@ pub(super) fn check(
     size_bytes: usize,
     shares: &[(NodeId, usize)],
 ) -> Result<(), MemoryError> {
-    let bounds = around(root, reach, size_bytes as u64)?;
+    let bounds = around(root, reach)?;
     bounds.iter().try_for_each(|(place, divisor)| place.check(size_bytes as u64 / divisor))?;
     check_nodes(root, machine, shares)
 }
 
 /// What this thread can have wherever its pages lie.
 pub(super) fn within_reach(root: &Path, reach: &Reach) -> Result<u64, MemoryError> {
-    let bounds = around(root, reach, u64::MAX)?;
+    let bounds = around(root, reach)?;
     Ok(bounds.iter().map(|(place, divisor)| place.room().saturating_mul(*divisor)).min().unwrap_or(u64::MAX))
 }
 
 /// An error unless the shares fit on their nodes, wherever in this machine the bytes are now.
-pub(super) fn check_nodes(
-    root: &Path,
-    machine: &Machine,
-    shares: &[(NodeId, usize)],
-) -> Result<(), MemoryError> {
+fn check_nodes(root: &Path, machine: &Machine, shares: &[(NodeId, usize)]) -> Result<(), MemoryError> {
     let mut shares = shares.iter().filter(|&&(_, bytes)| bytes > 0);
-    shares.try_for_each(|&(node, bytes)| match on_node(root, machine, node, bytes as u64)? {
+    shares.try_for_each(|&(node, bytes)| match on_node(root, machine, node)? {
         Some(place) => place.check(bytes as u64),
         None => Ok(()),
     })
 }
 
-/// What bounds this thread wherever its pages lie, when it wants `size_bytes`: the machine, or the nodes of it
-/// that it may use, the nodes for its page tables, and its cgroups. Past any of these the kernel kills.
-fn around(root: &Path, reach: &Reach, size_bytes: u64) -> Result<Vec<Bound>, MemoryError> {
-    let some_nodes = |nodes: &Option<NodeSet>, size_bytes| match nodes {
-        Some(nodes) => some_nodes(root, nodes, size_bytes),
+/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, the nodes for its
+/// page tables, and its cgroups. Past any of these the kernel kills.
+fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
+    let some_nodes = |nodes: &Option<NodeSet>| match nodes {
+        Some(nodes) => some_nodes(root, nodes),
         None => Ok(None),
     };
-    let machine = match some_nodes(&reach.pages, size_bytes)? {
+    let machine = match some_nodes(&reach.pages)? {
         Some(nodes) => nodes,
-        None => {
-            let machine = read("this machine".into(), root, "proc/meminfo")?;
-            machine.looked_at_closely(root, size_bytes, |_| true)
-        }
+        None => read("this machine".into(), root, "proc/meminfo")?,
     };
-    let tables = some_nodes(&reach.tables, size_bytes / PAGE_TABLES_DIVISOR)?;
     let mut bounds = vec![(machine, 1)];
     bounds.extend(cgroups::limits(root).into_iter().map(|cgroup| (cgroup, 1)));
-    bounds.extend(tables.map(|tables| (tables, PAGE_TABLES_DIVISOR)));
+    bounds.extend(some_nodes(&reach.tables)?.map(|tables| (tables, PAGE_TABLES_DIVISOR)));
     Ok(bounds)
 }
 
 /// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own
 /// figures are better, and one file instead of many.
-fn some_nodes(root: &Path, nodes: &NodeSet, size_bytes: u64) -> Result<Option<Place>, MemoryError> {
+fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
     let Ok(text) = fs::read_to_string(root.join(NODES).join("has_memory")) else { return Ok(None) };
     let with_memory = list::parse(&text).unwrap_or_default().into_iter().map(NodeId);
     let (within, outside): (Vec<_>, Vec<_>) = with_memory.partition(|&node| nodes.contains(node));
@@ -129,27 +109,22 @@ fn some_nodes(root: &Path, nodes: &NodeSet, size_bytes: u64) -> Result<Option<Pl
     }
     let within: Vec<_> = within.into_iter().map(|node| node_place(root, node)).collect::<Result<_, _>>()?;
     let sum = |bytes: fn(&Place) -> u64| within.iter().map(bytes).sum();
-    let place = Place {
+    Ok(Some(Place {
         name: format!("what this thread may use (nodes {nodes})"),
         total_bytes: sum(|place| place.total_bytes),
         available_bytes: sum(|place| place.available_bytes),
         watermark_bytes: sum(Place::spare_bytes),
-    };
-    Ok(Some(place.looked_at_closely(root, size_bytes, |node| nodes.contains(node))))
+    }))
 }
 
-/// A node of this machine, when `size_bytes` are wanted of it; `None` if it is the only one, about which the
-/// machine's figures are better (see `topology::sysfs`).
-pub(super) fn on_node(
-    root: &Path,
-    machine: &Machine,
-    node: NodeId,
-    size_bytes: u64,
-) -> Result<Option<Place>, MemoryError> {
-    if machine.node_count() < 2 {
-        return Ok(None);
-    }
-    Ok(Some(node_place(root, node)?.looked_at_closely(root, size_bytes, |part| part == node)))
+/// A node of this machine; `None` if it is the only one, about which the machine's figures are better (see
+/// `topology::sysfs`).
+///
+/// The lists of free pages that each CPU keeps, since Linux 6.7 up to an eighth of a node, do not count: others get
+/// them only when the CPU gives them back, some within seconds. A thread that was strictly bound to a node was killed
+/// while they were full.
+pub(super) fn on_node(root: &Path, machine: &Machine, node: NodeId) -> Result<Option<Place>, MemoryError> {
+    if machine.node_count() < 2 { Ok(None) } else { node_place(root, node).map(Some) }
 }
 
 fn node_place(root: &Path, node: NodeId) -> Result<Place, MemoryError> {
@@ -177,24 +152,6 @@ fn watermark_bytes(root: &Path, node_bytes: u64) -> u64 {
         u64::try_from(low_bytes).ok()
     };
     watermark().unwrap_or(0)
-}
-
-/// What is in the lists of free pages that each CPU keeps, of some nodes. Since Linux 6.7 that may be an eighth of
-/// a node. 0 if the kernel does not tell.
-///
-/// Source: `zone_highsize` in Linux mm/page_alloc.c, `zoneinfo_show_print` in mm/vmstat.c.
-fn cpu_lists_bytes(root: &Path, is_part: impl Fn(NodeId) -> bool) -> u64 {
-    let text = fs::read_to_string(root.join("proc/zoneinfo")).unwrap_or_default();
-    let (mut counts, mut pages_count) = (false, 0u64);
-    for line in text.lines() {
-        if let Some(zone) = line.strip_prefix("Node ") {
-            let node = zone.split(',').next().and_then(|node| node.parse().ok());
-            counts = node.is_some_and(|node| is_part(NodeId(node)));
-        } else if counts && let Some(count) = line.trim().strip_prefix("count:") {
-            pages_count = pages_count.saturating_add(count.trim().parse().unwrap_or(0));
-        }
-    }
-    pages_count.saturating_mul(page_bytes() as u64)
 }
 
 /// All memory of this machine.
@@ -341,27 +298,6 @@ mod tests {
         let tables = Reach { pages: None, tables: Some(NodeId(1).into()) };
         assert_eq!(within_reach(root.path(), &tables).unwrap(), 2560 << 10);
         assert_eq!(within_reach(root.path(), &Reach::default()).unwrap(), 62000 << 10);
-    }
-
-    /// In guests of one CPU a node, after much memory was freed, 60 MiB of 384 were to be had that nobody saw.
-    #[test]
-    fn what_cpus_keep_is_free() {
-        let machine = Machine::two_tiers().unwrap();
-        let root = tree(64000, 5000);
-        let check = |kib: usize| check_nodes(root.path(), &machine, &[(NodeId(1), kib << 10)]);
-        check(4001).unwrap_err();
-        let pagesets = |node: u32, count: u32| {
-            format!(
-                "Node {node}, zone   Normal\n  pages free     9\n        high     9\n  pagesets\n    cpu: 0\n              \
-                 count:    {count}\n              high:     9\n    cpu: 1\n              count:    5\n"
-            )
-        };
-        fs::write(root.path().join("proc/zoneinfo"), pagesets(0, 900) + &pagesets(1, 20)).unwrap();
-        check(4100).unwrap();
-        assert!(check(4101).unwrap_err().to_string().contains("has 5222400 bytes available"));
-        let reach = Reach { pages: Some(NodeId(1).into()), tables: None };
-        assert_eq!(within_reach(root.path(), &reach).unwrap(), 4100 << 10);
-        assert_eq!(within_reach(root.path(), &Reach::default()).unwrap(), 62000 << 10, "no more than all");
     }
 
     #[test]
