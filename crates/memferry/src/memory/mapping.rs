@@ -151,7 +151,8 @@ impl Mapping {
     /// binding.
     ///
     /// Cost: a system call's look at each page that is there (before Linux 6.7 at each address of a page), twice, and
-    /// for those that move the kernel's copy. Of each page that moved, 16 bytes are kept until the end.
+    /// for those that move the kernel's copy. Until the end it is
+    /// kept where those were.
     ///
     /// # Errors
     /// Those of [`with`](Mapping::with) on nodes, [`OtherMachine`](MemoryError::OtherMachine) unless `machine` is

@@ -10,17 +10,21 @@
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use super::binding::{Pattern, Reach, allowed_now};
 use super::placement::node_of;
 use super::populating::{Need, add_up, steps};
-use super::reservation::{Page, Reservation};
+use super::reservation::{Page, Reservation, STEP_BYTES, pages_of};
 use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, NodeId, NodeSet};
 
 /// So often a call may bring nothing before the rest is given up. Each time it begins at another page.
 const VAIN_CALLS_MAX: usize = 4;
+/// Pages are busy for as long as copying them takes.
+pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
 /// What [`Mapping::rebind`](super::Mapping::rebind) did.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -58,11 +62,17 @@ fn bring_with(
             }
             move_to(group)?;
         }
+        // What is nowhere may only be on its way within its node, and busy.
         let mut nodes = nodes_of(&strays)?.into_iter();
-        // What is nowhere is not elsewhere.
-        strays.retain(|&(_, node)| nodes.next().and_then(node_of).is_some_and(|at| at != node));
+        strays.retain(|&(_, node)| nodes.next().and_then(node_of) != Some(node));
         vain_calls = if strays.len() < before_count { 0 } else { vain_calls + 1 };
+        if vain_calls > 0 {
+            thread::sleep(BUSY_PAUSE);
+        }
     }
+    // What is nowhere for good is not elsewhere.
+    let mut nodes = nodes_of(&strays)?.into_iter();
+    strays.retain(|&(_, node)| nodes.next().and_then(node_of).is_some_and(|at| at != node));
     Ok(strays)
 }
 
@@ -78,7 +88,7 @@ impl Reservation {
         let mut wish = Wish::new(machine, &binding, self.pattern(machine, &binding)?)?;
         add_up(machine, &self.all(), &Reach::default(), |step| wish.need_of(&self.look(machine, step)?))?;
         self.apply(machine, &binding)?;
-        let mut origins = Vec::new();
+        let mut origins = Origins::default();
         let error = match self.move_all(machine, &mut wish, &mut origins) {
             Ok(moved) => {
                 self.binding = binding;
@@ -88,7 +98,7 @@ impl Reservation {
         };
         // What can be undone is undone; the first error is the one to tell.
         let _ = self.apply(machine, &self.binding);
-        let _ = bring(origins);
+        origins.bring_back();
         match error {
             MemoryError::Misplaced { node, pages_elsewhere_count, .. } => {
                 let placement = self.placement(machine)?;
@@ -104,7 +114,7 @@ impl Reservation {
         &self,
         machine: &Machine,
         wish: &mut Wish<'_>,
-        origins: &mut Vec<Target>,
+        origins: &mut Origins,
     ) -> Result<Moved, MemoryError> {
         let mut moved = Moved::default();
         for step in steps(&self.all()) {
@@ -118,7 +128,7 @@ impl Reservation {
                 match wish.take_target(page) {
                     Some(node) => {
                         targets.push((page.address, node));
-                        origins.push((page.address, page.node));
+                        origins.push(page);
                     }
                     None => moved.pages_elsewhere_count += 1,
                 }
@@ -141,6 +151,34 @@ impl Reservation {
 
     fn all(&self) -> Range<usize> {
         0..self.size_bytes()
+    }
+}
+
+/// Where pages were: runs of neighbours on one node, by their first and how many they are.
+#[derive(Default)]
+struct Origins(Vec<(*const u8, usize, NodeId)>);
+
+impl Origins {
+    fn push(&mut self, page: &Page) {
+        match self.0.last_mut() {
+            Some((first, pages_count, node))
+                if *node == page.node && first.wrapping_add(*pages_count * page_bytes()) == page.address =>
+            {
+                *pages_count += 1
+            }
+            _ => self.0.push((page.address, 1, page.node)),
+        }
+    }
+
+    /// As far as there is room.
+    fn bring_back(self) {
+        for (first, pages_count, node) in self.0 {
+            // In steps, as they came. What cannot be undone stays where it is.
+            let mut pages = pages_of(first, pages_count * page_bytes()).map(|page| (page, node)).peekable();
+            while pages.peek().is_some() {
+                let _ = bring(pages.by_ref().take(STEP_BYTES / page_bytes()).collect());
+            }
+        }
     }
 }
 
@@ -306,6 +344,18 @@ mod tests {
         let swapped: Vec<_> = (0..20).map(|page| (page, if page < 10 { 1 } else { 0 })).collect();
         let (strays_count, _) = Nodes { room: [1, 0, 0], ..nodes }.bring(&swapped);
         assert_eq!(strays_count, 0);
+    }
+
+    #[test]
+    fn neighbours_are_written_down_together() {
+        let mut origins = Origins::default();
+        for (page, node) in [(0, 1), (1, 1), (2, 1), (3, 0), (5, 0), (6, 0)] {
+            let address = std::ptr::without_provenance(page * page_bytes());
+            origins.push(&Page { address, node: NodeId(node), is_huge: false });
+        }
+        let runs: Vec<_> =
+            origins.0.iter().map(|run| (run.0.addr() / page_bytes(), run.1, run.2.0)).collect();
+        assert_eq!(runs, [(0, 3, 1), (3, 1, 0), (5, 2, 0)]);
     }
 
     /// Room for a part of a huge page took all of it along.

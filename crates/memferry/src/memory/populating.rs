@@ -86,7 +86,7 @@ fn need_of(step: Range<usize>, there: &[Page], binding: &Binding, pattern: Optio
     let mut address = step.start;
     while address < step.end {
         let unit_end = (address + 1).next_multiple_of(HUGE_PAGE_BYTES);
-        let is_whole = address % HUGE_PAGE_BYTES == 0 && unit_end <= step.end;
+        let is_whole = address.is_multiple_of(HUGE_PAGE_BYTES) && unit_end <= step.end;
         let is_empty = there.peek().is_none_or(|page| page.address.addr() >= unit_end);
         // A huge page comes only where there is none yet.
         if pattern.comes_huge && is_whole && is_empty {

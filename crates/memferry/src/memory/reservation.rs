@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::thread;
-use std::time::Duration;
 
 use super::binding::{Pattern, allowed_now};
+use super::moving::BUSY_PAUSE;
 use super::pagemap::{self, Run};
 use super::placement::node_of;
 use super::populating::steps;
@@ -19,7 +19,7 @@ use crate::topology::{Machine, NodeId};
 /// too. Chosen so that looking adds little: 0.2 ms beside 10 ms for the pages, on a busy virtual machine.
 pub(super) const STEP_BYTES: usize = 32 << 20;
 
-/// So often it is waited, for 1 ms, for pages that the kernel has taken up to put them elsewhere.
+/// So often pages are looked for that the kernel has taken up to put them elsewhere.
 const LOOKS_MAX: usize = 4;
 
 /// A page that is there.
@@ -163,7 +163,7 @@ impl Reservation {
                 return Ok(pages);
             }
             looks_count += 1;
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(BUSY_PAUSE);
         }
     }
 
@@ -272,18 +272,20 @@ mod tests {
         let machine = Machine::discover().unwrap();
         let pages = eight_pages(&machine);
         let all = 0..pages.size_bytes();
-        // SAFETY: here and below, nobody else uses the reservation.
+        // SAFETY: nobody else uses the reservation.
         unsafe { pages.commit(&machine, all.clone()).unwrap() };
         let there = pages.look(&machine, &all).unwrap();
         let Some(Page { node, .. }) = there.first().copied() else {
             return println!("skipped: move_pages is not to be had here");
         };
         assert_eq!(there.len(), 8);
+        // SAFETY: as above.
         let settle = |node| unsafe { pages.settle(&machine, &all, node) };
         assert_eq!(settle(node).unwrap(), 0);
         let nowhere = NodeId(machine.nodes().last().unwrap().id.0 + 1);
         let error = settle(nowhere).unwrap_err();
         assert!(matches!(error, MemoryError::Refused { call: "move_pages", .. }), "{error:?}");
+        // SAFETY: as above.
         unsafe { pages.discard(page_bytes()..3 * page_bytes()).unwrap() };
         assert_eq!(pages.look(&machine, &all).unwrap().len(), 6);
         assert_eq!(settle(node).unwrap(), 0);
@@ -296,7 +298,7 @@ mod tests {
         let machine = Machine::discover().unwrap();
         let pages = Reservation::new(&machine, 4 << 30, Binding::Any, HugePages::Advised).unwrap();
         let [small, huge] = [0..HUGE_PAGE_BYTES, HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES];
-        // SAFETY: here and below, nobody else uses the reservation.
+        // SAFETY: nobody else uses the reservation.
         unsafe {
             // A page table, where no huge page fits.
             libc::madvise(pages.start.as_ptr().cast(), small.len(), libc::MADV_NOHUGEPAGE);
