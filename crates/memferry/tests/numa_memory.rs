@@ -654,7 +654,7 @@ fn a_strictly_bound_thread_is_told() {
                 assert!(!has_room || placement.elsewhere(other) == 0, "{placement}");
                 drop(preferred);
                 let before = free_bytes(machine, other).unwrap();
-                let (filling, _) = fill(machine, node);
+                let filling = fill_for_good(machine, node);
                 // There is no room for page tables.
                 let left = free_bytes(machine, other).unwrap();
                 assert!(left < 128 * MIB as u64 && left < before, "{left} {before}");

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! add up what each step needs, of the machine and of each node    too much: NoRoom, before anything came
-//! each step: still room? populate; of a bound node, look where its pages are, and move those elsewhere
+//! each step: still room? populate; of a bound node, look where its pages are, and move those elsewhere, until all are
+//! there and where they shall be
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,8 +20,10 @@ use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, NodeId};
 
-/// So often pages that are gone again are populated again.
-const POPULATE_AGAIN_MAX: usize = 3;
+/// So often pages are moved, or populated again that are gone. One leads to the other: since Linux 6.12 a huge page that is
+/// split, as one is that has to be moved where none is free, loses its pages that are zero, and fresh ones all are
+/// (`try_to_map_unused_to_zeropage` in mm/migrate.c).
+const ROUNDS_MAX: usize = 8;
 
 /// What pages take that are to come, or to be moved.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -203,23 +206,32 @@ impl Reservation {
         node: NodeId,
     ) -> Result<usize, MemoryError> {
         let pages_count = range.len() / page_bytes();
-        let mut tries_count = 0;
+        let mut rounds_count = 0;
         loop {
             let there = self.look(machine, range)?;
-            let strays = there.iter().filter(|page| page.node != node);
-            // The kernel reclaims page cache for a move, but not to satisfy a preference.
-            let strays = bring(strays.map(|page| (page.address, node)).collect())
-                .map_err(|source| MemoryError::refused("move_pages", range.len(), source))?;
+            let strays: Vec<_> =
+                there.iter().filter(|page| page.node != node).map(|page| (page.address, node)).collect();
             let pages_absent_count = pages_count.saturating_sub(there.len());
-            if pages_absent_count == 0 || !strays.is_empty() {
+            if strays.is_empty() && pages_absent_count == 0 {
+                return Ok(0);
+            }
+            if rounds_count == ROUNDS_MAX {
+                return match pages_absent_count {
+                    0 => Ok(strays.len()),
+                    _ => Err(MemoryError::Reclaimed { pages_absent_count, pages_count }),
+                };
+            }
+            rounds_count += 1;
+            // The kernel reclaims page cache for a move, but not to satisfy a preference.
+            let strays =
+                bring(strays).map_err(|source| MemoryError::refused("move_pages", range.len(), source))?;
+            if !strays.is_empty() {
                 return Ok(strays.len());
             }
-            if tries_count == POPULATE_AGAIN_MAX {
-                return Err(MemoryError::Reclaimed { pages_absent_count, pages_count });
+            if pages_absent_count > 0 {
+                // SAFETY: the caller's.
+                unsafe { self.populate(range)? };
             }
-            tries_count += 1;
-            // Swapped out, or dropped, since they came. SAFETY: the caller's.
-            unsafe { self.populate(range)? };
         }
     }
 }
