@@ -43,16 +43,8 @@ pub(crate) struct GuestMachine {
     filters: &'static [&'static str],
 }
 
-/// Tests that take few seconds and depend on the shape of a machine.
-const OF_ANY_SHAPE: &[&str] = &[
-    "topology",
-    "bound_pages",
-    "blocks_lie",
-    "interleaved",
-    "preferred_pages",
-    "rebinding_moves",
-    "weights",
-];
+/// What depends on the shape of a machine: what is discovered, and where memory comes from.
+const OF_ANY_SHAPE: &[&str] = &["topology", "numa_memory"];
 
 /// The first is the default, and runs everything; the others run what depends on the shape of a machine.
 pub(crate) const MACHINES: &[GuestMachine] = &[

@@ -9,7 +9,7 @@ use crate::topology::sysfs::NODES;
 use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 
 /// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
-const PAGE_TABLES_DIVISOR: usize = 256;
+const PAGE_TABLES_DIVISOR: u64 = 256;
 
 /// Something with so much memory.
 #[derive(Clone, Debug)]
@@ -36,18 +36,21 @@ impl Place {
         self.available_bytes.saturating_sub(self.spare_bytes())
     }
 
-    pub(super) fn check(&self, size_bytes: usize) -> Result<(), MemoryError> {
-        if size_bytes as u64 <= self.room() {
+    fn check(&self, size_bytes: u64) -> Result<(), MemoryError> {
+        if size_bytes <= self.room() {
             return Ok(());
         }
         Err(MemoryError::NoRoom {
             place: self.name.clone(),
-            size_bytes,
+            size_bytes: size_bytes as usize,
             available_bytes: self.available_bytes,
             spare_bytes: self.spare_bytes(),
         })
     }
 }
+
+/// Something that pages take memory of, and how many bytes of pages take one byte of it.
+type Bound = (Place, u64);
 
 /// An error unless `size_bytes` more fit into what this thread can reach, and its shares on their nodes.
 /// `root` is `/`.
@@ -58,41 +61,41 @@ pub(super) fn check(
     size_bytes: usize,
     shares: &[(NodeId, usize)],
 ) -> Result<(), MemoryError> {
-    around(root, reach)?.iter().try_for_each(|place| place.check(size_bytes))?;
-    if let Some(nodes) = &reach.tables
-        && let Some(place) = some_nodes(root, nodes)?
-    {
-        place.check(size_bytes / PAGE_TABLES_DIVISOR)?;
-    }
+    let bounds = around(root, reach)?;
+    bounds.iter().try_for_each(|(place, divisor)| place.check(size_bytes as u64 / divisor))?;
     check_nodes(root, machine, shares)
 }
 
+/// What this thread can have wherever its pages lie.
+pub(super) fn within_reach(root: &Path, reach: &Reach) -> Result<u64, MemoryError> {
+    let bounds = around(root, reach)?;
+    Ok(bounds.iter().map(|(place, divisor)| place.room().saturating_mul(*divisor)).min().unwrap_or(u64::MAX))
+}
+
 /// An error unless the shares fit on their nodes, wherever in this machine the bytes are now.
-pub(super) fn check_nodes(
-    root: &Path,
-    machine: &Machine,
-    shares: &[(NodeId, usize)],
-) -> Result<(), MemoryError> {
-    shares.iter().try_for_each(|&(node, bytes)| match on_node(root, machine, node)? {
-        Some(place) if bytes > 0 => place.check(bytes),
-        _ => Ok(()),
+fn check_nodes(root: &Path, machine: &Machine, shares: &[(NodeId, usize)]) -> Result<(), MemoryError> {
+    let mut shares = shares.iter().filter(|&&(_, bytes)| bytes > 0);
+    shares.try_for_each(|&(node, bytes)| match on_node(root, machine, node)? {
+        Some(place) => place.check(bytes as u64),
+        None => Ok(()),
     })
 }
 
-/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, and its
-/// cgroups. Past any of these the kernel kills.
-pub(super) fn around(root: &Path, reach: &Reach) -> Result<Vec<Place>, MemoryError> {
-    let machine = match &reach.pages {
-        Some(nodes) => some_nodes(root, nodes)?,
-        None => None,
+/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, the nodes for its
+/// page tables, and its cgroups. Past any of these the kernel kills.
+fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
+    let some_nodes = |nodes: &Option<NodeSet>| match nodes {
+        Some(nodes) => some_nodes(root, nodes),
+        None => Ok(None),
     };
-    let machine = match machine {
+    let machine = match some_nodes(&reach.pages)? {
         Some(nodes) => nodes,
         None => read("this machine".into(), root, "proc/meminfo")?,
     };
-    let mut places = vec![machine];
-    places.extend(cgroups::limits(root));
-    Ok(places)
+    let mut bounds = vec![(machine, 1)];
+    bounds.extend(cgroups::limits(root).into_iter().map(|cgroup| (cgroup, 1)));
+    bounds.extend(some_nodes(&reach.tables)?.map(|tables| (tables, PAGE_TABLES_DIVISOR)));
+    Ok(bounds)
 }
 
 /// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own
@@ -116,6 +119,10 @@ fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError
 
 /// A node of this machine; `None` if it is the only one, about which the machine's figures are better (see
 /// `topology::sysfs`).
+///
+/// The lists of free pages that each CPU keeps, since Linux 6.7 up to an eighth of a node, do not count: others get
+/// them only when the CPU gives them back, some within seconds. A thread that was strictly bound to a node was killed
+/// while they were full.
 pub(super) fn on_node(root: &Path, machine: &Machine, node: NodeId) -> Result<Option<Place>, MemoryError> {
     if machine.node_count() < 2 { Ok(None) } else { node_place(root, node).map(Some) }
 }
@@ -288,6 +295,9 @@ mod tests {
         let error = check(&[1], 2561 + 3).unwrap_err();
         assert!(error.to_string().contains("(nodes 1)"), "{error}");
         check(&[0, 1], 60000).unwrap();
+        let tables = Reach { pages: None, tables: Some(NodeId(1).into()) };
+        assert_eq!(within_reach(root.path(), &tables).unwrap(), 2560 << 10);
+        assert_eq!(within_reach(root.path(), &Reach::default()).unwrap(), 62000 << 10);
     }
 
     #[test]
