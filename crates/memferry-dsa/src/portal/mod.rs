@@ -131,6 +131,21 @@ pub enum QueueMode {
     Dedicated,
 }
 
+impl QueueMode {
+    /// The driver's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            QueueMode::Shared => "shared",
+            QueueMode::Dedicated => "dedicated",
+        }
+    }
+
+    /// The mode of a word of the driver's, if it is one.
+    pub fn from_word(word: &str) -> Option<QueueMode> {
+        [QueueMode::Shared, QueueMode::Dedicated].into_iter().find(|mode| mode.as_str() == word)
+    }
+}
+
 /// What a submitter must know of a work queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkQueueInfo {
