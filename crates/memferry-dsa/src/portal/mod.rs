@@ -24,7 +24,6 @@ mod error;
 mod fake;
 #[allow(unsafe_code)]
 mod file;
-pub(crate) mod fork;
 #[allow(unsafe_code)]
 mod mapped;
 mod open;
