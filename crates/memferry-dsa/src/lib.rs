@@ -52,6 +52,8 @@ mod flags;
 pub mod instructions;
 mod operation;
 pub mod portal;
+#[cfg(not(memferry_loom))]
+pub mod request;
 pub mod software;
 mod sync;
 pub mod system;
@@ -69,5 +71,7 @@ pub use portal::{
     DevicePortal, OpenError, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError,
     WorkQueueInfo,
 };
+#[cfg(not(memferry_loom))]
+pub use request::Request;
 #[cfg(not(memferry_loom))]
 pub use wait::Wait;
