@@ -72,6 +72,6 @@ pub use portal::{
     WorkQueueInfo,
 };
 #[cfg(not(memferry_loom))]
-pub use request::Request;
+pub use request::{Batch, Request};
 #[cfg(not(memferry_loom))]
 pub use wait::Wait;

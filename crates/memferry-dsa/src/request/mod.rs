@@ -27,18 +27,29 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3.
 
+mod batch;
 mod check;
+mod execute;
 mod make;
 mod memory;
 mod outcome;
+mod resume;
+#[cfg(test)]
+mod tests;
+#[allow(unsafe_code)]
+mod work;
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+pub use batch::{Batch, MemberError, Outcomes, Ticket};
+pub(crate) use batch::{Member, pending};
 pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
+pub(crate) use execute::bytes_of;
 pub use memory::{Source, Target};
 pub use outcome::Outcome;
 pub(crate) use outcome::{End, outcome};
+pub(crate) use work::{Step, Work};
 
 use crate::completion::DeltaResult;
 use crate::descriptor::Descriptor;
