@@ -10,6 +10,7 @@
 //! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
 //! - [`software`]: the same operations by the CPU.
+//! - [`conformance`]: whether a device does what it should.
 //!
 //! A copy by the devices of this machine, or by the CPU if it has none:
 //!
@@ -62,6 +63,8 @@ mod address;
 #[cfg(not(memferry_loom))]
 pub mod client;
 mod completion;
+#[cfg(not(memferry_loom))]
+pub mod conformance;
 mod descriptor;
 mod dif;
 pub mod emulator;
