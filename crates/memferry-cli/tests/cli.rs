@@ -372,3 +372,44 @@ fn bench_query_in_small_on_a_full_disk() {
     assert!(row("selective_ablation_merge_batches")["ratio"].as_f64().unwrap() > 0.0);
     assert!(row("rss_peak_bytes")["value"].as_f64().unwrap() > 1e6);
 }
+
+#[test]
+fn bench_dsa_in_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let output = memferry(&["bench", "dsa", "--quick", "--json", "--out", out]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(record["options"]["dsa"], "emulated");
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
+    };
+    for (name, how) in [
+        ("emulator_noop_single", "emulated"),
+        ("emulator_noop_batch64", "emulated"),
+        ("emulator_round_trip_ns", "emulated"),
+        ("completer_core_share", "emulated"),
+        ("crc32c", "measured"),
+    ] {
+        assert_eq!(row(name)["how"], how, "{name}");
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0, "{name}");
+    }
+    assert!(row("completer_latency_us")["value"].is_f64());
+    for (name, peer) in [
+        ("crc32c", "crc-fast"),
+        ("compare", "memcmp"),
+        ("fill", "memset"),
+        ("delta_create", "memcpy"),
+        ("delta_apply", "memcpy"),
+        ("dif_check", "memcpy"),
+    ] {
+        assert_eq!(row(name)["peer"], peer);
+        assert!(row(name)["ratio"].as_f64().unwrap() > 0.0, "{name}");
+    }
+    let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row["name"].as_str()).collect();
+    assert_eq!(names.len(), rows.len(), "names are unique: {record}");
+
+    fails(&["bench", "dsa", "--queue", "wq0.0"], FAILURE, &["--dsa system"]);
+    fails(&["bench", "dsa", "--dsa", "system", "--queue", "queue"], USAGE, &["--queue"]);
+}

@@ -70,6 +70,9 @@ mod dif;
 pub mod emulator;
 mod flags;
 pub mod instructions;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
 mod operation;
 pub mod portal;
 #[cfg(not(memferry_loom))]

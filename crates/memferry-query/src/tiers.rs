@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memferry::cache::{BuildError, Cache, FixedNode};
-use memferry::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Mover, MoverError, Route};
+use memferry::mover::{DsaEngine, DsaOptions, Mover, MoverError};
 use memferry::topology::{Machine, NodeId, TopologyError};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, StartError};
 use thiserror::Error;
@@ -128,7 +128,7 @@ impl TiersBuilder {
         self
     }
 
-    /// Threads of the CPU engine, at least 1.
+    /// Threads of each node's CPU engine, at least 1.
     pub fn cpu_workers(mut self, workers: usize) -> Self {
         self.cpu_workers = workers;
         self
@@ -162,16 +162,13 @@ impl TiersBuilder {
         let budget_bytes =
             self.budget_bytes.unwrap_or((available * BUDGET_SHARE_PERCENT / 100).min(BUDGET_BYTES_MAX));
 
-        let mut mover = Mover::builder(Arc::clone(&self.machine)).route(Route::Single);
+        let mut mover = Mover::builder(Arc::clone(&self.machine)).cpu_workers(self.cpu_workers);
         if let Dsa::Emulated { seed } = self.dsa {
             let nasty = seed.map_or_else(Nasty::none, Nasty::from_seed);
             // On the tables' node, as a route would choose it: the CPU engine then only stands in.
             let emulator = Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), nasty)?;
             mover = mover.engine(Arc::new(DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default())?));
         }
-        let workers =
-            CpuOptions { node: Some(home), workers_count: self.cpu_workers, ..CpuOptions::default() };
-        mover = mover.engine(Arc::new(CpuEngine::new(&self.machine, workers)?));
         let mover = mover.build()?;
         let cache = Cache::builder(mover.clone())
             .budget(near, usize::try_from(budget_bytes).unwrap_or(usize::MAX))

@@ -119,7 +119,9 @@ impl Emulator {
         Ok(Arc::new(Emulator { config: config.clone(), nasty, life: Mutex::new(life) }))
     }
 
-    /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together.
+    /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together, and
+    /// answer Retry while all are taken: also after the descriptors have ended, until they are
+    /// [`settled`](Portal::settled).
     ///
     /// # Panics
     /// If there is no such queue.

@@ -28,8 +28,6 @@ mod fill;
 #[allow(unsafe_code)]
 mod flush;
 mod guard;
-#[doc(hidden)]
-pub mod measure;
 #[allow(unsafe_code)]
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/none.rs")]
 mod simd;
