@@ -248,6 +248,19 @@ fn hints_are_hints() {
     assert_eq!((stats.batches, stats.not_taken, stats.on_cpu_total()), (2, 10, 0), "{stats:?}");
 }
 
+#[test]
+fn a_device_that_cannot_copy_what_overlaps() {
+    let mut config = DeviceConfig::one_shared_queue();
+    let without = Capabilities::ALL.bits() & !Capabilities::OVERLAPPING_COPY.bits();
+    config.capabilities = Capabilities::from_bits(without);
+    let client = client_of(vec![emulator(&config).portal(0)]);
+    let mut bytes = *b"0123456789";
+    let cells = Cell::from_mut(&mut bytes[..]).as_slice_of_cells();
+    client.run(Request::copy(&cells[..8], &cells[2..])).unwrap();
+    assert_eq!(&bytes, b"0101234567");
+    assert_eq!((client.stats().not_taken, client.stats().on_cpu(OnCpu::Operation)), (1, 1));
+}
+
 /// A flag of version 2.0 is not tried on devices of 1.0, and if the caller says that they are 2.0, their refusal is
 /// heard.
 #[test]
@@ -366,4 +379,44 @@ fn many_threads() {
     assert!(stats.adds_up() && stats.calls == 1200 && stats.errors == 0, "{stats:?}");
     assert!(stats.succeeded > 300, "{stats:?}");
     assert_eq!(portals[1].counters().in_flight, 0);
+}
+
+/// A device that faults at every page: after so many faults as were asked for, the CPU does the rest, or nobody.
+#[test]
+fn the_cpu_after_many_faults() {
+    let nasty = Nasty { page_faults_per_mille: 1000, ..Nasty::none() };
+    for (faults_max, may_use_cpu) in [(0, true), (5, true), (5, false), (1000, false)] {
+        let device =
+            Emulator::start(&DeviceConfig::one_shared_queue(), nasty.clone()).expect("a valid configuration");
+        let options = ClientOptions { faults_max, may_use_cpu, ..ClientOptions::default() };
+        let client = Client::new(vec![device.portal(0)], options);
+        let mut target = vec![0u8; 50 * 4096];
+        let filled = client.run(Request::fill(u64::MAX, &mut target));
+        let stats = client.stats();
+        if faults_max == 1000 {
+            assert_eq!((&filled, stats.on_cpu_total()), (&Ok(()), 0), "{stats:?}");
+            assert!((50..=51).contains(&stats.partial) && stats.pages_touched == stats.partial, "{stats:?}");
+        } else {
+            assert_eq!(stats.partial, u64::from(faults_max) + 1, "{stats:?}");
+            assert_eq!(stats.on_cpu(OnCpu::Faults), u64::from(may_use_cpu));
+            let expected = if may_use_cpu { Ok(()) } else { Err(ClientError::NoDevice(OnCpu::Faults)) };
+            assert_eq!(filled, expected);
+        }
+        assert!(filled.is_err() || target.iter().all(|byte| *byte == 0xff));
+    }
+}
+
+/// The list of a batch can fault as well: its page is touched, and what was not read is submitted again.
+#[test]
+fn a_fault_in_the_list() {
+    let nasty = Nasty { page_faults_per_mille: 1000, ..Nasty::none() };
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a valid configuration");
+    let client = client_of(vec![device.portal(0)]);
+    let mut batch = Batch::new();
+    let noops = [batch.add(Request::noop()), batch.add(Request::noop()), batch.add(Request::noop())];
+    let outcomes = client.run_batch(batch).unwrap();
+    assert!(noops.iter().all(|noop| outcomes.get(noop) == Ok(())));
+    let stats = client.stats();
+    assert!(stats.batches >= 2 && stats.pages_touched >= 1 && stats.skipped >= 1, "{stats:?}");
+    assert_eq!((stats.succeeded, stats.strange_faults, stats.batches_unrolled), (3, 0, 0), "{stats:?}");
 }

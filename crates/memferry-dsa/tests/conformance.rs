@@ -123,7 +123,7 @@ fn the_ways_into_a_queue() {
 #[test]
 fn nasty_devices() {
     let seeds = std::env::var("MEMFERRY_CONFORMANCE_SEEDS").ok();
-    let count: u64 = seeds.map_or(256, |text| text.parse().expect("a number of seeds"));
+    let count: u64 = seeds.map_or(128, |text| text.parse().expect("a number of seeds"));
     let mut batches = 0;
     let mut partial = 0;
     for seed in 0..count {

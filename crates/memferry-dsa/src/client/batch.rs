@@ -36,7 +36,7 @@ impl Client {
             let pending = pending(members);
             let Some(first) = pending.first() else { return Ok(()) };
             let together = pending.iter().take_while(|index| !members[**index].is_loner).count();
-            if together > 1 && list_faults < self.options.faults_max {
+            if together > 1 && list_faults <= self.options.faults_max {
                 let round = self.batch_round(members, &pending[..together], memory)?;
                 if let Some(has_list_fault) = round {
                     list_faults += u32::from(has_list_fault);
@@ -172,7 +172,7 @@ impl Client {
                 member.faults += 1;
                 let info = queue.portal.work_queue();
                 let unfit = member.work.fits(info, self.options.version, false).err().map(OnCpu::from);
-                let too_many = (member.faults >= self.options.faults_max).then_some(OnCpu::Faults);
+                let too_many = (member.faults > self.options.faults_max).then_some(OnCpu::Faults);
                 if let Some(why) = unfit.or(too_many) {
                     member.is_loner = true;
                     member.ended = self.finish_on_cpu(&mut member.work, why).ok().map(Ok);

@@ -50,7 +50,7 @@ impl Client {
                 Step::Fault => {
                     self.touch(work, &completion);
                     faults += 1;
-                    if faults >= self.options.faults_max {
+                    if faults > self.options.faults_max {
                         why_cpu = Some(OnCpu::Faults);
                     }
                 }

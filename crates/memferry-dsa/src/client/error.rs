@@ -11,7 +11,7 @@ pub enum OnCpu {
     /// The client has no queue.
     #[error("there is no queue")]
     NoQueue,
-    /// The device lacks the operation.
+    /// The device lacks the operation, or this form of it.
     #[error("no queue has the operation")]
     Operation,
     /// The operation is newer than the device.

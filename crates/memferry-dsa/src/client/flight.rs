@@ -1,6 +1,7 @@
 //! One descriptor in a device, from its submission to its end.
 //!
-//! The promise: while a device may access the memory of a call, neither does the call return nor does a panic leave it.
+//! It rests on what [`Portal`] says of completions and of [`Portal::is_gone`]. The promise: while a device may access
+//! the memory of a call, neither does the call return nor does a panic leave it.
 //!
 //! ```text
 //! completed          the memory is the caller's again

@@ -73,7 +73,7 @@ pub struct ClientOptions {
     pub wait: Wait,
     /// Pauses while a queue is full, before the next one is asked.
     pub backoff: Backoff,
-    /// Page faults of a request after which the CPU does the rest.
+    /// Page faults of a request after which its rest is submitted again; at the next one the CPU does the rest.
     pub faults_max: u32,
     /// Whether the CPU does what no device does; otherwise [`ClientError::NoDevice`].
     pub may_use_cpu: bool,
