@@ -1,9 +1,8 @@
 //! Intel's Data Streaming Accelerator in user space: what is handed to the device, how it answers, and a device in
 //! software to try it on.
 //!
-//! - [`Client`]: safe calls; takes a typed [`Request`] or a [`Batch`] of them, picks a queue, resumes after page
-//! faults,
-//!   and lets the CPU do what no device does. The levels below are for those who need something else.
+//! - [`Client`]: safe calls. It takes a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and
+//!   lets the CPU do what no device does. The levels below are for those who need something else.
 //! - [`Descriptor`]: the 64 bytes that say what to do.
 //! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
