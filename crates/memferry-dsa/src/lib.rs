@@ -8,6 +8,7 @@
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
 //! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
+//! - [`fork`]: what becomes of all that in a child process.
 //! - [`software`]: the same operations by the CPU.
 //! - [`conformance`]: whether a device does what it should.
 //!
@@ -68,6 +69,7 @@ mod descriptor;
 mod dif;
 pub mod emulator;
 mod flags;
+pub mod fork;
 pub mod instructions;
 #[cfg(not(memferry_loom))]
 #[doc(hidden)]

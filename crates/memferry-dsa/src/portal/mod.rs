@@ -24,7 +24,6 @@ mod error;
 mod fake;
 #[allow(unsafe_code)]
 mod file;
-pub(crate) mod fork;
 #[allow(unsafe_code)]
 mod mapped;
 mod open;
@@ -130,6 +129,21 @@ pub enum QueueMode {
     Shared,
     /// One submitter, who counts the free entries himself.
     Dedicated,
+}
+
+impl QueueMode {
+    /// The driver's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            QueueMode::Shared => "shared",
+            QueueMode::Dedicated => "dedicated",
+        }
+    }
+
+    /// The mode of a word of the driver's, if it is one.
+    pub fn from_word(word: &str) -> Option<QueueMode> {
+        [QueueMode::Shared, QueueMode::Dedicated].into_iter().find(|mode| mode.as_str() == word)
+    }
 }
 
 /// What a submitter must know of a work queue.

@@ -9,9 +9,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use super::fork;
 use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
+use crate::fork;
 use crate::instructions::{self, CpuFeatures};
 
 /// The operating system and the CPU, as far as [`DevicePortal`](super::DevicePortal) uses them.

@@ -1,7 +1,7 @@
 //! What a fuzzer does with the device: any descriptors over any memory.
 //!
-//! [`descriptors`] is the body of the fuzz target `descriptor`, and is called by the property tests as well, with random
-//! bytes.
+//! [`descriptors`] is the body of the fuzz target `descriptor`, and is called by the property tests as well, with
+//! random bytes.
 
 mod input;
 mod watched;
