@@ -21,8 +21,8 @@ const HINTS: Flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
 struct Line(CompletionRecord);
 
 thread_local! {
-    /// The record of this thread's last descriptor. Allocating one for each took a third of what a call costs besides the
-    /// device.
+    /// The record of this thread's last descriptor. Allocating one for each took a third of what a call costs besides
+    /// the device.
     static SPARE: Cell<Option<Box<Line>>> = const { Cell::new(None) };
 }
 
