@@ -99,8 +99,8 @@ pub fn dif_check(format: DifFormat, source: DifSource, data: &[u8]) -> (usize, u
             if !has(DifSourceFlags::NO_GUARD_CHECK) && stored[..2] != guard(format, block).to_be_bytes() {
                 errors |= 1;
             }
-            let mask = !expected.application_mask;
-            if application & mask != expected.application & mask {
+            let mask = expected.application_mask;
+            if mask != 0xffff && application != expected.application & !mask {
                 errors |= 2;
             }
             if !has(DifSourceFlags::NO_REFERENCE_CHECK) && reference != expected.reference {
