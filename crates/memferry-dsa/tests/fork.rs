@@ -22,7 +22,8 @@ use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submissio
 /// Linux, but for the device.
 struct FileDevice;
 
-impl Platform for FileDevice {
+// SAFETY: the page is one; nothing is ever done with what is written there.
+unsafe impl Platform for FileDevice {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::ALL
     }

@@ -138,6 +138,7 @@ mod tests {
     /// As in a child, whose value is made by another generation: made anew, and the former neither used nor dropped.
     #[test]
     fn another_generation_makes_its_own() {
+        watch().expect("this kernel has anonymous memory");
         let former = Arc::new(1);
         let cell = PerProcess::new();
         let made = Made { generation: generation().wrapping_add(1), value: former.clone() };
