@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -189,13 +190,41 @@ const CHILD: &str = "MEMFERRY_SILENT_CHILD";
 /// Borrowed memory cannot be given back while the device may write to it: the process ends, and says why.
 #[test]
 fn a_silent_device_ends_a_process_that_lent_memory() {
+    ends_the_process("a_silent_device_ends_a_process_that_lent_memory", |client| {
+        let _ = client.run(Request::fill(1, &mut [0u8; 64]));
+    });
+}
+
+/// Cells may be in other hands when the call has ended, so that leaking the buffers is not enough.
+#[test]
+fn a_silent_device_ends_a_process_that_owns_cells() {
+    ends_the_process("a_silent_device_ends_a_process_that_owns_cells", |client| {
+        let cells: Rc<[Cell<u8>]> = [(); 64].map(|()| Cell::new(0)).into();
+        let _ = client.run_owned(Box::new(cells), |cells| Request::fill(1, &cells[..]));
+    });
+}
+
+#[test]
+fn a_silent_device_ends_a_process_that_owns_a_batch_of_cells() {
+    ends_the_process("a_silent_device_ends_a_process_that_owns_a_batch_of_cells", |client| {
+        let cells: Rc<[Cell<u8>]> = [(); 64].map(|()| Cell::new(0)).into();
+        let _ = client.run_batch_owned(Box::new(cells), |cells| {
+            let mut batch = Batch::new();
+            batch.add(Request::fill(1, &cells[..]));
+            batch.add(Request::noop());
+            (batch, ())
+        });
+    });
+}
+
+/// Runs `call` on a device that is silent, in a process of its own, which must not survive it.
+fn ends_the_process(test: &str, call: fn(&Client)) {
     if std::env::var_os(CHILD).is_some() {
         let options = ClientOptions { timeout: Duration::from_millis(60), ..ClientOptions::default() };
-        let _ = Client::new(vec![Arc::new(Odd::deaf())], options).run(Request::fill(1, &mut [0u8; 64]));
+        call(&Client::new(vec![Arc::new(Odd::deaf())], options));
         std::process::exit(0);
     }
     let program = std::env::current_exe().expect("this program");
-    let test = "a_silent_device_ends_a_process_that_lent_memory";
     let output = Command::new(program).args([test, "--exact", "--nocapture"]).env(CHILD, "1").output();
     let output = output.expect("this program runs again");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
