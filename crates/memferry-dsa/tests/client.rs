@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,8 +18,8 @@ use memferry_dsa::portal::{Backoff, PortalCounters, PortalKind, SubmitError};
 use memferry_dsa::request::{MemberError, Ticket};
 use memferry_dsa::system::Version;
 use memferry_dsa::{
-    Batch, Client, ClientError, ClientOptions, Descriptor, OnCpu, Opcode, Portal, Request, Submission, Wait,
-    WorkQueueInfo,
+    Batch, Client, ClientError, ClientOptions, Completion, CompletionRecord, Descriptor, OnCpu, Opcode,
+    Portal, Request, Status, Submission, Wait, WorkQueueInfo,
 };
 
 fn emulator(config: &DeviceConfig) -> Arc<Emulator> {
@@ -343,6 +344,25 @@ fn a_batch_that_is_refused_is_unrolled() {
         );
         assert!(stats.adds_up(), "{stats:?}");
     }
+}
+
+/// A batch that ends well, of whose members nothing is said, is an error: trying again would not end.
+#[test]
+fn a_batch_without_members_is_an_error() {
+    let odd = Odd::new(|_, descriptor| {
+        let record: *const CompletionRecord =
+            ptr::with_exposed_provenance(descriptor.completion_address().0 as usize);
+        // SAFETY: the record of a descriptor that is being submitted.
+        unsafe { &*record }.publish(&Completion::new(Status::Success));
+        Some(Ok(Submission::Accepted))
+    });
+    let client = client_of(vec![Arc::new(odd)]);
+    let mut batch = Batch::new();
+    let _ = [batch.add(Request::noop()), batch.add(Request::noop())];
+    let error = client.run_batch(batch).map(|_| ());
+    assert!(matches!(error, Err(ClientError::Failed { .. })), "{error:?}");
+    let stats = client.stats();
+    assert_eq!((stats.batches, stats.submitted, stats.skipped), (1, 2, 2), "{stats:?}");
 }
 
 #[test]
