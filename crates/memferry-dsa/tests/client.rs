@@ -4,6 +4,8 @@
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::ptr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -16,8 +18,8 @@ use memferry_dsa::portal::{Backoff, PortalCounters, PortalKind, SubmitError};
 use memferry_dsa::request::{MemberError, Ticket};
 use memferry_dsa::system::Version;
 use memferry_dsa::{
-    Batch, Client, ClientError, ClientOptions, Descriptor, OnCpu, Opcode, Portal, Request, Submission, Wait,
-    WorkQueueInfo,
+    Batch, Client, ClientError, ClientOptions, Completion, CompletionRecord, Descriptor, OnCpu, Opcode,
+    Portal, Request, Status, Submission, Wait, WorkQueueInfo,
 };
 
 fn emulator(config: &DeviceConfig) -> Arc<Emulator> {
@@ -51,7 +53,9 @@ impl Odd {
     }
 }
 
-impl Portal for Odd {
+// SAFETY: what is answered in the device's place was not submitted to it; a test that says that the device is gone has one
+// that was given nothing.
+unsafe impl Portal for Odd {
     fn work_queue(&self) -> &WorkQueueInfo {
         self.inner.work_queue()
     }
@@ -187,13 +191,41 @@ const CHILD: &str = "MEMFERRY_SILENT_CHILD";
 /// Borrowed memory cannot be given back while the device may write to it: the process ends, and says why.
 #[test]
 fn a_silent_device_ends_a_process_that_lent_memory() {
+    ends_the_process("a_silent_device_ends_a_process_that_lent_memory", |client| {
+        let _ = client.run(Request::fill(1, &mut [0u8; 64]));
+    });
+}
+
+/// Cells may be in other hands when the call has ended, so that leaking the buffers is not enough.
+#[test]
+fn a_silent_device_ends_a_process_that_owns_cells() {
+    ends_the_process("a_silent_device_ends_a_process_that_owns_cells", |client| {
+        let cells: Rc<[Cell<u8>]> = [(); 64].map(|()| Cell::new(0)).into();
+        let _ = client.run_owned(Box::new(cells), |cells| Request::fill(1, &cells[..]));
+    });
+}
+
+#[test]
+fn a_silent_device_ends_a_process_that_owns_a_batch_of_cells() {
+    ends_the_process("a_silent_device_ends_a_process_that_owns_a_batch_of_cells", |client| {
+        let cells: Rc<[Cell<u8>]> = [(); 64].map(|()| Cell::new(0)).into();
+        let _ = client.run_batch_owned(Box::new(cells), |cells| {
+            let mut batch = Batch::new();
+            batch.add(Request::fill(1, &cells[..]));
+            batch.add(Request::noop());
+            (batch, ())
+        });
+    });
+}
+
+/// Runs `call` on a device that is silent, in a process of its own, which must not survive it.
+fn ends_the_process(test: &str, call: fn(&Client)) {
     if std::env::var_os(CHILD).is_some() {
         let options = ClientOptions { timeout: Duration::from_millis(60), ..ClientOptions::default() };
-        let _ = Client::new(vec![Arc::new(Odd::deaf())], options).run(Request::fill(1, &mut [0u8; 64]));
+        call(&Client::new(vec![Arc::new(Odd::deaf())], options));
         std::process::exit(0);
     }
     let program = std::env::current_exe().expect("this program");
-    let test = "a_silent_device_ends_a_process_that_lent_memory";
     let output = Command::new(program).args([test, "--exact", "--nocapture"]).env(CHILD, "1").output();
     let output = output.expect("this program runs again");
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -312,6 +344,25 @@ fn a_batch_that_is_refused_is_unrolled() {
         );
         assert!(stats.adds_up(), "{stats:?}");
     }
+}
+
+/// A batch that ends well, of whose members nothing is said, is an error: trying again would not end.
+#[test]
+fn a_batch_without_members_is_an_error() {
+    let odd = Odd::new(|_, descriptor| {
+        let record: *const CompletionRecord =
+            ptr::with_exposed_provenance(descriptor.completion_address().0 as usize);
+        // SAFETY: the record of a descriptor that is being submitted.
+        unsafe { &*record }.publish(&Completion::new(Status::Success));
+        Some(Ok(Submission::Accepted))
+    });
+    let client = client_of(vec![Arc::new(odd)]);
+    let mut batch = Batch::new();
+    let _ = [batch.add(Request::noop()), batch.add(Request::noop())];
+    let error = client.run_batch(batch).map(|_| ());
+    assert!(matches!(error, Err(ClientError::Failed { .. })), "{error:?}");
+    let stats = client.stats();
+    assert_eq!((stats.batches, stats.submitted, stats.skipped), (1, 2, 2), "{stats:?}");
 }
 
 #[test]

@@ -68,7 +68,8 @@ struct AtOnce {
     info: WorkQueueInfo,
 }
 
-impl Portal for AtOnce {
+// SAFETY: the device has done everything when `submit` returns.
+unsafe impl Portal for AtOnce {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
     }

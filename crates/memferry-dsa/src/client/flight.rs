@@ -26,7 +26,7 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 /// What becomes of memory that a silent device may still write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
-    /// The caller gets it back when the call ends: the process must not live on.
+    /// Others have access to it when the call has ended: the process must not live on.
     Borrowed,
     /// It can be leaked.
     Owned,

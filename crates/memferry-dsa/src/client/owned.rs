@@ -22,7 +22,8 @@ pub struct OwnedError<B> {
 impl Client {
     /// Executes a request on buffers that it owns until it is done.
     ///
-    /// The same as [`run`](Self::run), but a silent device costs the buffers and not the process:
+    /// The same as [`run`](Self::run), but a silent device costs the buffers and not the process. Not so if the request
+    /// names cells, which may be somebody else's as well, leaked or not.
     ///
     /// ```
     /// use memferry_dsa::{Client, ClientOptions, Request};
@@ -44,7 +45,8 @@ impl Client {
         self.owned(buffers, |buffers| {
             let request = make(buffers);
             let bytes = bytes_of(&request.descriptor);
-            (bytes, self.counted(|| self.run_in(request, Memory::Owned)))
+            let memory = memory(request.has_cells());
+            (bytes, self.counted(|| self.run_in(request, memory)))
         })
     }
 
@@ -61,7 +63,8 @@ impl Client {
         self.owned(buffers, |buffers| {
             let (batch, tickets) = make(buffers);
             let bytes = batch.bytes();
-            let outcomes = self.counted(|| self.run_batch_in(batch, Memory::Owned));
+            let memory = memory(batch.has_cells());
+            let outcomes = self.counted(|| self.run_batch_in(batch, memory));
             (bytes, outcomes.map(|outcomes| (outcomes, tickets)))
         })
     }
@@ -88,6 +91,12 @@ impl Client {
             Err(error) => Err(OwnedError { error, buffers: Some(buffers) }),
         }
     }
+}
+
+/// Slices that outlive the call are the buffers', or nobody else writes them. Cells, in contrast, may be `'static` or
+/// counted, and in the caller's hands.
+fn memory(has_cells: bool) -> Memory {
+    if has_cells { Memory::Borrowed } else { Memory::Owned }
 }
 
 /// Owns buffers as a pointer, since a box that is moved would claim that nobody else accesses them; frees them when a

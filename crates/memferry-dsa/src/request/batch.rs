@@ -42,6 +42,7 @@ pub struct Batch<'a> {
     id: u64,
     members: Vec<Added<'a>>,
     has_fence: bool,
+    has_cells: bool,
     problem: Option<(usize, Invalid)>,
 }
 
@@ -86,7 +87,7 @@ impl<'a> Batch<'a> {
     /// A batch without members.
     pub fn new() -> Batch<'a> {
         let id = BATCHES.fetch_add(1, Ordering::Relaxed);
-        Batch { id, members: Vec::new(), has_fence: false, problem: None }
+        Batch { id, members: Vec::new(), has_fence: false, has_cells: false, problem: None }
     }
 
     /// Adds a member.
@@ -99,6 +100,7 @@ impl<'a> Batch<'a> {
         if let Err(invalid) = checked {
             self.problem.get_or_insert((index, invalid));
         }
+        self.has_cells |= request.has_cells();
         let has_fence = std::mem::take(&mut self.has_fence);
         self.members.push(Added { work: Work::new(&request), has_fence });
         Ticket { batch: self.id, index, outcome: PhantomData }
@@ -131,6 +133,11 @@ impl<'a> Batch<'a> {
     /// Bytes of all memory that the members name.
     pub(crate) fn bytes(&self) -> u64 {
         self.members.iter().map(|member| member.work.bytes()).sum()
+    }
+
+    /// Whether some of that memory is cells, to which others may have access.
+    pub(crate) fn has_cells(&self) -> bool {
+        self.has_cells
     }
 
     pub(crate) fn into_members(self) -> (u64, Vec<Member<'a>>) {

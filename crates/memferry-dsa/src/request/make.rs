@@ -13,7 +13,7 @@ use crate::software::dif::Mismatch;
 use crate::software::{CrcMode, Delta, DeltaError, ENTRY_BYTES};
 
 impl<'a, O: Outcome> Request<'a, O> {
-    /// A request whose regions must have `lengths` (is, should be); the first is the size of the transfer.
+    /// A request whose regions must have `lengths` (is, should be).
     fn of(descriptor: Descriptor, size: usize, lengths: &[(usize, usize)]) -> Request<'a, O> {
         let operation = descriptor.opcode().unwrap_or(Opcode::Noop);
         let bytes_max = u32::MAX as usize;
@@ -23,7 +23,12 @@ impl<'a, O: Outcome> Request<'a, O> {
             let wrong = lengths.iter().find(|(bytes, bytes_needed)| bytes != bytes_needed);
             wrong.map(|&(bytes, bytes_needed)| Invalid::Length { operation, bytes, bytes_needed })
         };
-        Request { descriptor, problem, borrow: PhantomData, outcome: PhantomData }
+        Request { descriptor, problem, has_cells: false, borrow: PhantomData, outcome: PhantomData }
+    }
+
+    /// Whether some of its memory came as cells.
+    fn with_cells(self, has_cells: bool) -> Request<'a, O> {
+        Request { has_cells, ..self }
     }
 }
 
@@ -48,7 +53,7 @@ impl<'a> Request<'a, ()> {
         let (source, target) = (source.into(), target.into());
         let size = source.size_bytes;
         let copy = Descriptor::memmove(source.start, target.start, size_of_transfer(size));
-        Request::of(copy, size, &[(target.size_bytes, size)])
+        Request::of(copy, size, &[(target.size_bytes, size)]).with_cells(source.is_cells || target.is_cells)
     }
 
     /// Fills `target` with `pattern`, low byte first; the last repetition may be cut short.
@@ -56,6 +61,7 @@ impl<'a> Request<'a, ()> {
         let target = target.into();
         let size = target.size_bytes;
         Request::of(Descriptor::fill(pattern, target.start, size_of_transfer(size)), size, &[])
+            .with_cells(target.is_cells)
     }
 
     /// Fills `target` with a pattern of 16 bytes: by devices since version 2.0, otherwise by the CPU.
@@ -63,6 +69,7 @@ impl<'a> Request<'a, ()> {
         let target = target.into();
         let size = target.size_bytes;
         Request::of(Descriptor::fill_16(pattern, target.start, size_of_transfer(size)), size, &[])
+            .with_cells(target.is_cells)
     }
 
     /// Copies `source` to both targets. All are equally long, none overlaps another, and the targets' addresses are
@@ -77,6 +84,7 @@ impl<'a> Request<'a, ()> {
         let dualcast =
             Descriptor::dualcast(source.start, target_1.start, target_2.start, size_of_transfer(size));
         Request::of(dualcast, size, &[(target_1.size_bytes, size), (target_2.size_bytes, size)])
+            .with_cells(source.is_cells || target_1.is_cells || target_2.is_cells)
     }
 
     /// Writes the lines that `data` touches from the CPU's caches to memory. Whether they stay in the caches is up to
@@ -85,6 +93,7 @@ impl<'a> Request<'a, ()> {
         let data = data.into();
         let size = data.size_bytes;
         Request::of(Descriptor::cache_flush(data.start, size_of_transfer(size)), size, &[])
+            .with_cells(data.is_cells)
     }
 }
 
@@ -98,6 +107,7 @@ impl<'a> Request<'a, Option<usize>> {
         let size = source_1.size_bytes;
         let compare = Descriptor::compare(source_1.start, source_2.start, size_of_transfer(size));
         Request::of(compare, size, &[(source_2.size_bytes, size)])
+            .with_cells(source_1.is_cells || source_2.is_cells)
     }
 
     /// Looks for the first difference from `pattern`, which is repeated, low byte first, from the start of `source`.
@@ -105,6 +115,7 @@ impl<'a> Request<'a, Option<usize>> {
         let source = source.into();
         let size = source.size_bytes;
         Request::of(Descriptor::compare_pattern(pattern, source.start, size_of_transfer(size)), size, &[])
+            .with_cells(source.is_cells)
     }
 }
 
@@ -131,6 +142,7 @@ impl<'a> Request<'a, Delta> {
             size_of_transfer(room),
         );
         Request::of(create, size, &[(new.size_bytes, size)])
+            .with_cells(old.is_cells || new.is_cells || delta.is_cells)
     }
 }
 
@@ -147,7 +159,7 @@ impl<'a> Request<'a, Result<(), DeltaError>> {
         let size = target.size_bytes;
         let delta_bytes = size_of_transfer(delta.size_bytes);
         let apply = Descriptor::apply_delta(delta.start, delta_bytes, target.start, size_of_transfer(size));
-        Request::of(apply, size.max(delta.size_bytes), &[])
+        Request::of(apply, size.max(delta.size_bytes), &[]).with_cells(delta.is_cells || target.is_cells)
     }
 }
 
@@ -157,6 +169,7 @@ impl<'a> Request<'a, u32> {
         let source = source.into();
         let size = source.size_bytes;
         Request::of(Descriptor::crc(seed, source.start, size_of_transfer(size)), size, &[])
+            .with_cells(source.is_cells)
     }
 
     /// Copies `source` to `target`, equally long and apart, and computes its CRC-32C.
@@ -168,7 +181,7 @@ impl<'a> Request<'a, u32> {
         let (source, target) = (source.into(), target.into());
         let size = source.size_bytes;
         let copy = Descriptor::copy_crc(seed, source.start, target.start, size_of_transfer(size));
-        Request::of(copy, size, &[(target.size_bytes, size)])
+        Request::of(copy, size, &[(target.size_bytes, size)]).with_cells(source.is_cells || target.is_cells)
     }
 
     /// How seed, data and result are turned.
@@ -198,7 +211,7 @@ impl<'a> Request<'a, DifTags> {
         let (size, block) = (source.size_bytes, format.block.bytes());
         let insert = Descriptor::dif_insert(source.start, target.start, size_of_transfer(size), format, made);
         let lengths = whole(size, block, target.size_bytes, resized(size, block, block + DIF_BYTES));
-        Request::of(insert, size, &lengths)
+        Request::of(insert, size, &lengths).with_cells(source.is_cells || target.is_cells)
     }
 }
 
@@ -217,7 +230,7 @@ impl<'a> Request<'a, Result<DifTags, Mismatch>> {
         let source = source.into();
         let size = source.size_bytes;
         let check = Descriptor::dif_check(source.start, size_of_transfer(size), format, expected);
-        Request::of(check, size, &[])
+        Request::of(check, size, &[]).with_cells(source.is_cells)
     }
 
     /// Checks the fields of `source` and copies the blocks without them to `target`.
@@ -235,6 +248,7 @@ impl<'a> Request<'a, Result<DifTags, Mismatch>> {
             Descriptor::dif_strip(source.start, target.start, size_of_transfer(size), format, expected);
         let needed = resized(size, block + DIF_BYTES, block);
         Request::of(strip, size, &whole(size, block + DIF_BYTES, target.size_bytes, needed))
+            .with_cells(source.is_cells || target.is_cells)
     }
 }
 
@@ -252,6 +266,6 @@ impl<'a> Request<'a, Result<(DifTags, DifTags), Mismatch>> {
         let from: Address = source.start.into();
         let update =
             Descriptor::dif_update(from, target.start, size_of_transfer(size), format, expected, made);
-        Request::of(update, size, &[(target.size_bytes, size)])
+        Request::of(update, size, &[(target.size_bytes, size)]).with_cells(source.is_cells || target.is_cells)
     }
 }

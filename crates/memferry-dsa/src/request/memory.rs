@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 pub struct Source<'a> {
     pub(super) start: *const u8,
     pub(super) size_bytes: usize,
+    pub(super) is_cells: bool,
     borrow: PhantomData<&'a [Cell<u8>]>,
 }
 
@@ -19,12 +20,13 @@ pub struct Source<'a> {
 pub struct Target<'a> {
     pub(super) start: *mut u8,
     pub(super) size_bytes: usize,
+    pub(super) is_cells: bool,
     borrow: PhantomData<&'a [Cell<u8>]>,
 }
 
 impl<'a> From<&'a [u8]> for Source<'a> {
     fn from(bytes: &'a [u8]) -> Source<'a> {
-        Source { start: bytes.as_ptr(), size_bytes: bytes.len(), borrow: PhantomData }
+        Source { start: bytes.as_ptr(), size_bytes: bytes.len(), is_cells: false, borrow: PhantomData }
     }
 }
 
@@ -42,13 +44,13 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Source<'a> {
 
 impl<'a> From<&'a [Cell<u8>]> for Source<'a> {
     fn from(cells: &'a [Cell<u8>]) -> Source<'a> {
-        Source { start: cells.as_ptr().cast(), size_bytes: cells.len(), borrow: PhantomData }
+        Source { start: cells.as_ptr().cast(), size_bytes: cells.len(), is_cells: true, borrow: PhantomData }
     }
 }
 
 impl<'a> From<&'a mut [u8]> for Target<'a> {
     fn from(bytes: &'a mut [u8]) -> Target<'a> {
-        Target { start: bytes.as_mut_ptr(), size_bytes: bytes.len(), borrow: PhantomData }
+        Target { start: bytes.as_mut_ptr(), size_bytes: bytes.len(), is_cells: false, borrow: PhantomData }
     }
 }
 
@@ -67,6 +69,11 @@ impl<'a, const N: usize> From<&'a mut [u8; N]> for Target<'a> {
 impl<'a> From<&'a [Cell<u8>]> for Target<'a> {
     fn from(cells: &'a [Cell<u8>]) -> Target<'a> {
         // Cells may be written through a shared borrow, by the one thread that has it.
-        Target { start: cells.as_ptr().cast_mut().cast(), size_bytes: cells.len(), borrow: PhantomData }
+        Target {
+            start: cells.as_ptr().cast_mut().cast(),
+            size_bytes: cells.len(),
+            is_cells: true,
+            borrow: PhantomData,
+        }
     }
 }

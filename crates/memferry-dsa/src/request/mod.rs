@@ -67,6 +67,7 @@ use crate::system::Version;
 pub struct Request<'a, O> {
     pub(crate) descriptor: Descriptor,
     problem: Option<Invalid>,
+    has_cells: bool,
     borrow: PhantomData<&'a Cell<u8>>, // not to be sent: the memory may be cells
     outcome: PhantomData<fn() -> O>,
 }
@@ -100,6 +101,11 @@ impl<O> Request<'_, O> {
             Some(problem) => Err(problem),
             None => check::check(&self.descriptor),
         }
+    }
+
+    /// Whether some of its memory is cells, to which others may have access.
+    pub(crate) fn has_cells(&self) -> bool {
+        self.has_cells
     }
 
     /// Whether a queue of a device of `version` takes the request, if necessary in pieces.

@@ -53,6 +53,32 @@ fn what_is_expected_of_a_delta_is_expected_of_the_whole() {
     }
 }
 
+/// The device takes Strip's target to be as long as the source, and wants a byte more between them.
+#[test]
+fn strip_wants_the_target_further_away() {
+    let (format, expected) = (crate::dif::DifFormat::default(), crate::dif::DifSource::default());
+    let bytes = 2 * (format.block.bytes() + crate::dif::DIF_BYTES);
+    let target = Address(0x10_0000);
+    let overlap = Err(Invalid::Overlap(Opcode::DifStrip));
+    for (apart, answer) in [(bytes - 1, overlap), (bytes, overlap), (bytes + 1, Ok(()))] {
+        let behind = target.offset(apart.into());
+        assert_eq!(
+            check::check(&Descriptor::dif_strip(behind, target, bytes, format, expected)),
+            answer,
+            "{apart}"
+        );
+    }
+    let source = target;
+    for (apart, answer) in [(bytes - 1, overlap), (bytes, Ok(()))] {
+        let behind = source.offset(apart.into());
+        assert_eq!(
+            check::check(&Descriptor::dif_strip(source, behind, bytes, format, expected)),
+            answer,
+            "{apart}"
+        );
+    }
+}
+
 /// Nothing that a completion says makes a request access memory that is not its own.
 #[test]
 fn nonsense_is_a_failure() {
