@@ -11,8 +11,8 @@ use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 /// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
 const PAGE_TABLES_DIVISOR: u64 = 256;
 
-/// What stays free besides on a node that a thread is strictly bound to: a CPU takes more from it than is asked for, up to
-/// 8 MiB at once, and huge pages, and keeps what is left over for itself. A guest's node of 128 MiB was filled to its
+/// What stays free besides on a node that a thread is strictly bound to: a CPU takes more from it than is asked for, up
+/// to 8 MiB at once, and huge pages, and keeps what is left over for itself. A guest's node of 128 MiB was filled to its
 /// watermark, and the next page table called the OOM killer.
 ///
 /// Source: `nr_pcp_alloc` in Linux mm/page_alloc.c: 63 pages times 2^5 (CONFIG_PCP_BATCH_SCALE_MAX).
