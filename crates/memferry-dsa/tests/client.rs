@@ -323,6 +323,13 @@ fn a_drain_asks_every_queue() {
     let client = client_of(vec![without.portal(0)]);
     assert_eq!(client.run(Request::drain()), Err(ClientError::NoDevice(OnCpu::Operation)));
     assert_eq!(client_of(Vec::new()).run(Request::drain()), Ok(()), "without queues nothing is in flight");
+    // Nor in a device that has gone, whether a call has noticed that before or not.
+    device.abort();
+    let client = client_of(vec![device.portal(0)]);
+    for _ in 0..2 {
+        assert_eq!(client.run(Request::drain()), Ok(()));
+        assert_eq!(client.stats().queues_lost, 1);
+    }
 }
 
 /// A queue that should take batches and does not is asked once.

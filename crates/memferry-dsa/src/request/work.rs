@@ -101,8 +101,6 @@ impl<'a> Work<'a> {
             if self.whole.size() <= bytes_max || self.opcode() == Some(Opcode::ApplyDelta) {
                 self.piece = self.whole;
             } else {
-                // Whether the result is the expected one shows only in the end.
-                self.whole = self.whole.without_flags(Flags::CHECK_RESULT);
                 let bytes = (bytes_max / unit * unit).max(unit);
                 self.piece = piece(&self.whole, bytes, self.runs_down());
             }
