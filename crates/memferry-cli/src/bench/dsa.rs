@@ -83,8 +83,8 @@ fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
         bail!("{what} can be used: {}", troubles.join("; "));
     };
     let file = queue.file.as_ref().with_context(|| format!("{} has no file in /dev/dsa", queue.id))?;
-    let path = Path::new("/").join(&file.path);
-    Ok(DevicePortal::open(&path, queue.info(device)?, OpenOptions::default())?)
+    let path = Path::new(&file.path);
+    Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
 /// Under `memferry emulate` they are emulated.
