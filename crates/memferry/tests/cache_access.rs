@@ -174,6 +174,22 @@ fn a_forgotten_view_only_costs_room() {
     assert_eq!((cache.stats().nodes[0].used_bytes, ended.load(SeqCst)), (PAGE, 0));
     drop(cache);
     assert_eq!(ended.load(SeqCst), 1);
+
+    // Once the address of a slot that was forgotten kept what came to lie there.
+    for round in 0..100 {
+        let (cache, engine) = held(1);
+        let region = cache.register(pattern(1, PAGE));
+        drop(cache.access(&region, 0..PAGE, Access::default()).unwrap());
+        engine.finish_all();
+        for _ in 0..2 {
+            drop(cache.access(&region, 0..PAGE, Access::default()).unwrap());
+        }
+        if round % 2 == 0 {
+            std::mem::forget(cache.view(&region, 0..PAGE, Access::default()).unwrap());
+        } else {
+            assert_eq!((cache.flush(), cache.stats().nodes[0].used_bytes), (1, 0));
+        }
+    }
 }
 
 #[test]

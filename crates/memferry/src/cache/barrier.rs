@@ -14,7 +14,7 @@
 #[cfg(memferry_loom)]
 pub(super) use model::{heavy, light};
 #[cfg(not(memferry_loom))]
-pub(super) use system::{heavy, light};
+pub(super) use system::{heavy, light, prepare};
 
 #[cfg(not(memferry_loom))]
 mod system {
@@ -36,16 +36,21 @@ mod system {
         }
     }
 
+    /// Asks the kernel once, so that readers need no fence of their own from the first on; whether it agrees.
+    pub(in crate::cache) fn prepare() -> bool {
+        static ANSWER: OnceLock<bool> = OnceLock::new();
+        let kernel_fences =
+            *ANSWER.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED));
+        KERNEL_FENCES.store(kernel_fences, Ordering::Relaxed);
+        kernel_fences
+    }
+
     /// The taker's half; false if it did not happen, and nothing may be concluded from what is read afterwards.
     ///
     /// That can only be when something forbids the system call after it was allowed once (a seccomp filter).
     #[must_use]
     pub(in crate::cache) fn heavy() -> bool {
-        static ANSWER: OnceLock<bool> = OnceLock::new();
-        let kernel_fences =
-            *ANSWER.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED));
-        if kernel_fences {
-            KERNEL_FENCES.store(true, Ordering::Relaxed);
+        if prepare() {
             return membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
         }
         fence(Ordering::SeqCst);

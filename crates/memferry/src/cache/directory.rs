@@ -50,7 +50,7 @@ impl Chunks {
     }
 
     /// The chunk that all of `range` lies in. `range` is a range of the region.
-    #[inline]
+    #[inline(always)]
     fn containing(&self, range: &Range<usize>) -> Option<usize> {
         let (number, start) = match self.shift {
             Some(shift) => (range.start >> shift, range.start >> shift << shift),
@@ -79,7 +79,7 @@ impl<B> Directory<B> {
     }
 
     /// The cell of the chunk that all of `range` lies in, if there is one yet.
-    #[inline]
+    #[inline(always)]
     fn find(&self, range: &Range<usize>) -> Option<&AtomicPtr<Slot<B>>> {
         self.cells.get()?.get(self.chunks.containing(range)?)
     }
@@ -121,7 +121,7 @@ pub(super) struct Guard<'a, B> {
 impl<'a, B> Guard<'a, B> {
     /// The ready slot of the chunk that all of `range` lies in. `directory` is `index`' of some region, `record` this
     /// thread's. `None` also if the thread has no free hazard, or a taker came in between: look under the lock.
-    #[inline]
+    #[inline(always)]
     pub(super) fn new(
         index: &'a Index<B>,
         directory: &Directory<B>,
@@ -172,7 +172,7 @@ impl<B> Deref for Guard<'_, B> {
 }
 
 impl<B> Drop for Guard<'_, B> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         if self.hazard.clear() {
             self.index.reclaim();

@@ -84,7 +84,7 @@ impl<B> Index<B> {
     }
 
     /// The ready slot of the chunk around `range`, without a lock; counts as a hit. `None` says little: see [`Guard::new`].
-    #[inline]
+    #[inline(always)]
     pub(super) fn guard<'a>(
         &'a self,
         source: &Source<B>,
@@ -258,6 +258,16 @@ impl<B> Index<B> {
 
     fn hide(&self, slot: &Slot<B>) -> bool {
         slot.source.directory(self.position).hide(slot)
+    }
+}
+
+/// What is still retired was read under guards that were forgotten. They borrowed the index, so nobody reads through them
+/// any more; but their hazards would keep whatever comes to lie at the same address.
+impl<B> Drop for Index<B> {
+    fn drop(&mut self) {
+        for slot in &lock(&self.inner).retired {
+            self.readers.abandon(address(slot));
+        }
     }
 }
 

@@ -43,6 +43,9 @@ mod directory;
 mod entry;
 mod flight;
 mod index;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
 mod nearness;
 mod node;
 mod policy;
@@ -146,7 +149,7 @@ impl Cache {
     ///
     /// # Errors
     /// As [`access`](Cache::access).
-    #[inline]
+    #[inline(always)]
     pub fn view<'a>(
         &'a self,
         region: &Region,
@@ -154,13 +157,11 @@ impl Cache {
         access: Access,
     ) -> Result<View<'a>, AccessError> {
         let shared = &self.shared;
-        let wish = shared.wish(region, &range, &access)?;
-        let flags = shared.flags | access.flags;
-        let hold = match shared.guard(region.source(), &range, wish, &access) {
+        let hold = match shared.guard_unasked(region, &range, &access) {
             Some(guard) => Hold::Borrowed(guard),
-            None => Hold::Counted(shared.enter(region.source(), &range, wish, &access)),
+            None => shared.hold(region, &range, &access)?,
         };
-        Ok(View::new(hold, range, flags))
+        Ok(View::new(hold, &range, shared.flags | access.flags))
     }
 
     /// The bytes of `range`, from the fastest place they are in; brings them near if they are not.
@@ -179,8 +180,11 @@ impl Cache {
     /// [`AccessError`]: the range is not in the region, the node has no budget, the region is another cache's.
     pub fn access(&self, region: &Region, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
         let shared = &self.shared;
-        let wish = shared.wish(region, &range, &access)?;
         let flags = shared.flags | access.flags;
+        if let Some(guard) = shared.guard_unasked(region, &range, &access) {
+            return Ok(Entry::new(guard.to_owned(), range, flags, false));
+        }
+        let wish = shared.wish(region, &range, &access)?;
         Ok(match shared.guard(region.source(), &range, wish, &access) {
             Some(guard) => Entry::new(guard.to_owned(), range, flags, false),
             None => shared.enter(region.source(), &range, wish, &access),
@@ -340,8 +344,45 @@ impl Shared {
         self.node_ids.binary_search(&node).map_err(no_budget)
     }
 
+    /// The hit path where nobody has to be asked which node: small, and laid into the caller's code. `None` says nothing,
+    /// not even that the access is a right one.
+    #[inline(always)]
+    fn guard_unasked(
+        self: &Arc<Self>,
+        region: &Region,
+        range: &Range<usize>,
+        access: &Access,
+    ) -> Option<Guard<'_, Block>> {
+        let position = match access.near {
+            None if self.nodes.len() == 1 && self.placement.is_none() => 0,
+            Some(node) => self.node_ids.iter().position(|&id| id == node)?,
+            None => return None,
+        };
+        if !region.is_of(self) || range.start > range.end || range.end > region.len() {
+            return None;
+        }
+        let record = readers::current()?;
+        let guard = self.nodes[position].index.guard(region.source(), range, record)?;
+        self.counters.hits_ready.add_one(Some(record.index()));
+        Some(guard)
+    }
+
+    /// What all other views hold.
+    #[inline(never)]
+    fn hold<'a>(
+        self: &'a Arc<Self>,
+        region: &Region,
+        range: &Range<usize>,
+        access: &Access,
+    ) -> Result<Hold<'a>, AccessError> {
+        let wish = self.wish(region, range, access)?;
+        Ok(match self.guard(region.source(), range, wish, access) {
+            Some(guard) => Hold::Borrowed(guard),
+            None => Hold::Counted(Box::new(self.enter(region.source(), range, wish, access))),
+        })
+    }
+
     /// The hit path: what is ready, borrowed; counted as a hit.
-    #[inline]
     fn guard(
         &self,
         source: &Source<Block>,

@@ -128,6 +128,16 @@ impl Readers {
         }
         !barrier::heavy() || holders.iter().any(|hazard| hazard.address() == address)
     }
+
+    /// Clears the hazards that have this address. The caller knows that no guard lives that has it.
+    pub(super) fn abandon(&self, address: *mut ()) {
+        for hazard in lock(&self.records).iter().flat_map(|record| &record.hazards) {
+            // ORDERING: Relaxed: nothing is read through it. Only if it still has the address: its thread may have set
+            // another one since.
+            let cleared = ptr::null_mut();
+            let _ = hazard.address.compare_exchange(address, cleared, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
 }
 
 /// All hazards at one moment.
@@ -194,13 +204,14 @@ pub(super) use process::{current, readers};
 mod process {
     use std::cell::Cell;
 
-    use super::{Readers, Record};
+    use super::{Readers, Record, barrier};
 
     static READERS: Readers = Readers::new();
 
     /// Those of this process. In a forked child the hazards of threads that it does not have stay as they were: what
     /// those threads read at the fork cannot leave the child's cache.
     pub(in crate::cache) fn readers() -> &'static Readers {
+        barrier::prepare();
         &READERS
     }
 

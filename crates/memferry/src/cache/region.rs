@@ -80,6 +80,7 @@ impl Region {
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.source().chunks.region_bytes()
     }
@@ -113,11 +114,13 @@ impl Region {
         self.source().flights.wait_for_none();
     }
 
+    #[inline]
     pub(super) fn source(&self) -> &Arc<Source<Block>> {
         &self.handle.source
     }
 
     /// Whether `cache` registered it.
+    #[inline]
     pub(super) fn is_of(&self, cache: &Arc<Shared>) -> bool {
         std::ptr::eq(self.handle.cache.as_ptr(), Arc::as_ptr(cache))
     }

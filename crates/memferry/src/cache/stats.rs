@@ -140,7 +140,7 @@ impl Default for Striped {
 
 impl Striped {
     /// One more, on a thread with the [`Record`](super::readers::Record) of this index, or none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn add_one(&self, record_index: Option<usize>) {
         let shared = STRIPES_COUNT - 1;
         match record_index {

@@ -15,18 +15,21 @@ use crate::memory::Block;
 /// A thread may have seven borrowed ones at a time; further ones hold entries.
 pub struct View<'a> {
     hold: Hold<'a>,
-    range: Range<usize>,
+    start: usize,
+    len: usize,
     flags: Flags,
 }
 
 pub(super) enum Hold<'a> {
     Borrowed(Guard<'a, Block>),
-    Counted(Entry),
+    /// Boxed, so that hits do not carry its size about.
+    Counted(Box<Entry>),
 }
 
 impl<'a> View<'a> {
-    pub(super) fn new(hold: Hold<'a>, range: Range<usize>, flags: Flags) -> View<'a> {
-        View { hold, range, flags }
+    #[inline(always)]
+    pub(super) fn new(hold: Hold<'a>, range: &Range<usize>, flags: Flags) -> View<'a> {
+        View { hold, start: range.start, len: range.len(), flags }
     }
 
     /// The bytes: near if the copy is there, at the source otherwise. See [`Entry::as_slice`].
@@ -34,8 +37,8 @@ impl<'a> View<'a> {
     pub fn as_slice(&self) -> &[u8] {
         match &self.hold {
             Hold::Borrowed(guard) => {
-                let offset = self.range.start - guard.range.start;
-                &guard.published().as_slice()[offset..offset + self.range.len()]
+                let offset = self.start - guard.range.start;
+                &guard.published().as_slice()[offset..offset + self.len]
             }
             Hold::Counted(entry) => entry.as_slice(),
         }
@@ -58,6 +61,23 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Looks once: where the bytes are, or `None` while the copy is in flight. See [`Entry::try_wait`].
+    #[inline]
+    pub fn try_wait(&self) -> Option<Location> {
+        match &self.hold {
+            Hold::Borrowed(_) => Some(self.location()),
+            Hold::Counted(entry) => entry.try_wait(),
+        }
+    }
+
+    /// Sleeps until the copy has arrived or failed, and says where the bytes are. See [`Entry::wait`].
+    pub fn wait(&self) -> Location {
+        match &self.hold {
+            Hold::Borrowed(_) => self.location(),
+            Hold::Counted(entry) => entry.wait(),
+        }
+    }
+
     /// Whether this access gave a copy to the mover.
     pub fn started_copy(&self) -> bool {
         match &self.hold {
@@ -69,24 +89,24 @@ impl<'a> View<'a> {
     /// A counted handle to the same bytes. Cost: one count, which other holders of the same copy write, too.
     pub fn to_owned(&self) -> Entry {
         match &self.hold {
-            Hold::Borrowed(guard) => Entry::new(guard.to_owned(), self.range.clone(), self.flags, false),
-            Hold::Counted(entry) => entry.clone(),
+            Hold::Borrowed(guard) => Entry::new(guard.to_owned(), self.range(), self.flags, false),
+            Hold::Counted(entry) => Entry::clone(entry),
         }
     }
 
     /// Length of the range.
     pub fn len(&self) -> usize {
-        self.range.len()
+        self.len
     }
 
     /// Whether the range has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.range.is_empty()
+        self.len == 0
     }
 
     /// The range within its region.
     pub fn range(&self) -> Range<usize> {
-        self.range.clone()
+        self.start..self.start + self.len
     }
 
     /// The region's [`generation`](super::Region::generation) when this copy was asked for.
@@ -107,7 +127,7 @@ impl AsRef<[u8]> for View<'_> {
 impl std::fmt::Debug for View<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("View")
-            .field("range", &self.range)
+            .field("range", &self.range())
             .field("location", &self.location())
             .field("generation", &self.generation())
             .finish()
