@@ -46,6 +46,8 @@ mod index;
 #[cfg(not(memferry_loom))]
 #[doc(hidden)]
 pub mod measure;
+#[allow(unsafe_code)]
+mod mutable;
 mod nearness;
 mod node;
 mod policy;
@@ -75,6 +77,7 @@ use view::Hold;
 pub use access::{Access, AccessError, BuildError, Flags};
 pub use builder::CacheBuilder;
 pub use entry::{Entry, Location, Settled, Why};
+pub use mutable::{CacheMut, Draft, DraftError, Snapshot, WriteBackError};
 pub use policy::{FixedNode, NearestFaster, Placement, Request};
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};

@@ -7,6 +7,8 @@ mod churn;
 mod first_access;
 mod hits;
 mod random;
+#[allow(unsafe_code)]
+mod soak;
 mod thesis;
 mod trace;
 
@@ -14,6 +16,7 @@ pub use churn::churn;
 pub use first_access::{FirstAccess, first_access};
 pub use hits::{HitPeer, Ours, Size, hits, hits_allocations};
 pub use random::{Random, Zipf};
+pub use soak::{Soak, SoakReport, soak};
 pub use thesis::{ThesisCache, ThesisEntry};
 pub use trace::{HitRatios, hit_ratios};
 
