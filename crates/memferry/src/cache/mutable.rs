@@ -22,9 +22,14 @@ use crate::mover::{CopyError, CopyOptions};
 use crate::sync::{Mutex, lock};
 use crate::topology::NodeId;
 
-/// A value whose bytes are cached, and that can be changed nevertheless. To share it, put it in an `Arc`.
+/// A value whose bytes are cached, and that can be changed nevertheless. Clones share it.
 #[derive(Debug)]
 pub struct CacheMut<T> {
+    inner: Arc<Inner<T>>,
+}
+
+#[derive(Debug)]
+struct Inner<T> {
     cache: Cache,
     home: Option<NodeId>,
     chunk_bytes: usize,
@@ -58,17 +63,18 @@ impl<T: RegionOwner + Clone> CacheMut<T> {
         let value = Arc::new(value);
         let region = cache.register_chunked(Shared(value.clone()), home, chunk_bytes);
         let current = Mutex::new(Snapshot { region, value, version: 0 });
-        CacheMut { cache: cache.clone(), home, chunk_bytes, current, writer: Mutex::new(()) }
+        let (cache, writer) = (cache.clone(), Mutex::new(()));
+        CacheMut { inner: Arc::new(Inner { cache, home, chunk_bytes, current, writer }) }
     }
 
     /// The current version. Cost: a lock, which no mutation holds while it works.
     pub fn read(&self) -> Snapshot<T> {
-        lock(&self.current).clone()
+        lock(&self.inner.current).clone()
     }
 
     /// The number of the current version. By the time it is looked at there may be another.
     pub fn version(&self) -> u64 {
-        lock(&self.current).version
+        lock(&self.inner.current).version
     }
 
     /// The bytes of `range` in the current version; see [`Snapshot::access`].
@@ -76,7 +82,7 @@ impl<T: RegionOwner + Clone> CacheMut<T> {
     /// # Errors
     /// As [`Cache::access`]; values of different versions may differ in length.
     pub fn access(&self, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
-        self.read().access(&self.cache, range, access)
+        self.read().access(&self.inner.cache, range, access)
     }
 
     /// Changes a copy of the value and publishes it; returns its number and what `change` returned.
@@ -88,7 +94,7 @@ impl<T: RegionOwner + Clone> CacheMut<T> {
     /// Do not call it from a waker or a `change`: it would wait for itself.
     /// Cost: a copy of the value.
     pub fn mutate<R>(&self, change: impl FnOnce(&mut T) -> R) -> (u64, R) {
-        let writer = lock(&self.writer);
+        let writer = lock(&self.inner.writer);
         let mut value = T::clone(&self.read().value);
         let result = change(&mut value);
         let (old, version) = self.publish(value);
@@ -100,8 +106,9 @@ impl<T: RegionOwner + Clone> CacheMut<T> {
     /// The old version, and the number of the new one. Under the writer's lock.
     fn publish(&self, value: T) -> (Snapshot<T>, u64) {
         let value = Arc::new(value);
-        let region = self.cache.register_chunked(Shared(value.clone()), self.home, self.chunk_bytes);
-        let mut current = lock(&self.current);
+        let Inner { cache, home, chunk_bytes, current, .. } = &*self.inner;
+        let region = cache.register_chunked(Shared(value.clone()), *home, *chunk_bytes);
+        let mut current = lock(current);
         let version = current.version + 1;
         (std::mem::replace(&mut *current, Snapshot { region, value, version }), version)
     }
@@ -109,7 +116,7 @@ impl<T: RegionOwner + Clone> CacheMut<T> {
     fn retire(&self, old: &Snapshot<T>) {
         old.region.drain();
         let everything = 0..old.region.len();
-        let taken = self.cache.invalidate(&old.region, everything);
+        let taken = self.inner.cache.invalidate(&old.region, everything);
         taken.expect("the region is this cache's, and the range its own");
     }
 }
@@ -121,18 +128,18 @@ impl CacheMut<Vec<u8>> {
     ///
     /// # Errors
     /// [`DraftError`]. Nothing has happened.
-    pub fn draft(&self, near: NodeId) -> Result<Draft<'_>, DraftError> {
+    pub fn draft(&self, near: NodeId) -> Result<Draft, DraftError> {
         let base = self.read();
-        let shared = &self.cache.shared;
+        let shared = &self.inner.cache.shared;
         let node = &shared.nodes[shared.position(near)?];
         let size_bytes = base.value.len();
         let block = node.room_for(size_bytes, &shared.counters);
         let block = block.ok_or(DraftError::NoRoom { node: near, size_bytes })?;
         let version = base.version;
         let options =
-            CopyOptions { source_node: self.home, target_node: Some(near), ..CopyOptions::default() };
+            CopyOptions { source_node: self.inner.home, target_node: Some(near), ..CopyOptions::default() };
         match shared.mover.copy(base, block, options).wait() {
-            Ok((_, block, _)) => Ok(Draft { of: self, block, version }),
+            Ok((_, block, _)) => Ok(Draft { of: self.clone(), block, version }),
             Err(error) => Err(DraftError::Copy(error.error)),
         }
     }
@@ -171,6 +178,12 @@ impl<T> Snapshot<T> {
     }
 }
 
+impl<T> Clone for CacheMut<T> {
+    fn clone(&self) -> CacheMut<T> {
+        CacheMut { inner: self.inner.clone() }
+    }
+}
+
 impl<T> Clone for Snapshot<T> {
     fn clone(&self) -> Snapshot<T> {
         Snapshot { region: self.region.clone(), value: self.value.clone(), version: self.version }
@@ -193,13 +206,13 @@ impl<T: RegionOwner> AsRef<[u8]> for Snapshot<T> {
 
 /// A private copy of one version in near memory. Dropped without [`write_back`](Draft::write_back), it never was.
 #[derive(Debug)]
-pub struct Draft<'a> {
-    of: &'a CacheMut<Vec<u8>>,
+pub struct Draft {
+    of: CacheMut<Vec<u8>>,
     block: Block,
     version: u64,
 }
 
-impl<'a> Draft<'a> {
+impl Draft {
     /// The version it was copied from.
     pub fn version(&self) -> u64 {
         self.version
@@ -211,18 +224,22 @@ impl<'a> Draft<'a> {
     /// # Errors
     /// [`WriteBackError::Outdated`] with the draft in it if another version was published since it was made;
     /// [`WriteBackError::Copy`].
-    pub fn write_back(self) -> Result<u64, WriteBackError<'a>> {
+    pub fn write_back(self) -> Result<u64, WriteBackError> {
         let Draft { of, block, version } = self;
         if of.version() != version {
             return Err(WriteBackError::Outdated { draft: Draft { of, block, version } });
         }
         let target = vec![0; block.len()];
-        let options =
-            CopyOptions { source_node: Some(block.node()), target_node: of.home, ..CopyOptions::default() };
-        let copied = of.cache.shared.mover.copy(block, target, options).wait();
+        let options = CopyOptions {
+            source_node: Some(block.node()),
+            target_node: of.inner.home,
+            ..CopyOptions::default()
+        };
+        let copied = of.inner.cache.shared.mover.copy(block, target, options).wait();
         let (block, value, _) = copied.map_err(|error| WriteBackError::Copy(error.error))?;
-        let writer = lock(&of.writer);
+        let writer = lock(&of.inner.writer);
         if of.version() != version {
+            drop(writer);
             return Err(WriteBackError::Outdated { draft: Draft { of, block, version } });
         }
         let (old, version) = of.publish(value);
@@ -232,7 +249,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-impl Deref for Draft<'_> {
+impl Deref for Draft {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -240,7 +257,7 @@ impl Deref for Draft<'_> {
     }
 }
 
-impl std::ops::DerefMut for Draft<'_> {
+impl std::ops::DerefMut for Draft {
     fn deref_mut(&mut self) -> &mut [u8] {
         self.block.as_mut_slice()
     }
@@ -271,12 +288,12 @@ pub enum DraftError {
 /// Why a draft did not become a version.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum WriteBackError<'a> {
+pub enum WriteBackError {
     /// Somebody else was faster.
     #[error("the draft was made from version {}, which is no longer the current one; make another", draft.version)]
     Outdated {
         /// Unchanged.
-        draft: Draft<'a>,
+        draft: Draft,
     },
     /// The bytes could not be copied; nothing was published, and the draft is gone.
     #[error("the draft could not be copied back and is lost; make another")]

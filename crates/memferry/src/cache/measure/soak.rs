@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -464,7 +464,7 @@ fn block_on<F: Future>(future: F) -> Result<(), Wrong> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);
     let end = Instant::now() + PATIENCE;
-    while let Poll::Pending = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+    while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
         if Instant::now() > end {
             return Err("a future was not woken".to_owned());
         }
