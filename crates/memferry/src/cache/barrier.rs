@@ -6,7 +6,7 @@
 //!
 //! At least one of them sees the other's 1, as with a full fence on both sides (Dekker). `light` only keeps the compiler
 //! from moving accesses across it; `heavy` has the kernel run a full fence on every CPU that runs a thread of this process:
-//! 0.6 us alone, 2.5 to 4 us with a second thread running, where a full fence costs a reader 5 ns each time.
+//! 0.6 us alone, 2.5 to 4 us with a second thread running, on the two CPUs of a virtual machine (AMD EPYC).
 //! Where the kernel does not offer that, both halves are full fences.
 //!
 //! Source: membarrier(2); M. Desnoyers et al., "User-Level Implementations of Read-Copy Update", IEEE TPDS 23(2), 2012.
