@@ -1,8 +1,8 @@
 //! Who decides what: where copies go, out of which memory, and what one access may say about it.
 //! `cargo run -p memferry --example policies`.
 //!
-//! The machine is a Xeon Max with two sockets, from its profile: nodes 0 to 7 have CPUs and DDR, nodes 8 to 15 the HBM of
-//! the same domains. Memory "on" its nodes lies in this machine's.
+//! The machine is a Xeon Max with two sockets, from its profile: nodes 0 to 7 have CPUs and DDR, nodes 8 to 15 the HBM
+//! of the same domains. Memory "on" its nodes lies in this machine's.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -4,8 +4,9 @@
 //! reader:  A = 1; light(); read B          taker:  B = 1; heavy(); read A
 //! ```
 //!
-//! At least one of them sees the other's 1, as with a full fence on both sides (Dekker). `light` only keeps the compiler
-//! from moving accesses across it; `heavy` has the kernel run a full fence on every CPU that runs a thread of this process:
+//! At least one of them sees the other's 1, as with a full fence on both sides (Dekker). `light` only keeps the
+//! compiler from moving accesses across it; `heavy` has the kernel run a full fence on every CPU that runs a thread of
+//! this process:
 //! 0.6 us alone, 2.5 to 4 us with a second thread running, on the two CPUs of a virtual machine (AMD EPYC).
 //! Where the kernel does not offer that, both halves are full fences.
 //!

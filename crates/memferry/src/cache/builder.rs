@@ -32,7 +32,8 @@ impl CacheBuilder {
         CacheBuilder { mover, budgets: BTreeMap::new(), placement: None, flags: Flags::NONE }
     }
 
-    /// Near copies on `node` may take up to `budget_bytes`. Several nodes may have budgets; the last word on each counts.
+    /// Near copies on `node` may take up to `budget_bytes`. Several nodes may have budgets; the last word on each
+    /// counts.
     pub fn budget(mut self, node: NodeId, budget_bytes: usize) -> CacheBuilder {
         self.budgets.insert(node, Budget::Bytes(budget_bytes));
         self

@@ -84,7 +84,8 @@ impl<B> Directory<B> {
         self.cells.get()?.get(self.chunks.containing(range)?)
     }
 
-    /// Lets a slot be found, if it is that of a whole chunk. For the index, under its lock: the slot is near, and listed.
+    /// Lets a slot be found, if it is that of a whole chunk. For the index, under its lock: the slot is near, and
+    /// listed.
     pub(super) fn publish(&self, slot: &Arc<Slot<B>>) {
         if self.chunks.around(&slot.range).as_ref() != Some(&slot.range) {
             return;
@@ -92,7 +93,8 @@ impl<B> Directory<B> {
         let cells =
             self.cells.get_or_init(|| (0..self.chunks.count()).map(|_| AtomicPtr::default()).collect());
         if let Some(cell) = self.chunks.containing(&slot.range).and_then(|number| cells.get(number)) {
-            // ORDERING: Release pairs with the Acquire in `Guard::new`: slot and near bytes are as this thread saw them.
+            // ORDERING: Release pairs with the Acquire in `Guard::new`: slot and near bytes are as this thread saw
+            // them.
             cell.store(Arc::as_ptr(slot).cast_mut(), Ordering::Release);
         }
     }

@@ -7,14 +7,15 @@
 //!
 //! Eviction is SIEVE: a hand walks from the oldest slot to the newest and round again; a slot that was hit since the
 //! hand last passed is spared and loses its mark, the first one without a mark leaves. A hit sets a bit and moves
-//! nothing, which is what a directory without locks needs, and one scan does not flush what is used repeatedly. CLOCK has
-//! the first of these, but puts what the hand spared next to what is new; S3-FIFO has both, for two queues more and a
-//! memory of what left. Slots that somebody reads or holds, and those in flight, are passed over.
+//! nothing, which is what a directory without locks needs, and one scan does not flush what is used repeatedly. CLOCK
+//! has the first of these, but puts what the hand spared next to what is new; S3-FIFO has both, for two queues more and
+//! a memory of what left. Slots that somebody reads or holds, and those in flight, are passed over.
 //!
-//! Who holds a slot is its reference count; who reads it under a guard is in the hazards of [`Readers`]. Under the lock,
-//! with the slot hidden from the directory and the fence run, in no hazard and with a count of one, only the index has it:
-//! new guards come from the directory, new counts from a lookup (which takes the lock), from a guard, or from another
-//! holder. The hazards are looked at first: a guard becomes a count before it ends, so who misses it finds the count.
+//! Who holds a slot is its reference count; who reads it under a guard is in the hazards of [`Readers`]. Under the
+//! lock, with the slot hidden from the directory and the fence run, in no hazard and with a count of one, only the
+//! index has it: new guards come from the directory, new counts from a lookup (which takes the lock), from a guard, or
+//! from another holder. The hazards are looked at first: a guard becomes a count before it ends, so who misses it finds
+//! the count.
 //!
 //! Source: "SIEVE is Simpler than LRU: an Efficient Turn-Key Eviction Algorithm for Web Caches", Zhang, Yang, Yue,
 //! Vigfusson, Rashmi, NSDI 2024.
@@ -83,7 +84,8 @@ impl<B> Index<B> {
         lock(&self.inner).by_key.len()
     }
 
-    /// The ready slot of the chunk around `range`, without a lock; counts as a hit. `None` says little: see [`Guard::new`].
+    /// The ready slot of the chunk around `range`, without a lock; counts as a hit. `None` says little: see
+    /// [`Guard::new`].
     #[inline(always)]
     pub(super) fn guard<'a>(
         &'a self,
@@ -215,8 +217,8 @@ impl<B> Index<B> {
         Some(place.slot.clone())
     }
 
-    /// Takes out those of the slots under `keys` that turn out to be unused once nobody new can find them. If that takes a
-    /// fence, up to `ahead` more are hidden that the hand will come to.
+    /// Takes out those of the slots under `keys` that turn out to be unused once nobody new can find them. If that
+    /// takes a fence, up to `ahead` more are hidden that the hand will come to.
     fn vacate(&self, inner: &mut Inner<B>, keys: Vec<Key>, ahead: usize) -> Vec<(Key, Place<B>)> {
         let mut fence = false;
         for key in &keys {
@@ -261,8 +263,8 @@ impl<B> Index<B> {
     }
 }
 
-/// What is still retired was read under guards that were forgotten. They borrowed the index, so nobody reads through them
-/// any more; but their hazards would keep whatever comes to lie at the same address.
+/// What is still retired was read under guards that were forgotten. They borrowed the index, so nobody reads through
+/// them any more; but their hazards would keep whatever comes to lie at the same address.
 impl<B> Drop for Index<B> {
     fn drop(&mut self) {
         for slot in &lock(&self.inner).retired {

@@ -368,7 +368,8 @@ fn release_after_wait() {
     });
 }
 
-/// Who reads a slot under a guard reads it whole, whatever eviction does meanwhile; and what is evicted is free at once.
+/// Who reads a slot under a guard reads it whole, whatever eviction does meanwhile; and what is evicted is free at
+/// once.
 #[test]
 fn guard_against_eviction() {
     loom::model(|| {
@@ -417,8 +418,8 @@ fn guard_against_invalidation() {
     });
 }
 
-/// The count goes to zero while a reader makes a counted handle of its guard: it does not, the index keeps one count until
-/// the guard has ended.
+/// The count goes to zero while a reader makes a counted handle of its guard: it does not, the index keeps one count
+/// until the guard has ended.
 #[test]
 fn upgrade_against_the_last_count() {
     loom::model(|| {
@@ -470,8 +471,8 @@ fn upgrade_against_eviction() {
     });
 }
 
-/// Two guards of one thread after the other, on slots of which the first is replaced by the second meanwhile: an address
-/// in a hazard says nothing about what was there before.
+/// Two guards of one thread after the other, on slots of which the first is replaced by the second meanwhile: an
+/// address in a hazard says nothing about what was there before.
 #[test]
 fn a_hazard_is_used_again() {
     let mut model = loom::model::Builder::new();

@@ -17,14 +17,14 @@
 //! ```
 //!
 //! An access always ends in readable bytes. No thread ever waits for a thread that is not itself at work inside the
-//! library: of those who ask for the same absent range one submits the copy, all may wait for it, and it completes on the
-//! mover's threads. No lock is held while the mover is called, memory is freed or a waiter is woken.
+//! library: of those who ask for the same absent range one submits the copy, all may wait for it, and it completes on
+//! the mover's threads. No lock is held while the mover is called, memory is freed or a waiter is woken.
 //!
 //! A range is answered by the copy of exactly that range, or of the chunk of its region that it lies in. What is asked
 //! for is copied as asked: a part of an absent chunk does not bring the chunk.
 //!
-//! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or held
-//! by an entry that the cache no longer lists. Pressure on one node touches no other.
+//! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or
+//! held by an entry that the cache no longer lists. Pressure on one node touches no other.
 //!
 //! Files: `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
 //! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
@@ -32,8 +32,8 @@
 //! that changes, `stats` the counters.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
-//! 2024, chapters 4 and 5. Unlike the cache described there, this one has budgets, knows ranges by their owner rather than
-//! by address, and invalidates whatever overlaps.
+//! 2024, chapters 4 and 5. Unlike the cache described there, this one has budgets, knows ranges by their owner rather
+//! than by address, and invalidates whatever overlaps.
 
 mod access;
 mod barrier;
@@ -129,8 +129,8 @@ impl Cache {
         self.register_chunked(owner, home, 0)
     }
 
-    /// As [`register_on`](Cache::register_on), for bytes that are mostly asked for in chunks of `chunk_bytes`, or in parts of
-    /// such chunks: these are found without a lock. Other ranges work as well. 0 and what is larger than the
+    /// As [`register_on`](Cache::register_on), for bytes that are mostly asked for in chunks of `chunk_bytes`, or in
+    /// parts of such chunks: these are found without a lock. Other ranges work as well. 0 and what is larger than the
     /// region: the region is one chunk.
     ///
     /// Cost: a pointer for each chunk and node, from the first copy on.
@@ -146,9 +146,9 @@ impl Cache {
 
     /// The bytes of `range`, borrowed from the fastest place they are in; brings them near if they are not.
     ///
-    /// The same answer as [`access`](Cache::access), for readers that do not carry it elsewhere. Cost: a hit on a chunk, or
-    /// on a part of one, reads a handful of pointers and writes two lines that are this thread's own: no lock, no
-    /// allocation, no atomic read-modify-write. All else is an `access`.
+    /// The same answer as [`access`](Cache::access), for readers that do not carry it elsewhere. Cost: a hit on a
+    /// chunk, or on a part of one, reads a handful of pointers and writes two lines that are this thread's own: no
+    /// lock, no allocation, no atomic read-modify-write. All else is an `access`.
     ///
     /// # Errors
     /// As [`access`](Cache::access).
@@ -175,9 +175,9 @@ impl Cache {
     /// it names none, the calling thread's CPU. Asking for a copy to the node where the source lies makes one.
     ///
     /// Cost: a hit on a chunk or on a part of one takes no lock, but writes a count that all holders share, now and
-    /// when the entry is dropped; [`view`](Cache::view) saves that. A hit on another range is one lock and one lookup. A
-    /// miss adds a block - whose pages the pool populates if it never had them - and a submission; on a full node, also
-    /// the eviction of entries that nobody holds.
+    /// when the entry is dropped; [`view`](Cache::view) saves that. A hit on another range is one lock and one lookup.
+    /// A miss adds a block - whose pages the pool populates if it never had them - and a submission; on a full node,
+    /// also the eviction of entries that nobody holds.
     ///
     /// # Errors
     /// [`AccessError`]: the range is not in the region, the node has no budget, the region is another cache's.
@@ -264,7 +264,8 @@ impl Cache {
         dropped
     }
 
-    /// Drops all entries and says how many. Held ones stay readable; they and copies in flight use budget until they end.
+    /// Drops all entries and says how many. Held ones stay readable; they and copies in flight use budget until they
+    /// end.
     pub fn clear(&self) -> usize {
         let dropped = self.shared.drop_slots(Index::take_everything);
         self.shared.counters.dropped.add(dropped);
@@ -347,8 +348,8 @@ impl Shared {
         self.node_ids.binary_search(&node).map_err(no_budget)
     }
 
-    /// The hit path where nobody has to be asked which node: small, and laid into the caller's code. `None` says nothing,
-    /// not even that the access is a right one.
+    /// The hit path where nobody has to be asked which node: small, and laid into the caller's code. `None` says
+    /// nothing, not even that the access is a right one.
     #[inline(always)]
     fn guard_unasked(
         self: &Arc<Self>,

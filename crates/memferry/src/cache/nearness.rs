@@ -51,8 +51,8 @@ impl Nearness {
         *self.cpu_nodes.get(current_cpu()?)?
     }
 
-    /// Positions of the cache's nodes that are better for `reader` than all of `others`, best first. None for an unknown
-    /// reader.
+    /// Positions of the cache's nodes that are better for `reader` than all of `others`, best first. None for an
+    /// unknown reader.
     pub(super) fn better_than(
         &self,
         reader: NodeId,

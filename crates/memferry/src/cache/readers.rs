@@ -113,8 +113,8 @@ impl Readers {
         Look { hazards: hazards.collect(), is_blind: false }
     }
 
-    /// Whether a guard has one of these addresses, which can be found nowhere any more. If so, such a guard will say that it
-    /// was waited for.
+    /// Whether a guard has one of these addresses, which can be found nowhere any more. If so, such a guard will say
+    /// that it was waited for.
     pub(super) fn ask_for(&self, address: *mut ()) -> bool {
         let look = self.look(false);
         let mut holders = look.hazards.iter().filter(|(held, _)| *held == address).peekable();

@@ -12,7 +12,8 @@ use crate::topology::{Machine, NodeId};
 
 /// Of the blocks, so many fit: one in this many.
 const BLOCKS_PER_ROOM: usize = 4;
-/// The exponent of YCSB's Zipfian keys. Source: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC 2010.
+/// The exponent of YCSB's Zipfian keys. Source: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC
+/// 2010.
 const EXPONENT: f64 = 0.99;
 
 /// `churn_vs_thesis`: each access waits, polling, until its block is near. Both use the same kind of mover and pool.

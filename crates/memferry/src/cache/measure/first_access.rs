@@ -29,8 +29,8 @@ impl FirstAccess {
     }
 }
 
-/// `first_access_poll_us` and `first_access_block_us`, over blocks of `block_bytes` that are invalidated each time. The pool
-/// has its pages from the first access on, which is not counted.
+/// `first_access_poll_us` and `first_access_block_us`, over blocks of `block_bytes` that are invalidated each time. The
+/// pool has its pages from the first access on, which is not counted.
 ///
 /// # Errors
 /// What building mover, pool and cache says.

@@ -1,7 +1,8 @@
-//! What `memferry bench cache` and `memferry bench soak` run. For the project's own benchmarks and tests; it may change with
-//! any version.
+//! What `memferry bench cache` and `memferry bench soak` run. For the project's own benchmarks and tests; it may change
+//! with any version.
 //!
-//! Peers that are other people's crates are the caller's: this crate does not depend on them. They come as [`HitPeer`]s.
+//! Peers that are other people's crates are the caller's: this crate does not depend on them. They come as
+//! [`HitPeer`]s.
 
 mod churn;
 mod first_access;

@@ -1,9 +1,11 @@
-//! Everything at once, for as long as one likes: threads that access, view, wait, await, mutate, invalidate, refresh, evict,
-//! drop, forget and panic, over an emulated device that is late, out of order, full and faulting, and engines that fail.
+//! Everything at once, for as long as one likes: threads that access, view, wait, await, mutate, invalidate, refresh,
+//! evict, drop, forget and panic, over an emulated device that is late, out of order, full and faulting, and engines
+//! that fail.
 //!
 //! Every byte that is read is checked: a region's bytes follow from its seed, and those of changing data are all of one
-//! version. Sources overwrite themselves when they end, so that who reads one too late sees it. In the end every counter
-//! must add up, every source must have ended that was not forgotten, and no byte of near memory be in use but those.
+//! version. Sources overwrite themselves when they end, so that who reads one too late sees it. In the end every
+//! counter must add up, every source must have ended that was not forgotten, and no byte of near memory be in use but
+//! those.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;

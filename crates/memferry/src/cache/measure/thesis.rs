@@ -1,11 +1,12 @@
 //! The peer that everything here is compared with: the cache of the thesis, rebuilt from its text in this language.
 //!
-//! For each node a reader/writer lock over a map from addresses to entries; an entry is a block with an atomic reference
-//! count, copied for each access; the cache asks a policy function for the node. Waiting is by polling, as its library did.
-//! When memory runs out, everything that is unused is flushed. Kinder than the original: accesses allocate nothing, and the
-//! map hashes addresses with one multiplication.
+//! For each node a reader/writer lock over a map from addresses to entries; an entry is a block with an atomic
+//! reference count, copied for each access; the cache asks a policy function for the node. Waiting is by polling, as
+//! its library did. When memory runs out, everything that is unused is flushed. Kinder than the original: accesses
+//! allocate nothing, and the map hashes addresses with one multiplication.
 //!
-//! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden 2024,
+//! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
+//! 2024,
 //! 4.1, 5.1.1, 5.1.2 and figure 4.1.
 
 use std::collections::HashMap;
