@@ -20,7 +20,7 @@
 //! Source: "SIEVE is Simpler than LRU: an Efficient Turn-Key Eviction Algorithm for Web Caches", Zhang, Yang, Yue,
 //! Vigfusson, Rashmi, NSDI 2024.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use super::directory::Guard;
@@ -159,13 +159,13 @@ impl<B> Index<B> {
         // Twice round, since the first round may do nothing but clear marks.
         let mut looks_left = 2 * inner.by_age.len();
         while found_bytes < size_bytes.max(1) && looks_left > 0 {
-            let mut candidates = Vec::new();
+            let (mut candidates, mut seen) = (Vec::new(), BTreeSet::new());
             let mut hoped_bytes = found_bytes;
             while hoped_bytes < size_bytes.max(1) && looks_left > 0 {
                 looks_left -= 1;
                 let Some(key) = inner.move_hand() else { break };
                 let Some(block_bytes) = inner.by_key[&key].unused_block().map(&freed_bytes) else { continue };
-                if !inner.by_key[&key].slot.take_visited() && !candidates.contains(&key) {
+                if !inner.by_key[&key].slot.take_visited() && seen.insert(key) {
                     hoped_bytes += block_bytes;
                     candidates.push(key);
                 }

@@ -26,7 +26,7 @@
 //! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or
 //! held by an entry that the cache no longer lists. Pressure on one node touches no other.
 //!
-//! Files: `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
+//! Files: `shared` the way above, `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
 //! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
 //! `index` lookup and eviction, `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
 //! that changes, `stats` the counters.
@@ -155,7 +155,8 @@ impl Cache {
     /// it names none, the calling thread's CPU. Asking for a copy to the node where the source lies makes one.
     ///
     /// Cost: a hit on a chunk or on a part of one takes no lock, but writes a count that all holders share, now and
-    /// when the entry is dropped; [`view`](Cache::view) saves that. A hit on another range is one lock and one lookup.
+    /// when the entry is dropped; [`view`](Cache::view) saves that. A hit on another range is one lock and one lookup,
+    /// and one more of each node that the reader prefers, except for those whose lock is taken at the moment.
     /// A miss adds a block - whose pages the pool populates if it never had them - and a submission; on a full node,
     /// also the eviction of entries that nobody holds.
     ///

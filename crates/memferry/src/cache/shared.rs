@@ -19,7 +19,7 @@ use crate::mover::Mover;
 use crate::sync;
 use crate::topology::{Machine, NodeId};
 
-/// What the clones of a [`Cache`] share. Nothing here changes but the inside of `nodes` and `counters`.
+/// What the clones of a [`Cache`](super::Cache) share. Nothing here changes but the inside of `nodes` and `counters`.
 pub(super) struct Shared {
     pub(super) mover: Mover,
     pub(super) machine: Arc<Machine>,
@@ -44,7 +44,7 @@ pub(super) enum Wish {
 
 impl Shared {
     #[inline]
-    pub(super) fn check(self: &Arc<Self>, region: &Region, range: &Range<usize>) -> Result<(), AccessError> {
+    fn check(self: &Arc<Self>, region: &Region, range: &Range<usize>) -> Result<(), AccessError> {
         if !region.is_of(self) {
             return Err(AccessError::ForeignRegion { id: region.id() });
         }
@@ -148,12 +148,7 @@ impl Shared {
     }
 
     /// What a ready copy that the access does not ask for has to be better than; `None` if no such copy is wanted.
-    pub(super) fn rivals(
-        &self,
-        source: &Source<Block>,
-        wish: Wish,
-        access: &Access,
-    ) -> Option<[Option<NodeId>; 2]> {
+    fn rivals(&self, source: &Source<Block>, wish: Wish, access: &Access) -> Option<[Option<NodeId>; 2]> {
         match wish {
             Wish::Near(position) if access.near.is_none() && self.nodes.len() > 1 => {
                 Some([source.home, Some(self.node_ids[position])])
@@ -167,7 +162,7 @@ impl Shared {
     ///
     /// Not counted. A node whose index another thread has at the moment is passed over: nobody waits for a node that
     /// they did not ask for.
-    pub(super) fn find_better(
+    fn find_better(
         &self,
         source: &Source<Block>,
         range: &Range<usize>,
@@ -179,7 +174,7 @@ impl Shared {
     }
 
     /// Positions of nodes that the reader prefers to these.
-    pub(super) fn better_than(
+    fn better_than(
         &self,
         source: &Source<Block>,
         access: &Access,
@@ -252,7 +247,7 @@ impl Shared {
     }
 
     /// Finds room for a new slot and gives its copy to the mover; whether there was room.
-    pub(super) fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, flags: Flags) -> bool {
+    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, flags: Flags) -> bool {
         let (size_bytes, home) = (slot.range.len(), slot.source.home);
         let flight = Flight::new(slot, near.index.clone(), self.counters.clone());
         match near.room_for(size_bytes, &self.counters) {
