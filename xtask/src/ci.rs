@@ -19,7 +19,9 @@ const STEPS: &[Step] = &[
     ("one build serves both", one_build),
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {
-        cargo(["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()
+        cargo(["clippy", "--locked", "--workspace", "--all-targets", "--features", "memferry-cli/peers"])
+            .args(["--", "-D", "warnings"])
+            .run()
     }),
     ("documentation", || {
         cargo(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()

@@ -25,7 +25,7 @@ usage: cargo xtask CHORE
   numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
   fuzz TARGET [SECONDS]  one target of fuzz/ (nightly, cargo-fuzz)
-  bench [ARGS]   `memferry bench ARGS` in the release profile; without ARGS, `query`
+  bench [ARGS]   `memferry bench ARGS`, release profile, all peers; without ARGS, `query`
 ";
 
 fn main() -> ExitCode {
@@ -67,5 +67,7 @@ fn main() -> ExitCode {
 fn bench(arguments: &[String]) -> Result<(), Failure> {
     let default = ["query".to_owned()];
     let arguments = if arguments.is_empty() { &default } else { arguments };
-    cargo(["run", "--release", "--package", "memferry-cli", "--", "bench"]).args(arguments).run()
+    cargo(["run", "--release", "--package", "memferry-cli", "--features", "peers", "--", "bench"])
+        .args(arguments)
+        .run()
 }

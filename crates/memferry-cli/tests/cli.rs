@@ -358,3 +358,45 @@ fn bench_dsa_in_small() {
     fails(&["bench", "dsa", "--queue", "wq0.0"], FAILURE, &["--dsa system"]);
     fails(&["bench", "dsa", "--dsa", "system", "--queue", "queue"], USAGE, &["--queue"]);
 }
+
+#[test]
+fn bench_cache_in_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let output = memferry(&["bench", "cache", "--quick", "--json", "--out", out]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
+    };
+    for name in ["hit_1_thread", "hit_2_threads_vs_thesis", "hit_hot_key_vs_thesis", "churn_vs_thesis"] {
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0 && row(name)["ratio"].as_f64().unwrap() > 0.0);
+        assert_eq!(row(name)["samples"], 3, "{name}");
+    }
+    assert_eq!(row("hit_allocations")["value"], 0.0);
+    for name in ["first_access_poll_us", "first_access_block_us", "first_access_block_p99_us"] {
+        assert!(row(name)["value"].is_f64(), "{name}");
+    }
+    let scans = row("hit_ratio_scans_0.99_200");
+    assert_eq!(scans["peer"], "LRU");
+    assert!(scans["ratio"].as_f64().unwrap() > 1.0, "{scans}");
+
+    // Which peers there are depends on how it was built, and the record tells.
+    let peers = record["options"]["peers"].as_array().unwrap();
+    assert_eq!(peers[0], "thesis");
+    let has_moka = peers.iter().any(|peer| peer == "moka");
+    assert_eq!(rows.iter().any(|row| row["name"] == "hit_2_threads_vs_moka"), has_moka, "{record}");
+}
+
+#[test]
+fn bench_soak_for_a_second() {
+    let record = prints_json(&["bench", "soak", "--seconds", "1", "--seed", "3", "--json"]);
+    assert_eq!((&record["seed"], &record["options"]["threads"]), (&Value::from(3), &Value::from(4)));
+    let rows = record["rows"].as_array().unwrap();
+    for name in ["soak_steps", "soak_checked_bytes", "soak_hits_ready", "soak_evictions"] {
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        assert!(row["value"].as_f64().unwrap() > 0.0 && row["how"] == "emulated", "{row}");
+    }
+    fails(&["bench", "soak", "--threads", "0"], USAGE, &["1 to 1024"]);
+}

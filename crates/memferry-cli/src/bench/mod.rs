@@ -1,8 +1,12 @@
 //! `memferry bench NAME`: numbers for the record.
 
+mod allocations;
+mod cache;
 mod dsa;
+mod peers;
 mod query;
 mod record;
+mod soak;
 pub(crate) mod stats;
 
 use std::io::Write;
@@ -24,14 +28,18 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Bench {
+    Cache(cache::Arguments),
     Dsa(dsa::Arguments),
     Query(query::Arguments),
+    Soak(soak::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
+        Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
+        Bench::Soak(arguments) => soak::run(arguments, out),
     }
 }
 

@@ -1,0 +1,113 @@
+//! `memferry bench cache`: what a hit costs beside other caches, what it costs when room is short, and how soon a block
+//! that was absent is near.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use memferry::cache::measure::{self, FirstAccess, HitPeer, Size, Trace};
+use memferry::topology::Machine;
+use memferry_query::load::Progress as _;
+use serde_json::json;
+
+use super::peers::peers;
+use super::record::{Comparison, How, Record, Row};
+use super::stats::{Estimate, Pairs, geomean_ratio};
+use super::{Keep, allocations};
+use crate::progress::Bar;
+
+/// Hits of the cache beside other caches, misses on a full node, and first accesses.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Small and short: to see that it works, not for the record.
+    #[arg(long)]
+    quick: bool,
+    /// Seed of the keys and of the confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+/// Of a first access: 1 MiB, and how many.
+const FIRST_BYTES: usize = 1 << 20;
+const FIRST_COUNT: usize = 310;
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let directory = arguments.keep.directory(arguments.quick)?;
+    let (size, first_count) = match arguments.quick {
+        true => (Size::QUICK, 3),
+        false => (Size::FULL, FIRST_COUNT),
+    };
+    let peers = peers(size.keys_count, size.block_bytes);
+    let names: Vec<&str> = ["thesis"].into_iter().chain(peers.iter().map(|peer| peer.name())).collect();
+    let options = json!({
+        "quick": arguments.quick,
+        "peers": names,
+        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+    });
+    let mut record = Record::start("cache", Machine::discover()?, arguments.seed, options);
+    let bar = Bar::of("measuring the cache", 4);
+    let mut take = |rows: Result<Vec<Row>, Box<dyn std::error::Error>>, what: &str| {
+        bar.advance(1);
+        let rows = rows.map_err(|error| anyhow::anyhow!("{error}"));
+        record.rows.extend(rows.with_context(|| format!("{what} cannot be measured"))?);
+        anyhow::Ok(())
+    };
+    let seed = arguments.seed;
+    take(hit_rows(size, seed, &peers), "hits")?;
+    take(measure::churn(size, seed).map(|times| vec![compared(times, seed)]), "a full node")?;
+    take(measure::first_access(FIRST_BYTES, first_count).map(first_access_rows), "first accesses")?;
+    take(Ok(measure::traces(seed).iter().map(ratio_row).collect()), "hit ratios")?;
+    drop(bar);
+    arguments.keep.finish(&record, directory, out)?;
+    if names.len() == 1 && !arguments.keep.json {
+        writeln!(
+            out,
+            "\nfor rows beside moka and quick_cache: cargo xtask bench cache (the feature `peers`)"
+        )?;
+    }
+    Ok(())
+}
+
+/// The nodes are made up, and all in this machine's memory. That is where those of the peers are, too: nothing that is
+/// timed here depends on which node it is, so it is measured.
+fn hit_rows(
+    size: Size,
+    seed: u64,
+    peers: &[Box<dyn HitPeer>],
+) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
+    let peers: Vec<&dyn HitPeer> = peers.iter().map(|peer| &**peer).collect();
+    let times = measure::hits(size, seed, &peers)?;
+    let mut rows: Vec<Row> = times.into_iter().map(|times| compared(times, seed)).collect();
+    let allocations = measure::hits_allocations(size, allocations::count)?;
+    rows.push(Row::median("hit_allocations".to_owned(), "1", How::Measured, &[allocations]));
+    Ok(rows)
+}
+
+fn compared(times: measure::Comparison, seed: u64) -> Row {
+    let row = Row::median(times.name.to_owned(), times.unit, How::Measured, &times.ours);
+    let peer_value = measure::median(&times.peer);
+    let ratio = geomean_ratio([&Pairs { ours_ms: times.ours, peer_ms: times.peer }], seed);
+    Row { comparison: Some(Comparison::new(&times.peer_name, peer_value, ratio)), ..row }
+}
+
+fn first_access_rows(times: FirstAccess) -> Vec<Row> {
+    let row = |name: &str, values: &[f64]| Row::median(name.to_owned(), "us", How::Measured, values);
+    let p99 = |name: &str, values: &[f64]| Row { value: FirstAccess::p99(values), ..row(name, values) };
+    vec![
+        row("first_access_poll_us", &times.poll_us),
+        p99("first_access_poll_p99_us", &times.poll_us),
+        row("first_access_block_us", &times.block_us),
+        p99("first_access_block_p99_us", &times.block_us),
+        row("first_access_copy_us", &times.copy_us),
+    ]
+}
+
+/// Counted, not timed: the same on every machine.
+fn ratio_row(trace: &Trace) -> Row {
+    let ratios = measure::hit_ratios(&trace.keys, trace.capacity);
+    let row = Row::median(format!("hit_ratio_{}", trace.name), "1", How::Measured, &[ratios.ours]);
+    let value = ratios.ours / ratios.lru;
+    let ratio = Estimate { value, low: value, high: value };
+    Row { comparison: Some(Comparison::new("LRU", ratios.lru, ratio)), ..row }
+}

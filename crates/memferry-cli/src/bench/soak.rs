@@ -1,0 +1,91 @@
+//! `memferry bench soak`: the cache under everything at once, for as long as one likes.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use memferry::cache::measure::{Soak, SoakReport, soak};
+use memferry::topology::{Machine, Node, NodeId};
+use serde_json::json;
+
+use super::Keep;
+use super::record::{How, Record, Row};
+
+/// The cache under everything at once, on a nasty emulated device; every byte and every counter is checked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// How long; what takes less than 600 is kept only if --out says where.
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    seconds: u64,
+    /// Seed of what the threads do and of the device's faults. Threads still meet as they like.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = threads)]
+    threads: usize,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+/// Ten minutes find what a minute does not.
+const RECORD_SECONDS_MIN: u64 = 600;
+const THREADS_MAX: usize = 1024;
+
+fn threads(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(count) if (1..=THREADS_MAX).contains(&count) => Ok(count),
+        _ => Err(format!("a number of threads is from 1 to {THREADS_MAX}")),
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let Arguments { seconds, seed, threads, ref keep } = *arguments;
+    let directory = keep.directory(seconds < RECORD_SECONDS_MIN)?;
+    let options = json!({
+        "seconds": seconds,
+        "threads": threads,
+        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+    });
+    let mut record = Record::start("soak", Machine::discover()?, seed, options);
+    let (machine, nodes) = two_nodes(&record.machine)?;
+    let options = Soak { duration: Duration::from_secs(seconds), seed, threads_count: threads };
+    let report = soak(machine, nodes, options).map_err(|error| anyhow!("the soak found a fault: {error}"))?;
+    record.rows = rows(&report);
+    keep.finish(&record, directory, out)
+}
+
+/// The first and the last of the machine's nodes with memory; on a machine with one, made-up ones.
+fn two_nodes(machine: &Machine) -> Result<(Arc<Machine>, [NodeId; 2])> {
+    let usable = |node: &&Node| node.is_allowed && node.memory_bytes != Some(0);
+    let with_memory = || machine.nodes().iter().filter(usable).map(|node| node.id);
+    match (with_memory().min(), with_memory().max()) {
+        (Some(first), Some(last)) if first != last => Ok((Arc::new(machine.clone()), [first, last])),
+        _ => Ok((Arc::new(Machine::two_tiers()?), [NodeId(0), NodeId(1)])),
+    }
+}
+
+/// What was done, all of it right.
+fn rows(report: &SoakReport) -> Vec<Row> {
+    let stats = &report.stats;
+    let counts = [
+        ("soak_steps", report.steps_count),
+        ("soak_checked_bytes", report.checked_bytes),
+        ("soak_panics", report.panics_count),
+        ("soak_forgotten", report.forgotten_count),
+        ("soak_versions", report.versions_count),
+        ("soak_accesses", stats.accesses),
+        ("soak_hits_ready", stats.hits_ready),
+        ("soak_hits_in_flight", stats.hits_in_flight),
+        ("soak_copies_arrived", stats.arrived),
+        ("soak_copies_failed", stats.failed),
+        ("soak_no_room", stats.no_room),
+        ("soak_evictions", stats.evictions),
+        ("soak_invalidated", stats.invalidated),
+    ];
+    let row = |(name, count): (&str, u64)| {
+        let unit = if name.ends_with("_bytes") { "bytes" } else { "1" };
+        Row::median(name.to_owned(), unit, How::Emulated, &[count as f64])
+    };
+    counts.map(row).into()
+}
