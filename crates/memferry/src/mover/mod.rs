@@ -32,6 +32,7 @@ mod queue;
 mod route;
 #[allow(unsafe_code)]
 mod scope;
+mod share;
 mod stats;
 #[allow(unsafe_code)]
 mod transfer;
@@ -49,6 +50,7 @@ pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
 pub use route::{EngineSite, Journey, Route};
+pub use share::{SHARE_BYTES_MIN, Share};
 pub use scope::{Scope, ScopedCopy};
 pub use stats::{CopyReport, EngineStats, MoverStats};
 pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};

@@ -1,0 +1,290 @@
+//! Does it pay to bring columns of a query near? Which, how much, where to, by which route?
+//!
+//! Every choice is computed as a pipeline of one group and few chunks, which takes microseconds and leaves out what
+//! is the same for all choices. Copying what competes with the running scan for the bandwidth of one node costs more
+//! than it gains (Fürst's thesis lost 18 %), and comes out so; a part of a column, or a column that later queries
+//! read again, may still pay.
+
+use crate::mover::{Journey, Route};
+use crate::topology::{Machine, NodeId};
+
+use super::ModelError;
+use super::hardware::Hardware;
+use super::pipeline::{Column, Fetch, Pipeline, Stage};
+use super::traffic::Fairness;
+
+/// A query before it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Its columns. Those with a near copy from an earlier query have that copy's node.
+    pub columns: Vec<Column>,
+    /// What each group of threads does, in order.
+    pub stages: Vec<Stage>,
+    /// The node whose CPUs run it.
+    pub cpus: NodeId,
+    /// Size of the pieces that would be copied.
+    pub chunk_bytes: u64,
+    /// How many more queries are expected to read the same columns from their near copies; 0 if nobody knows.
+    pub reads_to_come: u32,
+}
+
+/// One way to run a plan.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Alternative {
+    /// What is brought near: [`Fetch::chunks_count`] counts chunks of [`Plan::chunk_bytes`], those read last.
+    pub fetches: Vec<Fetch>,
+    /// Bytes that would be copied.
+    pub copied_bytes: u64,
+    /// Time of this query.
+    pub predicted_s: f64,
+    /// Time of this and of the reads to come against the same without copying: above 1 it pays.
+    pub speed_up: f64,
+    /// One clause for EXPLAIN.
+    pub words: String,
+}
+
+/// What to do, and what else was considered.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Advice {
+    /// Time without copying.
+    pub baseline_s: f64,
+    /// Index in `alternatives`; `None`: bring nothing near.
+    pub chosen: Option<usize>,
+    /// Everything that was computed.
+    pub alternatives: Vec<Alternative>,
+}
+
+/// What a choice must promise to be taken: the model is no better than that, and not to be slower comes first.
+/// Half of the largest error against table 6.2 (`validate`).
+pub(super) const SPEED_UP_MIN: f64 = 1.05;
+
+/// Chunks that a column is computed in.
+const CHUNKS_COUNT: u64 = 8;
+
+/// Columns that are considered, largest first: each costs a computation.
+const COLUMNS_MAX: usize = 4;
+
+/// How much faster a memory must be to be worth a look; the ratio of `Machine::faster_than`.
+const FASTER_RATIO: f64 = 1.1;
+
+impl Advice {
+    /// What to bring near.
+    pub fn fetches(&self) -> &[Fetch] {
+        self.chosen.map_or(&[], |index| &self.alternatives[index].fetches)
+    }
+
+    /// Time of the query if the advice is followed.
+    pub fn predicted_s(&self) -> f64 {
+        self.chosen.map_or(self.baseline_s, |index| self.alternatives[index].predicted_s)
+    }
+
+    /// A line for each alternative, for EXPLAIN.
+    pub fn words(&self) -> Vec<String> {
+        let line = |(index, alternative): (usize, &Alternative)| {
+            let verdict = match (self.chosen == Some(index), alternative.speed_up >= SPEED_UP_MIN) {
+                (true, _) => "yes",
+                (false, true) => "another pays more",
+                (false, false) => "no",
+            };
+            format!("{}: {verdict}", alternative.words)
+        };
+        self.alternatives.iter().enumerate().map(line).collect()
+    }
+}
+
+/// Decides about a plan.
+///
+/// Considered are the columns that no thread reads from the start, have a faster memory near the plan's CPUs, and
+/// room there, each alone and all together; and of those that do not arrive in time, the part that does.
+///
+/// # Errors
+/// [`ModelError::Unknown`] if the machine does not tell the rate of a memory or of whoever would copy: then there is
+/// no advice, and not copying is the safe choice. [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario).
+pub fn advise(machine: &Machine, plan: &Plan) -> Result<Advice, ModelError> {
+    let hardware = Hardware::of(machine)?;
+    let hardware = Hardware { thread_skew: 0.0, ..hardware };
+    let advisor = Advisor { machine, hardware: &hardware, plan };
+    let baseline_s = advisor.time(&[])?.0;
+    let mut advice = Advice { baseline_s, chosen: None, alternatives: Vec::new() };
+    let candidates = advisor.candidates()?;
+    let together = (candidates.len() > 1).then(|| candidates.clone());
+    for fetches in candidates.iter().map(|fetch| vec![fetch.clone()]).chain(together) {
+        let (alternative, hit_rate) = advisor.alternative(fetches, baseline_s)?;
+        let part = (hit_rate < 1.0).then(|| advisor.part(&alternative.fetches, hit_rate)).flatten();
+        advice.alternatives.push(alternative);
+        if let Some(part) = part {
+            advice.alternatives.push(advisor.alternative(part, baseline_s)?.0);
+        }
+    }
+    let best = (advice.alternatives.iter().enumerate())
+        .filter(|(_, alternative)| alternative.speed_up >= SPEED_UP_MIN)
+        .max_by(|one, other| one.1.speed_up.total_cmp(&other.1.speed_up));
+    advice.chosen = best.map(|(index, _)| index);
+    Ok(advice)
+}
+
+struct Advisor<'a> {
+    machine: &'a Machine,
+    hardware: &'a Hardware,
+    plan: &'a Plan,
+}
+
+impl Advisor<'_> {
+    /// Columns that could be brought near, whole or as far as there is room, largest first.
+    fn candidates(&self) -> Result<Vec<Fetch>, ModelError> {
+        let Some((first, late)) = self.plan.stages.split_first() else { return Ok(Vec::new()) };
+        let mut fetches = Vec::new();
+        for (column, Column { size_bytes, node, .. }) in self.plan.columns.iter().enumerate() {
+            let is_late = late.iter().any(|stage| stage.reads.contains(&column)) && !first.reads.contains(&column);
+            let target = if is_late { self.faster_memory(*node)? } else { None };
+            let Some(target) = target else { continue };
+            // Half at least has to fit, or it is not the same question.
+            let Some(bytes) = [*size_bytes, size_bytes / 2].into_iter().find(|&bytes| self.has_room(target, bytes))
+            else {
+                continue;
+            };
+            let chunks_count = bytes.div_ceil(self.plan.chunk_bytes.max(1)) as usize;
+            let route = self.route(*node, target);
+            fetches.push(Fetch { column, chunks_count, node: target, route });
+        }
+        fetches.sort_by_key(|fetch| std::cmp::Reverse(self.plan.columns[fetch.column].size_bytes));
+        fetches.truncate(COLUMNS_MAX);
+        Ok(fetches)
+    }
+
+    fn has_room(&self, node: NodeId, bytes: u64) -> bool {
+        self.machine.node(node).is_ok_and(|node| node.is_allowed && node.has_room(bytes))
+    }
+
+    /// The memory from which the plan's CPUs read fastest, if that is faster than home; the nearest of equals.
+    fn faster_memory(&self, home: NodeId) -> Result<Option<NodeId>, ModelError> {
+        let (cpus, home) = (self.hardware.position(self.plan.cpus)?, self.hardware.position(home)?);
+        let own = self.hardware.read_rate(cpus, home)?;
+        let is_near = |memory: usize| self.machine.nodes()[memory].cpu_node == self.plan.cpus;
+        let known = (0..self.hardware.memories.len())
+            .filter_map(|memory| Some((memory, self.hardware.read_rate(cpus, memory).ok()?)));
+        let best = known.filter(|(_, rate)| *rate > own * FASTER_RATIO).max_by(|one, other| {
+            one.1.total_cmp(&other.1).then(is_near(one.0).cmp(&is_near(other.0))).then(other.0.cmp(&one.0))
+        });
+        Ok(best.map(|(memory, _)| self.hardware.memories[memory].node))
+    }
+
+    /// The fewest devices that copy about as fast as all.
+    fn route(&self, source: NodeId, target: NodeId) -> Route {
+        let journey = Journey {
+            source_node: Some(source),
+            target_node: Some(target),
+            size_bytes: self.plan.chunk_bytes as usize,
+            turn: 0,
+        };
+        let rate = |route: Route| {
+            let devices: Vec<usize> = match route {
+                // Each chunk has one device, and all devices have chunks.
+                Route::RoundRobin => (0..self.machine.accelerators().len()).collect(),
+                route => route.devices(self.machine, journey).into_iter().map(|share| share.device).collect(),
+            };
+            self.hardware.copy_rate(&devices, journey).unwrap_or(0.0)
+        };
+        let most = rate(Route::RoundRobin);
+        let few = [Route::Single, Route::PushPull].into_iter().find(|&route| rate(route) >= 0.95 * most);
+        few.unwrap_or(Route::RoundRobin)
+    }
+
+    /// Time of the query with these fetches, and how much of them was near when it was read.
+    fn time(&self, fetches: &[Fetch]) -> Result<(f64, f64), ModelError> {
+        let largest = self.plan.columns.iter().map(|column| column.size_bytes).max().unwrap_or(1);
+        let chunk_bytes = largest.div_ceil(CHUNKS_COUNT).max(self.plan.chunk_bytes).max(1);
+        let coarse = |fetch: &Fetch| {
+            let chunks = (fetch.chunks_count as u64).saturating_mul(self.plan.chunk_bytes);
+            Fetch { chunks_count: chunks.div_ceil(chunk_bytes) as usize, ..fetch.clone() }
+        };
+        let pipeline = Pipeline {
+            columns: self.plan.columns.clone(),
+            stages: self.plan.stages.clone(),
+            cpus: self.plan.cpus,
+            groups_count: 1,
+            chunk_bytes,
+            fetches: fetches.iter().map(coarse).collect(),
+            is_waiting: false,
+            fairness: Fairness::default(),
+        };
+        let run = pipeline.run(self.machine, self.hardware)?;
+        // What was not asked for cannot hit.
+        let chunks: usize = (pipeline.fetches.iter())
+            .map(|fetch| fetch.chunks_count.min(pipeline.chunks_of(fetch.column)))
+            .sum();
+        Ok((run.total_s, run.hits.0 as f64 / chunks.max(1) as f64))
+    }
+
+    fn alternative(&self, fetches: Vec<Fetch>, baseline_s: f64) -> Result<(Alternative, f64), ModelError> {
+        let (predicted_s, hit_rate) = self.time(&fetches)?;
+        let later = f64::from(self.plan.reads_to_come);
+        let near_s = if later > 0.0 { self.near_s(&fetches)? } else { 0.0 };
+        let speed_up = baseline_s * (1.0 + later) / (predicted_s + later * near_s);
+        let copied_bytes = fetches.iter().map(|fetch| self.bytes(fetch)).sum();
+        let words = self.words(&fetches, speed_up);
+        Ok((Alternative { fetches, copied_bytes, predicted_s, speed_up, words }, hit_rate))
+    }
+
+    /// Time of a later query, which finds these columns near; a part of a column counts as its share of the gain.
+    fn near_s(&self, fetches: &[Fetch]) -> Result<f64, ModelError> {
+        let mut plan = self.plan.clone();
+        let mut share: f64 = 1.0;
+        for fetch in fetches {
+            let column = &mut plan.columns[fetch.column];
+            share = share.min(self.bytes(fetch) as f64 / column.size_bytes.max(1) as f64);
+            column.node = fetch.node;
+        }
+        let near_s = Advisor { plan: &plan, ..*self }.time(&[])?.0;
+        Ok(share * near_s + (1.0 - share) * self.time(&[])?.0)
+    }
+
+    fn bytes(&self, fetch: &Fetch) -> u64 {
+        let whole = self.plan.columns[fetch.column].size_bytes;
+        (fetch.chunks_count as u64).saturating_mul(self.plan.chunk_bytes).min(whole)
+    }
+
+    /// The part of these fetches that arrives in time.
+    fn part(&self, fetches: &[Fetch], hit_rate: f64) -> Option<Vec<Fetch>> {
+        let part = |fetch: &Fetch| Fetch {
+            chunks_count: (fetch.chunks_count as f64 * hit_rate) as usize,
+            ..fetch.clone()
+        };
+        let parts: Vec<Fetch> = fetches.iter().map(part).collect();
+        parts.iter().all(|fetch| fetch.chunks_count > 0).then_some(parts)
+    }
+
+    fn words(&self, fetches: &[Fetch], speed_up: f64) -> String {
+        let mut text = String::new();
+        for fetch in fetches {
+            let column = &self.plan.columns[fetch.column];
+            let stage = self.plan.stages.iter().find(|stage| stage.reads.contains(&fetch.column));
+            let route = match fetch.route {
+                _ if self.machine.accelerators().is_empty() => "the CPU",
+                Route::Single => "one device",
+                Route::PushPull => "push-pull",
+                _ => "all devices in turn",
+            };
+            let after = stage.map_or("", |stage| stage.name.as_str());
+            let (mib, node) = (self.bytes(fetch) as f64 / f64::from(1 << 20), fetch.node);
+            let separator = if text.is_empty() { "" } else { "; " };
+            text += &format!(
+                "{separator}{}, {mib:.0} MiB, read in {after}, to node {node} by {route}",
+                column.name
+            );
+        }
+        let scans = self.plan.stages.first().map_or(&[][..], |stage| &stage.reads);
+        let competes = fetches.iter().any(|fetch| {
+            scans.iter().any(|&scan| self.plan.columns[scan].node == self.plan.columns[fetch.column].node)
+        });
+        let why = if competes { ", same node as the running scan" } else { "" };
+        let effect = match speed_up {
+            gain if gain >= SPEED_UP_MIN => format!("pays {gain:.2}x"),
+            gain if gain >= 1.0 => format!("would gain {:.0} % only", (gain - 1.0) * 100.0),
+            loss => format!("would cost {:.0} %", (1.0 - loss) * 100.0),
+        };
+        format!("{text}{why}, {effect}")
+    }
+}
