@@ -32,6 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{:58} {:10.2} {published:>10} {}", row.name, row.value, row.unit);
     }
     println!();
+    for row in model::scenario("table-6.2")?.run(None)? {
+        println!("{:58} {:10.2} {}", row.name, row.value, row.unit);
+    }
+    println!();
     let xeon_max = Machine::from_profile("xeon-max-9468-2s-flat")?;
     for (name, value) in model::thesis(&xeon_max, &Thesis::default(), None)? {
         println!("{name:24} {value:.4}");

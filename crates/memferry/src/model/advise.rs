@@ -10,7 +10,7 @@ use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
 use super::hardware::Hardware;
-use super::pipeline::{Column, Fetch, Pipeline, Stage};
+use super::pipeline::{Column, Fetch, Pipeline, Run, Stage};
 use super::traffic::Fairness;
 
 /// A query before it runs.
@@ -97,7 +97,8 @@ impl Advice {
 /// Decides about a plan.
 ///
 /// Considered are the columns that no thread reads from the start, have a faster memory near the plan's CPUs, and
-/// room there, each alone and all together; and of those that do not arrive in time, the part that does.
+/// room there, each alone and all together; and of those that cannot arrive before their stage begins, the part that
+/// can: copying the rest would compete with reading it.
 ///
 /// # Errors
 /// [`ModelError::Unknown`] if the machine does not tell the rate of a memory or of whoever would copy: then there is
@@ -106,16 +107,15 @@ pub fn advise(machine: &Machine, plan: &Plan) -> Result<Advice, ModelError> {
     let hardware = Hardware::of(machine)?;
     let hardware = Hardware { thread_skew: 0.0, ..hardware };
     let advisor = Advisor { machine, hardware: &hardware, plan };
-    let baseline_s = advisor.time(&[])?.0;
+    let baseline = advisor.run(&[])?;
+    let baseline_s = baseline.total_s;
     let mut advice = Advice { baseline_s, chosen: None, alternatives: Vec::new() };
     let candidates = advisor.candidates()?;
     let together = (candidates.len() > 1).then(|| candidates.clone());
     for fetches in candidates.iter().map(|fetch| vec![fetch.clone()]).chain(together) {
-        let (alternative, hit_rate) = advisor.alternative(fetches, baseline_s)?;
-        let part = (hit_rate < 1.0).then(|| advisor.part(&alternative.fetches, hit_rate)).flatten();
-        advice.alternatives.push(alternative);
-        if let Some(part) = part {
-            advice.alternatives.push(advisor.alternative(part, baseline_s)?.0);
+        let part = advisor.part(&fetches, &baseline);
+        for fetches in [Some(fetches), part].into_iter().flatten() {
+            advice.alternatives.push(advisor.alternative(fetches, baseline_s)?);
         }
     }
     let best = (advice.alternatives.iter().enumerate())
@@ -137,11 +137,13 @@ impl Advisor<'_> {
         let Some((first, late)) = self.plan.stages.split_first() else { return Ok(Vec::new()) };
         let mut fetches = Vec::new();
         for (column, Column { size_bytes, node, .. }) in self.plan.columns.iter().enumerate() {
-            let is_late = late.iter().any(|stage| stage.reads.contains(&column)) && !first.reads.contains(&column);
+            let is_late =
+                late.iter().any(|stage| stage.reads.contains(&column)) && !first.reads.contains(&column);
             let target = if is_late { self.faster_memory(*node)? } else { None };
             let Some(target) = target else { continue };
             // Half at least has to fit, or it is not the same question.
-            let Some(bytes) = [*size_bytes, size_bytes / 2].into_iter().find(|&bytes| self.has_room(target, bytes))
+            let Some(bytes) =
+                [*size_bytes, size_bytes / 2].into_iter().find(|&bytes| self.has_room(target, bytes))
             else {
                 continue;
             };
@@ -173,27 +175,38 @@ impl Advisor<'_> {
 
     /// The fewest devices that copy about as fast as all.
     fn route(&self, source: NodeId, target: NodeId) -> Route {
-        let journey = Journey {
-            source_node: Some(source),
-            target_node: Some(target),
-            size_bytes: self.plan.chunk_bytes as usize,
-            turn: 0,
-        };
-        let rate = |route: Route| {
-            let devices: Vec<usize> = match route {
-                // Each chunk has one device, and all devices have chunks.
-                Route::RoundRobin => (0..self.machine.accelerators().len()).collect(),
-                route => route.devices(self.machine, journey).into_iter().map(|share| share.device).collect(),
-            };
-            self.hardware.copy_rate(&devices, journey).unwrap_or(0.0)
-        };
+        let journey = self.journey(source, target);
+        let rate = |route| self.route_rate(route, journey);
         let most = rate(Route::RoundRobin);
         let few = [Route::Single, Route::PushPull].into_iter().find(|&route| rate(route) >= 0.95 * most);
         few.unwrap_or(Route::RoundRobin)
     }
 
-    /// Time of the query with these fetches, and how much of them was near when it was read.
-    fn time(&self, fetches: &[Fetch]) -> Result<(f64, f64), ModelError> {
+    fn journey(&self, source: NodeId, target: NodeId) -> Journey {
+        let size_bytes = self.plan.chunk_bytes as usize;
+        Journey { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 }
+    }
+
+    /// Of many chunks, as far as the rates are known that they depend on.
+    fn route_rate(&self, route: Route, journey: Journey) -> f64 {
+        let devices: Vec<usize> = match route {
+            // Each chunk has one device, and all devices have chunks.
+            Route::RoundRobin => (0..self.machine.accelerators().len()).collect(),
+            route => route.devices(self.machine, journey).into_iter().map(|share| share.device).collect(),
+        };
+        self.hardware.copy_rate(&devices, journey).unwrap_or(0.0)
+    }
+
+    fn fetch_rate(&self, fetch: &Fetch) -> f64 {
+        let journey = self.journey(self.plan.columns[fetch.column].node, fetch.node);
+        match self.machine.accelerators().is_empty() {
+            true => self.hardware.thread_copy_rate(),
+            false => self.route_rate(fetch.route, journey),
+        }
+    }
+
+    /// The query with these fetches, in few chunks.
+    fn run(&self, fetches: &[Fetch]) -> Result<Run, ModelError> {
         let largest = self.plan.columns.iter().map(|column| column.size_bytes).max().unwrap_or(1);
         let chunk_bytes = largest.div_ceil(CHUNKS_COUNT).max(self.plan.chunk_bytes).max(1);
         let coarse = |fetch: &Fetch| {
@@ -210,22 +223,17 @@ impl Advisor<'_> {
             is_waiting: false,
             fairness: Fairness::default(),
         };
-        let run = pipeline.run(self.machine, self.hardware)?;
-        // What was not asked for cannot hit.
-        let chunks: usize = (pipeline.fetches.iter())
-            .map(|fetch| fetch.chunks_count.min(pipeline.chunks_of(fetch.column)))
-            .sum();
-        Ok((run.total_s, run.hits.0 as f64 / chunks.max(1) as f64))
+        pipeline.run(self.machine, self.hardware)
     }
 
-    fn alternative(&self, fetches: Vec<Fetch>, baseline_s: f64) -> Result<(Alternative, f64), ModelError> {
-        let (predicted_s, hit_rate) = self.time(&fetches)?;
+    fn alternative(&self, fetches: Vec<Fetch>, baseline_s: f64) -> Result<Alternative, ModelError> {
+        let predicted_s = self.run(&fetches)?.total_s;
         let later = f64::from(self.plan.reads_to_come);
         let near_s = if later > 0.0 { self.near_s(&fetches)? } else { 0.0 };
         let speed_up = baseline_s * (1.0 + later) / (predicted_s + later * near_s);
         let copied_bytes = fetches.iter().map(|fetch| self.bytes(fetch)).sum();
         let words = self.words(&fetches, speed_up);
-        Ok((Alternative { fetches, copied_bytes, predicted_s, speed_up, words }, hit_rate))
+        Ok(Alternative { fetches, copied_bytes, predicted_s, speed_up, words })
     }
 
     /// Time of a later query, which finds these columns near; a part of a column counts as its share of the gain.
@@ -237,8 +245,8 @@ impl Advisor<'_> {
             share = share.min(self.bytes(fetch) as f64 / column.size_bytes.max(1) as f64);
             column.node = fetch.node;
         }
-        let near_s = Advisor { plan: &plan, ..*self }.time(&[])?.0;
-        Ok(share * near_s + (1.0 - share) * self.time(&[])?.0)
+        let near_s = Advisor { plan: &plan, ..*self }.run(&[])?.total_s;
+        Ok(share * near_s + (1.0 - share) * self.run(&[])?.total_s)
     }
 
     fn bytes(&self, fetch: &Fetch) -> u64 {
@@ -246,14 +254,23 @@ impl Advisor<'_> {
         (fetch.chunks_count as u64).saturating_mul(self.plan.chunk_bytes).min(whole)
     }
 
-    /// The part of these fetches that arrives in time.
-    fn part(&self, fetches: &[Fetch], hit_rate: f64) -> Option<Vec<Fetch>> {
-        let part = |fetch: &Fetch| Fetch {
-            chunks_count: (fetch.chunks_count as f64 * hit_rate) as usize,
-            ..fetch.clone()
-        };
-        let parts: Vec<Fetch> = fetches.iter().map(part).collect();
-        parts.iter().all(|fetch| fetch.chunks_count > 0).then_some(parts)
+    /// The part of these fetches that can arrive before the stages that read it, if it is not all of them.
+    fn part(&self, fetches: &[Fetch], baseline: &Run) -> Option<Vec<Fetch>> {
+        let mut is_whole = true;
+        let mut earlier_bytes = 0.0;
+        let mut parts = Vec::with_capacity(fetches.len());
+        for fetch in fetches {
+            let stage = self.plan.stages.iter().position(|stage| stage.reads.contains(&fetch.column))?;
+            let before_s: f64 = baseline.stages_s[..stage].iter().sum();
+            let arrived = before_s * self.fetch_rate(fetch) - earlier_bytes;
+            let chunks_count = fetch.chunks_count.min((arrived / self.plan.chunk_bytes as f64) as usize);
+            is_whole &= chunks_count == fetch.chunks_count;
+            let part = Fetch { chunks_count, ..fetch.clone() };
+            earlier_bytes += self.bytes(&part) as f64;
+            parts.push(part);
+        }
+        parts.retain(|fetch| fetch.chunks_count > 0);
+        (!is_whole && !parts.is_empty()).then_some(parts)
     }
 
     fn words(&self, fetches: &[Fetch], speed_up: f64) -> String {

@@ -66,7 +66,11 @@ impl Thesis {
             Setup::Distributed => 1,
         };
         let scan_threads = if is_prefetching { self.scan_threads_count } else { 64 };
-        let stage = |name: &str, column, threads_count| Stage { name: name.into(), reads: vec![column], threads_count };
+        let stage = |name: &str, column, threads_count| Stage {
+            name: name.into(),
+            reads: vec![column],
+            threads_count,
+        };
         let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(8), route: Route::RoundRobin };
         Pipeline {
             columns: vec![column("a", 0), column("b", b)],
@@ -80,7 +84,12 @@ impl Thesis {
         }
     }
 
-    pub(super) fn run(&self, machine: &Machine, hardware: &Hardware, setup: Setup) -> Result<Run, ModelError> {
+    pub(super) fn run(
+        &self,
+        machine: &Machine,
+        hardware: &Hardware,
+        setup: Setup,
+    ) -> Result<Run, ModelError> {
         self.pipeline(setup).run(machine, hardware)
     }
 }
@@ -171,7 +180,11 @@ mod tests {
         for (name, value) in calibrated {
             let parameter = machine.parameter(name).expect(name);
             let error = parameter.value / value - 1.0;
-            assert!(error.abs() < tolerance, "{name}: {} in the profile, {value} calibrated", parameter.value);
+            assert!(
+                error.abs() < tolerance,
+                "{name}: {} in the profile, {value} calibrated",
+                parameter.value
+            );
         }
     }
 

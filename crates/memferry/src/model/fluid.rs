@@ -82,7 +82,8 @@ pub fn max_min<'a>(
         load.clear();
         load.resize(capacities.len(), 0.0);
         let mut step = f64::INFINITY;
-        for ((flow, rate), _) in flows.clone().zip(rates.iter()).zip(frozen.iter()).filter(|(_, frozen)| !**frozen)
+        for ((flow, rate), _) in
+            flows.clone().zip(rates.iter()).zip(frozen.iter()).filter(|(_, frozen)| !**frozen)
         {
             for &(resource, bytes) in flow.resources() {
                 load[resource] += bytes * flow.weight;

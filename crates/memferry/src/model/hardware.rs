@@ -15,10 +15,16 @@ pub const PARAMETERS: &[(&str, &str)] = &[
     ("core_mb_per_s", "what one core reads at most"),
     ("core_copy_mb_per_s", "what one core copies at most, in bytes copied"),
     ("core_copy_latency_ns", "what a copy by a core takes beyond its bytes"),
-    ("device_offload_ns", "from the submission of a descriptor to its completion, without the time for its bytes"),
+    (
+        "device_offload_ns",
+        "from the submission of a descriptor to its completion, without the time for its bytes",
+    ),
     ("device_descriptor_ns", "least time between two descriptors of a device"),
     ("device_share", "weight of all devices together against the CPUs of one node, where both use a memory"),
-    ("thread_skew", "spread of the speed of groups of threads: the slowest has 1 - x, the fastest 1 + x of the mean"),
+    (
+        "thread_skew",
+        "spread of the speed of groups of threads: the slowest has 1 - x, the fastest 1 + x of the mean",
+    ),
     ("submit_ns", "what a core works on submitting one descriptor"),
 ];
 
@@ -120,6 +126,11 @@ impl Hardware {
     pub(super) fn read_rate(&self, cpus: usize, memory: usize) -> Result<f64, ModelError> {
         let cores = self.core_rate * self.memories[cpus].cpus_count as f64;
         Ok(self.memory_rate(memory)?.min(self.ways[cpus][memory]).min(cores))
+    }
+
+    /// What a thread copies at most: half of what it reads, unless something better is known.
+    pub(super) fn thread_copy_rate(&self) -> f64 {
+        self.core_copy_rate.unwrap_or(self.core_rate / 2.0)
     }
 
     /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates

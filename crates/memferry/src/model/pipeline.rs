@@ -18,9 +18,9 @@ use std::collections::VecDeque;
 use crate::mover::{Journey, Route};
 use crate::topology::{Machine, NodeId};
 
+use super::ModelError;
 use super::hardware::Hardware;
 use super::traffic::{Fairness, Mover, Traffic};
-use super::ModelError;
 
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
@@ -125,7 +125,12 @@ impl Pipeline {
             return wrong(format!("stage {} has no thread", stage.name));
         }
         let fetched = self.fetches.iter().map(|fetch| fetch.column);
-        if self.stages.iter().flat_map(|stage| stage.reads.iter().copied()).chain(fetched).any(|i| i >= self.columns.len())
+        if self
+            .stages
+            .iter()
+            .flat_map(|stage| stage.reads.iter().copied())
+            .chain(fetched)
+            .any(|i| i >= self.columns.len())
         {
             return wrong("a stage reads a column that is not there".into());
         }
@@ -189,13 +194,21 @@ struct Simulation<'a> {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(plan: &'a Pipeline, machine: &Machine, hardware: &'a Hardware) -> Result<Simulation<'a>, ModelError> {
+    fn new(
+        plan: &'a Pipeline,
+        machine: &Machine,
+        hardware: &'a Hardware,
+    ) -> Result<Simulation<'a>, ModelError> {
         let mut simulation = Simulation {
             plan,
             hardware,
             traffic: Traffic::new(hardware, plan.fairness),
             cpus: hardware.position(plan.cpus)?,
-            homes: plan.columns.iter().map(|column| hardware.position(column.node)).collect::<Result<_, _>>()?,
+            homes: plan
+                .columns
+                .iter()
+                .map(|column| hardware.position(column.node))
+                .collect::<Result<_, _>>()?,
             groups: vec![Progress::default(); plan.groups_count],
             shares_left: Vec::new(),
             queues: vec![VecDeque::new(); hardware.device_rates.len() + 1],
@@ -252,7 +265,8 @@ impl<'a> Simulation<'a> {
         for queue in 0..self.queues.len() {
             let is_device = queue + 1 < self.queues.len();
             if !self.queues[queue].is_empty() {
-                self.traffic.after(if is_device { self.hardware.offload_s } else { 0.0 }, Event::Begin { queue });
+                self.traffic
+                    .after(if is_device { self.hardware.offload_s } else { 0.0 }, Event::Begin { queue });
             }
         }
         for group in 0..self.groups.len() {
@@ -282,7 +296,7 @@ impl<'a> Simulation<'a> {
                 node: self.cpus,
                 threads_count: 1.0,
                 speed: 1.0,
-                rate_max: self.hardware.core_copy_rate.unwrap_or(self.hardware.core_rate / 2.0),
+                rate_max: self.hardware.thread_copy_rate(),
             },
         };
         let target = self.hardware.position(node)?;
@@ -318,16 +332,15 @@ impl<'a> Simulation<'a> {
             let now_s = self.traffic.now_s();
             self.run.stages_s[stage] += now_s - self.groups[group].stage_begin_s;
             self.run.total_s = now_s;
-            self.groups[group] =
-                Progress { stage: stage + 1, stage_begin_s: now_s, ..Progress::default() };
+            self.groups[group] = Progress { stage: stage + 1, stage_begin_s: now_s, ..Progress::default() };
             return self.go_on(group);
         };
         let fetch = self.plan.fetches.iter().position(|fetch| fetch.column == column);
         let chunks = fetch.map_or(1, |_| self.plan.chunks_of(column));
         let progress = &mut self.groups[group];
-        (progress.chunk, progress.read) =
-            if chunk + 1 < chunks { (chunk + 1, read) } else { (0, read + 1) };
-        let bytes = self.plan.columns[column].size_bytes as f64 / self.plan.groups_count as f64 / chunks as f64;
+        (progress.chunk, progress.read) = if chunk + 1 < chunks { (chunk + 1, read) } else { (0, read + 1) };
+        let bytes =
+            self.plan.columns[column].size_bytes as f64 / self.plan.groups_count as f64 / chunks as f64;
         let near = fetch.filter(|&fetch| self.shares_left[fetch][group][chunk] == Some(0));
         if fetch.is_some() {
             self.run.hits.0 += usize::from(near.is_some());

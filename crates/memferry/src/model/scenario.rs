@@ -131,7 +131,8 @@ impl Scenario {
         };
         let mut text = self.text.clone();
         let mut place = &mut text;
-        let (parents, last) = path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
+        let (parents, last) =
+            path.rsplit_once('.').map_or((None, path), |(parents, last)| (Some(parents), last));
         for key in parents.into_iter().flat_map(|parents| parents.split('.')) {
             place = match place {
                 toml::Value::Array(values) => key.parse().ok().and_then(|index: usize| values.get_mut(index)),

@@ -4,7 +4,8 @@
 //! two levels: a memory is shared between *requesters* - the CPUs of each node, and all devices together - and what
 //! a requester gets between its streams. The CPUs of a node are shared by time: a thread that waits for a slow
 //! memory holds its core all the same, so that a group of threads has its share of the node's cores and no more,
-//! and no thread more than a core.
+//! and no thread more than a core. Threads that read elsewhere ask nothing of this memory, and their part of the
+//! requester's weight is nobody's.
 
 use super::fluid::{Demand, Scratch, max_min};
 use super::hardware::Hardware;
@@ -14,9 +15,12 @@ use super::hardware::Hardware;
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fairness {
-    /// Between the CPUs of each node and all devices together; within these, between streams.
+    /// Between the CPUs of each node and all devices together; within these, between threads, wherever they read,
+    /// and between devices.
     #[default]
     Requesters,
+    /// The same, but each memory counts only the threads that read from it: a last one there weighs as much as all.
+    RequestersByMemory,
     /// Between threads and devices, each counting one.
     Streams,
     /// In proportion to what each could do alone, as memory that serves requests in their order of arrival would.
@@ -144,7 +148,8 @@ impl<T: Copy> Traffic<T> {
             self.share();
             self.is_stale = false;
         }
-        let left_s = |(stream, rate): (&Stream<T>, &f64)| (stream.bytes_left - BYTES_LEFT_MIN).max(0.0) / rate;
+        let left_s =
+            |(stream, rate): (&Stream<T>, &f64)| (stream.bytes_left - BYTES_LEFT_MIN).max(0.0) / rate;
         let stream = (self.streams.iter().zip(&self.rates).map(left_s).enumerate())
             .min_by(|one, other| one.1.total_cmp(&other.1));
         let timer = (self.timers.iter().map(|timer| (timer.0 - self.now_s).max(0.0)).enumerate())
@@ -193,7 +198,8 @@ impl<T: Copy> Traffic<T> {
                     let own = (cores * weight / cpus_weights[node]).min(self.core_rate * threads_count);
                     stream.demand.rate_max = own.min(rate_max);
                     stream.demand.weight = match self.fairness {
-                        Fairness::Requesters => weight / requesters[node],
+                        Fairness::Requesters => weight / cpus_weights[node],
+                        Fairness::RequestersByMemory => weight / requesters[node],
                         Fairness::Streams => weight,
                         Fairness::Windows if own.is_finite() => own,
                         Fairness::Windows => weight,
@@ -203,7 +209,7 @@ impl<T: Copy> Traffic<T> {
                     let rate = self.capacities[self.devices_begin + device];
                     stream.demand.weight = self.device_share
                         * match self.fairness {
-                            Fairness::Requesters => 1.0 / requesters[nodes],
+                            Fairness::Requesters | Fairness::RequestersByMemory => 1.0 / requesters[nodes],
                             Fairness::Windows if rate.is_finite() => rate,
                             Fairness::Streams | Fairness::Windows => 1.0,
                         };

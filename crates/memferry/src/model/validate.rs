@@ -60,7 +60,11 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
     let times = ["F073", "F085", "F072", "F082"].map(predicted);
     let saturation = of("K035").map_or(f64::NAN, |it| (it.predicted / it.published.0).log2().abs());
     let mut rows = vec![
-        Row::modelled("table_6_2_order", f64::from(u8::from(times.is_sorted_by(|one, other| one < other))), ""),
+        Row::modelled(
+            "table_6_2_order",
+            f64::from(u8::from(times.is_sorted_by(|one, other| one < other))),
+            "",
+        ),
         Row::modelled("t62_prefetch_error", error("F082"), "%"),
         Row::modelled("t62_distributed_error", error("F085"), "%"),
         Row::modelled("t62_hit_error_points", points("F081"), "points"),
@@ -138,6 +142,7 @@ pub fn variants() -> Result<Vec<Row>, ModelError> {
         ("model", thesis.clone(), skew, 1.0),
         ("no skew", thesis.clone(), 0.0, 1.0),
         ("skew 0.5", thesis.clone(), 0.5, 1.0),
+        ("threads elsewhere do not count", fairness(Fairness::RequestersByMemory), skew, 1.0),
         ("each stream counts one, no skew", fairness(Fairness::Streams), 0.0, 1.0),
         ("each stream counts one", fairness(Fairness::Streams), skew, 1.0),
         ("by what each could do, no skew", fairness(Fairness::Windows), 0.0, 1.0),

@@ -50,8 +50,8 @@ pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
 pub use route::{EngineSite, Journey, Route};
-pub use share::{SHARE_BYTES_MIN, Share};
 pub use scope::{Scope, ScopedCopy};
+pub use share::{SHARE_BYTES_MIN, Share};
 pub use stats::{CopyReport, EngineStats, MoverStats};
 pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};
 

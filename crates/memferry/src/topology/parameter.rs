@@ -43,7 +43,9 @@ impl Parameter {
             return Some(format!("parameter {name} is {value}; where it is unknown, leave it out"));
         }
         if source.trim().is_empty() {
-            return Some(format!("parameter {name} has no source; say where it is from or why it is assumed"));
+            return Some(format!(
+                "parameter {name} has no source; say where it is from or why it is assumed"
+            ));
         }
         match (basis, rows.is_empty()) {
             (Basis::Calibrated, true) => {
