@@ -1,7 +1,8 @@
 //! memferry moves data between memory tiers while the program computes.
 //!
 //! Calls go down only: `cache` asks `mover`, `mover` asks its engines; `topology` is plain data that everybody reads,
-//! `model` computes what a copy or a plan will cost on a machine, and `memory` is the only module that talks to the kernel about pages.
+//! `model` computes from it what a copy or a query will cost, and `memory` is the only module that talks to the
+//! kernel about pages.
 #![deny(unsafe_code)]
 
 pub mod cache;

@@ -16,23 +16,23 @@ fn bounds() -> BTreeMap<String, f64> {
     rows.into_iter().map(|row| (row.name, row.value)).collect()
 }
 
-/// What is demanded of the model, and next to it what it reaches: closer bounds than these would be luck.
+/// What is demanded of the model, and before it what it reaches, rounded.
 #[test]
 fn the_model_is_as_close_as_it_must_be() {
     let bounds = bounds();
     assert_eq!(bounds["table_6_2_order"], 1.0);
     for (name, reached, demanded) in [
-        ("t62_prefetch_error", 5.0, 15.0),
-        ("t62_distributed_error", 10.0, 15.0),
-        ("t62_hit_error_points", 3.0, 7.0),
-        ("peak_error", 3.0, 5.0),
+        ("t62_prefetch_error", 3.0, 15.0),
+        ("t62_distributed_error", 8.0, 15.0),
+        ("t62_hit_error_points", 2.0, 7.0),
+        ("peak_error", 2.0, 5.0),
         ("saturation_error", 0.2, 1.0),
         ("snc_error", 2.0, 5.0),
     ] {
         assert!(reached <= demanded && bounds[name] <= reached, "{name}: {}", bounds[name]);
     }
     for (name, reached, demanded) in
-        [("advise_same_node", 1.0, 1.0), ("advise_distributed", 1.3, 1.23), ("advise_reused", 1.40, 1.38)]
+        [("advise_same_node", 1.0, 1.0), ("advise_distributed", 1.35, 1.23), ("advise_reused", 1.40, 1.38)]
     {
         assert!(reached >= demanded && bounds[name] >= reached, "{name}: {}", bounds[name]);
     }
@@ -254,6 +254,13 @@ fn advice_knows_room_and_says_what_it_does_not_know() {
     let on = Plan { columns: plan(0, 0).columns, ..plan(0, 0) };
     assert!(matches!(model::advise(&two_tiers, &on), Err(ModelError::Unknown { .. })));
     assert!(matches!(model::advise(&xeon_max(), &plan(0, 77)), Err(ModelError::Node { .. })));
+    // Memories are known, and nobody knows how fast somebody would copy.
+    let text = include_str!("../../../machines/made-up-two-tiers.json");
+    let rates = r#""read_mb_per_s": {"source": "made up", "value": [[40000, 200000], [null, null]]}"#;
+    let no_copier = text.replacen(r#""read_mb_per_s": null"#, rates, 1);
+    let no_copier = Machine::from_profile_text("no copier", &no_copier).expect("consistent");
+    let error = model::advise(&no_copier, &plan(0, 0)).expect_err("unknown").to_string();
+    assert!(error.contains("what a core copies is not known"), "{error}");
     let nothing = Plan { stages: Vec::new(), ..plan(0, 1) };
     assert!(matches!(model::advise(&xeon_max(), &nothing), Err(ModelError::Scenario { .. })));
 }

@@ -1,8 +1,8 @@
 //! Where the calibrated parameters in `machines/` come from.
 //!
 //! The recipes stand here and the results in the profiles, so that reading a machine computes nothing; tests repeat
-//! the recipes and compare. Only these rows are used: 131.18 ms and 93.09 ms of table 6.2, the 30 GiB/s of a device, the
-//! two break-even sizes of Kuper et al., the matrices of Greinsmark, and one of the two hit rates of table 6.2
+//! the recipes and compare. Only these rows are used: 131.18 ms and 93.09 ms of table 6.2, the 30 GiB/s of a device,
+//! the two break-even sizes of Kuper et al., the matrices of Greinsmark, and one of the two hit rates of table 6.2
 //! (93.20 %, with distributed columns).
 
 use crate::mover::Route;

@@ -25,7 +25,8 @@ const QUERIES_PER_CLIENT: usize = 4;
 /// Queries per second.
 ///
 /// # Errors
-/// [`ModelError::Unknown`], [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) for a query that reads nothing.
+/// [`ModelError::Unknown`], [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) for a query that reads
+/// nothing.
 pub fn queries_per_s(
     hardware: &Hardware,
     clients_count: usize,

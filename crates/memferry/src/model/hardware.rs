@@ -128,6 +128,16 @@ impl Hardware {
         Ok(self.memory_rate(memory)?.min(self.ways[cpus][memory]).min(cores))
     }
 
+    /// Whether it is known what devices copy, or, without devices, a thread.
+    pub(super) fn check_copier(&self) -> Result<(), ModelError> {
+        let unknown = |what: &str| Err(ModelError::Unknown { what: what.to_owned() });
+        match self.device_rates.is_empty() {
+            true if self.thread_copy_rate().is_infinite() => unknown("what a core copies"),
+            false if self.device_rates.contains(&None) => unknown("the rate of a device"),
+            _ => Ok(()),
+        }
+    }
+
     /// What a thread copies at most: half of what it reads, unless something better is known.
     pub(super) fn thread_copy_rate(&self) -> f64 {
         self.core_copy_rate.unwrap_or(self.core_rate / 2.0)

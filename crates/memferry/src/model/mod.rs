@@ -28,6 +28,7 @@ mod predictions;
 mod published;
 mod row;
 mod scenario;
+mod tables;
 mod traffic;
 mod validate;
 

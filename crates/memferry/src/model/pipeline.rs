@@ -143,6 +143,7 @@ impl Pipeline {
         }
         for fetch in &self.fetches {
             hardware.memory_rate(hardware.position(fetch.node)?)?;
+            hardware.check_copier()?;
         }
         Ok(())
     }

@@ -149,7 +149,7 @@ impl List {
         self.figure("speed-up, distributed columns", &["F083"], speed_up(&dist), "x").unexplained =
             Some("as the time of the same run");
         self.figure("lost by prefetching", &["F092"], ms(pre.total_s - base.total_s), "ms").unexplained =
-            Some("a difference of two times: the error of 3 % in one of them is that of the whole");
+            Some("a difference of two times: an error of 2 % in one of them is one of 10 % in it");
         let share = (base.total_s - dist.total_s) / (base.total_s - limit.total_s);
         self.figure("share of the possible gain, distributed columns", &["F093"], share, "fraction")
             .unexplained = Some("as the time of the same run");
@@ -358,7 +358,8 @@ impl List {
             hardware.copy_rate(&(0..count).collect::<Vec<_>>(), Journey::default()).unwrap_or(0.0) / 1e9
         };
         self.statement("linear up to four devices", &["K049"], (devices(4) / devices(1) - 4.0).abs() < 0.2);
-        const LEAKY: &str = "writes beyond the cache's share for devices: a limit of the last-level cache that the model does not have";
+        const LEAKY: &str =
+            "writes beyond the share of the last-level cache that devices have, which the model lacks";
         self.figure("three devices beyond 64 KB", &["K051"], devices(3), "GB/s").unexplained = Some(LEAKY);
         self.figure("four devices beyond 64 KB", &["K052"], devices(4), "GB/s").unexplained = Some(LEAKY);
         self.figure("each of three", &["K053"], devices(3) / 3.0, "GB/s").unexplained = Some(LEAKY);
@@ -388,7 +389,8 @@ impl List {
             "of the 4.6 % that the bandwidth promises, queries keep 3 %: what a query does beside scanning",
         );
         self.push("lost by skew 2/4", &["G241", "G242"], 100.0 - percent(skewed, whole), (20.5, 21.5), "%");
-        const RESULTS: &str = "results that do not fit into the cache, and caches that neighbours do not evict, are not modelled";
+        const RESULTS: &str =
+            "results too large for the cache, and what neighbours do not evict, are not modelled";
         for row in ["G227", "G229", "G231"] {
             self.figure("gain of scanning the neighbour", &[row], percent(neighbour, own) - 100.0, "%")
                 .unexplained = Some(RESULTS);
