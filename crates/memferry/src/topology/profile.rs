@@ -227,9 +227,6 @@ impl Profile {
             parameters: self.parameters,
             references: self.references,
         };
-        if let Some(node) = machine.offline.iter().find(|&id| machine.position(id).is_some()) {
-            return Err(wrong(format!("node {node} is among its nodes, and offline")));
-        }
         match machine.contradiction() {
             Some(what) => Err(wrong(what)),
             None => Ok(machine),
