@@ -20,6 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             stages: vec![stage("scan", 0), stage("aggregate", 1)],
             cpus: NodeId(0),
             chunk_bytes: 8 << 20,
+            near: None,
             reads_to_come: 0,
         };
         let advice = model::advise(&machine, &plan)?;

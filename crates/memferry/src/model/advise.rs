@@ -27,6 +27,9 @@ pub struct Plan {
     pub cpus: NodeId,
     /// Size of the pieces that would be copied.
     pub chunk_bytes: u64,
+    /// Where copies go, if that is settled: then whoever settled it cares for room, such as a cache that lets chunks
+    /// leave when they have been read. `None`: to the fastest memory that has room.
+    pub near: Option<NodeId>,
     /// How many more queries are expected to read the same columns from their near copies; 0 if nobody knows.
     pub reads_to_come: u32,
 }
@@ -148,9 +151,8 @@ impl Advisor<'_> {
             let target = if is_late { self.faster_memory(*node)? } else { None };
             let Some(target) = target else { continue };
             // Half at least has to fit, or it is not the same question.
-            let Some(bytes) =
-                [*size_bytes, size_bytes / 2].into_iter().find(|&bytes| self.has_room(target, bytes))
-            else {
+            let amounts = [*size_bytes, size_bytes / 2];
+            let Some(bytes) = amounts.into_iter().find(|&bytes| self.has_room(target, bytes)) else {
                 continue;
             };
             let chunks_count = bytes.div_ceil(self.plan.chunk_bytes.max(1)) as usize;
@@ -163,16 +165,27 @@ impl Advisor<'_> {
     }
 
     fn has_room(&self, node: NodeId, bytes: u64) -> bool {
-        self.machine.node(node).is_ok_and(|node| node.is_allowed && node.has_room(bytes))
+        self.plan.near.is_some()
+            || self.machine.node(node).is_ok_and(|node| node.is_allowed && node.has_room(bytes))
     }
 
-    /// The memory from which the plan's CPUs read fastest, if that is faster than home; the nearest of equals.
+    /// The memory from which the plan's CPUs read fastest, of those that are considered, if that is faster than home;
+    /// the nearest of equals.
     fn faster_memory(&self, home: NodeId) -> Result<Option<NodeId>, ModelError> {
         let (cpus, home) = (self.hardware.position(self.plan.cpus)?, self.hardware.position(home)?);
         let own = self.hardware.read_rate(cpus, home)?;
         let is_near = |memory: usize| self.machine.nodes()[memory].cpu_node == self.plan.cpus;
-        let known = (0..self.hardware.memories.len())
-            .filter_map(|memory| Some((memory, self.hardware.read_rate(cpus, memory).ok()?)));
+        let considered = match self.plan.near {
+            Some(node) => {
+                // Without its rate nobody can say whether it is faster.
+                let memory = self.hardware.position(node)?;
+                self.hardware.read_rate(cpus, memory)?;
+                memory..memory + 1
+            }
+            None => 0..self.hardware.memories.len(),
+        };
+        let known =
+            considered.filter_map(|memory| Some((memory, self.hardware.read_rate(cpus, memory).ok()?)));
         let best = known.filter(|(_, rate)| *rate > own * FASTER_RATIO).max_by(|one, other| {
             one.1.total_cmp(&other.1).then(is_near(one.0).cmp(&is_near(other.0))).then(other.0.cmp(&one.0))
         });
@@ -283,18 +296,19 @@ impl Advisor<'_> {
         let mut text = String::new();
         for fetch in fetches {
             let column = &self.plan.columns[fetch.column];
-            let stage = self.plan.stages.iter().find(|stage| stage.reads.contains(&fetch.column));
+            let stage = self.plan.stages.iter().position(|stage| stage.reads.contains(&fetch.column));
             let route = match fetch.route {
                 _ if self.machine.accelerators().is_empty() => "the CPU",
                 Route::Single => "one device",
                 Route::PushPull => "push-pull",
                 _ => "all devices in turn",
             };
-            let after = stage.map_or("", |stage| stage.name.as_str());
+            let before = stage.and_then(|stage| self.plan.stages.get(stage.checked_sub(1)?));
+            let before = before.map_or("", |stage| stage.name.as_str());
             let (mib, node) = (self.bytes(fetch) as f64 / f64::from(1 << 20), fetch.node);
             let separator = if text.is_empty() { "" } else { "; " };
             text += &format!(
-                "{separator}{}, {mib:.0} MiB, read in {after}, to node {node} by {route}",
+                "{separator}{}, {mib:.0} MiB, read after {before}, to node {node} by {route}",
                 column.name
             );
         }

@@ -22,11 +22,14 @@ pub struct Part {
 /// Queries that each client sends; the first and the last ones are as fast as all others here.
 const QUERIES_PER_CLIENT: usize = 4;
 
+/// Most clients: each adds to the time that the others take to compute.
+const CLIENTS_MAX: usize = 4096;
+
 /// Queries per second.
 ///
 /// # Errors
 /// [`ModelError::Unknown`], [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) for a query that reads
-/// nothing.
+/// nothing, or too many clients.
 pub fn queries_per_s(
     hardware: &Hardware,
     clients_count: usize,
@@ -36,6 +39,10 @@ pub fn queries_per_s(
     let parts: Vec<&Part> = parts.iter().filter(|part| part.columns_count > 0).collect();
     if parts.is_empty() || clients_count == 0 || column_bytes <= 0.0 {
         return Err(ModelError::Scenario { what: "its clients read nothing".into() });
+    }
+    if clients_count > CLIENTS_MAX {
+        let what = format!("it has {clients_count} clients; use at most {CLIENTS_MAX}");
+        return Err(ModelError::Scenario { what });
     }
     let mut traffic = Traffic::new(hardware, Fairness::default());
     let mut clients = vec![(QUERIES_PER_CLIENT, 0); clients_count];

@@ -20,6 +20,18 @@ pub enum ModelError {
         /// The parameter.
         name: String,
     },
+    /// The profile has a value for a parameter that no time can be computed with.
+    #[error("{machine} has the value {value} for {name}; it must be {wanted}")]
+    ParameterValue {
+        /// Name of the machine.
+        machine: String,
+        /// The parameter.
+        name: String,
+        /// Its value.
+        value: f64,
+        /// What it must be.
+        wanted: &'static str,
+    },
     /// The machine has no such node.
     #[error("the machine has no node {node}; it has {}", crate::topology::list::join(known))]
     Node {

@@ -4,7 +4,7 @@
 //! ([`PARAMETERS`]). What neither knows stays unknown: a plan that needs it is refused, not guessed.
 
 use crate::mover::Journey;
-use crate::topology::{Machine, NodeId, Tier};
+use crate::topology::{Machine, NodeId, Parameter, Tier};
 
 use super::ModelError;
 
@@ -59,6 +59,7 @@ impl Hardware {
     ///
     /// # Errors
     /// [`ModelError::Parameter`]: it has a parameter that no model knows.
+    /// [`ParameterValue`](ModelError::ParameterValue): it has one that no time can be computed with.
     pub fn of(machine: &Machine) -> Result<Hardware, ModelError> {
         for parameter in machine.parameters() {
             if !PARAMETERS.iter().any(|(known, _)| *known == parameter.name) {
@@ -67,6 +68,15 @@ impl Hardware {
                     name: parameter.name.clone(),
                 });
             }
+            let Parameter { name, value, .. } = parameter;
+            let wanted = match name.as_str() {
+                "device_share" if *value <= 0.0 => "above 0",
+                "thread_skew" if *value >= 1.0 => "below 1: the slowest threads would stand still",
+                rate if rate.ends_with("_mb_per_s") && *value <= 0.0 => "above 0",
+                _ => continue,
+            };
+            let machine = machine.name().to_owned();
+            return Err(ModelError::ParameterValue { machine, name: name.clone(), value: *value, wanted });
         }
         let parameter = |name: &str| machine.parameter(name).map(|parameter| parameter.value);
         let rate = |name: &str| parameter(name).map(|mb_per_s| mb_per_s * 1e6);

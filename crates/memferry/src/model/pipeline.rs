@@ -99,9 +99,13 @@ impl Run {
     }
 }
 
+/// Most pieces that a column is divided into, and most groups: beyond it a computation takes minutes, and nobody
+/// divides so finely.
+const PIECES_MAX: u64 = 1 << 17;
+
 impl Pipeline {
     /// Chunks that a group reads of a column.
-    pub fn chunks_of(&self, column: usize) -> usize {
+    pub(super) fn chunks_of(&self, column: usize) -> usize {
         let part = self.columns[column].size_bytes as f64 / self.groups_count as f64;
         (part / self.chunk_bytes as f64).ceil().max(1.0) as usize
     }
@@ -120,6 +124,12 @@ impl Pipeline {
         let wrong = |what: String| Err(ModelError::Scenario { what });
         if self.groups_count == 0 || self.chunk_bytes == 0 || self.stages.is_empty() {
             return wrong("it needs a stage, a group and chunks of at least one byte".into());
+        }
+        let largest = self.columns.iter().map(|column| column.size_bytes).max().unwrap_or(0);
+        if (self.groups_count as u64).saturating_add(largest / self.chunk_bytes) > PIECES_MAX {
+            return wrong(format!(
+                "it has more than {PIECES_MAX} chunks; make them larger, or the groups fewer"
+            ));
         }
         if let Some(stage) = self.stages.iter().find(|stage| stage.threads_count == 0) {
             return wrong(format!("stage {} has no thread", stage.name));

@@ -7,6 +7,8 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum How {
+    /// Taken with a clock.
+    Measured,
     /// Computed by the model.
     Modelled,
     /// Printed in a publication.

@@ -194,6 +194,9 @@ impl Copies {
         hardware: &Hardware,
         rows: &mut Vec<Row>,
     ) -> Result<(), ModelError> {
+        if self.size.0 == 0 {
+            return Err(ModelError::Scenario { what: "it copies nothing: sizes begin at 1".into() });
+        }
         for &route in &self.routes {
             let route = Route::from(route);
             let mut rates = Vec::with_capacity(self.targets.len());
@@ -228,6 +231,13 @@ pub(super) struct Submit {
 impl Submit {
     pub(super) fn run(&self, hardware: &Hardware, rows: &mut Vec<Row>) -> Result<(), ModelError> {
         let costs = Offload::of(hardware)?;
+        let is_zero = self.sizes.iter().any(|size| size.0 == 0)
+            || self.batches.iter().chain(&self.under_way).any(|&count| count == 0);
+        if is_zero {
+            return Err(ModelError::Scenario {
+                what: "it submits nothing: sizes and counts begin at 1".into(),
+            });
+        }
         for &Bytes(size) in &self.sizes {
             let bytes = size as f64;
             for &under_way in &self.under_way {

@@ -57,6 +57,10 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
     let predicted = |row: &str| of(row).map_or(f64::NAN, |prediction| prediction.predicted);
     let error = |row: &str| of(row).map_or(f64::NAN, |prediction| prediction.error_percent().abs());
     let points = |row: &str| of(row).map_or(f64::NAN, |it| (it.predicted - it.published.0).abs());
+    // Of what the skewed throughput was lost is not printed; the worse reading counts.
+    let skew = (predictions.iter().filter(|it| it.rows.contains(&"G241")))
+        .map(|it| it.error_percent().abs())
+        .fold(0.0, f64::max);
     let times = ["F073", "F085", "F072", "F082"].map(predicted);
     let saturation = of("K035").map_or(f64::NAN, |it| (it.predicted / it.published.0).log2().abs());
     let mut rows = vec![
@@ -71,7 +75,7 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
         Row::modelled("t62_hit_fit_error_points", points("F084"), "points"),
         Row::modelled("peak_error", error("F048"), "%"),
         Row::modelled("saturation_error", saturation, "powers of two"),
-        Row::modelled("snc_error", error("G223").max(error("G241")), "%"),
+        Row::modelled("snc_error", error("G223").max(skew), "%"),
     ];
     rows.extend(advised()?);
     Ok(rows)
@@ -90,6 +94,7 @@ fn advised() -> Result<Vec<Row>, ModelError> {
             stages: pipeline.stages.clone(),
             cpus: pipeline.cpus,
             chunk_bytes: pipeline.chunk_bytes,
+            near: None,
             reads_to_come: 0,
         };
         let chunks = |count: usize| count.div_ceil(pipeline.groups_count);
