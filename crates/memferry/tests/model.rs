@@ -154,11 +154,21 @@ fn scenarios_take_other_values_and_refuse_nonsense() {
         assert!(error.contains(word), "{error}");
     };
     fails(table.with("query.groups", "0"), "a group");
+    fails(table.with("query.chunk", "1"), "make them larger");
+    fails(table.with("query.groups", "1000000000000"), "the groups fewer");
     fails(table.with("query.cpus", "8"), "no CPUs");
     fails(table.with("query.cpus", "99"), "no node 99");
     fails(table.with("query.runs.0.stages.0.reads", "[\"c\"]"), "column c");
     fails(table.with("query.runs.0.stages.0.threads", "0"), "no thread");
     fails(table.with("machine", "made-up-two-tiers"), "node");
+    let scans = model::scenario("snc-scans").expect("built in");
+    fails(scans.with("clients.count", "1000000000"), "at most");
+    fails(scans.with("clients.count", "0"), "read nothing");
+    let submit = model::scenario("kuper-submit").expect("built in");
+    fails(submit.with("submit.sizes.0", "0"), "begin at 1");
+    fails(submit.with("submit.under_way.0", "0"), "begin at 1");
+    let routes = model::scenario("thesis-routes").expect("built in");
+    fails(routes.with("copy.size", "0"), "begin at 1");
     // A machine whose memories nobody has measured.
     let two_tiers = Machine::two_tiers().expect("built in");
     let nearest = table.with(
@@ -194,6 +204,13 @@ fn profiles_with_nonsense_for_parameters_are_refused() {
     let one = r#"{"name": "dram_mb_per_s", "value": 1, "basis": "assumed", "source": "why"}"#;
     assert!(with(&format!("{one}, {one}")).expect_err("twice").to_string().contains("twice"));
     let misspelt = with(&one.replace("dram", "drum")).expect("a model's business");
+    for (name, value, word) in
+        [("dram_mb_per_s", 0.0, "above 0"), ("device_share", 0.0, "above 0"), ("thread_skew", 1.0, "below 1")]
+    {
+        let text = format!(r#"{{"name": "{name}", "value": {value}, "basis": "assumed", "source": "why"}}"#);
+        let error = Hardware::of(&with(&text).expect("a model's business")).expect_err(name).to_string();
+        assert!(error.contains(name) && error.contains(word), "{error}");
+    }
     let error = Hardware::of(&misspelt).expect_err("unknown").to_string();
     assert!(error.contains("drum_mb_per_s") && error.contains("thread_skew"), "{error}");
 }
@@ -208,6 +225,7 @@ fn plan(a: u32, b: u32) -> Plan {
         cpus: NodeId(0),
         chunk_bytes: 8 << 20,
         near: None,
+        is_by_devices: true,
         reads_to_come: 0,
     }
 }
@@ -225,7 +243,7 @@ fn advice_is_not_to_compete_with_the_scan() {
 
     let distributed = model::advise(&xeon_max(), &plan(0, 1)).expect("known");
     let [fetch] = distributed.fetches() else { panic!("{distributed:?}") };
-    assert_eq!((fetch.column, fetch.node, fetch.route), (1, NodeId(8), Route::PushPull));
+    assert_eq!((fetch.column, fetch.node, fetch.route), (1, NodeId(8), Some(Route::PushPull)));
     assert!(
         distributed
             .words()
@@ -233,6 +251,18 @@ fn advice_is_not_to_compete_with_the_scan() {
             .any(|line| line.contains("b, 4096 MiB, read after scan, to node 8 by push-pull"))
     );
     assert!(distributed.predicted_s() < distributed.baseline_s / 1.2);
+
+    // By a thread it takes too long to bring all of it.
+    let by_cpu = Plan { is_by_devices: false, ..plan(0, 1) };
+    let by_cpu = model::advise(&xeon_max(), &by_cpu).expect("known");
+    assert!(by_cpu.words()[0].contains("by the CPU"), "{:?}", by_cpu.words());
+    assert!(by_cpu.predicted_s() > distributed.predicted_s(), "{by_cpu:?}");
+    // Elsewhere only if it is settled where: that memory is no faster.
+    let slow = Plan { near: Some(NodeId(2)), ..plan(0, 1) };
+    assert!(model::advise(&xeon_max(), &slow).expect("known").alternatives.is_empty());
+    let far = Plan { near: Some(NodeId(15)), ..plan(0, 1) };
+    assert_eq!(model::advise(&xeon_max(), &far).expect("known").fetches()[0].node, NodeId(15));
+    assert!(model::advise(&xeon_max(), &Plan { near: Some(NodeId(77)), ..plan(0, 1) }).is_err());
 
     // Near already: nothing to do.
     assert!(model::advise(&xeon_max(), &plan(0, 8)).expect("known").alternatives.is_empty());
@@ -269,7 +299,8 @@ fn advice_knows_room_and_says_what_it_does_not_know() {
 #[test]
 fn waiting_for_copies_hits_always_and_takes_longer() {
     let hardware = Hardware::of(&xeon_max()).expect("known");
-    let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(8), route: Route::RoundRobin };
+    let fetch =
+        Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(8), route: Some(Route::RoundRobin) };
     let relaxed = pipeline(0, 1, vec![fetch], 8);
     let strict = Pipeline { is_waiting: true, ..relaxed.clone() };
     let run = |pipeline: &Pipeline| pipeline.run(&xeon_max(), &hardware).expect("known");
@@ -305,7 +336,7 @@ fn machine(dram: f64, hbm: f64, core: f64) -> Machine {
 }
 
 fn total_s(machine: &Machine, is_fetched: bool, groups_count: usize) -> f64 {
-    let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(1), route: Route::Single };
+    let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(1), route: Some(Route::Single) };
     let fetches = if is_fetched { vec![fetch] } else { Vec::new() };
     let pipeline = Pipeline { chunk_bytes: 64 << 20, ..pipeline(0, 0, fetches, groups_count) };
     pipeline.run(machine, &Hardware::of(machine).expect("known")).expect("known").total_s

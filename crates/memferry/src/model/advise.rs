@@ -30,6 +30,8 @@ pub struct Plan {
     /// Where copies go, if that is settled: then whoever settled it cares for room, such as a cache that lets chunks
     /// leave when they have been read. `None`: to the fastest memory that has room.
     pub near: Option<NodeId>,
+    /// Whether the machine's devices copy, if it has any; otherwise a thread of the plan's CPUs does.
+    pub is_by_devices: bool,
     /// How many more queries are expected to read the same columns from their near copies; 0 if nobody knows.
     pub reads_to_come: u32,
 }
@@ -42,6 +44,8 @@ pub struct Alternative {
     pub fetches: Vec<Fetch>,
     /// Bytes that would be copied.
     pub copied_bytes: u64,
+    /// Share of each fetched column that would be copied.
+    shares: Vec<f64>,
     /// Time of this query.
     pub predicted_s: f64,
     /// Time of this and of the reads to come against the same without copying: above 1 it pays.
@@ -77,6 +81,13 @@ const COLUMNS_MAX: usize = 4;
 
 /// How much faster a memory must be to be worth a look; the ratio of `Machine::faster_than`.
 const FASTER_RATIO: f64 = 1.1;
+
+impl Alternative {
+    /// Indices of the columns that are brought near ([`Plan::columns`]), each with the share of it that is.
+    pub fn shares(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.fetches.iter().map(|fetch| fetch.column).zip(self.shares.iter().copied())
+    }
+}
 
 impl Advice {
     /// What to bring near.
@@ -192,13 +203,16 @@ impl Advisor<'_> {
         Ok(best.map(|(memory, _)| self.hardware.memories[memory].node))
     }
 
-    /// The fewest devices that copy about as fast as all.
-    fn route(&self, source: NodeId, target: NodeId) -> Route {
+    /// The fewest devices that copy about as fast as all; none if there are none.
+    fn route(&self, source: NodeId, target: NodeId) -> Option<Route> {
+        if !self.plan.is_by_devices || self.machine.accelerators().is_empty() {
+            return None;
+        }
         let journey = self.journey(source, target);
         let rate = |route| self.route_rate(route, journey);
         let most = rate(Route::RoundRobin);
         let few = [Route::Single, Route::PushPull].into_iter().find(|&route| rate(route) >= 0.95 * most);
-        few.unwrap_or(Route::RoundRobin)
+        few.or(Some(Route::RoundRobin))
     }
 
     fn journey(&self, source: NodeId, target: NodeId) -> Journey {
@@ -218,9 +232,9 @@ impl Advisor<'_> {
 
     fn fetch_rate(&self, fetch: &Fetch) -> f64 {
         let journey = self.journey(self.plan.columns[fetch.column].node, fetch.node);
-        match self.machine.accelerators().is_empty() {
-            true => self.hardware.thread_copy_rate(),
-            false => self.route_rate(fetch.route, journey),
+        match fetch.route {
+            None => self.hardware.thread_copy_rate(),
+            Some(route) => self.route_rate(route, journey),
         }
     }
 
@@ -251,8 +265,9 @@ impl Advisor<'_> {
         let near_s = if later > 0.0 { self.near_s(&fetches)? } else { 0.0 };
         let speed_up = baseline_s * (1.0 + later) / (predicted_s + later * near_s);
         let copied_bytes = fetches.iter().map(|fetch| self.bytes(fetch)).sum();
+        let shares = fetches.iter().map(|fetch| self.share(fetch)).collect();
         let words = self.words(&fetches, speed_up);
-        Ok(Alternative { fetches, copied_bytes, predicted_s, speed_up, words })
+        Ok(Alternative { fetches, copied_bytes, shares, predicted_s, speed_up, words })
     }
 
     /// Time of a later query, which finds these columns near; a part of a column counts as its share of the gain.
@@ -260,9 +275,8 @@ impl Advisor<'_> {
         let mut plan = self.plan.clone();
         let mut share: f64 = 1.0;
         for fetch in fetches {
-            let column = &mut plan.columns[fetch.column];
-            share = share.min(self.bytes(fetch) as f64 / column.size_bytes.max(1) as f64);
-            column.node = fetch.node;
+            share = share.min(self.share(fetch));
+            plan.columns[fetch.column].node = fetch.node;
         }
         let near_s = Advisor { plan: &plan, ..*self }.run(&[])?.total_s;
         Ok(share * near_s + (1.0 - share) * self.run(&[])?.total_s)
@@ -271,6 +285,10 @@ impl Advisor<'_> {
     fn bytes(&self, fetch: &Fetch) -> u64 {
         let whole = self.plan.columns[fetch.column].size_bytes;
         (fetch.chunks_count as u64).saturating_mul(self.plan.chunk_bytes).min(whole)
+    }
+
+    fn share(&self, fetch: &Fetch) -> f64 {
+        self.bytes(fetch) as f64 / self.plan.columns[fetch.column].size_bytes.max(1) as f64
     }
 
     /// The part of these fetches that can arrive before the stages that read it, if it is not all of them.
@@ -298,10 +316,10 @@ impl Advisor<'_> {
             let column = &self.plan.columns[fetch.column];
             let stage = self.plan.stages.iter().position(|stage| stage.reads.contains(&fetch.column));
             let route = match fetch.route {
-                _ if self.machine.accelerators().is_empty() => "the CPU",
-                Route::Single => "one device",
-                Route::PushPull => "push-pull",
-                _ => "all devices in turn",
+                None => "the CPU",
+                Some(Route::Single) => "one device",
+                Some(Route::PushPull) => "push-pull",
+                Some(_) => "all devices in turn",
             };
             let before = stage.and_then(|stage| self.plan.stages.get(stage.checked_sub(1)?));
             let before = before.map_or("", |stage| stage.name.as_str());

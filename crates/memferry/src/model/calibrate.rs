@@ -71,7 +71,8 @@ impl Thesis {
             reads: vec![column],
             threads_count,
         };
-        let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(8), route: Route::RoundRobin };
+        let route = Some(Route::RoundRobin);
+        let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(8), route };
         Pipeline {
             columns: vec![column("a", 0), column("b", b)],
             stages: vec![stage("SCAN_a", 0, scan_threads), stage("AGGREGATE", 1, 32)],

@@ -139,9 +139,9 @@ impl Hardware {
     }
 
     /// Whether it is known what devices copy, or, without devices, a thread.
-    pub(super) fn check_copier(&self) -> Result<(), ModelError> {
+    pub(super) fn check_copier(&self, is_by_devices: bool) -> Result<(), ModelError> {
         let unknown = |what: &str| Err(ModelError::Unknown { what: what.to_owned() });
-        match self.device_rates.is_empty() {
+        match self.device_rates.is_empty() || !is_by_devices {
             true if self.thread_copy_rate().is_infinite() => unknown("what a core copies"),
             false if self.device_rates.contains(&None) => unknown("the rate of a device"),
             _ => Ok(()),

@@ -53,8 +53,8 @@ pub struct Fetch {
     pub chunks_count: usize,
     /// Where to.
     pub node: NodeId,
-    /// By which devices; on a machine without devices one thread of the stages' CPUs copies.
-    pub route: Route,
+    /// By which devices; without a route, and on a machine without devices, one thread of the stages' CPUs copies.
+    pub route: Option<Route>,
 }
 
 /// A query to be computed on a machine.
@@ -153,7 +153,7 @@ impl Pipeline {
         }
         for fetch in &self.fetches {
             hardware.memory_rate(hardware.position(fetch.node)?)?;
-            hardware.check_copier()?;
+            hardware.check_copier(fetch.route.is_some())?;
         }
         Ok(())
     }
@@ -244,13 +244,14 @@ impl<'a> Simulation<'a> {
             size_bytes: bytes as usize,
             turn,
         };
-        let mut shares = route.devices(machine, journey(0));
+        let devices = |turn| route.map_or(Vec::new(), |route| route.devices(machine, journey(turn)));
+        let mut shares = devices(0);
         let mut turn = 0;
         for chunk in first..chunks {
             for (group, left) in left.iter_mut().enumerate() {
-                if route == Route::RoundRobin {
+                if route == Some(Route::RoundRobin) {
                     // The others do not depend on whose turn it is.
-                    shares = route.devices(machine, journey(turn));
+                    shares = devices(turn);
                     turn += 1;
                 }
                 left[chunk] = Some(shares.len().max(1));

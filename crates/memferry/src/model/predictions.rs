@@ -23,7 +23,8 @@ pub struct Prediction {
     pub rows: Vec<&'static str>,
     /// What the model says.
     pub predicted: f64,
-    /// What was published, from and to. Statements in words are 1 where they hold, in the unit `holds`.
+    /// What was published, from and to. Where it is words ("close to", "the majority"), the range is our reading of
+    /// them; statements without a number are 1 where they hold, in the unit `holds`.
     pub published: (f64, f64),
     /// Of both.
     pub unit: &'static str,

@@ -107,7 +107,8 @@ pub(super) struct QueryStage {
 pub(super) struct Prefetch {
     column: String,
     node: NodeId,
-    route: RouteName,
+    /// Without one a thread copies.
+    route: Option<RouteName>,
     /// Chunks of each group; all unless it is said.
     chunks: Option<usize>,
 }
@@ -128,7 +129,7 @@ impl Query {
                 column: column(&prefetch.column)?,
                 chunks_count: prefetch.chunks.unwrap_or(usize::MAX),
                 node: prefetch.node,
-                route: prefetch.route.into(),
+                route: prefetch.route.map(Route::from),
             })
         };
         let columns = run.columns.iter().map(|column| Column {

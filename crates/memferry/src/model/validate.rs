@@ -95,6 +95,7 @@ fn advised() -> Result<Vec<Row>, ModelError> {
             cpus: pipeline.cpus,
             chunk_bytes: pipeline.chunk_bytes,
             near: None,
+            is_by_devices: true,
             reads_to_come: 0,
         };
         let chunks = |count: usize| count.div_ceil(pipeline.groups_count);
