@@ -20,6 +20,7 @@
 //! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
 //! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
 
+mod adaptive;
 #[allow(unsafe_code)]
 mod cpu;
 mod dsa;
@@ -35,6 +36,7 @@ mod queue;
 mod route;
 #[allow(unsafe_code)]
 mod scope;
+mod share;
 mod stats;
 #[allow(unsafe_code)]
 mod transfer;
@@ -53,6 +55,7 @@ pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
 pub use route::{EngineSite, Journey, Route};
 pub use scope::{Scope, ScopedCopy};
+pub use share::{SHARE_BYTES_MIN, Share};
 pub use stats::{CopyReport, EngineStats, MoverStats};
 pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};
 
