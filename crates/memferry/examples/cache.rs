@@ -15,7 +15,8 @@ const HBM: NodeId = NodeId(1);
 const MIB: usize = 1 << 20;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    // A cache stands on a mover, which copies. It may fill 8 MiB of the fast node; where a copy goes is the policy's word.
+    // A cache stands on a mover, which copies. It may fill 8 MiB of the fast node; where a copy goes is the policy's
+    // word.
     let mover = Mover::builder(Arc::new(Machine::two_tiers()?)).build()?;
     let cache = Cache::builder(mover).budget(HBM, 8 * MIB).placement(NearestFaster).build()?;
 
@@ -60,7 +61,25 @@ fn main() -> Result<(), Box<dyn Error>> {
     let hasty = cache.access(&column, 12 * MIB..16 * MIB, Access::flags(Flags::WEAK_WAIT))?;
     println!("a wait that only looks: {:?}", hasty.wait());
 
-    // After a change of the source, `invalidate` drops whatever overlaps the changed bytes. Holders keep what they have.
+    // A loop over chunks that are mostly near borrows them: a hit takes no lock, allocates nothing, and writes nothing
+    // that other threads write. The chunk size says how the region is looked up. Parts of a chunk are found as well.
+    drop(hasty);
+    let index = cache.register_chunked(vec![7_u8; MIB], Some(DRAM), 4096);
+    for round in 0..3 {
+        let mut near_count = 0;
+        for key in 0..256 {
+            let view = cache.view(&index, key * 4096..(key + 1) * 4096, Access::default())?;
+            near_count += usize::from(view.is_ready());
+            assert_eq!(view.as_slice()[key], 7);
+        }
+        println!("round {round}: {near_count} of 256 chunks were near");
+    }
+    // A view stays on its thread and goes with the loop; what is to be kept becomes an entry.
+    let kept = cache.view(&index, 100..200, Access::default())?.to_owned();
+    assert_eq!(kept.as_slice(), [7; 100]);
+
+    // After a change of the source, `invalidate` drops whatever overlaps the changed bytes. Holders keep what they
+    // have.
     println!("invalidated entries:    {}", cache.invalidate(&column, 100..200)?);
     assert_eq!(sum(soon.as_slice()), expected);
 

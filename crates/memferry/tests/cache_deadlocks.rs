@@ -1,8 +1,8 @@
-//! The deadlocks that a cache of this kind has had, as ordinary tests: none of them may hang, whoever comes first, fails,
-//! panics or goes away. The same names are model-checked in the crate itself.
+//! The deadlocks that a cache of this kind has had, as ordinary tests: none of them may hang, whoever comes first,
+//! fails, panics or goes away. The same names are model-checked in the crate itself.
 //!
-//! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden 2024,
-//! sections 5.1.3 and 5.1.4.
+//! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
+//! 2024, sections 5.1.3 and 5.1.4.
 
 mod cache_support;
 
@@ -20,8 +20,8 @@ fn access(cache: &Cache, region: &Region) -> Entry {
     cache.access(region, 0..region.len(), Access::default()).unwrap()
 }
 
-/// T1 accesses first and T2 waits first. In the thesis' first draft only T1 could wait for the operation, so T2 hung if T1
-/// never did. Here T1 does nothing at all after its access until T2 is done.
+/// T1 accesses first and T2 waits first. In the thesis' first draft only T1 could wait for the operation, so T2 hung if
+/// T1 never did. Here T1 does nothing at all after its access until T2 is done.
 ///
 /// The budget is one page: what was waited for and let go of must be free for the next round at once, although the
 /// engine's thread may not even have returned from reporting the copy.
@@ -106,8 +106,8 @@ fn failed_operation() {
     assert_eq!(again.wait(), Location::Near(NEAR));
 }
 
-/// In the thesis a thread that began to wait between two steps of another slept for ever. Here threads and futures begin
-/// to wait at every moment around the end of the copy, many times over.
+/// In the thesis a thread that began to wait between two steps of another slept for ever. Here threads and futures
+/// begin to wait at every moment around the end of the copy, many times over.
 #[test]
 fn lost_wake_up() {
     let (cache, engine) = held(1);

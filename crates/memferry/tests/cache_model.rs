@@ -6,11 +6,13 @@ mod cache_support;
 use std::ops::Range;
 
 use cache_support::{Changing, NEAR, PAGE, assert_adds_up, held};
-use memferry::cache::{Access, Entry, Location, Region, Why};
+use memferry::cache::{Access, Entry, Location, Region, View, Why};
 use memferry::mover::CopyError;
 use proptest::prelude::*;
 
 const LEN: usize = 48;
+/// Of the two regions: some chunks, with a short one at the end; and one.
+const CHUNK_BYTES: [usize; 2] = [20, LEN];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -18,6 +20,10 @@ enum Step {
         region: usize,
         range: Range<usize>,
         hold: bool,
+    },
+    View {
+        region: usize,
+        range: Range<usize>,
     },
     AccessWeak {
         region: usize,
@@ -55,6 +61,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => (region.clone(), range(), any::<bool>())
             .prop_map(|(region, range, hold)| Step::Access { region, range, hold }),
+        4 => (region.clone(), range()).prop_map(|(region, range)| Step::View { region, range }),
         2 => (region.clone(), range(), any::<bool>())
             .prop_map(|(region, range, hold)| Step::AccessWeak { region, range, hold }),
         4 => any::<usize>().prop_map(|held| Step::Drop { held }),
@@ -82,6 +89,12 @@ struct Copy {
     state: State,
     listed: bool,
     held: usize,
+}
+
+/// What keeps a copy.
+enum Held<'a> {
+    Entry(Entry),
+    View(View<'a>),
 }
 
 #[derive(Default)]
@@ -120,8 +133,15 @@ impl Model {
             self.counts.unplaced += 1;
             return (!weak).then(|| self.push(region, range, State::Empty, false));
         }
-        let known = |copy: &Copy| copy.listed && copy.region == region && copy.range == range;
-        if let Some(index) = self.copies.iter().position(known) {
+        let listed = |range: &Range<usize>| {
+            let is_it = |copy: &Copy| copy.listed && copy.region == region && copy.range == *range;
+            self.copies.iter().position(is_it)
+        };
+        // Exactly it, or the chunk around it.
+        let size = CHUNK_BYTES[region];
+        let chunk = range.start / size * size;
+        let around = (range.end <= chunk + size).then(|| chunk..(chunk + size).min(LEN));
+        if let Some(index) = listed(&range).or_else(|| listed(&around?)) {
             match self.copies[index].state {
                 State::Flying => self.counts.hits_in_flight += 1,
                 _ => self.counts.hits_ready += 1,
@@ -184,32 +204,39 @@ proptest! {
     fn does_what_the_naive_model_does(steps in proptest::collection::vec(step(), 1..120)) {
         let (cache, engine) = held(256);
         let owners = [Changing::new(&[1; LEN]), Changing::new(&[2; LEN])];
-        let regions: Vec<Region> = owners.iter().map(|owner| cache.register(owner.clone())).collect();
+        let register = |(owner, size): (&Changing, usize)| cache.register_chunked(owner.clone(), None, size);
+        let regions: Vec<Region> = owners.iter().zip(CHUNK_BYTES).map(register).collect();
         let mut model = Model { bytes: [vec![1; LEN], vec![2; LEN]], ..Model::default() };
-        let mut held: Vec<(Entry, usize)> = Vec::new();
+        let mut held: Vec<(Held, usize, Range<usize>)> = Vec::new();
 
         for step in steps {
             match step {
                 Step::Access { region, range, hold } => {
                     let entry = cache.access(&regions[region], range.clone(), Access::default()).unwrap();
-                    let index = model.access(region, range, false).unwrap();
+                    let index = model.access(region, range.clone(), false).unwrap();
                     if hold {
                         model.copies[index].held += 1;
-                        held.push((entry, index));
+                        held.push((Held::Entry(entry), index, range));
                     }
+                }
+                Step::View { region, range } => {
+                    let view = cache.view(&regions[region], range.clone(), Access::default()).unwrap();
+                    let index = model.access(region, range.clone(), false).unwrap();
+                    model.copies[index].held += 1;
+                    held.push((Held::View(view), index, range));
                 }
                 Step::AccessWeak { region, range, hold } => {
                     let entry = cache.access_weak(&regions[region], range.clone(), Access::default()).unwrap();
-                    let index = model.access(region, range, true);
+                    let index = model.access(region, range.clone(), true);
                     prop_assert_eq!(entry.is_some(), index.is_some());
                     if let (Some(entry), Some(index), true) = (entry, index, hold) {
                         model.copies[index].held += 1;
-                        held.push((entry, index));
+                        held.push((Held::Entry(entry), index, range));
                     }
                 }
                 Step::Drop { held: which } => {
                     if !held.is_empty() {
-                        let (_, index) = held.swap_remove(which % held.len());
+                        let (_, index, _) = held.swap_remove(which % held.len());
                         model.copies[index].held -= 1;
                     }
                 }
@@ -249,18 +276,22 @@ proptest! {
                 }
             }
 
-            for (entry, index) in &held {
+            for (holder, index, range) in &held {
                 let copy = &model.copies[*index];
-                let source = &model.bytes[copy.region][copy.range.clone()];
+                let source = &model.bytes[copy.region][range.clone()];
                 let (location, bytes) = match &copy.state {
                     State::Flying => (Location::Source(Why::InFlight), source),
-                    State::Near(bytes) => (Location::Near(NEAR), &bytes[..]),
+                    State::Near(bytes) => {
+                        (Location::Near(NEAR), &bytes[range.start - copy.range.start..][..range.len()])
+                    }
                     State::Failed => (Location::Source(Why::Failed), source),
                     State::Empty => (Location::Source(Why::Empty), source),
                 };
-                prop_assert_eq!(entry.location(), location);
-                prop_assert_eq!(entry.as_slice(), bytes);
-                prop_assert_eq!(entry.generation(), copy.generation);
+                let seen = match holder {
+                    Held::Entry(entry) => (entry.location(), entry.as_slice(), entry.generation(), entry.range()),
+                    Held::View(view) => (view.location(), view.as_slice(), view.generation(), view.range()),
+                };
+                prop_assert_eq!(seen, (location, bytes, copy.generation, range.clone()));
             }
             let stats = cache.stats();
             prop_assert_eq!(&model.counts, &Counts {

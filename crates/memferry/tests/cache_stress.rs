@@ -1,7 +1,7 @@
 //! Threads that do everything at once on engines that fail, refuse and dawdle, with a budget that is always short.
 //! Every byte that is read is checked, every source tells when it ends, and in the end every counter and every byte of
-//! memory must be accounted for. Invariants: a source is never written and a target never read early; one submission for
-//! one absent range; nobody hangs; memory in flight is neither freed nor reused; no budget is exceeded.
+//! memory must be accounted for. Invariants: a source is never written and a target never read early; one submission
+//! for one absent range; nobody hangs; memory in flight is neither freed nor reused; no budget is exceeded.
 
 mod cache_support;
 

@@ -22,8 +22,12 @@ use crate::topology::NodeId;
 #[derive(Clone)]
 pub struct Entry {
     slot: Arc<Slot<Block>>,
+    /// Of the region; a part of the slot's.
+    range: Range<usize>,
     flags: Flags,
     started_copy: bool,
+    /// A ready copy on another node, to be read until that of `slot` is there.
+    meanwhile: Option<Arc<Slot<Block>>>,
 }
 
 /// Where an entry's bytes are read.
@@ -52,31 +56,52 @@ pub enum Why {
 }
 
 impl Entry {
-    pub(super) fn new(slot: Arc<Slot<Block>>, flags: Flags, started_copy: bool) -> Entry {
-        Entry { slot, flags, started_copy }
+    pub(super) fn new(
+        slot: Arc<Slot<Block>>,
+        range: Range<usize>,
+        flags: Flags,
+        started_copy: bool,
+    ) -> Entry {
+        Entry { slot, range, flags, started_copy, meanwhile: None }
     }
 
-    /// The bytes: near if the copy is there, at the source otherwise.
+    /// As long as its own copy is not there, this other one is read.
+    pub(super) fn with_meanwhile(mut self, slot: Option<Arc<Slot<Block>>>) -> Entry {
+        self.meanwhile = slot;
+        self
+    }
+
+    /// The slot whose copy is read now, if one is.
+    fn near(&self) -> Option<(&Slot<Block>, &Block)> {
+        let near = |slot| Slot::near(slot).map(|block| (slot, block));
+        near(&self.slot).or_else(|| near(self.meanwhile.as_deref()?))
+    }
+
+    /// The bytes: near if the copy is there; if not, in a copy on another node that was ready at the access; at the
+    /// source otherwise.
     ///
-    /// Two calls may return two places, with the same content as long as the owner does not write. Either stays
+    /// Two calls may return two places, with the same content as long as the owner does not write. Each stays
     /// readable while a clone of this entry lives.
     pub fn as_slice(&self) -> &[u8] {
-        match self.slot.near() {
-            Some(block) => block.as_slice(),
-            None => self.slot.source_bytes(),
+        match self.near() {
+            Some((slot, block)) => {
+                let offset = self.range.start - slot.range.start;
+                &block.as_slice()[offset..offset + self.range.len()]
+            }
+            None => self.slot.source.slice(self.range.clone()),
         }
     }
 
-    /// Where [`as_slice`](Entry::as_slice) reads now. Once it is not `InFlight` it stays.
+    /// Where [`as_slice`](Entry::as_slice) reads now. Once the entry's own copy has arrived or failed it stays.
     pub fn location(&self) -> Location {
-        match self.slot.outcome() {
-            Some(Outcome::Near(block, _)) => Location::Near(block.node()),
-            Some(Outcome::Source(why)) => Location::Source(*why),
-            None => Location::Source(Why::InFlight),
+        match (self.near(), self.slot.outcome()) {
+            (Some((_, block)), _) => Location::Near(block.node()),
+            (None, Some(Outcome::Source(why))) => Location::Source(*why),
+            (None, _) => Location::Source(Why::InFlight),
         }
     }
 
-    /// Whether the near copy is there.
+    /// Whether the near copy is there; then [`as_slice`](Entry::as_slice) stays the same for ever.
     pub fn is_ready(&self) -> bool {
         self.slot.near().is_some()
     }
@@ -108,10 +133,7 @@ impl Entry {
 
     /// Looks once: where the bytes are, or `None` while the copy is in flight. Never blocks.
     pub fn try_wait(&self) -> Option<Location> {
-        match self.location() {
-            Location::Source(Why::InFlight) => None,
-            settled => Some(settled),
-        }
+        self.slot.outcome().is_some().then(|| self.location())
     }
 
     /// Resolves when the copy has arrived or failed. Flags do not matter to it: it never blocks a thread.
@@ -127,17 +149,17 @@ impl Entry {
 
     /// Length of the range.
     pub fn len(&self) -> usize {
-        self.slot.range.len()
+        self.range.len()
     }
 
     /// Whether the range has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.slot.range.is_empty()
+        self.range.is_empty()
     }
 
     /// The range within its region.
     pub fn range(&self) -> Range<usize> {
-        self.slot.range.clone()
+        self.range.clone()
     }
 
     /// The region's [`id`](super::Region::id).

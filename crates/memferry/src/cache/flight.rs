@@ -55,8 +55,8 @@ impl Flight<Block> {
         let target = self.load(block).as_mut_ptr();
         // SAFETY: `done` owns this flight, and with it the slot that keeps the source's owner, whose bytes stay and are
         // not written during a copy (contract of `RegionOwner`); and the block, which is fresh from its pool, as
-        // large as the range, and looked at by nobody before `land`. Lost buffers, and those of a `done` that is dropped uncalled,
-        // are leaked. A pool's block overlaps nothing that anybody else owns.
+        // large as the range, and looked at by nobody before `land`. Lost buffers, and those of a `done` that is
+        // dropped uncalled, are leaked. A pool's block overlaps nothing that anybody else owns.
         unsafe { RawCopy::new(source, target, size_bytes, move |result| self.land(result.into())) }
     }
 }

@@ -1,15 +1,21 @@
 //! Which slot holds which range, on one node; and which unused one leaves when room is needed.
 //!
-//! One mutex over two ordered maps: slots by (region, range), and their keys by age. No foreign code runs under the
-//! lock and no slot is dropped under it: what is taken out is returned, and the caller lets it go.
+//! One mutex over two ordered maps: slots by (region, range), and their keys by age. What is ready and a whole chunk of
+//! its region is also published in the region's [`Directory`], where readers find it without the lock; everything
+//! else is looked up here. No foreign code runs under the lock and no slot is dropped under it: what is taken out is
+//! returned, and the caller lets it go.
 //!
 //! Eviction is SIEVE: a hand walks from the oldest slot to the newest and round again; a slot that was hit since the
 //! hand last passed is spared and loses its mark, the first one without a mark leaves. A hit sets a bit and moves
-//! nothing, which is what a directory without locks needs, and one scan does not flush what is used repeatedly.
-//! Slots that somebody holds, and those in flight, are passed over.
+//! nothing, which is what a directory without locks needs, and one scan does not flush what is used repeatedly. CLOCK
+//! has the first of these, but puts what the hand spared next to what is new; S3-FIFO has both, for two queues more and
+//! a memory of what left. Slots that somebody reads or holds, and those in flight, are passed over.
 //!
-//! Who holds a slot is its reference count: under the lock, a count of one means that only the index has it, since new
-//! holders come from a lookup, which takes the lock, or from another holder.
+//! Who holds a slot is its reference count; who reads it under a guard is in the hazards of [`Readers`]. Under the
+//! lock, with the slot hidden from the directory and the fence run, in no hazard and with a count of one, only the
+//! index has it: new guards come from the directory, new counts from a lookup (which takes the lock), from a guard, or
+//! from another holder. The hazards are looked at first: a guard becomes a count before it ends, so who misses it finds
+//! the count.
 //!
 //! Source: "SIEVE is Simpler than LRU: an Efficient Turn-Key Eviction Algorithm for Web Caches", Zhang, Yang, Yue,
 //! Vigfusson, Rashmi, NSDI 2024.
@@ -17,11 +23,21 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::directory::Guard;
+use super::readers::{Readers, Record};
+use super::region::Source;
 use super::slot::Slot;
 use crate::sync::{Arc, Mutex, lock};
 
+/// How many slots are hidden for later evictions when one has to run the fence anyway. A hit on a hidden slot costs a
+/// lock; the fence some 3 us.
+const HIDDEN_AHEAD: usize = 15;
+
 /// The slots of one node. Every slot in it is in flight or near.
 pub(super) struct Index<B> {
+    /// Of the node, among those of the cache.
+    position: usize,
+    readers: &'static Readers,
     inner: Mutex<Inner<B>>,
 }
 
@@ -43,19 +59,24 @@ struct Inner<B> {
     next_age: u64,
     /// The age from which SIEVE looks for the next victim.
     hand: u64,
+    /// Taken out, and still read under guards. The last guard to end lets go of them.
+    retired: Vec<Arc<Slot<B>>>,
 }
 
 struct Place<B> {
     slot: Arc<Slot<B>>,
     age: u64,
-    /// Hit since the hand last passed.
-    visited: bool,
 }
 
 impl<B> Index<B> {
-    pub(super) fn new() -> Index<B> {
-        let inner = Inner { by_key: BTreeMap::new(), by_age: BTreeMap::new(), next_age: 0, hand: 0 };
-        Index { inner: Mutex::new(inner) }
+    /// For the cache's node at `position`.
+    pub(super) fn new(position: usize, readers: &'static Readers) -> Index<B> {
+        let (by_key, by_age, retired) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Index {
+            position,
+            readers,
+            inner: Mutex::new(Inner { by_key, by_age, next_age: 0, hand: 0, retired }),
+        }
     }
 
     /// How many slots there are.
@@ -63,33 +84,46 @@ impl<B> Index<B> {
         lock(&self.inner).by_key.len()
     }
 
-    /// The slot of exactly this range; counts as a hit.
-    pub(super) fn find(&self, region: u64, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
-        lock(&self.inner).hit(&(region, range.start, range.end))
+    /// The ready slot of the chunk around `range`, without a lock; counts as a hit. `None` says little: see
+    /// [`Guard::new`].
+    #[inline(always)]
+    pub(super) fn guard<'a>(
+        &'a self,
+        source: &Source<B>,
+        range: &Range<usize>,
+        record: &'static Record,
+    ) -> Option<Guard<'a, B>> {
+        let guard = Guard::new(self, source.directory(self.position), range, record)?;
+        guard.touch();
+        Some(guard)
     }
 
-    /// The slot of exactly this range, or what `make` makes for it.
+    /// The slot of exactly this range, or of the chunk around it; counts as a hit.
+    pub(super) fn find(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
+        self.hit(&lock(&self.inner), source, range)
+    }
+
+    /// The same, or what `make` makes for exactly this range.
     pub(super) fn find_or_insert(
         &self,
-        region: u64,
+        source: &Source<B>,
         range: &Range<usize>,
         make: impl FnOnce() -> Slot<B>,
     ) -> Found<B> {
-        let key = (region, range.start, range.end);
         let mut inner = lock(&self.inner);
-        if let Some(slot) = inner.hit(&key) {
+        if let Some(slot) = self.hit(&inner, source, range) {
             return Found::Known(slot);
         }
         let slot = Arc::new(make());
         let age = inner.next_age;
         inner.next_age += 1;
-        inner.insert(key, Place { slot: slot.clone(), age, visited: false });
+        inner.insert(key(source, range), Place { slot: slot.clone(), age });
         Found::New(slot)
     }
 
-    /// Removes this slot, if it is still the one under its key. The caller holds it, so it does not end here.
+    /// Removes this slot, if it is still the one under its key. It is not near, and the caller holds it.
     pub(super) fn remove(&self, slot: &Arc<Slot<B>>) {
-        let key = (slot.source.id, slot.range.start, slot.range.end);
+        let key = key(&slot.source, &slot.range);
         let mut inner = lock(&self.inner);
         if inner.by_key.get(&key).is_some_and(|place| Arc::ptr_eq(&place.slot, slot)) {
             inner.take(&key);
@@ -105,18 +139,26 @@ impl<B> Index<B> {
         let mut victims = Vec::new();
         let mut found_bytes = 0;
         // Twice round, since the first round may do nothing but clear marks.
-        for _ in 0..2 * inner.by_age.len() {
-            let Some(key) = inner.move_hand() else { break };
-            let Some(place) = inner.by_key.get_mut(&key) else { continue };
-            let Some(block_bytes) = place.unused_block().map(&freed_bytes) else { continue };
-            if std::mem::take(&mut place.visited) {
-                continue;
+        let mut looks_left = 2 * inner.by_age.len();
+        while found_bytes < size_bytes.max(1) && looks_left > 0 {
+            let mut candidates = Vec::new();
+            let mut hoped_bytes = found_bytes;
+            while hoped_bytes < size_bytes.max(1) && looks_left > 0 {
+                looks_left -= 1;
+                let Some(key) = inner.move_hand() else { break };
+                let Some(block_bytes) = inner.by_key[&key].unused_block().map(&freed_bytes) else { continue };
+                if !inner.by_key[&key].slot.take_visited() && !candidates.contains(&key) {
+                    hoped_bytes += block_bytes;
+                    candidates.push(key);
+                }
             }
-            found_bytes += block_bytes;
-            victims.extend(inner.take(&key).map(|place| (key, place)));
-            if found_bytes >= size_bytes {
-                return victims.into_iter().map(|(_, place)| place.slot).collect();
+            for (key, place) in self.vacate(&mut inner, candidates, HIDDEN_AHEAD) {
+                found_bytes += place.slot.near().map_or(0, &freed_bytes);
+                victims.push((key, place));
             }
+        }
+        if found_bytes >= size_bytes {
+            return victims.into_iter().map(|(_, place)| place.slot).collect();
         }
         for (key, place) in victims {
             inner.insert(key, place);
@@ -124,39 +166,130 @@ impl<B> Index<B> {
         Vec::new()
     }
 
-    /// Takes out every slot of `region` that shares a byte with `range`.
+    /// Takes out every slot of `source` that shares a byte with `range`.
     ///
     /// Cost: a look at each slot of the region that begins before the end of `range`.
-    pub(super) fn take_overlapping(&self, region: u64, range: &Range<usize>) -> Vec<Arc<Slot<B>>> {
+    pub(super) fn take_overlapping(&self, source: &Source<B>, range: &Range<usize>) -> Taken<B> {
         let mut inner = lock(&self.inner);
-        let before_end = inner.by_key.range((region, 0, 0)..(region, range.end, 0));
+        let before_end = inner.by_key.range((source.id, 0, 0)..(source.id, range.end, 0));
         let keys: Vec<Key> = before_end.map(|(&key, _)| key).filter(|key| key.2 > range.start).collect();
-        inner.take_all(keys)
+        let slots = keys.iter().filter_map(|key| inner.take(key)).map(|place| place.slot).collect();
+        self.retire(&mut inner, slots)
     }
 
-    /// Takes out every slot that nobody holds and no copy fills.
-    pub(super) fn take_unused(&self) -> Vec<Arc<Slot<B>>> {
+    /// Takes out every slot that nobody holds or reads, and no copy fills.
+    pub(super) fn take_unused(&self) -> Taken<B> {
         let mut inner = lock(&self.inner);
         let unused = inner.by_key.iter().filter(|(_, place)| place.unused_block().is_some());
         let keys = unused.map(|(&key, _)| key).collect();
-        inner.take_all(keys)
+        let slots: Vec<_> =
+            self.vacate(&mut inner, keys, 0).into_iter().map(|(_, place)| place.slot).collect();
+        Taken { ranges: slots.iter().map(|slot| slot.range.clone()).collect(), slots }
     }
 
-    /// Takes out every slot.
-    pub(super) fn take_everything(&self) -> Vec<Arc<Slot<B>>> {
+    /// Takes out every slot; as [`take_overlapping`](Index::take_overlapping).
+    pub(super) fn take_everything(&self) -> Taken<B> {
         let mut inner = lock(&self.inner);
         inner.by_age.clear();
-        std::mem::take(&mut inner.by_key).into_values().map(|place| place.slot).collect()
+        let slots = std::mem::take(&mut inner.by_key).into_values().map(|place| place.slot).collect();
+        self.retire(&mut inner, slots)
     }
-}
 
-impl<B> Inner<B> {
-    fn hit(&mut self, key: &Key) -> Option<Arc<Slot<B>>> {
-        let place = self.by_key.get_mut(key)?;
-        place.visited = true;
+    /// Lets go of what was taken out under guards that have ended.
+    #[cold]
+    pub(super) fn reclaim(&self) {
+        let mut inner = lock(&self.inner);
+        let free = self.split_retired(&mut inner);
+        drop(inner);
+        drop(free);
+    }
+
+    /// The slot for `range`. What is found ready is published, so that the next one finds it in the directory.
+    fn hit(&self, inner: &Inner<B>, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
+        let place = inner.by_key.get(&key(source, range)).or_else(|| {
+            let chunk = source.chunks.around(range)?;
+            inner.by_key.get(&key(source, &chunk))
+        })?;
+        place.slot.touch();
+        if place.slot.near().is_some() {
+            source.directory(self.position).publish(&place.slot);
+        }
         Some(place.slot.clone())
     }
 
+    /// Takes out those of the slots under `keys` that turn out to be unused once nobody new can find them. If that
+    /// takes a fence, up to `ahead` more are hidden that the hand will come to.
+    fn vacate(&self, inner: &mut Inner<B>, keys: Vec<Key>, ahead: usize) -> Vec<(Key, Place<B>)> {
+        let mut fence = false;
+        for key in &keys {
+            fence |= self.hide(&inner.by_key[key].slot);
+        }
+        if fence {
+            let next = inner.by_age.range(inner.hand..).map(|(_, key)| &inner.by_key[key]);
+            for place in next.take(ahead).filter(|place| !place.slot.is_visited()) {
+                self.hide(&place.slot);
+            }
+        }
+        let look = self.readers.look(fence);
+        let is_unused = |place: &Place<B>| !look.sees(address(&place.slot)) && place.unused_block().is_some();
+        let unused = keys.into_iter().filter(|key| is_unused(&inner.by_key[key])).collect::<Vec<_>>();
+        unused.into_iter().filter_map(|key| Some((key, inner.take(&key)?))).collect()
+    }
+
+    /// `slots` are in no map any more: those that somebody reads stay here until nobody does, the others are returned.
+    fn retire(&self, inner: &mut Inner<B>, slots: Vec<Arc<Slot<B>>>) -> Taken<B> {
+        let ranges = slots.iter().map(|slot| slot.range.clone()).collect();
+        let mut fence = false;
+        for slot in &slots {
+            fence |= self.hide(slot);
+        }
+        let look = self.readers.look(fence);
+        let (read, mut free): (Vec<_>, _) = slots.into_iter().partition(|slot| look.sees(address(slot)));
+        inner.retired.extend(read);
+        free.extend(self.split_retired(inner));
+        Taken { ranges, slots: free }
+    }
+
+    /// Those of the retired that nobody reads any more.
+    fn split_retired(&self, inner: &mut Inner<B>) -> Vec<Arc<Slot<B>>> {
+        let retired = std::mem::take(&mut inner.retired);
+        let (read, free) = retired.into_iter().partition(|slot| self.readers.ask_for(address(slot)));
+        inner.retired = read;
+        free
+    }
+
+    fn hide(&self, slot: &Slot<B>) -> bool {
+        slot.source.directory(self.position).hide(slot)
+    }
+}
+
+/// What is still retired was read under guards that were forgotten. They borrowed the index, so nobody reads through
+/// them any more; but their hazards would keep whatever comes to lie at the same address.
+impl<B> Drop for Index<B> {
+    fn drop(&mut self) {
+        for slot in &lock(&self.inner).retired {
+            self.readers.abandon(address(slot));
+        }
+    }
+}
+
+/// What was taken out of an index.
+pub(super) struct Taken<B> {
+    /// Of the slots that can no longer be found.
+    pub(super) ranges: Vec<Range<usize>>,
+    /// To be dropped when the index is unlocked. What is missing here is read, and goes when its last reader does.
+    pub(super) slots: Vec<Arc<Slot<B>>>,
+}
+
+fn key<B>(source: &Source<B>, range: &Range<usize>) -> Key {
+    (source.id, range.start, range.end)
+}
+
+fn address<B>(slot: &Arc<Slot<B>>) -> *mut () {
+    Arc::as_ptr(slot).cast_mut().cast()
+}
+
+impl<B> Inner<B> {
     fn insert(&mut self, key: Key, place: Place<B>) {
         self.by_age.insert(place.age, key);
         self.by_key.insert(key, place);
@@ -166,10 +299,6 @@ impl<B> Inner<B> {
         let place = self.by_key.remove(key)?;
         self.by_age.remove(&place.age);
         Some(place)
-    }
-
-    fn take_all(&mut self, keys: Vec<Key>) -> Vec<Arc<Slot<B>>> {
-        keys.iter().filter_map(|key| self.take(key)).map(|place| place.slot).collect()
     }
 
     /// The slot under the hand; the hand moves on to the next younger one, and behind the youngest to the oldest.
@@ -193,26 +322,32 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::readers::readers;
     use super::super::region::Source;
     use super::super::slot::{Outcome, Slot};
     use super::{Found, Index};
     use crate::mover::CopyReport;
 
+    /// A hundred bytes, which nobody asks for in whole chunks.
+    fn source<B>() -> Arc<Source<B>> {
+        Arc::new(Source::new(Arc::new(vec![0; 100]), None, 0, 1))
+    }
+
     /// An index of ready slots whose blocks are just sizes.
     struct Ready {
-        source: Arc<Source>,
+        source: Arc<Source<usize>>,
         index: Index<usize>,
     }
 
     impl Ready {
         fn new() -> Ready {
-            Ready { source: Arc::new(Source::new(Arc::new(vec![0; 100]), None)), index: Index::new() }
+            Ready { source: source(), index: Index::new(0, readers()) }
         }
 
         fn access(&self, start: usize, block_bytes: usize) -> Arc<Slot<usize>> {
             let range = start..start + 1;
             let make = || Slot::in_flight(&self.source, range.clone());
-            match self.index.find_or_insert(self.source.id, &range, make) {
+            match self.index.find_or_insert(&self.source, &range, make) {
                 Found::Known(slot) => slot,
                 Found::New(slot) => {
                     slot.settle(Outcome::Near(block_bytes, CopyReport::default())).set();
@@ -257,7 +392,7 @@ mod tests {
     fn slots_in_flight_are_not_evicted() {
         let ready = Ready::new();
         let make = || Slot::in_flight(&ready.source, 0..1);
-        drop(ready.index.find_or_insert(ready.source.id, &(0..1), make));
+        drop(ready.index.find_or_insert(&ready.source, &(0..1), make));
         assert!(ready.evict(0).is_empty());
     }
 
@@ -298,16 +433,15 @@ mod tests {
             start in 0..50_usize,
             len in 1..10_usize,
         ) {
-            let source = Arc::new(Source::new(Arc::new(vec![0; 100]), None));
-            let other = Arc::new(Source::new(Arc::new(vec![0; 100]), None));
-            let index: Index<()> = Index::new();
+            let (source, other) = (source(), source());
+            let index: Index<()> = Index::new(0, readers());
             for source in [&source, &other] {
                 for &(start, len) in &ranges {
                     let range = start..start + len;
-                    index.find_or_insert(source.id, &range, || Slot::in_flight(source, range.clone()));
+                    index.find_or_insert(source, &range, || Slot::in_flight(source, range.clone()));
                 }
             }
-            let taken = index.take_overlapping(source.id, &(start..start + len));
+            let taken = index.take_overlapping(&source, &(start..start + len)).slots;
             let expected = ranges.iter().filter(|(from, size)| *from < start + len && start < from + size).count();
             prop_assert_eq!(taken.len(), expected);
             prop_assert!(taken.iter().all(|slot| slot.source.id == source.id));

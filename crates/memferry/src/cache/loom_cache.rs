@@ -1,4 +1,4 @@
-//! Models of slot, flight and index under every interleaving that loom knows.
+//! Models of slot, flight, index and directory under every interleaving that loom knows.
 //!
 //! They run the code of this module; only the near memory is a [`Probe`], which loom watches, and the engine is either
 //! the accessing thread itself or one more thread. The names of the deadlocks are those of sections 5.1.3 and 5.1.4 of
@@ -12,9 +12,11 @@ use std::task::{Wake, Waker};
 use loom::cell::UnsafeCell;
 use loom::thread;
 
+use super::directory::Guard;
 use super::entry::Why;
 use super::flight::{Flight, Landing};
 use super::index::{Found, Index};
+use super::readers::{Readers, Record};
 use super::region::{RegionOwner, Source};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
@@ -79,6 +81,7 @@ impl Drop for Owner {
 /// A cache of one node without pool and mover.
 #[derive(Clone)]
 struct World {
+    readers: &'static Readers,
     index: Arc<Index<Probe>>,
     counters: StdArc<Counters>,
     used: StdArc<AtomicUsize>,
@@ -86,11 +89,13 @@ struct World {
 }
 
 impl World {
-    fn new() -> (World, StdArc<Source>) {
+    fn new() -> (World, StdArc<Source<Probe>>) {
         let gone = StdArc::new(AtomicBool::new(false));
-        let source = StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None));
+        let source = StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None, 1, 1));
+        let readers = Readers::new();
         let world = World {
-            index: Arc::new(Index::new()),
+            readers,
+            index: Arc::new(Index::new(0, readers)),
             counters: StdArc::default(),
             used: StdArc::default(),
             gone,
@@ -99,8 +104,8 @@ impl World {
     }
 
     /// `Cache::access`, up to and including who has to submit.
-    fn access(&self, source: &StdArc<Source>) -> (Arc<Slot<Probe>>, Option<Flight<Probe>>) {
-        match self.index.find_or_insert(source.id, &(0..1), || Slot::in_flight(source, 0..1)) {
+    fn access(&self, source: &StdArc<Source<Probe>>) -> (Arc<Slot<Probe>>, Option<Flight<Probe>>) {
+        match self.index.find_or_insert(source, &(0..1), || Slot::in_flight(source, 0..1)) {
             Found::Known(slot) => (slot, None),
             Found::New(slot) => {
                 (slot.clone(), Some(Flight::new(slot, self.index.clone(), self.counters.clone())))
@@ -109,12 +114,25 @@ impl World {
     }
 
     /// `Cache::access` with an engine that copies, or fails to, on the accessing thread.
-    fn access_at_once(&self, source: &StdArc<Source>, landing: Landing) -> Arc<Slot<Probe>> {
+    fn access_at_once(&self, source: &StdArc<Source<Probe>>, landing: Landing) -> Arc<Slot<Probe>> {
         let (slot, flight) = self.access(source);
         if let Some(flight) = flight {
             self.carry(flight, landing);
         }
         slot
+    }
+
+    /// A world in which the range is near and published.
+    fn ready() -> (World, StdArc<Source<Probe>>) {
+        let (world, source) = World::new();
+        drop(world.access_at_once(&source, ARRIVED));
+        assert!(world.index.find(&source, &(0..1)).is_some());
+        (world, source)
+    }
+
+    /// The hit path.
+    fn guard(&self, source: &Source<Probe>, record: &'static Record) -> Option<Guard<'_, Probe>> {
+        self.index.guard(source, &(0..1), record)
     }
 
     /// What an engine does.
@@ -172,7 +190,7 @@ fn immediate_destruction() {
             move || world.carry(flight.unwrap(), ARRIVED)
         });
         drop(slot);
-        drop(world.index.take_overlapping(source.id, &(0..usize::MAX)));
+        drop(world.index.take_overlapping(&source, &(0..usize::MAX)));
         drop(source);
         engine.join().unwrap();
         world.assert_empty();
@@ -299,7 +317,7 @@ fn invalidation_against_landing() {
             move || world.carry(flight.unwrap(), Landing::Failed)
         });
         source.bump();
-        drop(world.index.take_overlapping(source.id, &(0..1)));
+        drop(world.index.take_overlapping(&source, &(0..1)));
         let again = world.access_at_once(&source, ARRIVED);
         assert_eq!((slot.generation, again.generation), (0, 1));
         engine.join().unwrap();
@@ -346,6 +364,166 @@ fn release_after_wait() {
         drop(source);
         assert!(world.gone.load(SeqCst), "the source is still held");
         engine.join().unwrap();
+        world.assert_empty();
+    });
+}
+
+/// Who reads a slot under a guard reads it whole, whatever eviction does meanwhile; and what is evicted is free at
+/// once.
+#[test]
+fn guard_against_eviction() {
+    loom::model(|| {
+        let (world, source) = World::ready();
+        let reader = thread::spawn({
+            let (world, source) = (world.clone(), source.clone());
+            move || {
+                match world.guard(&source, world.readers.claim()) {
+                    Some(guard) => assert_eq!(guard.published().read(), CONTENT),
+                    // Hidden, for good or for a moment: the lock tells.
+                    None => return world.index.find(&source, &(0..1)).is_some(),
+                }
+                true
+            }
+        });
+        let victims = world.index.evict(1, |_| 1);
+        let is_evicted = !victims.is_empty();
+        for mut victim in victims {
+            assert!(Arc::get_mut(&mut victim).is_some(), "a slot was evicted that somebody holds");
+        }
+        assert_eq!(world.used.load(SeqCst), usize::from(!is_evicted), "an evicted slot is free at once");
+        assert!(reader.join().unwrap() || is_evicted, "a slot that stays is found");
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// A slot is taken from under its reader: it stays until the guard ends, and then it is freed without anybody's help.
+#[test]
+fn guard_against_invalidation() {
+    loom::model(|| {
+        let (world, source) = World::ready();
+        let reader = thread::spawn({
+            let (world, source) = (world.clone(), source.clone());
+            move || {
+                if let Some(guard) = world.guard(&source, world.readers.claim()) {
+                    assert_eq!(guard.published().read(), CONTENT);
+                }
+            }
+        });
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        reader.join().unwrap();
+        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// The count goes to zero while a reader makes a counted handle of its guard: it does not, the index keeps one count
+/// until the guard has ended.
+#[test]
+fn upgrade_against_the_last_count() {
+    loom::model(|| {
+        let (world, source) = World::ready();
+        let reader = thread::spawn({
+            let (world, source) = (world.clone(), source.clone());
+            move || {
+                let guard = world.guard(&source, world.readers.claim())?;
+                let owned = guard.to_owned();
+                drop(guard);
+                Some(owned)
+            }
+        });
+        drop(world.index.take_everything());
+        let owned = reader.join().unwrap();
+        assert_eq!(world.used.load(SeqCst), usize::from(owned.is_some()));
+        if let Some(mut owned) = owned {
+            assert_eq!(read(&owned), CONTENT);
+            assert!(Arc::get_mut(&mut owned).is_some(), "the index still holds it");
+        }
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// The same against an eviction, which must see the guard or the count that it became.
+#[test]
+fn upgrade_against_eviction() {
+    loom::model(|| {
+        let (world, source) = World::ready();
+        let reader = thread::spawn({
+            let (world, source) = (world.clone(), source.clone());
+            move || {
+                let guard = world.guard(&source, world.readers.claim())?;
+                let owned = guard.to_owned();
+                drop(guard);
+                Some(owned)
+            }
+        });
+        let victims = world.index.evict(1, |_| 1);
+        let is_evicted = !victims.is_empty();
+        drop(victims);
+        let owned = reader.join().unwrap();
+        assert!(owned.is_none() || !is_evicted, "a held slot was evicted");
+        assert!(owned.is_none_or(|owned| read(&owned) == CONTENT));
+        assert_eq!(world.used.load(SeqCst), usize::from(!is_evicted));
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// Two guards of one thread after the other, on slots of which the first is replaced by the second meanwhile: an
+/// address in a hazard says nothing about what was there before.
+#[test]
+fn a_hazard_is_used_again() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, source) = World::ready();
+        let reader = thread::spawn({
+            let (world, source) = (world.clone(), source.clone());
+            move || {
+                let record = world.readers.claim();
+                for _ in 0..2 {
+                    if let Some(guard) = world.guard(&source, record) {
+                        assert_eq!(guard.published().read(), CONTENT);
+                    }
+                }
+            }
+        });
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.access_at_once(&source, ARRIVED));
+        assert!(world.index.find(&source, &(0..1)).is_some());
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        reader.join().unwrap();
+        assert_eq!(world.used.load(SeqCst), 0);
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// Two readers and one who takes: whoever is the last lets go.
+#[test]
+fn two_guards_against_invalidation() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let (world, source) = World::ready();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (world, source) = (world.clone(), source.clone());
+                thread::spawn(move || {
+                    if let Some(guard) = world.guard(&source, world.readers.claim()) {
+                        assert_eq!(guard.published().read(), CONTENT);
+                    }
+                })
+            })
+            .collect();
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        assert_eq!(world.used.load(SeqCst), 0);
+        drop(source);
         world.assert_empty();
     });
 }

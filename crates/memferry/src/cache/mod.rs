@@ -1,69 +1,92 @@
 //! Keeps copies of what is read often in faster memory, and answers with the source until they are there.
 //!
 //! ```text
-//! access(region, range) ──▶ placement: which node?
-//!                            │
-//!                            ▼
-//!           index of the node, by (region, range) ── known ──▶ Entry       hit: near, or on its way
-//!                            │ new
-//!                            ▼
-//!           room in the pool? unused entries leave ── none ──▶ Entry       the source, counted
-//!                            │
-//!                            ▼
-//!           mover.start(copy), and at once ──────────────────▶ Entry       the source until the copy arrives
+//! view, access ──▶ placement: which node?
+//!                   │
+//!                   ▼
+//!  directory of the region: a chunk around the range, ready? ── yes ──▶ View, Entry     hit, without a lock
+//!                   │ no
+//!                   ▼
+//!  index of the node, by (region, range) ── known ────────────────────▶ Entry           on its way, or an odd range
+//!                   │ new
+//!                   ▼
+//!  room in the pool? unused entries leave ── none ────────────────────▶ Entry           the source, counted
+//!                   │
+//!                   ▼
+//!  mover.start(copy), and at once ────────────────────────────────────▶ Entry           the source until it arrives
 //! ```
 //!
 //! An access always ends in readable bytes. No thread ever waits for a thread that is not itself at work inside the
-//! library: of those who ask for the same absent range one submits the copy, all may wait for it, and it completes on the
-//! mover's threads. No lock is held while the mover is called, memory is freed or a waiter is woken.
+//! library: of those who ask for the same absent range one submits the copy, all may wait for it, and it completes on
+//! the mover's threads. No lock is held while the mover is called, memory is freed or a waiter is woken.
 //!
-//! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or held
-//! by an entry that the cache no longer lists. Pressure on one node touches no other.
+//! A range is answered by the copy of exactly that range, or of the chunk of its region that it lies in. What is asked
+//! for is copied as asked: a part of an absent chunk does not bring the chunk.
 //!
-//! Files: `region` the sources, `entry` what the caller holds, `slot` the state machine that entries share, `flight`
-//! who must settle it, `index` lookup and eviction, `policy` placement, `stats` the counters.
+//! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or
+//! held by an entry that the cache no longer lists. Pressure on one node touches no other.
+//!
+//! Files: `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
+//! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
+//! `index` lookup and eviction, `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
+//! that changes, `stats` the counters.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
-//! 2024, chapters 4 and 5. Unlike the cache described there, this one has budgets, knows ranges by their owner rather than
-//! by address, and invalidates whatever overlaps.
+//! 2024, chapters 4 and 5. Unlike the cache described there, this one has budgets, knows ranges by their owner rather
+//! than by address, and invalidates whatever overlaps.
 
 mod access;
+mod barrier;
+mod builder;
+#[allow(unsafe_code)]
+mod directory;
 mod entry;
 mod flight;
 mod index;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
+#[allow(unsafe_code)]
+mod mutable;
+mod nearness;
+mod node;
 mod policy;
+mod readers;
 #[allow(unsafe_code)]
 mod region;
 mod slot;
 mod stats;
+mod view;
 
 #[cfg(all(test, memferry_loom))]
 mod loom_cache;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use directory::Guard;
 use flight::Flight;
-use index::{Found, Index};
+use index::{Found, Index, Taken};
+use nearness::Nearness;
+use node::Near;
 use region::Source;
 use slot::Slot;
 use stats::Counters;
+use view::Hold;
 
 pub use access::{Access, AccessError, BuildError, Flags};
+pub use builder::CacheBuilder;
 pub use entry::{Entry, Location, Settled, Why};
+pub use mutable::{CacheMut, Draft, DraftError, Snapshot, WriteBackError};
 pub use policy::{FixedNode, NearestFaster, Placement, Request};
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
+pub use view::View;
 
-use crate::memory::{Block, MemoryError, Pool, PoolError};
+use crate::memory::Block;
 use crate::mover::Mover;
 use crate::sync;
 use crate::topology::{Machine, NodeId};
-
-/// How many entries may leave, one after another, for a range that would fit if the free pages lay together. Without a
-/// limit one large access empties the cache in vain. Chosen, not measured.
-const FRAGMENTED_ROUNDS_MAX: usize = 8;
 
 /// Near copies of registered memory. Clones share it.
 ///
@@ -77,25 +100,21 @@ pub struct Cache {
 struct Shared {
     mover: Mover,
     machine: Arc<Machine>,
-    placement: Box<dyn Placement>,
+    /// Without one, everything goes to the first node.
+    placement: Option<Box<dyn Placement>>,
     flags: Flags,
     /// Ascending by node, never empty.
     nodes: Vec<Near>,
     /// Their ids, for policies.
     node_ids: Vec<NodeId>,
+    nearness: Nearness,
     counters: Arc<Counters>,
-}
-
-/// One node with a budget. Arcs that loom has to count come from `sync`.
-struct Near {
-    pool: Pool,
-    index: sync::Arc<Index<Block>>,
 }
 
 impl Cache {
     /// A cache whose copies are made by `mover`, on `mover`'s machine.
     pub fn builder(mover: Mover) -> CacheBuilder {
-        CacheBuilder { mover, budgets: BTreeMap::new(), placement: None, flags: Flags::NONE }
+        CacheBuilder::new(mover)
     }
 
     /// Makes the owner's bytes accessible; see [`RegionOwner`] for what may own them.
@@ -107,43 +126,72 @@ impl Cache {
     ///
     /// Policies and routes look at `home`; nothing checks it.
     pub fn register_on(&self, owner: impl RegionOwner, home: Option<NodeId>) -> Region {
-        Region::new(Arc::new(owner), home, Arc::downgrade(&self.shared))
+        self.register_chunked(owner, home, 0)
+    }
+
+    /// As [`register_on`](Cache::register_on), for bytes that are mostly asked for in chunks of `chunk_bytes`, or in
+    /// parts of such chunks: these are found without a lock. Other ranges work as well. 0 and what is larger than the
+    /// region: the region is one chunk.
+    ///
+    /// Cost: a pointer for each chunk and node, from the first copy on.
+    pub fn register_chunked(
+        &self,
+        owner: impl RegionOwner,
+        home: Option<NodeId>,
+        chunk_bytes: usize,
+    ) -> Region {
+        let source = Source::new(Arc::new(owner), home, chunk_bytes, self.shared.nodes.len());
+        Region::new(source, Arc::downgrade(&self.shared))
+    }
+
+    /// The bytes of `range`, borrowed from the fastest place they are in; brings them near if they are not.
+    ///
+    /// The same answer as [`access`](Cache::access), for readers that do not carry it elsewhere. Cost: a hit on a
+    /// chunk, or on a part of one, reads a handful of pointers and writes two lines that are this thread's own: no
+    /// lock, no allocation, no atomic read-modify-write. All else is an `access`.
+    ///
+    /// # Errors
+    /// As [`access`](Cache::access).
+    #[inline(always)]
+    pub fn view<'a>(
+        &'a self,
+        region: &Region,
+        range: Range<usize>,
+        access: Access,
+    ) -> Result<View<'a>, AccessError> {
+        let shared = &self.shared;
+        let hold = match shared.guard_unasked(region, &range, &access) {
+            Some(guard) => Hold::Borrowed(guard),
+            None => shared.hold(region, &range, &access)?,
+        };
+        Ok(View::new(hold, &range, shared.flags | access.flags))
     }
 
     /// The bytes of `range`, from the fastest place they are in; brings them near if they are not.
     ///
-    /// Ranges are known exactly: a part of a range that is near is another range. Asking for a copy to the node where
-    /// the source lies makes one.
+    /// The copy goes to the node that the access names, else to the one that the placement policy names. If the access
+    /// names none, the nearest copy that is ready is taken: one that the reader prefers to that node's, and, until that
+    /// node's copy is there, the best of those that it prefers to the source. The reader is the access' requester; if
+    /// it names none, the calling thread's CPU. Asking for a copy to the node where the source lies makes one.
     ///
-    /// Cost: a hit is one lock and one lookup. A miss adds a block - whose pages the pool populates if it never had
-    /// them - and a submission; on a full node, also the eviction of entries that nobody holds.
+    /// Cost: a hit on a chunk or on a part of one takes no lock, but writes a count that all holders share, now and
+    /// when the entry is dropped; [`view`](Cache::view) saves that. A hit on another range is one lock and one lookup.
+    /// A miss adds a block - whose pages the pool populates if it never had them - and a submission; on a full node,
+    /// also the eviction of entries that nobody holds.
     ///
     /// # Errors
     /// [`AccessError`]: the range is not in the region, the node has no budget, the region is another cache's.
     pub fn access(&self, region: &Region, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
         let shared = &self.shared;
         let flags = shared.flags | access.flags;
-        let source = region.source();
-        let (slot, started_copy) = match shared.wish(region, &range, &access)? {
-            Wish::Stay(why) => {
-                shared.counters.unplaced.add(1);
-                (sync::Arc::new(Slot::at_source(source, range, why)), false)
-            }
-            Wish::Near(near) => {
-                let make = || Slot::in_flight(source, range.clone());
-                match near.index.find_or_insert(source.id, &range, make) {
-                    Found::Known(slot) => {
-                        shared.count_hit(&slot);
-                        (slot, false)
-                    }
-                    Found::New(slot) => {
-                        let started_copy = shared.launch(near, slot.clone(), flags);
-                        (slot, started_copy)
-                    }
-                }
-            }
-        };
-        Ok(Entry::new(slot, flags, started_copy))
+        if let Some(guard) = shared.guard_unasked(region, &range, &access) {
+            return Ok(Entry::new(guard.to_owned(), range, flags, false));
+        }
+        let wish = shared.wish(region, &range, &access)?;
+        Ok(match shared.guard(region.source(), &range, wish, &access) {
+            Some(guard) => Entry::new(guard.to_owned(), range, flags, false),
+            None => shared.enter(region.source(), &range, wish, &access),
+        })
     }
 
     /// As [`access`](Cache::access), but only what is there, ready or in flight: never starts a copy. `None` also where
@@ -158,16 +206,21 @@ impl Cache {
         access: Access,
     ) -> Result<Option<Entry>, AccessError> {
         let shared = &self.shared;
-        let Wish::Near(near) = shared.wish(region, &range, &access)? else {
+        let wish = shared.wish(region, &range, &access)?;
+        let flags = shared.flags | access.flags;
+        if let Some(guard) = shared.guard(region.source(), &range, wish, &access) {
+            return Ok(Some(Entry::new(guard.to_owned(), range, flags, false)));
+        }
+        let Wish::Near(position) = wish else {
             shared.counters.unplaced.add(1);
             return Ok(None);
         };
-        let Some(slot) = near.index.find(region.id(), &range) else {
+        let Some(slot) = shared.nodes[position].index.find(region.source(), &range) else {
             shared.counters.absent.add(1);
             return Ok(None);
         };
         shared.count_hit(&slot);
-        Ok(Some(Entry::new(slot, shared.flags | access.flags, false)))
+        Ok(Some(Entry::new(slot, range, flags, false)))
     }
 
     /// Drops all entries that share a byte with `range`, on every node, and says how many. The next access copies anew;
@@ -178,15 +231,30 @@ impl Cache {
     /// # Errors
     /// [`AccessError::OutOfRange`], [`AccessError::ForeignRegion`]: nothing was dropped.
     pub fn invalidate(&self, region: &Region, range: Range<usize>) -> Result<usize, AccessError> {
-        self.shared.check(region, &range)?;
-        if range.is_empty() {
-            return Ok(0);
+        let dropped = self.shared.invalidate(region, &range)?;
+        Ok(dropped.iter().map(|(_, taken)| taken.ranges.len()).sum())
+    }
+
+    /// Invalidates `range` and at once copies anew what was near or on its way there, to the same nodes. Says how many
+    /// copies were started; where there is no room, the entry is gone, as after [`invalidate`](Cache::invalidate).
+    ///
+    /// Each entry counts as invalidated, and as one access.
+    ///
+    /// # Errors
+    /// As [`invalidate`](Cache::invalidate).
+    pub fn refresh(&self, region: &Region, range: Range<usize>) -> Result<usize, AccessError> {
+        let mut started_count = 0;
+        for (position, taken) in self.shared.invalidate(region, &range)? {
+            let Taken { ranges, slots } = taken;
+            // First the room, then the wish for it.
+            drop(slots);
+            for range in ranges {
+                let access = Access::near(self.shared.node_ids[position]);
+                let entry = self.shared.enter(region.source(), &range, Wish::Near(position), &access);
+                started_count += usize::from(entry.started_copy());
+            }
         }
-        // The generation first: a slot that is made after its index was searched belongs to the new one.
-        region.source().bump();
-        let dropped = self.shared.drop_slots(|index| index.take_overlapping(region.id(), &range));
-        self.shared.counters.invalidated.add(dropped);
-        Ok(dropped)
+        Ok(started_count)
     }
 
     /// Drops all entries that nobody holds and no copy fills, and says how many.
@@ -196,7 +264,8 @@ impl Cache {
         dropped
     }
 
-    /// Drops all entries and says how many. Held ones stay readable; they and copies in flight use budget until they end.
+    /// Drops all entries and says how many. Held ones stay readable; they and copies in flight use budget until they
+    /// end.
     pub fn clear(&self) -> usize {
         let dropped = self.shared.drop_slots(Index::take_everything);
         self.shared.counters.dropped.add(dropped);
@@ -212,6 +281,11 @@ impl Cache {
     pub fn machine(&self) -> &Arc<Machine> {
         &self.shared.machine
     }
+
+    /// What makes its copies.
+    pub fn mover(&self) -> &Mover {
+        &self.shared.mover
+    }
 }
 
 impl std::fmt::Debug for Cache {
@@ -221,12 +295,15 @@ impl std::fmt::Debug for Cache {
 }
 
 /// What an access is going to be.
-enum Wish<'a> {
-    Near(&'a Near),
+#[derive(Copy, Clone)]
+enum Wish {
+    /// A copy on the cache's node at this position.
+    Near(usize),
     Stay(Why),
 }
 
 impl Shared {
+    #[inline]
     fn check(self: &Arc<Self>, region: &Region, range: &Range<usize>) -> Result<(), AccessError> {
         if !region.is_of(self) {
             return Err(AccessError::ForeignRegion { id: region.id() });
@@ -239,33 +316,160 @@ impl Shared {
     }
 
     /// Checks the access and finds the node for it.
+    #[inline]
     fn wish(
         self: &Arc<Self>,
         region: &Region,
         range: &Range<usize>,
         access: &Access,
-    ) -> Result<Wish<'_>, AccessError> {
+    ) -> Result<Wish, AccessError> {
         self.check(region, range)?;
-        let request = Request {
-            source_node: region.home(),
-            requester: access.requester,
-            size_bytes: range.len(),
-            nodes: &self.node_ids,
+        let position = match (access.near, &self.placement) {
+            (Some(node), _) => self.position(node)?,
+            (None, None) => 0,
+            (None, Some(placement)) => {
+                let request = Request {
+                    source_node: region.home(),
+                    requester: access.requester,
+                    size_bytes: range.len(),
+                    nodes: &self.node_ids,
+                };
+                match placement.place(&self.machine, &request) {
+                    Some(node) => self.position(node)?,
+                    None => return Ok(Wish::Stay(Why::NotPlaced)),
+                }
+            }
         };
-        let Some(node) = access.near.or_else(|| self.placement.place(&self.machine, &request)) else {
-            return Ok(Wish::Stay(Why::NotPlaced));
+        Ok(if range.is_empty() { Wish::Stay(Why::Empty) } else { Wish::Near(position) })
+    }
+
+    fn position(&self, node: NodeId) -> Result<usize, AccessError> {
+        let no_budget = |_| AccessError::NoBudget { node, nodes: self.node_ids.clone() };
+        self.node_ids.binary_search(&node).map_err(no_budget)
+    }
+
+    /// The hit path where nobody has to be asked which node: small, and laid into the caller's code. `None` says
+    /// nothing, not even that the access is a right one.
+    #[inline(always)]
+    fn guard_unasked(
+        self: &Arc<Self>,
+        region: &Region,
+        range: &Range<usize>,
+        access: &Access,
+    ) -> Option<Guard<'_, Block>> {
+        let position = match access.near {
+            None if self.nodes.len() == 1 && self.placement.is_none() => 0,
+            Some(node) => self.node_ids.iter().position(|&id| id == node)?,
+            None => return None,
         };
-        match self.node_ids.binary_search(&node) {
-            Err(_) => Err(AccessError::NoBudget { node, nodes: self.node_ids.clone() }),
-            Ok(_) if range.is_empty() => Ok(Wish::Stay(Why::Empty)),
-            Ok(position) => Ok(Wish::Near(&self.nodes[position])),
+        if !region.is_of(self) || range.start > range.end || range.end > region.len() {
+            return None;
         }
+        let record = readers::current()?;
+        let guard = self.nodes[position].index.guard(region.source(), range, record)?;
+        self.counters.hits_ready.add_one(Some(record.index()));
+        Some(guard)
+    }
+
+    /// What all other views hold.
+    #[inline(never)]
+    fn hold<'a>(
+        self: &'a Arc<Self>,
+        region: &Region,
+        range: &Range<usize>,
+        access: &Access,
+    ) -> Result<Hold<'a>, AccessError> {
+        let wish = self.wish(region, range, access)?;
+        Ok(match self.guard(region.source(), range, wish, access) {
+            Some(guard) => Hold::Borrowed(guard),
+            None => Hold::Counted(Box::new(self.enter(region.source(), range, wish, access))),
+        })
+    }
+
+    /// The hit path: what is ready, borrowed; counted as a hit.
+    fn guard(
+        &self,
+        source: &Source<Block>,
+        range: &Range<usize>,
+        wish: Wish,
+        access: &Access,
+    ) -> Option<Guard<'_, Block>> {
+        let record = readers::current()?;
+        let on_node = |position: usize| self.nodes[position].index.guard(source, range, record);
+        let guard = match wish {
+            Wish::Near(position) if self.nodes.len() == 1 || access.near.is_some() => on_node(position),
+            Wish::Near(position) => {
+                let better = self.better_than(source, access, [source.home, Some(self.node_ids[position])]);
+                better.chain([position]).find_map(on_node)
+            }
+            Wish::Stay(Why::NotPlaced) => {
+                self.better_than(source, access, [source.home, None]).find_map(on_node)
+            }
+            Wish::Stay(_) => None,
+        }?;
+        self.counters.hits_ready.add_one(Some(record.index()));
+        Some(guard)
+    }
+
+    /// Positions of nodes that the reader prefers to these.
+    fn better_than(
+        &self,
+        source: &Source<Block>,
+        access: &Access,
+        others: [Option<NodeId>; 2],
+    ) -> impl Iterator<Item = usize> + '_ {
+        let reader = access.requester.or_else(|| self.nearness.caller()).or(source.home);
+        reader.into_iter().flat_map(move |reader| self.nearness.better_than(reader, others))
+    }
+
+    /// What is not ready, or an odd range: under the lock, and with a new copy if there is none.
+    #[cold]
+    fn enter(&self, source: &Arc<Source<Block>>, range: &Range<usize>, wish: Wish, access: &Access) -> Entry {
+        let flags = self.flags | access.flags;
+        let position = match wish {
+            Wish::Near(position) => position,
+            Wish::Stay(why) => {
+                self.counters.unplaced.add(1);
+                let slot = sync::Arc::new(Slot::at_source(source, range.clone(), why));
+                return Entry::new(slot, range.clone(), flags, false);
+            }
+        };
+        let near = &self.nodes[position];
+        let make = || Slot::in_flight(source, range.clone());
+        let (slot, started_copy) = match near.index.find_or_insert(source, range, make) {
+            Found::Known(slot) => {
+                self.count_hit(&slot);
+                (slot, false)
+            }
+            Found::New(slot) => {
+                let started_copy = self.launch(near, slot.clone(), flags);
+                (slot, started_copy)
+            }
+        };
+        let meanwhile = match access.near {
+            None if self.nodes.len() > 1 && slot.near().is_none() => self.meanwhile(source, range, access),
+            _ => None,
+        };
+        Entry::new(slot, range.clone(), flags, started_copy).with_meanwhile(meanwhile)
+    }
+
+    /// The best copy that is ready somewhere, if the reader prefers that to the source.
+    fn meanwhile(
+        &self,
+        source: &Source<Block>,
+        range: &Range<usize>,
+        access: &Access,
+    ) -> Option<sync::Arc<Slot<Block>>> {
+        let record = readers::current()?;
+        let mut nodes = self.better_than(source, access, [source.home, None]);
+        nodes.find_map(|position| Some(self.nodes[position].index.guard(source, range, record)?.to_owned()))
     }
 
     fn count_hit(&self, slot: &Slot<Block>) {
-        let is_ready = slot.near().is_some();
-        let counter = if is_ready { &self.counters.hits_ready } else { &self.counters.hits_in_flight };
-        counter.add(1);
+        match slot.near() {
+            Some(_) => self.counters.hits_ready.add_one(readers::current().map(readers::Record::index)),
+            None => self.counters.hits_in_flight.add(1),
+        }
     }
 
     /// Finds room for a new slot and gives its copy to the mover; whether there was room.
@@ -285,14 +489,32 @@ impl Shared {
         }
     }
 
-    /// Lets go of what `take` takes out of each index, after the index is unlocked.
-    fn drop_slots(&self, take: impl Fn(&Index<Block>) -> Vec<sync::Arc<Slot<Block>>>) -> usize {
-        self.nodes.iter().map(|near| take(&near.index).len()).sum()
+    /// Takes out what shares a byte with `range`, for each node by position; counted.
+    fn invalidate(
+        self: &Arc<Self>,
+        region: &Region,
+        range: &Range<usize>,
+    ) -> Result<Vec<(usize, Taken<Block>)>, AccessError> {
+        self.check(region, range)?;
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        // The generation first: a slot that is made after its index was searched belongs to the new one.
+        region.source().bump();
+        let taken = self.nodes.iter().map(|near| near.index.take_overlapping(region.source(), range));
+        let taken: Vec<_> = taken.enumerate().collect();
+        self.counters.invalidated.add(taken.iter().map(|(_, taken)| taken.ranges.len()).sum());
+        Ok(taken)
+    }
+
+    /// Lets go of what `take` takes out of each index, after the index is unlocked; how much that was.
+    fn drop_slots(&self, take: impl Fn(&Index<Block>) -> Taken<Block>) -> usize {
+        self.nodes.iter().map(|near| take(&near.index).ranges.len()).sum()
     }
 
     /// The last [`Region`] of this source is gone: nobody can ask for its entries any more.
-    fn forget_region(&self, source: &Source) {
-        let dropped = self.drop_slots(|index| index.take_overlapping(source.id, &(0..usize::MAX)));
+    fn forget_region(&self, source: &Source<Block>) {
+        let dropped = self.drop_slots(|index| index.take_overlapping(source, &(0..usize::MAX)));
         self.counters.dropped.add(dropped);
     }
 }
@@ -303,118 +525,5 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let dropped = self.drop_slots(Index::take_everything);
         self.counters.dropped.add(dropped);
-    }
-}
-
-impl Near {
-    fn usage(&self) -> NodeUsage {
-        let pool = self.pool.stats();
-        NodeUsage {
-            node: self.pool.node(),
-            budget_bytes: pool.budget_bytes,
-            used_bytes: pool.used_bytes,
-            peak_bytes: pool.used_bytes_max,
-            entries_count: self.index.len(),
-        }
-    }
-
-    /// A block, for which unused entries leave if they must and if that can help.
-    ///
-    /// It cannot help, and the answer is `None` (counted as no room), when the range is larger than the budget, and
-    /// when memory is refused for another reason than that too little is free. It might not help when enough is free
-    /// but in pieces: then at most [`FRAGMENTED_ROUNDS_MAX`] more entries leave.
-    fn room_for(&self, size_bytes: usize, counters: &Counters) -> Option<Block> {
-        let mut fragmented_rounds = 0;
-        loop {
-            let missing_bytes = match self.pool.allocate(size_bytes) {
-                Ok(block) => return Some(block),
-                Err(PoolError::TooLarge { .. }) => return None,
-                Err(PoolError::Full { size_bytes, used_bytes, budget_bytes, .. }) => {
-                    let missing_bytes = (used_bytes + size_bytes).saturating_sub(budget_bytes);
-                    // Nothing missing, and yet full: the free pages lie apart, so one more entry leaves.
-                    if missing_bytes == 0 {
-                        fragmented_rounds += 1;
-                        if fragmented_rounds > FRAGMENTED_ROUNDS_MAX {
-                            return None;
-                        }
-                    }
-                    missing_bytes
-                }
-                // The machine has less memory than the budget promised: what the cache has must do.
-                Err(PoolError::Memory(MemoryError::NoRoom { .. } | MemoryError::Misplaced { .. })) => {
-                    size_bytes
-                }
-                // A refused call or an unreadable file stays so, however many entries leave.
-                Err(PoolError::Memory(_)) => return None,
-            };
-            // Each round frees something or ends the search; what another thread takes in between is of use to it.
-            let evicted = self.index.evict(missing_bytes, Block::rounded_bytes);
-            if evicted.is_empty() {
-                return None;
-            }
-            counters.evictions.add(evicted.len());
-        }
-    }
-}
-
-/// Configures a [`Cache`].
-#[must_use]
-pub struct CacheBuilder {
-    mover: Mover,
-    budgets: BTreeMap<NodeId, usize>,
-    placement: Option<Box<dyn Placement>>,
-    flags: Flags,
-}
-
-impl CacheBuilder {
-    /// Near copies on `node` may take up to `budget_bytes`. Several nodes may have budgets; the last word on each counts.
-    pub fn budget(mut self, node: NodeId, budget_bytes: usize) -> CacheBuilder {
-        self.budgets.insert(node, budget_bytes);
-        self
-    }
-
-    /// Where copies go when the access does not say. Without this: [`FixedNode`], the first node with a budget.
-    pub fn placement(mut self, placement: impl Placement) -> CacheBuilder {
-        self.placement = Some(Box::new(placement));
-        self
-    }
-
-    /// Flags of every access.
-    pub fn flags(mut self, flags: Flags) -> CacheBuilder {
-        self.flags = flags;
-        self
-    }
-
-    /// Builds it. Memory is taken when the first copies need it.
-    ///
-    /// # Errors
-    /// [`BuildError`]: no budget, one below a page, or one on a node that the machine does not have.
-    pub fn build(self) -> Result<Cache, BuildError> {
-        let machine = self.mover.machine().clone();
-        let mut nodes = Vec::new();
-        for (&node, &budget_bytes) in &self.budgets {
-            machine.node(node)?;
-            let pool = Pool::new(machine.clone(), node, budget_bytes)?;
-            if pool.budget_bytes() == 0 {
-                return Err(BuildError::BudgetTooSmall { node, budget_bytes });
-            }
-            nodes.push(Near { pool, index: sync::Arc::new(Index::new()) });
-        }
-        let node_ids: Vec<NodeId> = self.budgets.into_keys().collect();
-        let first = *node_ids.first().ok_or(BuildError::NoBudget)?;
-        let placement = self.placement.unwrap_or_else(|| Box::new(FixedNode(first)));
-        let Self { mover, flags, .. } = self;
-        let counters = Arc::new(Counters::default());
-        let shared = Shared { mover, machine, placement, flags, nodes, node_ids, counters };
-        Ok(Cache { shared: Arc::new(shared) })
-    }
-}
-
-impl std::fmt::Debug for CacheBuilder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CacheBuilder")
-            .field("budgets", &self.budgets)
-            .field("flags", &self.flags)
-            .finish_non_exhaustive()
     }
 }

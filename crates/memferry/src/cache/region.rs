@@ -16,8 +16,9 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Shared;
+use super::directory::{Chunks, Directory};
 use super::flight::Flights;
-use crate::memory::Mapping;
+use crate::memory::{Block, Mapping};
 use crate::topology::NodeId;
 
 /// An owner of bytes that stay where they are.
@@ -58,14 +59,14 @@ pub struct Region {
 
 /// What the clones of a [`Region`] share; its end is the region's end.
 struct Handle {
-    source: Arc<Source>,
+    source: Arc<Source<Block>>,
     /// Weak, so that forgotten regions do not keep a cache and its pools.
     cache: Weak<Shared>,
 }
 
 impl Region {
-    pub(super) fn new(owner: Arc<dyn RegionOwner>, home: Option<NodeId>, cache: Weak<Shared>) -> Region {
-        Region { handle: Arc::new(Handle { source: Arc::new(Source::new(owner, home)), cache }) }
+    pub(super) fn new(source: Source<Block>, cache: Weak<Shared>) -> Region {
+        Region { handle: Arc::new(Handle { source: Arc::new(source), cache }) }
     }
 
     /// Different for every region this process ever registers.
@@ -79,8 +80,14 @@ impl Region {
     }
 
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.source().bytes().len()
+        self.source().chunks.region_bytes()
+    }
+
+    /// The size of the chunks that it is looked up by; the last may be shorter.
+    pub fn chunk_bytes(&self) -> usize {
+        self.source().chunks.chunk_bytes()
     }
 
     /// Whether it has no bytes.
@@ -107,11 +114,13 @@ impl Region {
         self.source().flights.wait_for_none();
     }
 
-    pub(super) fn source(&self) -> &Arc<Source> {
+    #[inline]
+    pub(super) fn source(&self) -> &Arc<Source<Block>> {
         &self.handle.source
     }
 
     /// Whether `cache` registered it.
+    #[inline]
     pub(super) fn is_of(&self, cache: &Arc<Shared>) -> bool {
         std::ptr::eq(self.handle.cache.as_ptr(), Arc::as_ptr(cache))
     }
@@ -137,9 +146,12 @@ impl Drop for Handle {
 }
 
 /// The bytes of a region and what is known of them; outlives the [`Region`] as long as an entry or a copy needs it.
-pub(super) struct Source {
+pub(super) struct Source<B> {
     pub(super) id: u64,
     pub(super) home: Option<NodeId>,
+    pub(super) chunks: Chunks,
+    /// One for each node of the cache, in its order.
+    directories: Box<[Directory<B>]>,
     /// Copies that read the bytes now.
     pub(super) flights: Flights,
     /// Bumped by `invalidate` before it removes entries.
@@ -147,12 +159,27 @@ pub(super) struct Source {
     owner: Arc<dyn RegionOwner>,
 }
 
-impl Source {
-    pub(super) fn new(owner: Arc<dyn RegionOwner>, home: Option<NodeId>) -> Source {
+impl<B> Source<B> {
+    /// For a cache of `nodes_count` nodes; `chunk_bytes` as in [`Chunks::new`].
+    pub(super) fn new(
+        owner: Arc<dyn RegionOwner>,
+        home: Option<NodeId>,
+        chunk_bytes: usize,
+        nodes_count: usize,
+    ) -> Source<B> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // ORDERING: Relaxed, no partner: only uniqueness matters.
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Source { id, home, flights: Flights::new(), generation: AtomicU64::new(0), owner }
+        let chunks = Chunks::new(owner.bytes().len(), chunk_bytes);
+        let directories = (0..nodes_count).map(|_| Directory::new(chunks)).collect();
+        let (flights, generation) = (Flights::new(), AtomicU64::new(0));
+        Source { id, home, chunks, directories, flights, generation, owner }
+    }
+
+    /// Of the cache's node at `position`.
+    #[inline]
+    pub(super) fn directory(&self, position: usize) -> &Directory<B> {
+        &self.directories[position]
     }
 
     pub(super) fn bytes(&self) -> &[u8] {

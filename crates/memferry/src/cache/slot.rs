@@ -15,6 +15,7 @@
 //! 2024, sections 4.1.2, 4.1.3 and 5.1.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Waker;
 
@@ -29,12 +30,15 @@ use crate::sync::{self, Latch};
 /// The rest never changes. The block leaves with the slot, so with whoever holds it last. The latch is on its own, so
 /// that the flight can let go of the slot before it lets waiters through.
 pub(super) struct Slot<B> {
-    pub(super) source: Arc<Source>,
+    pub(super) source: Arc<Source<B>>,
     pub(super) range: Range<usize>,
     /// The region's, when the slot was made.
     pub(super) generation: u64,
     outcome: OnceLock<Outcome<B>>,
     landed: sync::Arc<Latch>,
+    /// Hit since SIEVE's hand last passed. Any reader sets it, the hand resets it under the index' lock. std's, not
+    /// loom's: nothing but the choice of victims hangs on it.
+    visited: AtomicBool,
 }
 
 /// How a flight ended.
@@ -46,18 +50,19 @@ pub(super) enum Outcome<B> {
 
 impl<B> Slot<B> {
     /// In flight: a [`Flight`](super::flight::Flight) must follow.
-    pub(super) fn in_flight(source: &Arc<Source>, range: Range<usize>) -> Slot<B> {
+    pub(super) fn in_flight(source: &Arc<Source<B>>, range: Range<usize>) -> Slot<B> {
         Slot {
             source: source.clone(),
             range,
             generation: source.generation(),
             outcome: OnceLock::new(),
             landed: sync::Arc::new(Latch::new()),
+            visited: AtomicBool::new(false),
         }
     }
 
     /// At the source for good.
-    pub(super) fn at_source(source: &Arc<Source>, range: Range<usize>, why: Why) -> Slot<B> {
+    pub(super) fn at_source(source: &Arc<Source<B>>, range: Range<usize>, why: Why) -> Slot<B> {
         let slot = Slot::in_flight(source, range);
         slot.settle(Outcome::Source(why)).set();
         slot
@@ -84,6 +89,39 @@ impl<B> Slot<B> {
             Some(Outcome::Near(block, _)) => Some(block),
             _ => None,
         }
+    }
+
+    /// The near copy of a slot that was found in a [`Directory`](super::directory::Directory): only such are there, and
+    /// the way through it has made the copy visible, so the latch need not be asked.
+    #[inline]
+    pub(super) fn published(&self) -> &B {
+        match self.outcome.get() {
+            Some(Outcome::Near(block, _)) => block,
+            _ => unreachable!("only slots that are near are published"),
+        }
+    }
+
+    /// A hit. Most find the mark set and write nothing.
+    #[inline]
+    pub(super) fn touch(&self) {
+        // ORDERING: Relaxed, no partner: a mark that is lost or late costs a good victim, nothing else.
+        if !self.visited.load(Ordering::Relaxed) {
+            self.visited.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there was a hit since this was last asked.
+    pub(super) fn take_visited(&self) -> bool {
+        // ORDERING: Relaxed: see `touch`.
+        let visited = self.visited.load(Ordering::Relaxed);
+        self.visited.store(false, Ordering::Relaxed);
+        visited
+    }
+
+    /// Whether there was a hit since the hand last passed.
+    pub(super) fn is_visited(&self) -> bool {
+        // ORDERING: Relaxed: see `touch`.
+        self.visited.load(Ordering::Relaxed)
     }
 
     /// Sleeps until it is settled.

@@ -65,7 +65,7 @@ pub struct NodeUsage {
 /// The live counters behind [`CacheStats`]; the fields of the same names mean the same.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub(super) hits_ready: Counter,
+    pub(super) hits_ready: Striped,
     pub(super) hits_in_flight: Counter,
     pub(super) unplaced: Counter,
     pub(super) submissions: Counter,
@@ -80,8 +80,8 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn snapshot(&self, nodes: Vec<NodeUsage>) -> CacheStats {
-        let [hits_ready, hits_in_flight, unplaced] =
-            [&self.hits_ready, &self.hits_in_flight, &self.unplaced].map(Counter::get);
+        let hits_ready = self.hits_ready.get();
+        let [hits_in_flight, unplaced] = [&self.hits_in_flight, &self.unplaced].map(Counter::get);
         let [submissions, no_room, absent] =
             [&self.submissions, &self.no_room, &self.absent].map(Counter::get);
         let misses = submissions + no_room + absent;
@@ -117,5 +117,44 @@ impl Counter {
     pub(super) fn get(&self) -> u64 {
         // ORDERING: Relaxed, no partner: see `add`.
         self.0.load(Relaxed)
+    }
+}
+
+/// A figure that grows with every hit: each thread has a line of its own, and no line is ever two threads' at a time.
+#[derive(Debug)]
+pub(super) struct Striped(Box<[Stripe]>);
+
+/// Two lines, since CPUs fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Stripe(Counter);
+
+/// How many threads count for themselves; the last stripe is for all others. 8 KiB for each cache.
+const STRIPES_COUNT: usize = 64;
+
+impl Default for Striped {
+    fn default() -> Striped {
+        Striped((0..STRIPES_COUNT).map(|_| Stripe::default()).collect())
+    }
+}
+
+impl Striped {
+    /// One more, on a thread with the [`Record`](super::readers::Record) of this index, or none.
+    #[inline(always)]
+    pub(super) fn add_one(&self, record_index: Option<usize>) {
+        let shared = STRIPES_COUNT - 1;
+        match record_index {
+            Some(index) if index < shared => {
+                let Stripe(Counter(own)) = &self.0[index];
+                // ORDERING: Relaxed, no partner: only the thread with the record writes here, and records change
+                // hands under a lock.
+                own.store(own.load(Relaxed) + 1, Relaxed);
+            }
+            _ => self.0[shared].0.add(1),
+        }
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.iter().map(|stripe| stripe.0.get()).sum()
     }
 }

@@ -131,7 +131,9 @@ impl Pool {
     /// when the machine has less than the budget promises.
     pub fn allocate(&self, size_bytes: usize) -> Result<Block, PoolError> {
         let bytes = self.shared.allocate(size_bytes)?;
-        Ok(Block { shared: self.shared.clone(), bytes, size_bytes })
+        // SAFETY: `bytes` was given by the pool, so it lies inside its addresses, which `shared` keeps mapped.
+        let start = unsafe { self.shared.addresses.start().add(bytes.start) };
+        Ok(Block { shared: self.shared.clone(), start, bytes, size_bytes })
     }
 
     /// Gives the memory that no block uses back to the machine; how much that was.
@@ -340,10 +342,17 @@ fn chunks_of(bytes: &Range<usize>) -> Range<usize> {
 /// Memory out of a [`Pool`], page aligned, its pages in place; returns itself to the pool on drop.
 pub struct Block {
     shared: Arc<Shared>,
+    /// The first byte; kept here because the cache's hit path reads it, and the way through `shared` is two misses long.
+    start: NonNull<u8>,
     /// Whole pages of the pool, this block's own.
     bytes: Range<usize>,
     size_bytes: usize,
 }
+
+// SAFETY: `start` points to pages that are this block's own until it is dropped, and belongs to no thread.
+unsafe impl Send for Block {}
+// SAFETY: through a shared block its pages are only read.
+unsafe impl Sync for Block {}
 
 impl Block {
     /// Bytes asked for.
@@ -367,16 +376,18 @@ impl Block {
     }
 
     /// The first byte. The address stays the same when the block is moved.
+    #[inline]
     pub fn as_ptr(&self) -> *const u8 {
-        self.start().as_ptr()
+        self.start.as_ptr()
     }
 
     /// The first byte, to write to.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.start().as_ptr()
+        self.start.as_ptr()
     }
 
     /// Its bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: the bytes are initialised (by the kernel, or by an earlier block), this block's own until
         // it is dropped, and while it is borrowed nobody writes to them.
@@ -387,12 +398,6 @@ impl Block {
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.as_mut_ptr(), self.size_bytes) }
-    }
-
-    fn start(&self) -> NonNull<u8> {
-        // SAFETY: `bytes` was given by the pool, so it lies inside the addresses, which `shared` keeps
-        // mapped.
-        unsafe { self.shared.addresses.start().add(self.bytes.start) }
     }
 }
 

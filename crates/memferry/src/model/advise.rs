@@ -225,7 +225,7 @@ impl Advisor<'_> {
         let devices: Vec<usize> = match route {
             // Each chunk has one device, and all devices have chunks.
             Route::RoundRobin => (0..self.machine.accelerators().len()).collect(),
-            route => route.devices(self.machine, journey).into_iter().map(|share| share.device).collect(),
+            route => route.devices(self.machine, journey).into_iter().map(|share| share.engine).collect(),
         };
         self.hardware.copy_rate(&devices, journey).unwrap_or(0.0)
     }

@@ -166,10 +166,3 @@ impl Hardware {
         Some(memory_rates.map(|rate| rate / passes).fold(devices_rate, f64::min))
     }
 }
-
-/// What these devices of a machine (indices in [`Machine::accelerators`]) do together on a long copy, in bytes per
-/// second: as much as they can, and as the memories allow whose rates are known. `None` if nothing is known of a
-/// device.
-pub fn copy_rate(machine: &Machine, devices: &[usize], journey: Journey) -> Option<f64> {
-    Hardware::of(machine).ok()?.copy_rate(devices, journey)
-}

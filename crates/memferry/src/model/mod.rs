@@ -37,7 +37,7 @@ pub use calibrate::{Calibrated, Thesis, kuper, thesis};
 pub use clients::{Part, queries_per_s};
 pub use dispositions::{Disposition, Why};
 pub use error::ModelError;
-pub use hardware::{Hardware, PARAMETERS, copy_rate};
+pub use hardware::{Hardware, PARAMETERS};
 pub use offload::{Offload, copy_s};
 pub use pipeline::{Column, Fetch, Pipeline, Run, Stage};
 pub use predictions::Prediction;

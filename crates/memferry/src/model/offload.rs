@@ -124,12 +124,12 @@ pub fn copy_s(
     };
     let (source, target) = (node(journey.source_node)?, node(journey.target_node)?);
     let shares = route.devices(machine, journey);
-    if shares.is_empty() || shares.iter().any(|share| hardware.device_rates[share.device].is_none()) {
+    if shares.is_empty() || shares.iter().any(|share| hardware.device_rates[share.engine].is_none()) {
         return Err(ModelError::Unknown { what: format!("what the devices of {} copy", machine.name()) });
     }
     let mut traffic = Traffic::new(hardware, Fairness::default());
     for share in &shares {
-        traffic.copy(Mover::Device(share.device), source, target, share.bytes.len() as f64, ());
+        traffic.copy(Mover::Device(share.engine), source, target, share.bytes.len() as f64, ());
     }
     while traffic.next().is_some() {}
     Ok(hardware.offload_s + traffic.now_s())

@@ -257,7 +257,7 @@ impl<'a> Simulation<'a> {
                 left[chunk] = Some(shares.len().max(1));
                 for share in &shares {
                     let bytes = share.bytes.len() as f64;
-                    self.queues[share.device].push_back(Descriptor { fetch, group, chunk, bytes });
+                    self.queues[share.engine].push_back(Descriptor { fetch, group, chunk, bytes });
                 }
                 if shares.is_empty() {
                     let cpus = self.queues.len() - 1;

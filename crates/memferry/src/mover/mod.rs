@@ -20,6 +20,7 @@
 //! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
 //! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
 
+mod adaptive;
 #[allow(unsafe_code)]
 mod cpu;
 mod dsa;

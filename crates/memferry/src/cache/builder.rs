@@ -1,0 +1,101 @@
+//! How a cache is configured.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::nearness::Nearness;
+use super::node::Near;
+use super::stats::Counters;
+use super::{BuildError, Cache, Flags, Placement, Shared};
+use crate::memory::Pool;
+use crate::mover::Mover;
+use crate::topology::NodeId;
+
+/// Configures a [`Cache`].
+#[must_use]
+pub struct CacheBuilder {
+    mover: Mover,
+    budgets: BTreeMap<NodeId, Budget>,
+    placement: Option<Box<dyn Placement>>,
+    flags: Flags,
+}
+
+/// Where the near memory of one node comes from.
+#[derive(Debug)]
+enum Budget {
+    Bytes(usize),
+    Pool(Pool),
+}
+
+impl CacheBuilder {
+    pub(super) fn new(mover: Mover) -> CacheBuilder {
+        CacheBuilder { mover, budgets: BTreeMap::new(), placement: None, flags: Flags::NONE }
+    }
+
+    /// Near copies on `node` may take up to `budget_bytes`. Several nodes may have budgets; the last word on each
+    /// counts.
+    pub fn budget(mut self, node: NodeId, budget_bytes: usize) -> CacheBuilder {
+        self.budgets.insert(node, Budget::Bytes(budget_bytes));
+        self
+    }
+
+    /// Near copies on the pool's node come out of this pool, whose budget may be shared with other caches and with the
+    /// program's own blocks. What others have in use counts as used in the statistics, and is never evicted.
+    pub fn pool(mut self, pool: Pool) -> CacheBuilder {
+        self.budgets.insert(pool.node(), Budget::Pool(pool));
+        self
+    }
+
+    /// Where copies go when the access does not say. Without this: the first node with a budget.
+    pub fn placement(mut self, placement: impl Placement) -> CacheBuilder {
+        self.placement = Some(Box::new(placement));
+        self
+    }
+
+    /// Flags of every access.
+    pub fn flags(mut self, flags: Flags) -> CacheBuilder {
+        self.flags = flags;
+        self
+    }
+
+    /// Builds it. Memory is taken when the first copies need it.
+    ///
+    /// # Errors
+    /// [`BuildError`]: no budget, one below a page, or one on a node that the machine does not have.
+    pub fn build(self) -> Result<Cache, BuildError> {
+        let CacheBuilder { mover, budgets, placement, flags } = self;
+        let machine = mover.machine().clone();
+        let node_ids: Vec<NodeId> = budgets.keys().copied().collect();
+        let mut nodes = Vec::new();
+        for (node, budget) in budgets {
+            machine.node(node)?;
+            let (pool, budget_bytes) = match budget {
+                Budget::Bytes(bytes) => (Pool::new(machine.clone(), node, bytes)?, bytes),
+                Budget::Pool(pool) => {
+                    let budget_bytes = pool.budget_bytes();
+                    (pool, budget_bytes)
+                }
+            };
+            if pool.budget_bytes() == 0 {
+                return Err(BuildError::BudgetTooSmall { node, budget_bytes });
+            }
+            nodes.push(Near::new(pool, nodes.len()));
+        }
+        if nodes.is_empty() {
+            return Err(BuildError::NoBudget);
+        }
+        let nearness = Nearness::new(&machine, &node_ids);
+        let counters = Arc::new(Counters::default());
+        let shared = Shared { mover, machine, placement, flags, nodes, node_ids, nearness, counters };
+        Ok(Cache { shared: Arc::new(shared) })
+    }
+}
+
+impl std::fmt::Debug for CacheBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CacheBuilder")
+            .field("budgets", &self.budgets)
+            .field("flags", &self.flags)
+            .finish_non_exhaustive()
+    }
+}

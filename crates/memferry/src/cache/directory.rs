@@ -1,0 +1,209 @@
+//! Where the hit path looks: one pointer for each chunk of a region on each node, to the copy of that chunk which is
+//! ready, if there is one.
+//!
+//! ```text
+//! range ─▶ offset / chunk ─▶ cell ─▶ hazard = cell, cell unchanged? ─▶ bytes of the copy, from `range`'s place in it
+//! ```
+//!
+//! The cells own nothing. They are written under the lock of the node's index alone, which has the slot in its maps
+//! for at least as long as a cell points to it. See [`readers`](super::readers) for how a reader keeps it there.
+
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
+use std::ptr;
+use std::sync::OnceLock;
+
+use super::index::Index;
+use super::readers::{Hazard, Record};
+use super::slot::Slot;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicPtr, Ordering};
+
+/// How a region is cut: chunks of equal size, the last perhaps shorter.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Chunks {
+    region_bytes: usize,
+    chunk_bytes: usize,
+    /// The binary logarithm of `chunk_bytes` if it has one: a shift costs a cycle, a division a dozen.
+    shift: Option<u32>,
+}
+
+impl Chunks {
+    /// `chunk_bytes` of 0 and of more than the region: one chunk.
+    pub(super) fn new(region_bytes: usize, chunk_bytes: usize) -> Chunks {
+        let whole = region_bytes.max(1);
+        let chunk_bytes = if chunk_bytes == 0 { whole } else { chunk_bytes.min(whole) };
+        let shift = chunk_bytes.is_power_of_two().then(|| chunk_bytes.trailing_zeros());
+        Chunks { region_bytes, chunk_bytes, shift }
+    }
+
+    pub(super) fn region_bytes(&self) -> usize {
+        self.region_bytes
+    }
+
+    pub(super) fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+
+    fn count(&self) -> usize {
+        self.region_bytes.div_ceil(self.chunk_bytes)
+    }
+
+    /// The chunk that all of `range` lies in. `range` is a range of the region.
+    #[inline(always)]
+    fn containing(&self, range: &Range<usize>) -> Option<usize> {
+        let (number, start) = match self.shift {
+            Some(shift) => (range.start >> shift, range.start >> shift << shift),
+            None => (range.start / self.chunk_bytes, range.start / self.chunk_bytes * self.chunk_bytes),
+        };
+        (range.end - start <= self.chunk_bytes && !range.is_empty()).then_some(number)
+    }
+
+    /// The bytes of the chunk that all of `range` lies in.
+    pub(super) fn around(&self, range: &Range<usize>) -> Option<Range<usize>> {
+        let start = self.containing(range)? * self.chunk_bytes;
+        Some(start..(start + self.chunk_bytes).min(self.region_bytes))
+    }
+}
+
+/// The chunks of one region on one node.
+pub(super) struct Directory<B> {
+    chunks: Chunks,
+    /// Made when the first copy arrives.
+    cells: OnceLock<Box<[AtomicPtr<Slot<B>>]>>,
+}
+
+impl<B> Directory<B> {
+    pub(super) fn new(chunks: Chunks) -> Directory<B> {
+        Directory { chunks, cells: OnceLock::new() }
+    }
+
+    /// The cell of the chunk that all of `range` lies in, if there is one yet.
+    #[inline(always)]
+    fn find(&self, range: &Range<usize>) -> Option<&AtomicPtr<Slot<B>>> {
+        self.cells.get()?.get(self.chunks.containing(range)?)
+    }
+
+    /// Lets a slot be found, if it is that of a whole chunk. For the index, under its lock: the slot is near, and
+    /// listed.
+    pub(super) fn publish(&self, slot: &Arc<Slot<B>>) {
+        if self.chunks.around(&slot.range).as_ref() != Some(&slot.range) {
+            return;
+        }
+        let cells =
+            self.cells.get_or_init(|| (0..self.chunks.count()).map(|_| AtomicPtr::default()).collect());
+        if let Some(cell) = self.chunks.containing(&slot.range).and_then(|number| cells.get(number)) {
+            // ORDERING: Release pairs with the Acquire in `Guard::new`: slot and near bytes are as this thread saw
+            // them.
+            cell.store(Arc::as_ptr(slot).cast_mut(), Ordering::Release);
+        }
+    }
+
+    /// Hides a slot; whether it could be found. For the index, under its lock.
+    pub(super) fn hide(&self, slot: &Slot<B>) -> bool {
+        let Some(cell) = self.find(&slot.range) else { return false };
+        // ORDERING: Relaxed: the index' lock orders the writers; what the readers see, the fence sees to that follows.
+        let is_found = ptr::eq(cell.load(Ordering::Relaxed), slot);
+        if is_found {
+            cell.store(ptr::null_mut(), Ordering::Relaxed);
+        }
+        is_found
+    }
+}
+
+/// A ready slot, borrowed: it and its near copy stay until this is dropped. Neither counted nor locked.
+pub(super) struct Guard<'a, B> {
+    slot: &'a Slot<B>,
+    index: &'a Index<B>,
+    hazard: &'a Hazard,
+    /// The hazard is one of this thread's, and stays with it.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl<'a, B> Guard<'a, B> {
+    /// The ready slot of the chunk that all of `range` lies in. `directory` is `index`' of some region, `record` this
+    /// thread's. `None` also if the thread has no free hazard, or a taker came in between: look under the lock.
+    #[inline(always)]
+    pub(super) fn new(
+        index: &'a Index<B>,
+        directory: &Directory<B>,
+        range: &Range<usize>,
+        record: &'static Record,
+    ) -> Option<Guard<'a, B>> {
+        let cell = directory.find(range)?;
+        // ORDERING: Relaxed: it is read again below.
+        let found = cell.load(Ordering::Relaxed);
+        if found.is_null() {
+            return None;
+        }
+        let hazard = record.free()?;
+        hazard.set(found.cast());
+        // ORDERING: Acquire pairs with the Release in `publish`.
+        if cell.load(Ordering::Acquire) != found {
+            if hazard.clear() {
+                index.reclaim();
+            }
+            return None;
+        }
+        // SAFETY: the cell pointed to `found` after the hazard was set and fenced. Only `index` writes the cell, since
+        // regions are looked up by the cache that registered them alone (`Shared::check`). It empties a slot's cell
+        // before it takes the slot out, runs the other half of the fence, and then finds this hazard: so it keeps the
+        // slot until the hazard is cleared, which only `drop` does. The index outlives 'a.
+        let slot = unsafe { &*found };
+        Some(Guard { slot, index, hazard, _not_send: PhantomData })
+    }
+
+    /// A counted handle to the same slot.
+    pub(super) fn to_owned(&self) -> Arc<Slot<B>> {
+        let slot: *const Slot<B> = self.slot;
+        // SAFETY: `slot` is where an `Arc` keeps it (`publish`), and its count is at least 1: the index holds one as
+        // long as this guard is there. So the count cannot have gone to zero, whoever else lets go meanwhile.
+        unsafe {
+            Arc::increment_strong_count(slot);
+            Arc::from_raw(slot)
+        }
+    }
+}
+
+impl<B> Deref for Guard<'_, B> {
+    type Target = Slot<B>;
+
+    fn deref(&self) -> &Slot<B> {
+        self.slot
+    }
+}
+
+impl<B> Drop for Guard<'_, B> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.hazard.clear() {
+            self.index.reclaim();
+        }
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Chunks;
+
+    proptest! {
+        #[test]
+        fn finds_the_chunk_around(
+            region_bytes in 1..200_usize,
+            chunk_bytes in 0..70_usize,
+            (a, b) in (0..200_usize, 0..200_usize),
+        ) {
+            let (start, end) = (a.min(b) % region_bytes, (a.max(b)).min(region_bytes));
+            prop_assume!(start <= end);
+            let chunks = Chunks::new(region_bytes, chunk_bytes);
+            let size = if chunk_bytes == 0 { region_bytes } else { chunk_bytes };
+            let expected = (0..region_bytes)
+                .step_by(size)
+                .map(|from| from..(from + size).min(region_bytes))
+                .find(|chunk| start < end && chunk.start <= start && end <= chunk.end);
+            prop_assert_eq!(chunks.around(&(start..end)), expected);
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! Everything at once, for as long as one likes: threads that access, view, wait, await, mutate, invalidate, refresh,
+//! evict, drop, forget and panic, over an emulated device that is late, out of order, full and faulting, and engines
+//! that fail.
+//!
+//! Every byte that is read is checked: a region's bytes follow from its seed, and those of changing data are all of one
+//! version. Sources overwrite themselves when they end, so that who reads one too late sees it. In the end every
+//! counter must add up, every source must have ended that was not forgotten, and no byte of near memory be in use but
+//! those.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+
+use super::super::{Access, Cache, CacheMut, CacheStats, Entry, Flags, Region, RegionOwner};
+use super::Random;
+use crate::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Mover, Route};
+use crate::topology::{Machine, NodeId};
+
+const PAGE_BYTES: usize = 4096;
+/// A few pages, so that ranges meet.
+const REGION_BYTES: usize = 6 * PAGE_BYTES + 100;
+const CHUNK_BYTES: usize = 2 * PAGE_BYTES;
+const REGIONS_COUNT: usize = 3;
+/// Less than is asked for.
+const BUDGETS: [(NodeId, usize); 2] = [(NodeId(0), 14 * PAGE_BYTES), (NodeId(1), 24 * PAGE_BYTES)];
+const CHANGING_BYTES: usize = 3 * PAGE_BYTES;
+/// Forgotten entries pin near memory for ever; when so many bytes might be, nothing more is forgotten.
+const FORGOTTEN_MAX: u64 = 4;
+/// What takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How to soak.
+#[derive(Copy, Clone, Debug)]
+pub struct Soak {
+    /// Stops after this.
+    pub duration: Duration,
+    /// Of what threads and faults do; threads meet as they like, so a run is not repeated exactly.
+    pub seed: u64,
+    /// At least 1.
+    pub threads_count: usize,
+}
+
+/// What was done, all of it right.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct SoakReport {
+    /// Things that threads did.
+    pub steps_count: u64,
+    /// Bytes that were read and compared.
+    pub checked_bytes: u64,
+    /// Panics that were thrown while entries and views were held.
+    pub panics_count: u64,
+    /// Entries and views that were forgotten.
+    pub forgotten_count: u64,
+    /// Versions that were published.
+    pub versions_count: u64,
+    /// The cache's counters in the end.
+    pub stats: CacheStats,
+}
+
+/// Runs until the time is over. An `Err` is a bug, in words.
+///
+/// # Errors
+/// What was wrong first, or why it could not begin.
+pub fn soak(options: Soak) -> Result<SoakReport, Box<dyn std::error::Error>> {
+    let world = World::new(options.seed)?;
+    let end = Instant::now() + options.duration;
+    let failed = thread::scope(|scope| {
+        let run = |thread: usize| {
+            let world = &world;
+            let random = Random(options.seed ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            scope.spawn(move || world.run(random, end))
+        };
+        let threads: Vec<_> = (0..options.threads_count.max(1)).map(run).collect();
+        let ends = threads.into_iter().map(|thread| thread.join());
+        ends.filter_map(|end| end.unwrap_or_else(|_| Err("a thread panicked; see above".to_owned())).err())
+            .next()
+    });
+    match failed {
+        Some(what) => Err(format!("{what} (seed {})", options.seed).into()),
+        None => world.finish().map_err(|what| format!("{what} (seed {})", options.seed).into()),
+    }
+}
+
+/// What is wrong.
+type Wrong = String;
+
+struct World {
+    cache: Cache,
+    regions: [Mutex<(Region, u64)>; REGIONS_COUNT],
+    changing: CacheMut<Vec<u8>>,
+    ended: Arc<AtomicU64>,
+    registered: AtomicU64,
+    accesses: AtomicU64,
+    steps: AtomicU64,
+    checked_bytes: AtomicU64,
+    panics: AtomicU64,
+    forgotten: AtomicU64,
+}
+
+/// What a thread holds on to.
+struct Held {
+    entry: Entry,
+    /// Of the region's bytes; `None`: all bytes are those of some version.
+    seed: Option<u64>,
+}
+
+impl World {
+    fn new(seed: u64) -> Result<World, Box<dyn std::error::Error>> {
+        let machine = Arc::new(Machine::two_tiers()?);
+        let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::from_seed(seed))?;
+        let dsa = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default())?;
+        let cpu = CpuEngine::new(&machine, CpuOptions { node: Some(NodeId(0)), ..CpuOptions::default() })?;
+        let faults =
+            Faults { refuse_per_mille: 50, fail_per_mille: 50, delay_max: Duration::from_micros(300) };
+        let mover = Mover::builder(machine)
+            .engine(Arc::new(Faulty::new(Arc::new(dsa), faults, seed)?))
+            .engine(Arc::new(Faulty::new(Arc::new(cpu), faults, seed + 1)?))
+            .route(Route::RoundRobin)
+            .build()?;
+        let builder =
+            BUDGETS.iter().fold(Cache::builder(mover), |builder, &(node, bytes)| builder.budget(node, bytes));
+        // Even pages to one node, odd ones to the other, and very little nowhere.
+        let place = |_: &Machine, request: &super::super::Request<'_>| {
+            (request.size_bytes > 2)
+                .then(|| request.nodes[request.size_bytes / PAGE_BYTES % request.nodes.len()])
+        };
+        let cache = builder.placement(place).build()?;
+        let (ended, registered) = (Arc::default(), AtomicU64::new(0));
+        let regions = std::array::from_fn(|_| Mutex::new(register(&cache, &registered, &ended)));
+        let changing = CacheMut::new(&cache, vec![0; CHANGING_BYTES], None, CHUNK_BYTES);
+        let [accesses, steps, checked_bytes, panics, forgotten] = [const { AtomicU64::new(0) }; 5];
+        Ok(World {
+            cache,
+            regions,
+            changing,
+            ended,
+            registered,
+            accesses,
+            steps,
+            checked_bytes,
+            panics,
+            forgotten,
+        })
+    }
+
+    /// One thread's life.
+    fn run(&self, mut random: Random, end: Instant) -> Result<(), Wrong> {
+        let mut held: Vec<Held> = Vec::new();
+        while Instant::now() < end {
+            for _ in 0..64 {
+                self.step(&mut random, &mut held)?;
+                while held.len() > 3 {
+                    held.swap_remove(random.below(held.len()));
+                }
+            }
+            self.steps.fetch_add(64, Ordering::Relaxed);
+            self.check_budgets()?;
+        }
+        Ok(())
+    }
+
+    fn step(&self, random: &mut Random, held: &mut Vec<Held>) -> Result<(), Wrong> {
+        match random.below(1000) {
+            0..300 => {
+                let (region, seed) = self.region(random);
+                let entry = self.cache.access(&region, range(random), self.access(random)).map_err(wrong)?;
+                self.check(entry.as_slice(), entry.range(), Some(seed))?;
+                match random.below(4) {
+                    0 => drop(entry.wait()),
+                    1 => block_on(entry.ready())?,
+                    _ => {}
+                }
+                self.check(entry.as_slice(), entry.range(), Some(seed))?;
+                held.push(Held { entry, seed: Some(seed) });
+            }
+            300..700 => {
+                let (region, seed) = self.region(random);
+                let (first, second) = (self.access(random), self.access(random));
+                let outer = self.cache.view(&region, range(random), first).map_err(wrong)?;
+                let inner = self.cache.view(&region, range(random), second).map_err(wrong)?;
+                if random.below(8) == 0 {
+                    outer.wait();
+                }
+                drop(region);
+                self.check(inner.as_slice(), inner.range(), Some(seed))?;
+                self.check(outer.as_slice(), outer.range(), Some(seed))?;
+                if random.below(2) == 0 {
+                    held.push(Held { entry: inner.to_owned(), seed: Some(seed) });
+                }
+                drop(inner);
+                self.check(outer.as_slice(), outer.range(), Some(seed))?;
+            }
+            700..740 => {
+                let (region, seed) = self.region(random);
+                let found =
+                    self.cache.access_weak(&region, range(random), self.access(random)).map_err(wrong)?;
+                held.extend(found.map(|entry| Held { entry, seed: Some(seed) }));
+            }
+            740..900 if !held.is_empty() => {
+                let Held { entry, seed } = held.swap_remove(random.below(held.len()));
+                self.check(entry.as_slice(), entry.range(), seed)?;
+            }
+            900..920 => {
+                let (region, _) = self.region(random);
+                self.cache.invalidate(&region, range(random)).map_err(wrong)?;
+            }
+            920..925 => {
+                let (region, _) = self.region(random);
+                // Counted as accesses by the cache; how many, only it knows.
+                self.cache.refresh(&region, range(random)).map_err(wrong)?;
+            }
+            925..930 => {
+                let new = register(&self.cache, &self.registered, &self.ended);
+                let place = &self.regions[random.below(REGIONS_COUNT)];
+                drop(std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), new));
+            }
+            930 => drop(self.cache.flush()),
+            931 => drop(self.cache.clear()),
+            932..940 => self.region(random).0.drain(),
+            940..970 => {
+                let access = self.access(random);
+                let entry = self.changing.access(0..CHANGING_BYTES, access).map_err(wrong)?;
+                self.check(entry.as_slice(), entry.range(), None)?;
+                held.push(Held { entry, seed: None });
+            }
+            970..975 => {
+                self.changing.mutate(|bytes| {
+                    let next = bytes[0].wrapping_add(1);
+                    bytes.fill(next);
+                });
+            }
+            975..980 => {
+                if let Ok(mut draft) = self.changing.draft(BUDGETS[random.below(BUDGETS.len())].0) {
+                    self.check(&draft, 0..CHANGING_BYTES, None)?;
+                    let next = draft[0].wrapping_add(1);
+                    draft.fill(next);
+                    // Somebody may have been faster, and the copy may fail: then it never was.
+                    let _ = draft.write_back();
+                }
+            }
+            980..990 => self.panic(random)?,
+            990..995 => self.forget(random)?,
+            _ => thread::yield_now(),
+        }
+        Ok(())
+    }
+
+    /// A reader panics with an entry and a view in hand.
+    fn panic(&self, random: &mut Random) -> Result<(), Wrong> {
+        let (region, _) = self.region(random);
+        let (first, second) = (self.access(random), self.access(random));
+        let entry = self.cache.access(&region, range(random), first).map_err(wrong)?;
+        let view = self.cache.view(&region, range(random), second).map_err(wrong)?;
+        let unwound = catch_unwind(AssertUnwindSafe(move || {
+            let _held = (entry, view);
+            // Not `panic!`, which would print each time.
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }));
+        self.panics.fetch_add(1, Ordering::Relaxed);
+        if unwound.is_ok() { Err("a panic did not unwind".to_owned()) } else { Ok(()) }
+    }
+
+    /// Somebody never lets go.
+    fn forget(&self, random: &mut Random) -> Result<(), Wrong> {
+        let claim = |count| (count < FORGOTTEN_MAX).then_some(count + 1);
+        if self.forgotten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_err() {
+            return Ok(());
+        }
+        let (region, _) = self.region(random);
+        let start = random.below(REGION_BYTES);
+        let access = self.access(random);
+        if random.below(2) == 0 {
+            std::mem::forget(self.cache.access(&region, start..start + 1, access).map_err(wrong)?);
+        } else {
+            std::mem::forget(self.cache.view(&region, start..start + 1, access).map_err(wrong)?);
+        }
+        Ok(())
+    }
+
+    fn region(&self, random: &mut Random) -> (Region, u64) {
+        let place = &self.regions[random.below(REGIONS_COUNT)];
+        place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Options of an access that is about to be made.
+    fn access(&self, random: &mut Random) -> Access {
+        self.accesses.fetch_add(1, Ordering::Relaxed);
+        let flags = [Flags::NONE, Flags::WEAK_WAIT, Flags::BLOCK_ON_FAULT][random.below(3)];
+        let node = |random: &mut Random| Some(BUDGETS[random.below(BUDGETS.len())].0);
+        let near = if random.below(3) == 0 { node(random) } else { None };
+        let requester = if random.below(2) == 0 { node(random) } else { None };
+        Access { flags, near, requester }
+    }
+
+    fn check(&self, bytes: &[u8], range: std::ops::Range<usize>, seed: Option<u64>) -> Result<(), Wrong> {
+        self.checked_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        let is_right = bytes.len() == range.len()
+            && match seed {
+                Some(seed) => bytes.iter().zip(range.clone()).all(|(&byte, at)| byte == content(seed, at)),
+                None => bytes.iter().all(|&byte| byte == bytes[0]),
+            };
+        if is_right { Ok(()) } else { Err(format!("wrong bytes in {range:?}")) }
+    }
+
+    fn check_budgets(&self) -> Result<(), Wrong> {
+        let is_over = |node: &&super::super::NodeUsage| node.peak_bytes > node.budget_bytes;
+        match self.cache.stats().nodes.iter().find(is_over) {
+            Some(node) => Err(format!("the budget was exceeded: {node:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets go of everything, and counts.
+    fn finish(self) -> Result<SoakReport, Wrong> {
+        let World {
+            cache,
+            regions,
+            changing,
+            ended,
+            registered,
+            accesses,
+            steps,
+            checked_bytes,
+            panics,
+            forgotten,
+        } = self;
+        let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
+        for place in &regions {
+            place.lock().unwrap_or_else(PoisonError::into_inner).0.drain();
+        }
+        changing.read().region().drain();
+        // Copies of regions that ended may still fly.
+        within_patience(|| {
+            let stats = cache.stats();
+            stats.submissions == stats.arrived + stats.failed
+        })
+        .map_err(|()| format!("copies did not come to an end: {cache:?}"))?;
+        let stats = cache.stats();
+        add_up(&stats)?;
+        // A refresh makes accesses that the threads did not count.
+        if stats.accesses < load(&accesses) {
+            return Err(format!("{} accesses were made: {stats:?}", load(&accesses)));
+        }
+        let report = SoakReport {
+            steps_count: load(&steps),
+            checked_bytes: load(&checked_bytes),
+            panics_count: load(&panics),
+            forgotten_count: load(&forgotten),
+            versions_count: changing.version(),
+            stats,
+        };
+        drop((regions, changing));
+        cache.clear();
+        // Each forgotten one keeps a copy of one byte, or of the chunk around it, and its source.
+        let kept_bytes_max = report.forgotten_count as usize * CHUNK_BYTES;
+        within_patience(|| {
+            let used_bytes: usize = cache.stats().nodes.iter().map(|node| node.used_bytes).sum();
+            used_bytes <= kept_bytes_max && load(&ended) + report.forgotten_count >= load(&registered)
+        })
+        .map_err(|()| {
+            format!("memory was not freed, {} of {} ended: {cache:?}", load(&ended), load(&registered))
+        })?;
+        Ok(report)
+    }
+}
+
+/// Looks until it is so. Whatever flies ends within milliseconds; on a machine that is busy otherwise, within a second.
+fn within_patience(is_so: impl Fn() -> bool) -> Result<(), ()> {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        if Instant::now() > end {
+            return Err(());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// The sums that [`CacheStats`] promises of a cache at rest.
+fn add_up(stats: &CacheStats) -> Result<(), Wrong> {
+    let is_right = stats.accesses == stats.hits_ready + stats.hits_in_flight + stats.misses + stats.unplaced
+        && stats.misses == stats.submissions + stats.no_room + stats.absent
+        && stats.submissions == stats.arrived + stats.failed
+        && stats.arrived >= stats.evictions
+        && stats
+            .nodes
+            .iter()
+            .all(|node| node.used_bytes <= node.peak_bytes && node.peak_bytes <= node.budget_bytes);
+    if is_right { Ok(()) } else { Err(format!("the counters do not add up: {stats:?}")) }
+}
+
+fn wrong(error: impl std::fmt::Display) -> Wrong {
+    format!("an access was refused: {error}")
+}
+
+/// Whole chunks, parts of them, and what is neither.
+fn range(random: &mut Random) -> std::ops::Range<usize> {
+    // The last chunk is short, and only the odd ranges reach into it.
+    let chunk = random.below(REGION_BYTES / CHUNK_BYTES) * CHUNK_BYTES;
+    match random.below(8) {
+        0..3 => chunk..(chunk + CHUNK_BYTES).min(REGION_BYTES),
+        3..6 => {
+            let start = chunk + random.below(CHUNK_BYTES);
+            start..start + random.below(chunk + CHUNK_BYTES - start + 1)
+        }
+        6 => {
+            let start = random.below(REGION_BYTES);
+            start..start + random.below((REGION_BYTES - start).min(3 * PAGE_BYTES) + 1)
+        }
+        _ => chunk + PAGE_BYTES..chunk + PAGE_BYTES + [0, 1, 2, 63, PAGE_BYTES][random.below(5)],
+    }
+}
+
+/// A byte of the region with this seed.
+fn content(seed: u64, at: usize) -> u8 {
+    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        >> 56) as u8
+}
+
+fn register(cache: &Cache, registered: &AtomicU64, ended: &Arc<AtomicU64>) -> (Region, u64) {
+    let seed = registered.fetch_add(1, Ordering::SeqCst) + 1;
+    let bytes = (0..REGION_BYTES).map(|at| content(seed, at)).collect();
+    let owner = Mortal { bytes, seed, ended: ended.clone() };
+    // Some are on a node, some nobody knows where.
+    (cache.register_chunked(owner, [None, Some(NodeId(0))][seed as usize % 2], CHUNK_BYTES), seed)
+}
+
+/// A source that is checked and overwritten when it ends.
+struct Mortal {
+    bytes: Box<[u8]>,
+    seed: u64,
+    ended: Arc<AtomicU64>,
+}
+
+// SAFETY: the box is neither lent mutably nor replaced before the owner is dropped.
+unsafe impl RegionOwner for Mortal {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        let is_whole = self.bytes.iter().enumerate().all(|(at, &byte)| byte == content(self.seed, at));
+        self.bytes.fill(0xDD);
+        // A source that was written never counts as ended, and so fails the soak.
+        self.ended.fetch_add(u64::from(is_whole), Ordering::SeqCst);
+    }
+}
+
+/// Polls a future on this thread, and again when it is woken.
+fn block_on<F: Future>(future: F) -> Result<(), Wrong> {
+    struct Unpark(thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    let end = Instant::now() + PATIENCE;
+    while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+        if Instant::now() > end {
+            return Err("a future was not woken".to_owned());
+        }
+        thread::park_timeout(PATIENCE);
+    }
+    Ok(())
+}
