@@ -176,3 +176,22 @@ fn advised(node: NodeId, advice: &Advice, columns: &[usize]) -> Admission {
         }),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_the_row_groups_lies_evenly_among_them() {
+        let near = |share| Near {
+            shares: BTreeMap::from([(3, share)]),
+            ..Near::whole(NodeId(1), &BTreeSet::new(), String::new())
+        };
+        let copied = |share| (0..8).filter(|&group| near(share).copies(3, group)).collect::<Vec<_>>();
+        assert_eq!(copied(1.0), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(copied(0.5), [1, 3, 5, 7]);
+        assert_eq!(copied(0.4), [2, 4, 7]);
+        assert_eq!(copied(0.0), [0; 0]);
+        assert!(!near(1.0).copies(4, 0), "another column");
+    }
+}

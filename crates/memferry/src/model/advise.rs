@@ -323,10 +323,10 @@ impl Advisor<'_> {
             };
             let before = stage.and_then(|stage| self.plan.stages.get(stage.checked_sub(1)?));
             let before = before.map_or("", |stage| stage.name.as_str());
-            let (mib, node) = (self.bytes(fetch) as f64 / f64::from(1 << 20), fetch.node);
+            let (amount, node) = (amount(self.bytes(fetch)), fetch.node);
             let separator = if text.is_empty() { "" } else { "; " };
             text += &format!(
-                "{separator}{}, {mib:.0} MiB, read after {before}, to node {node} by {route}",
+                "{separator}{}, {amount}, read after {before}, to node {node} by {route}",
                 column.name
             );
         }
@@ -342,4 +342,10 @@ impl Advisor<'_> {
         };
         format!("{text}{why}, {effect}")
     }
+}
+
+/// `46 MiB`; less than one in KiB.
+fn amount(bytes: u64) -> String {
+    let (unit, name) = if bytes < 1 << 20 { (1 << 10, "KiB") } else { (1 << 20, "MiB") };
+    format!("{:.0} {name}", bytes as f64 / f64::from(unit))
 }
