@@ -155,6 +155,10 @@ impl Engine for CpuEngine {
         self.node
     }
 
+    fn width(&self) -> usize {
+        self.workers_count
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         self.push(copy, self.queue_copies_max)
     }

@@ -3,6 +3,7 @@
 //! One conformance suite, `tests/engines.rs`, is run by every engine there is.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::Serialize;
@@ -35,6 +36,11 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// The node it is on, where one is known.
     fn node(&self) -> Option<NodeId>;
+
+    /// How many copies it works on at once, at least 1: a copy that is split has at least as many pieces.
+    fn width(&self) -> usize {
+        1
+    }
 
     /// Takes a copy, or hands it back untouched. Never blocks.
     ///
@@ -143,6 +149,30 @@ impl RawCopy {
     /// Reports the end of the copy to whoever asked for it. From here on the buffers are theirs again.
     pub fn finish(mut self, result: Result<CopyReport, CopyError>) {
         self.call_done(result);
+    }
+
+    /// A part of this copy as a copy of its own.
+    ///
+    /// # Safety
+    /// `bytes` lies within this copy, and overlaps no other part whose `done` has not been called. This copy is not
+    /// finished before its parts are, and if one of them ended with an error whose buffers are lost, with such an
+    /// error.
+    pub(super) unsafe fn part(&self, bytes: Range<usize>, done: Done) -> RawCopy {
+        debug_assert!(bytes.start <= bytes.end && bytes.end <= self.size_bytes);
+        // SAFETY: the caller says that this is inside of both ranges.
+        let (source, target) = unsafe { (self.source.add(bytes.start), self.target.add(bytes.start)) };
+        RawCopy {
+            source,
+            target,
+            size_bytes: bytes.len(),
+            block_on_fault: self.block_on_fault,
+            done: Some(done),
+        }
+    }
+
+    /// Ends it without calling `done`: for a part that nobody has taken.
+    pub(super) fn cancel(mut self) {
+        self.done = None;
     }
 
     /// Puts `done` in the place of the callback, for a decorator that calls the old one itself.

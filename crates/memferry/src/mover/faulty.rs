@@ -109,6 +109,10 @@ impl Engine for Faulty {
         self.inner().node()
     }
 
+    fn width(&self) -> usize {
+        self.inner().width()
+    }
+
     fn submit(&self, mut copy: RawCopy) -> Result<(), Rejected> {
         let (refuse, fail, before, delay) = {
             let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,6 @@
 //! What was copied, by whom, and what it took: counters that add up.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
@@ -20,6 +21,13 @@ impl CopyReport {
     /// All bytes of the copy.
     pub fn bytes(&self) -> u64 {
         self.cpu_bytes + self.dsa_bytes
+    }
+}
+
+impl AddAssign for CopyReport {
+    fn add_assign(&mut self, other: CopyReport) {
+        self.cpu_bytes += other.cpu_bytes;
+        self.dsa_bytes += other.dsa_bytes;
     }
 }
 
@@ -92,6 +100,14 @@ pub struct MoverStats {
     /// Copies that waited in a CPU engine's queue beyond its limit, because every engine was full and the copy
     /// was large.
     pub overflow_operations: u64,
+    /// Copies that were split. Engines count their pieces.
+    pub split_operations: u64,
+    /// Pieces of them that an engine failed, and that were to be done again.
+    pub split_redone: u64,
+    /// Pieces of them that a CPU engine or the calling thread did, because the route's engines were full or gone.
+    pub split_taken_over: u64,
+    /// Bytes of split copies that were leaked together with those that engines count.
+    pub split_leaked_bytes: u64,
 }
 
 impl MoverStats {

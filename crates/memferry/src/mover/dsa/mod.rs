@@ -141,6 +141,11 @@ impl Engine for DsaEngine {
         self.node
     }
 
+    /// Its queues: they may be those of several devices.
+    fn width(&self) -> usize {
+        self.portals.len()
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         self.life().shared.submit(copy)
     }
