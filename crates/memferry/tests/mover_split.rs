@@ -224,6 +224,15 @@ fn an_engine_that_fails_is_made_up_for() {
         assert_eq!(stats.split_redone, 1, "it gets nothing more after its first failure: {stats:?}");
         assert_eq!(stats.split_taken_over, 0, "{stats:?}");
     }
+    // One that fails when the other has long done the rest.
+    let late = Scripted::engine(|_| {
+        thread::sleep(Duration::from_millis(200));
+        Act::End(CopyError::Device { status: 0x1f })
+    });
+    let mover_of_late = mover([late, cpu(1)]);
+    check(&mover_of_late, 4 * MIB);
+    let stats = mover_of_late.stats();
+    assert_eq!((stats.split_redone, stats.split_taken_over), (1, 0), "the idle one does it: {stats:?}");
     // Failing after the bytes are there, late, and out of order.
     let faults = Faults { fail_per_mille: 300, delay_max: Duration::from_micros(300), refuse_per_mille: 100 };
     for seed in 0..20 {

@@ -53,8 +53,8 @@ fn model(
     check: impl Fn(Result<CopyReport, CopyError>, &[u8], &SplitCounters) + Send + Sync + 'static,
 ) {
     let mut builder = Builder::new();
-    // More takes hours; two are where the interleavings of two engines and a submitter begin to differ.
-    builder.preemption_bound = Some(2);
+    // Three engines' worth of preemptions; each more multiplies the time by ten.
+    builder.preemption_bound = Some(3);
     builder.check(move || {
         let counters = StdArc::new(SplitCounters::default());
         let engines =
@@ -110,7 +110,7 @@ fn is_copied(result: Result<CopyReport, CopyError>, target: &[u8]) {
 
 #[test]
 fn loom_two_engines_share() {
-    model(3, [2, 2], None, |result, target, counters| {
+    model(4, [2, 2], None, |result, target, counters| {
         is_copied(result, target);
         assert_eq!((counters.redone.get(), counters.taken_over.get()), (0, 0));
     });
@@ -128,7 +128,7 @@ fn loom_nobody_takes_it() {
 
 #[test]
 fn loom_one_engine_fails() {
-    model(2, [2, 2], Some(CopyError::Injected), |result, target, counters| {
+    model(3, [2, 2], Some(CopyError::Injected), |result, target, counters| {
         is_copied(result, target);
         assert!(counters.redone.get() <= 2);
     });
@@ -136,7 +136,7 @@ fn loom_one_engine_fails() {
 
 #[test]
 fn loom_a_device_is_lost() {
-    model(2, [1, 2], Some(CopyError::DeviceLost), |result, target, counters| match result {
+    model(3, [1, 2], Some(CopyError::DeviceLost), |result, target, counters| match result {
         // The first engine did both bytes.
         Ok(_) => is_copied(result, target),
         Err(error) => {

@@ -22,10 +22,11 @@
 //! Supercomputers" (1987).
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::stats::Counter;
 use super::{CopyError, CopyReport, RawCopy, Refusal, Rejected};
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Who does the pieces.
 pub(super) trait Crew: Send + Sync + 'static {
