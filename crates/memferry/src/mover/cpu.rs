@@ -175,7 +175,7 @@ impl Shared {
         while let Some(copy) = self.queue.pop() {
             let report = copy.copy_on_this_cpu();
             self.counters.bytes.add(report.cpu_bytes);
-            self.counters.end(Ok(report));
+            self.counters.end(copy.made(), Ok(report));
             copy.finish(Ok(report));
         }
     }

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -84,6 +85,7 @@ pub struct RawCopy {
     target: *mut u8,
     size_bytes: usize,
     block_on_fault: bool,
+    made: Instant,
     done: Option<Done>,
 }
 
@@ -109,7 +111,8 @@ impl RawCopy {
         size_bytes: usize,
         done: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
     ) -> RawCopy {
-        RawCopy { source, target, size_bytes, block_on_fault: false, done: Some(Box::new(done)) }
+        let done: Done = Box::new(done);
+        RawCopy { source, target, size_bytes, block_on_fault: false, made: Instant::now(), done: Some(done) }
     }
 
     /// Lets a device wait for the pages it misses, where its queue allows that, instead of stopping there.
@@ -136,6 +139,11 @@ impl RawCopy {
     /// Whether a device may wait for pages.
     pub fn block_on_fault(&self) -> bool {
         self.block_on_fault
+    }
+
+    /// When it was made: the begin of its latency.
+    pub fn made(&self) -> Instant {
+        self.made
     }
 
     /// Copies here and now. The report is for [`finish`](RawCopy::finish).
@@ -166,6 +174,7 @@ impl RawCopy {
             target,
             size_bytes: bytes.len(),
             block_on_fault: self.block_on_fault,
+            made: Instant::now(),
             done: Some(done),
         }
     }

@@ -34,6 +34,7 @@ mod dsa;
 mod engine;
 mod error;
 mod faulty;
+mod latency;
 #[cfg(all(test, memferry_loom))]
 mod loom_queue;
 #[cfg(all(test, memferry_loom))]
@@ -41,6 +42,7 @@ mod loom_queue;
 mod loom_split;
 #[cfg(all(test, memferry_loom))]
 mod loom_transfer;
+mod prometheus;
 mod queue;
 mod route;
 #[allow(unsafe_code)]
@@ -66,6 +68,7 @@ pub use dsa::{DsaEngine, DsaOptions};
 pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
+pub use latency::{Latencies, LatencyBucket};
 pub use route::{EngineSite, Journey, Route};
 pub use scope::{Scope, ScopedCopy};
 pub use share::{SHARE_BYTES_MIN, Share};
@@ -265,6 +268,8 @@ impl Mover {
     }
 
     /// What the mover and its engines did so far.
+    ///
+    /// [`MoverStats::prometheus`] writes it for Prometheus.
     pub fn stats(&self) -> MoverStats {
         MoverStats {
             engines: self.inner.engines.iter().map(|engine| engine.stats()).collect(),

@@ -2,9 +2,11 @@
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use serde::Serialize;
 
+use super::latency::{Histogram, Latencies};
 use super::{CopyError, EngineKind, Rejected};
 use crate::topology::NodeId;
 
@@ -35,6 +37,7 @@ impl AddAssign for CopyReport {
 ///
 /// - `accepted` = `operations` + `errors`;
 /// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_lost`;
+/// - as many `latencies` as `accepted`;
 /// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
 ///
 /// What a queue does not take at once is offered to the next (`diverted`); what none takes waits for a completion or,
@@ -86,6 +89,8 @@ pub struct EngineStats {
     pub fallback_bytes: u64,
     /// Bytes copied into targets that had to be leaked: as many were leaked again for their sources.
     pub leaked_bytes: u64,
+    /// How long copies took, from when they were made, with or without error.
+    pub latencies: Latencies,
 }
 
 /// What a mover and its engines did.
@@ -161,6 +166,7 @@ pub(super) struct Counters {
     pub(super) fallbacks: Counter,
     pub(super) fallback_bytes: Counter,
     pub(super) leaked_bytes: Counter,
+    pub(super) latencies: Histogram,
 }
 
 impl Counters {
@@ -174,8 +180,9 @@ impl Counters {
         })
     }
 
-    /// Counts the end of a copy. To be called before it is reported.
-    pub(super) fn end(&self, result: Result<CopyReport, CopyError>) {
+    /// Counts the end of a copy that was made at `begun`. To be called before it is reported.
+    pub(super) fn end(&self, begun: Instant, result: Result<CopyReport, CopyError>) {
+        self.latencies.record(begun.elapsed());
         match result {
             Ok(_) => self.operations.add(1),
             Err(_) => self.errors.add(1),
@@ -207,6 +214,7 @@ impl Counters {
             fallbacks: self.fallbacks.get(),
             fallback_bytes: self.fallback_bytes.get(),
             leaked_bytes: self.leaked_bytes.get(),
+            latencies: self.latencies.read(),
         }
     }
 }

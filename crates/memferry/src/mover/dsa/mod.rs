@@ -205,7 +205,7 @@ impl Shared {
         counters.submission(|| {
             if copy.size_bytes() == 0 {
                 // A device would call that a bad size.
-                counters.end(Ok(CopyReport::default()));
+                counters.end(copy.made(), Ok(CopyReport::default()));
                 copy.finish(Ok(CopyReport::default()));
                 return Ok(());
             }
