@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, dedicated_queue, shared_queue};
+use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, Way, submit_held};
 use memferry_dsa::wait::{Completer, CompleterOptions};
@@ -21,7 +22,8 @@ use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submissio
 /// Linux, but for the device.
 struct FileDevice;
 
-impl Platform for FileDevice {
+// SAFETY: the page is one; nothing is ever done with what is written there.
+unsafe impl Platform for FileDevice {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::ALL
     }
@@ -257,6 +259,16 @@ fn own_completers() {
     });
 }
 
+/// What a process has made stays its own when somebody begins to watch for forks, and is not the child's.
+fn own_values() {
+    let cell = PerProcess::new();
+    assert_eq!(cell.get_or_init(|| 1), &1);
+    fork::watch().expect("this kernel notices forks");
+    assert_eq!(cell.get_or_init(|| 2), &1);
+    in_child(|| assert_eq!((cell.get(), cell.get_or_init(|| 3)), (None, &3)));
+    assert_eq!(cell.get(), Some(&1));
+}
+
 const CHILD: &str = "MEMFERRY_TEST_FORK";
 
 /// Runs one of the cases above in a process with one thread: libtest runs its test on the main thread if it may
@@ -303,4 +315,9 @@ fn children_let_go_of_the_parents_completers() {
 #[test]
 fn children_have_no_emulated_devices() {
     alone("children_have_no_emulated_devices", emulators);
+}
+
+#[test]
+fn children_make_their_own_values() {
+    alone("children_make_their_own_values", own_values);
 }

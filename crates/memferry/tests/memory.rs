@@ -181,8 +181,8 @@ fn what_does_not_fit_is_refused_when_it_shall_come() {
     assert_eq!(mapping[5], 5);
 }
 
-/// After mlockall(MCL_FUTURE) the kernel brought all pages of a mapping as it was made, before anybody had asked whether
-/// there is room, and those of a pool could not be given back.
+/// After mlockall(MCL_FUTURE) the kernel brought all pages of a mapping as it was made, before anybody had asked
+/// whether there is room, and those of a pool could not be given back.
 #[test]
 fn after_mlockall_pages_come_when_asked_for() {
     const CHILD: &str = "MEMFERRY_TEST_MLOCKALL";

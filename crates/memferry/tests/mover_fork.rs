@@ -73,7 +73,8 @@ impl Inline {
     }
 }
 
-impl Platform for Inline {
+// SAFETY: the page is one, and the device that is driven here has done everything when it is idle.
+unsafe impl Platform for Inline {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::ALL
     }

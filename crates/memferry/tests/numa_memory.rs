@@ -583,7 +583,7 @@ fn many_threads_want_one_node() {
                 .map(|_| {
                     scope.spawn(|| {
                         let mut had = 0;
-                        for _ in 0..8 {
+                        for _ in 0..4 {
                             match Mapping::new(machine, size_bytes, Binding::Bind(node)) {
                                 Ok(mapping) => assert_on(&mapping, node),
                                 Err(error) => {
@@ -599,7 +599,7 @@ fn many_threads_want_one_node() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
         });
-        println!("{had} of 32 had {size_bytes} bytes of node {node}");
+        println!("{had} of 16 had {size_bytes} bytes of node {node}");
         assert!(had > 0);
     });
 }
@@ -653,13 +653,12 @@ fn a_strictly_bound_thread_is_told() {
                 assert!(placement.absent() == 0 && placement.on(other) > 0, "{placement}");
                 assert!(!has_room || placement.elsewhere(other) == 0, "{placement}");
                 drop(preferred);
-                let before = free_bytes(machine, other).unwrap();
                 let filling = fill_for_good(machine, node);
-                // There is no room for page tables.
-                let left = free_bytes(machine, other).unwrap();
-                assert!(left < 128 * MIB as u64 && left < before, "{left} {before}");
-                let error = Mapping::new(machine, 4 * size_bytes, Binding::Bind(other)).unwrap_err();
-                assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
+                // There may or may not be room for its page tables, but nobody is killed.
+                match Mapping::new(machine, 4 * size_bytes, Binding::Bind(other)) {
+                    Ok(mapping) => assert_on(&mapping, other),
+                    Err(error) => assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}"),
+                }
                 drop(filling);
                 assert_on(&Mapping::new(machine, 4 * MIB, Binding::Bind(other)).unwrap(), other);
             });

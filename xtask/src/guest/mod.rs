@@ -58,8 +58,8 @@ pub(crate) const MACHINES: &[GuestMachine] = &[
 /// Guests at a time: each is one thread of QEMU's, and continuous integration has two CPUs.
 const AT_A_TIME: usize = 2;
 /// What a guest may take altogether, and one of its commands: several times what the slowest takes on two idle CPUs.
-const GUEST_SECONDS: u64 = 180;
-const COMMAND_SECONDS: u64 = 90;
+const GUEST_SECONDS: u64 = 360;
+const COMMAND_SECONDS: u64 = 180;
 
 pub(crate) const USAGE: &str = "\
 cargo xtask numa [OPTION...] [FILTER...]

@@ -83,8 +83,8 @@ fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
         bail!("{what} can be used: {}", troubles.join("; "));
     };
     let file = queue.file.as_ref().with_context(|| format!("{} has no file in /dev/dsa", queue.id))?;
-    let path = Path::new("/").join(&file.path);
-    Ok(DevicePortal::open(&path, queue.info(device)?, OpenOptions::default())?)
+    let path = Path::new(&file.path);
+    Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
 /// Under `memferry emulate` they are emulated.
@@ -152,14 +152,21 @@ fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
             Row::median(name, "cores", How::Emulated, &cost.core_shares)
         })
         .collect();
-    // The same transfer in turn by each way: what is not spinning ends later.
-    let Some(spin) = short.iter().find(|cost| cost.wait == Wait::Spin) else { return Ok(rows) };
-    for cost in short.iter().filter(|cost| cost.wait != Wait::Spin) {
-        let later = |(this, spin): (&Duration, &Duration)| (this.as_secs_f64() - spin.as_secs_f64()) * 1e6;
-        let values: Vec<f64> = cost.durations.iter().zip(&spin.durations).map(later).collect();
-        rows.push(Row::median(format!("{}_latency_us", name(cost.wait)), "us", How::Emulated, &values));
-    }
+    rows.extend(latencies(&short, "latency_us", name));
+    rows.extend(latencies(&long, "latency_long_us", name));
     Ok(rows)
+}
+
+/// How much later than by spinning the same transfer is seen to have ended.
+fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> String) -> Vec<Row> {
+    let Some(spin) = costs.iter().find(|cost| cost.wait == Wait::Spin) else { return Vec::new() };
+    let later = |(this, spin): (&Duration, &Duration)| (this.as_secs_f64() - spin.as_secs_f64()) * 1e6;
+    let others = costs.iter().filter(|cost| cost.wait != Wait::Spin);
+    let row = |cost: &waiting::Cost| {
+        let values: Vec<f64> = cost.durations.iter().zip(&spin.durations).map(later).collect();
+        Row::median(format!("{}_{figure}", name(cost.wait)), "us", How::Emulated, &values)
+    };
+    others.map(row).collect()
 }
 
 /// Operations in software against the best that there is otherwise.

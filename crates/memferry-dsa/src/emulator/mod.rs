@@ -43,5 +43,7 @@ pub use device::{Device, Stepped};
 pub use front::{DeviceCounters, SoftwareError};
 pub use memory::{Access, CheckedMemory, DirectMemory, FakeMemory, Memory, Vanished, Visit};
 pub use nasty::Nasty;
+#[cfg(not(memferry_loom))]
+pub(crate) use nasty::Random;
 pub use threaded::{Emulator, EnableError, StartError};
 pub use timing::Timing;

@@ -4,12 +4,12 @@ use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::generation;
+use super::{generation, watch};
 
 /// A value that a forked child makes anew, when it first asks for it.
 ///
 /// The parent's is memory in the child that nobody looks at any more: it is neither dropped, since its destructor may
-/// wait for threads that are not there, nor freed. Forks are noticed from [`watch`](super::watch) on.
+/// wait for threads that are not there, nor freed.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     current: AtomicPtr<Made<T>>, // null, or from `Box::into_raw`
@@ -30,7 +30,7 @@ impl<T> PerProcess<T> {
 
     /// This process' value, if it has made it.
     pub fn get(&self) -> Option<&T> {
-        self.made().map(|made| &made.value)
+        self.look().1.map(|made| &made.value)
     }
 
     /// This process' value; `make` makes it if this is the first call here. Of two threads that come together both
@@ -39,15 +39,16 @@ impl<T> PerProcess<T> {
     /// # Errors
     /// Those of `make`; the next call tries again.
     pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
-        if let Some(made) = self.made() {
+        // What is made before forks are watched would be another process' as soon as somebody watches them. Where that
+        // is not possible, all processes have the same number.
+        let _ = watch();
+        let (former, made) = self.look();
+        if let Some(made) = made {
             return Ok(&made.value);
         }
-        // ORDERING: Relaxed: a value of another generation is only compared, not looked at.
-        let former = self.current.load(Ordering::Relaxed);
-        // Only then the generation: `make` may be what begins to watch for forks.
-        let value = make()?;
-        let fresh = Box::into_raw(Box::new(Made { generation: generation(), value }));
-        // ORDERING: Release pairs with the Acquire in `made`; the Acquire here does so with the winner's Release.
+        let fresh = Box::into_raw(Box::new(Made { generation: generation(), value: make()? }));
+        // ORDERING: Release pairs with the Acquire in `look`; the Acquire here does so with the winner's Release. One
+        // exchange succeeds in a process, because all who make a value have seen the same `former`.
         match self.current.compare_exchange(former, fresh, Ordering::Release, Ordering::Acquire) {
             // SAFETY: from `into_raw` above, and shared from now on; freed by `drop`, which has no `&self` beside it.
             Ok(_) => Ok(unsafe { &(*fresh).value }),
@@ -66,11 +67,13 @@ impl<T> PerProcess<T> {
         value
     }
 
-    fn made(&self) -> Option<&Made<T>> {
+    /// What is there, and what that is if this process has made it.
+    fn look(&self) -> (*mut Made<T>, Option<&Made<T>>) {
         // ORDERING: Acquire pairs with the Release in `get_or_try_init`.
+        let current = self.current.load(Ordering::Acquire);
         // SAFETY: null, or a value that is not freed before `drop`.
-        let made = unsafe { self.current.load(Ordering::Acquire).as_ref() };
-        made.filter(|made| made.generation == generation())
+        let made = unsafe { current.as_ref() };
+        (current, made.filter(|made| made.generation == generation()))
     }
 }
 
@@ -82,7 +85,7 @@ impl<T> Default for PerProcess<T> {
 
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
-        if self.made().is_some() {
+        if self.look().1.is_some() {
             // SAFETY: from `into_raw`, and there is no other reference, since this has `&mut self`.
             drop(unsafe { Box::from_raw(*self.current.get_mut()) });
         }
@@ -105,7 +108,7 @@ mod tests {
     #[test]
     fn threads_agree_on_one_value_and_the_others_are_dropped() {
         let witness = Arc::new(());
-        for _ in 0..50 {
+        for _ in 0..200 {
             let (cell, made) = (PerProcess::new(), AtomicUsize::new(0));
             assert!(cell.get().is_none());
             let address = |cell: &PerProcess<_>| {
@@ -135,6 +138,7 @@ mod tests {
     /// As in a child, whose value is made by another generation: made anew, and the former neither used nor dropped.
     #[test]
     fn another_generation_makes_its_own() {
+        watch().expect("this kernel has anonymous memory");
         let former = Arc::new(1);
         let cell = PerProcess::new();
         let made = Made { generation: generation().wrapping_add(1), value: former.clone() };

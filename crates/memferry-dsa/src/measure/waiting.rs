@@ -66,21 +66,26 @@ pub fn costs(portal: &dyn Portal, ways: &[Wait], size_bytes: u32, count: usize) 
     let cost = |wait: &Wait| Cost { wait: *wait, size_bytes, core_shares: Vec::new(), durations: Vec::new() };
     let mut costs: Vec<Cost> = ways.iter().map(cost).collect();
     let record = CompletionRecord::new();
+    let transfer = |wait: Wait| {
+        record.reset();
+        let start = Instant::now();
+        // SAFETY: source, target and record outlive the wait, and nobody else uses the target. After a time-out the
+        // process ends without freeing them.
+        unsafe { submit_patiently(portal, &copy.with_completion(&record), Backoff::default()) }?;
+        let Ok(completion) = wait.wait(&record, Duration::from_secs(60)) else {
+            eprintln!("the emulated device is dead; please report this");
+            std::process::abort();
+        };
+        assert_eq!(completion.status, Status::Success);
+        Ok::<_, Failed>(start.elapsed())
+    };
     for _ in 0..count {
         for cost in &mut costs {
-            record.reset();
+            // All begin with a device and a waiter that have just been at work.
+            transfer(Wait::Spin)?;
             let before = cpu_time().ok_or(Failed::NoCpuTimes)?;
-            let start = Instant::now();
-            // SAFETY: source, target and record outlive the wait, and nobody else uses the target. After a time-out the
-            // process ends without freeing them.
-            unsafe { submit_patiently(portal, &copy.with_completion(&record), Backoff::default()) }?;
-            let Ok(completion) = cost.wait.wait(&record, Duration::from_secs(60)) else {
-                eprintln!("the emulated device is dead; please report this");
-                std::process::abort();
-            };
-            let duration = start.elapsed();
+            let duration = transfer(cost.wait)?;
             let busy = cpu_time().ok_or(Failed::NoCpuTimes)?.saturating_sub(before);
-            assert_eq!(completion.status, Status::Success);
             cost.core_shares.push(busy.as_secs_f64() / duration.as_secs_f64());
             cost.durations.push(duration);
         }

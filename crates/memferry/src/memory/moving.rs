@@ -85,8 +85,9 @@ impl Reservation {
             self.binding = binding;
             return Ok(Moved::default());
         }
-        let mut wish = Wish::new(machine, &binding, self.pattern(machine, &binding)?)?;
-        add_up(machine, &self.all(), &Reach::default(), |step| wish.need_of(&self.look(machine, step)?))?;
+        let reach = binding.reach();
+        let mut wish = Wish::new(machine, &binding, &reach, self.pattern(machine, &binding)?)?;
+        add_up(machine, &self.all(), &reach, |step| wish.need_of(&self.look(machine, step)?))?;
         self.apply(machine, &binding)?;
         let mut origins = Origins::default();
         let error = match self.move_all(machine, &mut wish, &mut origins) {
@@ -196,6 +197,7 @@ impl<'b> Wish<'b> {
     fn new(
         machine: &Machine,
         binding: &'b Binding,
+        reach: &Reach,
         pattern: Option<Pattern>,
     ) -> Result<Wish<'b>, MemoryError> {
         let preferred = match binding {
@@ -204,7 +206,7 @@ impl<'b> Wish<'b> {
             _ => Vec::new(),
         };
         let room = |node| {
-            let place = room::on_node(Path::new("/"), machine, node)?;
+            let place = room::on_node(Path::new("/"), machine, reach, node)?;
             Ok((node, place.map_or(u64::MAX, |place| place.room()) / page_bytes() as u64))
         };
         let preferred: Result<_, MemoryError> = preferred.into_iter().map(room).collect();

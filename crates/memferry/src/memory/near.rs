@@ -19,14 +19,14 @@ use crate::topology::{Machine, Node, NodeId, NodeSet};
 pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
     let binding = Binding::Bind(node);
     binding.check(machine, allowed_now(machine).as_ref())?;
-    let root = Path::new("/");
+    let (root, reach) = (Path::new("/"), binding.reach());
     let own = if machine.is_this_machine() {
-        room::on_node(root, machine, node)?.map_or(u64::MAX, |place| place.room())
+        room::on_node(root, machine, &reach, node)?.map_or(u64::MAX, |place| place.room())
     } else {
         let Node { free_bytes, memory_bytes, .. } = machine.node(node)?;
         free_bytes.or(*memory_bytes).unwrap_or(u64::MAX)
     };
-    Ok(own.min(room::within_reach(root, &binding.reach())?))
+    Ok(own.min(room::within_reach(root, &reach)?))
 }
 
 /// The fastest memory for the CPUs of node `cpus` with `size_bytes` free, by [`free_bytes`].

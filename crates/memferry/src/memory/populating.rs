@@ -20,9 +20,9 @@ use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, NodeId};
 
-/// So often pages are moved, or populated again that are gone. One leads to the other: since Linux 6.12 a huge page that is
-/// split, as one is that has to be moved where none is free, loses its pages that are zero, and fresh ones all are
-/// (`try_to_map_unused_to_zeropage` in mm/migrate.c).
+/// So often pages are moved, or populated again that are gone. One leads to the other: since Linux 6.12 a huge page
+/// that is split, as one is that has to be moved where none is free, loses its pages that are zero, and fresh ones all
+/// are (`try_to_map_unused_to_zeropage` in mm/migrate.c).
 const ROUNDS_MAX: usize = 8;
 
 /// What pages take that are to come, or to be moved.

@@ -11,6 +11,13 @@ use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 /// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
 const PAGE_TABLES_DIVISOR: u64 = 256;
 
+/// What stays free besides on a node that a thread is strictly bound to: a CPU takes more from it than is asked for, up
+/// to 8 MiB at once, and huge pages, and keeps what is left over for itself. A guest's node of 128 MiB was filled to its
+/// watermark, and the next page table called the OOM killer.
+///
+/// Source: `nr_pcp_alloc` in Linux mm/page_alloc.c: 63 pages times 2^5 (CONFIG_PCP_BATCH_SCALE_MAX).
+const CPU_LISTS_BYTES: u64 = 16 << 20;
+
 /// Something with so much memory.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
@@ -63,7 +70,7 @@ pub(super) fn check(
 ) -> Result<(), MemoryError> {
     let bounds = around(root, reach)?;
     bounds.iter().try_for_each(|(place, divisor)| place.check(size_bytes as u64 / divisor))?;
-    check_nodes(root, machine, shares)
+    check_nodes(root, machine, reach, shares)
 }
 
 /// What this thread can have wherever its pages lie.
@@ -73,9 +80,14 @@ pub(super) fn within_reach(root: &Path, reach: &Reach) -> Result<u64, MemoryErro
 }
 
 /// An error unless the shares fit on their nodes, wherever in this machine the bytes are now.
-fn check_nodes(root: &Path, machine: &Machine, shares: &[(NodeId, usize)]) -> Result<(), MemoryError> {
+fn check_nodes(
+    root: &Path,
+    machine: &Machine,
+    reach: &Reach,
+    shares: &[(NodeId, usize)],
+) -> Result<(), MemoryError> {
     let mut shares = shares.iter().filter(|&&(_, bytes)| bytes > 0);
-    shares.try_for_each(|&(node, bytes)| match on_node(root, machine, node)? {
+    shares.try_for_each(|&(node, bytes)| match on_node(root, machine, reach, node)? {
         Some(place) => place.check(bytes as u64),
         None => Ok(()),
     })
@@ -85,7 +97,7 @@ fn check_nodes(root: &Path, machine: &Machine, shares: &[(NodeId, usize)]) -> Re
 /// page tables, and its cgroups. Past any of these the kernel kills.
 fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
     let some_nodes = |nodes: &Option<NodeSet>| match nodes {
-        Some(nodes) => some_nodes(root, nodes),
+        Some(nodes) => some_nodes(root, reach, nodes),
         None => Ok(None),
     };
     let machine = match some_nodes(&reach.pages)? {
@@ -100,14 +112,15 @@ fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
 
 /// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own
 /// figures are better, and one file instead of many.
-fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
+fn some_nodes(root: &Path, reach: &Reach, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
     let Ok(text) = fs::read_to_string(root.join(NODES).join("has_memory")) else { return Ok(None) };
     let with_memory = list::parse(&text).unwrap_or_default().into_iter().map(NodeId);
     let (within, outside): (Vec<_>, Vec<_>) = with_memory.partition(|&node| nodes.contains(node));
     if outside.is_empty() {
         return Ok(None);
     }
-    let within: Vec<_> = within.into_iter().map(|node| node_place(root, node)).collect::<Result<_, _>>()?;
+    let within: Vec<_> =
+        within.into_iter().map(|node| node_place(root, reach, node)).collect::<Result<_, _>>()?;
     let sum = |bytes: fn(&Place) -> u64| within.iter().map(bytes).sum();
     Ok(Some(Place {
         name: format!("what this thread may use (nodes {nodes})"),
@@ -123,13 +136,20 @@ fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError
 /// The lists of free pages that each CPU keeps, since Linux 6.7 up to an eighth of a node, do not count: others get
 /// them only when the CPU gives them back, some within seconds. A thread that was strictly bound to a node was killed
 /// while they were full.
-pub(super) fn on_node(root: &Path, machine: &Machine, node: NodeId) -> Result<Option<Place>, MemoryError> {
-    if machine.node_count() < 2 { Ok(None) } else { node_place(root, node).map(Some) }
+pub(super) fn on_node(
+    root: &Path,
+    machine: &Machine,
+    reach: &Reach,
+    node: NodeId,
+) -> Result<Option<Place>, MemoryError> {
+    if machine.node_count() < 2 { Ok(None) } else { node_place(root, reach, node).map(Some) }
 }
 
-fn node_place(root: &Path, node: NodeId) -> Result<Place, MemoryError> {
+fn node_place(root: &Path, reach: &Reach, node: NodeId) -> Result<Place, MemoryError> {
     let place = read(format!("node {node}"), root, &format!("{NODES}/node{node}/meminfo"))?;
-    Ok(Place { watermark_bytes: watermark_bytes(root, place.total_bytes), ..place })
+    let is_strict = reach.tables.as_ref().is_some_and(|nodes| nodes.contains(node));
+    let lists_bytes = if is_strict { CPU_LISTS_BYTES } else { 0 };
+    Ok(Place { watermark_bytes: watermark_bytes(root, place.total_bytes) + lists_bytes, ..place })
 }
 
 /// Below this much free memory the kernel takes pages from other nodes; 0 if it does not tell.
@@ -220,7 +240,8 @@ mod tests {
         let root = tree(64000, 5000);
         let vm = root.path().join("proc/sys/vm");
         fs::create_dir_all(&vm).unwrap();
-        let check = |kib: usize| check_nodes(root.path(), &machine, &[(NodeId(1), kib << 10)]);
+        let check =
+            |kib: usize| check_nodes(root.path(), &machine, &Reach::default(), &[(NodeId(1), kib << 10)]);
         // Half of it, for half of the memory, and a quarter more: 2000.
         fs::write(vm.join("min_free_kbytes"), "3200\n").unwrap();
         check(3000).unwrap();
@@ -279,18 +300,29 @@ mod tests {
         check(&[0], 62000).unwrap();
     }
 
+    #[test]
+    fn a_strictly_bound_thread_leaves_more() {
+        let machine = Machine::two_tiers().unwrap();
+        let root = tree(64000, 20000);
+        let room = |strict: Option<u32>| {
+            let reach = Reach { pages: None, tables: strict.map(|node| NodeId(node).into()) };
+            on_node(root.path(), &machine, &reach, NodeId(1)).unwrap().unwrap().room() >> 10
+        };
+        assert_eq!((room(None), room(Some(0)), room(Some(1))), (19000, 19000, 20000 - (16 << 10)));
+    }
+
     /// The OOM killer was called for a page table: those of a thread that is strictly bound to a node come
     /// from there, wherever the pages come from.
     #[test]
     fn page_tables_need_room_too() {
         let machine = Machine::two_tiers().unwrap();
-        let root = tree(64000, 1010);
+        // So much stays free, and there are 10 KiB more, for page tables.
+        let root = tree(64000, (CPU_LISTS_BYTES >> 10) + 10);
         let check = |nodes: &[u32], kib: usize| {
             let tables = nodes.iter().copied().map(NodeId).collect();
             let reach = Reach { pages: None, tables: Some(tables) };
             check(root.path(), &machine, &reach, kib << 10, &[])
         };
-        // A thirty-second of 32000 stays free, so there are 10 KiB for page tables.
         check(&[1], 2560).unwrap();
         let error = check(&[1], 2561 + 3).unwrap_err();
         assert!(error.to_string().contains("(nodes 1)"), "{error}");

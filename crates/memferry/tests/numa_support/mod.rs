@@ -36,9 +36,14 @@ pub(crate) fn on_several_nodes(test: impl FnOnce(&Arc<Machine>, &[NodeId])) {
 }
 
 /// Since Linux 6.7 each CPU keeps free pages in lists of its own, up to an eighth of a node, and gives them back within
-/// seconds: until then a test would not find again what it has just freed. `None` where that cannot be set.
+/// seconds: until then a test would not find again what it has just freed. `None` where that cannot be set, or is set
+/// for good, as in the guest.
 fn short_cpu_lists() -> Option<Setting> {
-    let lists = Setting::change("/proc/sys/vm/percpu_pagelist_high_fraction", i32::MAX)?;
+    let fraction = "/proc/sys/vm/percpu_pagelist_high_fraction";
+    if fs::read_to_string(fraction).is_ok_and(|set| set.trim() == i32::MAX.to_string()) {
+        return None;
+    }
+    let lists = Setting::change(fraction, i32::MAX)?;
     // What is in them goes back when the kernel next refreshes its statistics (vm.stat_interval).
     for _ in 0..30 {
         if zone_pages(|_| true, &["count:"]) * PAGE < 4 * MIB {
