@@ -17,6 +17,7 @@
 //! waiting ends at once, and the latch stays as it was.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::TryLockError;
 use std::task::Waker;
 
 use memferry_dsa::fork;
@@ -51,6 +52,15 @@ impl<T> UnsafeCell<T> {
 /// leaves nothing half changed. So a poisoned lock is taken like any other.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// As [`lock`], but only if nobody has it.
+pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
 }
 
 /// Waits on a condition; like [`lock`], indifferent to poison.

@@ -232,7 +232,6 @@ fn the_nearest_ready_copy_is_read() {
     let access = || cache.access(&region, 0..PAGE, by_home).unwrap();
     drop(cache.access(&region, 0..PAGE, Access::near(HOME)).unwrap());
     engine.finish_all();
-    drop(cache.access(&region, 0..PAGE, Access::near(HOME)).unwrap());
 
     let first = access();
     assert!(first.started_copy() && !first.is_ready());
@@ -249,6 +248,36 @@ fn the_nearest_ready_copy_is_read() {
     // Who names a node gets that one.
     let named = cache.access(&region, 0..PAGE, Access::near(HOME)).unwrap();
     assert_eq!(named.location(), Location::Near(HOME));
+    assert_adds_up(&cache.stats());
+}
+
+/// Once only chunks were looked for on other nodes, and only those that had been hit there before: a range of another
+/// shape was copied again, to a node farther away than where it was.
+#[test]
+fn the_nearest_ready_copy_is_read_of_any_range() {
+    let (_, engine) = held(1);
+    let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
+    let to_home = |_: &Machine, request: &Request<'_>| (request.size_bytes > 10).then_some(HOME);
+    let cache =
+        Cache::builder(mover).budget(HOME, PAGE).budget(NEAR, 2 * PAGE).placement(to_home).build().unwrap();
+    let region = cache.register(pattern(1, PAGE));
+    let by_home = Access { requester: Some(HOME), ..Access::default() };
+    for range in [0..100, 200..205] {
+        drop(cache.access(&region, range, Access::near(NEAR)).unwrap());
+    }
+    engine.finish_all();
+
+    let better = cache.access(&region, 0..100, by_home).unwrap();
+    assert_eq!((better.location(), better.started_copy()), (Location::Near(NEAR), false));
+    assert_eq!(better.as_slice(), &region.as_slice()[..100]);
+    let weak = cache.access_weak(&region, 0..100, by_home).unwrap().unwrap();
+    assert_eq!(weak.location(), Location::Near(NEAR));
+    // The policy wants no copy of so little, but there is one.
+    let unplaced = cache.access(&region, 200..205, by_home).unwrap();
+    assert_eq!(unplaced.location(), Location::Near(NEAR));
+    // A part of it is another range, and goes where the policy says.
+    assert!(cache.access(&region, 0..99, by_home).unwrap().started_copy());
+    engine.finish_all();
     assert_adds_up(&cache.stats());
 }
 

@@ -2,11 +2,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memferry::cache::measure::{
     FirstAccess, HitPeer, Ours, Size, Soak, churn, first_access, hits, hits_allocations, median, soak,
 };
+use memferry::topology::{Machine, NodeId};
 
 /// Counts what each thread allocates.
 struct Counting;
@@ -81,7 +83,8 @@ fn a_short_soak_finds_nothing() {
         std::env::var("MEMFERRY_SEED").map_or(7, |seed| seed.parse().expect("MEMFERRY_SEED is a number"));
     let seconds = std::env::var("MEMFERRY_SOAK_SECONDS").map_or(2.0, |text| text.parse().expect("seconds"));
     let options = Soak { duration: Duration::from_secs_f64(seconds), seed, threads_count: 4 };
-    let report = soak(options).unwrap();
+    let machine = Arc::new(Machine::two_tiers().unwrap());
+    let report = soak(machine, [NodeId(0), NodeId(1)], options).unwrap();
     println!("{report:#?}");
     let stats = &report.stats;
     for (count, what) in [

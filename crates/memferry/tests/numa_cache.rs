@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use memferry::cache::measure::{Soak, soak};
 use memferry::cache::{Access, Cache, Entry, Location, NearestFaster, Placement, Region, Why};
 use memferry::memory::{Binding, Mapping, nodes_of_pages};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
@@ -268,6 +269,17 @@ fn automatic_numa_balancing_moves_nothing_of_ours() {
             let entry = cache.access(region, 0..MIB / 2, Access::default()).unwrap();
             assert_on(entry.as_slice(), near);
         }
+    });
+}
+
+/// Everything at once, with the memory of two nodes that are there.
+#[test]
+fn a_soak_on_two_nodes_finds_nothing() {
+    on_several_nodes(|machine, _| {
+        let (home, near) = pairs(machine)[0];
+        let options = Soak { duration: Duration::from_secs(5), seed: 11, threads_count: 4 };
+        let report = soak(machine.clone(), [home, near], options).unwrap();
+        assert!(report.stats.evictions > 0 && report.stats.hits_ready > 0, "too tame: {report:?}");
     });
 }
 

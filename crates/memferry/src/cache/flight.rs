@@ -5,7 +5,7 @@
 //! slot, so source and slot outlive the copy whatever is dropped meanwhile.
 
 use super::entry::Why;
-use super::index::Index;
+use super::index::{self, Index};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
 use crate::memory::Block;
@@ -119,15 +119,26 @@ impl<B> Flight<B> {
 
     /// The order matters to who is let through: a slot without a near copy has left the index, so that asking again
     /// starts a new copy; and the flight holds nothing any more, so that what the waiter lets go of is free.
+    ///
+    /// On one of several nodes the copy is published at once: readers who ask for another node look for it in the
+    /// directory only. On the only node the first hit does it, and who is used once never costs an eviction a fence.
     fn settle(&mut self, outcome: Outcome<B>) {
         let Some(slot) = self.slot.take() else { return };
-        if let Outcome::Source(_) = outcome {
-            self.index.remove(&slot);
+        let mut arrived = None;
+        match outcome {
+            Outcome::Source(_) => self.index.remove(&slot),
+            Outcome::Near(..) if slot.source.has_several_nodes() => {
+                arrived = Some(index::key(&slot.source, &slot.range));
+            }
+            Outcome::Near(..) => {}
         }
         let landed = slot.settle(outcome);
         slot.source.flights.end();
         drop(slot);
         landed.set();
+        if let Some(key) = arrived {
+            self.index.publish(&key);
+        }
     }
 }
 

@@ -27,7 +27,7 @@ use super::directory::Guard;
 use super::readers::{Readers, Record};
 use super::region::Source;
 use super::slot::Slot;
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, lock, try_lock};
 
 /// How many slots are hidden for later evictions when one has to run the fence anyway. A hit on a hidden slot costs a
 /// lock; the fence some 3 us.
@@ -50,7 +50,7 @@ pub(super) enum Found<B> {
 }
 
 /// Region, start, end.
-type Key = (u64, usize, usize);
+pub(super) type Key = (u64, usize, usize);
 
 struct Inner<B> {
     by_key: BTreeMap<Key, Place<B>>,
@@ -103,7 +103,25 @@ impl<B> Index<B> {
         self.hit(&lock(&self.inner), source, range)
     }
 
-    /// The same, or what `make` makes for exactly this range.
+    /// As [`find`](Index::find), but only what is ready, and nobody is waited for: `None` also while another thread has
+    /// the lock. For those who would rather read here than on the node they ask for, and can do without.
+    pub(super) fn try_find_ready(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
+        let inner = try_lock(&self.inner)?;
+        inner.find(source, range)?.slot.near()?;
+        self.hit(&inner, source, range)
+    }
+
+    /// Lets the copy of exactly this range that has arrived be found in the directory, if it is still listed.
+    pub(super) fn publish(&self, key: &Key) {
+        let inner = lock(&self.inner);
+        if let Some(Place { slot, .. }) = inner.by_key.get(key)
+            && slot.near().is_some()
+        {
+            slot.source.directory(self.position).publish(slot);
+        }
+    }
+
+    /// As [`find`](Index::find), or what `make` makes for exactly this range.
     pub(super) fn find_or_insert(
         &self,
         source: &Source<B>,
@@ -206,10 +224,7 @@ impl<B> Index<B> {
 
     /// The slot for `range`. What is found ready is published, so that the next one finds it in the directory.
     fn hit(&self, inner: &Inner<B>, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
-        let place = inner.by_key.get(&key(source, range)).or_else(|| {
-            let chunk = source.chunks.around(range)?;
-            inner.by_key.get(&key(source, &chunk))
-        })?;
+        let place = inner.find(source, range)?;
         place.slot.touch();
         if place.slot.near().is_some() {
             source.directory(self.position).publish(&place.slot);
@@ -281,7 +296,8 @@ pub(super) struct Taken<B> {
     pub(super) slots: Vec<Arc<Slot<B>>>,
 }
 
-fn key<B>(source: &Source<B>, range: &Range<usize>) -> Key {
+/// What a range is listed under.
+pub(super) fn key<B>(source: &Source<B>, range: &Range<usize>) -> Key {
     (source.id, range.start, range.end)
 }
 
@@ -290,6 +306,14 @@ fn address<B>(slot: &Arc<Slot<B>>) -> *mut () {
 }
 
 impl<B> Inner<B> {
+    /// What answers `range`: the slot of exactly it, or of the chunk around it.
+    fn find(&self, source: &Source<B>, range: &Range<usize>) -> Option<&Place<B>> {
+        self.by_key.get(&key(source, range)).or_else(|| {
+            let chunk = source.chunks.around(range)?;
+            self.by_key.get(&key(source, &chunk))
+        })
+    }
+
     fn insert(&mut self, key: Key, place: Place<B>) {
         self.by_age.insert(place.age, key);
         self.by_key.insert(key, place);

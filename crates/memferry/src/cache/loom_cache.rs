@@ -90,8 +90,14 @@ struct World {
 
 impl World {
     fn new() -> (World, StdArc<Source<Probe>>) {
+        World::with_nodes(1)
+    }
+
+    /// The index is the first node's.
+    fn with_nodes(nodes_count: usize) -> (World, StdArc<Source<Probe>>) {
         let gone = StdArc::new(AtomicBool::new(false));
-        let source = StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None, 1, 1));
+        let source =
+            StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None, 1, nodes_count));
         let readers = Readers::new();
         let world = World {
             readers,
@@ -523,6 +529,44 @@ fn two_guards_against_invalidation() {
             reader.join().unwrap();
         }
         assert_eq!(world.used.load(SeqCst), 0);
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// On one of several nodes an arrival is published behind the back of who waited for it. By then the slot may be gone.
+#[test]
+fn publication_against_invalidation() {
+    loom::model(|| {
+        let (world, source) = World::with_nodes(2);
+        let (slot, flight) = world.access(&source);
+        let engine = thread::spawn({
+            let world = world.clone();
+            move || world.carry(flight.unwrap(), ARRIVED)
+        });
+        slot.wait();
+        drop(slot);
+        let record = world.readers.claim();
+        if let Some(guard) = world.guard(&source, record) {
+            assert_eq!(guard.published().read(), CONTENT);
+        }
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        assert_eq!(world.used.load(SeqCst), 0, "the slot is still held");
+        assert!(world.guard(&source, record).is_none(), "published after its end");
+        engine.join().unwrap();
+        assert!(world.guard(&source, record).is_none(), "published after its end");
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// What has arrived on one of several nodes can be found without anybody having hit it.
+#[test]
+fn an_arrival_is_published() {
+    loom::model(|| {
+        let (world, source) = World::with_nodes(2);
+        drop(world.access_at_once(&source, ARRIVED));
+        assert!(world.guard(&source, world.readers.claim()).is_some());
         drop(source);
         world.assert_empty();
     });

@@ -54,6 +54,7 @@ mod policy;
 mod readers;
 #[allow(unsafe_code)]
 mod region;
+mod shared;
 mod slot;
 mod stats;
 mod view;
@@ -64,14 +65,10 @@ mod loom_cache;
 use std::ops::Range;
 use std::sync::Arc;
 
-use directory::Guard;
-use flight::Flight;
-use index::{Found, Index, Taken};
-use nearness::Nearness;
+use index::{Index, Taken};
 use node::Near;
 use region::Source;
-use slot::Slot;
-use stats::Counters;
+use shared::{Shared, Wish};
 use view::Hold;
 
 pub use access::{Access, AccessError, BuildError, Flags};
@@ -83,9 +80,7 @@ pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
 pub use view::View;
 
-use crate::memory::Block;
 use crate::mover::Mover;
-use crate::sync;
 use crate::topology::{Machine, NodeId};
 
 /// Near copies of registered memory. Clones share it.
@@ -94,21 +89,6 @@ use crate::topology::{Machine, NodeId};
 #[derive(Clone)]
 pub struct Cache {
     shared: Arc<Shared>,
-}
-
-/// What the clones of a [`Cache`] share. Nothing here changes but the inside of `nodes` and `counters`.
-struct Shared {
-    mover: Mover,
-    machine: Arc<Machine>,
-    /// Without one, everything goes to the first node.
-    placement: Option<Box<dyn Placement>>,
-    flags: Flags,
-    /// Ascending by node, never empty.
-    nodes: Vec<Near>,
-    /// Their ids, for policies.
-    node_ids: Vec<NodeId>,
-    nearness: Nearness,
-    counters: Arc<Counters>,
 }
 
 impl Cache {
@@ -211,6 +191,9 @@ impl Cache {
         if let Some(guard) = shared.guard(region.source(), &range, wish, &access) {
             return Ok(Some(Entry::new(guard.to_owned(), range, flags, false)));
         }
+        if let Some(slot) = shared.find_elsewhere(region.source(), &range, wish, &access) {
+            return Ok(Some(Entry::new(slot, range, flags, false)));
+        }
         let Wish::Near(position) = wish else {
             shared.counters.unplaced.add(1);
             return Ok(None);
@@ -291,239 +274,5 @@ impl Cache {
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cache").field("flags", &self.shared.flags).field("stats", &self.stats()).finish()
-    }
-}
-
-/// What an access is going to be.
-#[derive(Copy, Clone)]
-enum Wish {
-    /// A copy on the cache's node at this position.
-    Near(usize),
-    Stay(Why),
-}
-
-impl Shared {
-    #[inline]
-    fn check(self: &Arc<Self>, region: &Region, range: &Range<usize>) -> Result<(), AccessError> {
-        if !region.is_of(self) {
-            return Err(AccessError::ForeignRegion { id: region.id() });
-        }
-        let len = region.len();
-        if range.start > range.end || range.end > len {
-            return Err(AccessError::OutOfRange { start: range.start, end: range.end, len });
-        }
-        Ok(())
-    }
-
-    /// Checks the access and finds the node for it.
-    #[inline]
-    fn wish(
-        self: &Arc<Self>,
-        region: &Region,
-        range: &Range<usize>,
-        access: &Access,
-    ) -> Result<Wish, AccessError> {
-        self.check(region, range)?;
-        let position = match (access.near, &self.placement) {
-            (Some(node), _) => self.position(node)?,
-            (None, None) => 0,
-            (None, Some(placement)) => {
-                let request = Request {
-                    source_node: region.home(),
-                    requester: access.requester,
-                    size_bytes: range.len(),
-                    nodes: &self.node_ids,
-                };
-                match placement.place(&self.machine, &request) {
-                    Some(node) => self.position(node)?,
-                    None => return Ok(Wish::Stay(Why::NotPlaced)),
-                }
-            }
-        };
-        Ok(if range.is_empty() { Wish::Stay(Why::Empty) } else { Wish::Near(position) })
-    }
-
-    fn position(&self, node: NodeId) -> Result<usize, AccessError> {
-        let no_budget = |_| AccessError::NoBudget { node, nodes: self.node_ids.clone() };
-        self.node_ids.binary_search(&node).map_err(no_budget)
-    }
-
-    /// The hit path where nobody has to be asked which node: small, and laid into the caller's code. `None` says
-    /// nothing, not even that the access is a right one.
-    #[inline(always)]
-    fn guard_unasked(
-        self: &Arc<Self>,
-        region: &Region,
-        range: &Range<usize>,
-        access: &Access,
-    ) -> Option<Guard<'_, Block>> {
-        let position = match access.near {
-            None if self.nodes.len() == 1 && self.placement.is_none() => 0,
-            Some(node) => self.node_ids.iter().position(|&id| id == node)?,
-            None => return None,
-        };
-        if !region.is_of(self) || range.start > range.end || range.end > region.len() {
-            return None;
-        }
-        let record = readers::current()?;
-        let guard = self.nodes[position].index.guard(region.source(), range, record)?;
-        self.counters.hits_ready.add_one(Some(record.index()));
-        Some(guard)
-    }
-
-    /// What all other views hold.
-    #[inline(never)]
-    fn hold<'a>(
-        self: &'a Arc<Self>,
-        region: &Region,
-        range: &Range<usize>,
-        access: &Access,
-    ) -> Result<Hold<'a>, AccessError> {
-        let wish = self.wish(region, range, access)?;
-        Ok(match self.guard(region.source(), range, wish, access) {
-            Some(guard) => Hold::Borrowed(guard),
-            None => Hold::Counted(Box::new(self.enter(region.source(), range, wish, access))),
-        })
-    }
-
-    /// The hit path: what is ready, borrowed; counted as a hit.
-    fn guard(
-        &self,
-        source: &Source<Block>,
-        range: &Range<usize>,
-        wish: Wish,
-        access: &Access,
-    ) -> Option<Guard<'_, Block>> {
-        let record = readers::current()?;
-        let on_node = |position: usize| self.nodes[position].index.guard(source, range, record);
-        let guard = match wish {
-            Wish::Near(position) if self.nodes.len() == 1 || access.near.is_some() => on_node(position),
-            Wish::Near(position) => {
-                let better = self.better_than(source, access, [source.home, Some(self.node_ids[position])]);
-                better.chain([position]).find_map(on_node)
-            }
-            Wish::Stay(Why::NotPlaced) => {
-                self.better_than(source, access, [source.home, None]).find_map(on_node)
-            }
-            Wish::Stay(_) => None,
-        }?;
-        self.counters.hits_ready.add_one(Some(record.index()));
-        Some(guard)
-    }
-
-    /// Positions of nodes that the reader prefers to these.
-    fn better_than(
-        &self,
-        source: &Source<Block>,
-        access: &Access,
-        others: [Option<NodeId>; 2],
-    ) -> impl Iterator<Item = usize> + '_ {
-        let reader = access.requester.or_else(|| self.nearness.caller()).or(source.home);
-        reader.into_iter().flat_map(move |reader| self.nearness.better_than(reader, others))
-    }
-
-    /// What is not ready, or an odd range: under the lock, and with a new copy if there is none.
-    #[cold]
-    fn enter(&self, source: &Arc<Source<Block>>, range: &Range<usize>, wish: Wish, access: &Access) -> Entry {
-        let flags = self.flags | access.flags;
-        let position = match wish {
-            Wish::Near(position) => position,
-            Wish::Stay(why) => {
-                self.counters.unplaced.add(1);
-                let slot = sync::Arc::new(Slot::at_source(source, range.clone(), why));
-                return Entry::new(slot, range.clone(), flags, false);
-            }
-        };
-        let near = &self.nodes[position];
-        let make = || Slot::in_flight(source, range.clone());
-        let (slot, started_copy) = match near.index.find_or_insert(source, range, make) {
-            Found::Known(slot) => {
-                self.count_hit(&slot);
-                (slot, false)
-            }
-            Found::New(slot) => {
-                let started_copy = self.launch(near, slot.clone(), flags);
-                (slot, started_copy)
-            }
-        };
-        let meanwhile = match access.near {
-            None if self.nodes.len() > 1 && slot.near().is_none() => self.meanwhile(source, range, access),
-            _ => None,
-        };
-        Entry::new(slot, range.clone(), flags, started_copy).with_meanwhile(meanwhile)
-    }
-
-    /// The best copy that is ready somewhere, if the reader prefers that to the source.
-    fn meanwhile(
-        &self,
-        source: &Source<Block>,
-        range: &Range<usize>,
-        access: &Access,
-    ) -> Option<sync::Arc<Slot<Block>>> {
-        let record = readers::current()?;
-        let mut nodes = self.better_than(source, access, [source.home, None]);
-        nodes.find_map(|position| Some(self.nodes[position].index.guard(source, range, record)?.to_owned()))
-    }
-
-    fn count_hit(&self, slot: &Slot<Block>) {
-        match slot.near() {
-            Some(_) => self.counters.hits_ready.add_one(readers::current().map(readers::Record::index)),
-            None => self.counters.hits_in_flight.add(1),
-        }
-    }
-
-    /// Finds room for a new slot and gives its copy to the mover; whether there was room.
-    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, flags: Flags) -> bool {
-        let (size_bytes, home) = (slot.range.len(), slot.source.home);
-        let flight = Flight::new(slot, near.index.clone(), self.counters.clone());
-        match near.room_for(size_bytes, &self.counters) {
-            None => {
-                flight.turn_back();
-                false
-            }
-            Some(block) => {
-                let copy = flight.copy_into(block).with_block_on_fault(flags.contains(Flags::BLOCK_ON_FAULT));
-                self.mover.start(copy, home, Some(near.pool.node()));
-                true
-            }
-        }
-    }
-
-    /// Takes out what shares a byte with `range`, for each node by position; counted.
-    fn invalidate(
-        self: &Arc<Self>,
-        region: &Region,
-        range: &Range<usize>,
-    ) -> Result<Vec<(usize, Taken<Block>)>, AccessError> {
-        self.check(region, range)?;
-        if range.is_empty() {
-            return Ok(Vec::new());
-        }
-        // The generation first: a slot that is made after its index was searched belongs to the new one.
-        region.source().bump();
-        let taken = self.nodes.iter().map(|near| near.index.take_overlapping(region.source(), range));
-        let taken: Vec<_> = taken.enumerate().collect();
-        self.counters.invalidated.add(taken.iter().map(|(_, taken)| taken.ranges.len()).sum());
-        Ok(taken)
-    }
-
-    /// Lets go of what `take` takes out of each index, after the index is unlocked; how much that was.
-    fn drop_slots(&self, take: impl Fn(&Index<Block>) -> Taken<Block>) -> usize {
-        self.nodes.iter().map(|near| take(&near.index).ranges.len()).sum()
-    }
-
-    /// The last [`Region`] of this source is gone: nobody can ask for its entries any more.
-    fn forget_region(&self, source: &Source<Block>) {
-        let dropped = self.drop_slots(|index| index.take_overlapping(source, &(0..usize::MAX)));
-        self.counters.dropped.add(dropped);
-    }
-}
-
-/// Copies in flight hold the index of their node, so that what is near has to be taken out of it: otherwise it would
-/// stay as long as any copy flies.
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let dropped = self.drop_slots(Index::take_everything);
-        self.counters.dropped.add(dropped);
     }
 }

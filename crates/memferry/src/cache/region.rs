@@ -182,6 +182,11 @@ impl<B> Source<B> {
         &self.directories[position]
     }
 
+    /// Whether the cache has more than one node.
+    pub(super) fn has_several_nodes(&self) -> bool {
+        self.directories.len() > 1
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         self.owner.bytes()
     }

@@ -19,7 +19,7 @@ pub use hits::{HitPeer, Ours, Size, hits, hits_allocations};
 pub use random::{Random, Zipf};
 pub use soak::{Soak, SoakReport, soak};
 pub use thesis::{ThesisCache, ThesisEntry};
-pub use trace::{HitRatios, hit_ratios};
+pub use trace::{HitRatios, Trace, hit_ratios, traces};
 
 /// Times of ours and of a peer; `ours[i]` and `peer[i]` were taken next to each other.
 #[derive(Clone, Debug)]

@@ -27,8 +27,8 @@ const PAGE_BYTES: usize = 4096;
 const REGION_BYTES: usize = 6 * PAGE_BYTES + 100;
 const CHUNK_BYTES: usize = 2 * PAGE_BYTES;
 const REGIONS_COUNT: usize = 3;
-/// Less than is asked for.
-const BUDGETS: [(NodeId, usize); 2] = [(NodeId(0), 14 * PAGE_BYTES), (NodeId(1), 24 * PAGE_BYTES)];
+/// Of the two nodes; less than is asked for.
+const BUDGETS_BYTES: [usize; 2] = [14 * PAGE_BYTES, 24 * PAGE_BYTES];
 const CHANGING_BYTES: usize = 3 * PAGE_BYTES;
 /// Forgotten entries pin near memory for ever; when so many bytes might be, nothing more is forgotten.
 const FORGOTTEN_MAX: u64 = 4;
@@ -64,12 +64,17 @@ pub struct SoakReport {
     pub stats: CacheStats,
 }
 
-/// Runs until the time is over. An `Err` is a bug, in words.
+/// Runs on these two nodes of a machine until the time is over; some of the data is said to lie on the first. An `Err`
+/// is a bug, in words.
 ///
 /// # Errors
 /// What was wrong first, or why it could not begin.
-pub fn soak(options: Soak) -> Result<SoakReport, Box<dyn std::error::Error>> {
-    let world = World::new(options.seed)?;
+pub fn soak(
+    machine: Arc<Machine>,
+    nodes: [NodeId; 2],
+    options: Soak,
+) -> Result<SoakReport, Box<dyn std::error::Error>> {
+    let world = World::new(machine, nodes, options.seed)?;
     let end = Instant::now() + options.duration;
     let failed = thread::scope(|scope| {
         let run = |thread: usize| {
@@ -93,6 +98,7 @@ type Wrong = String;
 
 struct World {
     cache: Cache,
+    nodes: [NodeId; 2],
     regions: [Mutex<(Region, u64)>; REGIONS_COUNT],
     changing: CacheMut<Vec<u8>>,
     ended: Arc<AtomicU64>,
@@ -112,11 +118,14 @@ struct Held {
 }
 
 impl World {
-    fn new(seed: u64) -> Result<World, Box<dyn std::error::Error>> {
-        let machine = Arc::new(Machine::two_tiers()?);
+    fn new(
+        machine: Arc<Machine>,
+        nodes: [NodeId; 2],
+        seed: u64,
+    ) -> Result<World, Box<dyn std::error::Error>> {
         let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::from_seed(seed))?;
         let dsa = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default())?;
-        let cpu = CpuEngine::new(&machine, CpuOptions { node: Some(NodeId(0)), ..CpuOptions::default() })?;
+        let cpu = CpuEngine::new(&machine, CpuOptions { node: Some(nodes[0]), ..CpuOptions::default() })?;
         let faults =
             Faults { refuse_per_mille: 50, fail_per_mille: 50, delay_max: Duration::from_micros(300) };
         let mover = Mover::builder(machine)
@@ -124,8 +133,8 @@ impl World {
             .engine(Arc::new(Faulty::new(Arc::new(cpu), faults, seed + 1)?))
             .route(Route::RoundRobin)
             .build()?;
-        let builder =
-            BUDGETS.iter().fold(Cache::builder(mover), |builder, &(node, bytes)| builder.budget(node, bytes));
+        let builder = (nodes.into_iter().zip(BUDGETS_BYTES))
+            .fold(Cache::builder(mover), |builder, (node, bytes)| builder.budget(node, bytes));
         // Even pages to one node, odd ones to the other, and very little nowhere.
         let place = |_: &Machine, request: &super::super::Request<'_>| {
             (request.size_bytes > 2)
@@ -133,11 +142,12 @@ impl World {
         };
         let cache = builder.placement(place).build()?;
         let (ended, registered) = (Arc::default(), AtomicU64::new(0));
-        let regions = std::array::from_fn(|_| Mutex::new(register(&cache, &registered, &ended)));
+        let regions = std::array::from_fn(|_| Mutex::new(register(&cache, nodes[0], &registered, &ended)));
         let changing = CacheMut::new(&cache, vec![0; CHANGING_BYTES], None, CHUNK_BYTES);
         let [accesses, steps, checked_bytes, panics, forgotten] = [const { AtomicU64::new(0) }; 5];
         Ok(World {
             cache,
+            nodes,
             regions,
             changing,
             ended,
@@ -217,7 +227,7 @@ impl World {
                 self.cache.refresh(&region, range(random)).map_err(wrong)?;
             }
             925..930 => {
-                let new = register(&self.cache, &self.registered, &self.ended);
+                let new = register(&self.cache, self.nodes[0], &self.registered, &self.ended);
                 let place = &self.regions[random.below(REGIONS_COUNT)];
                 drop(std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), new));
             }
@@ -237,7 +247,7 @@ impl World {
                 });
             }
             975..980 => {
-                if let Ok(mut draft) = self.changing.draft(BUDGETS[random.below(BUDGETS.len())].0) {
+                if let Ok(mut draft) = self.changing.draft(self.node(random)) {
                     self.check(&draft, 0..CHANGING_BYTES, None)?;
                     let next = draft[0].wrapping_add(1);
                     draft.fill(next);
@@ -293,10 +303,13 @@ impl World {
     fn access(&self, random: &mut Random) -> Access {
         self.accesses.fetch_add(1, Ordering::Relaxed);
         let flags = [Flags::NONE, Flags::WEAK_WAIT, Flags::BLOCK_ON_FAULT][random.below(3)];
-        let node = |random: &mut Random| Some(BUDGETS[random.below(BUDGETS.len())].0);
-        let near = if random.below(3) == 0 { node(random) } else { None };
-        let requester = if random.below(2) == 0 { node(random) } else { None };
+        let near = (random.below(3) == 0).then(|| self.node(random));
+        let requester = (random.below(2) == 0).then(|| self.node(random));
         Access { flags, near, requester }
+    }
+
+    fn node(&self, random: &mut Random) -> NodeId {
+        self.nodes[random.below(self.nodes.len())]
     }
 
     fn check(&self, bytes: &[u8], range: std::ops::Range<usize>, seed: Option<u64>) -> Result<(), Wrong> {
@@ -321,6 +334,7 @@ impl World {
     fn finish(self) -> Result<SoakReport, Wrong> {
         let World {
             cache,
+            nodes: _,
             regions,
             changing,
             ended,
@@ -424,12 +438,12 @@ fn content(seed: u64, at: usize) -> u8 {
         >> 56) as u8
 }
 
-fn register(cache: &Cache, registered: &AtomicU64, ended: &Arc<AtomicU64>) -> (Region, u64) {
+fn register(cache: &Cache, home: NodeId, registered: &AtomicU64, ended: &Arc<AtomicU64>) -> (Region, u64) {
     let seed = registered.fetch_add(1, Ordering::SeqCst) + 1;
     let bytes = (0..REGION_BYTES).map(|at| content(seed, at)).collect();
     let owner = Mortal { bytes, seed, ended: ended.clone() };
     // Some are on a node, some nobody knows where.
-    (cache.register_chunked(owner, [None, Some(NodeId(0))][seed as usize % 2], CHUNK_BYTES), seed)
+    (cache.register_chunked(owner, [None, Some(home)][seed as usize % 2], CHUNK_BYTES), seed)
 }
 
 /// A source that is checked and overwritten when it ends.

@@ -9,7 +9,50 @@ use super::super::index::{Found, Index};
 use super::super::readers::readers;
 use super::super::region::Source;
 use super::super::slot::{Outcome, Slot};
+use super::{Random, Zipf};
 use crate::mover::CopyReport;
+
+/// Keys in the order in which they are asked for.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// `zipf_0.99_50`: the exponent and the room; `scans_` where scans pass through.
+    pub name: String,
+    /// The keys.
+    pub keys: Vec<usize>,
+    /// How many of them there is room for.
+    pub capacity: usize,
+}
+
+/// Keys that are asked for more than once.
+const KEYS_COUNT: usize = 1000;
+const ACCESSES_COUNT: usize = 50_000;
+/// After so many accesses comes a scan, over so many keys that nobody asks for twice.
+const SCAN_EVERY: usize = 1000;
+const SCAN_KEYS_COUNT: usize = 500;
+
+/// Skewed keys, with and without scans through them, for several skews and sizes.
+pub fn traces(seed: u64) -> Vec<Trace> {
+    let cases = [(0.8, 50), (0.99, 50), (0.99, 200), (1.2, 100)];
+    let traces = cases.map(|(exponent, capacity)| {
+        let (zipf, mut random) = (Zipf::new(KEYS_COUNT, exponent), Random(seed));
+        let keys: Vec<usize> = (0..ACCESSES_COUNT).map(|_| zipf.draw(&mut random)).collect();
+        let mixed = with_scans(&keys);
+        [("zipf", keys), ("scans", mixed)].map(|(kind, keys)| Trace {
+            name: format!("{kind}_{exponent}_{capacity}"),
+            keys,
+            capacity,
+        })
+    });
+    traces.into_iter().flatten().collect()
+}
+
+fn with_scans(keys: &[usize]) -> Vec<usize> {
+    let mixed = keys.chunks(SCAN_EVERY).enumerate().flat_map(|(scan, keys)| {
+        let first = KEYS_COUNT + scan * SCAN_KEYS_COUNT;
+        keys.iter().copied().chain(first..first + SCAN_KEYS_COUNT)
+    });
+    mixed.collect()
+}
 
 /// Hits per access.
 #[derive(Copy, Clone, Debug, PartialEq)]
@@ -68,36 +111,15 @@ fn lru(keys: &[usize], capacity: usize) -> usize {
 
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
-    use super::super::{Random, Zipf};
     use super::*;
 
-    const KEYS: usize = 1000;
-    const ACCESSES: usize = 50_000;
-
-    fn zipf(exponent: f64, seed: u64) -> Vec<usize> {
-        let (zipf, mut random) = (Zipf::new(KEYS, exponent), Random(seed));
-        (0..ACCESSES).map(|_| zipf.draw(&mut random)).collect()
-    }
-
-    /// After every thousand accesses a scan over 500 keys that nobody asks for twice.
-    fn with_scans(keys: &[usize]) -> Vec<usize> {
-        let mixed = keys.chunks(1000).enumerate().flat_map(|(scan, keys)| {
-            let scanned = KEYS + scan * 500..KEYS + (scan + 1) * 500;
-            keys.iter().copied().chain(scanned)
-        });
-        mixed.collect()
-    }
-
-    /// What the paper promises: no worse than LRU on skewed keys, and better when scans pass through.
+    /// What the paper promises: better than LRU on skewed keys, with scans through them and without.
     #[test]
     fn sieve_keeps_what_is_used_again() {
-        for (exponent, capacity) in [(0.8, 50), (0.99, 50), (0.99, 200), (1.2, 100)] {
-            let keys = zipf(exponent, 7);
-            let plain = hit_ratios(&keys, capacity);
-            let mixed = hit_ratios(&with_scans(&keys), capacity);
-            println!("Zipf {exponent}, room for {capacity} of {KEYS}: {plain:.3?}; with scans {mixed:.3?}");
-            assert!(plain.ours > plain.lru, "Zipf {exponent}, {capacity}: {plain:?}");
-            assert!(mixed.ours > mixed.lru, "Zipf {exponent}, {capacity}, scans: {mixed:?}");
+        for Trace { name, keys, capacity } in traces(7) {
+            let ratios = hit_ratios(&keys, capacity);
+            println!("{name}: {ratios:.3?}");
+            assert!(ratios.ours > ratios.lru, "{name}: {ratios:?}");
         }
     }
 
