@@ -12,6 +12,7 @@ mod options;
 mod output;
 mod progress;
 mod query;
+mod sim;
 mod source;
 mod sql;
 mod topology;
@@ -40,6 +41,7 @@ enum Command {
     Topology(topology::Arguments),
     Configure(configure::Arguments),
     Sql(sql::Arguments),
+    Sim(sim::Arguments),
     Bench(bench::Arguments),
     Demo(demo::Arguments),
 }
@@ -72,6 +74,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Topology(arguments) => topology::run(arguments, out),
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
+        Command::Sim(arguments) => sim::run(arguments, out),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
     }

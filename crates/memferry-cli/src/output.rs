@@ -152,6 +152,15 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
 }
 
+/// Four digits or so.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        ..1.0 => format!("{value:.4}"),
+        ..1000.0 => format!("{value:.2}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
 /// `[0, 1, 2, 5]` as `0-2,5`, the way the kernel writes lists of CPUs. `numbers` ascend.
 pub(crate) fn ranges(numbers: &[u32]) -> String {
     numbers

@@ -14,8 +14,8 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub(crate) use record::How;
-use record::{Record, Row, check_writable};
+pub(crate) use record::{How, Record};
+use record::{Row, check_writable};
 
 use crate::output::{self, Align, Table};
 
@@ -100,14 +100,9 @@ fn table(rows: &[Row]) -> Table {
                 it.peer.clone(),
             ),
         };
-        let value = match row.value.abs() {
-            ..1.0 => format!("{:.4}", row.value),
-            ..1000.0 => format!("{:.2}", row.value),
-            _ => format!("{:.0}", row.value),
-        };
         table.row(vec![
             row.name.clone(),
-            value,
+            output::number(row.value),
             row.unit.to_owned(),
             row.how.to_string(),
             ratio,

@@ -91,9 +91,9 @@ impl Comparison {
     }
 }
 
-/// One run of one benchmark.
+/// One run of one benchmark. Models have rows of their own.
 #[derive(Debug, Serialize)]
-pub(crate) struct Record {
+pub(crate) struct Record<R = Row> {
     pub(crate) bench: &'static str,
     pub(crate) version: &'static str,
     pub(crate) commit: &'static str,
@@ -102,17 +102,17 @@ pub(crate) struct Record {
     pub(crate) started: String,
     pub(crate) seed: u64,
     pub(crate) options: serde_json::Value,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<R>,
 }
 
-impl Record {
+impl<R> Record<R> {
     /// An empty record of a run that starts now.
     pub(crate) fn start(
         bench: &'static str,
         machine: Machine,
         seed: u64,
         options: serde_json::Value,
-    ) -> Record {
+    ) -> Record<R> {
         Record {
             bench,
             version: env!("CARGO_PKG_VERSION"),
@@ -124,7 +124,9 @@ impl Record {
             rows: Vec::new(),
         }
     }
+}
 
+impl Record {
     /// The rows with a line of headings. An empty field is a figure that the row does not have.
     pub(crate) fn csv(&self) -> String {
         let mut text =

@@ -155,6 +155,10 @@ impl Engine for CpuEngine {
         self.node
     }
 
+    fn width(&self) -> usize {
+        self.workers_count
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         self.push(copy, self.queue_copies_max)
     }
@@ -171,7 +175,7 @@ impl Shared {
         while let Some(copy) = self.queue.pop() {
             let report = copy.copy_on_this_cpu();
             self.counters.bytes.add(report.cpu_bytes);
-            self.counters.end(Ok(report));
+            self.counters.end(copy.made(), Ok(report));
             copy.finish(Ok(report));
         }
     }

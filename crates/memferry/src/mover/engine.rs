@@ -3,7 +3,9 @@
 //! One conformance suite, `tests/engines.rs`, is run by every engine there is.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use serde::Serialize;
 
@@ -35,6 +37,11 @@ pub trait Engine: fmt::Debug + Send + Sync {
 
     /// The node it is on, where one is known.
     fn node(&self) -> Option<NodeId>;
+
+    /// How many copies it works on at once, at least 1: a copy that is split has at least as many pieces.
+    fn width(&self) -> usize {
+        1
+    }
 
     /// Takes a copy, or hands it back untouched. Never blocks.
     ///
@@ -78,6 +85,7 @@ pub struct RawCopy {
     target: *mut u8,
     size_bytes: usize,
     block_on_fault: bool,
+    made: Instant,
     done: Option<Done>,
 }
 
@@ -103,7 +111,8 @@ impl RawCopy {
         size_bytes: usize,
         done: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
     ) -> RawCopy {
-        RawCopy { source, target, size_bytes, block_on_fault: false, done: Some(Box::new(done)) }
+        let done: Done = Box::new(done);
+        RawCopy { source, target, size_bytes, block_on_fault: false, made: Instant::now(), done: Some(done) }
     }
 
     /// Lets a device wait for the pages it misses, where its queue allows that, instead of stopping there.
@@ -132,6 +141,11 @@ impl RawCopy {
         self.block_on_fault
     }
 
+    /// When it was made: the begin of its latency.
+    pub fn made(&self) -> Instant {
+        self.made
+    }
+
     /// Copies here and now. The report is for [`finish`](RawCopy::finish).
     pub(super) fn copy_on_this_cpu(&self) -> CopyReport {
         // SAFETY: `new`'s caller promised that both ranges are valid, unshared and apart until `finish`, which
@@ -143,6 +157,31 @@ impl RawCopy {
     /// Reports the end of the copy to whoever asked for it. From here on the buffers are theirs again.
     pub fn finish(mut self, result: Result<CopyReport, CopyError>) {
         self.call_done(result);
+    }
+
+    /// A part of this copy as a copy of its own.
+    ///
+    /// # Safety
+    /// `bytes` lies within this copy, and overlaps no other part whose `done` has not been called. This copy is not
+    /// finished before its parts are, and if one of them ended with an error whose buffers are lost, with such an
+    /// error.
+    pub(super) unsafe fn part(&self, bytes: Range<usize>, done: Done) -> RawCopy {
+        debug_assert!(bytes.start <= bytes.end && bytes.end <= self.size_bytes);
+        // SAFETY: the caller says that this is inside of both ranges.
+        let (source, target) = unsafe { (self.source.add(bytes.start), self.target.add(bytes.start)) };
+        RawCopy {
+            source,
+            target,
+            size_bytes: bytes.len(),
+            block_on_fault: self.block_on_fault,
+            made: Instant::now(),
+            done: Some(done),
+        }
+    }
+
+    /// Ends it without calling `done`: for a part that nobody has taken.
+    pub(super) fn cancel(mut self) {
+        self.done = None;
     }
 
     /// Puts `done` in the place of the callback, for a decorator that calls the old one itself.

@@ -56,6 +56,7 @@ struct State {
 }
 
 struct Late {
+    made: Instant,
     due: Instant,
     done: Done,
     result: Result<CopyReport, CopyError>,
@@ -109,6 +110,10 @@ impl Engine for Faulty {
         self.inner().node()
     }
 
+    fn width(&self) -> usize {
+        self.inner().width()
+    }
+
     fn submit(&self, mut copy: RawCopy) -> Result<(), Rejected> {
         let (refuse, fail, before, delay) = {
             let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
@@ -120,7 +125,7 @@ impl Engine for Faulty {
                 self.faults.delay_max.mul_f64(f64::from(random.per_mille()) / 1000.0),
             )
         };
-        let due = Instant::now() + delay;
+        let (made, due) = (copy.made(), Instant::now() + delay);
         self.shared.counters.submission(|| {
             if refuse {
                 return Err(Rejected { copy, why: Refusal::Full });
@@ -129,7 +134,7 @@ impl Engine for Faulty {
             let shared = self.shared.clone();
             if fail && before {
                 let done = copy.replace_done(Box::new(|_| {}));
-                shared.end(Late { due, done, result: Err(CopyError::Injected) });
+                shared.end(Late { made, due, done, result: Err(CopyError::Injected) });
                 return Ok(());
             }
             // The engine inside gets the copy with a callback of ours. If it hands the copy back, so do we,
@@ -142,6 +147,7 @@ impl Engine for Faulty {
                 let result =
                     result.and_then(|report| if fail { Err(CopyError::Injected) } else { Ok(report) });
                 shared.end(Late {
+                    made,
                     due,
                     done: done.expect("put there before the copy was submitted"),
                     result,
@@ -166,6 +172,7 @@ impl Engine for Faulty {
             rejected: counters.rejected.get(),
             operations: counters.operations.get(),
             errors: counters.errors.get(),
+            latencies: counters.latencies.read(),
             ..inside
         }
     }
@@ -212,9 +219,9 @@ impl Shared {
             let next = state.late.iter().map(|late| late.due).min().filter(|_| !state.held);
             state = match (due, next) {
                 (Some(index), _) => {
-                    let Late { done, result, .. } = state.late.swap_remove(index);
+                    let Late { made, done, result, .. } = state.late.swap_remove(index);
                     drop(state);
-                    self.counters.end(result);
+                    self.counters.end(made, result);
                     call_done(done, result);
                     self.lock()
                 }

@@ -1,10 +1,15 @@
 //! Moves bytes from one place in memory to another while the caller computes.
 //!
 //! ```text
-//!   copy, scope ──▶ Mover ── Route: which engine first? ──▶ Engine: dsa, cpu (and faulty, for tests)
-//!        ▲                     full or gone: the next one ──▶ a CPU engine ──▶ the caller itself
+//!   copy, scope ──▶ Mover ── Route: who? ──▶ one Engine, whole: dsa, cpu (and faulty, for tests)
+//!        ▲                    │   full or gone: the next one ──▶ a CPU engine ──▶ the caller itself
+//!        │                    └─────────────▶ several, in pieces: each its share, then what others have left
 //!        └──── Transfer ◀─── done: exactly once, on whatever thread finished the copy ───┘
 //! ```
+//!
+//! Copies of 2 MiB and more are split if the route has several engines for them, or one that works on several copies
+//! at once (a CPU engine with several workers, a DSA engine with several queues). There is one transfer, and
+//! one result. An engine that fails does not fail such a copy as long as another one is left to do its pieces.
 //!
 //! Ownership is the contract. An asynchronous [`Transfer`] owns its buffers and gives them back with the
 //! result; dropping or forgetting it neither blocks nor frees, since the mover keeps the buffers until the
@@ -20,30 +25,42 @@
 //! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
 //! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
 
+mod adaptive;
 #[allow(unsafe_code)]
 mod cpu;
+mod crew;
 mod dsa;
 #[allow(unsafe_code)]
 mod engine;
 mod error;
 mod faulty;
+mod latency;
 #[cfg(all(test, memferry_loom))]
 mod loom_queue;
 #[cfg(all(test, memferry_loom))]
+#[allow(unsafe_code)]
+mod loom_split;
+#[cfg(all(test, memferry_loom))]
 mod loom_transfer;
+mod prometheus;
 mod queue;
 mod route;
 #[allow(unsafe_code)]
 mod scope;
+mod share;
+#[allow(unsafe_code)]
+mod split;
 mod stats;
 #[allow(unsafe_code)]
 mod transfer;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::topology::{Machine, NodeId};
+use split::SplitCounters;
 use stats::Counter;
 
 pub use cpu::{CpuEngine, CpuOptions};
@@ -51,8 +68,10 @@ pub use dsa::{DsaEngine, DsaOptions};
 pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
+pub use latency::{Latencies, LatencyBucket};
 pub use route::{EngineSite, Journey, Route};
 pub use scope::{Scope, ScopedCopy};
+pub use share::{SHARE_BYTES_MIN, Share};
 pub use stats::{CopyReport, EngineStats, MoverStats};
 pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};
 
@@ -86,6 +105,7 @@ struct Inner {
     inline_operations: Counter,
     inline_bytes: Counter,
     overflow_operations: Counter,
+    split: SplitCounters,
 }
 
 /// Builds a [`Mover`].
@@ -148,6 +168,7 @@ impl MoverBuilder {
                 inline_operations: Counter::default(),
                 inline_bytes: Counter::default(),
                 overflow_operations: Counter::default(),
+                split: SplitCounters::default(),
             }),
         })
     }
@@ -162,7 +183,8 @@ impl Mover {
     /// Copies `source` to `target`, of equal length, both owned by the transfer until it is done.
     ///
     /// Anything that gives out its bytes will do: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, mappings and blocks.
-    /// Cost: two allocations and one lock; the bytes are copied by engines.
+    /// Cost: two allocations and one lock, and if it is split, one more of each for each piece; the bytes are copied
+    /// by engines.
     /// Cancel: see [`Transfer`].
     pub fn copy<S, T>(&self, source: S, target: T, options: CopyOptions) -> Transfer<S, T>
     where
@@ -217,10 +239,7 @@ impl Mover {
                 Err(rejected) => copy = rejected.copy,
             }
         }
-        let report = copy.copy_on_this_cpu();
-        self.inner.inline_operations.add(1);
-        self.inner.inline_bytes.add(report.cpu_bytes);
-        copy.finish(Ok(report));
+        self.inner.copy_inline(copy);
     }
 
     /// As [`start`](Mover::start), but hands the copy back when every engine is full: for copies that are worth
@@ -238,7 +257,7 @@ impl Mover {
             copy.finish(Ok(CopyReport::default()));
             return Ok(());
         }
-        let inner = &*self.inner;
+        let inner = &self.inner;
         // ORDERING: Relaxed: a turn only has to be different from most others.
         let turn = inner.turn.fetch_add(1, Ordering::Relaxed);
         let journey = Journey { source_node, target_node, size_bytes: copy.size_bytes(), turn };
@@ -249,12 +268,18 @@ impl Mover {
     }
 
     /// What the mover and its engines did so far.
+    ///
+    /// [`MoverStats::prometheus`] writes it for Prometheus.
     pub fn stats(&self) -> MoverStats {
         MoverStats {
             engines: self.inner.engines.iter().map(|engine| engine.stats()).collect(),
             inline_operations: self.inner.inline_operations.get(),
             inline_bytes: self.inner.inline_bytes.get(),
             overflow_operations: self.inner.overflow_operations.get(),
+            split_operations: self.inner.split.operations.get(),
+            split_redone: self.inner.split.redone.get(),
+            split_taken_over: self.inner.split.taken_over.get(),
+            split_leaked_bytes: self.inner.split.leaked_bytes.get(),
         }
     }
 
@@ -265,16 +290,20 @@ impl Mover {
 }
 
 impl Inner {
-    /// Asks the engines in `range` once each, first the one that the route names.
+    /// Splits the copy if the route has several engines for it, or asks the engines in `range` once each, first the
+    /// one that the route names.
     fn try_engines(
-        &self,
-        range: std::ops::Range<usize>,
-        mut copy: RawCopy,
+        self: &Arc<Self>,
+        range: Range<usize>,
+        copy: RawCopy,
         journey: Journey,
     ) -> Result<(), Rejected> {
+        let Rejected { mut copy, mut why } = match crew::try_split(self, range.clone(), copy, journey) {
+            Ok(()) => return Ok(()),
+            Err(rejected) => rejected,
+        };
         let engines = &self.engines[range.clone()];
         let first = self.route.first(&self.machine, &self.sites[range], journey).unwrap_or(0);
-        let mut why = Refusal::Gone;
         for step in 0..engines.len() {
             let Err(rejected) = engines[(first + step) % engines.len()].submit(copy) else { return Ok(()) };
             copy = rejected.copy;
@@ -283,6 +312,14 @@ impl Inner {
             }
         }
         Err(Rejected { copy, why })
+    }
+
+    /// Copies here and now.
+    fn copy_inline(&self, copy: RawCopy) {
+        let report = copy.copy_on_this_cpu();
+        self.inline_operations.add(1);
+        self.inline_bytes.add(report.cpu_bytes);
+        copy.finish(Ok(report));
     }
 
     fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {

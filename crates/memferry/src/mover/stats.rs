@@ -1,9 +1,12 @@
 //! What was copied, by whom, and what it took: counters that add up.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use serde::Serialize;
 
+use super::latency::{Histogram, Latencies};
 use super::{CopyError, EngineKind, Rejected};
 use crate::topology::NodeId;
 
@@ -23,10 +26,18 @@ impl CopyReport {
     }
 }
 
+impl AddAssign for CopyReport {
+    fn add_assign(&mut self, other: CopyReport) {
+        self.cpu_bytes += other.cpu_bytes;
+        self.dsa_bytes += other.dsa_bytes;
+    }
+}
+
 /// What one engine did since it started, in this process: a forked child begins at zero. Once nothing is in flight:
 ///
 /// - `accepted` = `operations` + `errors`;
 /// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_lost`;
+/// - as many `latencies` as `accepted`;
 /// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
 ///
 /// What a queue does not take at once is offered to the next (`diverted`); what none takes waits for a completion or,
@@ -78,6 +89,8 @@ pub struct EngineStats {
     pub fallback_bytes: u64,
     /// Bytes copied into targets that had to be leaked: as many were leaked again for their sources.
     pub leaked_bytes: u64,
+    /// How long copies took, from when they were made, with or without error.
+    pub latencies: Latencies,
 }
 
 /// What a mover and its engines did.
@@ -92,6 +105,14 @@ pub struct MoverStats {
     /// Copies that waited in a CPU engine's queue beyond its limit, because every engine was full and the copy
     /// was large.
     pub overflow_operations: u64,
+    /// Copies that were split. Engines count their pieces.
+    pub split_operations: u64,
+    /// Pieces of them that an engine failed, and that were to be done again.
+    pub split_redone: u64,
+    /// Pieces of them that a CPU engine or the calling thread did, because the route's engines were full or gone.
+    pub split_taken_over: u64,
+    /// Bytes of split copies that were leaked together with those that engines count.
+    pub split_leaked_bytes: u64,
 }
 
 impl MoverStats {
@@ -145,6 +166,7 @@ pub(super) struct Counters {
     pub(super) fallbacks: Counter,
     pub(super) fallback_bytes: Counter,
     pub(super) leaked_bytes: Counter,
+    pub(super) latencies: Histogram,
 }
 
 impl Counters {
@@ -158,8 +180,9 @@ impl Counters {
         })
     }
 
-    /// Counts the end of a copy. To be called before it is reported.
-    pub(super) fn end(&self, result: Result<CopyReport, CopyError>) {
+    /// Counts the end of a copy that was made at `begun`. To be called before it is reported.
+    pub(super) fn end(&self, begun: Instant, result: Result<CopyReport, CopyError>) {
+        self.latencies.record(begun.elapsed());
         match result {
             Ok(_) => self.operations.add(1),
             Err(_) => self.errors.add(1),
@@ -191,6 +214,7 @@ impl Counters {
             fallbacks: self.fallbacks.get(),
             fallback_bytes: self.fallback_bytes.get(),
             leaked_bytes: self.leaked_bytes.get(),
+            latencies: self.latencies.read(),
         }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn print(ids: impl IntoIterator<Item = u32>) -> String {
 }
 
 /// Nodes for a sentence: `node 0`, `nodes 0, 1, 2`.
-pub(super) fn join(nodes: &[NodeId]) -> String {
+pub(crate) fn join(nodes: &[NodeId]) -> String {
     let ids: Vec<_> = nodes.iter().map(NodeId::to_string).collect();
     match ids.len() {
         0 => "none".into(),

@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::profile::{self, Placeholders};
-use super::{Directory, NodeSet, Recording, TopologyError, Tree, meminfo, sysfs};
+use super::{Directory, NodeSet, Parameter, Recording, TopologyError, Tree, meminfo, sysfs};
 
 /// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -206,6 +206,8 @@ pub struct Machine {
     pub(super) numa_balancing: Option<NumaBalancing>,
     pub(super) is_demotion_enabled: Option<bool>,
     pub(super) facts: Vec<Fact>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) parameters: Vec<Parameter>,
     /// Short name of a publication and its full name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) references: BTreeMap<String, String>,
@@ -379,6 +381,16 @@ impl Machine {
         &self.facts
     }
 
+    /// What models use beyond nodes and links, each with its basis; only profiles have them.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// The parameter of that name.
+    pub fn parameter(&self, name: &str) -> Option<&Parameter> {
+        self.parameters.iter().find(|parameter| parameter.name == name)
+    }
+
     /// The publications that the figures were taken from: short name, as the sources of [`facts`](Machine::facts) use
     /// it, and full name; only profiles have them.
     pub fn references(&self) -> &BTreeMap<String, String> {
@@ -441,6 +453,14 @@ impl Machine {
             }
             if !self.node(cpu_node).is_ok_and(|node| !node.cpus.is_empty()) {
                 return Some(format!("node {id} belongs to the CPUs of node {cpu_node}, which has none"));
+            }
+        }
+        for (index, parameter) in self.parameters.iter().enumerate() {
+            if let Some(what) = parameter.contradiction() {
+                return Some(what);
+            }
+            if self.parameters[..index].iter().any(|before| before.name == parameter.name) {
+                return Some(format!("parameter {} is there twice", parameter.name));
             }
         }
         for engine in &self.accelerators {

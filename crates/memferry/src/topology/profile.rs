@@ -3,6 +3,8 @@
 //! A profile holds figures, each with the place it was taken from ([`Figure`]), which begins with one of the
 //! profile's `references`; what nobody has published is null. Rates are in 10^6 bytes per second, as the
 //! papers print them, and matrices have a row per initiator and a column per target, in the order of `nodes`.
+//! What models use beyond that are its `parameters`, which say whether they are published, measured, calibrated
+//! or assumed ([`Parameter`]).
 //!
 //! An emulated machine needs a figure everywhere. Those that nobody has published are `placeholders`: values of
 //! ours, kept apart, which only [`Machine::from_profile_with_placeholders`] reads, and only where a published
@@ -17,7 +19,7 @@ use serde::Deserialize;
 
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
 use super::sysfs::NODES_MAX;
-use super::{TopologyError, list};
+use super::{Basis, Parameter, TopologyError, list};
 
 macro_rules! built_in {
     ($name:literal) => {
@@ -102,6 +104,9 @@ struct Profile {
     write_latency_ns: Option<Figure<Matrix<f64>>>,
     accelerators: Option<Figure<Vec<ProfileAccelerator>>>,
     facts: Vec<Fact>,
+    /// What models use beyond nodes and links.
+    #[serde(default)]
+    parameters: Vec<Parameter>,
     /// Nodes that the machine could have and that are not online.
     #[serde(default)]
     offline: Vec<NodeId>,
@@ -219,6 +224,7 @@ impl Profile {
             is_demotion_enabled: None,
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
+            parameters: self.parameters,
             references: self.references,
         };
         match machine.contradiction() {
@@ -242,7 +248,11 @@ impl Profile {
             ("accelerators", source(&self.accelerators)),
         ];
         let facts = self.facts.iter().map(|fact| (fact.name.as_str(), Some(fact.source.as_str())));
-        for (name, source) in figures.into_iter().chain(facts) {
+        // What is assumed has no publication; its source says why.
+        let parameters = (self.parameters.iter())
+            .filter(|parameter| matches!(parameter.basis, Basis::Published | Basis::Calibrated))
+            .map(|parameter| (parameter.name.as_str(), Some(parameter.source.as_str())));
+        for (name, source) in figures.into_iter().chain(facts).chain(parameters) {
             let Some(source) = source else { continue };
             if !self.references.keys().any(|name| !name.is_empty() && source.starts_with(name)) {
                 return Err(format!(

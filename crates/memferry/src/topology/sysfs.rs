@@ -128,6 +128,7 @@ impl Reader<'_> {
                 .map(NumaBalancing::from_bits),
             is_demotion_enabled: self.files.switch(&format!("{NUMA}/demotion_enabled"))?,
             facts: Vec::new(),
+            parameters: Vec::new(),
             references: BTreeMap::new(),
         };
         for (links, distances) in machine.links.iter_mut().zip(distances) {

@@ -141,6 +141,11 @@ impl Engine for DsaEngine {
         self.node
     }
 
+    /// Its queues: they may be those of several devices.
+    fn width(&self) -> usize {
+        self.portals.len()
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         self.life().shared.submit(copy)
     }
@@ -200,7 +205,7 @@ impl Shared {
         counters.submission(|| {
             if copy.size_bytes() == 0 {
                 // A device would call that a bad size.
-                counters.end(Ok(CopyReport::default()));
+                counters.end(copy.made(), Ok(CopyReport::default()));
                 copy.finish(Ok(CopyReport::default()));
                 return Ok(());
             }

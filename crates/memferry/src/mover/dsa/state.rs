@@ -350,7 +350,7 @@ impl State {
             counters.leaked_bytes.add(copy.size_bytes() as u64);
         }
         let result = error.map_or(Ok(report), Err);
-        counters.end(result);
+        counters.end(copy.made(), result);
         self.finished.push((copy, result));
     }
 }

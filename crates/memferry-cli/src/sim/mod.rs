@@ -1,0 +1,120 @@
+//! `memferry sim SCENARIO`: what a copy, a query or scans would cost on a machine, computed in virtual time.
+
+mod validation;
+
+use std::io::Write;
+
+use anyhow::Result;
+use memferry::model::{self, ModelError, Row, Scenario};
+use memferry::topology::Machine;
+use serde_json::json;
+
+use crate::bench::Record;
+use crate::error::usage;
+use crate::output::{self, Align, Table, number, wrapped};
+use crate::topology;
+
+/// Computes what copies and queries would cost on a machine, also on one that is not here.
+///
+/// Every number is modelled: computed from rates and costs that the machine's profile names, with the source of each.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// What to compute: a built-in scenario, the path of a TOML file, or `validate`, which compares the model with
+    /// everything that was published; nothing lists the scenarios.
+    #[arg(value_name = "SCENARIO|FILE|validate")]
+    scenario: Option<String>,
+    /// On this machine instead of the scenario's own: the name of a profile (see `memferry topology`), or a JSON file.
+    /// Runs of a scenario that name a machine keep it.
+    #[arg(long, value_name = "PROFILE")]
+    machine: Option<String>,
+    /// Another value in the scenario, such as query.groups=4 or query.runs.2.stages.0.threads=16; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// With `validate`: also what else was tried as a model.
+    #[arg(long)]
+    variants: bool,
+    /// Prints one JSON object instead of text.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let is_changed = arguments.machine.is_some() || !arguments.settings.is_empty();
+    match arguments.scenario.as_deref() {
+        Some("validate") | None if is_changed => {
+            Err(usage("--machine and --set are for a scenario; name one, such as table-6.2"))
+        }
+        Some("validate") => validation::run(arguments.variants, arguments.json, out),
+        _ if arguments.variants => Err(usage("--variants is for `memferry sim validate`")),
+        None => list(arguments.json, out),
+        Some(name) => simulate(name, arguments, out),
+    }
+}
+
+fn simulate(name: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let scenario = changed(model::scenario(name).map_err(meant)?, &arguments.settings)?;
+    let machine = topology::open(Some(arguments.machine.as_deref().unwrap_or(scenario.machine())))?;
+    let rows = scenario.run(Some(&machine)).map_err(meant)?;
+    if !arguments.json {
+        write!(out, "{}", wrapped(scenario.about(), 0))?;
+        writeln!(out, "Modelled on {}.\n", machine.name())?;
+        return Ok(write!(out, "{}", table(&rows))?);
+    }
+    let settings: Vec<String> =
+        arguments.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let options = json!({ "scenario": scenario.name(), "set": settings });
+    output::json(out, &record(machine, options, rows))
+}
+
+/// There is no chance in a model: the seed is 0.
+fn record(machine: Machine, options: serde_json::Value, rows: Vec<Row>) -> Record<Row> {
+    Record { rows, ..Record::start("sim", machine, 0, options) }
+}
+
+fn changed(scenario: Scenario, settings: &[(String, String)]) -> Result<Scenario> {
+    settings.iter().try_fold(scenario, |scenario, (key, value)| scenario.with(key, value)).map_err(usage)
+}
+
+/// Which errors are those of the command line.
+fn meant(error: ModelError) -> anyhow::Error {
+    match error {
+        ModelError::UnknownScenario { .. } => usage(error),
+        _ => error.into(),
+    }
+}
+
+fn list(is_json: bool, out: &mut dyn Write) -> Result<()> {
+    let scenarios = model::scenarios().into_iter().map(model::scenario).collect::<Result<Vec<_>, _>>()?;
+    if is_json {
+        let one = |it: &Scenario| json!({ "name": it.name(), "about": it.about(), "machine": it.machine() });
+        return output::json(out, &scenarios.iter().map(one).collect::<Vec<_>>());
+    }
+    let mut scenarios_left = scenarios.iter().peekable();
+    while let Some(scenario) = scenarios_left.next() {
+        writeln!(out, "{} (on {})", scenario.name(), scenario.machine())?;
+        write!(out, "{}", wrapped(scenario.about(), 2))?;
+        if scenarios_left.peek().is_some() {
+            writeln!(out)?;
+        }
+    }
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> Table {
+    use Align::{Left, Right};
+    let columns = [("row", Left), ("value", Right), ("unit", Left), ("ratio", Right), ("peer", Left)];
+    let mut table = Table::new(columns);
+    for row in rows {
+        let ratio = row.ratio.map_or(String::new(), |ratio| format!("{ratio:.3}"));
+        let peer = row.peer.clone().unwrap_or_default();
+        table.row(vec![row.name.clone(), number(row.value), row.unit.to_owned(), ratio, peer]);
+    }
+    table
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        _ => Err("a setting is a key and a value, such as query.groups=4".to_owned()),
+    }
+}

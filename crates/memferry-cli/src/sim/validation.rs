@@ -1,0 +1,170 @@
+//! `memferry sim validate`: the model against everything that was published.
+
+use std::hint::black_box;
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use memferry::model::{self, Disposition, How, Plan, Prediction, Row, Validation, Why};
+use memferry::topology::Machine;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{record, table};
+use crate::bench::{Record, stats::median};
+use crate::output::{self, Align, Table, count, number, wrapped};
+
+/// The machine that most of what was published is about.
+const MACHINE: &str = "xeon-max-9468-2s-flat";
+
+/// What `--json` prints: rows as benchmarks have them, and each published row's prediction or reason.
+#[derive(Serialize)]
+struct Everything<'a> {
+    #[serde(flatten)]
+    record: &'a Record<Row>,
+    predictions: Vec<Predicted<'a>>,
+    others: &'a [Disposition],
+}
+
+#[derive(Serialize)]
+struct Predicted<'a> {
+    #[serde(flatten)]
+    prediction: &'a Prediction,
+    error_percent: f64,
+}
+
+pub(super) fn run(is_with_variants: bool, is_json: bool, out: &mut dyn Write) -> Result<()> {
+    let validation = model::validate()?;
+    let measured = [advise_us()?, scenarios_s()?];
+    let variants = if is_with_variants { model::variants()? } else { Vec::new() };
+    if is_json {
+        let rows = validation.rows().into_iter().chain(measured).chain(variants).collect();
+        let options = json!({ "scenario": "validate", "variants": is_with_variants });
+        let record = record(Machine::from_profile(MACHINE)?, options, rows);
+        let predicted =
+            |prediction| Predicted { error_percent: Prediction::error_percent(prediction), prediction };
+        let predictions = validation.predictions.iter().map(predicted).collect();
+        return output::json(out, &Everything { record: &record, predictions, others: &validation.others });
+    }
+    let bounds: Vec<Row> = validation.bounds.iter().cloned().chain(measured).collect();
+    writeln!(out, "{}", table(&bounds))?;
+    text(&validation, out)?;
+    if is_with_variants {
+        writeln!(out, "\nWhat else was tried, each calibrated anew:\n\n{}", against(&variants))?;
+    }
+    Ok(())
+}
+
+/// Predictions, then what is not predicted, counted by reason.
+fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
+    use Align::{Left, Right};
+    let columns = [
+        ("row", Left),
+        ("modelled", Right),
+        ("published", Right),
+        ("unit", Left),
+        ("error", Right),
+        ("", Left),
+    ];
+    let mut table = Table::new(columns);
+    let mut wrong: Vec<(&str, String)> = Vec::new();
+    for prediction in &validation.predictions {
+        let Prediction { name, rows, predicted, published: (low, high), unit, is_fit, .. } = prediction;
+        let error = format!("{:+.1} %", prediction.error_percent());
+        let [predicted, published, unit, error] = match *unit {
+            // A statement without a number.
+            "holds" => [if *predicted == 1.0 { "yes" } else { "no" }, "yes", "", ""].map(str::to_owned),
+            _ if low == high => [number(*predicted), number(*low), unit.to_string(), error],
+            _ => {
+                let range = format!("{} to {}", number(*low), number(*high));
+                [number(*predicted), range, unit.to_string(), error]
+            }
+        };
+        let note = match (is_fit, prediction.unexplained) {
+            (true, _) => "calibrated on",
+            (false, Some(_)) => "see below",
+            (false, None) => "",
+        };
+        let rows = rows.join(", ");
+        if let Some(reason) = prediction.unexplained {
+            wrong.push((reason, rows.clone()));
+        }
+        table.row(vec![format!("{name} [{rows}]"), predicted, published, unit, error, note.to_owned()]);
+    }
+    write!(out, "{table}")?;
+    writeln!(out, "\nWhere the model is off, and why:")?;
+    for (reason, rows) in wrong {
+        write!(out, "{}", wrapped(&format!("- {rows}: {reason}"), 0))?;
+    }
+    writeln!(out, "\nWhat it says nothing about:")?;
+    let unexplained: Vec<&Disposition> =
+        validation.others.iter().filter(|other| other.why == Why::Unexplained).collect();
+    for same in unexplained.chunk_by(|one, other| one.reason == other.reason) {
+        let rows = match same {
+            [first, .., last] => format!("{} ... {} ({})", first.row, last.row, count(same.len(), "row")),
+            rows => rows.iter().map(|one| one.row.as_str()).collect(),
+        };
+        let reason = same.first().map_or("", |one| one.reason);
+        write!(out, "{}", wrapped(&format!("- {rows}: {reason}"), 0))?;
+    }
+    let others = validation.others.len() - unexplained.len();
+    let rest =
+        format!("{} are inputs, methods, repeated or superseded; --json names each.", count(others, "row"));
+    Ok(writeln!(out, "\n{rest}")?)
+}
+
+fn against(rows: &[Row]) -> Table {
+    use Align::{Left, Right};
+    let columns = [("variant", Left), ("modelled", Right), ("published", Right), ("unit", Left)];
+    let mut table = Table::new(columns);
+    for row in rows {
+        let published = row.peer_value.map_or(String::new(), number);
+        table.row(vec![row.name.clone(), number(row.value), published, row.unit.to_owned()]);
+    }
+    table
+}
+
+/// What asking about the thesis's query costs, over its four set-ups.
+fn advise_us() -> Result<Row> {
+    const ROUNDS: u32 = 100;
+    const SAMPLES: usize = 11;
+    let machine = Machine::from_profile(MACHINE)?;
+    let pipelines = model::scenario("table-6.2")?.pipelines()?;
+    let plan = |(_, it): &(String, model::Pipeline)| Plan {
+        columns: it.columns.clone(),
+        stages: it.stages.clone(),
+        cpus: it.cpus,
+        chunk_bytes: it.chunk_bytes,
+        near: None,
+        is_by_devices: true,
+        reads_to_come: 0,
+    };
+    let plans: Vec<Plan> = pipelines.iter().map(plan).collect();
+    let mut samples = Vec::with_capacity(SAMPLES);
+    for _ in 0..SAMPLES {
+        let begin = Instant::now();
+        for plan in plans.iter().cycle().take(plans.len() * ROUNDS as usize) {
+            black_box(model::advise(&machine, black_box(plan))?);
+        }
+        samples.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS) / plans.len() as f64);
+    }
+    Ok(measured("advise_us", &samples, "us"))
+}
+
+/// All scenarios once.
+fn scenarios_s() -> Result<Row> {
+    let begin = Instant::now();
+    for name in model::scenarios() {
+        black_box(model::scenario(name)?.run(None)).with_context(|| format!("scenario {name}"))?;
+    }
+    Ok(measured("scenarios_s", &[begin.elapsed().as_secs_f64()], "s"))
+}
+
+fn measured(name: &str, samples: &[f64], unit: &'static str) -> Row {
+    let mut row = Row::modelled(name, median(samples), unit);
+    row.how = How::Measured;
+    row.samples = samples.len();
+    row.min = samples.iter().copied().fold(f64::INFINITY, f64::min);
+    row.max = samples.iter().copied().fold(0.0, f64::max);
+    row
+}

@@ -1,0 +1,168 @@
+//! What a model needs to know of a machine: rates of memories, ways, CPUs and devices, costs of descriptors.
+//!
+//! Rates come from the machine's links where it has them, and otherwise from its parameters
+//! ([`PARAMETERS`]). What neither knows stays unknown: a plan that needs it is refused, not guessed.
+
+use crate::mover::Journey;
+use crate::topology::{Machine, NodeId, Parameter, Tier};
+
+use super::ModelError;
+
+/// The parameters of a machine that models read, and what they are.
+pub const PARAMETERS: &[(&str, &str)] = &[
+    ("dram_mb_per_s", "rate of each DRAM node when many streams use it, reading and writing together"),
+    ("hbm_mb_per_s", "the same of each HBM node"),
+    ("core_mb_per_s", "what one core reads at most"),
+    ("core_copy_mb_per_s", "what one core copies at most, in bytes copied"),
+    ("core_copy_latency_ns", "what a copy by a core takes beyond its bytes"),
+    (
+        "device_offload_ns",
+        "from the submission of a descriptor to its completion, without the time for its bytes",
+    ),
+    ("device_descriptor_ns", "least time between two descriptors of a device"),
+    ("device_share", "weight of all devices together against the CPUs of one node, where both use a memory"),
+    (
+        "thread_skew",
+        "spread of the speed of groups of threads: the slowest has 1 - x, the fastest 1 + x of the mean",
+    ),
+    ("submit_ns", "what a core works on submitting one descriptor"),
+];
+
+/// A machine in numbers. Rates in bytes per second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hardware {
+    pub(super) memories: Vec<Memory>,
+    /// `ways[i][j]`: what the CPUs of node `i` read from node `j` at most; infinite where nobody knows.
+    pub(super) ways: Vec<Vec<f64>>,
+    pub(super) device_rates: Vec<Option<f64>>,
+    /// What one core reads at most; infinite where nobody knows.
+    pub(super) core_rate: f64,
+    pub(super) core_copy_rate: Option<f64>,
+    pub(super) core_copy_latency_s: Option<f64>,
+    pub(super) offload_s: f64,
+    pub(super) descriptor_s: f64,
+    pub(super) device_share: f64,
+    pub(super) thread_skew: f64,
+    pub(super) submit_s: f64,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Memory {
+    pub(super) node: NodeId,
+    pub(super) cpus_count: usize,
+    pub(super) rate: Option<f64>,
+}
+
+impl Hardware {
+    /// The numbers of a machine.
+    ///
+    /// # Errors
+    /// [`ModelError::Parameter`]: it has a parameter that no model knows.
+    /// [`ParameterValue`](ModelError::ParameterValue): it has one that no time can be computed with.
+    pub fn of(machine: &Machine) -> Result<Hardware, ModelError> {
+        for parameter in machine.parameters() {
+            if !PARAMETERS.iter().any(|(known, _)| *known == parameter.name) {
+                return Err(ModelError::Parameter {
+                    machine: machine.name().to_owned(),
+                    name: parameter.name.clone(),
+                });
+            }
+            let Parameter { name, value, .. } = parameter;
+            let wanted = match name.as_str() {
+                "device_share" if *value <= 0.0 => "above 0",
+                "thread_skew" if *value >= 1.0 => "below 1: the slowest threads would stand still",
+                rate if rate.ends_with("_mb_per_s") && *value <= 0.0 => "above 0",
+                _ => continue,
+            };
+            let machine = machine.name().to_owned();
+            return Err(ModelError::ParameterValue { machine, name: name.clone(), value: *value, wanted });
+        }
+        let parameter = |name: &str| machine.parameter(name).map(|parameter| parameter.value);
+        let rate = |name: &str| parameter(name).map(|mb_per_s| mb_per_s * 1e6);
+        let seconds = |name: &str| parameter(name).map(|ns| ns * 1e-9);
+        let nodes = machine.nodes();
+        let read = |cpus: NodeId, memory: NodeId| {
+            machine.link(cpus, memory).read_bytes_per_s.map(|rate| rate as f64)
+        };
+        let memories = nodes.iter().map(|node| {
+            // The best that any CPUs get from a memory is what it can do.
+            let best = nodes.iter().filter_map(|cpus| read(cpus.id, node.id)).reduce(f64::max);
+            let of_tier = match node.tier {
+                Tier::Dram => rate("dram_mb_per_s"),
+                Tier::Hbm => rate("hbm_mb_per_s"),
+                _ => None,
+            };
+            Memory { node: node.id, cpus_count: node.cpus.len(), rate: best.or(of_tier) }
+        });
+        let ways = nodes.iter().map(|cpus| {
+            nodes.iter().map(|memory| read(cpus.id, memory.id).unwrap_or(f64::INFINITY)).collect()
+        });
+        Ok(Hardware {
+            memories: memories.collect(),
+            ways: ways.collect(),
+            device_rates: (machine.accelerators().iter())
+                .map(|device| device.bytes_per_s_max.map(|rate| rate as f64))
+                .collect(),
+            core_rate: rate("core_mb_per_s").unwrap_or(f64::INFINITY),
+            core_copy_rate: rate("core_copy_mb_per_s"),
+            core_copy_latency_s: seconds("core_copy_latency_ns"),
+            offload_s: seconds("device_offload_ns").unwrap_or(0.0),
+            descriptor_s: seconds("device_descriptor_ns").unwrap_or(0.0),
+            device_share: parameter("device_share").unwrap_or(1.0),
+            thread_skew: parameter("thread_skew").unwrap_or(0.0),
+            submit_s: seconds("submit_ns").unwrap_or(0.0),
+        })
+    }
+
+    pub(super) fn position(&self, node: NodeId) -> Result<usize, ModelError> {
+        let found = self.memories.iter().position(|memory| memory.node == node);
+        found.ok_or_else(|| ModelError::Node {
+            node,
+            known: self.memories.iter().map(|memory| memory.node).collect(),
+        })
+    }
+
+    /// The rate of a memory.
+    ///
+    /// # Errors
+    /// [`ModelError::Unknown`].
+    pub(super) fn memory_rate(&self, position: usize) -> Result<f64, ModelError> {
+        let Memory { node, rate, .. } = self.memories[position];
+        rate.ok_or_else(|| ModelError::Unknown { what: format!("the rate of the memory of node {node}") })
+    }
+
+    /// What the CPUs of one node get from a memory at most.
+    pub(super) fn read_rate(&self, cpus: usize, memory: usize) -> Result<f64, ModelError> {
+        let cores = self.core_rate * self.memories[cpus].cpus_count as f64;
+        Ok(self.memory_rate(memory)?.min(self.ways[cpus][memory]).min(cores))
+    }
+
+    /// Whether it is known what devices copy, or, without devices, a thread.
+    pub(super) fn check_copier(&self, is_by_devices: bool) -> Result<(), ModelError> {
+        let unknown = |what: &str| Err(ModelError::Unknown { what: what.to_owned() });
+        match self.device_rates.is_empty() || !is_by_devices {
+            true if self.thread_copy_rate().is_infinite() => unknown("what a core copies"),
+            false if self.device_rates.contains(&None) => unknown("the rate of a device"),
+            _ => Ok(()),
+        }
+    }
+
+    /// What a thread copies at most: half of what it reads, unless something better is known.
+    pub(super) fn thread_copy_rate(&self) -> f64 {
+        self.core_copy_rate.unwrap_or(self.core_rate / 2.0)
+    }
+
+    /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates
+    /// are known. `None` if nothing is known of a device.
+    pub(super) fn copy_rate(&self, devices: &[usize], journey: Journey) -> Option<f64> {
+        let rates = devices.iter().map(|&device| *self.device_rates.get(device)?);
+        let devices_rate: f64 = rates.sum::<Option<f64>>()?;
+        let position = |node: Option<NodeId>| node.and_then(|node| self.position(node).ok());
+        let (source, target) = (position(journey.source_node), position(journey.target_node));
+        // Inside one memory each byte passes twice.
+        let passes = if source.is_some() && source == target { 2.0 } else { 1.0 };
+        let memory_rates = [source, target].into_iter().flatten().filter_map(|node| self.memories[node].rate);
+        Some(memory_rates.map(|rate| rate / passes).fold(devices_rate, f64::min))
+    }
+}

@@ -1,0 +1,39 @@
+//! What some engines copy together, as far as the machine tells: the least of what they, the source and the target
+//! can do.
+//!
+//! A memory's rate is the best that any CPUs have with it: what is between an engine and a memory does not limit
+//! devices (Fürst 2024, section 3.2.3: across sockets they are as fast as within). Reading from and writing to one
+//! memory take turns.
+
+use super::{EngineKind, EngineSite, Journey};
+use crate::topology::{Accelerator, Link, Machine, NodeId};
+
+/// Bytes per second of a copy by these engines; `None` if something that matters is unknown.
+pub(super) fn bytes_per_s(
+    machine: &Machine,
+    sites: &[EngineSite],
+    engines: &[usize],
+    journey: Journey,
+) -> Option<f64> {
+    let (source, target) = (journey.source_node?, journey.target_node?);
+    let read = best(machine, source, |link| link.read_bytes_per_s)?;
+    let write = best(machine, target, |link| link.write_bytes_per_s)?;
+    let memories = if source == target { 1.0 / (1.0 / read + 1.0 / write) } else { read.min(write) };
+    let engines: Option<f64> = engines.iter().map(|&engine| engine_bytes_per_s(machine, sites[engine])).sum();
+    Some(memories.min(engines?))
+}
+
+/// What the CPUs that are nearest, in this respect, have of a memory.
+fn best(machine: &Machine, memory: NodeId, rate: impl Fn(Link) -> Option<u64>) -> Option<f64> {
+    let rates = machine.nodes().iter().filter_map(|node| rate(machine.link(node.id, memory)));
+    rates.max().map(|rate| rate as f64)
+}
+
+/// What cores copy depends on how many there are, which no profile tells.
+fn engine_bytes_per_s(machine: &Machine, site: EngineSite) -> Option<f64> {
+    let is_it = |device: &&Accelerator| site.node.is_some() && device.node == site.node;
+    match site.kind {
+        EngineKind::Cpu => None,
+        EngineKind::Dsa => machine.accelerators().iter().find(is_it)?.bytes_per_s_max.map(|rate| rate as f64),
+    }
+}

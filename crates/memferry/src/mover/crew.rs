@@ -1,0 +1,58 @@
+//! The mover's engines as the crew of a split copy.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::split::{CUT, Crew, Lane, Split, SplitCounters};
+use super::{Inner, Journey, RawCopy, Refusal, Rejected, Route, SHARE_BYTES_MIN};
+
+struct MoverCrew {
+    inner: Arc<Inner>,
+    journey: Journey,
+}
+
+/// Begins a copy as several pieces, if the route has several workers for it among the engines in `range`.
+///
+/// # Errors
+/// [`Rejected`], when nobody took a piece, or the copy is one to be done whole: then the refusal says `Gone`, which
+/// is what nobody having been asked comes to.
+pub(super) fn try_split(
+    inner: &Arc<Inner>,
+    range: Range<usize>,
+    copy: RawCopy,
+    journey: Journey,
+) -> Result<(), Rejected> {
+    let whole = |copy| Err(Rejected { copy, why: Refusal::Gone });
+    if journey.size_bytes < 2 * SHARE_BYTES_MIN || inner.route == Route::RoundRobin {
+        return whole(copy);
+    }
+    let engines = &inner.engines[range.clone()];
+    let shares = inner.route.shares(&inner.machine, &inner.sites[range.clone()], journey);
+    let workers_count: usize = shares.iter().map(|share| engines[share.engine].width()).sum();
+    if workers_count < 2 {
+        return whole(copy);
+    }
+    let lane = |share: super::Share| {
+        Lane::new(range.start + share.engine, engines[share.engine].width(), share.bytes)
+    };
+    let lanes = shares.into_iter().map(lane).collect();
+    Split::begin(MoverCrew { inner: inner.clone(), journey }, copy, lanes, CUT)
+}
+
+impl Crew for MoverCrew {
+    fn submit(&self, engine: usize, piece: RawCopy) -> Result<(), Rejected> {
+        self.inner.engines[engine].submit(piece)
+    }
+
+    fn take_over(&self, piece: RawCopy) {
+        let Journey { source_node, target_node, .. } = self.journey;
+        let cpu = self.inner.nearest_cpu(source_node, target_node);
+        if let Err(Rejected { copy, .. }) = cpu.submit_beyond_limit(piece) {
+            self.inner.copy_inline(copy);
+        }
+    }
+
+    fn counters(&self) -> &SplitCounters {
+        &self.inner.split
+    }
+}

@@ -1,0 +1,162 @@
+//! How long copies take: a histogram with buckets that grow with what they count.
+//!
+//! Each power of two has [`STEPS`] buckets of equal width, so that a latency is known within a quarter, from 1 ns to
+//! hours, in 2 KiB: the scheme of HdrHistogram with few digits.
+//!
+//! Source: Tene, "HdrHistogram: A High Dynamic Range Histogram", hdrhistogram.org.
+
+use std::array;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// Buckets per power of two.
+const STEPS: u64 = 1 << STEPS_LOG2;
+const STEPS_LOG2: u32 = 2;
+/// Longer than these five hours is all one.
+const BOUND_LOG2: u32 = 44;
+const BUCKETS: usize = (BOUND_LOG2 - STEPS_LOG2 + 1) as usize * STEPS as usize + 1;
+
+/// A histogram that threads write to. Relaxed throughout, as all counters here.
+#[derive(Debug)]
+pub(super) struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Default for Histogram {
+    fn default() -> Histogram {
+        Histogram { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
+    }
+}
+
+impl Histogram {
+    pub(super) fn record(&self, latency: Duration) {
+        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+        // ORDERING: it orders nothing; a reader may see a bucket before the sum.
+        self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub(super) fn read(&self) -> Latencies {
+        let mut latencies = Latencies { sum_ns: self.sum_ns.load(Ordering::Relaxed), buckets: Vec::new() };
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            // ORDERING: see `record`.
+            let count = count.load(Ordering::Relaxed);
+            if count > 0 {
+                latencies.buckets.push(LatencyBucket { latency_ns_max: upper_end(bucket), count });
+            }
+        }
+        latencies
+    }
+}
+
+/// Below `2 * STEPS` each number has its own bucket. A bucket includes its upper end, so that powers of two are upper
+/// ends.
+fn bucket_of(ns: u64) -> usize {
+    let below = ns.saturating_sub(1);
+    let shift = below.checked_ilog2().unwrap_or(0).saturating_sub(STEPS_LOG2);
+    let bucket = u64::from(shift) * STEPS + (below >> shift);
+    (bucket as usize).min(BUCKETS - 1)
+}
+
+/// The longest latency of a bucket.
+fn upper_end(bucket: usize) -> u64 {
+    if bucket == BUCKETS - 1 {
+        return u64::MAX;
+    }
+    let bucket = bucket as u64;
+    if bucket < 2 * STEPS {
+        return bucket + 1;
+    }
+    let shift = bucket / STEPS - 1;
+    (bucket % STEPS + STEPS + 1) << shift
+}
+
+/// Latencies of copies, from when a copy was made until its end was reported.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Latencies {
+    /// Of all copies together.
+    pub sum_ns: u64,
+    /// Those with copies in them, ascending.
+    pub buckets: Vec<LatencyBucket>,
+}
+
+/// Copies of about the same latency.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LatencyBucket {
+    /// The longest latency in it, at most a quarter more than the shortest; `u64::MAX` for five hours and more.
+    pub latency_ns_max: u64,
+    /// How many copies.
+    pub count: u64,
+}
+
+impl Latencies {
+    /// How many copies.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.count).sum()
+    }
+
+    /// How many copies took no longer. Exact for powers of two, a bucket too few otherwise.
+    pub fn count_within(&self, latency_ns: u64) -> u64 {
+        let within = self.buckets.iter().take_while(|bucket| bucket.latency_ns_max <= latency_ns);
+        within.map(|bucket| bucket.count).sum()
+    }
+
+    /// What this part of the copies took at most, 0.5 for the median; up to a quarter too long. `None` without copies,
+    /// and for parts outside of 0 to 1.
+    pub fn quantile_ns(&self, part: f64) -> Option<u64> {
+        let count = self.count();
+        if count == 0 || !(0.0..=1.0).contains(&part) {
+            return None;
+        }
+        let rank = ((count as f64 * part).ceil() as u64).clamp(1, count);
+        let mut seen = 0;
+        let bucket = self.buckets.iter().find(|bucket| {
+            seen += bucket.count;
+            seen >= rank
+        });
+        bucket.map(|bucket| bucket.latency_ns_max)
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_follow_each_other_and_are_narrow() {
+        let mut lower = 0;
+        for bucket in 0..BUCKETS - 1 {
+            let upper = upper_end(bucket);
+            assert!(upper > lower, "bucket {bucket} ends at {upper}, the one before at {lower}");
+            assert_eq!((bucket_of(lower + 1), bucket_of(upper)), (bucket, bucket), "{lower} to {upper}");
+            assert!(upper - lower <= 1 || (upper - lower) * 4 <= lower, "{lower} to {upper}");
+            lower = upper;
+        }
+        assert_eq!(lower, 1 << BOUND_LOG2);
+        for ns in [lower + 1, u64::MAX] {
+            assert_eq!(bucket_of(ns), BUCKETS - 1);
+        }
+        assert_eq!(bucket_of(0), 0);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_copies() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.read().quantile_ns(0.5), None);
+        (1..=1000).for_each(|us| histogram.record(Duration::from_micros(us)));
+        histogram.record(Duration::MAX);
+        let latencies = histogram.read();
+        assert_eq!(latencies.count(), 1001);
+        for (part, us) in [(0.0, 1), (0.1, 101), (0.5, 501), (0.99, 991)] {
+            let ns = latencies.quantile_ns(part).expect("there are copies");
+            let exact = us * 1000;
+            assert!((exact..=exact + exact / 4).contains(&ns), "{part}: {ns} ns for {exact}");
+        }
+        assert_eq!(latencies.quantile_ns(1.0), Some(u64::MAX));
+        assert_eq!((latencies.quantile_ns(1.1), latencies.quantile_ns(f64::NAN)), (None, None));
+        assert_eq!(latencies.count_within(1 << 19), 524, "of 1 to 524 us, and 2^19 ns are 524.288 us");
+    }
+}

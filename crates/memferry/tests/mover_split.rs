@@ -1,0 +1,378 @@
+//! One copy by several engines: the bytes are those of a plain copy, whoever is slow, full, failing, gone or lost.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use memferry::mover::{
+    CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
+    EngineStats, Faults, Faulty, Mover, RawCopy, Refusal, Rejected, Route,
+};
+use memferry::topology::{Machine, NodeId};
+use memferry_dsa::Portal;
+use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+
+const HANG: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+fn machine() -> Arc<Machine> {
+    Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").expect("built in"))
+}
+
+fn cpu(workers_count: usize) -> Arc<dyn Engine> {
+    let options = CpuOptions { workers_count, ..CpuOptions::default() };
+    Arc::new(CpuEngine::new(&machine(), options).expect("threads"))
+}
+
+fn dsa(nasty: Nasty) -> Arc<dyn Engine> {
+    let device = Emulator::start(&DeviceConfig::four_engines(), nasty).expect("a valid configuration");
+    let portals = (0..device.queue_count()).map(|queue| device.portal(queue) as Arc<dyn Portal>);
+    Arc::new(DsaEngine::new(portals.collect(), DsaOptions::default()).expect("a thread"))
+}
+
+fn faulty(faults: Faults, seed: u64) -> Arc<dyn Engine> {
+    Arc::new(Faulty::new(cpu(1), faults, seed).expect("a thread"))
+}
+
+fn mover(engines: impl IntoIterator<Item = Arc<dyn Engine>>) -> Mover {
+    let builder = Mover::builder(machine()).route(Route::All);
+    engines.into_iter().fold(builder, |builder, engine| builder.engine(engine)).build().expect("threads")
+}
+
+fn pattern(size_bytes: usize) -> Vec<u8> {
+    (0..size_bytes).map(|index| (index * 31 + index / 251) as u8).collect()
+}
+
+/// Copies, and checks every byte and the report.
+fn check(mover: &Mover, size_bytes: usize) -> CopyReport {
+    let transfer = mover.copy(pattern(size_bytes), vec![0; size_bytes], CopyOptions::default());
+    let (source, target, report) = transfer.wait().expect("copied");
+    assert!(source == pattern(size_bytes), "the source was written");
+    assert!(target == source, "{size_bytes} bytes differ");
+    assert_eq!(report.bytes(), size_bytes as u64);
+    report
+}
+
+fn bytes_of(mover: &Mover) -> Vec<u64> {
+    mover.stats().engines.iter().map(|engine| engine.bytes).collect()
+}
+
+/// An engine of which tests say what becomes of a copy; what it does itself happens inside of `submit`.
+struct Scripted<F> {
+    script: F,
+    copies_count: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+enum Act {
+    Copy,
+    End(CopyError),
+    Refuse(Refusal),
+}
+
+thread_local! {
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static DEPTH_MAX: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How many `submit`s this thread is in.
+struct Depth;
+
+impl Depth {
+    fn enter() -> Depth {
+        DEPTH.set(DEPTH.get() + 1);
+        DEPTH_MAX.set(DEPTH_MAX.get().max(DEPTH.get()));
+        Depth
+    }
+}
+
+impl Drop for Depth {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+impl<F: Fn(usize) -> Act + Send + Sync + 'static> Scripted<F> {
+    fn engine(script: F) -> Arc<dyn Engine> {
+        Arc::new(Scripted { script, copies_count: AtomicUsize::new(0), bytes: AtomicU64::new(0) })
+    }
+}
+
+impl<F> std::fmt::Debug for Scripted<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Scripted")
+    }
+}
+
+impl<F: Fn(usize) -> Act + Send + Sync> Engine for Scripted<F> {
+    fn name(&self) -> &str {
+        "scripted"
+    }
+
+    fn kind(&self) -> EngineKind {
+        EngineKind::Cpu
+    }
+
+    fn node(&self) -> Option<NodeId> {
+        None
+    }
+
+    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+        let _depth = Depth::enter();
+        match (self.script)(self.copies_count.fetch_add(1, Ordering::Relaxed)) {
+            Act::Refuse(why) => return Err(Rejected { copy, why }),
+            Act::End(error) => copy.finish(Err(error)),
+            Act::Copy => {
+                let size_bytes = copy.size_bytes();
+                // SAFETY: the ranges of a copy are good and apart until it is finished.
+                unsafe { std::ptr::copy_nonoverlapping(copy.source(), copy.target(), size_bytes) };
+                self.bytes.fetch_add(size_bytes as u64, Ordering::Relaxed);
+                copy.finish(Ok(CopyReport { cpu_bytes: size_bytes as u64, dsa_bytes: 0 }));
+            }
+        }
+        Ok(())
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats { bytes: self.bytes.load(Ordering::Relaxed), ..cpu(1).stats() }
+    }
+}
+
+#[test]
+fn bytes_are_those_of_a_plain_copy() {
+    let sizes = [1, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1, 3 * MIB + 4097, 17 * MIB + 13];
+    for engines in [
+        vec![cpu(1), cpu(1)],
+        vec![cpu(3)],
+        vec![cpu(2), dsa(Nasty::none())],
+        vec![dsa(Nasty::none()), dsa(Nasty::none()), cpu(1)],
+    ] {
+        let mover = mover(engines);
+        sizes.iter().for_each(|&size| _ = check(&mover, size));
+        let stats = mover.stats();
+        assert_eq!(stats.split_operations, 4, "the large ones are split: {stats:?}");
+        assert_eq!((stats.split_redone, stats.split_leaked_bytes), (0, 0), "{stats:?}");
+        let done: u64 = stats.engines.iter().map(|engine| engine.bytes + engine.fallback_bytes).sum();
+        assert_eq!(done, sizes.iter().sum::<usize>() as u64, "each byte once: {stats:?}");
+    }
+}
+
+#[test]
+fn nasty_devices_share_copies_too() {
+    println!("seeds 0..12");
+    for seed in 0..12 {
+        let mover = mover([dsa(Nasty::from_seed(seed)), dsa(Nasty::from_seed(seed + 100)), cpu(1)]);
+        check(&mover, 2 * MIB + seed as usize);
+        assert_eq!(mover.stats().split_operations, 1, "seed {seed}");
+    }
+}
+
+#[test]
+fn routes_say_who_takes_part() {
+    let on = |node| {
+        let options = CpuOptions { node: Some(NodeId(node)), ..CpuOptions::default() };
+        Arc::new(CpuEngine::new(&machine(), options).expect("threads")) as Arc<dyn Engine>
+    };
+    let between = |source, target| CopyOptions {
+        source_node: Some(NodeId(source)),
+        target_node: Some(NodeId(target)),
+        ..CopyOptions::default()
+    };
+    for (route, options, expected) in [
+        (Route::Single, between(1, 8), vec![1]),
+        (Route::PushPull, between(0, 8), vec![0, 1]),
+        (Route::PushPull, between(0, 15), vec![0, 7]),
+        (Route::Socket, between(4, 14), vec![4, 5, 6, 7]),
+    ] {
+        let builder = Mover::builder(machine()).route(route);
+        let mover = (0..8).fold(builder, |builder, node| builder.engine(on(node))).build().expect("threads");
+        let size_bytes = 8 * MIB;
+        let transfer = mover.copy(pattern(size_bytes), vec![0; size_bytes], options);
+        assert!(transfer.wait().expect("copied").1 == pattern(size_bytes));
+        let bytes = bytes_of(&mover);
+        let took_part: Vec<usize> = (0..bytes.len()).filter(|&engine| bytes[engine] > 0).collect();
+        assert_eq!(took_part, expected, "{route:?}");
+    }
+}
+
+#[test]
+fn who_is_done_takes_over_from_who_is_slow() {
+    let slow = Scripted::engine(|_| {
+        thread::sleep(Duration::from_millis(20));
+        Act::Copy
+    });
+    // It comes second, as the first one copies on the thread of whoever submits.
+    let mover = mover([cpu(2), slow]);
+    check(&mover, 32 * MIB);
+    let bytes = bytes_of(&mover);
+    assert!(bytes[1] > 0 && bytes[1] < 12 * MIB as u64, "half would be 16 MiB: {bytes:?}");
+}
+
+#[test]
+fn an_engine_that_fails_is_made_up_for() {
+    for failing_since in [0, 1, 3] {
+        let broken = Scripted::engine(move |copy| match copy {
+            copy if copy < failing_since => Act::Copy,
+            _ => Act::End(CopyError::Device { status: 0x1f }),
+        });
+        let mover = mover([broken, cpu(1)]);
+        check(&mover, 16 * MIB);
+        let stats = mover.stats();
+        assert_eq!(stats.split_redone, 1, "it gets nothing more after its first failure: {stats:?}");
+        assert_eq!(stats.split_taken_over, 0, "{stats:?}");
+    }
+    // One that fails when the other has long done the rest.
+    let late = Scripted::engine(|_| {
+        thread::sleep(Duration::from_millis(200));
+        Act::End(CopyError::Device { status: 0x1f })
+    });
+    let mover_of_late = mover([late, cpu(1)]);
+    check(&mover_of_late, 4 * MIB);
+    let stats = mover_of_late.stats();
+    assert_eq!((stats.split_redone, stats.split_taken_over), (1, 0), "the idle one does it: {stats:?}");
+    // Failing after the bytes are there, late, and out of order.
+    let faults = Faults { fail_per_mille: 300, delay_max: Duration::from_micros(300), refuse_per_mille: 100 };
+    for seed in 0..20 {
+        let mover = mover([faulty(faults, seed), cpu(1)]);
+        check(&mover, 8 * MIB + 1);
+    }
+}
+
+#[test]
+fn when_all_fail_the_copy_fails_and_returns_its_buffers() {
+    let faults = Faults { fail_per_mille: 1000, ..Faults::default() };
+    let mover = mover([faulty(faults, 1), faulty(faults, 2)]);
+    let error = mover.copy(pattern(4 * MIB), vec![0; 4 * MIB], CopyOptions::default()).wait();
+    let error = error.expect_err("all failed");
+    assert_eq!(error.error, CopyError::Injected);
+    let (source, target) = error.buffers.expect("nobody touches them any more");
+    assert!(source == pattern(4 * MIB) && target.len() == source.len());
+    assert_eq!(
+        mover.stats().split_taken_over,
+        0,
+        "an error is no reason to try elsewhere, as without a split"
+    );
+}
+
+#[test]
+fn full_and_gone_engines_leave_their_shares_to_others() {
+    let refuses = |why| Scripted::engine(move |_| Act::Refuse(why));
+    for why in [Refusal::Full, Refusal::Gone] {
+        let mover = mover([refuses(why), cpu(1)]);
+        check(&mover, 8 * MIB);
+        assert_eq!(bytes_of(&mover)[..2], [0, 8 * MIB as u64], "{why:?}");
+    }
+    // One that takes two pieces in ten: in between, the mover's own engines are asked.
+    let moody =
+        || Scripted::engine(|copy| if copy % 10 < 2 { Act::Copy } else { Act::Refuse(Refusal::Full) });
+    let mover_of_moody = mover([moody(), moody()]);
+    check(&mover_of_moody, 32 * MIB);
+    let stats = mover_of_moody.stats();
+    assert!(stats.split_taken_over > 0 && stats.split_redone == 0, "{stats:?}");
+    // Gone after a few pieces, both.
+    let leaving = || Scripted::engine(|copy| if copy < 2 { Act::Copy } else { Act::Refuse(Refusal::Gone) });
+    check(&mover([leaving(), leaving()]), 32 * MIB);
+}
+
+/// A copy of one byte.
+fn small_copy(done: impl FnOnce() + Send + 'static) -> RawCopy {
+    let byte = Box::leak(Box::new([1_u8, 0]));
+    // SAFETY: the two bytes are leaked, and apart.
+    unsafe { RawCopy::new(byte.as_ptr(), byte.as_mut_ptr().add(1), 1, move |_| done()) }
+}
+
+#[test]
+fn a_copy_that_nobody_takes_is_handed_back_whole() {
+    let engine = || Scripted::engine(|_| Act::Refuse(Refusal::Full));
+    // One CPU engine of its own, with one worker.
+    let machine = Arc::new(Machine::two_tiers().expect("built in"));
+    let mover = Mover::builder(machine).route(Route::All).engine(engine()).engine(engine()).build();
+    let mover = mover.expect("threads");
+    let (go, gate) = channel::<()>();
+    let (started, has_started) = channel();
+    let gate = Mutex::new(gate);
+    let jam = small_copy(move || {
+        started.send(()).expect("the test waits");
+        let _ = gate.lock().expect("one thread").recv();
+    });
+    mover.start(jam, None, None);
+    has_started.recv_timeout(HANG).expect("the worker is idle");
+    while mover.try_start(small_copy(|| {}), None, None).is_ok() {}
+    let (source, mut target) = (pattern(4 * MIB), vec![0; 4 * MIB]);
+    let (ended, end) = channel();
+    let done = move |result: Result<CopyReport, CopyError>| ended.send(result).expect("the test waits");
+    // SAFETY: both outlive the copy, which the test waits for.
+    let copy = unsafe { RawCopy::new(source.as_ptr(), target.as_mut_ptr(), source.len(), done) };
+    let Rejected { copy, why } = mover.try_start(copy, None, None).expect_err("all is full");
+    assert_eq!((why, copy.size_bytes()), (Refusal::Full, 4 * MIB));
+    assert!(end.try_recv().is_err(), "not finished");
+    mover.start(copy, None, None);
+    drop(go);
+    let report = end.recv_timeout(HANG).expect("finished").expect("copied");
+    assert_eq!(report.bytes(), 4 * MIB as u64);
+    assert!(target == source);
+    assert_eq!(mover.stats().split_operations, 0);
+}
+
+#[test]
+fn when_a_device_is_lost_the_buffers_are() {
+    let lost = Scripted::engine(|copy| if copy == 1 { Act::End(CopyError::DeviceLost) } else { Act::Copy });
+    let mover = mover([lost, cpu(1)]);
+    let error = mover.copy(pattern(8 * MIB), vec![0; 8 * MIB], CopyOptions::default()).wait();
+    let error = error.expect_err("lost");
+    assert!(error.error == CopyError::DeviceLost && error.buffers.is_none());
+    let stats = mover.stats();
+    // The engine's own count has its piece, which is at least 128 KiB.
+    assert!((4 * MIB as u64..8 * MIB as u64).contains(&stats.split_leaked_bytes), "{stats:?}");
+}
+
+#[test]
+fn engines_that_copy_inside_of_submit_do_not_recurse() {
+    let inline = || Scripted::engine(|_| Act::Copy);
+    check(&mover([inline(), inline(), inline()]), 64 * MIB);
+    assert!(DEPTH_MAX.get() <= 3, "once for each engine, not for each piece: {}", DEPTH_MAX.get());
+}
+
+#[test]
+fn a_mover_that_is_dropped_finishes_its_split_copies() {
+    for _ in 0..20 {
+        let mover = mover([cpu(2), cpu(1), dsa(Nasty::none())]);
+        let transfers: Vec<_> =
+            (0..4).map(|_| mover.copy(pattern(3 * MIB), vec![0; 3 * MIB], CopyOptions::default())).collect();
+        drop(mover);
+        for transfer in transfers {
+            assert!(transfer.wait().expect("copied").1 == pattern(3 * MIB));
+        }
+    }
+}
+
+#[test]
+fn many_threads_split_at_once() {
+    let faults = Faults { refuse_per_mille: 200, delay_max: Duration::from_micros(100), fail_per_mille: 0 };
+    let mover = mover([cpu(2), faulty(faults, 7), dsa(Nasty::none())]);
+    thread::scope(|scope| {
+        for thread in 0..4 {
+            let mover = &mover;
+            scope.spawn(move || {
+                for round in 0..8 {
+                    let size_bytes = 2 * MIB + thread * 300_000 + round * 77_777;
+                    if round % 2 == 0 {
+                        check(mover, size_bytes);
+                    } else {
+                        let (source, mut target) = (pattern(size_bytes), vec![0; size_bytes]);
+                        mover.scope(|scope| _ = scope.copy(&source, &mut target)).expect("copied");
+                        assert!(source == target);
+                    }
+                }
+            });
+        }
+    });
+    let stats = mover.stats();
+    assert_eq!(stats.split_operations, 32, "{stats:?}");
+    for engine in stats.engines {
+        assert_eq!(engine.accepted, engine.operations + engine.errors, "{engine:?}");
+    }
+}

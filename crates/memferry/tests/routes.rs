@@ -1,0 +1,135 @@
+//! Which engines take part in a copy, on the machine of the papers and on odd ones.
+
+use memferry::mover::{EngineKind, EngineSite, Journey, Route, SHARE_BYTES_MIN};
+use memferry::topology::{Machine, NodeId};
+
+const ROUTES: [Route; 7] = [
+    Route::Single,
+    Route::RoundRobin,
+    Route::PushPull,
+    Route::Socket,
+    Route::Smart,
+    Route::All,
+    Route::Adaptive,
+];
+
+fn xeon_max() -> Machine {
+    Machine::from_profile("xeon-max-9468-2s-flat").expect("built in")
+}
+
+fn journey(source: u32, target: u32) -> Journey {
+    Journey {
+        source_node: Some(NodeId(source)),
+        target_node: Some(NodeId(target)),
+        size_bytes: 1 << 30,
+        turn: 0,
+    }
+}
+
+/// On this machine device N is that of node N.
+fn devices(machine: &Machine, route: Route, journey: Journey) -> Vec<usize> {
+    route.devices(machine, journey).into_iter().map(|share| share.engine).collect()
+}
+
+/// Node 8 is the HBM of node 0, 11 is on its socket, 12 and 15 are on the other.
+///
+/// Source: Fürst 2024, figure 3.6; draft, figure 3.6, for `Smart`.
+#[test]
+fn routes_are_those_of_the_papers() {
+    let machine = xeon_max();
+    let of = |route| [8, 11, 12, 15].map(|target| devices(&machine, route, journey(0, target)));
+    assert_eq!(of(Route::Single), [[0], [0], [0], [0]], "on the source node");
+    // Within a node: the on-node device and one off-node.
+    assert_eq!(of(Route::PushPull), [[0, 1], [0, 3], [0, 4], [0, 7]]);
+    let socket = vec![0, 1, 2, 3];
+    assert_eq!(
+        of(Route::Socket),
+        [socket.clone(), socket.clone(), vec![0, 1, 4, 5], vec![0, 1, 7, 4]],
+        "two on each socket between sockets"
+    );
+    assert_eq!(of(Route::Smart), [socket.clone(), socket, vec![0, 4], vec![0, 7]]);
+    for mut all in of(Route::All) {
+        assert_eq!(all[0], 0);
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+    let turns = (0..10).map(|turn| devices(&machine, Route::RoundRobin, Journey { turn, ..journey(0, 8) }));
+    assert_eq!(turns.flatten().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]);
+}
+
+/// Once every node of a socket had its first device as the helper.
+#[test]
+fn within_their_nodes_neighbours_have_different_helpers() {
+    let machine = xeon_max();
+    let helper = |node| devices(&machine, Route::PushPull, journey(node, node + 8))[1];
+    assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(helper), [1, 2, 3, 0, 5, 6, 7, 4]);
+}
+
+#[test]
+fn adaptive_takes_as_many_as_the_memories_can_use() {
+    // What this profile's memories can do nobody has published: what the thesis recommends.
+    assert_eq!(devices(&xeon_max(), Route::Adaptive, journey(0, 8)), [0, 1]);
+    let machine = Machine::from_profile_with_placeholders("xeon-max-9468-2s-flat").expect("built in");
+    // A device has 32 GB/s, DDR 40 and HBM 215 there.
+    assert_eq!(devices(&machine, Route::Adaptive, journey(0, 8)), [0, 1]);
+    assert_eq!(devices(&machine, Route::Adaptive, journey(8, 12)).len(), 8);
+    assert_eq!(devices(&machine, Route::Adaptive, journey(0, 0)), [0], "reading and writing share 40 GB/s");
+    let unknown = Journey { target_node: None, ..journey(8, 8) };
+    assert_eq!(devices(&machine, Route::Adaptive, unknown), [0, 1]);
+    let cores = [0, 1, 4].map(|node| EngineSite { kind: EngineKind::Cpu, node: Some(NodeId(node)) });
+    let shares = Route::Adaptive.shares(&machine, &cores, journey(8, 12));
+    assert_eq!(shares.iter().map(|share| share.engine).collect::<Vec<_>>(), [0, 2]);
+}
+
+#[test]
+fn shares_cover_the_copy_evenly_and_small_copies_are_not_split() {
+    let machine = xeon_max();
+    let sizes = [0, 1, SHARE_BYTES_MIN, 2 * SHARE_BYTES_MIN - 1, 2 * SHARE_BYTES_MIN, (9 << 20) + 1];
+    for route in ROUTES {
+        for size_bytes in sizes {
+            for (source, target) in [(0, 8), (0, 11), (3, 12), (15, 0), (77, 8), (77, 78)] {
+                let shares = route.devices(&machine, Journey { size_bytes, ..journey(source, target) });
+                let what = format!("{route:?}, {size_bytes} bytes from {source} to {target}: {shares:?}");
+                let mut end = 0;
+                for share in &shares {
+                    assert_eq!(share.bytes.start, end, "{what}");
+                    assert!(share.bytes.len() >= SHARE_BYTES_MIN || shares.len() == 1, "{what}");
+                    assert!(share.bytes.len().abs_diff(size_bytes / shares.len()) <= 1, "{what}");
+                    end = share.bytes.end;
+                }
+                assert_eq!(end, size_bytes, "{what}");
+                let mut engines: Vec<_> = shares.iter().map(|share| share.engine).collect();
+                engines.sort_unstable();
+                engines.dedup();
+                assert_eq!(engines.len(), shares.len(), "{what}");
+            }
+        }
+    }
+    // Small copies of `Smart` are the target's business, of all others the source's.
+    let small = Journey { size_bytes: 2 * SHARE_BYTES_MIN - 1, ..journey(0, 11) };
+    let alone = ROUTES.map(|route| devices(&machine, route, small));
+    assert_eq!(alone, [[0], [0], [0], [0], [3], [0], [0]]);
+}
+
+#[test]
+fn machines_that_lack_something_have_routes_too() {
+    let machine = Machine::two_tiers().expect("built in");
+    for route in ROUTES {
+        assert!(route.devices(&machine, journey(0, 1)).is_empty(), "no device: {route:?}");
+    }
+    let machine = xeon_max();
+    let shares = |route: Route, nodes: &[Option<u32>], journey| {
+        let site = |node: &Option<u32>| EngineSite { kind: EngineKind::Dsa, node: node.map(NodeId) };
+        let sites: Vec<_> = nodes.iter().map(site).collect();
+        let shares = route.shares(&machine, &sites, journey);
+        shares.into_iter().map(|share| share.engine).collect::<Vec<_>>()
+    };
+    // All on one node: the second one helps there.
+    assert_eq!(shares(Route::PushPull, &[Some(0), Some(0), Some(0)], journey(0, 8)), [0, 1]);
+    // None at the target, on its socket, or anywhere known.
+    assert_eq!(shares(Route::PushPull, &[Some(0), Some(2)], journey(0, 9)), [0, 1]);
+    assert_eq!(shares(Route::Socket, &[Some(0), Some(1)], journey(0, 12)), [0, 1]);
+    assert_eq!(shares(Route::Socket, &[Some(5), Some(6)], journey(0, 8)), [0]);
+    assert_eq!(shares(Route::Smart, &[Some(0)], journey(0, 12)), [0]);
+    assert_eq!(shares(Route::All, &[None, Some(0), None], journey(0, 8)), [1, 2, 0]);
+}
