@@ -1,0 +1,47 @@
+//! `memferry emulate` without the preload library: tools that configure devices, and programs that submit with `write(2)`.
+//!
+//!     cargo run -p memferry-idxd --example emulate -- --devices 2 -- accel-config list
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use memferry_idxd::{Leftovers, Options, Setup, exit_as, run};
+
+const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--keep-user] [--wait] [--stats] \
+    [--preload FILE] -- PROGRAM [ARGUMENT]...";
+
+fn options() -> Option<Options> {
+    let mut options = Options::new("");
+    let mut arguments = std::env::args_os().skip(1);
+    loop {
+        let argument = arguments.next()?;
+        match argument.to_str()? {
+            "--devices" => options.devices = Some(arguments.next()?.to_str()?.parse().ok()?),
+            "--config" => options.setup = Setup::File(arguments.next()?.into()),
+            "--disabled" => options.setup = Setup::Disabled,
+            "--keep-user" => options.keep_user = true,
+            "--wait" => options.leftovers = Leftovers::WaitFor,
+            "--stats" => options.stats = true,
+            "--preload" => options.preload = Some(arguments.next()?.into()),
+            "--" => break,
+            _ => return None,
+        }
+    }
+    options.program = arguments.next()?;
+    options.arguments = arguments.collect::<Vec<OsString>>();
+    Some(options)
+}
+
+fn main() -> ExitCode {
+    let Some(options) = options() else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match run(options) {
+        Ok(status) => exit_as(status),
+        Err(error) => {
+            eprintln!("memferry: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
