@@ -134,7 +134,7 @@ fn obstacle(path: &Path, scripts_left: usize) -> Option<(PathBuf, Obstacle)> {
         return obstacle(&interpreter, scripts_left.checked_sub(1)?);
     }
     let elf = start.strip_prefix(b"\x7fELF")?;
-    if elf.first() != Some(&CLASS_64) || read_u16(&start, 18) != Some(MACHINE_X86_64) {
+    if *elf.first()? != CLASS_64 || read_u16(&start, 18)? != MACHINE_X86_64 {
         return here(Obstacle::OtherMachine);
     }
     if changes_identity(&file) {
