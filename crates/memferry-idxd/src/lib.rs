@@ -16,6 +16,7 @@
 
 #![deny(unsafe_code)]
 
+mod agent;
 mod error;
 mod layout;
 mod namespace;

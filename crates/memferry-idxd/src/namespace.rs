@@ -162,7 +162,7 @@ fn cover(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
     let before = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     std::env::set_current_dir(directory).map_err(failed(directory))?;
     let entries: Vec<fs::DirEntry> = fs::read_dir(".").map_err(failed(directory))?.flatten().collect();
-    mount("memferry", directory, "tmpfs", libc::MS_NOSUID, "mode=755,size=4m")?;
+    mount("memferry", directory, "tmpfs", libc::MS_NOSUID, "mode=755,size=256m")?;
     for entry in entries {
         let name = entry.file_name();
         if hidden.iter().any(|hidden| name == *hidden) {

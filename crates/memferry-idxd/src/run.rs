@@ -7,6 +7,8 @@ use std::panic;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 
+use memferry_dsa::system::{DeviceId, FakeDriver};
+
 use crate::error::Error;
 use crate::layout;
 use crate::namespace::{self, Inside};
@@ -117,8 +119,11 @@ fn supervise_program(
     let inside = namespace::enter(options.keep_user)?;
     let links = namespace::character_links();
     namespace::cover_dev()?;
-    let queues = Arc::new(Queues::new(&machine, options)?);
-    serve(machine, links, &queues, inside)?;
+    let Machine { devices, driver } = machine;
+    let driver = Arc::new(driver);
+    let queues = Arc::new(Queues::new(&driver, &devices, options)?);
+    serve(driver, &devices, links, &queues, inside)?;
+    queues.name_files().map_err(Error::system("look at /dev/dsa"))?;
 
     let mut command = Command::new(&program.path);
     command.args(&options.arguments);
@@ -152,15 +157,15 @@ fn set_name(command: &mut Command, options: &Options) {
 
 /// Mounts the driver's files and serves them, in threads that end with this process.
 fn serve(
-    machine: Machine,
+    driver: Arc<FakeDriver>,
+    devices: &[DeviceId],
     links: Vec<(String, String)>,
     queues: &Arc<Queues>,
     inside: Inside,
 ) -> Result<(), Error> {
-    let Machine { devices, driver } = machine;
     let buses: Vec<String> = (0..devices.len()).map(layout::bus).collect();
     let fuse = namespace::mount_fuse(inside)?;
-    let server = Server::new(Arc::new(driver), &devices, links, Arc::clone(queues), inside);
+    let server = Server::new(driver, devices, links, Arc::clone(queues), inside);
     let mut config = fuser::Config::default();
     config.n_threads = Some(SERVER_THREADS);
     let session = fuser::Session::from_fd(server, fuse.into(), fuser::SessionACL::All, config)

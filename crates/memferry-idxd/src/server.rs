@@ -19,7 +19,7 @@ use fuser::{
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyPoll,
     ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use memferry_dsa::system::{DeviceId, FakeDriver, Files, QueueId};
+use memferry_dsa::system::{DeviceId, FakeDriver, Files};
 
 use crate::layout::{Layout, Node};
 use crate::namespace::Inside;
@@ -68,6 +68,12 @@ enum Handle {
         text: Vec<u8>,
     },
     Text(String),
+    Queue(Arc<Client>),
+}
+
+/// What is written to.
+enum Target {
+    Attribute(String),
     Queue(Arc<Client>),
 }
 
@@ -142,9 +148,9 @@ impl Server {
             Node::Attribute { mode, .. } => (FileType::RegularFile, *mode as u16, ATTRIBUTE_BYTES),
             Node::Text(_) => (FileType::RegularFile, 0o444, ATTRIBUTE_BYTES),
             Node::Link(target) => (FileType::Symlink, 0o777, target.len() as u64),
-            // Empty: a page of it that somebody maps has no content that could be read, so a store that is not caught
-            // ends in SIGBUS.
-            Node::Queue(_) => (FileType::RegularFile, 0o600, 0),
+            // With the size of a portal, since some libraries compare it with what they map. Reading it fails, so that a
+            // store to a mapping that is not caught ends in SIGBUS.
+            Node::Queue(_) => (FileType::RegularFile, 0o600, ATTRIBUTE_BYTES),
         };
         let (user, group) = match node {
             Node::Queue(_) => (self.inside.user, self.inside.group),
@@ -181,9 +187,10 @@ impl Server {
 
     /// The layout and the shared state follow the driver after a write.
     fn follow(&self) {
+        // First, and without the lock: it may wait for a process that waits for a file.
+        self.queues.follow();
         let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
         names.layout = Layout::new(&self.driver, &self.devices, &self.links);
-        self.queues.follow(&self.driver);
     }
 
     fn store(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
@@ -204,7 +211,7 @@ impl Server {
 
     /// What is shown changes by itself.
     fn show(&self, path: &str) -> Result<Vec<u8>, Errno> {
-        self.queues.refresh(&self.driver, path);
+        self.queues.refresh(path);
         self.driver.read(path).map_err(Errno::from)
     }
 
@@ -383,17 +390,20 @@ impl Filesystem for Server {
         let answer = match self.handles().get(&handle.0) {
             None => Err(Errno::EBADF),
             Some(Handle::Text(_)) => Err(Errno::EACCES),
-            Some(Handle::Attribute { path, .. }) => Ok(path.clone()),
+            Some(Handle::Attribute { path, .. }) => Ok(Target::Attribute(path.clone())),
             // Pages of a mapping that were stored to without being caught: no descriptors.
             Some(Handle::Queue(_)) if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Err(Errno::EIO),
             Some(Handle::Queue(client)) => {
                 let client = Arc::clone(client);
-                // Not by this thread: it touches the client's memory, which could be a file of ours.
-                return self.queues.write(client, request.pid(), data.to_vec(), reply);
+                Ok(Target::Queue(client))
             }
         };
-        match answer.and_then(|path| self.store(&path, data)) {
-            Ok(()) => reply.written(data.len() as u32),
+        let answer = answer.and_then(|target| match target {
+            Target::Attribute(path) => self.store(&path, data).map(|()| data.len()),
+            Target::Queue(client) => self.queues.write(&client, request.pid(), data).map_err(Errno::from_i32),
+        });
+        match answer {
+            Ok(count) => reply.written(count as u32),
             Err(error) => reply.error(error),
         }
     }
@@ -473,6 +483,9 @@ impl Filesystem for Server {
     ) {
         // A queue polls readable when the device reports an error, which it does nowhere else.
         match self.handles().get(&handle.0) {
+            Some(Handle::Queue(client)) if self.queues.has_error(client) => {
+                reply.poll(events & PollEvents::POLLIN)
+            }
             Some(Handle::Queue(_)) => reply.poll(PollEvents::empty()),
             _ => reply.poll(events & (PollEvents::POLLIN | PollEvents::POLLOUT)),
         }
@@ -516,9 +529,4 @@ impl Filesystem for Server {
     fn create(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: i32, reply: ReplyCreate) {
         reply.error(Errno::EPERM);
     }
-}
-
-/// For what a queue's number is made of.
-pub(crate) fn queue_index(queue: QueueId) -> u64 {
-    u64::from(queue.device.0) * 8 + u64::from(queue.index)
 }

@@ -23,6 +23,7 @@ pub struct Client(Arc<Membership>);
 struct Membership {
     state: State,
     id: ClientId,
+    process: u32,
     stamps: bool,
     has_timing: bool,
 }
@@ -55,6 +56,7 @@ impl Client {
         Ok(Client(Arc::new(Membership {
             state: state.clone(),
             id: id as ClientId,
+            process,
             stamps: options.timing.is_some() || options.trace.is_some(),
             has_timing: options.timing.is_some(),
         })))
@@ -151,7 +153,10 @@ fn with_first([_, rest @ ..]: [u64; 8], first: u64) -> [u64; 8] {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.state.bury_client(self.id);
+        // A client of another process may have been buried before it was dropped, and its place be somebody else's.
+        if self.state.file().places[usize::from(self.id)].process(Life::Live) == Some(self.process) {
+            self.state.bury_client(self.id);
+        }
         self.state.free_the_buried();
     }
 }
