@@ -201,6 +201,14 @@ impl Front {
         }
     }
 
+    /// The record of a descriptor that has ended was written, or lost, or is not wanted.
+    #[inline]
+    pub(super) fn settled(&self, queue: usize) {
+        if let Some(common) = &self.common {
+            common.settled(queue);
+        }
+    }
+
     pub(super) fn snapshot(&self) -> DeviceCounters {
         let mut totals = QueueTotals::default();
         self.queues.iter().for_each(|queue| totals.add(&queue.state));

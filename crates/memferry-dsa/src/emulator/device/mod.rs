@@ -345,10 +345,13 @@ impl Device {
         let Some(index) = self.records.iter().position(is_due) else { return false };
         let record = self.records.swap_remove(index);
         self.write_record(&record.origin, &record.completion, memory);
-        if let Some(member) = record.origin.member
-            && let Some(batch) = &mut self.engines[member.engine].batch
-        {
-            batch.record_settled();
+        match record.origin.member {
+            None => self.front.settled(record.origin.queue),
+            Some(member) => {
+                if let Some(batch) = &mut self.engines[member.engine].batch {
+                    batch.record_settled();
+                }
+            }
         }
         true
     }
@@ -393,8 +396,13 @@ impl Device {
         }
         if is_late {
             self.records.push(DueRecord { due_at: self.steps + delay, due_ns, origin, completion });
-        } else if wants_record {
+            return;
+        }
+        if wants_record {
             self.write_record(&origin, &completion, memory);
+        }
+        if origin.member.is_none() {
+            self.front.settled(origin.queue);
         }
     }
 

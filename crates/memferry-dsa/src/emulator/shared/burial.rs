@@ -58,6 +58,7 @@ impl State {
                 state.retired.aborted.fetch_add(taken.saturating_sub(ended), Ordering::Relaxed);
                 mine.taken.store(0, Ordering::Relaxed);
                 mine.ended.store(0, Ordering::Relaxed);
+                mine.settled.store(0, Ordering::Relaxed);
                 queue.counts.0.retired.fetch_add(taken, Ordering::Release);
             }
             let engines = state.times.0.engines.iter();

@@ -90,12 +90,18 @@ impl Common {
         count(&self.mine().queues[self.queues[queue]].ended, 1);
     }
 
-    /// What was taken of any queue and has not ended has been dropped; how many.
+    /// The record of a descriptor that has ended was written, or lost, or is not wanted.
+    pub(in crate::emulator) fn settled(&self, queue: usize) {
+        count(&self.mine().queues[self.queues[queue]].settled, 1);
+    }
+
+    /// What was taken of any queue has been dropped; how many of these had not ended.
     pub(in crate::emulator) fn drop_taken(&self) -> u64 {
         let queues = self.mine().queues.iter();
         let left = queues.map(|queue| {
             let left = get(&queue.taken) - get(&queue.ended);
             count(&queue.ended, left);
+            count(&queue.settled, get(&queue.taken) - get(&queue.settled));
             left
         });
         left.sum()

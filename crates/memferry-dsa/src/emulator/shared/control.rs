@@ -28,7 +28,7 @@ pub struct DeviceSetup {
 pub struct QueueReport {
     /// Entries in the queue.
     pub occupancy: u64,
-    /// Descriptors that have left the queue and not ended.
+    /// Descriptors that have left the queue and have not ended, or wait for their completion record.
     pub in_progress: u64,
     /// Descriptors that the queue took, ever.
     pub accepted: u64,
@@ -131,14 +131,14 @@ impl State {
     /// What a queue has done.
     pub fn queue_report(&self, at: QueueAt) -> QueueReport {
         let queue = &self.device(at.device).queues[at.queue];
-        // What has ended first: a descriptor that moves on meanwhile is counted as being in progress still.
-        let ended = self.clients().map(|client| get(&client.devices[at.device].queues[at.queue].ended));
-        let ended = ended.sum::<u64>() + queue.counts.0.retired.load(Ordering::Acquire);
+        // What is settled first: a descriptor that moves on meanwhile is counted as being in progress still.
+        let settled = self.clients().map(|client| get(&client.devices[at.device].queues[at.queue].settled));
+        let settled = settled.sum::<u64>() + queue.counts.0.retired.load(Ordering::Acquire);
         let popped = queue.ring.popped();
         let accepted = queue.ring.pushed();
         QueueReport {
             occupancy: accepted.saturating_sub(popped),
-            in_progress: popped.saturating_sub(ended),
+            in_progress: popped.saturating_sub(settled),
             accepted,
             retried: get(&queue.counts.0.retried),
             dropped: get(&queue.counts.0.dropped),

@@ -113,8 +113,9 @@ pub(super) struct ClientDevice {
 /// What a client has had of a queue. The client's engine writes it.
 #[repr(C)]
 pub(super) struct ClientQueue {
-    pub(super) taken: AtomicU64, // entries popped, or about to be
-    pub(super) ended: AtomicU64, // of these, what has completed
+    pub(super) taken: AtomicU64,   // entries popped, or about to be
+    pub(super) ended: AtomicU64,   // of these, what an engine is done with
+    pub(super) settled: AtomicU64, // of these, what has its completion record, if it wants one
 }
 
 /// What clients do with a device's descriptors.
