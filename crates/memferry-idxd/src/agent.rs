@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -116,7 +117,7 @@ impl Inner {
         }
         let Some(agent) = agents.get_mut(&client.process) else { return Err(libc::ESRCH) };
         if !agent.engines.contains_key(&client.at.device) {
-            let memory = CheckedMemory::of_process(client.process).map_err(|_| libc::EFAULT)?;
+            let memory = memory_of(client.process).map_err(|_| libc::EFAULT)?;
             let stop = Arc::new(AtomicBool::new(false));
             let mut engine = agent.member.engine(client.at.device);
             let stops = Arc::clone(&stop);
@@ -154,6 +155,13 @@ impl Inner {
             };
         }
     }
+}
+
+/// The memory of a process that has opened a queue.
+#[allow(unsafe_code)]
+fn memory_of(process: u32) -> io::Result<CheckedMemory> {
+    // SAFETY: it is not this process, which opens no queue: a wrong descriptor harms the process that wrote it.
+    unsafe { CheckedMemory::of_process(process) }
 }
 
 /// Whether a process has not ended. One whose first thread alone has is running.
