@@ -17,7 +17,7 @@ use memferry_dsa::emulator::shared::{Client as Member, State as Shared};
 use memferry_dsa::portal::{QueueMode, Submission};
 use memferry_dsa::{Descriptor, Flags, Opcode};
 
-use crate::queues::Client;
+use crate::queues::{Client, Opener};
 
 /// How often processes are looked at that may be gone. Their entries keep others waiting.
 const LOOK: Duration = Duration::from_millis(50);
@@ -37,8 +37,8 @@ struct Inner {
 /// A process, as far as it writes.
 struct Agent {
     member: Member,
-    /// Which program the process ran when it first wrote.
-    program: Option<u64>,
+    /// Whose memory the engines work on.
+    opener: Opener,
     /// By device.
     engines: HashMap<usize, Engine>,
 }
@@ -106,18 +106,18 @@ impl Inner {
     /// The member in the process' name, with an engine for the device.
     fn member(&self, client: &Client) -> Result<Member, i32> {
         let mut agents = self.agents();
-        let program = program_of(client.process);
+        let process = client.opener.process;
         // It runs another program now; the descriptors of the one before are void, like its memory.
-        if agents.get(&client.process).is_some_and(|agent| agent.program != program) {
-            agents.remove(&client.process);
+        if agents.get(&process).is_some_and(|agent| agent.opener != client.opener) {
+            agents.remove(&process);
         }
-        if !agents.contains_key(&client.process) {
-            let member = Member::join(&self.shared, client.process).map_err(|_| libc::ENOMEM)?;
-            agents.insert(client.process, Agent { member, program, engines: HashMap::new() });
+        if !agents.contains_key(&process) {
+            let member = Member::join(&self.shared, process).map_err(|_| libc::ENOMEM)?;
+            agents.insert(process, Agent { member, opener: client.opener, engines: HashMap::new() });
         }
-        let Some(agent) = agents.get_mut(&client.process) else { return Err(libc::ESRCH) };
+        let Some(agent) = agents.get_mut(&process) else { return Err(libc::ESRCH) };
         if !agent.engines.contains_key(&client.at.device) {
-            let memory = memory_of(client.process).map_err(|_| libc::EFAULT)?;
+            let memory = memory_of(process).map_err(|_| libc::EFAULT)?;
             let stop = Arc::new(AtomicBool::new(false));
             let mut engine = agent.member.engine(client.at.device);
             let stops = Arc::clone(&stop);
@@ -172,12 +172,4 @@ fn is_running(process: u32) -> bool {
         Some("Z") => fs::read_dir(format!("/proc/{process}/task")).is_ok_and(|threads| threads.count() > 1),
         Some(_) => true,
     }
-}
-
-/// What tells one program of a process from the next: where its stack begins, which is drawn anew.
-///
-/// Source: proc_pid_stat(5), field 28.
-fn program_of(process: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    stat.rsplit(')').next()?.split_whitespace().nth(25)?.parse().ok()
 }

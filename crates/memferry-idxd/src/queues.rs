@@ -51,8 +51,8 @@ pub(crate) struct Client {
     pub(crate) queue: QueueId,
     pub(crate) at: QueueAt,
     pub(crate) mode: QueueMode,
-    /// The process that opened it: the address space that its descriptors are about.
-    pub(crate) process: u32,
+    /// Who opened it: the address space that its descriptors are about.
+    pub(crate) opener: Opener,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -208,7 +208,7 @@ impl Queues {
     pub(crate) fn open(&self, queue: QueueId, thread: u32) -> Result<Arc<Client>, i32> {
         let at = self.at(queue).ok_or(libc::ENXIO)?;
         let mode = *lock(&self.enabled).get(&queue).ok_or(libc::ENXIO)?;
-        let process = process_of(thread).ok_or(libc::ESRCH)?;
+        let opener = Opener::of(thread).ok_or(libc::ESRCH)?;
         let mut open = lock(&self.open);
         let count = open.entry(queue).or_default();
         if mode == QueueMode::Dedicated && *count > 0 {
@@ -216,7 +216,7 @@ impl Queues {
         }
         *count += 1;
         self.show_clients(queue, *count);
-        Ok(Arc::new(Client { queue, at, mode, process }))
+        Ok(Arc::new(Client { queue, at, mode, opener }))
     }
 
     /// The last descriptor and the last mapping of an open file are gone.
@@ -236,11 +236,11 @@ impl Queues {
     /// `write(2)`: submits descriptors for the process that wrote them; how many bytes were taken.
     ///
     /// # Errors
-    /// Nothing was submitted: `EPERM`: another process than the one that opened the file; `EINVAL`: a batch, which the
+    /// Nothing was submitted: `EPERM`: another process or program than the one that opened the file; `EINVAL`: a batch, which the
     /// driver does not let through, or a completion record that is not aligned; `EAGAIN`: the queue is full; `ENXIO`: it
     /// is not enabled any more.
     pub(crate) fn write(&self, client: &Client, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
-        if process_of(thread) != Some(client.process) {
+        if Opener::of(thread) != Some(client.opener) {
             return Err(libc::EPERM);
         }
         if lock(&self.enabled).get(&client.queue) != Some(&client.mode) {
@@ -328,10 +328,24 @@ fn with_batch(operations: OperationSet) -> OperationSet {
     OperationSet::from_words(words)
 }
 
-/// The process that a thread belongs to.
-///
-/// Source: proc_pid_status(5).
-fn process_of(thread: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+/// An address space: a process, and the program that it runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Opener {
+    pub(crate) process: u32,
+    /// Where its stack begins, which is drawn anew for each program.
+    stack: u64,
+}
+
+impl Opener {
+    /// The address space that a thread belongs to.
+    ///
+    /// Source: proc_pid_status(5); proc_pid_stat(5), field 28.
+    fn of(thread: u32) -> Option<Opener> {
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
+        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+        // The second field is a name in brackets that may hold anything.
+        let stack = stat.rsplit(')').next()?.split_whitespace().nth(25)?.parse().ok()?;
+        Some(Opener { process, stack })
+    }
 }

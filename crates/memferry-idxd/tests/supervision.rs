@@ -191,7 +191,7 @@ fn programs_that_do_odd_things() {
     run(&format!("exec <&- >&- 2>&-; {closing}{state}"));
     run(&format!("exec sh -c 'exec sh -c \"{state}\"'"));
     run(&format!("cd /dev/shm && {state} && [ $(pwd) = /dev/shm ]"));
-    run(&format!("ulimit -v 100000; ulimit -n 3; {state}"));
+    run(&format!("ulimit -v 100000; ulimit -n 8; {state}"));
     // Another root has no devices, as on a real machine; coming back from it is not needed for the end.
     let directory = tempfile::tempdir().unwrap();
     let output = emulate("", &["chroot", directory.path().to_str().unwrap(), "/bin/true"]).output().unwrap();
