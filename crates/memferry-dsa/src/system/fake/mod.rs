@@ -285,13 +285,14 @@ impl Files for FakeDriver {
     fn entries(&self, directory: &str) -> io::Result<Vec<String>> {
         let tree = self.lock();
         let below = format!("{directory}/");
-        let all = tree.files.keys().chain(&tree.directories).chain(tree.links.keys());
-        let inside = all.clone().filter_map(|path| path.strip_prefix(&below));
-        let names: BTreeSet<String> =
-            inside.filter_map(|path| path.split('/').next()).map(str::to_owned).collect();
+        let of = |path: &String| Some(path.strip_prefix(&below)?.split('/').next()?.to_owned());
+        let mut names = BTreeSet::new();
+        names.extend(tree.files.range(below.clone()..).map_while(|(path, _)| of(path)));
+        names.extend(tree.directories.range(below.clone()..).map_while(of));
+        names.extend(tree.links.range(below.clone()..).map_while(|(path, _)| of(path)));
         match names.is_empty() && !tree.directories.contains(directory) {
             true => Err(errno(errno::ENOENT)),
-            false => Ok(names.into_iter().collect()),
+            false => Ok(names.into_iter().collect::<Vec<String>>()),
         }
     }
 
