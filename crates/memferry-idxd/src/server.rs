@@ -177,12 +177,15 @@ impl Server {
         }
     }
 
-    /// How long the kernel may remember a path. Queues and links come and go with what is enabled.
-    fn memory_of(node: &Node) -> Duration {
-        match node {
-            Node::Attribute { .. } => FOREVER,
-            Node::Directory(_) | Node::Text(_) | Node::Link(_) | Node::Queue(_) => Duration::ZERO,
-        }
+    /// How long the kernel may remember a path. Queues, and the links between objects and drivers, come and go.
+    fn memory_of(path: &str, node: &Node) -> Duration {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let comes_and_goes = match node {
+            Node::Link(_) => parent != "bus/devices" && !matches!(name, "subsystem" | "module"),
+            Node::Queue(_) => true,
+            Node::Directory(_) | Node::Attribute { .. } | Node::Text(_) => false,
+        };
+        if comes_and_goes || name.contains('!') { Duration::ZERO } else { FOREVER }
     }
 
     /// The layout and the shared state follow the driver after a write.
@@ -295,16 +298,17 @@ impl Filesystem for Server {
         let number = names.number(&path);
         match names.layout.node(&path) {
             Some(node) => {
-                reply.entry(&Self::memory_of(node), &self.attributes(number, node), Generation(0));
+                reply.entry(&Self::memory_of(&path, node), &self.attributes(number, node), Generation(0));
             }
             None => reply.error(Errno::ENOENT),
         }
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        match self.names().node(ino) {
-            Ok(node) => reply.attr(&Self::memory_of(node), &self.attributes(ino.0, node)),
-            Err(error) => reply.error(error),
+        let names = self.names();
+        match (names.path(ino), names.node(ino)) {
+            (Ok(path), Ok(node)) => reply.attr(&Self::memory_of(path, node), &self.attributes(ino.0, node)),
+            (Err(error), _) | (_, Err(error)) => reply.error(error),
         }
     }
 
@@ -327,9 +331,9 @@ impl Filesystem for Server {
         reply: ReplyAttr,
     ) {
         let names = self.names();
-        let node = match names.node(ino) {
-            Ok(node) => node,
-            Err(error) => return reply.error(error),
+        let (path, node) = match (names.path(ino), names.node(ino)) {
+            (Ok(path), Ok(node)) => (path, node),
+            (Err(error), _) | (_, Err(error)) => return reply.error(error),
         };
         if mode.is_some() || user.is_some() || group.is_some() {
             let now = self.attributes(ino.0, node);
@@ -340,7 +344,7 @@ impl Filesystem for Server {
             };
             self.owners.lock().unwrap_or_else(PoisonError::into_inner).insert(ino.0, owner);
         }
-        reply.attr(&Self::memory_of(node), &self.attributes(ino.0, node));
+        reply.attr(&Self::memory_of(path, node), &self.attributes(ino.0, node));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
