@@ -7,6 +7,8 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86", "the NUMA guest"),
     ("zstd", "zstd", "unpacking the guest's kernel"),
     ("ldd", "libc-bin", "copying programs into the guest"),
+    ("accel-config", "accel-config", "tests of emulated devices with a real client"),
+    ("python3", "python3", "tests of emulated devices with another language's file functions"),
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {

@@ -12,13 +12,14 @@ const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [
 
 fn options() -> Option<Options> {
     let mut options = Options::new("");
+    let mut setup = None;
     let mut arguments = std::env::args_os().skip(1);
     loop {
         let argument = arguments.next()?;
         match argument.to_str()? {
             "--devices" => options.devices = Some(arguments.next()?.to_str()?.parse().ok()?),
-            "--config" => options.setup = Setup::File(arguments.next()?.into()),
-            "--disabled" => options.setup = Setup::Disabled,
+            "--config" => setup = Some(Setup::File(arguments.next()?.into())),
+            "--disabled" => setup = Some(Setup::Disabled),
             "--keep-user" => options.keep_user = true,
             "--wait" => options.leftovers = Leftovers::WaitFor,
             "--stats" => options.stats = true,
@@ -29,6 +30,7 @@ fn options() -> Option<Options> {
     }
     options.program = arguments.next()?;
     options.arguments = arguments.collect::<Vec<OsString>>();
+    options.setup = setup.unwrap_or_else(|| Setup::for_program(&options.program, &options.arguments));
     Some(options)
 }
 

@@ -1,7 +1,7 @@
 //! What to run, and on what.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
 
 use memferry_dsa::emulator::{Nasty, Timing};
 
@@ -56,6 +56,16 @@ pub enum Setup {
         /// The file.
         PathBuf,
     ),
+}
+
+impl Setup {
+    /// What suits a program when nobody has said it: [`Ready`](Setup::Ready), but [`Disabled`](Setup::Disabled) for
+    /// `accel-config load-config`, which leaves out devices that are enabled.
+    pub fn for_program(program: &OsStr, arguments: &[OsString]) -> Setup {
+        let loads = Path::new(program).file_name() == Some(OsStr::new("accel-config"))
+            && arguments.first().is_some_and(|argument| argument == "load-config");
+        if loads { Setup::Disabled } else { Setup::Ready }
+    }
 }
 
 impl Options {
