@@ -35,10 +35,11 @@ const WAYS: &[(&str, fn())] = &[
     ("blocked", blocked),
     ("closed", closed),
     ("many", many),
+    ("code", code),
     ("dies-of-ud2", || unsafe { asm!("ud2") }),
     ("dies-of-null", || unsafe { asm!("mov byte ptr [0], 1") }),
     ("dies-of-int3", || unsafe { asm!("int3") }),
-    ("dies-of-kill", || unsafe { drop(libc::raise(libc::SIGSEGV)) }),
+    ("dies-of-kill", dies_of_kill),
     ("dies-of-portal", dies_of_portal),
     ("ignores", ignores),
 ];
@@ -544,7 +545,7 @@ fn blocked() {
         assert_eq!(libc::sigprocmask(libc::SIG_SETMASK, &all, null_mut()), 0);
         copies(portal, 100, 1);
         assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &all, null_mut()), 0);
-        unsafe { instructions::tpause(SleepState::Light, 0) };
+        instructions::tpause(SleepState::Light, 0);
     }
     copies(portal, 100, 2);
     std::thread::scope(|scope| {
@@ -576,6 +577,23 @@ fn many() {
     let records: [CompletionRecord; 50] = std::array::from_fn(|_| CompletionRecord::new());
     records.iter().for_each(|record| submit(small, &Descriptor::noop().with_completion(record)));
     records.iter().for_each(|record| assert_eq!(wait(record).status, Status::Success));
+}
+
+/// Says whether the code of a call site is what the compiler made of it.
+fn code() {
+    let function = enqcmd as *const u8;
+    let byte = |at: usize| unsafe { function.add(at).read_volatile() };
+    let is_enqcmd = |at: &usize| [0, 1, 2, 3].map(|next| byte(at + next)) == [0xf2, 0x0f, 0x38, 0xf8];
+    let site = (0..200).find(is_enqcmd).expect("the function has the instruction");
+    let portal = map("wq0.0");
+    (0..3).for_each(|round| copies(portal, 100, round));
+    println!("{}", if byte(site) == 0xf2 { "as it was" } else { "patched" });
+}
+
+/// Of a signal that somebody sends. (The handler that Rust's runtime installs would wait for the fault to come again.)
+fn dies_of_kill() {
+    unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
+    unsafe { libc::raise(libc::SIGSEGV) };
 }
 
 /// A fault at a site that is patched by then, and without a handler.

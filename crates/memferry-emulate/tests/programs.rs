@@ -75,6 +75,16 @@ fn nasty_devices() {
     }
 }
 
+/// That patching happens at all: everything would work without it.
+#[test]
+fn sites_are_patched() {
+    for (patches, found) in [(true, "patched\n"), (false, "as it was\n")] {
+        let machine = Machine::new(&Options { patches, ..Options::default() });
+        let output = machine.program("uses_dsa", &["code"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), found, "{}", told(&output));
+    }
+}
+
 #[test]
 fn deaths_are_the_programs_own() {
     for patches in [true, false] {

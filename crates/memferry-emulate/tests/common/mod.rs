@@ -10,13 +10,13 @@ use memferry_dsa::emulator::shared::{DeviceSetup, Options, QueueAt, State};
 use memferry_dsa::emulator::{Capabilities, OPERATIONS, dedicated_queue, shared_queue};
 
 /// What the control plane would make: `wq0.0` shared, `wq0.1` dedicated, `wq1.0` shared with room for one.
-pub struct Machine {
-    pub directory: tempfile::TempDir,
-    pub state: State,
+pub(crate) struct Machine {
+    pub(crate) directory: tempfile::TempDir,
+    pub(crate) state: State,
 }
 
 impl Machine {
-    pub fn new(options: &Options) -> Machine {
+    pub(crate) fn new(options: &Options) -> Machine {
         // Portals are mapped, and the state file is memory: not a matter for a disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let file =
@@ -45,7 +45,7 @@ impl Machine {
     }
 
     /// The example program with these arguments, under emulation.
-    pub fn program(&self, example: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn program(&self, example: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(built("examples").join(example));
         command.args(arguments).current_dir(self.directory.path());
         command.env("LD_PRELOAD", library());
@@ -55,7 +55,7 @@ impl Machine {
 }
 
 /// The library, where cargo puts it.
-pub fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let found = [built("deps"), built("")].map(|directory| directory.join("libmemferry_emulate.so"));
     let found: Vec<_> = found.into_iter().filter(|path| path.exists()).collect();
     found.into_iter().max_by_key(|path| modified(path)).expect("cargo builds the library with its tests")
@@ -72,7 +72,7 @@ fn built(name: &str) -> PathBuf {
     profile.join(name)
 }
 
-pub fn told(output: &Output) -> String {
+pub(crate) fn told(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{:?}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
