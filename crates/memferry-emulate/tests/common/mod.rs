@@ -44,9 +44,9 @@ impl Machine {
         self.state.set_portal(at, status.dev(), status.ino());
     }
 
-    /// The example program with these arguments, under emulation.
-    pub(crate) fn program(&self, example: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(built("examples").join(example));
+    /// A program with these arguments, under emulation.
+    pub(crate) fn program(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).current_dir(self.directory.path());
         command.env("LD_PRELOAD", library());
         command.env("MEMFERRY_EMULATE_STATE", self.directory.path().join("state"));

@@ -10,9 +10,11 @@ use common::{Machine, told};
 use memferry_dsa::emulator::shared::Options;
 use memferry_dsa::emulator::{Nasty, Timing};
 
+const USES_DSA: &str = env!("CARGO_BIN_EXE_uses_dsa");
+
 fn runs(way: &str, options: &Options) {
     let machine = Machine::new(options);
-    let output = machine.program("uses_dsa", &[way]).output().unwrap();
+    let output = machine.program(USES_DSA, &[way]).output().unwrap();
     assert!(output.status.success(), "{way}, {options:?}: {}", told(&output));
     machine.state.reap();
     assert!(machine.state.processes().is_empty());
@@ -80,7 +82,7 @@ fn nasty_devices() {
 fn sites_are_patched() {
     for (patches, found) in [(true, "patched\n"), (false, "as it was\n")] {
         let machine = Machine::new(&Options { patches, ..Options::default() });
-        let output = machine.program("uses_dsa", &["code"]).output().unwrap();
+        let output = machine.program(USES_DSA, &["code"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), found, "{}", told(&output));
     }
 }
@@ -97,7 +99,7 @@ fn deaths_are_the_programs_own() {
             ("ignores", libc::SIGSEGV),
         ] {
             let machine = Machine::new(&Options { patches, ..Options::default() });
-            let output = machine.program("uses_dsa", &[way]).output().unwrap();
+            let output = machine.program(USES_DSA, &[way]).output().unwrap();
             assert_eq!(output.status.signal(), Some(signal), "{way}: {}", told(&output));
         }
     }
@@ -107,7 +109,7 @@ fn deaths_are_the_programs_own() {
 #[test]
 fn no_emulation() {
     let machine = Machine::new(&Options::default());
-    let mut program = machine.program("uses_dsa", &["instructions"]);
+    let mut program = machine.program(USES_DSA, &["instructions"]);
     let output = program.env("MEMFERRY_EMULATE_STATE", "/nonexistent").output().unwrap();
     let has_dsa = memferry_dsa::instructions::CpuFeatures::detect().enqcmd;
     assert!(has_dsa || output.status.signal() == Some(libc::SIGILL), "{}", told(&output));
@@ -117,7 +119,7 @@ fn no_emulation() {
 #[test]
 fn another_version() {
     let machine = Machine::new(&Options::default());
-    let mut program = machine.program("uses_dsa", &["dies-of-ud2"]);
+    let mut program = machine.program(USES_DSA, &["dies-of-ud2"]);
     let output = program.env("MEMFERRY_EMULATE_STATE", "/dev/null").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("of one build"), "{}", told(&output));
 }

@@ -328,7 +328,7 @@ fn forks() {
     let portal = map("wq0.0");
     copies(portal, 100, 1);
     for raw in [false, true] {
-        let status = in_child(raw, || drop(enqcmd(portal, &Descriptor::noop())));
+        let status = in_child(raw, || _ = enqcmd(portal, &Descriptor::noop()));
         assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV, "the parent's portal is not the child's");
         let status = in_child(raw, || {
             let mine = map("wq0.0");
@@ -484,7 +484,7 @@ fn garbage() {
     }
     // Descriptors that name nothing.
     let record = CompletionRecord::new();
-    let mut completes = |descriptor: Descriptor| {
+    let completes = |descriptor: Descriptor| {
         record.reset();
         submit(portal as *mut u8, &descriptor.with_completion(&record));
         wait(&record)
