@@ -1,4 +1,5 @@
-//! `memferry emulate` without the preload library: tools that configure devices, and programs that submit with `write(2)`.
+//! `memferry emulate` without the preload library: tools that configure devices, and programs that submit with
+//! `write(2)`.
 //!
 //!     cargo run -p memferry-idxd --example emulate -- --devices 2 -- accel-config list
 

@@ -1,8 +1,8 @@
 //! Agents: what executes the descriptors that a process submits with `write(2)`.
 //!
-//! The kernel submits those for the process; here the supervisor does. For each process that writes there is a client of the
-//! state file in its name, with an engine for each device, whose memory is the process'. It needs nothing from the
-//! process, so that it serves static programs as well.
+//! The kernel submits those for the process; here the supervisor does. For each process that writes there is a client
+//! of the state file in its name, with an engine for each device, whose memory is the process'. It needs nothing from
+//! the process, so that it serves static programs as well.
 
 use std::collections::HashMap;
 use std::fs;

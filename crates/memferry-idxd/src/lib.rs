@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The program is in a mount namespace of its own (for anybody but root in a user namespace too), in which the driver
-//! `idxd` is loaded and has devices. They are configured by a default, a file, or the program. It is not changed; what it
-//! stores to a portal is caught by a preload library, and what it submits with `write(2)` is carried out by the
-//! supervisor, so that static programs can do that, too.
+//! `idxd` is loaded and has devices. They are configured by a default, a file, or the program. It is not changed;
+//! what it stores to a portal is caught by a preload library, and what it submits with `write(2)` is carried out by
+//! the supervisor, so that static programs can do that, too.
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd`.
 

@@ -1,7 +1,8 @@
 //! A private view of `/dev` and `/sys` for this process and its descendants.
 //!
-//! A directory that gets a new entry is covered by a file system in memory whose entries are the real ones, bound one by
-//! one, so that everything else is as it was. Nothing is visible outside, and all of it vanishes with the last process.
+//! A directory that gets a new entry is covered by a file system in memory whose entries are the real ones, bound one
+//! by one, so that everything else is as it was. Nothing is visible outside, and all of it vanishes with the last
+//! process.
 //!
 //! Source: mount_namespaces(7), user_namespaces(7).
 

@@ -45,8 +45,8 @@ pub struct Options {
 /// How devices are when the program starts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Setup {
-    /// Each is enabled, with its four engines in one group and two queues of 64 entries for users: the first shared, the
-    /// second dedicated; with the device's largest transfers and batches, and with blocking on faults allowed.
+    /// Each is enabled, with its four engines in one group and two queues of 64 entries for users: the first shared,
+    /// the second dedicated; with the device's largest transfers and batches, and with blocking on faults allowed.
     #[default]
     Ready,
     /// As after boot: disabled, and to be configured by the program.

@@ -1,7 +1,7 @@
 //! Looks at a program before it is run: is it there, and will the preload library be loaded into it?
 //!
-//! What the dynamic linker does not load, runs without the library: it sees the devices, configures them and submits with
-//! `write(2)`; a store to a mapped portal ends it with SIGBUS. Better said before than found out then.
+//! What the dynamic linker does not load, runs without the library: it sees the devices, configures them and submits
+//! with `write(2)`; a store to a mapped portal ends it with SIGBUS. Better said before than found out then.
 //!
 //! Source: ELF-64 object file format 1.5; ld.so(8), "secure-execution mode"; execve(2), "interpreter scripts".
 

@@ -1,7 +1,7 @@
 //! Queues: who has them open, what is in them, and the state file in which the processes share them.
 //!
-//! The file follows the driver: what is bound is enabled in it, what is unbound takes nothing more and is drained first.
-//! What the driver shows of a queue that changes by itself comes from the file.
+//! The file follows the driver: what is bound is enabled in it, what is unbound takes nothing more and is drained
+//! first. What the driver shows of a queue that changes by itself comes from the file.
 //!
 //! Source: Linux `drivers/dma/idxd/cdev.c`.
 
@@ -236,9 +236,9 @@ impl Queues {
     /// `write(2)`: submits descriptors for the process that wrote them; how many bytes were taken.
     ///
     /// # Errors
-    /// Nothing was submitted: `EPERM`: another process or program than the one that opened the file; `EINVAL`: a batch, which the
-    /// driver does not let through, or a completion record that is not aligned; `EAGAIN`: the queue is full; `ENXIO`: it
-    /// is not enabled any more.
+    /// Nothing was submitted: `EPERM`: another process or program than the one that opened the file; `EINVAL`: a
+    /// batch, which the driver does not let through, or a completion record that is not aligned; `EAGAIN`: the queue
+    /// is full; `ENXIO`: it is not enabled any more.
     pub(crate) fn write(&self, client: &Client, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
         if Opener::of(thread) != Some(client.opener) {
             return Err(libc::EPERM);

@@ -25,8 +25,8 @@ const SERVER_THREADS: usize = 2;
 
 /// Runs a program on emulated devices and says how it ended.
 ///
-/// The calling process must have one thread and stays as it is: it waits, hands on signals and gets the status. What the
-/// user should know besides goes to standard error.
+/// The calling process must have one thread and stays as it is: it waits, hands on signals and gets the status. What
+/// the user should know besides goes to standard error.
 ///
 /// # Errors
 /// Nothing was run, or the supervising process was killed; [`Error::exit_code`] is what a command should exit with.

@@ -148,8 +148,8 @@ impl Server {
             Node::Attribute { mode, .. } => (FileType::RegularFile, *mode as u16, ATTRIBUTE_BYTES),
             Node::Text(_) => (FileType::RegularFile, 0o444, ATTRIBUTE_BYTES),
             Node::Link(target) => (FileType::Symlink, 0o777, target.len() as u64),
-            // With the size of a portal, since some libraries compare it with what they map. Reading it fails, so that a
-            // store to a mapping that is not caught ends in SIGBUS.
+            // With the size of a portal, since some libraries compare it with what they map. Reading it fails, so
+            // that a store to a mapping that is not caught ends in SIGBUS.
             Node::Queue(_) => (FileType::RegularFile, 0o600, ATTRIBUTE_BYTES),
         };
         let (user, group) = match node {

@@ -6,9 +6,10 @@
 //!    status  ◀──────                             how the program ended
 //! ```
 //!
-//! Caller and supervisor hold the two ends of a pair of sockets, so that each sees when the other is gone, and both are
-//! subreapers, so that each finds the descendants that the other leaves. The supervisor has a process group of its own: a
-//! signal to the caller's group, `kill -9` included, reaches caller and program and not the one who cleans up.
+//! Caller and supervisor hold the two ends of a pair of sockets, so that each sees when the other is gone, and both
+//! are subreapers, so that each finds the descendants that the other leaves. The supervisor has a process group of
+//! its own: a signal to the caller's group, `kill -9` included, reaches caller and program and not the one who cleans
+//! up.
 //!
 //! Source: prctl(2), PR_SET_CHILD_SUBREAPER; credentials(7).
 

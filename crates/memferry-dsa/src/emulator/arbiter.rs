@@ -123,7 +123,7 @@ impl Word {
     /// One credit less, and the next one's turn.
     fn paid(self, seat: usize) -> Word {
         let credits = self.0 & 0xffff_ffff;
-        Word(credits - (1 << (4 * seat)) | (seat as u64 + 1) << 32)
+        Word((credits - (1 << (4 * seat))) | ((seat as u64 + 1) << 32))
     }
 
     fn refilled(self, priorities: &[u8]) -> Word {

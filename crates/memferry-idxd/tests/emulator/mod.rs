@@ -29,7 +29,8 @@ pub(crate) fn emulate_script(options: &str, script: &str) -> Command {
     emulate(options, &["sh", "-c", script])
 }
 
-/// Whether programs can be run on emulated devices here. Where tests must not be skipped (`CI` is set) it is an error if not.
+/// Whether programs can be run on emulated devices here. Where tests must not be skipped (`CI` is set) it is an error
+/// if not.
 pub(crate) fn is_available() -> bool {
     static ANSWER: OnceLock<bool> = OnceLock::new();
     *ANSWER.get_or_init(|| {

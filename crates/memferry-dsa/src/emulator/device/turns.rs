@@ -17,10 +17,11 @@ impl Device {
         let Device { front, engines, arbiters, clock, .. } = self;
         let engine = &mut engines[number];
         let Some(common) = &front.common else { return false };
-        if !engine.is_taken && arbiters[engine.group].would_take(&front.queues, front.client, stamped_max) {
-            if let Some(free_ns) = common.take_engine(number, clock.now_ns()) {
-                (engine.free_ns, engine.is_taken) = (free_ns, true);
-            }
+        if !engine.is_taken
+            && arbiters[engine.group].would_take(&front.queues, front.client, stamped_max)
+            && let Some(free_ns) = common.take_engine(number, clock.now_ns())
+        {
+            (engine.free_ns, engine.is_taken) = (free_ns, true);
         }
         engine.is_taken
     }

@@ -1,8 +1,8 @@
 //! A driver in memory: the files of `idxd` with its rules behind them, for tests and for trying configurations.
 //!
-//! It takes and refuses what the driver takes and refuses, with the same error numbers and command statuses: which states
-//! let an attribute be written, the sum of sizes at each write, complete groups when a device is enabled, what disabling
-//! forgets. What a test needs besides can be injected: files that fail, values that change.
+//! It takes and refuses what the driver takes and refuses, with the same error numbers and command statuses: which
+//! states let an attribute be written, the sum of sizes at each write, complete groups when a device is enabled, what
+//! disabling forgets. What a test needs besides can be injected: files that fail, values that change.
 //!
 //! Source: Linux `drivers/dma/idxd/sysfs.c` (writes), `device.c` (enabling), `bus.c` (binding); Intel DSA Architecture
 //! Specification 3.0, chapter 9 (what the device checks).
@@ -79,8 +79,9 @@ impl FakeDevice {
         }
     }
 
-    /// A device with everything that version 1.0 leaves optional, which no part on the market has: the delta operations,
-    /// cache control for Cache Flush, and readback for Drain. Linux hides Batch as on any part of version 1.0.
+    /// A device with everything that version 1.0 leaves optional, which no part on the market has: the delta
+    /// operations, cache control for Cache Flush, and readback for Drain. Linux hides Batch as on any part of version
+    /// 1.0.
     ///
     /// Source: DSA specification, OPCAP and GENCAP; the rest is [`sapphire_rapids`](Self::sapphire_rapids).
     pub fn complete(id: DeviceId, node: u32) -> FakeDevice {
@@ -102,8 +103,8 @@ impl FakeDevice {
 
     /// A device of version 2.0 with an event log.
     ///
-    /// The operations are those that Sierra Forest lists; that it has an event log of 64-byte entries, fault information
-    /// and a 16-byte fill is what version 2.0 may have.
+    /// The operations are those that Sierra Forest lists; that it has an event log of 64-byte entries, fault
+    /// information and a 16-byte fill is what version 2.0 may have.
     pub fn version_2(id: DeviceId, node: u32) -> FakeDevice {
         FakeDevice {
             version: 0x200,
