@@ -123,3 +123,15 @@ fn another_version() {
     let output = program.env("MEMFERRY_EMULATE_STATE", "/dev/null").output().unwrap();
     assert!(String::from_utf8_lossy(&output.stderr).contains("of one build"), "{}", told(&output));
 }
+
+/// The measurement, small, so that it does not rot.
+#[test]
+fn submissions_are_measured() {
+    let machine = Machine::new(&Options::default());
+    let output = machine.program(env!("CARGO_BIN_EXE_submit_cost"), &["50", "2"]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    for name in ["bare_trap_ns ", "submit_ns "] {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        assert!(line.is_some_and(|value| value.parse::<f64>().is_ok_and(|ns| ns > 0.0)), "{}", told(&output));
+    }
+}

@@ -40,17 +40,14 @@ const JUMP: usize = 5;
 /// Patches a site that has trapped, if that is wanted and possible. It stays as it is otherwise.
 pub(crate) fn try_patch(address: u64, call: &Call) {
     // Trampolines keep what code of the baseline may change: SSE registers. A build that uses more keeps the traps.
-    if cfg!(target_feature = "avx") || usize::from(call.bytes) < JUMP || !call.is_plain() {
+    if cfg!(target_feature = "avx") || process::keeps_traps() {
         return;
     }
-    // A fault each time, which only the handler raises.
-    if call.kind == Kind::Enqcmds {
+    // ENQCMDS is a fault each time, which only the handler raises.
+    if usize::from(call.bytes) < JUMP || !call.is_plain() || call.kind == Kind::Enqcmds {
         return;
     }
-    let Some(wiped) = wiped::get() else { return };
-    if process::keeps_traps() || wiped.is_borrowed() {
-        return;
-    }
+    let Some(wiped) = wiped::get().filter(|wiped| !wiped.is_borrowed()) else { return };
     // Somebody else's turn. The site traps again and gets another.
     if wiped.is_patching.swap(true, Ordering::Acquire) {
         return;

@@ -11,8 +11,9 @@ use crate::emulator::device::{Device, Did};
 use crate::emulator::front::{Front, Queue};
 use crate::emulator::memory::Memory;
 
-/// Idle steps before the thread sleeps, as for a device of one process.
-const IDLE_STEPS_MAX: u32 = 500;
+/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake it
+/// costs the submitter more than to submit.
+const IDLE_STEPS_MAX: u32 = 3000;
 /// A sleep ends after this in any case: the configuration may have changed, or it may be time to stop.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// What is left to spin of a wait for the clock: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
