@@ -4,12 +4,15 @@
 //! on standard error; see [`error`] for the exit status.
 
 mod bench;
+mod configure;
 mod demo;
+mod devices;
 mod error;
 mod options;
 mod output;
 mod progress;
 mod query;
+mod source;
 mod sql;
 mod topology;
 
@@ -35,6 +38,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Topology(topology::Arguments),
+    Configure(configure::Arguments),
     Sql(sql::Arguments),
     Bench(bench::Arguments),
     Demo(demo::Arguments),
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
 fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
     match command {
         Command::Topology(arguments) => topology::run(arguments, out),
+        Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
@@ -76,7 +81,8 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
 fn finish(outcome: Result<()>, out: &mut dyn Write) -> Result<()> {
     let flushed = out.flush().map_err(anyhow::Error::from);
     // An error without a word of explanation comes from writing to `out`: all others are given one where they arise.
-    outcome.and(flushed).map_err(|error| match error.is::<io::Error>() {
+    let is_bare = |error: &anyhow::Error| error.is::<io::Error>() && error.chain().len() == 1;
+    outcome.and(flushed).map_err(|error| match is_bare(&error) {
         true => error.context("the output cannot be written (see where it goes)"),
         false => error,
     })

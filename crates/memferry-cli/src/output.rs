@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 
+/// Text is not wider, where that can be helped.
+pub(crate) const COLUMNS_MAX: usize = 100;
+
 /// How a column of a [`Table`] is aligned.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Align {
@@ -73,10 +76,10 @@ pub(crate) fn widen(widths: &mut [usize], row: &[String]) {
     }
 }
 
-/// One row, its cells padded to `widths` and two spaces apart, without blanks at its end.
+/// One row, its cells padded to `widths` and two spaces apart, without blanks at its end. Columns of no width are left out.
 pub(crate) fn line(row: &[String], widths: &[usize], align: &[Align], indent: usize) -> String {
     let mut text = String::new();
-    for ((cell, &width), align) in row.iter().zip(widths).zip(align) {
+    for ((cell, &width), align) in row.iter().zip(widths).zip(align).filter(|((_, width), _)| **width > 0) {
         text += &match align {
             Align::Left => format!("{cell:<width$}  "),
             Align::Right => format!("{cell:>width$}  "),
@@ -84,6 +87,51 @@ pub(crate) fn line(row: &[String], widths: &[usize], align: &[Align], indent: us
     }
     let text = text.trim_end();
     if text.is_empty() { String::new() } else { format!("{:indent$}{text}", "") }
+}
+
+/// Lines in a box, at least `width` wide inside, under a title.
+pub(crate) fn framed(title: &str, lines: &[impl AsRef<str>], width: usize) -> String {
+    let widths = lines.iter().map(|line| line.as_ref().chars().count());
+    let width = widths.chain([width, title.chars().count() + 2]).max().unwrap_or(0);
+    let mut text = format!("╭─ {title} {}╮\n", "─".repeat(width - title.chars().count() - 1));
+    for line in lines.iter().map(AsRef::as_ref) {
+        text += &format!("│ {line}{} │\n", " ".repeat(width - line.chars().count()));
+    }
+    text + &format!("╰{}╯\n", "─".repeat(width + 2))
+}
+
+/// Lines of at most `width`, broken at blanks; a longer word has a line of its own.
+pub(crate) fn fill(text: &str, width: usize) -> Vec<String> {
+    break_lines(text, |line| line.chars().count() <= width)
+}
+
+/// Lines that fit, broken at blanks; a word that does not has a line of its own.
+pub(crate) fn break_lines(text: &str, fits: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        let longer = lines.last().map(|line| format!("{line} {word}")).filter(|longer| fits(longer));
+        match (longer, lines.last_mut()) {
+            (Some(longer), Some(line)) => *line = longer,
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// A paragraph; lines after the first are indented two more than the first.
+pub(crate) fn wrapped(text: &str, indent: usize) -> String {
+    let mut lines = fill(text, COLUMNS_MAX - indent - 2).into_iter();
+    let first = lines.next().map_or(String::new(), |line| format!("{:indent$}{line}\n", ""));
+    lines.fold(first, |text, line| format!("{text}{:1$}{line}\n", "", indent + 2)).replace('\u{a0}', " ")
+}
+
+/// Names come from files. What would move the cursor or is forbidden in XML becomes a replacement character.
+pub(crate) fn printable(text: &str) -> String {
+    let forbidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
+    };
+    text.trim().chars().map(|c| if forbidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 /// `1536` as `1.5 KiB`.
@@ -156,6 +204,24 @@ impl Drop for Part {
     }
 }
 
+/// Puts a whole file in the place of an older one. What is no file (a pipe, a terminal) is written to.
+pub(crate) fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(old) if !old.is_file() => fs::write(path, content),
+        // Behind a link: renaming would replace the link.
+        Ok(_) => Part::write(&fs::canonicalize(path)?, content)?.keep(),
+        Err(_) => Part::write(path, content)?.keep(),
+    }
+}
+
+/// What to do about a file that cannot be written.
+pub(crate) fn not_written(what: &str, option: &str, file: &Path) -> String {
+    format!(
+        "the {what} cannot be written to {}; choose {option} FILE in a directory that exists and has room",
+        file.display()
+    )
+}
+
 /// `1 node`, `2 nodes`.
 pub(crate) fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
@@ -197,5 +263,29 @@ mod tests {
         assert_eq!(ranges(&[]), "");
         assert_eq!(ranges(&[3]), "3");
         assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("a.svg"), directory.path().join("link.svg"));
+        write_file(&file, b"first").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_file(&link, b"second").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"second");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "a link stays one");
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing else is left");
+        write_file(Path::new("/dev/null"), b"gone").unwrap();
+        assert!(fs::metadata("/dev/null").unwrap().file_type() != fs::metadata(&file).unwrap().file_type());
+        assert_eq!(write_file(directory.path(), b"no").unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        let missing = directory.path().join("missing").join("a.svg");
+        assert_eq!(write_file(&missing, b"no").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn boxes_are_as_wide_as_what_is_in_them() {
+        let expected = "╭─ title ─╮\n│ é       │\n│ 1234567 │\n╰─────────╯\n";
+        assert_eq!(framed("title", &["é", "1234567"], 0), expected);
+        assert_eq!(framed("a", &[""], 5).lines().next(), Some("╭─ a ───╮"));
     }
 }

@@ -1,73 +1,18 @@
 //! The command as users meet it: what it prints, what it says of mistakes, and its exit status.
 
+mod support;
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
-
-const USAGE: i32 = 2;
-const FAILURE: i32 = 1;
-
-fn memferry(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
-    // A backtrace would show if anything asked for one.
-    command.args(arguments).env("RUST_BACKTRACE", "1");
-    command
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Runs it, expects success and silence on standard error, and returns what it printed.
-#[track_caller]
-fn prints(arguments: &[&str]) -> String {
-    let output = memferry(arguments).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {} {}", output.status, text(&output.stderr));
-    assert_eq!(text(&output.stderr), "", "{arguments:?}");
-    text(&output.stdout)
-}
-
-#[track_caller]
-fn prints_json(arguments: &[&str]) -> Value {
-    serde_json::from_str(&prints(arguments)).unwrap()
-}
-
-/// Expects the exit status and one sentence that has all of `words` in it.
-#[track_caller]
-fn fails(arguments: &[&str], status: i32, words: &[&str]) {
-    let output = memferry(arguments).output().unwrap();
-    says(&output, status, words);
-    assert_eq!(text(&output.stdout), "", "{arguments:?}");
-}
-
-#[track_caller]
-fn says(output: &Output, status: i32, words: &[&str]) {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{stderr}");
-    let sentence = stderr.lines().next().unwrap_or_default();
-    assert!(sentence.starts_with("error: "), "{stderr}");
-    for word in words {
-        assert!(sentence.contains(word), "{word:?} is not in: {stderr}");
-    }
-    // The parser of the command line adds where to find help; nothing else has a second line.
-    let rest: Vec<&str> = stderr.lines().skip(1).filter(|line| !line.is_empty()).collect();
-    assert!(
-        rest.iter().all(|line| line.starts_with("For more information")
-            || line.starts_with("  ")
-            || line.starts_with("Usage:")),
-        "more than a sentence: {stderr}"
-    );
-    for word in ["panicked", "backtrace", "RUST_BACKTRACE", "stack"] {
-        assert!(!stderr.contains(word), "{stderr}");
-    }
-}
+use support::{FAILURE, USAGE, fails, memferry, prints, prints_json, says, text};
 
 /// A Parquet file with the columns `a` (0, 1, 2 ...), `b` (its double) and `name`.
 fn parquet_file(directory: &Path, rows: i64) -> PathBuf {
@@ -110,7 +55,7 @@ fn topology_of_this_machine() {
 #[test]
 fn topology_of_a_profile() {
     let drawn = prints(&["topology", "--profile", "xeon-max-9468-2s-flat"]);
-    for part in ["socket 1", "node 15", "HBM", "dsa7", "From a profile"] {
+    for part in ["socket 1", "node 15", "HBM", "dsa14", "From a profile"] {
         assert!(drawn.contains(part), "{part} is not in:\n{drawn}");
     }
 }
@@ -371,4 +316,45 @@ fn bench_query_in_small_on_a_full_disk() {
     assert!((figure("peer_value") / figure("value") / figure("ratio") - 1.0).abs() < 0.01, "{selective}");
     assert!(row("selective_ablation_merge_batches")["ratio"].as_f64().unwrap() > 0.0);
     assert!(row("rss_peak_bytes")["value"].as_f64().unwrap() > 1e6);
+}
+
+#[test]
+fn bench_dsa_in_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let output = memferry(&["bench", "dsa", "--quick", "--json", "--out", out]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(record["options"]["dsa"], "emulated");
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
+    };
+    for (name, how) in [
+        ("emulator_noop_single", "emulated"),
+        ("emulator_noop_batch64", "emulated"),
+        ("emulator_round_trip_ns", "emulated"),
+        ("completer_core_share", "emulated"),
+        ("crc32c", "measured"),
+    ] {
+        assert_eq!(row(name)["how"], how, "{name}");
+        assert!(row(name)["value"].as_f64().unwrap() > 0.0, "{name}");
+    }
+    assert!(row("completer_latency_us")["value"].is_f64());
+    for (name, peer) in [
+        ("crc32c", "crc-fast"),
+        ("compare", "memcmp"),
+        ("fill", "memset"),
+        ("delta_create", "memcpy"),
+        ("delta_apply", "memcpy"),
+        ("dif_check", "memcpy"),
+    ] {
+        assert_eq!(row(name)["peer"], peer);
+        assert!(row(name)["ratio"].as_f64().unwrap() > 0.0, "{name}");
+    }
+    let names: std::collections::BTreeSet<_> = rows.iter().map(|row| row["name"].as_str()).collect();
+    assert_eq!(names.len(), rows.len(), "names are unique: {record}");
+
+    fails(&["bench", "dsa", "--queue", "wq0.0"], FAILURE, &["--dsa system"]);
+    fails(&["bench", "dsa", "--dsa", "system", "--queue", "queue"], USAGE, &["--queue"]);
 }

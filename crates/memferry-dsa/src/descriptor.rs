@@ -108,6 +108,17 @@ impl Descriptor {
         }
     }
 
+    /// Fills with a pattern of 16 bytes; devices of version 1.0 refuse the flag that asks for it.
+    ///
+    /// Source: DSA specification 8.3 (Memory Fill), GENCAP bit 10, since version 2.0.
+    pub fn fill_16(pattern: u128, target: impl Into<Address>, size_bytes: u32) -> Descriptor {
+        Descriptor {
+            operation: [(pattern >> 64) as u64, 0, 0],
+            ..Descriptor::fill(pattern as u64, target, size_bytes)
+        }
+        .with_flags(Flags::FILL_PATTERN_16)
+    }
+
     /// Compares `size_bytes` at `source_1` and `source_2`; needs a completion record.
     ///
     /// The record says whether they differ ([`Completion::differs`]) and where first ([`Completion::bytes_completed`]).
@@ -364,6 +375,12 @@ impl Descriptor {
         Descriptor { flags_operation: self.flags_operation | flags.bits(), ..self }
     }
 
+    /// Takes `flags` away from those that are set.
+    #[cfg(not(memferry_loom))]
+    pub(crate) fn without_flags(self, flags: Flags) -> Descriptor {
+        Descriptor { flags_operation: self.flags_operation & !flags.bits(), ..self }
+    }
+
     /// The same work submitted in the name of `pasid`, unprivileged: what ENQCMD makes of the first four bytes.
     pub fn submitted_by(self, pasid: u32) -> Descriptor {
         Descriptor { submitter: pasid & 0xf_ffff, ..self }
@@ -446,6 +463,11 @@ impl Descriptor {
     /// The pattern of Fill (byte 16) or Compare Pattern (byte 24).
     pub fn pattern(&self) -> u64 {
         if self.opcode() == Ok(Opcode::ComparePattern) { self.address_2.0 } else { self.address_1.0 }
+    }
+
+    /// The pattern of [`fill_16`](Self::fill_16); meaningful with [`Flags::FILL_PATTERN_16`].
+    pub fn pattern_16(&self) -> u128 {
+        u128::from(self.operation[0]) << 64 | u128::from(self.address_1.0)
     }
 
     /// What [`with_expected_result`](Self::with_expected_result) has set.

@@ -56,6 +56,8 @@ impl Flags {
     pub const DRAIN_NO_READBACK_A: Flags = Flags(1 << 18);
     /// Drain: no implicit readback of traffic class B.
     pub const DRAIN_NO_READBACK_B: Flags = Flags(1 << 19);
+    /// Memory Fill, DSA 2.0: the pattern has 16 bytes.
+    pub const FILL_PATTERN_16: Flags = Flags(1 << 18);
     /// Dualcast, DSA 1.x: steering tag selector of the second target.
     pub const DUALCAST_STEERING_TAG_2: Flags = Flags(1 << 16);
     /// CRC operations: read the seed from the address at byte 48.

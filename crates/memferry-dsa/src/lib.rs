@@ -1,14 +1,30 @@
 //! Intel's Data Streaming Accelerator in user space: what is handed to the device, how it answers, and a device in
 //! software to try it on.
 //!
+//! - [`Client`]: safe calls. It takes a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and
+//!   lets the CPU do what no device does. The levels below are for those who need something else.
 //! - [`Descriptor`]: the 64 bytes that say what to do.
 //! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
 //! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
 //! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
+//! - [`fork`]: what becomes of all that in a child process.
 //! - [`software`]: the same operations by the CPU.
+//! - [`conformance`]: whether a device does what it should.
 //!
-//! A copy through the emulated device:
+//! A copy by the devices of this machine, or by the CPU if it has none:
+//!
+//! ```
+//! use memferry_dsa::{Client, ClientOptions, Request};
+//!
+//! let client = Client::discover(ClientOptions::default())?.client;
+//! let (source, mut target) = (vec![7u8; 4096], vec![0u8; 4096]);
+//! client.run(Request::copy(&source, &mut target))?;
+//! assert_eq!(source, target);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! The same without a client, through the emulated device:
 //!
 //! ```
 //! use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
@@ -44,20 +60,32 @@
 compile_error!("descriptors and completion records are little-endian in memory, and so must be the target");
 
 mod address;
+#[cfg(not(memferry_loom))]
+pub mod client;
 mod completion;
+#[cfg(not(memferry_loom))]
+pub mod conformance;
 mod descriptor;
 mod dif;
 pub mod emulator;
 mod flags;
+pub mod fork;
 pub mod instructions;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
 mod operation;
 pub mod portal;
+#[cfg(not(memferry_loom))]
+pub mod request;
 pub mod software;
 mod sync;
 pub mod system;
 pub mod wait;
 
 pub use address::{Address, PAGE_BYTES};
+#[cfg(not(memferry_loom))]
+pub use client::{Client, ClientError, ClientOptions, ClientStats, OnCpu};
 pub use completion::{Completion, CompletionRecord, DeltaResult, Status};
 pub use descriptor::Descriptor;
 pub use dif::{
@@ -69,5 +97,7 @@ pub use portal::{
     DevicePortal, OpenError, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError,
     WorkQueueInfo,
 };
+#[cfg(not(memferry_loom))]
+pub use request::{Batch, Request};
 #[cfg(not(memferry_loom))]
 pub use wait::Wait;

@@ -247,9 +247,8 @@ fn memory_of_another_process() {
         // SAFETY: as above.
         let memory = unsafe { CheckedMemory::of_process(sleeper.0 as u32) }.unwrap();
         let _ = memory.write(record, &[0; 32]);
-        run.device
-            .submit(0, &descriptor.with_flags(Flags::BLOCK_ON_FAULT).with_completion_at(record), 1)
-            .unwrap();
+        let descriptor = descriptor.with_flags(Flags::BLOCK_ON_FAULT).with_completion_at(record);
+        assert_eq!(run.device.submit(0, &descriptor, 1).unwrap(), Submission::Accepted);
         run.run_until_idle();
         let mut bytes = [0; 32];
         memory.read(record, &mut bytes).unwrap();

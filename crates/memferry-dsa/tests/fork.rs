@@ -12,16 +12,18 @@ use std::process::Command;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::{dedicated_queue, shared_queue};
+use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, dedicated_queue, shared_queue};
+use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, Way, submit_held};
-use memferry_dsa::wait::Completer;
-use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, Wait};
+use memferry_dsa::wait::{Completer, CompleterOptions};
+use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, SubmitError, Wait};
 
 /// Linux, but for the device.
 struct FileDevice;
 
-impl Platform for FileDevice {
+// SAFETY: the page is one; nothing is ever done with what is written there.
+unsafe impl Platform for FileDevice {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::ALL
     }
@@ -211,6 +213,62 @@ fn completers() {
     assert!(std::ptr::eq(Completer::global().expect("a thread"), completer));
 }
 
+/// An emulated device is gone for a child, whatever way it is asked; letting go of it waits for no thread that is not
+/// there, and enabled again it works.
+fn emulators() {
+    for config in [DeviceConfig::one_shared_queue(), DeviceConfig::one_dedicated_queue()] {
+        let emulator = Emulator::start(&config, Nasty::none()).expect("a thread");
+        let portal = emulator.portal(0);
+        let record = CompletionRecord::new();
+        let copy = |portal: &dyn Portal| {
+            record.reset();
+            // SAFETY: the record outlives the wait.
+            let answer = unsafe { portal.submit(&Descriptor::noop().with_completion(&record)) };
+            assert_eq!(answer, Ok(Submission::Accepted));
+            Wait::Pause.wait(&record, Duration::from_secs(60)).expect("the device lives");
+            portal.settled(1);
+        };
+        copy(&*portal);
+        let mut all = Some((portal, emulator));
+        in_child(|| {
+            let (portal, emulator) = all.as_ref().expect("the child's copies");
+            assert!(portal.is_gone());
+            // SAFETY: it is refused.
+            assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Err(SubmitError::Gone));
+            emulator.enable().expect("a thread of its own");
+            assert!(portal.is_gone(), "a portal to the parent's device");
+            copy(&*emulator.portal(0));
+            in_child(|| drop(all.take()));
+        });
+        in_child(|| {
+            drop(all.take());
+            // Nobody lets go of the parent's thread under a number that is now this one's.
+            std::thread::spawn(|| {}).join().expect("no panic");
+        });
+    }
+}
+
+/// The parent's completer is let go in a child without touching a thread of the child's.
+fn own_completers() {
+    let completer = Completer::start(CompleterOptions::default()).expect("a thread");
+    in_child(|| {
+        let thread = std::thread::spawn(std::thread::park);
+        drop(completer);
+        thread.thread().unpark();
+        thread.join().expect("no panic");
+    });
+}
+
+/// What a process has made stays its own when somebody begins to watch for forks, and is not the child's.
+fn own_values() {
+    let cell = PerProcess::new();
+    assert_eq!(cell.get_or_init(|| 1), &1);
+    fork::watch().expect("this kernel notices forks");
+    assert_eq!(cell.get_or_init(|| 2), &1);
+    in_child(|| assert_eq!((cell.get(), cell.get_or_init(|| 3)), (None, &3)));
+    assert_eq!(cell.get(), Some(&1));
+}
+
 const CHILD: &str = "MEMFERRY_TEST_FORK";
 
 /// Runs one of the cases above in a process with one thread: libtest runs its test on the main thread if it may
@@ -247,4 +305,19 @@ fn files_are_written() {
 #[test]
 fn children_have_completers() {
     alone("children_have_completers", completers);
+}
+
+#[test]
+fn children_let_go_of_the_parents_completers() {
+    alone("children_let_go_of_the_parents_completers", own_completers);
+}
+
+#[test]
+fn children_have_no_emulated_devices() {
+    alone("children_have_no_emulated_devices", emulators);
+}
+
+#[test]
+fn children_make_their_own_values() {
+    alone("children_make_their_own_values", own_values);
 }

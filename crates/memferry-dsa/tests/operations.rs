@@ -4,10 +4,9 @@
 //! Software that resumes after page faults is written here once more from the table of the specification.
 
 mod common;
-#[path = "common/oracle.rs"]
-mod oracle;
 
 use common::{Run, complete, generous, pattern, plain, run};
+use memferry_dsa::conformance::oracle;
 use memferry_dsa::emulator::{DeviceConfig, Nasty};
 use memferry_dsa::{
     Address, Completion, DIF_BYTES, DeltaResult, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags,

@@ -1,11 +1,9 @@
 //! What software must not rely on, and what it may: the device makes use of the freedom that it has.
 
 mod common;
-#[path = "common/oracle.rs"]
-#[allow(dead_code)]
-mod oracle;
 
 use common::{PASID, complete, generous, pattern, record, run};
+use memferry_dsa::conformance::oracle;
 use memferry_dsa::emulator::{Access, DeviceConfig, GroupConfig, Nasty, shared_queue};
 use memferry_dsa::{Address, Descriptor, Flags, Status, Submission};
 

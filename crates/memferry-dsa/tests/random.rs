@@ -3,12 +3,14 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{PASID, RECORDS, run};
 use memferry_dsa::emulator::{
     Access, DeviceConfig, DeviceCounters, GroupConfig, Nasty, SoftwareError, Visit, dedicated_queue, fuzz,
     shared_queue,
 };
-use memferry_dsa::{Address, Descriptor, Submission};
+use memferry_dsa::{Address, Descriptor, Status, Submission};
 use proptest::prelude::*;
 
 const DATA: Address = Address(0x10_0000);
@@ -141,9 +143,42 @@ proptest! {
     #[test]
     fn any_bytes(
         head in prop::collection::vec(any::<u8>(), 19),
-        data in prop::collection::vec(any::<u8>(), 65 * 64..65 * 96),
+        data in prop::collection::vec(any::<u8>(), 0..67 * 96),
     ) {
         fuzz::descriptors(&[head, data].concat());
+    }
+}
+
+/// The fuzzer begins with these, and each gets where its name says: a change of their format would make them noise.
+#[test]
+fn seeds_of_the_fuzzer() {
+    use Status::*;
+    let expected: &[(&str, &[Status])] = &[
+        ("addresses-that-wrap", &[PageFault, BatchListFault]),
+        ("batch", &[Success]),
+        ("batch-that-fails", &[Success, PredicateFalse, BatchFailed]),
+        ("copies", &[Success]),
+        ("drains", &[ReadbackFault]),
+        ("every-operation", &[Success]),
+        ("full-queues", &[Success]),
+        ("list-in-the-data", &[Success, ReservedNotZero, BatchFailed]),
+        ("lost-records", &[]), // by chance
+        ("page-faults", &[PageFault, PageFaultRefused]),
+        ("refused", &[BadOpcode, InvalidFlags, ReservedNotZero, BadSize, BadCount, BadDeltaSize, Overlap]),
+        ("refused", &[DualcastAlignment, ListAlignment, CompletionAlignment, Alignment, NotPrivileged]),
+        ("timed", &[Success]),
+    ];
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/descriptor");
+    for entry in std::fs::read_dir(&directory).expect("seeds") {
+        let name = entry.expect("a seed").file_name();
+        assert!(expected.iter().any(|(expected, ..)| name == **expected), "what does {name:?} lead to?");
+    }
+    for (name, statuses) in expected {
+        let counters = fuzz::descriptors(&std::fs::read(directory.join(name)).expect(name));
+        let missing: Vec<_> = statuses.iter().filter(|status| !counters.ended.contains_key(status)).collect();
+        assert!(missing.is_empty(), "{name}: no {missing:?}: {counters:?}");
+        // All operations but Batch, and nothing that goes wrong.
+        assert!(*name != "every-operation" || counters.ended == [(Success, 16)].into(), "{counters:?}");
     }
 }
 

@@ -42,6 +42,10 @@ fn machine(config: &Config) -> FakeDriver {
     FakeDriver::new(&devices.collect::<Vec<_>>())
 }
 
+/// Attributes of queues and engines whose plain files must be empty before accel-config writes to them.
+const EMPTIED: [&str; 7] =
+    ["group_id", "size", "threshold", "priority", "max_transfer_size", "max_batch_size", "block_on_fault"];
+
 /// A tree that plain files can stand for. sysfs replaces an attribute at each write; accel-config does not truncate, so
 /// that in a plain file the rest of a longer value would stay. Values that it reads first must make sense.
 fn prepare(root: &Path, config: &Config) {
@@ -58,15 +62,7 @@ fn prepare(root: &Path, config: &Config) {
             if name.starts_with("group") {
                 continue;
             }
-            for attribute in [
-                "group_id",
-                "size",
-                "threshold",
-                "priority",
-                "max_transfer_size",
-                "max_batch_size",
-                "block_on_fault",
-            ] {
+            for attribute in EMPTIED {
                 if object.join(attribute).exists() {
                     fs::write(object.join(attribute), "").unwrap();
                 }
@@ -81,6 +77,23 @@ fn prepare(root: &Path, config: &Config) {
                     }
                 };
                 fs::write(object.join("mode"), mode).unwrap();
+            }
+        }
+    }
+}
+
+/// Gives what [`prepare`] emptied and nobody wrote its value back.
+fn fill(root: &Path, config: &Config) {
+    for device in &config.devices {
+        let at = root.join(format!("sys/bus/dsa/devices/{}", device.id));
+        // To which "1" was written, over the first of three digits.
+        fs::write(at.join("cmd_status"), "0x0").unwrap();
+        for object in fs::read_dir(at).unwrap().map(|entry| entry.unwrap().path()).filter(|it| it.is_dir()) {
+            for attribute in EMPTIED {
+                let file = object.join(attribute);
+                if fs::read_to_string(&file).is_ok_and(|text| text.is_empty()) {
+                    fs::write(&file, if attribute == "group_id" { "-1" } else { "0" }).unwrap();
+                }
             }
         }
     }
@@ -126,8 +139,13 @@ fn accel_config_writes_what_the_plan_writes() {
         let text = fs::read_to_string(&file).unwrap();
         let saved = Config::parse(&text, UnknownKeys::Refuse)
             .unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
+        fill(root.path(), &config);
+        let ours = Config::of(&State::discover_at(root.path()).unwrap());
+        assert!(
+            ours.devices.iter().map(|device| device.id).eq(config.devices.iter().map(|device| device.id))
+        );
         let mut queues = 0;
-        for device in &config.devices {
+        for (device, ours) in config.devices.iter().zip(&ours.devices) {
             let found = saved.devices.iter().find(|found| found.id == device.id);
             let found = found.unwrap_or_else(|| panic!("{name}: {} is not in\n{text}", device.id));
             for (group, wanted) in device.queues() {
@@ -136,6 +154,10 @@ fn accel_config_writes_what_the_plan_writes() {
                 assert_eq!(in_group, group, "{name}: {}", wanted.id);
                 let saved = QueueSettings { ats_disable: None, ..queue.clone() };
                 assert_eq!(&saved, wanted, "{name}");
+                let (our_group, ours) =
+                    ours.queues().find(|(_, queue)| queue.id == wanted.id).expect("ours too");
+                let plain = QueueSettings { ats_disable: None, prs_disable: None, ..ours.clone() };
+                assert_eq!((our_group, &plain), (group, wanted), "{name}");
                 queues += 1;
             }
             for (group, wanted) in device.engines() {

@@ -104,7 +104,7 @@ fn the_writes_are_in_the_driver_s_order() {
         format!("{at}/wq0.0/block_on_fault = 1"),
         format!("{at}/wq0.0/max_transfer_size = 2147483648"),
         format!("{at}/wq0.0/max_batch_size = 1024"),
-        format!("{at}/cmd_status = 1"),
+        format!("{at}/cmd_status = 0x0"),
         "/sys/bus/dsa/drivers/idxd/bind = dsa0".to_owned(),
         "/sys/bus/dsa/drivers/user/bind = wq0.0".to_owned(),
     ];
@@ -258,6 +258,60 @@ fn a_saved_configuration_is_applied_again_and_again() {
             assert_eq!(plan(&driver, &config, FORCE).notes(), [""; 0]);
         }
     }
+}
+
+/// What is saved gives the same state on a machine that was never configured, and is the same file when saved there.
+#[test]
+fn what_devices_are_set_to_is_saved_and_applied() {
+    for profile in Profile::all() {
+        for make in [FakeDevice::sapphire_rapids, FakeDevice::on_old_kernel, FakeDevice::version_2] {
+            let config = profile.config().unwrap();
+            let devices: Vec<_> = config.devices.iter().map(|settings| make(settings.id, 0)).collect();
+            let (driver, other) = (FakeDriver::new(&devices), FakeDriver::new(&devices));
+            apply(&driver, &config, ENABLE);
+            let saved = Config::of(&state(&driver));
+            assert_eq!(Config::parse(&saved.to_json(), UnknownKeys::Refuse).unwrap(), saved);
+            apply(&other, &saved, ENABLE);
+            assert_eq!(state(&other), state(&driver), "{}", profile.name());
+            assert_eq!(Config::of(&state(&other)), saved);
+        }
+    }
+    // Nothing is saved of what has nothing to load.
+    assert_eq!(Config::of(&state(&FakeDriver::xeon_max())), Config::default());
+}
+
+/// A queue with all operations is not restricted by saving it: the driver hides Batch in what it shows.
+#[test]
+fn operations_are_saved_where_they_are_restricted() {
+    let driver = one_device();
+    let mut config = profile("1n1d1e1w");
+    apply(&driver, &config, ENABLE);
+    assert_eq!(Config::of(&state(&driver)).devices[0].groups[0].queues[0].operations, None);
+    let moves = Some(OperationSet::of(&[Opcode::Memmove]));
+    config.devices[0].groups[0].queues[0].operations = moves;
+    apply(&driver, &config, FORCE);
+    assert_eq!(Config::of(&state(&driver)).devices[0].groups[0].queues[0].operations, moves);
+}
+
+/// A saved file has these switches, and devices without them refuse to have them set to what they are.
+#[test]
+fn switches_that_are_so_already_are_not_written() {
+    let driver = one_device();
+    for attribute in ["ats_disable", "prs_disable"] {
+        driver.fail_write(&format!("sys/bus/dsa/devices/dsa0/wq0.0/{attribute}"), 95);
+    }
+    let mut config = profile("1n1d1e1w");
+    let queue = &mut config.devices[0].groups[0].queues[0];
+    (queue.ats_disable, queue.prs_disable) = (Some(false), Some(false));
+    for _ in 0..2 {
+        apply(&driver, &config, FORCE);
+    }
+    // Disabling would clear what somebody else has set.
+    driver.put("sys/bus/dsa/devices/dsa0/wq0.0/ats_disable", "1");
+    apply(&driver, &config, FORCE);
+    driver.put("sys/bus/dsa/devices/dsa0/wq0.0/ats_disable", "1");
+    driver.put("sys/bus/dsa/devices/dsa0/state", "disabled");
+    assert_eq!(failing(&driver, &config, FORCE).step.attribute(), "ats_disable");
 }
 
 /// Four engines need 16 read buffers; 8 are left over from a configuration with two.

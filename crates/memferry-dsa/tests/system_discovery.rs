@@ -313,14 +313,28 @@ fn queues_that_are_not_ready() {
     driver.put("sys/bus/dsa/devices/dsa0/pasid_enabled", "0");
     let found = all_troubles(&driver);
     let expected = [
-        Trouble::SharedWithoutPasid { queue },
+        Trouble::NoSharedAddresses { device: DeviceId(0), is_kernel_old: false },
         Trouble::NoName { queue },
         Trouble::OtherDriver { queue, found: String::new() },
         Trouble::QueueDisabled { queue, status: None },
     ];
     assert_eq!(found, expected);
-    driver.put(&format!("{QUEUE}/mode"), "dedicated");
-    assert_eq!(all_troubles(&driver)[0], Trouble::UserWithoutPasid { queue });
+}
+
+/// An enabled queue of a device without it is of no use either, and a disabled device will not be.
+#[test]
+fn devices_that_share_no_address_spaces() {
+    let driver = configured("1n1d1e1w-dedicated");
+    driver.put("sys/bus/dsa/devices/dsa0/pasid_enabled", "0");
+    let device = DeviceId(0);
+    assert_eq!(all_troubles(&driver), [Trouble::NoSharedAddresses { device, is_kernel_old: false }]);
+    driver.put("proc/sys/kernel/osrelease", "5.15.0-91-generic");
+    driver.put("sys/bus/dsa/devices/dsa0/state", "disabled");
+    let found = all_troubles(&driver);
+    let disabled = Trouble::DeviceDisabled { device, status: None };
+    assert_eq!(found, [Trouble::NoSharedAddresses { device, is_kernel_old: true }, disabled]);
+    assert!(found[0].to_string().contains("Linux 5.18 or newer"), "{}", found[0]);
+    assert_eq!(found[0].object().as_deref(), Some("dsa0"));
 }
 
 #[test]

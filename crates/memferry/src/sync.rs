@@ -12,9 +12,14 @@
 //! ```
 //!
 //! `set` is written under the lock under which waiters enter themselves, so no wake-up falls between.
+//!
+//! In a forked child nobody is left to set a latch from before the fork, and its lock may be held for ever: there
+//! waiting ends at once, and the latch stays as it was.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
+
+use memferry_dsa::fork;
 
 #[cfg(memferry_loom)]
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, atomic};
@@ -60,6 +65,8 @@ pub(crate) fn wait_on<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> M
 #[derive(Debug)]
 pub(crate) struct Latch {
     is_set: AtomicBool,
+    /// The process that made it.
+    generation: u32,
     waiters: Mutex<Vec<Waker>>,
     changed: Condvar,
 }
@@ -67,7 +74,12 @@ pub(crate) struct Latch {
 impl Latch {
     /// A latch that is not set.
     pub(crate) fn new() -> Latch {
-        Latch { is_set: AtomicBool::new(false), waiters: Mutex::new(Vec::new()), changed: Condvar::new() }
+        Latch {
+            is_set: AtomicBool::new(false),
+            generation: fork::generation(),
+            waiters: Mutex::new(Vec::new()),
+            changed: Condvar::new(),
+        }
     }
 
     /// Has it happened? Never blocks.
@@ -91,9 +103,14 @@ impl Latch {
         }
     }
 
-    /// Blocks this thread until the latch is set.
+    /// Nobody will set it: it was made by the process that this one was forked from.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
+    /// Blocks this thread until the latch is set, unless it is orphaned.
     pub(crate) fn wait(&self) {
-        if self.is_set() {
+        if self.is_set() || self.is_orphaned() {
             return;
         }
         let mut waiters = lock(&self.waiters);
@@ -102,12 +119,12 @@ impl Latch {
         }
     }
 
-    /// True when it is set; otherwise leaves `waker` to be woken then. Never blocks.
+    /// True when it is set, or orphaned; otherwise leaves `waker` to be woken then. Never blocks.
     ///
     /// A waker stays until the latch is set, whether or not its future still lives: a wake-up too many is
     /// harmless.
     pub(crate) fn poll(&self, waker: &Waker) -> bool {
-        if self.is_set() {
+        if self.is_set() || self.is_orphaned() {
             return true;
         }
         let mut waiters = lock(&self.waiters);

@@ -1,5 +1,7 @@
 //! Mappings and pools: bytes are one's own, budgets hold, what is unused goes back.
 
+#[path = "numa_support/refusing.rs"]
+mod refusing;
 #[path = "numa_support/smaps.rs"]
 mod smaps;
 
@@ -15,6 +17,7 @@ use memferry::memory::{
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
 use proptest::prelude::*;
+use refusing::refusing;
 use smaps::anon_huge_bytes;
 
 const PAGE: usize = 4096;
@@ -178,6 +181,148 @@ fn what_does_not_fit_is_refused_when_it_shall_come() {
     assert_eq!(mapping[5], 5);
 }
 
+/// After mlockall(MCL_FUTURE) the kernel brought all pages of a mapping as it was made, before anybody had asked
+/// whether there is room, and those of a pool could not be given back.
+#[test]
+fn after_mlockall_pages_come_when_asked_for() {
+    const CHILD: &str = "MEMFERRY_TEST_MLOCKALL";
+    if std::env::var_os(CHILD).is_none() {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "after_mlockall_pages_come_when_asked_for", "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        assert!(output.status.success() && text[0].contains("1 passed"), "{}{}", text[0], text[1]);
+        return print!("{}", text[0]);
+    }
+    let machine = this_machine();
+    let node = a_node(&machine);
+    // SAFETY: no preconditions.
+    if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
+        return println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+    }
+    let options = MappingOptions { populate: false, ..Binding::Bind(node).into() };
+    let mut mapping = match Mapping::with(&machine, 3 * MIB, options) {
+        Err(error @ MemoryError::Refused { .. }) => return println!("skipped: {error}"),
+        mapping => mapping.unwrap(),
+    };
+    let Ok(placement) = pages_per_node(&mapping) else { return println!("skipped: no move_pages") };
+    assert_eq!(placement.absent(), 3 * MIB / PAGE, "{placement}");
+    mapping.populate(&machine).unwrap();
+    assert_eq!(pages_per_node(&mapping).unwrap().on(node), 3 * MIB / PAGE);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")?.trim().strip_suffix(" kB"));
+    assert!(locked.unwrap().parse::<usize>().unwrap() >= 3 * 1024, "what was to be locked is locked");
+
+    let pool = Pool::new(machine, node, 2 * MIB).unwrap();
+    assert_eq!(pages_per_node(pool.allocate(MIB).unwrap().as_slice()).unwrap().on(node), MIB / PAGE);
+    assert!([0, 2 * MIB].contains(&pool.trim()), "all of it, or before Linux 5.18 nothing");
+}
+
+/// A pool was told that its pages had gone back, and counted them no more.
+#[test]
+fn what_cannot_be_given_back_is_told() {
+    let pool = a_pool(8 * MIB);
+    let populate = (libc::SYS_madvise, 2, libc::MADV_POPULATE_WRITE as u32, libc::ENOMEM);
+    let discard = |advice| (libc::SYS_madvise, 2, advice as u32, libc::EPERM);
+    let Some(error) = refusing(&[populate], || pool.allocate(MIB).map(drop).unwrap_err()) else { return };
+    assert!(matches!(error, PoolError::Memory(MemoryError::Refused { call: "madvise", .. })), "{error:?}");
+    assert_eq!(pool.mapped_bytes(), 0);
+    let refusals = [populate, discard(libc::MADV_DONTNEED), discard(libc::MADV_DONTNEED_LOCKED)];
+    for _ in 0..2 {
+        let error = refusing(&refusals, || pool.allocate(MIB).map(drop).unwrap_err()).unwrap();
+        let PoolError::Memory(MemoryError::NotGivenBack { error: why, .. }) = &error else {
+            panic!("{error:?}")
+        };
+        assert!(matches!(**why, MemoryError::Refused { .. }), "{error}");
+        assert!(error.to_string().contains("stay allocated"), "{error}");
+        assert_eq!((pool.used_bytes(), pool.mapped_bytes()), (0, 2 * MIB));
+    }
+    pool.allocate(3 * MIB).unwrap();
+    assert_eq!((pool.mapped_bytes(), pool.trim(), pool.mapped_bytes()), (4 * MIB, 4 * MIB, 0));
+}
+
+/// With one node all errors of mbind were taken for "there is only one place".
+#[test]
+fn policies_that_the_kernel_lacks_are_named() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let map = |mode, answer, binding: Binding| {
+        refusing(&[(libc::SYS_mbind, 2, mode, answer)], || Mapping::new(&machine, PAGE, binding).map(drop))
+    };
+    let Some(outcome) = map(5, libc::EINVAL, Binding::PreferMany(node.into())) else { return };
+    assert!(matches!(outcome, Err(MemoryError::Unsupported { since: "5.15", .. })), "{outcome:?}");
+    let outcome = map(6, libc::EINVAL, Binding::WeightedInterleave(node.into())).unwrap();
+    assert!(matches!(outcome, Err(MemoryError::Unsupported { since: "6.9", .. })), "{outcome:?}");
+    let outcome = map(1, libc::ENOMEM, Binding::Prefer(node)).unwrap();
+    assert!(matches!(outcome, Err(MemoryError::Refused { call: "mbind", .. })), "{outcome:?}");
+    // A kernel without NUMA, or a container.
+    for answer in [libc::ENOSYS, libc::EPERM] {
+        let outcome = map(1, answer, Binding::Prefer(node)).unwrap();
+        assert_eq!(outcome.is_ok(), machine.node_count() == 1, "{outcome:?}");
+    }
+}
+
+/// All addresses of a mapping were asked for at once.
+#[test]
+fn addresses_without_pages_cost_little() {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let options = MappingOptions { populate: false, ..Binding::Bind(node).into() };
+    let mut mapping = match Mapping::with(&machine, 1 << 40, options) {
+        Err(error) => return println!("skipped: no addresses for that: {error}"),
+        Ok(mapping) => mapping,
+    };
+    (mapping[5], mapping[1 << 39]) = (5, 6);
+    let pages_count = if anon_huge_bytes(&mapping) > 0 { 2 * 2 * MIB / PAGE } else { 2 };
+    let Some(_) = look(&mapping[..1]) else { return };
+    if kernel_release() < (6, 7) {
+        return println!("skipped: before Linux 6.7 each address costs");
+    }
+    let started = std::time::Instant::now();
+    let moved = mapping.rebind(&machine, Binding::Prefer(node)).unwrap();
+    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+    assert_eq!((moved.pages_count, moved.pages_moved_count), (pages_count, 0));
+    assert_eq!((mapping[5], mapping[1 << 39]), (5, 6));
+}
+
+fn kernel_release() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Before Linux 6.7 each page is looked at.
+#[test]
+fn pages_are_found_without_a_scan() {
+    // `PAGEMAP_SCAN`.
+    let refusal = (libc::SYS_ioctl, 1, 0xc060_6610, libc::ENOTTY);
+    let outcome = refusing(&[refusal], || {
+        content_survives(HugePages::Advised);
+        content_survives(HugePages::Never);
+    });
+    if outcome.is_some() {
+        content_survives(HugePages::Advised);
+    }
+}
+
+fn content_survives(huge_pages: HugePages) {
+    let machine = this_machine();
+    let node = a_node(&machine);
+    let options = MappingOptions { binding: Binding::Prefer(node), populate: false, huge_pages };
+    let mut mapping = Mapping::with(&machine, 7 * MIB, options).unwrap();
+    mapping[..3 * MIB].fill(7);
+    let there = pages_per_node(&mapping).map_or(0, |placement| placement.pages_count() - placement.absent());
+    let moved = mapping.rebind(&machine, Binding::Interleave(node.into())).unwrap();
+    assert_eq!((moved.pages_count, moved.pages_moved_count), (there, 0));
+    mapping.populate(&machine).unwrap();
+    assert!(pages_per_node(&mapping).is_ok_and(|placement| placement.absent() == 0) || there == 0);
+    assert!(
+        mapping[..3 * MIB].iter().all(|&byte| byte == 7) && mapping[3 * MIB..].iter().all(|&byte| byte == 0)
+    );
+}
+
 #[test]
 fn small_pages_are_small() {
     let machine = this_machine();
@@ -221,7 +366,16 @@ fn rebinding_to_the_same_node_moves_nothing() {
     assert!(mapping.rebind(&machine, Binding::Interleave(NodeSet::default())).is_err());
     assert_eq!(*mapping.binding(), before);
     assert!(mapping.iter().all(|&byte| byte == 6));
-    mapping.rebind(&Machine::two_tiers().unwrap(), Binding::Bind(NodeId(1))).unwrap();
+    // The old policy would have stayed, and the mapping said otherwise.
+    let other = Machine::two_tiers().unwrap();
+    for error in [
+        mapping.rebind(&other, Binding::Bind(NodeId(1))).unwrap_err(),
+        mapping.populate(&other).unwrap_err(),
+        Mapping::new(&other, 1, Binding::Any).unwrap().rebind(&machine, Binding::Any).unwrap_err(),
+    ] {
+        assert!(matches!(error, MemoryError::OtherMachine { .. }), "{error}");
+    }
+    assert_eq!(*mapping.binding(), before);
     Mapping::new(&machine, 0, Binding::Any).unwrap().rebind(&machine, Binding::Bind(node)).unwrap();
 }
 

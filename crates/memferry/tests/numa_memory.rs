@@ -26,7 +26,15 @@ const HUGE: usize = 2 * MIB;
 /// All pages of `bytes` are on `node`.
 #[track_caller]
 fn assert_on(bytes: &[u8], node: NodeId) {
-    let placement = pages_per_node(bytes).unwrap();
+    let mut placement = pages_per_node(bytes).unwrap();
+    // The kernel may be compacting the node.
+    for _ in 0..100 {
+        if placement.absent() == 0 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+        placement = pages_per_node(bytes).unwrap();
+    }
     assert_eq!(placement.on(node), bytes.len().div_ceil(PAGE), "not all on node {node}: {placement}");
 }
 
@@ -95,9 +103,8 @@ fn free_bytes_are_free() {
     on_several_nodes(|machine, nodes| {
         let Some((node, _)) = a_node_to_fill(machine, nodes) else { return };
         let size_bytes = free_bytes(machine, node).unwrap() as usize / PAGE * PAGE;
-        // What this takes itself (page tables, arrays of pages) may come from the same node. What this takes
-        // itself (page tables, arrays of pages) may come from the same node. And for a moment after memory
-        // got fragmented the kernel keeps more to itself (vm.watermark_boost_factor).
+        // What this takes itself (page tables, arrays of pages) may come from the same node. And for a moment
+        // after memory got fragmented the kernel keeps more to itself (vm.watermark_boost_factor).
         let mut attempts = (0..50).map(|attempt| {
             thread::sleep(Duration::from_millis(20 * attempt));
             Mapping::new(machine, size_bytes - MIB, Binding::Bind(node))
@@ -144,12 +151,18 @@ fn many_are_preferred_while_they_have_room() {
     });
 }
 
-/// The node that the kernel's pattern has for each page of memory.
-fn interleaved(bytes: &[u8], turns: &[(NodeId, u32)], unit_bytes: usize) -> Vec<Option<NodeId>> {
+/// Each page is on the node that the kernel's pattern has for it. With huge pages, small ones are those of the tail.
+#[track_caller]
+fn assert_interleaved(bytes: &[u8], turns: &[(NodeId, u32)], is_huge: bool) {
     let round: Vec<_> =
         turns.iter().flat_map(|&(node, units)| std::iter::repeat_n(node, units as usize)).collect();
-    let pages = (0..bytes.len().div_ceil(PAGE)).map(|page| bytes.as_ptr().addr() + page * PAGE);
-    pages.map(|address| Some(round[address / unit_bytes % round.len()])).collect()
+    let start = bytes.as_ptr().addr();
+    for (page, node) in nodes_of_pages(bytes).unwrap().into_iter().enumerate() {
+        let address = start + page * PAGE;
+        let is_tail = address / HUGE == (start + bytes.len()) / HUGE;
+        let unit_bytes = if is_huge && !is_tail { HUGE } else { PAGE };
+        assert_eq!(node, Some(round[address / unit_bytes % round.len()]), "page {page}");
+    }
 }
 
 #[test]
@@ -161,14 +174,14 @@ fn interleaved_pages_take_turns() {
             let mapping =
                 Mapping::with(machine, 6 * MIB + 7 * PAGE, small_pages(Binding::Interleave(set.clone())))
                     .unwrap();
-            assert_eq!(nodes_of_pages(&mapping).unwrap(), interleaved(&mapping, &turns, PAGE));
+            assert_interleaved(&mapping, &turns, false);
             let counts: Vec<_> = pages_per_node(&mapping).unwrap().iter().map(|(_, pages)| pages).collect();
             assert_eq!(counts.len(), set.len());
             assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
             // With huge pages each takes a turn as a whole, if there are enough.
-            let mapping = Mapping::new(machine, 3 * HUGE, Binding::Interleave(set)).unwrap();
-            if anon_huge_bytes(&mapping) >= mapping.len() {
-                assert_eq!(nodes_of_pages(&mapping).unwrap(), interleaved(&mapping, &turns, HUGE));
+            let mapping = Mapping::new(machine, 3 * HUGE + 5 * PAGE, Binding::Interleave(set)).unwrap();
+            if anon_huge_bytes(&mapping) >= 3 * HUGE {
+                assert_interleaved(&mapping, &turns, true);
             } else {
                 println!("skipped: no huge pages for all of it");
             }
@@ -186,7 +199,7 @@ fn weights_are_followed() {
         let binding = Binding::WeightedInterleave([a, b].into());
         let mut mapping = Mapping::with(machine, 4000 * PAGE, small_pages(binding)).unwrap();
         let turns = [(a, 3), (b, 1)];
-        assert_eq!(nodes_of_pages(&mapping).unwrap(), interleaved(&mapping, &turns, PAGE));
+        assert_interleaved(&mapping, &turns, false);
         let placement = pages_per_node(&mapping).unwrap();
         assert_eq!((placement.on(a), placement.on(b)), (3000, 1000));
         // The same for pages that are there already.
@@ -194,8 +207,75 @@ fn weights_are_followed() {
         mapping.rebind(machine, Binding::Bind(a)).unwrap();
         let moved = mapping.rebind(machine, Binding::WeightedInterleave([a, b].into())).unwrap();
         assert_eq!((moved.pages_moved_count, moved.pages_elsewhere_count), (1000, 0));
-        assert_eq!(nodes_of_pages(&mapping).unwrap(), interleaved(&mapping, &turns, PAGE));
+        assert_interleaved(&mapping, &turns, false);
         assert_pattern(&mapping);
+    });
+}
+
+/// What the kernel has just dealt out is right where it is: huge pages in turns of their own, the small ones of tails
+/// and of what could not be huge in theirs. Taken for huge because the mapping was large, they were all moved.
+#[test]
+fn interleaved_pages_stay_where_they_came() {
+    on_several_nodes(|machine, nodes| {
+        let no_move = |set: &NodeSet, size_bytes: usize, populate: bool| {
+            let options = MappingOptions { populate, ..Binding::Interleave(set.clone()).into() };
+            let mut mapping = Mapping::with(machine, size_bytes, options).unwrap();
+            // One small page where a huge one would be next: the rest of its 2 MiB are small, too.
+            mapping[size_bytes - 1] = 1;
+            let before = pages_per_node(&mapping).unwrap();
+            let moved = mapping.rebind(machine, Binding::Interleave(set.clone())).unwrap();
+            assert_eq!(
+                (moved.pages_moved_count, moved.pages_elsewhere_count),
+                (0, 0),
+                "{size_bytes} {before}"
+            );
+            assert_eq!(moved.pages_count, before.pages_count() - before.absent());
+            mapping.populate(machine).unwrap();
+            let moved = mapping.rebind(machine, Binding::Interleave(set.clone())).unwrap();
+            assert_eq!((moved.pages_moved_count, moved.pages_elsewhere_count), (0, 0), "{size_bytes}");
+            assert_eq!(moved.pages_count, size_bytes.div_ceil(PAGE));
+        };
+        let all = |note: &str| {
+            println!("{note}");
+            for count in [2, 3, nodes.len()] {
+                let set: NodeSet = nodes.iter().rev().take(count).copied().collect();
+                for size_bytes in [5 * PAGE, HUGE - PAGE, HUGE, HUGE + 3 * PAGE, 5 * HUGE + 5 * PAGE + 1] {
+                    no_move(&set, size_bytes, true);
+                    no_move(&set, size_bytes, false);
+                }
+            }
+        };
+        all("as the system is set up");
+        if let Some(_never) = Setting::change("/sys/kernel/mm/transparent_hugepage/enabled", "never") {
+            all("without huge pages");
+        }
+    });
+}
+
+/// A node's share of a tail was 2 MiB, however short the tail, and there was "no room" for it.
+#[test]
+fn a_tail_needs_no_more_than_it_takes() {
+    on_several_nodes(|machine, nodes| {
+        let Some((node, other)) = a_node_to_fill(machine, nodes) else { return };
+        let _filling = fill_for_good(machine, node);
+        let room = free_bytes(machine, node).unwrap() as usize;
+        assert!(room < HUGE);
+        let set = NodeSet::from([node, other]);
+        for first in 0..4 {
+            // Its one huge page has to be the other's: which turn it is depends on the address.
+            let addresses = MappingOptions { populate: false, ..Binding::Any.into() };
+            let before: Vec<_> =
+                (0..first).map(|_| Mapping::with(machine, HUGE, addresses.clone()).unwrap()).collect();
+            let options = MappingOptions { populate: false, ..Binding::Interleave(set.clone()).into() };
+            let mut mapping = Mapping::with(machine, HUGE + PAGE, options).unwrap();
+            let is_other = set.iter().nth(mapping.as_ptr().addr() / HUGE % 2) == Some(other);
+            if is_other && room > 16 * PAGE {
+                mapping.populate(machine).unwrap();
+                return assert_eq!(pages_per_node(&mapping).unwrap().absent(), 0);
+            }
+            drop(before);
+        }
+        println!("skipped: no such address, or no room at all");
     });
 }
 
@@ -210,8 +290,6 @@ fn rebinding_moves_pages_and_keeps_content() {
         let (a, b) = (nodes[0], nodes[nodes.len() - 1]);
         for size in [1, 3 * PAGE, 5 * HUGE + 3 * PAGE] {
             for options in [Binding::Bind(a).into(), small_pages(Binding::Bind(a))] {
-                let unit_bytes =
-                    if options == small_pages(Binding::Bind(a)) || size < HUGE { PAGE } else { HUGE };
                 let mut mapping = Mapping::with(machine, size, options).unwrap();
                 write_pattern(&mut mapping);
                 let pages_count = size.div_ceil(PAGE);
@@ -221,10 +299,15 @@ fn rebinding_moves_pages_and_keeps_content() {
                     assert_on(&mapping, to);
                     assert_pattern(&mapping);
                 }
+                let huge_bytes = if size < HUGE { 0 } else { anon_huge_bytes(&mapping) };
                 let moved = mapping.rebind(machine, Binding::Interleave([a, b].into())).unwrap();
                 assert_eq!(moved.pages_elsewhere_count, 0);
                 let turns = [(a, 1), (b, 1)];
-                assert_eq!(nodes_of_pages(&mapping).unwrap(), interleaved(&mapping, &turns, unit_bytes));
+                if huge_bytes == 0 || huge_bytes >= size / HUGE * HUGE {
+                    assert_interleaved(&mapping, &turns, huge_bytes > 0);
+                } else {
+                    println!("skipped: huge and small pages mixed");
+                }
                 assert_pattern(&mapping);
                 let before = pages_per_node(&mapping).unwrap();
                 assert_eq!(mapping.rebind(machine, Binding::Any).unwrap().pages_moved_count, 0);
@@ -500,7 +583,7 @@ fn many_threads_want_one_node() {
                 .map(|_| {
                     scope.spawn(|| {
                         let mut had = 0;
-                        for _ in 0..8 {
+                        for _ in 0..4 {
                             match Mapping::new(machine, size_bytes, Binding::Bind(node)) {
                                 Ok(mapping) => assert_on(&mapping, node),
                                 Err(error) => {
@@ -516,7 +599,7 @@ fn many_threads_want_one_node() {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
         });
-        println!("{had} of 32 had {size_bytes} bytes of node {node}");
+        println!("{had} of 16 had {size_bytes} bytes of node {node}");
         assert!(had > 0);
     });
 }
@@ -564,10 +647,18 @@ fn a_strictly_bound_thread_is_told() {
                     let error = Mapping::new(machine, size_bytes, binding).unwrap_err();
                     assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
                 }
-                assert_on(&Mapping::new(machine, size_bytes, Binding::Prefer(other)).unwrap(), other);
-                let (filling, _) = fill(machine, node);
-                let error = Mapping::new(machine, 4 * size_bytes, Binding::Bind(other)).unwrap_err();
-                assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}");
+                let has_room = fits(machine, other, size_bytes + 16 * MIB);
+                let preferred = Mapping::new(machine, size_bytes, Binding::Prefer(other)).unwrap();
+                let placement = pages_per_node(&preferred).unwrap();
+                assert!(placement.absent() == 0 && placement.on(other) > 0, "{placement}");
+                assert!(!has_room || placement.elsewhere(other) == 0, "{placement}");
+                drop(preferred);
+                let filling = fill_for_good(machine, node);
+                // There may or may not be room for its page tables, but nobody is killed.
+                match Mapping::new(machine, 4 * size_bytes, Binding::Bind(other)) {
+                    Ok(mapping) => assert_on(&mapping, other),
+                    Err(error) => assert!(matches!(error, MemoryError::NoRoom { .. }), "{error:?}"),
+                }
                 drop(filling);
                 assert_on(&Mapping::new(machine, 4 * MIB, Binding::Bind(other)).unwrap(), other);
             });
@@ -641,8 +732,11 @@ fn the_limit_of_a_cgroup_counts() {
         return;
     }
     on_several_nodes(|_, _| {
-        let Some(cgroup) = Cgroup::new(&[("memory.max", "64M")]) else { return };
-        cgroup.run("the_limit_of_a_cgroup_counts");
+        // Past the second a process is not killed, but put to sleep for so long that it seems to hang.
+        for limit in ["memory.max", "memory.high"] {
+            let Some(cgroup) = Cgroup::new(&[(limit, "64M")]) else { return };
+            cgroup.run("the_limit_of_a_cgroup_counts");
+        }
     });
 }
 

@@ -69,7 +69,7 @@ fn offline_nodes() {
 
     let both = TWO_TIERS.replacen(r#""facts": []"#, r#""facts": [], "offline": [1]"#, 1);
     let error = with(&both, "machine.json").unwrap_err().to_string();
-    assert!(error.contains("node 1 is among its nodes, and offline"), "{error}");
+    assert!(error.contains("node 1 is there and offline"), "{error}");
 }
 
 #[test]

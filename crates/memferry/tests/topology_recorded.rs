@@ -11,8 +11,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use fixtures::{broken, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes};
-use memferry::topology::{Machine, NodeId, Origin, Recording, TopologyError, Tree};
+use fixtures::{
+    broken, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes,
+    two_nodes_without_dsa,
+};
+use memferry::topology::{DsaFiles, Machine, NodeId, Origin, Recording, TopologyError, Tree};
+use memferry_dsa::system::apply::{Options, Plan};
+use memferry_dsa::system::{DeviceId, FakeDriver, Files, Profile, State, Wanted};
 use proptest::prelude::*;
 
 fn recorded() -> PathBuf {
@@ -134,6 +139,54 @@ fn a_recording_has_no_more_than_it_needs() {
     for path in recording.paths() {
         assert!(!["numastat", "environ", "power", ".keep"].iter().any(|no| path.contains(no)), "{path}");
     }
+}
+
+/// What the driver shows, who may use its queues, and who asks: the same from a directory and from its recording.
+#[test]
+fn dsa_devices_are_recorded() {
+    let driver = FakeDriver::xeon_max();
+    let config = Profile::named("2n1d1e1w").unwrap().config().unwrap();
+    let state = State::read(&driver).unwrap();
+    let plan = Plan::new(&config, &state, Options { disable_first: false, enable: true }).unwrap();
+    plan.apply(&driver, &mut |_| ()).unwrap();
+    driver.become_user(1000, 0);
+    let tree = two_nodes_without_dsa();
+    driver.record_to(tree.root()).unwrap();
+    let recording = Recording::of(tree.root()).unwrap();
+    let recording: Recording = serde_json::from_str(&serde_json::to_string(&recording).unwrap()).unwrap();
+    let (mut there, here) =
+        (State::discover_at(tree.root()).unwrap(), State::read(&DsaFiles(&recording)).unwrap());
+    // What stands for a character device in the directory is a plain file somewhere else.
+    for (was, is) in there.devices.iter_mut().zip(&here.devices) {
+        for (was, is) in was.queues.iter_mut().zip(&is.queues) {
+            if let (Some(was), Some(is)) = (&mut was.file, &is.file) {
+                was.path.clone_from(&is.path);
+                was.owner.is_device = true;
+            }
+        }
+    }
+    assert!(here == there, "{here:?}");
+    assert_eq!((here.devices.len(), here.others.len(), here.drivers.len()), (8, 8, 3));
+    let queue = here.queue(DeviceId(2).queue(0)).unwrap();
+    assert_eq!((queue.driver.as_deref(), queue.file.as_ref().unwrap().owner.mode), (Some("user"), 0o600));
+    let told = here.diagnose(&Wanted::default()).troubles.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(told.iter().any(|trouble| trouble.contains("dsa/wq2.0 has mode 0600")), "{told:?}");
+    // The files cannot be opened as files, nor written.
+    let files = DsaFiles(&recording);
+    assert!(files.read("dev/dsa/wq2.0").is_err());
+    let error = files.write("sys/bus/dsa/devices/dsa0/cmd_status", "1").unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ReadOnlyFilesystem);
+}
+
+/// Who made a recording is in it only where that decides what can be opened.
+#[test]
+fn who_recorded_is_nobody_s_business_without_a_dsa() {
+    let status = "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nCapEff:\t0\nMems_allowed_list:\t0\n";
+    let tree = one_node().file("proc/self/status", status);
+    assert_eq!(record(&tree).text("proc/self/status"), Some("Mems_allowed_list:\t0\n"));
+    let tree = tree.dsa("dsa0", 0);
+    let kept = "Uid:\t1000\t1000\t1000\t1000\nCapEff:\t0\nMems_allowed_list:\t0\n";
+    assert_eq!(record(&tree).text("proc/self/status"), Some(kept));
 }
 
 #[test]

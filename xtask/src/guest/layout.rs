@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::shell::Failure;
 
 /// What the largest node of a profile becomes. Tests fill whole nodes, which under emulation takes some 5 s a GiB.
-const LARGEST_MIB: u64 = 512;
+const LARGEST_MIB: u64 = 320;
 /// A memory section of Linux on x86-64 (`SECTION_SIZE_BITS`): no section is shared by two nodes.
 const SECTION_MIB: u64 = 128;
 /// What a node with CPUs has at least: the kernel's own data, and room for a test.

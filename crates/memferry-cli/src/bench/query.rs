@@ -19,10 +19,10 @@ use memferry_query::{Dsa, MemferryOptions, Prefetch, SessionOptions, Tiers, answ
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::record::{Comparison, How, Record, Row, check_writable};
+use super::Keep;
+use super::record::{Comparison, How, Record, Row};
 use super::stats::{Pairs, geomean, geomean_ratio, median};
 use crate::options::{scale, session_options};
-use crate::output::{self, Align, Table};
 use crate::progress::Bar;
 use crate::query::{self, NamedTable, Outcome, Way};
 
@@ -41,12 +41,8 @@ pub(crate) struct Arguments {
     /// Seed of the emulated DSA's nastiness and of the confidence intervals.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Prints the record as one JSON object instead of a table.
-    #[arg(long)]
-    json: bool,
-    /// Where records are kept; `none` keeps nothing [default: results; none with --quick].
-    #[arg(long, value_name = "DIR|none")]
-    out: Option<String>,
+    #[command(flatten)]
+    keep: Keep,
     /// Does the work whose memory is measured, and prints the peak; `bench query` starts itself with this.
     #[arg(long, hide = true)]
     measure_rss: bool,
@@ -64,11 +60,6 @@ impl Arguments {
     fn pairs(&self) -> usize {
         self.pairs.map_or(if self.quick { 2 } else { 11 }, usize::from)
     }
-
-    fn out(&self) -> Option<&str> {
-        let default = if self.quick { "none" } else { "results" };
-        Some(self.out.as_deref().unwrap_or(default)).filter(|out| *out != "none")
-    }
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
@@ -82,10 +73,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if arguments.measure_rss {
         return bench.print_rss_peak(arguments.scale(), out);
     }
-    // An hour of measurements should not end with a typing error.
-    if let Some(directory) = arguments.out() {
-        check_writable(directory.as_ref())?;
-    }
+    let directory = arguments.keep.directory(arguments.quick)?;
     let options = json!({
         "quick": arguments.quick,
         "scale": arguments.scale(),
@@ -101,17 +89,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     record.rows.extend(bench.times(arguments.scale())?);
     record.rows.push(rss_peak(arguments.scale())?);
 
-    // The record first: the output may be a pipe that nobody reads any more.
-    let written = arguments.out().map(|directory| record.write(directory.as_ref())).transpose();
-    if arguments.json {
-        output::json(out, &record)?;
-    } else {
-        write!(out, "{}", table(&record.rows))?;
-        if let Ok(Some(path)) = &written {
-            writeln!(out, "\nwritten to {}", path.display())?;
-        }
-    }
-    written?;
+    arguments.keep.finish(&record, directory, out)?;
     if !differences.is_empty() {
         bail!("answers differ from plain DataFusion's, please report this: {}", differences.join("; "));
     }
@@ -195,16 +173,7 @@ impl Bench {
             }
         }
 
-        let counted = |name: String, value: usize, how| Row {
-            name,
-            value: value as f64,
-            unit: "answers",
-            how,
-            samples: 1,
-            min: value as f64,
-            max: value as f64,
-            comparison: None,
-        };
+        let counted = |name: String, value: usize, how| Row::median(name, "answers", how, &[value as f64]);
         let mut rows = vec![counted("tpch_answers_equal".to_owned(), equal.iter().sum(), How::Emulated)];
         for (index, (how, way)) in ways.iter().enumerate() {
             rows.push(counted(format!("tpch_answers_equal_{}", way.name), equal[index], *how));
@@ -389,48 +358,5 @@ fn rss_peak(scale: f64) -> Result<Row> {
     let Ok(bytes) = text.trim().parse::<f64>() else {
         bail!("measuring memory failed in a process of its own ({})", output.status);
     };
-    Ok(Row {
-        name: "rss_peak_bytes".to_owned(),
-        value: bytes,
-        unit: "bytes",
-        how: How::Measured,
-        samples: 1,
-        min: bytes,
-        max: bytes,
-        comparison: None,
-    })
-}
-
-fn table(rows: &[Row]) -> Table {
-    use Align::{Left, Right};
-    let mut table = Table::new([
-        ("row", Left),
-        ("value", Right),
-        ("unit", Left),
-        ("how", Left),
-        ("ratio", Right),
-        ("95 % interval", Left),
-        ("peer", Left),
-    ]);
-    for row in rows {
-        let (ratio, interval, peer) = match &row.comparison {
-            None => Default::default(),
-            Some(it) => (
-                format!("{:.3}", it.ratio),
-                format!("{:.3} to {:.3}", it.ratio_low, it.ratio_high),
-                it.peer.clone(),
-            ),
-        };
-        let value = if row.unit == "ms" { format!("{:.2}", row.value) } else { format!("{:.0}", row.value) };
-        table.row(vec![
-            row.name.clone(),
-            value,
-            row.unit.to_owned(),
-            row.how.to_string(),
-            ratio,
-            interval,
-            peer,
-        ]);
-    }
-    table
+    Ok(Row::median("rss_peak_bytes".to_owned(), "bytes", How::Measured, &[bytes]))
 }

@@ -15,7 +15,7 @@ use memferry::mover::EngineKind;
 use memferry::topology::Machine;
 use serde::Serialize;
 
-use super::stats::Estimate;
+use super::stats::{Estimate, median};
 use crate::output::Part;
 
 /// How a number came about.
@@ -61,6 +61,15 @@ pub(crate) struct Row {
     pub(crate) max: f64,
     #[serde(flatten)]
     pub(crate) comparison: Option<Comparison>,
+}
+
+impl Row {
+    /// The middle of these values, which are compared with nothing. Panics without values.
+    pub(crate) fn median(name: String, unit: &'static str, how: How, values: &[f64]) -> Row {
+        let (min, max) = (values.iter().copied())
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
+        Row { name, value: median(values), unit, how, samples: values.len(), min, max, comparison: None }
+    }
 }
 
 /// What the number is compared with. Both were taken in the same run.

@@ -7,6 +7,8 @@
 
 use std::fmt::Write;
 
+use crate::output::break_lines;
+
 /// A rectangle with text and other rectangles in it. Siblings do not overlap, children do not stick out.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Block {
@@ -225,18 +227,8 @@ fn char_width(c: char) -> i64 {
 
 /// Lines that are no wider than `width`. Words that are wider are shortened.
 pub(super) fn wrapped(text: &str, width: i64, size: i64, strong: bool) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        let longer = lines.last().map(|line| format!("{line} {word}"));
-        match longer.filter(|longer| text_width(longer, size, strong) <= width) {
-            Some(longer) => {
-                lines.pop();
-                lines.push(longer);
-            }
-            None => lines.push(fitted(word, width, size, strong)),
-        }
-    }
-    lines.into_iter().map(|line| line.replace('\u{a0}', " ")).collect()
+    let lines = break_lines(text, |line| text_width(line, size, strong) <= width);
+    lines.iter().map(|line| fitted(line, width, size, strong).replace('\u{a0}', " ")).collect()
 }
 
 fn is_outlined(classes: &str) -> bool {

@@ -15,24 +15,27 @@ mod plan;
 mod svg;
 mod text;
 
-use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use memferry::topology::{Machine, Recording, TopologyError};
+use memferry_dsa::system::State;
+use serde::Serialize;
 
 use self::plan::Plan;
+use crate::devices::Findings;
 use crate::error::usage;
-use crate::output::{self, Part};
+use crate::output::{self, not_written, write_file};
+use crate::source::Source;
 
-/// Shows sockets, nodes, memory tiers, distances and copy engines.
+/// Shows sockets, nodes, memory tiers, distances, copy engines (DSA), their work queues, and what keeps those from being used.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Show this machine instead: the name of a built-in profile, or a JSON file.
     #[arg(long, value_name = "NAME|FILE", conflicts_with = "sysfs")]
     profile: Option<String>,
-    /// Show a recorded machine: the directory that holds its `sys` and `proc`, or a file of --record.
+    /// Show a recorded machine: the directory that holds its `sys`, `dev` and `proc`, or a file of --record.
     #[arg(long, value_name = "DIR|FILE")]
     sysfs: Option<PathBuf>,
     /// Print everything that is known as JSON.
@@ -42,7 +45,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Write down what this machine's kernel shows, for --sysfs, here or elsewhere. The names of the host and of its
-    /// cgroup are in it.
+    /// cgroup are in it, and where there is a DSA the number of the user.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "sysfs", "json", "svg"])]
     record: Option<PathBuf>,
 }
@@ -55,14 +58,21 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if to_output && arguments.json {
         return Err(usage("--json and --svg - both want standard output; give --svg a file"));
     }
-    let machine = match &arguments.sysfs {
-        Some(root) => Machine::discover_at(root)?,
-        None => open(arguments.profile.as_deref())?,
+    let (machine, state) = match &arguments.profile {
+        Some(name) => (open(Some(name))?, None),
+        None => {
+            let source = Source::open(arguments.sysfs.as_deref())?;
+            (source.machine()?, Some(State::read(&*source.files())?))
+        }
     };
+    let mut plan = Plan::of(&machine);
+    if let Some(state) = &state {
+        plan = plan.with_dsa(state.clone());
+    }
     match arguments.svg.as_deref() {
-        Some(_) if to_output => return Ok(write!(out, "{}", svg::draw(&Plan::of(&machine)))?),
+        Some(_) if to_output => return Ok(write!(out, "{}", svg::draw(&plan))?),
         Some(file) => {
-            let picture = svg::draw(&Plan::of(&machine));
+            let picture = svg::draw(&plan);
             write_file(file, picture.as_bytes()).with_context(|| not_written("picture", "--svg", file))?;
             if !arguments.json {
                 return Ok(writeln!(out, "written to {}", file.display())?);
@@ -70,7 +80,28 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         }
         None => {}
     }
-    if arguments.json { output::json(out, &machine) } else { Ok(write!(out, "{}", draw(&machine))?) }
+    if !arguments.json {
+        return Ok(write!(out, "{}", text::draw(&plan))?);
+    }
+    let dsa = state.as_ref().map(|state| Dsa { state, findings: Findings::of(state) });
+    output::json(out, &Everything { machine: &machine, dsa })
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Everything<'a> {
+    #[serde(flatten)]
+    machine: &'a Machine,
+    /// None of a profile.
+    dsa: Option<Dsa<'a>>,
+}
+
+#[derive(Serialize)]
+struct Dsa<'a> {
+    #[serde(flatten)]
+    state: &'a State,
+    #[serde(flatten)]
+    findings: Findings,
 }
 
 /// Keeps what the reader of this machine reads, so that it can be read elsewhere.
@@ -79,13 +110,6 @@ fn record(file: &Path, out: &mut dyn Write) -> Result<()> {
     text.push('\n');
     write_file(file, text.as_bytes()).with_context(|| not_written("recording", "--record", file))?;
     Ok(writeln!(out, "written to {}", file.display())?)
-}
-
-fn not_written(what: &str, option: &str, file: &Path) -> String {
-    format!(
-        "the {what} cannot be written to {}; choose {option} FILE in a directory that exists and has room",
-        file.display()
-    )
 }
 
 /// The machine that an option names, or this one.
@@ -103,16 +127,6 @@ pub(crate) fn open(profile: Option<&str>) -> Result<Machine> {
 /// The machine as text that one understands at a glance.
 pub(crate) fn draw(machine: &Machine) -> String {
     text::draw(&Plan::of(machine))
-}
-
-/// Puts a whole file in the place of an older one. What is no file (a pipe, a terminal) is written to.
-fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
-    match fs::metadata(path) {
-        Ok(old) if !old.is_file() => fs::write(path, content),
-        // Behind a link: renaming would replace the link.
-        Ok(_) => Part::write(&fs::canonicalize(path)?, content)?.keep(),
-        Err(_) => Part::write(path, content)?.keep(),
-    }
 }
 
 #[cfg(test)]

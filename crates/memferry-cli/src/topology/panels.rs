@@ -7,6 +7,7 @@ use super::canvas::{Anchor, Block, text_width};
 use super::figures::{Figure, Links};
 use super::plan::Plan;
 use super::svg::{BODY, LINE, PAD, SMALL, TINY, paragraphs, tier_class, tier_label};
+use crate::devices;
 use crate::output::size;
 
 /// A heat map with more columns is drawn only if the classes do not tell the same.
@@ -17,6 +18,10 @@ const HEAT_NODES_MAX: usize = 32;
 /// What is told of the machine beside its parts.
 pub(super) fn panels(plan: &Plan) -> Vec<Block> {
     let mut panels = vec![legend(plan)];
+    let sentences = plan.dsa.as_ref().map_or(Vec::new(), |dsa| devices::sentences(&dsa.config));
+    if !sentences.is_empty() {
+        panels.push(panel("DSA: work queues to engines", paragraphs(&sentences, 420, SMALL, "ink")));
+    }
     let figures = plan.links.known_figures();
     let (rows, columns) = (plan.links.from.len(), plan.links.to.len());
     if figures.is_empty() && rows * columns > 1 {

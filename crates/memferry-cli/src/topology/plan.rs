@@ -8,9 +8,11 @@
 //! With sub-NUMA clustering a socket has several.
 
 use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Origin, Tier};
+use memferry_dsa::system::{Config, State};
 
 use super::figures::Links;
-use crate::output::{count, ranges, size};
+use crate::devices::Findings;
+use crate::output::{count, printable, ranges, size};
 
 /// Plain data, so that tests can draw machines that nobody has.
 #[derive(Clone, Debug)]
@@ -30,6 +32,17 @@ pub(super) struct Plan {
     pub(super) links: Links,
     /// What prefetching can do: from a domain's own memory to the faster one.
     pub(super) upgrades: Vec<(Node, Node)>,
+    /// How the kernel has the devices; profiles do not tell.
+    pub(super) dsa: Option<Dsa>,
+}
+
+/// The DSA devices as their driver shows them.
+#[derive(Clone, Debug)]
+pub(super) struct Dsa {
+    pub(super) state: State,
+    /// What they are set to.
+    pub(super) config: Config,
+    pub(super) findings: Findings,
 }
 
 /// A socket, or what is on no known one.
@@ -91,7 +104,14 @@ impl Plan {
             numa_balancing: machine.numa_balancing(),
             links: Links::of(machine),
             upgrades: upgrades.collect(),
+            dsa: None,
         }
+    }
+
+    /// The same with how the devices are configured.
+    pub(super) fn with_dsa(self, state: State) -> Plan {
+        let (config, findings) = (Config::of(&state), Findings::of(&state));
+        Plan { dsa: Some(Dsa { state, config, findings }), ..self }
     }
 
     pub(super) fn domains(&self) -> impl Iterator<Item = &Domain> {
@@ -226,12 +246,35 @@ impl Plan {
         }
         if !self.stray.is_empty() {
             let names: Vec<&str> = self.stray.iter().map(|engine| engine.name.as_str()).collect();
-            remarks.push(format!("Copy engines on no known node: {}.", names.join(", ")));
+            remarks.push(format!(
+                "Copy engines on no known node: {}. Which memory they are near is for the firmware to say (numa_node).",
+                names.join(", ")
+            ));
+        }
+        let without_queue = self.nodes_without_queue();
+        if !without_queue.is_empty() {
+            remarks.push(format!(
+                "No work queue on {} can be used: copies there are for devices of other nodes, or for the CPU.",
+                named_nodes(&without_queue)
+            ));
         }
         if self.numa_balancing.is_some_and(NumaBalancing::is_on) {
             remarks.push("Automatic NUMA balancing is on; it moves pages that nobody has bound.".to_owned());
         }
         remarks
+    }
+
+    /// Nodes with a device none of whose queues can be used, while others can.
+    fn nodes_without_queue(&self) -> NodeSet {
+        let Some(dsa) = &self.dsa else { return NodeSet::default() };
+        let is_usable = |engine: &Accelerator| {
+            dsa.findings.usable().iter().any(|queue| queue.device.to_string() == engine.name)
+        };
+        if !self.engines().any(is_usable) {
+            return NodeSet::default();
+        }
+        let nodes = self.domains().filter(|domain| !domain.engines.iter().any(is_usable));
+        nodes.flat_map(|domain| domain.engines.iter().filter_map(|engine| engine.node)).collect()
     }
 
     /// Copy engines of one make: their names, and what is known of them.
@@ -369,15 +412,6 @@ fn unbroken(text: &str) -> String {
 fn capitalised(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or(String::new(), |first| first.to_uppercase().chain(chars).collect())
-}
-
-/// Names come from files. What would move the cursor or is forbidden in XML becomes a replacement character.
-fn printable(text: &str) -> String {
-    let forbidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}')
-    };
-    text.trim().chars().map(|c| if forbidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn printable_engine(mut engine: Accelerator) -> Accelerator {

@@ -57,6 +57,9 @@ pub(super) fn picture(plan: &Plan) -> Block {
 /// What words say better.
 fn legible(plan: &Plan) -> Vec<String> {
     let mut sentences = plan.remarks();
+    sentences.extend(
+        plan.dsa.iter().flat_map(|dsa| dsa.findings.troubles()).map(|trouble| format!("DSA: {trouble}.")),
+    );
     sentences.push(plan.upgrade_sentence());
     sentences.push(plan.origin_sentence().to_owned());
     sentences.extend(plan.references.iter().map(|reference| format!("Source of figures: {reference}.")));

@@ -1,6 +1,7 @@
 use std::fs;
 
 use memferry::topology::{Link, NodeId, NodeSet};
+use memferry_dsa::system::{FakeDriver, apply};
 use serde_json::json;
 
 use super::canvas::{Block, COLOURS};
@@ -108,9 +109,22 @@ fn any_profile(seed: u64) -> serde_json::Value {
     })
 }
 
+/// The devices of a Xeon Max as a configuration makes them.
+fn configured(profile: &str) -> State {
+    let driver = FakeDriver::xeon_max();
+    let config = memferry_dsa::system::Profile::named(profile).unwrap().config().unwrap();
+    let state = State::read(&driver).unwrap();
+    let options = apply::Options { disable_first: false, enable: true };
+    apply::Plan::new(&config, &state, options).unwrap().apply(&driver, &mut |_| ()).unwrap();
+    State::read(&driver).unwrap()
+}
+
 /// Profiles, and machines that nobody has; in some of them this process may not use everything.
 fn plans() -> Vec<Plan> {
     let mut plans: Vec<Plan> = Machine::profiles().into_iter().map(profile).collect();
+    for name in ["8n1d1e1w", "1n1d4e8w-dedicated"] {
+        plans.push(profile("xeon-max-9468-2s-flat").with_dsa(configured(name)));
+    }
     for seed in 0..60 {
         let mut plan = Plan::of(&machine(&any_profile(seed)));
         let mut numbers = Numbers(seed + 1000);
@@ -156,8 +170,8 @@ fn sockets_hold_domains_and_those_their_memories() {
     let (first, second) = text.split_once("─ socket 1 ─").unwrap();
     assert_has(first, &["─ socket 0 ─"]);
     assert_line(first, &["12 CPUs  0-11 ", "node 0  DRAM  ?", "node 8 ", "HBM  16 GiB", "dsa0"]);
-    assert_line(first, &["36-47", "node 3 ", "node 11 ", "dsa3"]);
-    assert_line(second, &["84-95", "node 7 ", "node 15 ", "dsa7"]);
+    assert_line(first, &["36-47", "node 3 ", "node 11 ", "dsa6"]);
+    assert_line(second, &["84-95", "node 7 ", "node 15 ", "dsa14"]);
     assert_line(&text, &["HBM", "128 GiB", "8 nodes: 8-15"]);
     assert_line(&text, &["8 devices", "32.2 GB/s"]);
     assert_has(
@@ -477,23 +491,4 @@ fn contrasts_suffice_in_both_schemes() {
         check((shape, "stroke"), "paper", 3.0);
     }
     check(("cpu", "fill"), "domain", 3.0);
-}
-
-// As a file.
-
-#[test]
-fn a_file_is_replaced_as_a_whole() {
-    let directory = tempfile::tempdir().unwrap();
-    let (file, link) = (directory.path().join("a.svg"), directory.path().join("link.svg"));
-    write_file(&file, b"first").unwrap();
-    std::os::unix::fs::symlink(&file, &link).unwrap();
-    write_file(&link, b"second").unwrap();
-    assert_eq!(fs::read(&file).unwrap(), b"second");
-    assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "a link stays one");
-    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2, "nothing else is left");
-    write_file(Path::new("/dev/null"), b"gone").unwrap();
-    assert!(fs::metadata("/dev/null").unwrap().file_type() != fs::metadata(&file).unwrap().file_type());
-    assert_eq!(write_file(directory.path(), b"no").unwrap_err().kind(), io::ErrorKind::IsADirectory);
-    let missing = directory.path().join("missing").join("a.svg");
-    assert_eq!(write_file(&missing, b"no").unwrap_err().kind(), io::ErrorKind::NotFound);
 }

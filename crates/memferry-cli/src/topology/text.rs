@@ -6,9 +6,9 @@ use memferry::topology::Node;
 
 use super::figures::{Figure, Links};
 use super::plan::{Domain, Plan, node_note, node_size, short_ranges, tier_rank};
-use crate::output::{Align, Table, count, line, widen};
+use crate::devices;
+use crate::output::{Align, COLUMNS_MAX, Table, count, fill, framed, line, widen, wrapped};
 
-const COLUMNS_MAX: usize = 100;
 /// What the sides of a box take.
 const FRAME: usize = 4;
 /// Matrices with more columns are not read by anybody; `--json` has them.
@@ -20,7 +20,8 @@ pub(super) fn draw(plan: &Plan) -> String {
     for remark in plan.remarks() {
         text += &wrapped(&remark, 0);
     }
-    for section in [memory(plan), engines(plan), ways(plan), wrapped(&plan.upgrade_sentence(), 0)] {
+    let end = wrapped(&plan.upgrade_sentence(), 0);
+    for section in [memory(plan), engines(plan), queues(plan), ways(plan), end] {
         if !section.is_empty() {
             text += &format!("\n{section}");
         }
@@ -57,13 +58,7 @@ fn boxes(plan: &Plan) -> String {
     let width = body.width.max(titles);
     let mut text = String::new();
     for (socket, lines) in plan.sockets.iter().zip(&body.sockets) {
-        let title = socket.title();
-        let rule = "─".repeat(width - title.chars().count() - 1);
-        text += &format!("╭─ {title} {rule}╮\n");
-        for line in lines {
-            text += &format!("│ {line}{} │\n", " ".repeat(width - line.chars().count()));
-        }
-        text += &format!("╰{}╯\n", "─".repeat(width + 2));
+        text += &framed(&socket.title(), lines, width);
     }
     text
 }
@@ -188,6 +183,17 @@ fn engines(plan: &Plan) -> String {
     if lines.is_empty() { lines } else { format!("Copy engines (DSA)\n{lines}") }
 }
 
+/// How the devices are configured, and what can be used of them.
+fn queues(plan: &Plan) -> String {
+    let Some(dsa) = &plan.dsa else { return String::new() };
+    let mut text = String::new();
+    if !dsa.config.devices.is_empty() {
+        text += &format!("{}\n", devices::picture(&dsa.config, &dsa.state));
+        text += &format!("{}\n", devices::queues(&dsa.config, &dsa.state));
+    }
+    text + &dsa.findings.text()
+}
+
 /// Distances, bandwidths, latencies: in classes, and one by one where the ways of a class differ.
 fn ways(plan: &Plan) -> String {
     let figures = plan.links.known_figures();
@@ -243,26 +249,4 @@ fn matrix(links: &Links, figure: &Figure) -> String {
         })
         .collect();
     blocks.join("\n")
-}
-
-/// Lines of at most `width`, broken at blanks; a longer word has a line of its own.
-fn fill(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ').filter(|word| !word.is_empty()) {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                *line += " ";
-                *line += word;
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
-}
-
-/// A paragraph; lines after the first are indented two more than the first.
-fn wrapped(text: &str, indent: usize) -> String {
-    let mut lines = fill(text, COLUMNS_MAX - indent - 2).into_iter();
-    let first = lines.next().map_or(String::new(), |line| format!("{:indent$}{line}\n", ""));
-    lines.fold(first, |text, line| format!("{text}{:1$}{line}\n", "", indent + 2)).replace('\u{a0}', " ")
 }

@@ -51,6 +51,8 @@ pub use deterministic::Deterministic;
 pub use device::{Device, Stepped};
 pub use memory::{Access, CheckedMemory, DirectMemory, FakeMemory, Memory, Vanished, Visit};
 pub use nasty::Nasty;
+#[cfg(not(memferry_loom))]
+pub(crate) use nasty::Random;
 pub use register::SoftwareError;
 pub use threaded::{Emulator, EnableError, StartError};
 pub use timing::Timing;

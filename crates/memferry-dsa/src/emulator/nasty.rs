@@ -92,14 +92,14 @@ impl fmt::Display for Nasty {
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -108,13 +108,13 @@ impl Random {
     }
 
     /// A number below `bound`, which is not zero. (The bias is below 2^-32 for the bounds used here.)
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
     /// True in `per_mille` of a thousand cases.
     #[inline]
-    pub(super) fn chance(&mut self, per_mille: u16) -> bool {
+    pub(crate) fn chance(&mut self, per_mille: u16) -> bool {
         per_mille > 0 && self.below(1000) < u64::from(per_mille)
     }
 }

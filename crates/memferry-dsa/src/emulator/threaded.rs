@@ -24,6 +24,7 @@ use super::memory::DirectMemory;
 use super::nasty::Nasty;
 use super::register::SoftwareError;
 use crate::descriptor::Descriptor;
+use crate::fork;
 use crate::portal::credits::Credits;
 use crate::portal::{
     Cells, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError, WorkQueueInfo,
@@ -39,9 +40,6 @@ const SPIN_NS_MAX: u64 = 60_000;
 /// The one address space that descriptors of this process belong to.
 const PASID: u32 = 1;
 
-/// Entries are counted in one process: the device's thread does not exist in a forked child.
-const GENERATION: u32 = 1;
-
 const RUN: u8 = 0;
 const FINISH: u8 = 1;
 const ABORT: u8 = 2;
@@ -49,7 +47,8 @@ const ABORT: u8 = 2;
 /// A device that processes descriptors by itself.
 ///
 /// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted. With a
-/// timing in its configuration, completions come no earlier than that says, and the thread sleeps meanwhile.
+/// timing in its configuration, completions come no earlier than that says, and the thread sleeps meanwhile. In a
+/// forked child, which has no such thread, it is gone.
 pub struct Emulator {
     config: DeviceConfig,
     nasty: Nasty,
@@ -68,6 +67,8 @@ struct Line {
     accounts: Vec<Account>,
     orders: Arc<Orders>,
     thread: Thread,
+    /// The process with the device's thread: for a forked child the device is gone.
+    generation: u32,
 }
 
 /// What all portals of a queue count together.
@@ -97,6 +98,9 @@ pub enum StartError {
     /// The operating system gives no thread.
     #[error("no thread for the emulated device: {0}")]
     Thread(#[source] io::Error),
+    /// The operating system gives no page by which forks are noticed.
+    #[error("forks of this process could not be noticed: {0}")]
+    Forks(#[source] io::Error),
 }
 
 /// No device was enabled.
@@ -192,7 +196,7 @@ impl Emulator {
     /// [`EnableError`]: nothing has changed.
     pub fn enable(&self) -> Result<(), EnableError> {
         let mut life = self.lock();
-        if !life.line.front.is_gone() {
+        if !life.line.is_gone() {
             return Err(EnableError::IsEnabled);
         }
         *life = Life::start(&self.config, &self.nasty)?;
@@ -208,14 +212,9 @@ impl Emulator {
     }
 }
 
-impl Drop for Emulator {
-    fn drop(&mut self) {
-        self.lock().stop(FINISH);
-    }
-}
-
 impl Life {
     fn start(config: &DeviceConfig, nasty: &Nasty) -> Result<Life, StartError> {
+        fork::watch().map_err(StartError::Forks)?;
         let device = Device::in_real_time(config, nasty.clone())?;
         let front = Arc::clone(device.front());
         let orders = Arc::new(Orders { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });
@@ -232,13 +231,17 @@ impl Life {
         let account =
             |queue: &Queue| Account { credits: Credits::new(queue.info.size), cells: Cells::default() };
         let accounts = front.queues.iter().map(account).collect();
-        let line = Arc::new(Line { front, accounts, orders, thread: worker.thread().clone() });
+        let (thread, generation) = (worker.thread().clone(), fork::generation());
+        let line = Arc::new(Line { front, accounts, orders, thread, generation });
         Ok(Life { line, worker: Some(worker) })
     }
 
     /// Gives the worker its last order and waits for its end. The caller holds the lock meanwhile, so that a second
-    /// one also returns after that.
+    /// one also returns after that. In a forked child there is no worker to wait for.
     fn stop(&mut self, order: u8) {
+        if !self.line.is_of_this_process() {
+            return std::mem::forget(self.worker.take());
+        }
         self.line.front.close();
         // ORDERING: Release pairs with the Acquire in `work`: every submission that came before the order is
         // visible to the step that follows the order.
@@ -249,7 +252,21 @@ impl Life {
     }
 }
 
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.stop(FINISH);
+    }
+}
+
 impl Line {
+    fn is_of_this_process(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    fn is_gone(&self) -> bool {
+        !self.is_of_this_process() || self.front.is_gone()
+    }
+
     fn wake(&self) {
         // ORDERING: SeqCst pairs with the fence in `sleep`; see the head of this file.
         fence(Ordering::SeqCst);
@@ -275,7 +292,9 @@ impl EmulatedPortal {
     }
 }
 
-impl Portal for EmulatedPortal {
+// SAFETY: the device does what the specification says, writes records last, and touches nothing after it has said, as its
+// worker's last act, that it is gone. It has no part in a forked child, whose memory it does not reach.
+unsafe impl Portal for EmulatedPortal {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.line.front.queues[self.queue].info
     }
@@ -286,31 +305,35 @@ impl Portal for EmulatedPortal {
 
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
         let Account { credits, cells } = self.account();
-        if self.is_counted && !self.is_gone() && !credits.take(GENERATION) {
+        let generation = self.line.generation;
+        if !self.line.is_of_this_process() {
+            return cells.count(Err(SubmitError::Gone));
+        }
+        if self.is_counted && !self.is_gone() && !credits.take(generation) {
             return cells.count(Ok(Submission::Retry));
         }
         let answer = self.line.front.submit(self.queue, descriptor, PASID);
         if answer == Ok(Submission::Accepted) {
             self.line.wake();
         } else if self.is_counted {
-            credits.settle(GENERATION, 1);
+            credits.settle(generation, 1);
         }
         cells.count(answer)
     }
 
     fn settled(&self, count: u32) {
-        if self.is_counted {
-            self.account().credits.settle(GENERATION, count);
+        if self.is_counted && self.line.is_of_this_process() {
+            self.account().credits.settle(self.line.generation, count);
         }
     }
 
     fn is_gone(&self) -> bool {
-        self.line.front.is_gone()
+        self.line.is_gone()
     }
 
     fn counters(&self) -> PortalCounters {
         let Account { credits, cells } = self.account();
-        cells.snapshot(credits.taken(GENERATION))
+        cells.snapshot(credits.taken(fork::generation()))
     }
 }
 

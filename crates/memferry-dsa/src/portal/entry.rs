@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 
-use super::{Portal, Submission, SubmitError, fork};
+use super::{Portal, Submission, SubmitError};
 use crate::descriptor::Descriptor;
+use crate::fork;
 
 /// An entry of a queue, held by a descriptor in flight.
 ///

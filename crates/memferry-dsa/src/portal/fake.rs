@@ -167,7 +167,9 @@ fn check(error: &AtomicI32) -> io::Result<()> {
     }
 }
 
-impl Platform for FakePlatform {
+// SAFETY: pages are boxes of that size, which are kept; the instructions are played, and what they submit is passed on to
+// a portal that keeps its promises.
+unsafe impl Platform for FakePlatform {
     fn features(&self) -> CpuFeatures {
         self.0.features
     }

@@ -24,7 +24,6 @@ mod error;
 mod fake;
 #[allow(unsafe_code)]
 mod file;
-pub(crate) mod fork;
 #[allow(unsafe_code)]
 mod mapped;
 mod open;
@@ -51,7 +50,14 @@ use crate::operation::{Opcode, OperationSet};
 /// The entries of a *dedicated* queue are counted by its portal, since the queue itself loses what is too much: an
 /// accepted descriptor holds one until [`settled`](Portal::settled) says that it ended. Whoever forgets that is
 /// answered `Retry` once all entries are taken, and loses nothing. [`submit_held`] cannot forget it.
-pub trait Portal: Send + Sync {
+///
+/// # Safety
+/// On an implementation's word callers give memory back to its owner. It promises:
+/// - Only what was `Accepted` is processed, as it was submitted, and no memory is accessed but what it names.
+/// - The completion record of a descriptor is the last that is written for it; afterwards nothing accesses its memory.
+/// - Once [`is_gone`](Portal::is_gone) was true, it stays so, and nothing accesses the memory of any descriptor.
+#[allow(unsafe_code)]
+pub unsafe trait Portal: Send + Sync {
     /// The queue behind the portal.
     fn work_queue(&self) -> &WorkQueueInfo;
 
@@ -80,8 +86,8 @@ pub trait Portal: Send + Sync {
     /// - the memory that it names stays valid, also that of the list and of the members of a batch;
     /// - memory that it reads is not written, and memory that it writes is neither read nor written by others.
     ///
-    /// Without a completion record, or when the device dies first, that is for ever.
-    #[allow(unsafe_code)]
+    /// Without a completion record, or when the device dies first and [`is_gone`](Portal::is_gone) does not know, that
+    /// is for ever.
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError>;
 
     /// Says that `count` descriptors, which this process submitted here and were accepted, have ended: their
@@ -130,6 +136,21 @@ pub enum QueueMode {
     Shared,
     /// One submitter, who counts the free entries himself.
     Dedicated,
+}
+
+impl QueueMode {
+    /// The driver's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            QueueMode::Shared => "shared",
+            QueueMode::Dedicated => "dedicated",
+        }
+    }
+
+    /// The mode of a word of the driver's, if it is one.
+    pub fn from_word(word: &str) -> Option<QueueMode> {
+        [QueueMode::Shared, QueueMode::Dedicated].into_iter().find(|mode| mode.as_str() == word)
+    }
 }
 
 /// What a submitter must know of a work queue.

@@ -46,7 +46,7 @@ const GONE_CHECK_MIN: Duration = Duration::from_millis(50);
 /// | `current` | `open_on`, and a child's first submission under `store` | submitters |
 /// | `store` | the same | the same |
 /// | `credits`, `cells` | submitters, `settled` | all |
-/// | `gone`, `gone_checked` | `is_gone`, submitters | all |
+/// | `gone`, `gone_checked` | `is_gone` | all |
 pub struct DevicePortal<P: Platform = Linux> {
     platform: P,
     path: PathBuf,
@@ -289,10 +289,8 @@ impl<P: Platform> DevicePortal<P> {
         match written {
             Written::Answer(answer) => Ok(answer),
             Written::Error(error) => {
-                match error {
-                    SubmitError::Gone => self.gone.store(true, Ordering::Relaxed),
-                    SubmitError::Refused(Refused::Batch) => self.batch_refused.store(true, Ordering::Relaxed),
-                    _ => {}
+                if error == SubmitError::Refused(Refused::Batch) {
+                    self.batch_refused.store(true, Ordering::Relaxed);
                 }
                 Err(error)
             }
@@ -335,7 +333,9 @@ impl<P: Platform> DevicePortal<P> {
     }
 }
 
-impl<P: Platform> Portal for DevicePortal<P> {
+// SAFETY: a device does what the specification says, and the platform brings it nothing but what is submitted here. A
+// queue is disabled, which is what `is_gone` answers by, after the driver has drained or aborted it.
+unsafe impl<P: Platform> Portal for DevicePortal<P> {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
     }

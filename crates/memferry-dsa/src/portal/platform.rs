@@ -9,13 +9,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use super::fork;
 use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
+use crate::fork;
 use crate::instructions::{self, CpuFeatures};
 
 /// The operating system and the CPU, as far as [`DevicePortal`](super::DevicePortal) uses them.
-pub trait Platform: Send + Sync {
+///
+/// # Safety
+/// - A page that [`map`](Platform::map) returns is [`PAGE_BYTES`] of one allocation, and stays until `unmap`.
+/// - The [`features`](Platform::features) are there.
+/// - Two processes that are alive, of which one descends from the other, have different generations.
+/// - What submits answers truthfully, and the device behind it keeps the promises of [`Portal`](super::Portal).
+pub unsafe trait Platform: Send + Sync {
     /// The instructions that there are.
     fn features(&self) -> CpuFeatures;
 
@@ -72,7 +78,8 @@ pub trait Platform: Send + Sync {
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Linux;
 
-impl Platform for Linux {
+// SAFETY: the kernel maps a page, the CPU says what it has, `fork` watches, and the instructions answer for the queue.
+unsafe impl Platform for Linux {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::detect()
     }

@@ -12,8 +12,7 @@
 //! The results are those of the device, to the bit, for whole operations. What is particular to a device is not here:
 //! descriptors, limits of queues, page faults, and regions that overlap, which slices cannot.
 //!
-//! Speed comes from instructions that are looked for at run time, with code for every CPU behind them. Vectors have
-//! 256 bits; only crc-fast uses wider ones where the CPU has them.
+//! Speed comes from instructions that are looked for at run time, with code for every CPU behind them.
 //!
 //! Functions that take several slices panic if their lengths do not fit each other: that is a bug of the caller, which no
 //! data can cause.
@@ -28,8 +27,6 @@ mod fill;
 #[allow(unsafe_code)]
 mod flush;
 mod guard;
-#[doc(hidden)]
-pub mod measure;
 #[allow(unsafe_code)]
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/none.rs")]
 mod simd;

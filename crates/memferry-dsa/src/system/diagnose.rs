@@ -10,10 +10,14 @@ use serde::{Serialize, Serializer};
 use super::capability::names;
 use super::files::Owner;
 use super::id::{DeviceId, QueueId};
-use super::state::{Activity, Device, Queue, QueueType, State, mode_word};
+use super::state::{Activity, Device, Queue, QueueType, State};
 use super::status::CommandStatus;
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
+
+/// The first kernel that lets programs share their address spaces with a device. Source: Linux, arch/x86 (ENQCMD was
+/// switched off from 5.13 to 5.17).
+const SVA_SINCE: (u32, u32) = (5, 18);
 
 /// What a queue must be to be of use.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -41,8 +45,8 @@ pub struct Diagnosis<'a> {
 pub enum Trouble {
     /// Neither module nor bus.
     #[error(
-        "the driver idxd is not loaded: run `modprobe idxd`; if there is no such module, the kernel was built without \
-         CONFIG_INTEL_IDXD"
+        "the driver idxd is not loaded: where the CPU has a DSA (Xeon since Sapphire Rapids, not each model), run \
+         `modprobe idxd`; if there is no such module, the kernel was built without CONFIG_INTEL_IDXD"
     )]
     ModuleNotLoaded,
     /// The bus is empty.
@@ -58,9 +62,21 @@ pub enum Trouble {
         /// Nothing else is on the bus, as in a virtual machine.
         in_virtual_machine_perhaps: bool,
     },
+    /// A device that no program can use, because it does not share their address spaces.
+    #[error(
+        "{device} shares no address spaces (pasid_enabled is 0), so programs cannot use it: enable VT-d in the BIOS and boot \
+         with intel_iommu=on,sm_on{}",
+        if *.is_kernel_old { "; the kernel is too old for it, take Linux 5.18 or newer" } else { "" }
+    )]
+    NoSharedAddresses {
+        /// The device.
+        device: DeviceId,
+        /// Kernels before 5.18 do not do it whatever the machine can.
+        is_kernel_old: bool,
+    },
     /// A device that is not enabled.
     #[error(
-        "{device} is disabled{}: configure and enable it, for instance with a profile", last(.status)
+        "{device} is disabled{}: configure and enable it, for instance with `memferry configure`", last(.status)
     )]
     DeviceDisabled {
         /// The device.
@@ -78,7 +94,8 @@ pub enum Trouble {
     },
     /// An enabled device none of whose queues has a size and a group.
     #[error(
-        "{device} is enabled and has no configured work queue: disable it, configure queues, enable it again"
+        "{device} is enabled and has no configured work queue: disable it, configure queues, enable it again, for instance \
+         with `memferry configure`"
     )]
     NothingConfigured {
         /// The device.
@@ -113,24 +130,6 @@ pub enum Trouble {
         queue: QueueId,
         /// What it has; empty if nothing.
         found: String,
-    },
-    /// A shared queue where address spaces are not shared.
-    #[error(
-        "{queue} is shared, and {} shares no address spaces (pasid_enabled is 0): enable VT-d in the BIOS, boot with \
-         intel_iommu=on,sm_on, or make the queue dedicated", .queue.device
-    )]
-    SharedWithoutPasid {
-        /// The queue.
-        queue: QueueId,
-    },
-    /// A queue of type user where address spaces are not shared.
-    #[error(
-        "{queue} is of type user, and {} shares no address spaces (pasid_enabled is 0): enable VT-d in the BIOS and boot \
-         with intel_iommu=on,sm_on", .queue.device
-    )]
-    UserWithoutPasid {
-        /// The queue.
-        queue: QueueId,
     },
     /// A shared queue that accepts nothing.
     #[error(
@@ -177,7 +176,7 @@ pub enum Trouble {
         missing: Vec<String>,
     },
     /// Usable queues, none of the wanted mode.
-    #[error("no usable work queue is {}: configure one, or use one that is {}", mode_word(*.wanted), other(*.wanted))]
+    #[error("no usable work queue is {}: configure one, or use one that is {}", .wanted.as_str(), other(*.wanted))]
     NoQueueOfMode {
         /// The wanted mode.
         wanted: QueueMode,
@@ -206,6 +205,30 @@ pub enum Trouble {
 }
 
 impl Trouble {
+    /// The device or queue that it is about, if it is about one.
+    pub fn object(&self) -> Option<String> {
+        match self {
+            Trouble::NoSharedAddresses { device, .. }
+            | Trouble::DeviceDisabled { device, .. }
+            | Trouble::DeviceHalted { device, .. }
+            | Trouble::NothingConfigured { device } => Some(device.to_string()),
+            Trouble::QueueDisabled { queue, .. }
+            | Trouble::NotForUsers { queue, .. }
+            | Trouble::NoName { queue }
+            | Trouble::OtherDriver { queue, .. }
+            | Trouble::NoThreshold { queue }
+            | Trouble::NoFile { queue }
+            | Trouble::InUse { queue }
+            | Trouble::MissingOperations { queue, .. } => Some(queue.to_string()),
+            Trouble::NoPermission { path, .. } => path.rsplit('/').next().map(str::to_owned),
+            Trouble::ModuleNotLoaded
+            | Trouble::NoDevice { .. }
+            | Trouble::NoQueueOfMode { .. }
+            | Trouble::OtherNode { .. }
+            | Trouble::NoRawIo { .. } => None,
+        }
+    }
+
     /// Whether it keeps something from being used at all, rather than limits how.
     pub fn is_fatal(&self) -> bool {
         !matches!(self, Trouble::NoRawIo { .. })
@@ -224,8 +247,8 @@ fn last(status: &Option<CommandStatus>) -> String {
 
 fn other(mode: QueueMode) -> &'static str {
     match mode {
-        QueueMode::Shared => mode_word(QueueMode::Dedicated),
-        QueueMode::Dedicated => mode_word(QueueMode::Shared),
+        QueueMode::Shared => QueueMode::Dedicated.as_str(),
+        QueueMode::Dedicated => QueueMode::Shared.as_str(),
     }
 }
 
@@ -249,14 +272,19 @@ impl State {
             });
         }
         let mut usable = Vec::new();
+        let is_kernel_old = self.release().is_some_and(|release| release < SVA_SINCE);
         for device in &self.devices {
+            let is_shut = device.has_pasid == Some(false);
+            if is_shut {
+                troubles.push(Trouble::NoSharedAddresses { device: device.id, is_kernel_old });
+            }
             if let Some(trouble) = unusable(device) {
                 troubles.push(trouble);
                 continue;
             }
             for queue in device.queues.iter().filter(|queue| queue.is_configured()) {
                 let found = self.troubles_of(device, queue, wanted);
-                if found.is_empty() {
+                if found.is_empty() && !is_shut {
                     usable.push((device, queue));
                 }
                 troubles.extend(found);
@@ -275,12 +303,6 @@ impl State {
         let kind = queue.kind.clone().unwrap_or(QueueType::None);
         if kind != QueueType::User {
             return vec![Trouble::NotForUsers { queue: id, kind }];
-        }
-        if device.has_pasid == Some(false) {
-            found.push(match queue.mode {
-                Some(QueueMode::Shared) => Trouble::SharedWithoutPasid { queue: id },
-                _ => Trouble::UserWithoutPasid { queue: id },
-            });
         }
         if !queue.is_enabled() {
             if queue.name.is_none() {

@@ -243,20 +243,12 @@ impl Object<'_> {
     }
 
     fn queue(&self, id: QueueId) -> Result<Queue, SystemError> {
-        let mode = match self.text("mode")?.as_deref() {
-            None => None,
-            Some("shared") => Some(QueueMode::Shared),
-            Some("dedicated") => Some(QueueMode::Dedicated),
-            Some(other) => {
-                return Err(self.tree.nonsense(&self.at("mode"), other, "shared or dedicated"));
-            }
-        };
         Ok(Queue {
             id,
             driver: self.driver(),
             state: self.text("state")?.map(|word| Activity::from(word.as_str())),
             group: self.natural("group_id")?,
-            mode,
+            mode: self.parsed("mode", "shared or dedicated", QueueMode::from_word)?,
             size: self.number("size")?,
             threshold: self.number("threshold")?,
             priority: self.number("priority")?,

@@ -70,88 +70,67 @@ impl Process {
     }
 }
 
-/// Whether a device or a queue takes work.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Activity {
-    /// It takes none; only now can it be configured.
-    Disabled,
-    /// It takes work.
-    Enabled,
-    /// The device stopped after an error and must be reset.
-    Halted,
-    /// Another word of the driver.
-    Other(String),
-}
-
-impl Activity {
-    /// The driver's word.
-    pub fn as_str(&self) -> &str {
-        match self {
-            Activity::Disabled => "disabled",
-            Activity::Enabled => "enabled",
-            Activity::Halted => "halted",
-            Activity::Other(word) => word,
+/// A word of the driver's; one that is not known here is kept.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub enum $name {
+            $($(#[$of])* $variant,)*
+            /// Another word of the driver.
+            Other(String),
         }
-    }
-}
 
-impl From<&str> for Activity {
-    fn from(word: &str) -> Activity {
-        match word {
-            "disabled" => Activity::Disabled,
-            "enabled" => Activity::Enabled,
-            "halted" => Activity::Halted,
-            other => Activity::Other(other.to_owned()),
+        impl $name {
+            /// The driver's word.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $($name::$variant => $word,)*
+                    $name::Other(word) => word,
+                }
+            }
         }
-    }
-}
 
-/// Who a work queue is for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum QueueType {
-    /// Nobody yet.
-    None,
-    /// The kernel, such as its dmaengine.
-    Kernel,
-    /// Programs.
-    User,
-    /// Another word of the driver, such as `mdev`.
-    Other(String),
-}
-
-impl QueueType {
-    /// The driver's word.
-    pub fn as_str(&self) -> &str {
-        match self {
-            QueueType::None => "none",
-            QueueType::Kernel => "kernel",
-            QueueType::User => "user",
-            QueueType::Other(word) => word,
+        impl From<&str> for $name {
+            fn from(word: &str) -> $name {
+                match word {
+                    $($word => $name::$variant,)*
+                    other => $name::Other(other.to_owned()),
+                }
+            }
         }
-    }
-}
 
-impl From<&str> for QueueType {
-    fn from(word: &str) -> QueueType {
-        match word {
-            "none" => QueueType::None,
-            "kernel" => QueueType::Kernel,
-            "user" => QueueType::User,
-            other => QueueType::Other(other.to_owned()),
-        }
-    }
-}
-
-macro_rules! serialize_as_str {
-    ($($name:ty)*) => {
-        $(impl Serialize for $name {
+        impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.serialize_str(self.as_str())
             }
-        })*
+        }
     };
 }
-serialize_as_str!(Activity QueueType);
+
+words! {
+    /// Whether a device or a queue takes work.
+    Activity {
+        /// It takes none; only now can it be configured.
+        Disabled = "disabled",
+        /// It takes work.
+        Enabled = "enabled",
+        /// The device stopped after an error and must be reset.
+        Halted = "halted",
+    }
+}
+
+words! {
+    /// Who a work queue is for.
+    QueueType {
+        /// Nobody yet.
+        None = "none",
+        /// The kernel, such as its dmaengine.
+        Kernel = "kernel",
+        /// Programs.
+        User = "user",
+    }
+}
 
 /// A device. Source: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -310,15 +289,7 @@ pub struct QueueFile {
 }
 
 fn serialize_mode<S: Serializer>(mode: &Option<QueueMode>, serializer: S) -> Result<S::Ok, S::Error> {
-    mode.map(mode_word).serialize(serializer)
-}
-
-/// The driver's word for a mode.
-pub(super) fn mode_word(mode: QueueMode) -> &'static str {
-    match mode {
-        QueueMode::Shared => "shared",
-        QueueMode::Dedicated => "dedicated",
-    }
+    mode.map(QueueMode::as_str).serialize(serializer)
 }
 
 impl State {

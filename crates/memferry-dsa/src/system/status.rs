@@ -17,6 +17,10 @@ pub struct CommandStatus(
     pub u32,
 );
 
+const LOG: &str = "look into the kernel log";
+const IOMMU: &str = "boot with intel_iommu=on,sm_on";
+const IOMMU_OR_DEDICATED: &str = "boot with intel_iommu=on,sm_on, or make the queue dedicated";
+
 /// (code, what is wrong, what to do about it)
 const WORDS: &[(u32, &str, &str)] = &[
     // Of the device. Source: DSA specification, CMDSTATUS.
@@ -51,8 +55,8 @@ const WORDS: &[(u32, &str, &str)] = &[
         "allow each group at least 4 for each engine, at most what the device has, and reserve none",
     ),
     (0x19, "the event log is not configured as the device needs it", "set event_log_size to 64"),
-    (0x1a, "address translation services are not enabled", "boot with intel_iommu=on,sm_on"),
-    (0x1b, "PASIDs are not enabled", "boot with intel_iommu=on,sm_on"),
+    (0x1a, "address translation services are not enabled", IOMMU),
+    (0x1b, "PASIDs are not enabled", IOMMU),
     (0x20, "the device is not enabled", "enable it before its queues"),
     (0x21, "the queue is not disabled", "disable it first"),
     (0x22, "the queue has size 0", "set its size"),
@@ -63,11 +67,7 @@ const WORDS: &[(u32, &str, &str)] = &[
         "block_on_fault is set, and the device or the IOMMU does not serve page faults",
         "set block_on_fault to 0",
     ),
-    (
-        0x26,
-        "the queue's use of PASIDs does not fit its mode",
-        "boot with intel_iommu=on,sm_on, or make the queue dedicated",
-    ),
+    (0x26, "the queue's use of PASIDs does not fit its mode", IOMMU_OR_DEDICATED),
     (0x27, "max_batch_size is 0 or more than the device's", "set it to at most the device's"),
     (0x28, "max_transfer_size is more than the device's", "set it to at most the device's"),
     (0x2a, "the queue must not be privileged here", "use type user"),
@@ -78,30 +78,22 @@ const WORDS: &[(u32, &str, &str)] = &[
     (0x31, "the device is not enabled", "it is disabled already"),
     (0x32, "the queue is not enabled", "it is disabled already"),
     (0x41, "no interrupt handle is left", "use fewer queues of type kernel"),
-    (0x42, "the interrupt handle is not valid", "look into the kernel log"),
+    (0x42, "the interrupt handle is not valid", LOG),
     // Of the driver. Source: enum idxd_scmd_stat.
     (0x8000_0010, "the device is enabled", "disable it first"),
     (0x8000_0020, "the device is not enabled", "enable it before its queues"),
     (0x8000_0021, "the queue is enabled", "disable it first"),
-    (0x8002_0000, "the device could not be registered with dmaengine", "look into the kernel log"),
+    (0x8002_0000, "the device could not be registered with dmaengine", LOG),
     (0x8003_0000, "the queue is in no group", "set its group_id before the device is enabled"),
     (0x8004_0000, "the queue has no name", "set its name, after its type"),
-    (
-        0x8005_0000,
-        "the queue is shared, and shared virtual memory is off",
-        "boot with intel_iommu=on,sm_on, or make the queue dedicated",
-    ),
+    (0x8005_0000, "the queue is shared, and shared virtual memory is off", IOMMU_OR_DEDICATED),
     (0x8006_0000, "the queue is shared and has no threshold", "set its threshold, 1 to its size"),
-    (0x8007_0000, "the queue's portal could not be mapped", "look into the kernel log"),
+    (0x8007_0000, "the queue's portal could not be mapped", LOG),
     (0x8008_0000, "memory for the queue could not be allocated", "free memory and try again"),
     (0x8009_0000, "memory for the queue's users could not be allocated", "free memory and try again"),
-    (0x800a_0000, "the queue could not become a dmaengine channel", "look into the kernel log"),
-    (0x800b_0000, "the queue's character device could not be made", "look into the kernel log"),
-    (
-        0x800c_0000,
-        "this machine has no shared queues",
-        "boot with intel_iommu=on,sm_on, or make it dedicated",
-    ),
+    (0x800a_0000, "the queue could not become a dmaengine channel", LOG),
+    (0x800b_0000, "the queue's character device could not be made", LOG),
+    (0x800c_0000, "this machine has no shared queues", IOMMU_OR_DEDICATED),
     (0x800d_0000, "no queue of the device is configured", "configure one before the device is enabled"),
     (0x800e_0000, "the queue has size 0", "set its size before the device is enabled"),
     (
@@ -109,13 +101,13 @@ const WORDS: &[(u32, &str, &str)] = &[
         "the queue's privilege could not be set",
         "use type user, or boot with intel_iommu=on,sm_on",
     ),
-    (0x8010_0000, "the queue's interrupt could not be set up", "look into the kernel log"),
+    (0x8010_0000, "the queue's interrupt could not be set up", LOG),
     (
         0x8011_0000,
         "the queue is of type user, and the IOMMU does not share virtual memory",
         "enable VT-d in the BIOS and boot with intel_iommu=on,sm_on",
     ),
-    (0x8012_0000, "the event log could not be set up", "look into the kernel log"),
+    (0x8012_0000, "the event log could not be set up", LOG),
     (0x8020_0000, "the queue has no driver_name, or another driver's", "set its driver_name to user"),
 ];
 

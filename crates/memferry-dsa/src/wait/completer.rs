@@ -15,9 +15,9 @@ use std::future::Future;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 use super::gate::Gate;
 use super::pace::{Next, Pace};
 use super::table::{Source, Table, Ticket, TimedOut, Waiter};
+use super::timers::sharpen_timers;
 use crate::completion::{Completion, CompletionRecord};
-use crate::portal::fork;
+use crate::fork::{self, PerProcess};
 
 /// How to build a [`Completer`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,7 +51,7 @@ impl Default for CompleterOptions {
 pub struct Completer {
     shared: Arc<Shared>,
     /// Held, so that the thread's clock stays its own.
-    _join: JoinHandle<()>,
+    join: Option<JoinHandle<()>>,
     clock: Option<libc::clockid_t>,
 }
 
@@ -115,30 +116,8 @@ impl Completer {
     /// # Errors
     /// The system gives no thread, or no way to notice forks. The next call tries again.
     pub fn global() -> io::Result<&'static Completer> {
-        static GLOBAL: AtomicPtr<Completer> = AtomicPtr::new(ptr::null_mut());
-        fork::watch()?;
-        let generation = fork::generation();
-        // ORDERING: Acquire pairs with the Release below.
-        let current = GLOBAL.load(Ordering::Acquire);
-        // SAFETY: null, or a completer that was leaked below.
-        if let Some(completer) = unsafe { current.as_ref() }
-            && completer.shared.generation == generation
-        {
-            return Ok(completer);
-        }
-        // Two threads may come here together; the loser's completer ends at once. In a forked child, the parent's is
-        // memory without a thread, and is left alone: its locks may be held by threads that are not there.
-        let fresh = Box::into_raw(Box::new(Completer::start(CompleterOptions::default())?));
-        match GLOBAL.compare_exchange(current, fresh, Ordering::Release, Ordering::Acquire) {
-            // SAFETY: leaked above, never freed.
-            Ok(_) => Ok(unsafe { &*fresh }),
-            Err(others) => {
-                // SAFETY: from `Box::into_raw` above, and nobody else has seen it.
-                drop(unsafe { Box::from_raw(fresh) });
-                // SAFETY: leaked by the winner, never freed.
-                Ok(unsafe { &*others })
-            }
-        }
+        static GLOBAL: PerProcess<Completer> = PerProcess::new();
+        GLOBAL.get_or_try_init(|| Completer::start(CompleterOptions::default()))
     }
 
     /// A completer of one's own.
@@ -166,7 +145,7 @@ impl Completer {
         })?;
         shared.thread.get_or_init(|| join.thread().clone());
         let clock = clock_of(&join);
-        Ok(Completer { shared, _join: join, clock })
+        Ok(Completer { shared, join: Some(join), clock })
     }
 
     /// Waits for one of the records; `None` if there is no place for them.
@@ -257,6 +236,10 @@ impl Completer {
 
 impl Drop for Completer {
     fn drop(&mut self) {
+        if self.shared.generation != fork::generation() {
+            // A forked child has no such thread to let go; the number may be that of one of its own by now.
+            return std::mem::forget(self.join.take());
+        }
         self.shared.closing.store(true, Ordering::Relaxed);
         self.shared.wake_if_lying();
     }
@@ -364,14 +347,6 @@ fn run(shared: &Shared) {
             }
         }
     }
-}
-
-/// Linux lets timers run late by 50 us, so that they may be grouped. That is as long as the shortest sleep here.
-///
-/// Source: prctl(2), PR_SET_TIMERSLACK.
-fn sharpen_timers() {
-    // SAFETY: the call changes a number of this thread. Where it fails, timers are as late as ever.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000_u64) };
 }
 
 /// The clock of a thread's share of a core.

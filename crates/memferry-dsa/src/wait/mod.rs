@@ -19,11 +19,13 @@ mod completer;
 mod gate;
 #[cfg(not(memferry_loom))]
 mod kinds;
-#[cfg(not(memferry_loom))]
+#[cfg_attr(memferry_loom, allow(dead_code))]
 mod pace;
 // The models use less of it than the completer.
 #[cfg_attr(memferry_loom, allow(dead_code))]
 mod table;
+#[allow(unsafe_code)]
+mod timers;
 #[cfg(not(memferry_loom))]
 #[allow(unsafe_code)]
 mod umwait;
@@ -32,4 +34,6 @@ mod umwait;
 pub use completer::{Completer, CompleterOptions, CompleterStats, Full, Watch, thread_cpu_time};
 #[cfg(not(memferry_loom))]
 pub use kinds::{Wait, self_polled_count};
+pub use pace::nap;
 pub use table::TimedOut;
+pub use timers::sharpen_timers;

@@ -97,7 +97,8 @@ impl Entry {
     /// Sleeps until the copy has arrived or failed, and says where the bytes are.
     ///
     /// With [`Flags::WEAK_WAIT`] it looks once, like [`try_wait`](Entry::try_wait). Never call it without that flag
-    /// from a future or a waker; await instead.
+    /// from a future or a waker; await instead. A copy that was in flight when this process was forked stays so for
+    /// it, and nobody waits for it: the bytes are at the source.
     pub fn wait(&self) -> Location {
         if !self.flags.contains(Flags::WEAK_WAIT) {
             self.slot.wait();

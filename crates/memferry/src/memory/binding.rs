@@ -1,12 +1,13 @@
 //! Where pages shall lie, and what that takes of each node.
 //!
-//! Interleaving is a fixed pattern over addresses, the kernel's own: unit `i` of the address space (a page,
-//! or a huge page where those are used) comes from place `i` modulo the sum of the weights. So it is known
-//! beforehand how much each node has to give, and a mapping can be brought into the pattern later.
+//! Interleaving is a fixed pattern over addresses, the kernel's own: unit `i` of the address space (a huge page where
+//! there is one, a page elsewhere) comes from place `i` modulo the sum of the weights. So it is known beforehand how
+//! much each node has to give, as far as it is known which pages will be huge, and a mapping can be brought into the
+//! pattern later.
 //!
 //! Source: `interleave_nid` and `weighted_interleave_nid` in Linux mm/mempolicy.c.
 
-use super::syscall::{self, Policy};
+use super::syscall::{self, HUGE_PAGE_BYTES, Policy, page_bytes};
 use super::{MemoryError, weights};
 use crate::topology::{Machine, Node, NodeId, NodeSet};
 
@@ -63,9 +64,10 @@ impl Binding {
     }
 
     /// An error that names the node unless all nodes exist, have memory, and may be used. `now` is what the
-    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older.
+    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older, and is
+    /// about another thread.
     pub(super) fn check(&self, machine: &Machine, now: Option<&NodeSet>) -> Result<(), MemoryError> {
-        let is_allowed = |node: &Node| node.is_allowed && now.is_none_or(|now| now.contains(node.id));
+        let is_allowed = |node: &Node| is_allowed(node, now);
         let allowed = || -> NodeSet {
             let usable = machine.nodes().iter().filter(|node| node.has_memory() && is_allowed(node));
             usable.map(|node| node.id).collect()
@@ -105,11 +107,19 @@ impl Binding {
         Reach { pages: Some(pages), tables: Some(strict) }
     }
 
+    /// The node that all pages must be on, if there is one.
+    pub(super) fn bound_node(&self) -> Option<NodeId> {
+        match *self {
+            Binding::Bind(node) => Some(node),
+            _ => None,
+        }
+    }
+
     /// How units of addresses are dealt out; `None` if they are not.
     pub(super) fn pattern(
         &self,
         machine: &Machine,
-        unit_bytes: usize,
+        comes_huge: bool,
     ) -> Result<Option<Pattern>, MemoryError> {
         let turns = match self {
             Binding::Interleave(nodes) => nodes.iter().map(|node| (node, 1)).collect(),
@@ -119,8 +129,13 @@ impl Binding {
             }
             _ => return Ok(None),
         };
-        Ok(Some(Pattern::new(turns, unit_bytes)))
+        Ok(Some(Pattern::new(turns, comes_huge)))
     }
+}
+
+/// Whether a node's memory may be used: as the kernel says `now`, or else as the description says.
+pub(super) fn is_allowed(node: &Node, now: Option<&NodeSet>) -> bool {
+    now.map_or(node.is_allowed, |now| now.contains(node.id))
 }
 
 /// The nodes that this thread may use now, if that can be asked and matters to `machine`.
@@ -143,31 +158,23 @@ pub(super) struct Reach {
 pub(super) struct Pattern {
     /// Nodes, ascending, and how many units in a row each gets; never 0.
     turns: Vec<(NodeId, u32)>,
-    unit_bytes: usize,
     /// Sum of the turns.
     period: usize,
+    /// Whether what is empty and has room for a huge page gets one.
+    pub(super) comes_huge: bool,
 }
 
 impl Pattern {
-    fn new(turns: Vec<(NodeId, u32)>, unit_bytes: usize) -> Pattern {
+    pub(super) fn new(turns: Vec<(NodeId, u32)>, comes_huge: bool) -> Pattern {
         let period = turns.iter().map(|&(_, units)| units as usize).sum();
-        Pattern { turns, unit_bytes, period }
+        Pattern { turns, period, comes_huge }
     }
 
-    /// The most that any run of `size_bytes`, wherever it starts, takes from each node.
-    pub(super) fn shares(&self, size_bytes: usize) -> Vec<(NodeId, usize)> {
-        let units_count = size_bytes.div_ceil(self.unit_bytes);
-        let (rounds, rest) = (units_count / self.period, units_count % self.period);
-        let share = |units: usize| {
-            let units_count = rounds * units + rest.min(units);
-            units_count.saturating_mul(self.unit_bytes).min(size_bytes)
-        };
-        self.turns.iter().map(|&(node, units)| (node, share(units as usize))).collect()
-    }
-
-    /// The node whose turn it is at an address.
-    pub(super) fn node_at(&self, address: usize) -> NodeId {
-        let mut place = address / self.unit_bytes % self.period;
+    /// The node whose turn it is at an address with a huge or a small page. A mapping has both: tails are small,
+    /// and what was fragmented.
+    pub(super) fn node_at(&self, address: usize, is_huge: bool) -> NodeId {
+        let unit_bytes = if is_huge { HUGE_PAGE_BYTES } else { page_bytes() };
+        let mut place = address / unit_bytes % self.period;
         for &(node, units) in &self.turns {
             match place.checked_sub(units as usize) {
                 Some(rest) => place = rest,
@@ -175,14 +182,6 @@ impl Pattern {
             }
         }
         unreachable!("the place is below the sum of the turns")
-    }
-
-    /// How many bytes of a range each node has.
-    #[cfg(test)]
-    fn count(&self, range: std::ops::Range<usize>) -> std::collections::BTreeMap<NodeId, usize> {
-        let mut counts = std::collections::BTreeMap::new();
-        range.for_each(|address| *counts.entry(self.node_at(address)).or_default() += 1);
-        counts
     }
 }
 
@@ -212,35 +211,21 @@ mod tests {
     }
 
     proptest! {
-        /// No run takes more from a node than its share, and the shares are no larger than some run needs.
-        #[test]
-        fn shares_are_the_worst_case(
-            weights in prop::collection::vec(1u32..6, 1..5),
-            unit_bytes in 1usize..9,
-            size_bytes in 0usize..150,
-        ) {
-            let turns: Vec<_> = (0u32..).map(|id| NodeId(3 * id)).zip(weights).collect();
-            let pattern = Pattern::new(turns, unit_bytes);
-            let period_bytes = pattern.period * unit_bytes;
-            let aligned = (0..period_bytes).step_by(unit_bytes);
-            let counts: Vec<_> = aligned.map(|start| pattern.count(start..start + size_bytes)).collect();
-            for (node, share) in pattern.shares(size_bytes) {
-                let most = counts.iter().map(|counts| counts.get(&node).copied().unwrap_or(0)).max().unwrap();
-                prop_assert!(most <= share && share < most + unit_bytes, "{most} {share}");
-            }
-        }
-
         /// Within one round each node has its turn once, as long as its weight.
         #[test]
         fn turns_follow_the_weights(weights in prop::collection::vec(1u32..300, 1..5), round in 0usize..9) {
             let turns: Vec<_> = (0u32..).map(NodeId).zip(weights).collect();
-            let pattern = Pattern::new(turns.clone(), 1);
+            let pattern = Pattern::new(turns.clone(), true);
             let start = round * pattern.period;
-            let addresses = start..start + pattern.period;
-            let nodes: Vec<_> = addresses.map(|address| pattern.node_at(address)).collect();
+            let units = start..start + pattern.period;
             let expected: Vec<_> =
                 turns.iter().flat_map(|&(node, units)| std::iter::repeat_n(node, units as usize)).collect();
-            prop_assert_eq!(nodes, expected);
+            for (is_huge, unit_bytes) in [(false, page_bytes()), (true, HUGE_PAGE_BYTES)] {
+                // The last page of each.
+                let node_at = |unit| pattern.node_at((unit + 1) * unit_bytes - page_bytes(), is_huge);
+                let nodes: Vec<_> = units.clone().map(node_at).collect();
+                prop_assert_eq!(&nodes, &expected);
+            }
         }
     }
 }

@@ -1,7 +1,8 @@
 //! What the cgroups around this process leave it.
 //!
-//! The kernel kills whoever goes past their limits, however much the machine has. What cannot be read sets no
-//! limit, as on machines without cgroups.
+//! The kernel kills whoever goes past their limits, however much the machine has, and before that, past
+//! `memory.high`, it puts them to sleep for longer and longer. What cannot be read sets no limit, as on machines
+//! without cgroups.
 //!
 //! Sources: Linux `Documentation/admin-guide/cgroup-v2.rst`, "Memory Interface Files";
 //! `Documentation/admin-guide/cgroup-v1/memory.rst`.
@@ -17,17 +18,22 @@ use crate::topology::sysfs::CGROUPS;
 struct Version {
     /// Below the root.
     mount: &'static str,
-    limit: &'static str,
+    /// Whichever is lower counts.
+    limits: &'static [&'static str],
     usage: &'static str,
     /// The line of `memory.stat` with the inactive page cache, descendants included.
     inactive: &'static str,
 }
 
-const VERSION_2: Version =
-    Version { mount: "", limit: "memory.max", usage: "memory.current", inactive: "inactive_file " };
+const VERSION_2: Version = Version {
+    mount: "",
+    limits: &["memory.max", "memory.high"],
+    usage: "memory.current",
+    inactive: "inactive_file ",
+};
 const VERSION_1: Version = Version {
     mount: "memory",
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
     usage: "memory.usage_in_bytes",
     inactive: "total_inactive_file ",
 };
@@ -77,7 +83,8 @@ impl Version {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
         let bytes = |file: &str| read(file)?.trim().parse::<u64>().ok();
         // Without a limit version 2 says `max`, which is no number, and version 1 more than any machine has.
-        let limit_bytes = bytes(self.limit).filter(|&bytes| bytes < i64::MAX as u64 / 2)?;
+        let limits = self.limits.iter().filter_map(|file| bytes(file));
+        let limit_bytes = limits.min().filter(|&bytes| bytes < i64::MAX as u64 / 2)?;
         let usage_bytes = bytes(self.usage)?;
         let inactive_bytes = read("memory.stat")
             .and_then(|stat| stat.lines().find_map(|line| line.strip_prefix(self.inactive)?.parse().ok()));
@@ -105,7 +112,7 @@ mod tests {
         }
 
         fn cgroup(&self, version: &Version, path: &str, limit: &str, usage_kib: u64) {
-            self.file(version, path, version.limit, &format!("{limit}\n"));
+            self.file(version, path, version.limits[0], &format!("{limit}\n"));
             self.file(version, path, version.usage, &format!("{}\n", usage_kib << 10));
         }
 
@@ -155,6 +162,21 @@ mod tests {
         tree.own("0::/\n");
         tree.cgroup(&VERSION_2, "", &kib(3200), 100);
         assert_eq!(tree.tightest(), Some(("cgroup /".to_owned(), 3000)));
+    }
+
+    /// A process that goes past it is throttled until it seems to hang.
+    #[test]
+    fn throttling_limits_too() {
+        let tree = Tree::new();
+        tree.own("0::/ours\n");
+        for (max, high, room) in [("max", kib(3200), Some(2900)), (&kib(1600), kib(3200), Some(1350))] {
+            tree.cgroup(&VERSION_2, "ours", max, 200);
+            tree.file(&VERSION_2, "ours", "memory.high", &format!("{high}\n"));
+            assert_eq!(tree.tightest().map(|(_, room)| room), room, "{max} {high}");
+        }
+        tree.file(&VERSION_2, "ours", "memory.max", "max\n");
+        tree.file(&VERSION_2, "ours", "memory.high", "max\n");
+        assert_eq!(tree.tightest(), None);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use super::Placement;
 use super::syscall::Policy;
 use crate::topology::{NodeId, NodeSet, TopologyError};
 
-/// Why memory could not be had. After an error nothing stays allocated, and memory that was there before
-/// keeps its content.
+/// Why memory could not be had. Memory that was there before keeps its content. What a refused request brought goes
+/// back, but for what [`Mapping::populate`](super::Mapping::populate) brought.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -62,7 +62,7 @@ pub enum MemoryError {
         /// What the node has.
         memory_bytes: u64,
     },
-    /// Too little is free now. Nothing stays allocated; try again when memory has been freed.
+    /// Too little is free now. Try again when memory has been freed.
     #[error(
         "{size_bytes} bytes do not fit: {place} has {available_bytes} bytes available, of which {spare_bytes} must \
          stay free; ask for less, or free some memory"
@@ -70,7 +70,7 @@ pub enum MemoryError {
     NoRoom {
         /// `this machine`, the nodes that this process may use, a cgroup of it, or a node.
         place: String,
-        /// What was asked for, or what of it was still to come.
+        /// What was asked for, or what of it was still to come, as far as it had been counted.
         size_bytes: usize,
         /// What could be had without swapping.
         available_bytes: u64,
@@ -79,13 +79,13 @@ pub enum MemoryError {
     },
     /// The node filled up meanwhile. The pages were given back; try again later, or prefer the node.
     #[error(
-        "{pages_elsewhere_count} of {pages_count} pages did not fit on node {node} and were given back; ask for \
-         less, or prefer the node instead of binding to it"
+        "{pages_elsewhere_count} or more of {pages_count} pages did not fit on node {node}, and all were given \
+         back; ask for less, or prefer the node instead of binding to it"
     )]
     Misplaced {
         /// The node.
         node: NodeId,
-        /// Pages that ended up on other nodes.
+        /// Pages that ended up on other nodes, when it was given up.
         pages_elsewhere_count: usize,
         /// All pages.
         pages_count: usize,
@@ -93,18 +93,44 @@ pub enum MemoryError {
     /// Memory that was there already could not all be brought to the node. Its content is intact, its binding
     /// is what it was, and pages that had been moved were moved back as far as there was room.
     #[error(
-        "{pages_elsewhere_count} of {pages_count} pages did not fit on node {node}; where they are now: \
+        "{pages_elsewhere_count} or more of {pages_count} pages did not fit on node {node}; where they are now: \
          {placement}; free memory there and try again, or prefer the node instead of binding to it"
     )]
     NotMoved {
         /// The node.
         node: NodeId,
-        /// Pages that did not get there.
+        /// Pages that did not get there, when it was given up.
         pages_elsewhere_count: usize,
         /// All pages that should be there.
         pages_count: usize,
         /// Where all pages of the memory are now.
         placement: Placement,
+    },
+    /// Pages were gone again, dropped or swapped out, as often as they were brought.
+    #[error(
+        "the kernel takes pages away as they come, {pages_absent_count} of {pages_count} last; free some memory, and \
+         try again"
+    )]
+    Reclaimed {
+        /// Pages that are nowhere.
+        pages_absent_count: usize,
+        /// All pages that were brought together.
+        pages_count: usize,
+    },
+    /// What a refused request had brought could not be given back, and stays allocated.
+    #[error("{error}; the pages that had come could not be given back and stay allocated ({source})")]
+    NotGivenBack {
+        /// Why the request was refused.
+        error: Box<MemoryError>,
+        /// What the kernel answered.
+        source: io::Error,
+    },
+    /// The memory was made for another machine than the description that was given now: for this machine with the
+    /// description of another, or the other way round. Nothing was changed.
+    #[error("this memory was not made for the machine {machine}; give the description that it was made with")]
+    OtherMachine {
+        /// The machine that was given.
+        machine: String,
     },
     /// No memory that the CPUs can use has so much free.
     #[error(
@@ -136,7 +162,10 @@ pub enum MemoryError {
 impl MemoryError {
     pub(super) fn refused(call: &'static str, size_bytes: usize, source: io::Error) -> MemoryError {
         let advice = match call {
-            "mmap" => "ask for less, or raise the limits (ulimit -v, vm.overcommit_memory, vm.max_map_count)",
+            "mmap" | "mprotect" | "mlock2" => {
+                "ask for less, or raise the limits (ulimit -v, vm.overcommit_memory, vm.max_map_count; after mlockall \
+                 also ulimit -l)"
+            }
             "madvise" => "ask for less, or free some memory",
             "mbind" => "the node must be online and allowed: see Mems_allowed_list in /proc/self/status",
             _ => {

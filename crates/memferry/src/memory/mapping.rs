@@ -1,7 +1,9 @@
 //! Memory of its own, all of it there from the start.
 
 use std::fmt;
+use std::fs;
 use std::ops::{Deref, DerefMut};
+use std::path::Path;
 use std::slice;
 
 use libc::c_int;
@@ -50,6 +52,21 @@ pub enum HugePages {
 }
 
 impl HugePages {
+    /// Whether memory that comes from now on is huge, as the system is set up. `root` is `/`.
+    ///
+    /// Source: Linux `Documentation/admin-guide/mm/transhuge.rst`.
+    pub(super) fn come(self, root: &Path) -> bool {
+        let read = |file: &str| fs::read_to_string(root.join(THP).join(file)).ok();
+        // Since Linux 6.8 the size has a setting of its own.
+        let own = read("hugepages-2048kB/enabled").filter(|text| !text.contains("[inherit]"));
+        let setting = own.or_else(|| read("enabled")).unwrap_or_default();
+        match self {
+            HugePages::Never => false,
+            HugePages::Advised => setting.contains("[always]") || setting.contains("[madvise]"),
+            HugePages::AsSystem => setting.contains("[always]"),
+        }
+    }
+
     pub(super) fn advice(self) -> Option<c_int> {
         match self {
             HugePages::Advised => Some(libc::MADV_HUGEPAGE),
@@ -58,6 +75,8 @@ impl HugePages {
         }
     }
 }
+
+const THP: &str = "sys/kernel/mm/transparent_hugepage";
 
 /// Owned anonymous memory: page aligned, zeroed, with all its pages in place unless asked otherwise; unmapped
 /// on drop.
@@ -84,8 +103,8 @@ impl Mapping {
     /// # Errors
     /// Before anything was touched: [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`],
     /// [`NotAllowed`], [`NoNodes`] for an empty set, [`Unsupported`] for what the kernel is too old for.
-    /// While pages come: [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Refused`]
-    /// otherwise.
+    /// While pages come: [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Reclaimed`] if pages did
+    /// not stay, [`Refused`] otherwise. Nothing stays allocated.
     ///
     /// [`NodeWithoutMemory`]: MemoryError::NodeWithoutMemory
     /// [`NotAllowed`]: MemoryError::NotAllowed
@@ -93,6 +112,7 @@ impl Mapping {
     /// [`Unsupported`]: MemoryError::Unsupported
     /// [`NoRoom`]: MemoryError::NoRoom
     /// [`Misplaced`]: MemoryError::Misplaced
+    /// [`Reclaimed`]: MemoryError::Reclaimed
     /// [`Refused`]: MemoryError::Refused
     pub fn with(
         machine: &Machine,
@@ -102,8 +122,8 @@ impl Mapping {
         let MappingOptions { binding, huge_pages, populate } = options;
         let pages = Reservation::new(machine, size_bytes, binding, huge_pages)?;
         if populate {
-            // SAFETY: the reservation is new, so nobody uses it.
-            unsafe { pages.commit(machine, 0..pages.size_bytes())? };
+            // SAFETY: the reservation is new, so nobody uses it. On an error it goes, and its pages with it.
+            unsafe { pages.fill(machine, &(0..pages.size_bytes()), true)? };
         }
         Ok(Mapping { pages, size_bytes })
     }
@@ -114,8 +134,10 @@ impl Mapping {
     /// `machine` is the one that the mapping was made for.
     ///
     /// # Errors
-    /// [`NoRoom`](MemoryError::NoRoom), [`NotMoved`](MemoryError::NotMoved) if a bound node filled up
-    /// meanwhile, [`Refused`](MemoryError::Refused). Content is intact, and pages that came stay.
+    /// [`OtherMachine`](MemoryError::OtherMachine), [`NoRoom`](MemoryError::NoRoom),
+    /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile,
+    /// [`Reclaimed`](MemoryError::Reclaimed), [`Refused`](MemoryError::Refused). Content is intact, and pages that
+    /// came stay.
     pub fn populate(&mut self, machine: &Machine) -> Result<(), MemoryError> {
         // SAFETY: `self` is borrowed exclusively, so nobody writes.
         unsafe { self.pages.complete(machine) }
@@ -128,10 +150,13 @@ impl Mapping {
     /// node's share of them beforehand. With [`Binding::Any`] none. Pages that come later follow the new
     /// binding.
     ///
-    /// Cost: a system call's look at each page, and for those that move the kernel's copy.
+    /// Cost: a system call's look at each page that is there (before Linux 6.7 at each address of a page), twice, and
+    /// for those that move the kernel's copy. Until the end it is
+    /// kept where those were.
     ///
     /// # Errors
-    /// Those of [`with`](Mapping::with) on nodes, [`NoRoom`](MemoryError::NoRoom) before anything was moved,
+    /// Those of [`with`](Mapping::with) on nodes, [`OtherMachine`](MemoryError::OtherMachine) unless `machine` is
+    /// the one that the mapping was made for, [`NoRoom`](MemoryError::NoRoom) before anything was moved,
     /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile. Content is intact, the
     /// binding is what it was, and pages that had been moved are moved back as far as there is room.
     pub fn rebind(&mut self, machine: &Machine, binding: Binding) -> Result<Moved, MemoryError> {
@@ -187,5 +212,32 @@ impl fmt::Debug for Mapping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mapping { pages, size_bytes } = self;
         f.debug_struct("Mapping").field("size_bytes", size_bytes).field("binding", &pages.binding).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_come_as_the_system_is_set_up() {
+        let root = tempfile::tempdir().unwrap();
+        let come =
+            || [HugePages::Never, HugePages::Advised, HugePages::AsSystem].map(|huge| huge.come(root.path()));
+        assert_eq!(come(), [false; 3]);
+        let own = root.path().join(THP).join("hugepages-2048kB");
+        fs::create_dir_all(&own).unwrap();
+        for (all, size, expected) in [
+            ("always madvise [never]", None, [false; 3]),
+            ("always [madvise] never", None, [false, true, false]),
+            ("[always] madvise never", None, [false, true, true]),
+            ("[always] madvise never", Some("always [inherit] madvise never"), [false, true, true]),
+            ("[always] madvise never", Some("always inherit madvise [never]"), [false; 3]),
+            ("always madvise [never]", Some("always inherit [madvise] never"), [false, true, false]),
+        ] {
+            fs::write(root.path().join(THP).join("enabled"), all).unwrap();
+            size.inspect(|size| fs::write(own.join("enabled"), size).unwrap());
+            assert_eq!(come(), expected, "{all} {size:?}");
+        }
     }
 }

@@ -13,7 +13,10 @@
 //! so that [`Binding::Bind`] means all pages or none, and pages that the kernel drops and faults in again
 //! later cannot kill anybody either. Other bindings say where pages should come first; none of them is
 //! strict. All bindings look first whether the pages fit into what this process can reach at all: the
-//! machine, its cpuset, and the memory limits of its cgroups.
+//! machine, its cpuset, and the memory limits of its cgroups. After `mlockall(MCL_FUTURE)`, which would bring
+//! all pages with the addresses, they are locked as they come.
+//!
+//! All of it goes step by step, over what is there: addresses may be many more than any machine has memory.
 //!
 //! Pages stay where they are as long as nobody moves them. Automatic NUMA balancing leaves memory with a
 //! policy of its own alone. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and
@@ -35,9 +38,13 @@ mod extents;
 mod mapping;
 mod moving;
 mod near;
+#[allow(unsafe_code)]
+mod pagemap;
 mod placement;
 #[allow(unsafe_code)]
 mod pool;
+#[allow(unsafe_code)]
+mod populating;
 #[allow(unsafe_code)]
 mod reservation;
 mod room;

@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
-use super::binding::allowed_now;
+use super::binding::{allowed_now, is_allowed};
 use super::{Binding, MemoryError, room};
-use crate::topology::{Machine, Node, NodeId};
+use crate::topology::{Machine, Node, NodeId, NodeSet};
 
 /// What can be had of a node's memory now: what a mapping bound to it may take without
 /// [`NoRoom`](MemoryError::NoRoom). Some of it may be gone in the next moment.
 ///
 /// On this machine the figure is fresh. It is what is free or easy to reclaim on the node, less what must
-/// stay free, and no more than the machine and the limits around this process leave. For another machine it
+/// stay free, and no more than the machine and the limits around this thread leave. For another machine it
 /// is what its description says, and no more than this machine has.
 ///
 /// # Errors
@@ -19,35 +19,83 @@ use crate::topology::{Machine, Node, NodeId};
 pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
     let binding = Binding::Bind(node);
     binding.check(machine, allowed_now(machine).as_ref())?;
-    let root = Path::new("/");
+    let (root, reach) = (Path::new("/"), binding.reach());
     let own = if machine.is_this_machine() {
-        room::on_node(root, machine, node)?.map_or(u64::MAX, |place| place.room())
+        room::on_node(root, machine, &reach, node)?.map_or(u64::MAX, |place| place.room())
     } else {
         let Node { free_bytes, memory_bytes, .. } = machine.node(node)?;
         free_bytes.or(*memory_bytes).unwrap_or(u64::MAX)
     };
-    let around = room::around(root, &binding.reach())?;
-    Ok(around.iter().map(room::Place::room).fold(own, u64::min))
+    Ok(own.min(room::within_reach(root, &reach)?))
 }
 
 /// The fastest memory for the CPUs of node `cpus` with `size_bytes` free, by [`free_bytes`].
 ///
 /// # Errors
 /// [`MemoryError::NoneWithRoom`] tells what each memory has; [`Topology`](MemoryError::Topology) for an
-/// unknown node.
+/// unknown node. What is wrong with one node's memory is an error only if no other has room.
 pub fn fastest_with_room(machine: &Machine, cpus: NodeId, size_bytes: usize) -> Result<&Node, MemoryError> {
-    let now = allowed_now(machine);
+    let free_bytes = |node| free_bytes(machine, node);
+    choose(machine, cpus, size_bytes, allowed_now(machine).as_ref(), free_bytes)
+}
+
+fn choose<'m>(
+    machine: &'m Machine,
+    cpus: NodeId,
+    size_bytes: usize,
+    now: Option<&NodeSet>,
+    free_bytes: impl Fn(NodeId) -> Result<u64, MemoryError>,
+) -> Result<&'m Node, MemoryError> {
+    let cpu_node = machine.node(cpus)?.cpu_node;
     let mut seen = Vec::new();
-    for node in machine.memories_near(machine.node(cpus)?.cpu_node) {
-        // The machine may have been read when more, or less, was allowed.
-        if now.as_ref().is_some_and(|now| !now.contains(node.id)) {
-            continue;
+    let mut first_error = None;
+    for node in machine.memories_near_if(cpu_node, |node| is_allowed(node, now)) {
+        match free_bytes(node.id) {
+            Ok(bytes) if bytes >= size_bytes as u64 => return Ok(node),
+            Ok(bytes) => seen.push((node.id, bytes)),
+            Err(error) => first_error = first_error.or(Some(error)),
         }
-        let bytes = free_bytes(machine, node.id)?;
-        if bytes >= size_bytes as u64 {
-            return Ok(node);
-        }
-        seen.push((node.id, bytes));
     }
-    Err(MemoryError::NoneWithRoom { cpus, size_bytes, free_bytes: seen })
+    Err(first_error.unwrap_or(MemoryError::NoneWithRoom { cpus, size_bytes, free_bytes: seen }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRAM: NodeId = NodeId(0);
+    const HBM: NodeId = NodeId(1);
+
+    #[test]
+    fn a_node_that_cannot_be_read_is_passed_over() {
+        let machine = Machine::two_tiers().unwrap();
+        let free_bytes = |node| match node {
+            HBM => Err(MemoryError::NodeWithoutMemory { node }),
+            _ => Ok(100),
+        };
+        assert_eq!(choose(&machine, DRAM, 100, None, free_bytes).unwrap().id, DRAM);
+        let error = choose(&machine, DRAM, 101, None, free_bytes).unwrap_err();
+        assert!(matches!(error, MemoryError::NodeWithoutMemory { node: HBM }), "{error:?}");
+        let error = choose(&machine, DRAM, 101, None, |_| Ok(100)).unwrap_err();
+        let MemoryError::NoneWithRoom { free_bytes, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(*free_bytes, [(HBM, 100), (DRAM, 100)]);
+    }
+
+    /// A cpuset may have been widened since the machine was looked at, or narrowed.
+    #[test]
+    fn what_is_allowed_now_counts() {
+        let mut machine = Machine::two_tiers().unwrap();
+        let now = |nodes: &[NodeId]| Some(nodes.iter().copied().collect::<NodeSet>());
+        let chosen = |machine: &Machine, now: Option<NodeSet>| {
+            choose(machine, DRAM, 1, now.as_ref(), |_| Ok(9)).map(|node| node.id).ok()
+        };
+        assert_eq!(chosen(&machine, now(&[DRAM])), Some(DRAM));
+        machine.forbid_memory(HBM);
+        assert_eq!(chosen(&machine, None), Some(DRAM));
+        assert_eq!(chosen(&machine, now(&[DRAM, HBM])), Some(HBM));
+        assert_eq!(chosen(&machine, now(&[])), None);
+        let check = |now: Option<NodeSet>| Binding::Bind(HBM).check(&machine, now.as_ref());
+        check(now(&[HBM])).unwrap();
+        assert!(check(None).is_err() && check(now(&[DRAM])).is_err());
+    }
 }

@@ -17,7 +17,8 @@ impl Placement {
         self.0.get(&Some(node)).copied().unwrap_or(0)
     }
 
-    /// Pages that are nowhere: not touched yet, or swapped out.
+    /// Pages that are nowhere: not touched yet, swapped out, or just then on their way from one place to another,
+    /// also of the same node (compaction).
     pub fn absent(&self) -> usize {
         self.0.get(&None).copied().unwrap_or(0)
     }
@@ -32,6 +33,12 @@ impl Placement {
         self.pages_count() - self.absent() - self.on(node)
     }
 
+    pub(super) fn add(&mut self, node: Option<NodeId>, pages_count: usize) {
+        if pages_count > 0 {
+            *self.0.entry(node).or_default() += pages_count;
+        }
+    }
+
     /// Node by node, first what is nowhere; none with 0 pages.
     pub fn iter(&self) -> impl Iterator<Item = (Option<NodeId>, usize)> + '_ {
         self.0.iter().map(|(&node, &pages_count)| (node, pages_count))
@@ -40,9 +47,9 @@ impl Placement {
 
 impl FromIterator<Option<NodeId>> for Placement {
     fn from_iter<I: IntoIterator<Item = Option<NodeId>>>(pages: I) -> Placement {
-        let mut placement = BTreeMap::new();
-        pages.into_iter().for_each(|node| *placement.entry(node).or_default() += 1);
-        Placement(placement)
+        let mut placement = Placement::default();
+        pages.into_iter().for_each(|node| placement.add(node, 1));
+        placement
     }
 }
 

@@ -63,6 +63,8 @@ struct Chunk {
 #[derive(Copy, Clone, PartialEq, Eq)]
 enum Memory {
     Empty,
+    /// Of no use as it is, but it could not be given back.
+    LeftOver,
     /// A thread is at it, outside the mutex; others wait for `Shared::committed`.
     Committing,
     Committed,
@@ -196,7 +198,7 @@ impl Shared {
                 // handed out before, and nothing else looks at the memory of a pool.
                 let outcome = unsafe { self.addresses.commit(&self.machine, self.bytes_of(&run)) };
                 state = self.lock();
-                state.settle(run, outcome.is_ok());
+                state.settle(run, &outcome);
                 self.committed.notify_all();
                 if let Err(error) = outcome {
                     self.give_back(&mut state, bytes);
@@ -233,8 +235,8 @@ impl Shared {
             }
             let bytes = self.bytes_of(&(index..index + 1));
             // SAFETY: no block reaches into the chunk, and none can while the mutex is held.
-            if !unsafe { self.addresses.discard(bytes.clone()) } {
-                // Locked pages (mlockall) cannot be given back; keep them for the next block.
+            if unsafe { self.addresses.discard(bytes.clone()) }.is_err() {
+                // The kernel keeps it, so the next block may have it.
                 break;
             }
             state.chunks[index].memory = Memory::Empty;
@@ -291,25 +293,30 @@ impl State {
         self.free.give_back(bytes.start / page_bytes()..bytes.end / page_bytes());
     }
 
-    /// The first run of empty chunks among `chunks`, now this thread's to commit.
+    /// The first run among `chunks` of those without memory that is of use, now this thread's to commit.
     fn claim(&mut self, chunks: Range<usize>) -> Option<Range<usize>> {
-        let is_empty = |index: &usize| self.chunks[*index].memory == Memory::Empty;
-        let start = chunks.clone().find(is_empty)?;
-        let end = (start..chunks.end).find(|index| !is_empty(index)).unwrap_or(chunks.end);
+        let is_to_do = |index: &usize| matches!(self.chunks[*index].memory, Memory::Empty | Memory::LeftOver);
+        let start = chunks.clone().find(is_to_do)?;
+        let end = (start..chunks.end).find(|index| !is_to_do(index)).unwrap_or(chunks.end);
         for index in start..end {
+            if self.chunks[index].memory == Memory::Empty {
+                self.stats.mapped_bytes += self.chunk_bytes(index);
+            }
             self.chunks[index].memory = Memory::Committing;
-            self.stats.mapped_bytes += self.chunk_bytes(index);
         }
         Some(start..end)
     }
 
     /// What became of claimed chunks.
-    fn settle(&mut self, chunks: Range<usize>, committed: bool) {
+    fn settle(&mut self, chunks: Range<usize>, outcome: &Result<(), MemoryError>) {
+        let memory = match outcome {
+            Ok(()) => Memory::Committed,
+            Err(MemoryError::NotGivenBack { .. }) => Memory::LeftOver,
+            Err(_) => Memory::Empty,
+        };
         for index in chunks {
-            if committed {
-                self.chunks[index].memory = Memory::Committed;
-            } else {
-                self.chunks[index].memory = Memory::Empty;
+            self.chunks[index].memory = memory;
+            if memory == Memory::Empty {
                 self.stats.mapped_bytes -= self.chunk_bytes(index);
             }
         }

@@ -4,15 +4,32 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::ptr::NonNull;
+use std::thread;
 
 use super::binding::{Pattern, allowed_now};
+use super::moving::BUSY_PAUSE;
+use super::pagemap::{self, Run};
+use super::placement::node_of;
+use super::populating::steps;
 use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
-use super::{Binding, HugePages, MemoryError, moving, room};
+use super::{Binding, HugePages, MemoryError, Placement};
 use crate::topology::{Machine, NodeId};
 
 /// After this much the room is looked at again while pages come: other threads and processes take memory
 /// too. Chosen so that looking adds little: 0.2 ms beside 10 ms for the pages, on a busy virtual machine.
-const STEP_BYTES: usize = 32 << 20;
+pub(super) const STEP_BYTES: usize = 32 << 20;
+
+/// So often pages are looked for that the kernel has taken up to put them elsewhere.
+const LOOKS_MAX: usize = 4;
+
+/// A page that is there.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Page {
+    pub(super) address: *const u8,
+    pub(super) node: NodeId,
+    /// Whether it is a part of a huge page.
+    pub(super) is_huge: bool,
+}
 
 /// Owned addresses, page aligned, all valid to read and write. Pages are there where they have been
 /// committed, and would come by page fault elsewhere. Unmapped on drop.
@@ -23,8 +40,8 @@ pub(super) struct Reservation {
     size_bytes: usize,
     pub(super) binding: Binding,
     huge_pages: HugePages,
-    /// Whether the pages have a node: on a machine that is not this one they have none.
-    pub(super) is_bound: bool,
+    /// Whether it was made for this machine: for others, pages have no node.
+    is_bound: bool,
 }
 
 // SAFETY: it owns its memory, and no thread is special to a mapping.
@@ -55,7 +72,31 @@ impl Reservation {
         if reservation.binding != Binding::Any {
             reservation.apply(machine, &reservation.binding)?;
         }
+        reservation.make_usable()?;
         Ok(reservation)
+    }
+
+    fn make_usable(&self) -> Result<(), MemoryError> {
+        if self.size_bytes == 0 {
+            return Ok(());
+        }
+        let refused = |call| move |source| MemoryError::refused(call, self.size_bytes, source);
+        // After mlockall(MCL_FUTURE) the kernel would bring all pages now, room or not. So they are locked as they
+        // come. SAFETY: the mapping is this value's own, and new.
+        unsafe {
+            if syscall::is_locked(self.start, self.size_bytes) {
+                syscall::lock_as_pages_come(self.start, self.size_bytes).map_err(refused("mlock2"))?;
+            }
+            syscall::allow_access(self.start, self.size_bytes).map_err(refused("mprotect"))
+        }
+    }
+
+    /// An error unless `machine` is what this was made for, as far as matters here.
+    pub(super) fn check_machine(&self, machine: &Machine) -> Result<(), MemoryError> {
+        if machine.is_this_machine() == self.is_bound {
+            return Ok(());
+        }
+        Err(MemoryError::OtherMachine { machine: machine.name().to_owned() })
     }
 
     /// Tells the kernel where pages shall come from now on.
@@ -66,11 +107,14 @@ impl Reservation {
         let policy = binding.policy();
         // SAFETY: the mapping is this value's own.
         match unsafe { syscall::set_policy(self.start, self.size_bytes, policy, &binding.nodes()) } {
-            // Kernels without NUMA and some containers refuse, but with one node there is no other place.
-            Err(source) if machine.node_count() > 1 => {
-                Err(MemoryError::policy(policy, self.size_bytes, source))
+            // Kernels without NUMA and some containers have no such call, but with one node there is no other place.
+            Err(source)
+                if machine.node_count() < 2
+                    && matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) =>
+            {
+                Ok(())
             }
-            _ => Ok(()),
+            answer => answer.map_err(|source| MemoryError::policy(policy, self.size_bytes, source)),
         }
     }
 
@@ -91,137 +135,17 @@ impl Reservation {
         if !machine.is_this_machine() || machine.node_count() < 2 {
             return Ok(None);
         }
-        let in_huge_pages = self.size_bytes >= HUGE_PAGE_BYTES && self.huge_pages != HugePages::Never;
-        binding.pattern(machine, if in_huge_pages { HUGE_PAGE_BYTES } else { page_bytes() })
+        let comes_huge = self.size_bytes >= HUGE_PAGE_BYTES && self.huge_pages.come(Path::new("/"));
+        binding.pattern(machine, comes_huge)
     }
 
-    /// Brings pages into a page-aligned range, where the binding says; on an error none of them stay.
-    ///
-    /// # Safety
-    /// Nobody uses the range before this returns.
-    pub(super) unsafe fn commit(&self, machine: &Machine, range: Range<usize>) -> Result<(), MemoryError> {
-        // SAFETY: by the caller's promise nobody writes to the range.
-        let populated = unsafe { self.populate(machine, &range, |from| range.end - from) };
-        let placed = populated.and_then(|()| match self.place(machine, &range)? {
-            Some((node, pages_elsewhere_count)) => {
-                let pages_count = range.len() / page_bytes();
-                Err(MemoryError::Misplaced { node, pages_elsewhere_count, pages_count })
-            }
-            None => Ok(()),
-        });
-        if placed.is_err() && !range.is_empty() {
-            // SAFETY: by the caller's promise nobody uses the range. The first error is the one to tell.
-            let _ = unsafe { syscall::discard(self.at(&range), range.len()) };
-        }
-        placed
-    }
-
-    /// Brings the pages that are missing, where the binding says, and moves those of a bound node to it. What
-    /// is there keeps its content, also on an error.
-    ///
-    /// # Safety
-    /// Nobody writes to the memory before this returns.
-    pub(super) unsafe fn complete(&self, machine: &Machine) -> Result<(), MemoryError> {
-        let root = Path::new("/");
-        let range = 0..self.size_bytes;
-        let reach = self.in_effect().reach();
-        // How many bytes are missing step by step, and how many have to get to a bound node.
-        let mut missing = Vec::new();
-        let (mut missing_bytes, mut arriving_bytes) = (0, 0);
-        for start in range.clone().step_by(STEP_BYTES) {
-            let nodes = self.look(machine, &(start..range.end.min(start + STEP_BYTES)))?;
-            let bytes = |is_meant: &dyn Fn(i16) -> bool| {
-                nodes.iter().filter(|&&node| is_meant(node)).count() * page_bytes()
-            };
-            missing.push(bytes(&|node| node < 0));
-            missing_bytes += missing[missing.len() - 1];
-            if let Some(node) = self.bound_node() {
-                arriving_bytes += bytes(&|at| u32::try_from(at) != Ok(node.0));
-            }
-            // Addresses are cheap, so there may be many more of them than any machine has memory. Each look
-            // costs.
-            if room::check(root, machine, &reach, missing_bytes, &[]).is_err() {
-                room::check(root, machine, &reach, self.size_bytes, &[])?;
-            }
-        }
-        // From each step on.
-        for step in (1..missing.len()).rev() {
-            missing[step - 1] += missing[step];
-        }
-        if let Some(node) = self.bound_node() {
-            room::check_nodes(root, machine, &[(node, arriving_bytes)])?;
-        }
-        // SAFETY: the caller's.
-        unsafe { self.populate(machine, &range, |from| missing[from / STEP_BYTES])? };
-        match self.place(machine, &range)? {
-            Some((node, pages_elsewhere_count)) => Err(MemoryError::NotMoved {
-                node,
-                pages_elsewhere_count,
-                pages_count: self.size_bytes / page_bytes(),
-                placement: self.look(machine, &range)?.into_iter().map(super::placement::node_of).collect(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Populates step by step, as long as there is room for `missing_bytes` from each on.
-    ///
-    /// # Safety
-    /// Nobody writes to the range before this returns.
-    unsafe fn populate(
-        &self,
-        machine: &Machine,
-        range: &Range<usize>,
-        missing_bytes: impl Fn(usize) -> usize,
-    ) -> Result<(), MemoryError> {
-        let binding = self.in_effect();
-        let reach = binding.reach();
-        let pattern = self.pattern(machine, binding)?;
-        for start in range.clone().step_by(STEP_BYTES) {
-            let bytes = missing_bytes(start);
-            let shares = match (binding, &pattern) {
-                (Binding::Bind(node), _) => vec![(*node, bytes)],
-                (_, Some(pattern)) => pattern.shares(bytes),
-                _ => Vec::new(),
-            };
-            if bytes > 0 {
-                room::check(Path::new("/"), machine, &reach, bytes, &shares)?;
-            }
-            let step = start..range.end.min(start + STEP_BYTES);
-            // SAFETY: the range is inside the mapping, and by the caller's promise nobody writes to it.
-            unsafe { syscall::populate(self.at(&step), step.len()) }
-                .map_err(|source| MemoryError::refused("madvise", range.len(), source))?;
-        }
-        Ok(())
-    }
-
-    /// Takes the pages of a page-aligned range away; whether that succeeded.
+    /// Takes the pages of a page-aligned range away.
     ///
     /// # Safety
     /// Nobody uses the range or relies on its content.
-    pub(super) unsafe fn discard(&self, range: Range<usize>) -> bool {
+    pub(super) unsafe fn discard(&self, range: Range<usize>) -> io::Result<()> {
         // SAFETY: the range is inside the mapping; the rest is the caller's promise.
-        unsafe { syscall::discard(self.at(&range), range.len()) }.is_ok()
-    }
-
-    /// Sees to it that all pages of the range are on the node that they are bound to; otherwise tells that
-    /// node, and how many are not there.
-    fn place(&self, machine: &Machine, range: &Range<usize>) -> Result<Option<(NodeId, usize)>, MemoryError> {
-        match self.bound_node() {
-            Some(node) if machine.node_count() > 1 && !range.is_empty() => {
-                let pages_elsewhere_count = self.place_on(range, node)?;
-                Ok((pages_elsewhere_count > 0).then_some((node, pages_elsewhere_count)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// The node that all pages must be on, if there is one.
-    fn bound_node(&self) -> Option<NodeId> {
-        match *self.in_effect() {
-            Binding::Bind(node) => Some(node),
-            _ => None,
-        }
+        unsafe { syscall::discard(self.at(&range), range.len()) }
     }
 
     /// Memory for another machine lies here without a policy.
@@ -229,31 +153,75 @@ impl Reservation {
         if self.is_bound { &self.binding } else { &Binding::Any }
     }
 
-    fn place_on(&self, range: &Range<usize>, node: NodeId) -> Result<usize, MemoryError> {
-        let start = self.at(range).as_ptr();
-        // The kernel reclaims page cache for a move, but not to satisfy a preference.
-        moving::bring(pages_of(start, range.len()).map(|page| (page, node)))
-            .map_err(|source| MemoryError::refused("move_pages", range.len(), source))
-    }
-
-    /// Where the pages of a page-aligned range are. Unknown, which is below 0 like nowhere, where the kernel
-    /// does not tell and there is only one place.
-    pub(super) fn look(&self, machine: &Machine, range: &Range<usize>) -> Result<Vec<i16>, MemoryError> {
-        match syscall::nodes_of(pages_of(self.at(range).as_ptr(), range.len())) {
-            Err(source) if machine.node_count() > 1 => {
-                Err(MemoryError::refused("move_pages", range.len(), source))
+    /// The pages that are there in a page-aligned range, ascending. None where the kernel does not tell and there is
+    /// only one place.
+    pub(super) fn look(&self, machine: &Machine, range: &Range<usize>) -> Result<Vec<Page>, MemoryError> {
+        let mut looks_count = 1;
+        loop {
+            let (pages, missing_count) = self.look_once(machine, range)?;
+            if missing_count == 0 || looks_count == LOOKS_MAX {
+                return Ok(pages);
             }
-            Err(_) => Ok(vec![i16::MIN; range.len() / page_bytes()]),
-            Ok(nodes) => Ok(nodes),
+            looks_count += 1;
+            thread::sleep(BUSY_PAUSE);
         }
     }
 
-    /// The start of each of its pages.
-    pub(super) fn pages(&self) -> impl Iterator<Item = *const u8> + Clone + use<> {
-        pages_of(self.start.as_ptr(), self.size_bytes)
+    /// Pages, and how many others have content and are nowhere: on their way from one place to another, for a moment,
+    /// or swapped out.
+    fn look_once(&self, machine: &Machine, range: &Range<usize>) -> Result<(Vec<Page>, usize), MemoryError> {
+        let start = self.at(range).as_ptr().cast_const();
+        let Range { start: first, end } = self.addresses(range);
+        // Before Linux 6.7 each page is asked for, and what may be huge is guessed.
+        let scan = pagemap::scan(first..end).ok();
+        let is_guess = scan.is_none();
+        let runs = scan.unwrap_or_else(|| vec![Run { addresses: first..end, is_huge: false }]);
+        let pages_of_run = |Run { addresses, is_huge }: Run| {
+            let pages = addresses.step_by(page_bytes());
+            pages.map(move |address| (start.wrapping_add(address - first), is_huge))
+        };
+        let candidates: Vec<(*const u8, bool)> = runs.into_iter().flat_map(pages_of_run).collect();
+        let candidates_count = candidates.len();
+        let nodes = match syscall::nodes_of(candidates.iter().map(|&(address, _)| address)) {
+            Ok(nodes) => nodes,
+            Err(_) if machine.node_count() < 2 => return Ok((Vec::new(), 0)),
+            Err(source) => return Err(MemoryError::refused("move_pages", range.len(), source)),
+        };
+        let pages = candidates.into_iter().zip(nodes);
+        let mut pages: Vec<_> = pages
+            .filter_map(|((address, is_huge), at)| Some(Page { address, node: node_of(at)?, is_huge }))
+            .collect();
+        if !is_guess {
+            let missing_count = candidates_count - pages.len();
+            return Ok((pages, missing_count));
+        }
+        if self.size_bytes >= HUGE_PAGE_BYTES && self.huge_pages != HugePages::Never {
+            for unit in pages.chunk_by_mut(|a, b| unit_of(a) == unit_of(b)) {
+                let is_huge = unit.len() == HUGE_PAGE_BYTES / page_bytes()
+                    && unit.iter().all(|page| page.node == unit[0].node);
+                unit.iter_mut().for_each(|page| page.is_huge = is_huge);
+            }
+        }
+        Ok((pages, 0))
     }
 
-    fn at(&self, range: &Range<usize>) -> NonNull<u8> {
+    /// How many of its pages are where.
+    pub(super) fn placement(&self, machine: &Machine) -> Result<Placement, MemoryError> {
+        let mut placement = Placement::default();
+        for step in steps(&(0..self.size_bytes)) {
+            let there = self.look(machine, &step)?;
+            placement.add(None, step.len() / page_bytes() - there.len());
+            there.iter().for_each(|page| placement.add(Some(page.node), 1));
+        }
+        Ok(placement)
+    }
+
+    pub(super) fn addresses(&self, range: &Range<usize>) -> Range<usize> {
+        let start = self.at(range).as_ptr().addr();
+        start..start + range.len()
+    }
+
+    pub(super) fn at(&self, range: &Range<usize>) -> NonNull<u8> {
         assert!(
             range.start <= range.end && range.end <= self.size_bytes,
             "{range:?} is outside the reservation"
@@ -268,6 +236,11 @@ impl Drop for Reservation {
         // SAFETY: the mapping is this value's own, and whoever uses its addresses borrows or owns this value.
         unsafe { syscall::unmap(self.start, self.size_bytes) };
     }
+}
+
+/// Which huge page it is in, if it is in one.
+fn unit_of(page: &Page) -> usize {
+    page.address.addr() / HUGE_PAGE_BYTES
 }
 
 /// The start of every page that a range touches.
@@ -292,25 +265,63 @@ mod tests {
         Reservation::new(machine, 8 * page_bytes(), Binding::Any, HugePages::Never).unwrap()
     }
 
-    /// What `commit` does on a machine with several nodes, on whatever machine this is.
+    /// What `commit` does on a machine with several nodes, on whatever machine this is. Pages that had gone
+    /// meanwhile counted as pages on another node, and a request was refused that only had to be tried again.
     #[test]
-    fn pages_are_looked_for_and_moved() {
+    fn pages_are_looked_for_and_come_again() {
         let machine = Machine::discover().unwrap();
         let pages = eight_pages(&machine);
         let all = 0..pages.size_bytes();
-        // SAFETY: the reservation is new.
+        // SAFETY: nobody else uses the reservation.
         unsafe { pages.commit(&machine, all.clone()).unwrap() };
-        let node = match syscall::nodes_of(pages.pages()) {
-            Ok(nodes) => NodeId(u32::try_from(nodes[0]).unwrap()),
-            Err(error) => return println!("skipped: move_pages is not to be had here: {error}"),
+        let there = pages.look(&machine, &all).unwrap();
+        let Some(Page { node, .. }) = there.first().copied() else {
+            return println!("skipped: move_pages is not to be had here");
         };
-        assert_eq!(pages.place_on(&all, node).unwrap(), 0);
+        assert_eq!(there.len(), 8);
+        // SAFETY: as above.
+        let settle = |node| unsafe { pages.settle(&machine, &all, node) };
+        assert_eq!(settle(node).unwrap(), 0);
         let nowhere = NodeId(machine.nodes().last().unwrap().id.0 + 1);
-        let error = pages.place_on(&(0..page_bytes()), nowhere).unwrap_err();
+        let error = settle(nowhere).unwrap_err();
         assert!(matches!(error, MemoryError::Refused { call: "move_pages", .. }), "{error:?}");
-        // SAFETY: nobody uses the range.
-        assert!(unsafe { pages.discard(all.clone()) });
-        assert_eq!(pages.place_on(&all, node).unwrap(), 8);
+        // SAFETY: as above.
+        unsafe { pages.discard(page_bytes()..3 * page_bytes()).unwrap() };
+        assert_eq!(pages.look(&machine, &all).unwrap().len(), 6);
+        assert_eq!(settle(node).unwrap(), 0);
+        assert_eq!(pages.look(&machine, &all).unwrap(), there);
+    }
+
+    /// With 4 GiB of addresses for three pages, by which neither time nor memory may go.
+    #[test]
+    fn huge_and_small_pages_are_told_apart() {
+        let machine = Machine::discover().unwrap();
+        let pages = Reservation::new(&machine, 4 << 30, Binding::Any, HugePages::Advised).unwrap();
+        let [small, huge] = [0..HUGE_PAGE_BYTES, HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES];
+        // SAFETY: nobody else uses the reservation.
+        unsafe {
+            // A page table, where no huge page fits.
+            libc::madvise(pages.start.as_ptr().cast(), small.len(), libc::MADV_NOHUGEPAGE);
+            pages.commit(&machine, small.start..page_bytes()).unwrap();
+            pages.commit(&machine, huge.clone()).unwrap();
+        }
+        let there = pages.look(&machine, &(0..2 * HUGE_PAGE_BYTES)).unwrap();
+        if there.is_empty() || !HugePages::Advised.come(Path::new("/")) {
+            return println!("skipped: no huge pages, or no looking at them, here");
+        }
+        assert_eq!(there.len(), 1 + HUGE_PAGE_BYTES / page_bytes());
+        assert!(!there[0].is_huge && there[0].address == pages.start.as_ptr());
+        let runs = pagemap::scan(pages.addresses(&(0..pages.size_bytes)));
+        if let Ok(runs) = runs {
+            // Memory may be too fragmented for a huge page.
+            let count = |is_huge| there.iter().filter(|page| page.is_huge == is_huge).count() * page_bytes();
+            let bytes = |is_huge| -> usize {
+                runs.iter().filter(|run| run.is_huge == is_huge).map(|run| run.addresses.len()).sum()
+            };
+            assert_eq!((count(true), count(false)), (bytes(true), bytes(false)));
+        }
+        let placement = pages.placement(&machine).unwrap();
+        assert_eq!((placement.pages_count(), placement.absent()), (1 << 20, (1 << 20) - there.len()));
     }
 
     #[test]

@@ -9,7 +9,14 @@ use crate::topology::sysfs::NODES;
 use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 
 /// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
-const PAGE_TABLES_DIVISOR: usize = 256;
+const PAGE_TABLES_DIVISOR: u64 = 256;
+
+/// What stays free besides on a node that a thread is strictly bound to: a CPU takes more from it than is asked for, up
+/// to 8 MiB at once, and huge pages, and keeps what is left over for itself. A guest's node of 128 MiB was filled to its
+/// watermark, and the next page table called the OOM killer.
+///
+/// Source: `nr_pcp_alloc` in Linux mm/page_alloc.c: 63 pages times 2^5 (CONFIG_PCP_BATCH_SCALE_MAX).
+const CPU_LISTS_BYTES: u64 = 16 << 20;
 
 /// Something with so much memory.
 #[derive(Clone, Debug)]
@@ -36,18 +43,21 @@ impl Place {
         self.available_bytes.saturating_sub(self.spare_bytes())
     }
 
-    pub(super) fn check(&self, size_bytes: usize) -> Result<(), MemoryError> {
-        if size_bytes as u64 <= self.room() {
+    fn check(&self, size_bytes: u64) -> Result<(), MemoryError> {
+        if size_bytes <= self.room() {
             return Ok(());
         }
         Err(MemoryError::NoRoom {
             place: self.name.clone(),
-            size_bytes,
+            size_bytes: size_bytes as usize,
             available_bytes: self.available_bytes,
             spare_bytes: self.spare_bytes(),
         })
     }
 }
+
+/// Something that pages take memory of, and how many bytes of pages take one byte of it.
+type Bound = (Place, u64);
 
 /// An error unless `size_bytes` more fit into what this thread can reach, and its shares on their nodes.
 /// `root` is `/`.
@@ -58,53 +68,59 @@ pub(super) fn check(
     size_bytes: usize,
     shares: &[(NodeId, usize)],
 ) -> Result<(), MemoryError> {
-    around(root, reach)?.iter().try_for_each(|place| place.check(size_bytes))?;
-    if let Some(nodes) = &reach.tables
-        && let Some(place) = some_nodes(root, nodes)?
-    {
-        place.check(size_bytes / PAGE_TABLES_DIVISOR)?;
-    }
-    check_nodes(root, machine, shares)
+    let bounds = around(root, reach)?;
+    bounds.iter().try_for_each(|(place, divisor)| place.check(size_bytes as u64 / divisor))?;
+    check_nodes(root, machine, reach, shares)
+}
+
+/// What this thread can have wherever its pages lie.
+pub(super) fn within_reach(root: &Path, reach: &Reach) -> Result<u64, MemoryError> {
+    let bounds = around(root, reach)?;
+    Ok(bounds.iter().map(|(place, divisor)| place.room().saturating_mul(*divisor)).min().unwrap_or(u64::MAX))
 }
 
 /// An error unless the shares fit on their nodes, wherever in this machine the bytes are now.
-pub(super) fn check_nodes(
+fn check_nodes(
     root: &Path,
     machine: &Machine,
+    reach: &Reach,
     shares: &[(NodeId, usize)],
 ) -> Result<(), MemoryError> {
-    shares.iter().try_for_each(|&(node, bytes)| match on_node(root, machine, node)? {
-        Some(place) if bytes > 0 => place.check(bytes),
-        _ => Ok(()),
+    let mut shares = shares.iter().filter(|&&(_, bytes)| bytes > 0);
+    shares.try_for_each(|&(node, bytes)| match on_node(root, machine, reach, node)? {
+        Some(place) => place.check(bytes as u64),
+        None => Ok(()),
     })
 }
 
-/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, and its
-/// cgroups. Past any of these the kernel kills.
-pub(super) fn around(root: &Path, reach: &Reach) -> Result<Vec<Place>, MemoryError> {
-    let machine = match &reach.pages {
-        Some(nodes) => some_nodes(root, nodes)?,
-        None => None,
+/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, the nodes for its
+/// page tables, and its cgroups. Past any of these the kernel kills.
+fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
+    let some_nodes = |nodes: &Option<NodeSet>| match nodes {
+        Some(nodes) => some_nodes(root, reach, nodes),
+        None => Ok(None),
     };
-    let machine = match machine {
+    let machine = match some_nodes(&reach.pages)? {
         Some(nodes) => nodes,
         None => read("this machine".into(), root, "proc/meminfo")?,
     };
-    let mut places = vec![machine];
-    places.extend(cgroups::limits(root));
-    Ok(places)
+    let mut bounds = vec![(machine, 1)];
+    bounds.extend(cgroups::limits(root).into_iter().map(|cgroup| (cgroup, 1)));
+    bounds.extend(some_nodes(&reach.tables)?.map(|tables| (tables, PAGE_TABLES_DIVISOR)));
+    Ok(bounds)
 }
 
 /// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own
 /// figures are better, and one file instead of many.
-fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
+fn some_nodes(root: &Path, reach: &Reach, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
     let Ok(text) = fs::read_to_string(root.join(NODES).join("has_memory")) else { return Ok(None) };
     let with_memory = list::parse(&text).unwrap_or_default().into_iter().map(NodeId);
     let (within, outside): (Vec<_>, Vec<_>) = with_memory.partition(|&node| nodes.contains(node));
     if outside.is_empty() {
         return Ok(None);
     }
-    let within: Vec<_> = within.into_iter().map(|node| node_place(root, node)).collect::<Result<_, _>>()?;
+    let within: Vec<_> =
+        within.into_iter().map(|node| node_place(root, reach, node)).collect::<Result<_, _>>()?;
     let sum = |bytes: fn(&Place) -> u64| within.iter().map(bytes).sum();
     Ok(Some(Place {
         name: format!("what this thread may use (nodes {nodes})"),
@@ -116,13 +132,24 @@ fn some_nodes(root: &Path, nodes: &NodeSet) -> Result<Option<Place>, MemoryError
 
 /// A node of this machine; `None` if it is the only one, about which the machine's figures are better (see
 /// `topology::sysfs`).
-pub(super) fn on_node(root: &Path, machine: &Machine, node: NodeId) -> Result<Option<Place>, MemoryError> {
-    if machine.node_count() < 2 { Ok(None) } else { node_place(root, node).map(Some) }
+///
+/// The lists of free pages that each CPU keeps, since Linux 6.7 up to an eighth of a node, do not count: others get
+/// them only when the CPU gives them back, some within seconds. A thread that was strictly bound to a node was killed
+/// while they were full.
+pub(super) fn on_node(
+    root: &Path,
+    machine: &Machine,
+    reach: &Reach,
+    node: NodeId,
+) -> Result<Option<Place>, MemoryError> {
+    if machine.node_count() < 2 { Ok(None) } else { node_place(root, reach, node).map(Some) }
 }
 
-fn node_place(root: &Path, node: NodeId) -> Result<Place, MemoryError> {
+fn node_place(root: &Path, reach: &Reach, node: NodeId) -> Result<Place, MemoryError> {
     let place = read(format!("node {node}"), root, &format!("{NODES}/node{node}/meminfo"))?;
-    Ok(Place { watermark_bytes: watermark_bytes(root, place.total_bytes), ..place })
+    let is_strict = reach.tables.as_ref().is_some_and(|nodes| nodes.contains(node));
+    let lists_bytes = if is_strict { CPU_LISTS_BYTES } else { 0 };
+    Ok(Place { watermark_bytes: watermark_bytes(root, place.total_bytes) + lists_bytes, ..place })
 }
 
 /// Below this much free memory the kernel takes pages from other nodes; 0 if it does not tell.
@@ -213,7 +240,8 @@ mod tests {
         let root = tree(64000, 5000);
         let vm = root.path().join("proc/sys/vm");
         fs::create_dir_all(&vm).unwrap();
-        let check = |kib: usize| check_nodes(root.path(), &machine, &[(NodeId(1), kib << 10)]);
+        let check =
+            |kib: usize| check_nodes(root.path(), &machine, &Reach::default(), &[(NodeId(1), kib << 10)]);
         // Half of it, for half of the memory, and a quarter more: 2000.
         fs::write(vm.join("min_free_kbytes"), "3200\n").unwrap();
         check(3000).unwrap();
@@ -272,22 +300,36 @@ mod tests {
         check(&[0], 62000).unwrap();
     }
 
+    #[test]
+    fn a_strictly_bound_thread_leaves_more() {
+        let machine = Machine::two_tiers().unwrap();
+        let root = tree(64000, 20000);
+        let room = |strict: Option<u32>| {
+            let reach = Reach { pages: None, tables: strict.map(|node| NodeId(node).into()) };
+            on_node(root.path(), &machine, &reach, NodeId(1)).unwrap().unwrap().room() >> 10
+        };
+        assert_eq!((room(None), room(Some(0)), room(Some(1))), (19000, 19000, 20000 - (16 << 10)));
+    }
+
     /// The OOM killer was called for a page table: those of a thread that is strictly bound to a node come
     /// from there, wherever the pages come from.
     #[test]
     fn page_tables_need_room_too() {
         let machine = Machine::two_tiers().unwrap();
-        let root = tree(64000, 1010);
+        // So much stays free, and there are 10 KiB more, for page tables.
+        let root = tree(64000, (CPU_LISTS_BYTES >> 10) + 10);
         let check = |nodes: &[u32], kib: usize| {
             let tables = nodes.iter().copied().map(NodeId).collect();
             let reach = Reach { pages: None, tables: Some(tables) };
             check(root.path(), &machine, &reach, kib << 10, &[])
         };
-        // A thirty-second of 32000 stays free, so there are 10 KiB for page tables.
         check(&[1], 2560).unwrap();
         let error = check(&[1], 2561 + 3).unwrap_err();
         assert!(error.to_string().contains("(nodes 1)"), "{error}");
         check(&[0, 1], 60000).unwrap();
+        let tables = Reach { pages: None, tables: Some(NodeId(1).into()) };
+        assert_eq!(within_reach(root.path(), &tables).unwrap(), 2560 << 10);
+        assert_eq!(within_reach(root.path(), &Reach::default()).unwrap(), 62000 << 10);
     }
 
     #[test]

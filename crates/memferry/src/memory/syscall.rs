@@ -38,7 +38,7 @@ pub(super) fn page_bytes() -> usize {
     })
 }
 
-/// Private anonymous memory, readable and writable, without pages yet. From [`HUGE_PAGE_BYTES`] on it is
+/// Addresses for private anonymous memory, without pages, and not to be accessed before [`allow_access`]. From [`HUGE_PAGE_BYTES`] on it is
 /// aligned to that; `advice` about huge pages is MADV_HUGEPAGE or MADV_NOHUGEPAGE. `size_bytes` is a positive
 /// multiple of the page size.
 pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNull<u8>> {
@@ -46,10 +46,9 @@ pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNul
     // One huge page more than needed leaves room to align; the rest is unmapped again.
     let slack_bytes = if huge { HUGE_PAGE_BYTES } else { 0 };
     let mapped_bytes = size_bytes.checked_add(slack_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no memory in use.
-    let mapped = unsafe { libc::mmap(ptr::null_mut(), mapped_bytes, protection, flags, -1, 0) };
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), mapped_bytes, libc::PROT_NONE, flags, -1, 0) };
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -75,6 +74,39 @@ pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNul
         }
         Ok(start)
     }
+}
+
+/// Whether pages would be locked as soon as there can be any: because of mlockall(MCL_FUTURE).
+///
+/// # Safety
+/// The range came from [`map`], and has no pages yet.
+pub(super) unsafe fn is_locked(start: NonNull<u8>, size_bytes: usize) -> bool {
+    // The kernel refuses so to drop what is locked; otherwise there is nothing to drop. SAFETY: the caller's.
+    let answer = unsafe { libc::madvise(start.as_ptr().cast(), size_bytes, libc::MADV_DONTNEED) };
+    answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
+}
+
+/// Has pages locked when they come, instead of making them come.
+///
+/// # Safety
+/// The range came from [`map`].
+pub(super) unsafe fn lock_as_pages_come(start: NonNull<u8>, size_bytes: usize) -> io::Result<()> {
+    // SAFETY: locking changes no content, and the caller says that the range is mapped.
+    done(unsafe { libc::mlock2(start.as_ptr().cast(), size_bytes, libc::MLOCK_ONFAULT as _) })
+}
+
+/// Makes the range readable and writable.
+///
+/// # Safety
+/// The range came from [`map`].
+pub(super) unsafe fn allow_access(start: NonNull<u8>, size_bytes: usize) -> io::Result<()> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the caller's.
+    done(unsafe { libc::mprotect(start.as_ptr().cast(), size_bytes, protection) })
+}
+
+fn done(answer: c_int) -> io::Result<()> {
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Unmaps.
@@ -121,9 +153,11 @@ pub(super) unsafe fn populate(start: NonNull<u8>, size_bytes: usize) -> io::Resu
 /// The range lies in a mapping of [`map`] and nobody uses its content.
 pub(super) unsafe fn discard(start: NonNull<u8>, size_bytes: usize) -> io::Result<()> {
     // SAFETY: the caller's.
-    match unsafe { libc::madvise(start.as_ptr().cast(), size_bytes, libc::MADV_DONTNEED) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+    let advise = |advice| done(unsafe { libc::madvise(start.as_ptr().cast(), size_bytes, advice) });
+    match advise(libc::MADV_DONTNEED) {
+        // Locked pages; before Linux 5.18 they can only stay.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => advise(libc::MADV_DONTNEED_LOCKED),
+        answer => answer,
     }
 }
 

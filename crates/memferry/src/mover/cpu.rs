@@ -3,10 +3,16 @@
 //!
 //! A submission takes one lock, once. The queue in front of the workers is bounded; when it is full the engine
 //! says so.
+//!
+//! A forked child has none of the parent's threads: its first submission starts workers of its own, with a queue and
+//! counters of their own.
 
+use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+use memferry_dsa::fork::{self, PerProcess};
 
 use super::queue::Queue;
 use super::stats::Counters;
@@ -36,16 +42,25 @@ impl Default for CpuOptions {
 /// Dropping it finishes the copies that it accepted, then ends its threads.
 #[derive(Debug)]
 pub struct CpuEngine {
-    shared: Arc<Shared>,
+    name: String,
+    node: Option<NodeId>,
+    /// Where the workers are pinned, if there are any.
+    cpus: Box<[u32]>,
+    workers_count: usize,
     queue_copies_max: usize,
+    life: PerProcess<Life>,
+}
+
+/// The engine in one process.
+#[derive(Debug, Default)]
+struct Life {
+    shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     pinned_workers_count: usize,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
-    name: String,
-    node: Option<NodeId>,
     queue: Queue<RawCopy>,
     counters: Counters,
 }
@@ -69,31 +84,51 @@ impl CpuEngine {
             Some(home) if machine.is_this_machine() => &machine.node(home)?.cpus[..],
             _ => &[],
         };
-        let name = home.map_or("cpu".to_owned(), |home| format!("cpu{}", home.0));
-        let shared =
-            Arc::new(Shared { name, node: home, queue: Queue::new(), counters: Counters::default() });
-        // From here on `engine` ends the threads it has if one cannot be started.
-        let mut engine = CpuEngine {
-            shared,
+        fork::watch().map_err(MoverError::Forks)?;
+        let engine = CpuEngine {
+            name: home.map_or("cpu".to_owned(), |home| format!("cpu{}", home.0)),
+            node: home,
+            cpus: cpus.into(),
+            workers_count: options.workers_count,
             queue_copies_max: options.queue_copies_max,
-            workers: Vec::new(),
-            pinned_workers_count: 0,
+            life: PerProcess::new(),
         };
-        for index in 0..options.workers_count {
-            let shared = engine.shared.clone();
-            let worker = thread::Builder::new()
-                .name(format!("memferry-{}.{index}", shared.name))
-                .spawn(move || shared.work())
-                .map_err(|source| MoverError::Thread { engine: engine.shared.name.clone(), source })?;
-            engine.pinned_workers_count += usize::from(pin(&worker, cpus));
-            engine.workers.push(worker);
-        }
+        engine
+            .life
+            .get_or_try_init(|| engine.start())
+            .map_err(|source| MoverError::Thread { engine: engine.name.clone(), source })?;
         Ok(engine)
+    }
+
+    /// What this process has of the engine.
+    fn life(&self) -> &Life {
+        self.life.get_or_init(|| {
+            self.start().unwrap_or_else(|_| {
+                // A child that gets no threads refuses everything.
+                let life = Life::default();
+                life.shared.queue.close();
+                life
+            })
+        })
+    }
+
+    fn start(&self) -> io::Result<Life> {
+        // From here on `life` ends the threads it has if one cannot be started.
+        let mut life = Life::default();
+        for index in 0..self.workers_count {
+            let shared = life.shared.clone();
+            let worker = thread::Builder::new()
+                .name(format!("memferry-{}.{index}", self.name))
+                .spawn(move || shared.work())?;
+            life.pinned_workers_count += usize::from(pin(&worker, &self.cpus));
+            life.workers.push(worker);
+        }
+        Ok(life)
     }
 
     /// How many workers the kernel agreed to pin: none on a profile, and none where a container forbids it.
     pub fn pinned_workers_count(&self) -> usize {
-        self.pinned_workers_count
+        self.life().pinned_workers_count
     }
 
     /// Takes a copy however many wait already. For the mover, which says when.
@@ -102,15 +137,14 @@ impl CpuEngine {
     }
 
     fn push(&self, copy: RawCopy, len_max: usize) -> Result<(), Rejected> {
-        self.shared.counters.submission(|| {
-            self.shared.queue.push(copy, len_max).map_err(|(copy, why)| Rejected { copy, why })
-        })
+        let Shared { queue, counters } = &*self.life().shared;
+        counters.submission(|| queue.push(copy, len_max).map_err(|(copy, why)| Rejected { copy, why }))
     }
 }
 
 impl Engine for CpuEngine {
     fn name(&self) -> &str {
-        &self.shared.name
+        &self.name
     }
 
     fn kind(&self) -> EngineKind {
@@ -118,7 +152,7 @@ impl Engine for CpuEngine {
     }
 
     fn node(&self) -> Option<NodeId> {
-        self.shared.node
+        self.node
     }
 
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
@@ -126,7 +160,9 @@ impl Engine for CpuEngine {
     }
 
     fn stats(&self) -> EngineStats {
-        self.shared.counters.read(self.name(), self.kind(), self.node())
+        let unborn = Counters::default();
+        let counters = self.life.get().map_or(&unborn, |life| &life.shared.counters);
+        counters.read(self.name(), self.kind(), self.node())
     }
 }
 
@@ -141,7 +177,7 @@ impl Shared {
     }
 }
 
-impl Drop for CpuEngine {
+impl Drop for Life {
     fn drop(&mut self) {
         self.shared.queue.close();
         for worker in self.workers.drain(..) {

@@ -29,6 +29,12 @@ pub enum CopyError {
         "the device was lost with the copy in flight, so its buffers were leaked; retry with other buffers"
     )]
     DeviceLost,
+    /// The copy was begun by the process that this one was forked from, which goes on with it. What the buffers look
+    /// like here is undefined.
+    #[error(
+        "the copy is that of the process that this one was forked from; begin it again, with other buffers"
+    )]
+    Forked,
     /// The engine gave the copy up without trying it.
     #[error("the engine gave the copy up before it began; retry it")]
     Abandoned,
@@ -41,7 +47,7 @@ impl CopyError {
     /// True when something may still read the source and write the target, at any later time: whoever owns them
     /// must leak them.
     pub fn buffers_are_lost(&self) -> bool {
-        matches!(self, CopyError::DeviceLost)
+        matches!(self, CopyError::DeviceLost | CopyError::Forked)
     }
 }
 
@@ -68,6 +74,9 @@ pub enum MoverError {
         /// What the operating system answered.
         source: std::io::Error,
     },
+    /// The operating system gives no page by which forks are noticed.
+    #[error("forks of this process could not be noticed: {0}; free some memory")]
+    Forks(#[source] std::io::Error),
     /// A node was named that the machine does not have.
     #[error(transparent)]
     Topology(#[from] TopologyError),

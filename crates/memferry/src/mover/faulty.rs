@@ -26,7 +26,8 @@ pub struct Faults {
 
 /// Decorates an engine with faults.
 ///
-/// Dropping it releases what it holds and waits until everything is reported.
+/// Dropping it releases what it holds and waits until everything is reported. In a forked child nothing is ever
+/// reported: its thread is the parent's.
 #[derive(Debug)]
 pub struct Faulty {
     name: String,

@@ -16,6 +16,9 @@
 //! microseconds. If it is large it waits in a CPU engine's queue beyond the limit: its entry there takes a
 //! hundred bytes, against the [`INLINE_BYTES_MAX`] and more that its buffers take already. Both are counted.
 //! [`Mover::try_start`] hands such copies back instead.
+//!
+//! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
+//! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
 
 #[allow(unsafe_code)]
 mod cpu;
@@ -175,7 +178,8 @@ impl Mover {
     /// Runs `body`, in which borrowed buffers can be copied, and waits for all of these copies: also for those
     /// whose handle was dropped or forgotten, and also when `body` panics.
     ///
-    /// If a device dies while it could still write to a borrowed target, the process is aborted.
+    /// If a device dies while it could still write to a borrowed target, the process is aborted. Do not fork inside
+    /// `body`: the child would wait for the parent's copies.
     ///
     /// ```
     /// # use std::sync::Arc;

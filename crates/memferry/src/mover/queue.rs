@@ -20,6 +20,12 @@ struct State<T> {
     closed: bool,
 }
 
+impl<T> Default for Queue<T> {
+    fn default() -> Queue<T> {
+        Queue::new()
+    }
+}
+
 impl<T> Queue<T> {
     pub(super) fn new() -> Queue<T> {
         Queue {

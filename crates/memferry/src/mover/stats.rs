@@ -23,11 +23,14 @@ impl CopyReport {
     }
 }
 
-/// What one engine did since it started. Once nothing is in flight:
+/// What one engine did since it started, in this process: a forked child begins at zero. Once nothing is in flight:
 ///
 /// - `accepted` = `operations` + `errors`;
 /// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_lost`;
 /// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
+///
+/// What a queue does not take at once is offered to the next (`diverted`); what none takes waits for a completion or,
+/// if they have room by the engine's own count, for a pause (`backoffs`); in the end the CPU does it (`fallbacks`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct EngineStats {
     /// Name of the engine.
@@ -56,8 +59,19 @@ pub struct EngineStats {
     pub descriptors_failed: u64,
     /// Descriptors nobody will hear of again.
     pub descriptors_lost: u64,
-    /// Submissions that a work queue refused because it was full.
+    /// Submissions that a work queue did not take because it was full.
     pub retries: u64,
+    /// Descriptors that another queue took, because the one whose turn it was had no room or would not have them.
+    pub diverted: u64,
+    /// Pauses before the queues were tried again, because all were full.
+    pub backoffs: u64,
+    /// Submissions that could not be made: the kernel refused the descriptor, the device was gone, or a forked child
+    /// could not open its queue.
+    pub refused: u64,
+    /// Queues that get no more work: their device is gone or has lost a descriptor, or they could not be opened.
+    pub queues_gone: u64,
+    /// Times that a queue was opened again because this process, or one that it descends from, was forked.
+    pub reopened: u64,
     /// Pieces of copies that the CPU did in the device's place.
     pub fallbacks: u64,
     /// Bytes of these.
@@ -124,6 +138,10 @@ pub(super) struct Counters {
     pub(super) descriptors_failed: Counter,
     pub(super) descriptors_lost: Counter,
     pub(super) retries: Counter,
+    pub(super) diverted: Counter,
+    pub(super) backoffs: Counter,
+    pub(super) refused: Counter,
+    pub(super) queues_gone: Counter,
     pub(super) fallbacks: Counter,
     pub(super) fallback_bytes: Counter,
     pub(super) leaked_bytes: Counter,
@@ -164,6 +182,12 @@ impl Counters {
             descriptors_failed: self.descriptors_failed.get(),
             descriptors_lost: self.descriptors_lost.get(),
             retries: self.retries.get(),
+            diverted: self.diverted.get(),
+            backoffs: self.backoffs.get(),
+            refused: self.refused.get(),
+            queues_gone: self.queues_gone.get(),
+            // Portals count that.
+            reopened: 0,
             fallbacks: self.fallbacks.get(),
             fallback_bytes: self.fallback_bytes.get(),
             leaked_bytes: self.leaked_bytes.get(),

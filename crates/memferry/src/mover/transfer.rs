@@ -41,6 +41,7 @@ pub type Outcome<S, T> = Result<(S, T, CopyReport), TransferError<S, T>>;
 /// Await it, or call [`wait`](Transfer::wait).
 /// Cancel: dropping or forgetting it neither blocks nor frees; the copy goes on and the buffers are dropped
 /// after it, on the thread that finished it.
+/// Fork: a copy under way goes on in the parent; in the child the transfer ends with [`CopyError::Forked`].
 #[must_use = "a transfer returns its buffers; dropping it drops them once the copy is done"]
 pub struct Transfer<S, T> {
     shared: Arc<Shared<S, T>>,
@@ -123,16 +124,20 @@ impl<S, T> Transfer<S, T> {
     /// # Errors
     /// The transfer, still under way.
     pub fn try_wait(self) -> Result<Outcome<S, T>, Transfer<S, T>> {
-        if self.shared.finished.is_set() { Ok(self.take()) } else { Err(self) }
+        if self.is_done() { Ok(self.take()) } else { Err(self) }
     }
 
     /// Is the copy done? Never blocks.
     pub fn is_done(&self) -> bool {
-        self.shared.finished.is_set()
+        self.shared.finished.is_set() || self.shared.finished.is_orphaned()
     }
 
-    /// The outcome of a transfer whose `finished` is set.
+    /// The outcome of a transfer that is done.
     fn take(&self) -> Outcome<S, T> {
+        if !self.shared.finished.is_set() {
+            // Orphaned. What the engine holds of the buffers keeps them, as for a lost device.
+            return Err(TransferError { error: CopyError::Forked, buffers: None });
+        }
         // SAFETY: `finished` is set, and was seen so by this thread: both cells belong to this, the only
         // `Transfer`.
         let result = self.shared.result.with_mut(|result| unsafe { (*result).take() });
@@ -170,7 +175,7 @@ impl<S, T> fmt::Debug for Transfer<S, T> {
 pub struct TransferError<S, T> {
     /// What went wrong.
     pub error: CopyError,
-    /// Source and target; `None` when a lost device may still touch them. The target's content is undefined.
+    /// Source and target; `None` when a device may still touch them. The target's content is undefined.
     pub buffers: Option<(S, T)>,
 }
 

@@ -393,6 +393,13 @@ impl Machine {
             .filter(move |engine| engine.node.is_some_and(|at| at == node || Some(at) == cpu_node))
     }
 
+    /// As if a cpuset had left it out when the machine was looked at.
+    #[cfg(test)]
+    pub(crate) fn forbid_memory(&mut self, id: NodeId) {
+        let index = self.position(id).expect("it is a node");
+        self.nodes[index].is_allowed = false;
+    }
+
     pub(super) fn position(&self, id: NodeId) -> Option<usize> {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok()
     }

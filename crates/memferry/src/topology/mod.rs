@@ -18,6 +18,7 @@
 
 mod allowed;
 mod domain;
+mod dsa;
 mod error;
 pub(crate) mod list;
 mod machine;
@@ -31,6 +32,7 @@ pub(crate) mod sysfs;
 mod tree;
 
 pub use domain::{Domain, Socket};
+pub use dsa::DsaFiles;
 pub use error::TopologyError;
 pub use machine::{Accelerator, Fact, Link, Machine, Node, NodeId, NumaBalancing, Origin, Tier};
 pub use node_set::NodeSet;

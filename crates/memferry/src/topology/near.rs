@@ -60,9 +60,14 @@ impl Machine {
     /// than C, and the kinds C than A. Where nothing is without a faster one, the list alone chooses the
     /// next.
     pub fn memories_near(&self, cpus: NodeId) -> Vec<&Node> {
+        self.memories_near_if(cpus, |node| node.is_allowed)
+    }
+
+    /// The same, with another say in which memories may be used.
+    pub(crate) fn memories_near_if(&self, cpus: NodeId, is_usable: impl Fn(&Node) -> bool) -> Vec<&Node> {
         let Ok(own) = self.node(cpus).and_then(|node| self.node(node.cpu_node)) else { return Vec::new() };
         let memories: Vec<&Node> =
-            self.nodes.iter().filter(|node| node.is_allowed && node.has_memory()).collect();
+            self.nodes.iter().filter(|node| is_usable(node) && node.has_memory()).collect();
         // How many memories that are not yet placed must come before each of these.
         let mut waits_for: Vec<usize> = (memories.iter())
             .map(|behind| memories.iter().filter(|ahead| self.comes_before(ahead, behind, own)).count())

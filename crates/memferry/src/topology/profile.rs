@@ -221,9 +221,6 @@ impl Profile {
             facts: self.facts,
             references: self.references,
         };
-        if let Some(node) = machine.offline.iter().find(|&id| machine.position(id).is_some()) {
-            return Err(wrong(format!("node {node} is among its nodes, and offline")));
-        }
         match machine.contradiction() {
             Some(what) => Err(wrong(what)),
             None => Ok(machine),

@@ -9,6 +9,7 @@ use std::path::Path;
 use super::TopologyError;
 use super::recording::{Recording, is_path};
 use super::sysfs::{self, CGROUPS, CPUS, DAX, DSA, NODES, NUMA, TIERS, WEIGHTS};
+use super::sysfs::{DSA_DRIVERS, DSA_FILES, DSA_PARAMETERS};
 use super::tree::{Files, Tree};
 
 pub(super) fn record(tree: &dyn Tree) -> Result<Recording, TopologyError> {
@@ -86,11 +87,26 @@ impl Recorder<'_> {
         Ok(())
     }
 
-    /// Devices, and as they have them their groups, engines and work queues.
+    /// Devices, and as they have them their groups, engines and work queues; drivers, and who may use a queue.
     fn dsa(&mut self) -> Outcome {
         for name in self.files.entries(DSA)? {
             let device = self.device(DSA, &name);
             self.copy_attributes(&device);
+        }
+        for driver in self.files.entries(DSA_DRIVERS)? {
+            // They can only be written; that they are there says that the driver is.
+            for file in ["bind", "unbind"] {
+                self.recording.insert(&format!("{DSA_DRIVERS}/{driver}/{file}"), "");
+            }
+        }
+        for name in self.files.entries(DSA_PARAMETERS)? {
+            self.copy_attribute(&format!("{DSA_PARAMETERS}/{name}"));
+        }
+        for name in self.files.entries(DSA_FILES)? {
+            let path = format!("{DSA_FILES}/{name}");
+            if let Some(owner) = self.files.owner(&path) {
+                self.recording.insert_owner(&path, owner);
+            }
         }
         Ok(())
     }
@@ -112,9 +128,14 @@ impl Recorder<'_> {
     /// What this process may use.
     fn limits(&mut self) -> Outcome {
         if let Some(status) = self.files.optional("proc/self/status")? {
-            let lists = status.lines().filter(|line| line.contains("_allowed_list:"));
-            let lists: String = lists.map(|line| format!("{line}\n")).collect();
-            self.recording.insert("proc/self/status", &lists);
+            // Who we are is asked only where a queue may be opened.
+            let has_dsa = self.recording.paths().any(|path| path.starts_with(DSA));
+            let is_asked = |line: &&str| {
+                let whose = || ["Uid:", "Gid:", "Groups:", "CapEff:"].iter().any(|key| line.starts_with(key));
+                line.contains("_allowed_list:") || has_dsa && whose()
+            };
+            let lines: String = status.lines().filter(is_asked).map(|line| format!("{line}\n")).collect();
+            self.recording.insert("proc/self/status", &lines);
         }
         let Some(cgroups) = self.files.optional("proc/self/cgroup")? else { return Ok(()) };
         let Some(own) = cgroups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Ok(()) };
@@ -161,7 +182,13 @@ impl Recorder<'_> {
         while let Some((directory, depth)) = todo.pop() {
             for name in self.files.entries(&directory).unwrap_or_default() {
                 let path = format!("{directory}/{name}");
-                if name == "power" || self.files.link(&path).is_some() {
+                if let Some(target) = self.files.link(&path) {
+                    if name == "driver" {
+                        self.recording.insert_link(&path, &target);
+                    }
+                    continue;
+                }
+                if name == "power" {
                     continue;
                 }
                 // A device, its queues, and what those have.

@@ -3,7 +3,8 @@
 //! ```json
 //! {
 //!   "sys/devices/system/node/online": "0-15\n",
-//!   "sys/bus/dax/devices/dax0.0": {"link": "../../../devices/platform/hmem.0/dax0.0"}
+//!   "sys/bus/dax/devices/dax0.0": {"link": "../../../devices/platform/hmem.0/dax0.0"},
+//!   "dev/dsa/wq0.0": {"mode": 384, "user": 0, "group": 0}
 //! }
 //! ```
 
@@ -14,17 +15,19 @@ use std::io::{self, ErrorKind};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
+use memferry_dsa::system::Owner;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::tree::{Directory, Tree};
 use super::{TopologyError, recorder};
 
-/// A tree in memory, with nothing in it but what the reader of topologies and the check for free memory use.
+/// A tree in memory, with nothing in it but what the readers of topologies and of DSA devices and the check for free
+/// memory use.
 ///
 /// It names the machine as it is called on its network: give it another name
 /// ([`with_name`](Recording::with_name)) before showing it to others. What else may be private in it are the
-/// model of the CPU, the kernel's release, and the path of the cgroup that the recording was made in.
+/// model of the CPU, the kernel's release, and who made the recording in which cgroup.
 ///
 /// ```
 /// use memferry::topology::{Machine, Recording};
@@ -49,12 +52,23 @@ pub struct Recording {
 enum Entry {
     Text(String),
     Link(Link),
+    Device(CharacterDevice),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Link {
     link: String,
+}
+
+/// Whom a character device belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CharacterDevice {
+    /// Permission bits.
+    mode: u32,
+    user: u32,
+    group: u32,
 }
 
 const HOST_NAME: &str = "proc/sys/kernel/hostname";
@@ -74,7 +88,8 @@ impl Recording {
     /// What is of use of the tree below `root`; `/` records this machine.
     ///
     /// All small text attributes of DSA devices are taken, those that cannot be read left out. The name of the host
-    /// gets into it, and the path of this process' cgroup, in which a user's number and a program's name may be.
+    /// gets into it, and the path of this process' cgroup, in which a user's number and a program's name may be; where
+    /// there is a DSA also the user, the groups and the capabilities of this process, which decide what it may open.
     ///
     /// # Errors
     /// [`TopologyError::Read`] for a file that is there, is needed and cannot be read. A machine whose files
@@ -124,6 +139,15 @@ impl Recording {
     /// As [`insert`](Recording::insert).
     pub fn insert_link(&mut self, path: &str, target: &str) {
         self.put(path, Entry::Link(Link { link: target.to_owned() }));
+    }
+
+    /// Puts the character device of a work queue there, as [`insert`](Recording::insert) puts a file.
+    ///
+    /// # Panics
+    /// As [`insert`](Recording::insert).
+    pub fn insert_owner(&mut self, path: &str, owner: Owner) {
+        let Owner { mode, user, group, .. } = owner;
+        self.put(path, Entry::Device(CharacterDevice { mode, user, group }));
     }
 
     /// Takes a file, a link, or a directory with all that is in it away; whether there was such a thing.
@@ -181,7 +205,9 @@ impl Recording {
             }
             done.push_str(name);
             match self.entries.get(&done) {
-                Some(Entry::Text(_)) if !todo.is_empty() => return Err(ErrorKind::NotADirectory.into()),
+                Some(Entry::Text(_) | Entry::Device(_)) if !todo.is_empty() => {
+                    return Err(ErrorKind::NotADirectory.into());
+                }
                 Some(Entry::Link(Link { link })) if follow_last || !todo.is_empty() => {
                     links_count += 1;
                     if links_count > LINKS_MAX {
@@ -227,6 +253,7 @@ impl Tree for Recording {
         let path = self.resolve(file, true)?;
         match self.entries.get(&path) {
             Some(Entry::Text(text)) => Ok(text.as_bytes()[..text.len().min(size_bytes_max)].to_vec()),
+            Some(Entry::Device(_)) => Err(io::Error::new(ErrorKind::InvalidInput, "it is no regular file")),
             _ => Err(self.missing(&path)),
         }
     }
@@ -246,11 +273,21 @@ impl Tree for Recording {
         let path = self.resolve(path, false)?;
         match self.entries.get(&path) {
             Some(Entry::Link(Link { link })) => Ok(link.clone()),
-            Some(Entry::Text(_)) => Err(ErrorKind::InvalidInput.into()),
+            Some(Entry::Text(_) | Entry::Device(_)) => Err(ErrorKind::InvalidInput.into()),
             None => match self.missing(&path).kind() {
                 ErrorKind::IsADirectory => Err(ErrorKind::InvalidInput.into()),
                 kind => Err(kind.into()),
             },
+        }
+    }
+
+    fn owner(&self, path: &str) -> io::Result<Owner> {
+        let path = self.resolve(path, true)?;
+        match self.entries.get(&path) {
+            Some(&Entry::Device(CharacterDevice { mode, user, group })) => {
+                Ok(Owner { mode, user, group, is_device: true })
+            }
+            _ => Err(ErrorKind::NotFound.into()),
         }
     }
 }

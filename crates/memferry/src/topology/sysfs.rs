@@ -26,6 +26,11 @@ pub(super) const CPUS: &str = "sys/devices/system/cpu";
 pub(super) const TIERS: &str = "sys/devices/virtual/memory_tiering";
 pub(super) const DAX: &str = "sys/bus/dax/devices";
 pub(super) const DSA: &str = "sys/bus/dsa/devices";
+pub(super) const DSA_DRIVERS: &str = "sys/bus/dsa/drivers";
+/// The parameters of its module, such as `sva`.
+pub(super) const DSA_PARAMETERS: &str = "sys/module/idxd/parameters";
+/// The character devices of its work queues.
+pub(super) const DSA_FILES: &str = "dev/dsa";
 /// The weight of each node for weighted interleave.
 pub(crate) const WEIGHTS: &str = "sys/kernel/mm/mempolicy/weighted_interleave";
 /// Where cgroups are mounted.

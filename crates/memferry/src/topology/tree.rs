@@ -7,6 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
+use memferry_dsa::system::{self, Files as _, Owner};
+
 use super::error::shorten;
 use super::{TopologyError, list};
 
@@ -35,6 +37,14 @@ pub trait Tree {
     /// # Errors
     /// As [`read`](Tree::read); [`InvalidInput`](ErrorKind::InvalidInput) for what is no link.
     fn link(&self, path: &str) -> io::Result<String>;
+
+    /// Who may use the character device of a work queue (`dev/dsa/wq0.0`). A tree may do without such files.
+    ///
+    /// # Errors
+    /// As [`read`](Tree::read).
+    fn owner(&self, _path: &str) -> io::Result<Owner> {
+        Err(ErrorKind::NotFound.into())
+    }
 }
 
 /// A tree on disk: `/`, or a copy of `/sys` and `/proc` below some directory.
@@ -78,6 +88,10 @@ impl Tree for Directory {
 
     fn link(&self, path: &str) -> io::Result<String> {
         Ok(fs::read_link(self.root.join(path))?.to_string_lossy().into_owned())
+    }
+
+    fn owner(&self, path: &str) -> io::Result<Owner> {
+        system::Directory::below(&self.root).owner(path)
     }
 }
 
@@ -153,6 +167,11 @@ impl<'a> Files<'a> {
     /// Where a link points; `None` for whatever is no link.
     pub(super) fn link(&self, path: &str) -> Option<String> {
         self.tree.link(path).ok()
+    }
+
+    /// Who may use a character device; `None` if it is not there.
+    pub(super) fn owner(&self, path: &str) -> Option<Owner> {
+        self.tree.owner(path).ok()
     }
 
     pub(super) fn list(&self, file: &str) -> Result<Vec<u32>, TopologyError> {

@@ -29,9 +29,29 @@ static TURN: Mutex<()> = Mutex::new(());
 pub(crate) fn on_several_nodes(test: impl FnOnce(&Arc<Machine>, &[NodeId])) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((machine, nodes)) = several_nodes() else { return };
+    let _lists = short_cpu_lists();
     let before = oom_kills();
     test(&machine, &nodes);
     assert_eq!(oom_kills(), before, "the OOM killer was called");
+}
+
+/// Since Linux 6.7 each CPU keeps free pages in lists of its own, up to an eighth of a node, and gives them back within
+/// seconds: until then a test would not find again what it has just freed. `None` where that cannot be set, or is set
+/// for good, as in the guest.
+fn short_cpu_lists() -> Option<Setting> {
+    let fraction = "/proc/sys/vm/percpu_pagelist_high_fraction";
+    if fs::read_to_string(fraction).is_ok_and(|set| set.trim() == i32::MAX.to_string()) {
+        return None;
+    }
+    let lists = Setting::change(fraction, i32::MAX)?;
+    // What is in them goes back when the kernel next refreshes its statistics (vm.stat_interval).
+    for _ in 0..30 {
+        if zone_pages(|_| true, &["count:"]) * PAGE < 4 * MIB {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    Some(lists)
 }
 
 /// This machine and its nodes with memory that may be used; `None`, said aloud, if there are fewer than two.
@@ -164,19 +184,24 @@ pub(crate) fn small_pages(binding: Binding) -> MappingOptions {
 /// Free memory of a node, with the lists of free pages that each CPU keeps: since Linux 6.7 an eighth of a
 /// node may be in them, which MemFree leaves out.
 pub(crate) fn node_free(node: NodeId) -> usize {
+    zone_pages(|id| id == node, &["pages free", "count:"]) * PAGE
+}
+
+/// The sum of some figures of the zones of some nodes.
+fn zone_pages(is_meant: impl Fn(NodeId) -> bool, figures: &[&str]) -> usize {
     let zones = fs::read_to_string("/proc/zoneinfo").unwrap();
     let mut pages_count = 0;
     let mut is_inside = false;
     for line in zones.lines() {
         if let Some(zone) = line.strip_prefix("Node ") {
-            is_inside = zone.split(',').next() == Some(&node.to_string());
+            is_inside = zone.split(',').next().is_some_and(|id| is_meant(NodeId(id.parse().unwrap())));
         }
-        let number = |name| line.trim().strip_prefix(name)?.trim().parse::<usize>().ok();
-        if is_inside && let Some(pages) = number("pages free").or_else(|| number("count:")) {
+        let number = |name: &&str| line.trim().strip_prefix(*name)?.trim().parse::<usize>().ok();
+        if is_inside && let Some(pages) = figures.iter().find_map(number) {
             pages_count += pages;
         }
     }
-    pages_count * PAGE
+    pages_count
 }
 
 /// Free memory of a node is as it was, but for what the kernel itself took meanwhile (page tables, buffers).
@@ -211,7 +236,9 @@ impl Setting {
         let change = || -> io::Result<String> {
             let before = fs::read_to_string(&path)?;
             fs::write(&path, value.to_string())?;
-            Ok(before.trim().to_owned())
+            // Of several choices the one in brackets.
+            let chosen = before.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+            Ok(chosen.map_or(before.trim(), |(chosen, _)| chosen).to_owned())
         };
         match change() {
             Ok(before) => Some(Setting { path, before }),

@@ -119,61 +119,37 @@ impl Remainder {
     }
 }
 
+/// CRC Generation, of one region; or Copy with CRC, which writes what it read to a second one.
 #[derive(Debug)]
-pub(in crate::emulator) struct Crc {
-    walk: Walk<1>,
+pub(in crate::emulator) struct Crc<const REGIONS: usize> {
+    walk: Walk<REGIONS>,
     remainder: Remainder,
 }
 
-impl Crc {
-    pub(super) fn new(descriptor: &Descriptor) -> Crc {
+impl Crc<1> {
+    pub(super) fn new(descriptor: &Descriptor) -> Crc<1> {
         let source = [(descriptor.address_1(), Access::Read)];
         Crc { walk: Walk::new(source, descriptor), remainder: Remainder::new(descriptor) }
     }
 }
 
-impl Execute for Crc {
+impl Crc<2> {
+    pub(super) fn with_copy(descriptor: &Descriptor) -> Crc<2> {
+        let regions = [(descriptor.address_1(), Access::Read), (descriptor.address_2(), Access::Write)];
+        Crc { walk: Walk::new(regions, descriptor), remainder: Remainder::new(descriptor) }
+    }
+}
+
+impl<const REGIONS: usize> Execute for Crc<REGIONS> {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let Crc { walk, remainder } = self;
         remainder.fetch_seed(env)?;
         walk.piece(env, |env, stretch| {
             let bytes = &mut env.scratch.first[..stretch.bytes as usize];
             env.memory.read(stretch.at[0], bytes)?;
-            remainder.add(bytes);
-            Ok(())
-        })
-    }
-
-    fn succeeded(&self) -> Completion {
-        self.remainder.told(Completion::new(crate::Status::Success))
-    }
-
-    fn stopped(&self, fault: Fault) -> Completion {
-        self.remainder.told(fault.completion(self.walk.done()))
-    }
-}
-
-#[derive(Debug)]
-pub(in crate::emulator) struct CopyCrc {
-    walk: Walk<2>,
-    remainder: Remainder,
-}
-
-impl CopyCrc {
-    pub(super) fn new(descriptor: &Descriptor) -> CopyCrc {
-        let regions = [(descriptor.address_1(), Access::Read), (descriptor.address_2(), Access::Write)];
-        CopyCrc { walk: Walk::new(regions, descriptor), remainder: Remainder::new(descriptor) }
-    }
-}
-
-impl Execute for CopyCrc {
-    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
-        let CopyCrc { walk, remainder } = self;
-        remainder.fetch_seed(env)?;
-        walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            env.memory.read(stretch.at[0], bytes)?;
-            env.memory.write(stretch.at[1], bytes)?;
+            if let Some(target) = stretch.at.get(1) {
+                env.memory.write(*target, bytes)?;
+            }
             remainder.add(bytes);
             Ok(())
         })

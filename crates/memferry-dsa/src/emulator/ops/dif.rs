@@ -104,7 +104,8 @@ impl Field {
             || tags_f && flags.contains(DifSourceFlags::DETECT_TAGS_F))
     }
 
-    /// What does not match. Bits that the mask clears in the expected application tag are not compared.
+    /// What does not match. The mask clears bits of the expected application tag, not of the one that is found, unless it
+    /// turns the comparison off. The specification does not say; Intel DML does the same.
     fn errors(self, flags: DifSourceFlags, expected: DifTags, guard: impl FnOnce() -> u16) -> DifErrors {
         let mut errors = match self.is_exempt(flags) {
             Ok(true) => return DifErrors::NONE,
@@ -114,7 +115,8 @@ impl Field {
         if !flags.contains(DifSourceFlags::NO_GUARD_CHECK) && self.guard != guard() {
             errors |= DifErrors::GUARD;
         }
-        if (self.application ^ expected.application) & !expected.application_mask != 0 {
+        let mask = expected.application_mask;
+        if mask != u16::MAX && self.application != expected.application & !mask {
             errors |= DifErrors::APPLICATION;
         }
         if !flags.contains(DifSourceFlags::NO_REFERENCE_CHECK) && self.reference != expected.reference {

@@ -109,8 +109,8 @@ operations! {
     CreateDelta(delta::CreateDelta)
     ApplyDelta(delta::ApplyDelta)
     Dualcast(dualcast::Dualcast)
-    Crc(crc::Crc)
-    CopyCrc(crc::CopyCrc)
+    Crc(crc::Crc<1>)
+    CopyCrc(crc::Crc<2>)
     Dif(dif::Dif)
     CacheFlush(flush::CacheFlush)
 }
@@ -128,7 +128,7 @@ impl Operation {
             Opcode::ApplyDelta => Operation::ApplyDelta(delta::ApplyDelta::new(descriptor)),
             Opcode::Dualcast => Operation::Dualcast(dualcast::Dualcast::new(descriptor)),
             Opcode::CrcGeneration => Operation::Crc(crc::Crc::new(descriptor)),
-            Opcode::CopyCrc => Operation::CopyCrc(crc::CopyCrc::new(descriptor)),
+            Opcode::CopyCrc => Operation::CopyCrc(crc::Crc::with_copy(descriptor)),
             Opcode::DifCheck | Opcode::DifInsert | Opcode::DifStrip | Opcode::DifUpdate => {
                 Operation::Dif(dif::Dif::new(opcode, descriptor))
             }

@@ -2,15 +2,17 @@
 
 use std::arch::x86_64::*;
 
-use super::super::delta::{self, BLOCK, BLOCK_ROOM, Delta, DeltaError, ENTRY_BYTES, Entry, GROUP, Word};
+use super::super::delta::{
+    self, BLOCK, CHUNK, CHUNK_ROOM, Delta, DeltaError, ENTRY_BYTES, Entry, GROUP, Word,
+};
 use super::{Avx2, Avx512};
 
 pub(in super::super) fn create_delta(_: Avx2, old: &[Word], new: &[Word], delta: &mut [u8]) -> Delta {
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,popcnt")]
     fn vectors(old: &[Word], new: &[Word], delta: &mut [u8]) -> Delta {
         delta::create_portable(old, new, delta)
     }
-    // SAFETY: the CPU has AVX2, says the proof.
+    // SAFETY: the CPU has AVX2 and POPCNT, says the proof.
     unsafe { vectors(old, new, delta) }
 }
 
@@ -18,30 +20,69 @@ pub(in super::super) fn create_delta_512(_: Avx512, old: &[Word], new: &[Word], 
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
     fn vectors(old: &[Word], new: &[Word], delta: &mut [u8]) -> Delta {
         let differing = |old: &_, new: &_| differing(old, new);
-        delta::create(old, new, delta, differing, |first, differ, new, room| {
-            put_entries(first, differ, new, room)
-        })
+        let list = |first, differ, numbers: &mut _| list(first, differ, numbers);
+        let dense = |first, old: &_, new: &_, room: &mut _| put_dense(first, old, new, room);
+        delta::create(old, new, delta, differing, list, Some(dense))
     }
     // SAFETY: the CPU has AVX-512 F, BW, VBMI and VBMI2, and POPCNT, says the proof.
     unsafe { vectors(old, new, delta) }
 }
 
-/// The words of a block that differ, as bits.
+/// The eight words behind `number` times eight.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn differing(old: &[Word; BLOCK], new: &[Word; BLOCK]) -> u32 {
-    let (old, new): (*const __m512i, *const __m512i) = (old.as_ptr().cast(), new.as_ptr().cast());
-    (0..BLOCK / 8).fold(0, |differ, at| {
-        // SAFETY: a block is whole vectors of eight words; the loads ask for no alignment.
-        let (old, new) = unsafe { (_mm512_loadu_si512(old.add(at)), _mm512_loadu_si512(new.add(at))) };
+fn load_words<const COUNT: usize>(words: &[Word; COUNT], number: usize) -> __m512i {
+    let eight = &words.as_chunks::<8>().0[number];
+    // SAFETY: eight words are a vector; the load asks for no alignment.
+    unsafe { _mm512_loadu_si512(eight.as_ptr().cast()) }
+}
+
+/// The words that differ, at most 32, as bits.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn differing<const COUNT: usize>(old: &[Word; COUNT], new: &[Word; COUNT]) -> u32 {
+    (0..COUNT / 8).fold(0, |differ, at| {
+        let (old, new) = (load_words(old, at), load_words(new, at));
         differ | u32::from(_mm512_cmpneq_epi64_mask(old, new)) << (at * 8)
     })
 }
 
+/// The numbers from `first` on. The casts keep the bits: a region has 2^16 words.
+#[inline]
+#[target_feature(enable = "avx512bw")]
+fn numbers_from(first: usize) -> __m512i {
+    static NUMBERS: [u16; 32] = {
+        let mut numbers = [0; 32];
+        let mut at = 0;
+        while at < numbers.len() {
+            numbers[at] = at as u16;
+            at += 1;
+        }
+        numbers
+    };
+    // SAFETY: 32 numbers are a vector; the load asks for no alignment.
+    let numbers = unsafe { _mm512_loadu_si512(NUMBERS.as_ptr().cast()) };
+    _mm512_add_epi16(numbers, _mm512_set1_epi16(first as i16))
+}
+
+/// Writes the places of the ones of `differ`, counted from `first`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vbmi2")]
+fn list(first: usize, differ: u32, numbers: &mut [u16; BLOCK]) {
+    let all = numbers_from(first);
+    // What is behind those that are wanted may be anything. The vector itself, because the CPU waits for the former value
+    // of another register, even if it is to be zeroed.
+    let wanted = _mm512_mask_compress_epi16(all, differ, all);
+    // SAFETY: 32 numbers are a vector; the store asks for no alignment.
+    unsafe { _mm512_storeu_si512(numbers.as_mut_ptr().cast(), wanted) }
+}
+
 /// Words whose entries fit a vector of 64 bytes.
 const SIX: usize = 6;
-const _: () = assert!(BLOCK.is_multiple_of(SIX) && BLOCK.is_multiple_of(8) && BLOCK <= 32);
-const _: () = assert!(BLOCK_ROOM == (BLOCK - SIX) * ENTRY_BYTES + size_of::<__m512i>());
+/// Words that are taken together where many differ: whole vectors of eight to compare, and whole sixes to write.
+const SIXES: usize = 4 * SIX;
+const _: () = assert!(SIXES.is_multiple_of(8) && CHUNK.is_multiple_of(SIXES));
+const _: () = assert!((CHUNK - SIX) * ENTRY_BYTES + size_of::<__m512i>() == CHUNK_ROOM);
 
 /// For each set of six entries, their bytes.
 static ENTRIES: [u64; 1 << SIX] = {
@@ -60,71 +101,48 @@ static ENTRIES: [u64; 1 << SIX] = {
     sets
 };
 
-/// Which byte of six words goes to each byte of six entries; bytes of offsets and behind the entries take any.
-const SPREAD: [u8; 64] = {
-    let mut spread = [0; 64];
+/// Which byte goes to each byte of the entries of a six: of a vector of words, or from 64 on of the numbers of all sixes.
+/// Bytes behind the entries take any.
+static LAYOUTS: [[u8; 64]; SIXES / SIX] = {
+    let mut layouts = [[0; 64]; SIXES / SIX];
     let mut at = 0;
-    while at < SIX * ENTRY_BYTES {
-        let (entry, byte) = (at / ENTRY_BYTES, at % ENTRY_BYTES);
-        spread[at] = if byte < 2 { 0 } else { (entry * 8 + byte - 2) as u8 };
+    while at < SIXES * ENTRY_BYTES {
+        let (word, byte) = (at / ENTRY_BYTES, at % ENTRY_BYTES);
+        let (six, entry) = (word / SIX, word % SIX);
+        // The last six ends with its vector, the others begin with theirs.
+        let place = if six == SIXES / SIX - 1 { entry + 8 - SIX } else { entry };
+        layouts[six][at % (SIX * ENTRY_BYTES)] =
+            if byte < 2 { 64 + word * 2 + byte } else { place * 8 + byte - 2 } as u8;
         at += 1;
     }
-    spread
+    layouts
 };
 
-/// The bytes that are words, not offsets.
-const WORDS: u64 = {
-    let mut bytes = 0;
-    let mut entry = 0;
-    while entry < SIX {
-        bytes |= 0xff << (entry * ENTRY_BYTES + 2);
-        entry += 1;
-    }
-    bytes
-};
-
-/// The numbers of six entries where they have their offsets.
-const NUMBERS: [u16; 32] = {
-    let mut numbers = [0; 32];
-    let mut entry = 0;
-    while entry < SIX {
-        numbers[entry * ENTRY_BYTES / 2] = entry as u16;
-        entry += 1;
-    }
-    numbers
-};
-
-/// Writes the entries of the words of a block that differ to the start of `room`; their size.
+/// Writes the entries of the words of a chunk that differ to the start of `room`; their size.
 ///
 /// All six entries of six words are made, then those that are not wanted are squeezed out.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
-fn put_entries(first: usize, differ: u32, new: &[Word; BLOCK], room: &mut [u8; BLOCK_ROOM]) -> usize {
-    // SAFETY: both arrays have the size of a vector; the loads ask for no alignment.
-    let (spread, numbers) =
-        unsafe { (_mm512_loadu_si512(SPREAD.as_ptr().cast()), _mm512_loadu_si512(NUMBERS.as_ptr().cast())) };
+fn put_dense(first: usize, old: &[Word; CHUNK], new: &[Word; CHUNK], room: &mut [u8; CHUNK_ROOM]) -> usize {
+    // SAFETY: the arrays have the size of a vector; the loads ask for no alignment.
+    let layouts = LAYOUTS.each_ref().map(|layout| unsafe { _mm512_loadu_si512(layout.as_ptr().cast()) });
+    let mut numbers = numbers_from(first);
     let mut written = 0;
-    for at in 0..BLOCK / SIX {
-        let set = differ as usize >> (at * SIX) & (ENTRIES.len() - 1);
-        // A vector has eight words. The last ones of the block are those that end with it.
-        let load_at = (at * SIX).min(BLOCK - 8);
-        let spread = _mm512_add_epi8(spread, _mm512_set1_epi8(((at * SIX - load_at) * 8) as i8));
-        // SAFETY: the eight words from there on are in the block; the load asks for no alignment. (A load of six words
-        // under a mask becomes VPEXPANDQ, which is slow.)
-        let words = unsafe { _mm512_loadu_si512(new.as_ptr().add(load_at).cast()) };
-        // The cast keeps the bits: a region has 2^16 words.
-        let offsets = _mm512_add_epi16(numbers, _mm512_set1_epi16((first + at * SIX) as i16));
-        let entries = _mm512_mask_permutexvar_epi8(offsets, WORDS, spread, words);
-        // Where all words differ, as in a new region, there is nothing to squeeze: a tenth faster, and no slower else.
-        let entries = if set == ENTRIES.len() - 1 {
-            entries
-        } else {
-            _mm512_maskz_compress_epi8(ENTRIES[set], entries)
-        };
-        // SAFETY: the vectors before this one have left at most 60 bytes each; behind those the room has a whole vector,
-        // see the assertion. The store asks for no alignment.
-        unsafe { _mm512_storeu_si512(room.as_mut_ptr().add(written).cast(), entries) };
-        written += set.count_ones() as usize * ENTRY_BYTES;
+    for (old, new) in old.as_chunks::<SIXES>().0.iter().zip(new.as_chunks::<SIXES>().0) {
+        let differ = differing(old, new) as usize;
+        let [low, middle, high] = [0, 1, 2].map(|at| load_words(new, at));
+        let sixes =
+            [low, _mm512_alignr_epi64::<6>(middle, low), _mm512_alignr_epi64::<4>(high, middle), high];
+        for (at, (words, layout)) in sixes.into_iter().zip(layouts).enumerate() {
+            let set = differ >> (at * SIX) & (ENTRIES.len() - 1);
+            let all = _mm512_permutex2var_epi8(words, layout, numbers);
+            let wanted = _mm512_mask_compress_epi8(all, ENTRIES[set], all); // as in `list`
+            // SAFETY: the vectors before this one have left at most 60 bytes each; behind those the room has a whole
+            // vector, see the assertion. The store asks for no alignment.
+            unsafe { _mm512_storeu_si512(room.as_mut_ptr().add(written).cast(), wanted) };
+            written += set.count_ones() as usize * ENTRY_BYTES;
+        }
+        numbers = _mm512_add_epi16(numbers, _mm512_set1_epi16(SIXES as i16));
     }
     written
 }

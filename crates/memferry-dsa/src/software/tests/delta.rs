@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::super::delta::{apply_portable, create_portable};
+use super::super::delta::{CHUNK, apply_portable, create_portable};
 use super::super::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES, apply_delta, create_delta, simd};
 use super::{at_skew, pattern};
 
@@ -130,7 +130,7 @@ fn largest_regions() {
 /// One difference at each place, and a run that ends at each place, in regions of a few blocks.
 #[test]
 fn every_place() {
-    for words in [1, 2, 5, 6, 7, 23, 24, 25, 49, 100] {
+    for words in [1, 2, 5, 6, 7, 31, 32, 33, 65, 100] {
         let old = pattern(words * 8, 2);
         for word in 0..words {
             let mut new = old.clone();
@@ -143,12 +143,32 @@ fn every_place() {
     }
 }
 
+/// Behind a chunk in which all words differ: one difference, or one that is missing, at each place of the next one, from
+/// every place in a line of the caches on.
+#[test]
+fn every_place_of_a_dense_chunk() {
+    let words = 2 * CHUNK + 50;
+    let old = pattern(words * 8, 2);
+    for word in 0..words {
+        let mut new: Vec<u8> = old.iter().map(|byte| !byte).collect();
+        new[word * 8..][..8].copy_from_slice(&old[word * 8..][..8]);
+        let from = word % 8 * 8;
+        check(&old[from..], &new[from..], words * ENTRY_BYTES, word);
+        new[CHUNK * 8 + 64..].copy_from_slice(&old[CHUNK * 8 + 64..]);
+        new[word * 8] ^= 1;
+        check(&old[from..], &new[from..], words * ENTRY_BYTES, word);
+    }
+}
+
 #[test]
 fn every_room_for_a_full_record() {
-    let old = pattern(60 * 8, 3);
-    let new: Vec<u8> = old.iter().map(|byte| !byte).collect();
-    for size_max in 0..=620 {
-        check(&old, &new, size_max, size_max);
+    for words in [60, 2 * CHUNK + 20] {
+        let old = pattern(words * 8, 3);
+        let new: Vec<u8> = old.iter().map(|byte| !byte).collect();
+        let all = words * ENTRY_BYTES;
+        for size_max in (0..=620).chain((620..all).step_by(97)).chain(all.saturating_sub(620)..all + 20) {
+            check(&old, &new, size_max, size_max);
+        }
     }
 }
 
@@ -203,20 +223,23 @@ fn odd_records() {
 proptest! {
     #[test]
     fn records_like_the_specification(
-        words in 0..300usize,
-        density in prop::sample::select(&[0, 1, 5, 30, 70, 99, 100][..]),
-        choices in prop::collection::vec((0..100u32, any::<u64>()), 300),
-        size_max in prop_oneof![Just(4000usize), 0..3100usize],
+        words in prop_oneof![0..300usize, 0..4 * CHUNK],
+        // Each for a third of the region.
+        densities in [0, 1, 2].map(|_| prop::sample::select(&[0, 1, 5, 30, 70, 99, 100][..])),
+        choices in prop::collection::vec((0..100u32, any::<u64>()), 1..300),
+        room in prop_oneof![Just(1.0), 0.0..1.0f64],
         skew in 0..64usize,
     ) {
         let old = pattern(words * 8, 7);
         let mut new = old.clone();
-        for (word, (percent, value)) in new.chunks_mut(8).zip(&choices) {
-            if *percent < density {
+        let choices = choices.iter().cycle();
+        for (at, (word, (percent, value))) in new.chunks_mut(8).zip(choices).enumerate() {
+            if *percent < densities[at * 3 / words] {
                 word.copy_from_slice(&value.to_le_bytes());
             }
         }
-        check(&old, &new, size_max, skew);
+        let from = skew.min(words) / 8 * 8;
+        check(&old[from..], &new[from..], (room * (words * ENTRY_BYTES) as f64) as usize, skew);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::system::config::{
 };
 use crate::system::discover::{DEVICES, DRIVERS};
 use crate::system::id::{DeviceId, QueueId};
-use crate::system::state::{Device, Queue, QueueType, State, mode_word};
+use crate::system::state::{Device, Queue, QueueType, State};
 
 /// What to do besides setting attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -105,12 +105,17 @@ impl Step {
     }
 
     /// The directory of the object.
-    pub(super) fn directory(&self) -> String {
+    fn directory(&self) -> String {
         let device = self.device.to_string();
         match self.object == device {
             true => format!("{DEVICES}/{device}"),
             false => format!("{DEVICES}/{device}/{}", self.object),
         }
+    }
+
+    /// The file, below the root, that says whether the device or queue is enabled.
+    pub fn state_path(&self) -> String {
+        format!("{}/state", self.directory())
     }
 }
 
@@ -257,7 +262,7 @@ impl Plan {
             }
         };
         set(self, "group_id", Some(group.to_string()));
-        set(self, "mode", settings.mode.map(|mode| mode_word(mode).to_owned()));
+        set(self, "mode", settings.mode.map(|mode| mode.as_str().to_owned()));
         set(self, "size", settings.size.map(|size| size.to_string()));
         if settings.mode == Some(QueueMode::Shared) {
             set(self, "threshold", settings.threshold.map(|threshold| threshold.to_string()));
@@ -275,8 +280,18 @@ impl Plan {
         }
         let toggle = |value: Option<bool>| value.map(|value| u8::from(value).to_string());
         let has = |what: fn(&Queue) -> bool| found.is_some_and(what);
+        // Where the device cannot do these, the driver refuses to set them even to what they are; disabling clears them.
+        let is_reset = self.will_be_reset(device.id);
+        let changed = |wanted: Option<bool>, is: fn(&Queue) -> Option<bool>| {
+            let after = found.and_then(is).map(|is| is && !is_reset);
+            toggle(wanted.filter(|wanted| after != Some(*wanted)))
+        };
         let rest: [(&str, Option<String>, bool); 6] = [
-            ("prs_disable", toggle(settings.prs_disable), has(|queue| queue.prs_disable.is_some())),
+            (
+                "prs_disable",
+                changed(settings.prs_disable, |queue| queue.prs_disable),
+                has(|queue| queue.prs_disable.is_some()),
+            ),
             ("block_on_fault", toggle(settings.block_on_fault), has(|queue| queue.block_on_fault.is_some())),
             (
                 "max_transfer_size",
@@ -288,7 +303,11 @@ impl Plan {
                 settings.batch_max.map(|batch| batch.to_string()),
                 has(|queue| queue.batch_max.is_some()),
             ),
-            ("ats_disable", toggle(settings.ats_disable), has(|queue| queue.ats_disable.is_some())),
+            (
+                "ats_disable",
+                changed(settings.ats_disable, |queue| queue.ats_disable),
+                has(|queue| queue.ats_disable.is_some()),
+            ),
             (
                 "op_config",
                 settings.operations.map(|operations| format_bitmap(words(operations))),
@@ -350,7 +369,8 @@ impl Plan {
 
     fn enable_device(&mut self, device: &Device, state: &State) -> Result<(), PlanError> {
         if device.command_status.is_some() {
-            self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", 1);
+            // Whatever is written clears it.
+            self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", "0x0");
         }
         self.bind(Action::Enable, device.id, &device.id, &device_driver(device.id, state)?);
         Ok(())

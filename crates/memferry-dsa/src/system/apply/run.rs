@@ -174,7 +174,7 @@ fn effect(files: &dyn Files, step: &Step) -> Result<(), Cause> {
         Action::Disable => "disabled",
         Action::Reset | Action::Set | Action::ClearStatus => return Ok(()),
     };
-    match read(files, &format!("{}/state", step.directory())) {
+    match read(files, &step.state_path()) {
         Some(found) if found != expected => Err(Cause::Ineffective { expected, found }),
         _ => Ok(()),
     }

@@ -4,6 +4,7 @@
 //! Config::load(path)            what `accel-config save-config` wrote, its shipped profiles, ours
 //! Profile::named("8n1d1e1w")    built in
 //! Config::for_devices(&[..])    the same for other devices
+//! Config::of(&state)            what devices are set to now
 //!        │
 //! validate_on(&state)           all that is wrong, before anything is touched
 //!        │
@@ -19,6 +20,7 @@
 mod json;
 mod profile;
 mod read;
+mod save;
 mod shape;
 mod validate;
 mod write;

@@ -11,7 +11,7 @@ use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 use crate::system::capability::parse_bitmap;
 use crate::system::error::shorten;
-use crate::system::id::{DeviceId, UnknownName};
+use crate::system::id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
 use crate::system::state::QueueType;
 
 /// What to do with keys that are unknown here. accel-config passes over them in silence.
@@ -249,6 +249,17 @@ impl Object {
         }
     }
 
+    /// A string that means something.
+    fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        expected: &'static str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(text) = self.string(key)? else { return Ok(None) };
+        parse(&text).map(Some).ok_or_else(|| self.wrong(key, &Json::String(text), expected))
+    }
+
     fn number<T: TryFrom<i128>>(&mut self, key: &'static str) -> Result<Option<T>, ConfigError> {
         let value = self.take(key)?;
         self.as_number(key, value)
@@ -372,7 +383,7 @@ fn read_device(value: Json, unknown: UnknownKeys) -> Result<DeviceSettings, Conf
 }
 
 fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<GroupSettings, ConfigError> {
-    let (id, mut object) = Object::new::<super::GroupId>(&device.to_string(), value)?;
+    let (id, mut object) = Object::new::<GroupId>(&device.to_string(), value)?;
     of_device(&id, id.device, device)?;
     let use_limit = object.take_renamed("use_read_buffer_limit", "use_token_limit")?;
     let mut group = GroupSettings {
@@ -398,43 +409,34 @@ fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<Gro
     Ok(group)
 }
 
+/// A queue or an engine, in a group or in none.
+fn member<T: FromStr<Err = UnknownName> + fmt::Display>(
+    device: DeviceId,
+    group: Option<GroupId>,
+    value: Json,
+    device_of: impl Fn(&T) -> DeviceId,
+) -> Result<(T, Object), ConfigError> {
+    let inside = group.map_or(device.to_string(), |group| group.to_string());
+    let (id, mut object) = Object::new::<T>(&inside, value)?;
+    of_device(&id, device_of(&id), device)?;
+    in_group(&mut object, group)?;
+    Ok((id, object))
+}
+
 fn read_queue(
     device: DeviceId,
-    group: Option<super::GroupId>,
+    group: Option<GroupId>,
     value: Json,
     unknown: UnknownKeys,
 ) -> Result<QueueSettings, ConfigError> {
-    let inside = group.map_or(device.to_string(), |group| group.to_string());
-    let (id, mut object) = Object::new::<super::QueueId>(&inside, value)?;
-    of_device(&id, id.device, device)?;
-    in_group(&mut object, group)?;
-    let mode = match object.string("mode")?.as_deref() {
-        None => None,
-        Some("shared") => Some(QueueMode::Shared),
-        Some("dedicated") => Some(QueueMode::Dedicated),
-        Some(other) => {
-            return Err(object.wrong("mode", &Json::String(other.to_owned()), "shared or dedicated"));
-        }
-    };
-    let operations = match object.string("op_config")? {
-        None => None,
-        Some(text) => Some(OperationSet::from_words(parse_bitmap(&text).ok_or_else(|| {
-            object.wrong(
-                "op_config",
-                &Json::String(text),
-                "words of 8 hexadecimal digits with commas between",
-            )
-        })?)),
-    };
-    let kind = match object.string("type")? {
-        None => None,
-        Some(word) => match QueueType::from(word.as_str()) {
-            QueueType::Other(_) => {
-                return Err(object.wrong("type", &Json::String(word), "user, kernel or none"));
-            }
-            kind => Some(kind),
-        },
-    };
+    let (id, mut object) = member(device, group, value, |id: &QueueId| id.device)?;
+    let mode = object.parsed("mode", "shared or dedicated", QueueMode::from_word)?;
+    let operations =
+        object.parsed("op_config", "words of 8 hexadecimal digits with commas between", parse_bitmap)?;
+    let kind = object.parsed("type", "user, kernel or none", |word| match QueueType::from(word) {
+        QueueType::Other(_) => None,
+        kind => Some(kind),
+    })?;
     Ok(QueueSettings {
         id,
         mode,
@@ -449,21 +451,18 @@ fn read_queue(
         threshold: object.number("threshold")?,
         ats_disable: object.toggle("ats_disable")?,
         prs_disable: object.toggle("prs_disable")?,
-        operations,
+        operations: operations.map(OperationSet::from_words),
         kept: object.finish(unknown)?,
     })
 }
 
 fn read_engine(
     device: DeviceId,
-    group: Option<super::GroupId>,
+    group: Option<GroupId>,
     value: Json,
     unknown: UnknownKeys,
 ) -> Result<EngineSettings, ConfigError> {
-    let inside = group.map_or(device.to_string(), |group| group.to_string());
-    let (id, mut object) = Object::new::<super::EngineId>(&inside, value)?;
-    of_device(&id, id.device, device)?;
-    in_group(&mut object, group)?;
+    let (id, object) = member(device, group, value, |id: &EngineId| id.device)?;
     Ok(EngineSettings { id, kept: object.finish(unknown)? })
 }
 
@@ -479,7 +478,7 @@ fn of_device(object: &dyn fmt::Display, mine: DeviceId, device: DeviceId) -> Res
 }
 
 /// The group stands in the file twice: as the object around, which decides, and as a number.
-fn in_group(object: &mut Object, group: Option<super::GroupId>) -> Result<(), ConfigError> {
+fn in_group(object: &mut Object, group: Option<GroupId>) -> Result<(), ConfigError> {
     let said: Option<i64> = object.number("group_id")?;
     let meant = group.map_or(-1, |group| i64::from(group.index));
     match said {

@@ -45,8 +45,10 @@ pub struct BadShape {
 /// A machine has not the devices that a shape needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{devices} devices are needed on each of {nodes} nodes, and {found} nodes have that many: take another shape, or name \
-     the devices"
+    "it needs {nodes} node{} with {devices} DSA device{} or more, and {found} have that many: take another shape, or name the \
+     devices",
+    if *.nodes == 1 { "" } else { "s" },
+    if *.devices == 1 { "" } else { "s" }
 )]
 pub struct TooFewDevices {
     /// Devices on each node.

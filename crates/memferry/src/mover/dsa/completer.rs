@@ -11,6 +11,10 @@
 //! ```
 //!
 //! Linux gives user space no completion interrupts for DSA, and UMONITOR watches a single line: hence polling.
+//!
+//! This is not the process' [`Completer`](memferry_dsa::wait::Completer), which only looks and wakes: page faults, the
+//! CPU's share and foreign callbacks take milliseconds, which nobody else shall wait for, and the slots that landing
+//! frees are what keeps a device busy.
 
 use std::hint;
 use std::io::{self, Write};
@@ -19,7 +23,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::Completion;
+use memferry_dsa::{Completion, wait};
 
 use super::Shared;
 use super::piece::Piece;
@@ -30,15 +34,8 @@ use super::state::State;
 /// Source of the rate: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in
 /// 4th Gen Intel Xeon Scalable Processors" (2024).
 const SPIN_MAX: Duration = Duration::from_micros(40);
-/// Then the core is offered to others, for a few larger copies' time.
+/// Then the core is offered to others, for a few larger copies' time, before the thread sleeps.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// Then the thread sleeps, by a quarter of the time it has waited already, so that it adds no more than that to
-/// a long copy.
-const SLEEP_SHARE: u32 = 4;
-/// Linux lets timers run late by 50 us (timer slack, prctl(2)): shorter sleeps do not exist.
-const SLEEP_MIN: Duration = Duration::from_micros(50);
-/// The longest sleep, and so the most that sleeping adds to a copy.
-const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// How often devices are asked whether they still live, and flights for their age, while nothing completes.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
@@ -65,6 +62,7 @@ impl Drop for AbortOnPanic {
 /// Runs until the engine is closed and all its copies are finished.
 pub(super) fn run(shared: &Shared) {
     let _abort_on_panic = AbortOnPanic;
+    wait::sharpen_timers();
     let mut landings = Vec::new();
     let mut waiting_since = Instant::now();
     let mut checked = Instant::now();
@@ -117,7 +115,7 @@ pub(super) fn run(shared: &Shared) {
         }
         let waited = waiting_since.elapsed();
         if waited >= YIELD_MAX {
-            let pause = (waited / SLEEP_SHARE).clamp(SLEEP_MIN, SLEEP_MAX);
+            let pause = wait::nap(waited);
             let backoff = state.backoff_until().map(|until| until.saturating_duration_since(Instant::now()));
             sleep(shared, state, Some(backoff.map_or(pause, |backoff| backoff.min(pause))));
         }

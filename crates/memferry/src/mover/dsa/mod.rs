@@ -15,6 +15,10 @@
 //! [`DsaOptions::completion_timeout`]: some errors never reach the record. The device might still write then,
 //! so both buffers of the copy are leaked, with the queue's records, and the queue gets no more work.
 //!
+//! A forked child has neither the parent's thread nor its portals. Its first submission makes slots, books and counters
+//! of its own, and starts a completer; the portals open themselves again. What the parent has in flight stays the
+//! parent's.
+//!
 //! Source: DSA specification, sections 3.10 to 3.12 (page faults) and 5.8 (errors that reach no record).
 
 mod completer;
@@ -23,11 +27,13 @@ mod piece;
 mod state;
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use memferry_dsa::Portal;
+use memferry_dsa::fork::{self, PerProcess};
 
 use self::state::{Queue, State};
 use super::stats::Counters;
@@ -69,8 +75,15 @@ impl Default for DsaOptions {
 ///
 /// Dropping it finishes the copies that it accepted, then ends its thread.
 pub struct DsaEngine {
-    shared: Arc<Shared>,
+    options: DsaOptions,
+    portals: Box<[Arc<dyn Portal>]>,
     node: Option<NodeId>,
+    life: PerProcess<Life>,
+}
+
+/// The engine in one process.
+struct Life {
+    shared: Arc<Shared>,
     completer: Option<JoinHandle<()>>,
 }
 
@@ -97,29 +110,27 @@ impl DsaEngine {
             return Err(MoverError::NoQueue);
         }
         let node = first.work_queue().node.map(NodeId);
-        let queues: Box<[Queue]> = portals.into_iter().map(Queue::new).collect();
-        let state = Mutex::new(State::new(&queues));
-        let shared = Arc::new(Shared {
-            options,
-            queues,
-            state,
-            submitted: Condvar::new(),
-            counters: Counters::default(),
-        });
-        let completer = thread::Builder::new()
-            .name(format!("{}-completer", shared.options.name))
-            .spawn({
-                let shared = shared.clone();
-                move || completer::run(&shared)
-            })
-            .map_err(|source| MoverError::Thread { engine: shared.options.name.clone(), source })?;
-        Ok(DsaEngine { shared, node, completer: Some(completer) })
+        fork::watch().map_err(MoverError::Forks)?;
+        let engine = DsaEngine { options, portals: portals.into(), node, life: PerProcess::new() };
+        engine
+            .life
+            .get_or_try_init(|| Life::start(&engine.portals, &engine.options))
+            .map_err(|source| MoverError::Thread { engine: engine.options.name.clone(), source })?;
+        Ok(engine)
+    }
+
+    /// What this process has of the engine.
+    fn life(&self) -> &Life {
+        self.life.get_or_init(|| {
+            // A child that gets no thread has no queue either, and refuses everything.
+            Life::start(&self.portals, &self.options).unwrap_or_else(|_| Life::without_queues(&self.options))
+        })
     }
 }
 
 impl Engine for DsaEngine {
     fn name(&self) -> &str {
-        &self.shared.options.name
+        &self.options.name
     }
 
     fn kind(&self) -> EngineKind {
@@ -131,44 +142,33 @@ impl Engine for DsaEngine {
     }
 
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
-        let Shared { options, queues, counters, .. } = &*self.shared;
-        counters.submission(|| {
-            if copy.size_bytes() == 0 {
-                // A device would call that a bad size.
-                counters.end(Ok(CopyReport::default()));
-                copy.finish(Ok(CopyReport::default()));
-                return Ok(());
-            }
-            let mut state = self.shared.lock();
-            if state.all_gone() {
-                return Err(Rejected { copy, why: Refusal::Gone });
-            }
-            if state.backlog_len() >= options.backlog_max {
-                return Err(Rejected { copy, why: Refusal::Full });
-            }
-            state.begin(copy);
-            state.feed(queues, options, counters);
-            let completer_sleeps = state.completer_sleeps;
-            drop(state);
-            if completer_sleeps {
-                self.shared.submitted.notify_one();
-            }
-            Ok(())
-        })
+        self.life().shared.submit(copy)
     }
 
     fn stats(&self) -> EngineStats {
-        self.shared.counters.read(self.name(), self.kind(), self.node())
+        let unborn = Counters::default();
+        let counters = self.life.get().map_or(&unborn, |life| &life.shared.counters);
+        let reopened = self.portals.iter().map(|portal| portal.counters().reopened).sum();
+        EngineStats { reopened, ..counters.read(self.name(), self.kind(), self.node()) }
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl Life {
+    fn start(portals: &[Arc<dyn Portal>], options: &DsaOptions) -> io::Result<Life> {
+        let shared = Arc::new(Shared::new(portals, options));
+        let completer = thread::Builder::new().name(format!("{}-completer", options.name)).spawn({
+            let shared = shared.clone();
+            move || completer::run(&shared)
+        })?;
+        Ok(Life { shared, completer: Some(completer) })
+    }
+
+    fn without_queues(options: &DsaOptions) -> Life {
+        Life { shared: Arc::new(Shared::new(&[], options)), completer: None }
     }
 }
 
-impl Drop for DsaEngine {
+impl Drop for Life {
     fn drop(&mut self) {
         self.shared.lock().closing = true;
         self.shared.submitted.notify_one();
@@ -182,8 +182,53 @@ impl Drop for DsaEngine {
     }
 }
 
+impl Shared {
+    fn new(portals: &[Arc<dyn Portal>], options: &DsaOptions) -> Shared {
+        let queues: Box<[Queue]> = portals.iter().cloned().map(Queue::new).collect();
+        let state = Mutex::new(State::new(&queues));
+        Shared {
+            options: options.clone(),
+            queues,
+            state,
+            submitted: Condvar::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+        let Shared { options, queues, counters, .. } = self;
+        counters.submission(|| {
+            if copy.size_bytes() == 0 {
+                // A device would call that a bad size.
+                counters.end(Ok(CopyReport::default()));
+                copy.finish(Ok(CopyReport::default()));
+                return Ok(());
+            }
+            let mut state = self.lock();
+            if state.all_gone() {
+                return Err(Rejected { copy, why: Refusal::Gone });
+            }
+            if state.backlog_len() >= options.backlog_max {
+                return Err(Rejected { copy, why: Refusal::Full });
+            }
+            state.begin(copy);
+            state.feed(queues, options, counters);
+            let completer_sleeps = state.completer_sleeps;
+            drop(state);
+            if completer_sleeps {
+                self.submitted.notify_one();
+            }
+            Ok(())
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl fmt::Debug for DsaEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DsaEngine").field("options", &self.shared.options).finish_non_exhaustive()
+        f.debug_struct("DsaEngine").field("options", &self.options).finish_non_exhaustive()
     }
 }

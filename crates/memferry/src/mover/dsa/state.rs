@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::{Completion, CompletionRecord, Descriptor, Portal, QueueMode, Status, Submission};
+use memferry_dsa::{
+    Completion, CompletionRecord, Descriptor, Portal, QueueMode, Status, Submission, SubmitError,
+};
 use slab::Slab;
 
 use super::super::stats::Counters;
@@ -87,8 +89,14 @@ struct QueueState {
     free: Vec<usize>,
     /// By slot.
     flights: Vec<Option<Flight>>,
-    /// It gets no more work: its device died, or it lost a descriptor.
+    /// It gets no more work: its device died, it lost a descriptor, or it could not be opened in this process.
     gone: bool,
+}
+
+impl QueueState {
+    fn give_up(&mut self, counters: &Counters) {
+        counters.queues_gone.add(u64::from(!std::mem::replace(&mut self.gone, true)));
+    }
 }
 
 /// A descriptor in flight.
@@ -103,12 +111,12 @@ struct Flight {
 /// Why no queue took a piece; of several reasons, the greatest.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Unsent {
-    /// No queue takes work any more.
-    AllGone,
+    /// No queue takes work any more, or none would take this.
+    Never,
     /// All slots are in use: a completion will free one.
     NoSlot,
     /// There is a slot, and the queue answered that it is full.
-    Refused,
+    Full,
 }
 
 impl State {
@@ -203,14 +211,15 @@ impl State {
             }
             match self.send(piece, queues, counters) {
                 Ok(()) => {}
-                Err((piece, Unsent::AllGone)) => self.for_cpu.push(piece),
+                Err((piece, Unsent::Never)) => self.for_cpu.push(piece),
                 Err((piece, Unsent::NoSlot)) => return self.backlog.push_front(piece),
-                Err((mut piece, Unsent::Refused)) => {
+                Err((mut piece, Unsent::Full)) => {
                     piece.refusals_count += 1;
                     if piece.refusals_count > options.retries_max {
                         self.for_cpu.push(piece);
                         continue;
                     }
+                    counters.backoffs.add(1);
                     self.backoff_until = Some(Instant::now() + backoff(piece.refusals_count));
                     return self.backlog.push_front(piece);
                 }
@@ -225,7 +234,8 @@ impl State {
         queues: &[Queue],
         counters: &Counters,
     ) -> Result<(), (Piece, Unsent)> {
-        let mut why = Unsent::AllGone;
+        let mut why = Unsent::Never;
+        let mut passed_by = false;
         for step in 0..queues.len() {
             let index = (self.turn + step) % queues.len();
             let (queue, slots) = (&queues[index], &mut self.queues[index]);
@@ -234,6 +244,7 @@ impl State {
             }
             let Some(slot) = slots.free.pop() else {
                 why = why.max(Unsent::NoSlot);
+                passed_by = true;
                 continue;
             };
             let (descriptor, submission) = piece.submit(&*queue.portal, &queue.records[slot].0);
@@ -242,16 +253,24 @@ impl State {
                     piece.refusals_count = 0;
                     slots.flights[slot] = Some(Flight { piece, descriptor, since: self.clock });
                     counters.descriptors.add(1);
+                    counters.diverted.add(u64::from(passed_by));
                     self.turn = index + 1;
                     return Ok(());
                 }
                 Ok(Submission::Retry) => {
-                    slots.free.push(slot);
                     counters.retries.add(1);
-                    why = Unsent::Refused;
+                    why = Unsent::Full;
                 }
-                Err(_) => slots.gone = true,
+                Err(error) => {
+                    counters.refused.add(1);
+                    // The kernel has something against this descriptor, and perhaps not against others.
+                    if !matches!(error, SubmitError::Refused(_)) {
+                        slots.give_up(counters);
+                    }
+                }
             }
+            slots.free.push(slot);
+            passed_by = true;
         }
         Err((piece, why))
     }
@@ -292,7 +311,7 @@ impl State {
 
     /// The queue's device is gone, and none of its completions was overlooked: there will be no more.
     pub(super) fn give_up_all(&mut self, queue: &Queue, index: usize, counters: &Counters) {
-        self.queues[index].gone = true;
+        self.queues[index].give_up(counters);
         self.give_up(queue, index, |_| true, counters);
     }
 
@@ -310,7 +329,7 @@ impl State {
             let Some(flight) = slots.flights[slot].take_if(|flight| is_lost(clock - flight.since)) else {
                 continue;
             };
-            slots.gone = true;
+            slots.give_up(counters);
             counters.descriptors_lost.add(1);
             // The device may write to the records, too, whenever it likes.
             std::mem::forget(queue.records.clone());

@@ -10,9 +10,16 @@
 //! `vfork`, whose child runs in the parent's memory and may use its portals. Where the kernel refuses it, the
 //! library's `pthread_atfork` zeroes the page.
 //!
+//! A child has none of its parent's threads either, and locks that they held stay locked. What needs a thread is
+//! therefore kept in a [`PerProcess`], of which a child makes its own.
+//!
 //! Source: madvise(2), pthread_atfork(3); `vm_flags` and `idxd_cdev_mmap` in Linux' `drivers/dma/idxd/cdev.c`.
 
 #![allow(unsafe_code)]
+
+mod per_process;
+
+pub use per_process::PerProcess;
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -30,14 +37,14 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 ///
 /// # Errors
 /// The error of the system call; then forks go unnoticed, and no portal should be opened.
-pub(crate) fn watch() -> io::Result<()> {
+pub fn watch() -> io::Result<()> {
     let word = WORD.get_or_init(|| new_word().map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM)));
     word.map(drop).map_err(io::Error::from_raw_os_error)
 }
 
 /// The number of this process among those that it descends from. 0 before [`watch`].
 #[inline]
-pub(crate) fn generation() -> u32 {
+pub fn generation() -> u32 {
     let Some(Ok(word)) = WORD.get() else { return 0 };
     // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
     // with its own orderings.

@@ -6,9 +6,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::dif::{self, Block, Format, Source, Tags, Target};
-use super::{
-    CrcMode, DELTA_BYTES_MAX, apply_delta, compare, compare_pattern, copy_crc, crc32c, create_delta,
+use super::Effort;
+use crate::software::dif::{self, Block, Format, Source, Tags, Target};
+use crate::software::{
+    CrcMode, DELTA_BYTES_MAX, Delta, apply_delta, compare, compare_pattern, copy_crc, crc32c, create_delta,
     dualcast, fill,
 };
 
@@ -19,7 +20,7 @@ pub struct Row {
     pub name: String,
     /// What it is compared with.
     pub peer: &'static str,
-    /// Bytes that each call processes: of the region, not of all regions together.
+    /// Bytes that each call processes: of one region, not of all together.
     pub size_bytes: usize,
     /// Seconds of a call, ours and the peer's, pair by pair.
     pub pairs: Vec<(f64, f64)>,
@@ -52,20 +53,9 @@ fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
     }
 }
 
-/// How long to measure.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    /// Pairs of samples of each row.
-    pub pairs: usize,
-    /// How long a sample takes, at least; it has as many calls as that needs.
-    pub sample: Duration,
-}
-
-impl Effort {
-    /// For records.
-    pub const FULL: Effort = Effort { pairs: 201, sample: Duration::from_micros(400) };
-    /// For tests: every line runs.
-    pub const QUICK: Effort = Effort { pairs: 1, sample: Duration::ZERO };
+/// Pairs of samples of each row, and how long a sample takes at least; it has as many calls as that needs.
+fn samples(effort: Effort) -> (usize, Duration) {
+    effort.of((201, Duration::from_micros(400)), (1, Duration::ZERO))
 }
 
 /// Measures all operations; `seen` is told each row as it is done.
@@ -99,7 +89,8 @@ fn measure<S>(
     };
     once(state); // also warms up
     let pair = once(state).max(Duration::from_nanos(50));
-    let calls = (2 * effort.sample.as_nanos() / pair.as_nanos()).clamp(1, 1 << 20) as u32;
+    let (pairs, sample) = samples(effort);
+    let calls = (2 * sample.as_nanos() / pair.as_nanos()).clamp(1, 1 << 20) as u32;
     let time = |state: &mut S, work: &mut dyn FnMut(&mut S)| {
         let started = Instant::now();
         for _ in 0..calls {
@@ -107,7 +98,7 @@ fn measure<S>(
         }
         started.elapsed().as_secs_f64() / f64::from(calls)
     };
-    let pairs = (0..effort.pairs)
+    let pairs = (0..pairs)
         .map(|pair| {
             if pair % 2 == 0 {
                 let ours = time(state, &mut ours);
@@ -148,7 +139,7 @@ impl Random {
 const PATTERN: u64 = 0x0123_4567_89ab_cdef;
 
 fn streams(effort: Effort, add: &mut impl FnMut(Row)) {
-    let sizes = if effort.pairs > 1 { &[4 << 10, 64 << 10, 1 << 20, 64 << 20][..] } else { &[4 << 10][..] };
+    let sizes = effort.of(&[4 << 10, 64 << 10, 1 << 20, 64 << 20][..], &[4 << 10, 1 << 20]);
     for &size in sizes {
         let source = bytes(size, 1);
         let mut target = vec![0; size];
@@ -288,7 +279,7 @@ fn deltas(effort: Effort, add: &mut impl FnMut(Row)) {
             |(_, target)| target.copy_from_slice(black_box(&new)),
         ));
         let size_bytes = match create_delta(&old, &new, &mut delta) {
-            super::Delta::Complete { size_bytes } => size_bytes,
+            Delta::Complete { size_bytes } => size_bytes,
             _ => continue, // an empty record is none for the device
         };
         let delta = &delta[..size_bytes];
@@ -378,7 +369,7 @@ mod tests {
     #[test]
     fn every_row_runs() {
         let mut seen = 0;
-        let rows = all(Effort::QUICK, |_| seen += 1);
+        let rows = all(Effort::Quick, |_| seen += 1);
         assert_eq!(rows.len(), seen);
         for row in &rows {
             let numbers = [row.ratios(), row.bytes_per_second(), row.peer_bytes_per_second()];

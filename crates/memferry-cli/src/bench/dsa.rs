@@ -1,0 +1,231 @@
+//! `memferry bench dsa`: the crate `memferry-dsa` by itself: a device from one thread, ways to wait, software operations.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use memferry::topology::Machine;
+use memferry_dsa::measure::{Effort, device, software, waiting};
+use memferry_dsa::portal::OpenOptions;
+use memferry_dsa::system::{QueueId, State, Wanted};
+use memferry_dsa::{DevicePortal, Portal, Wait};
+use memferry_query::load::Progress as _;
+use serde_json::json;
+
+use super::Keep;
+use super::record::{Comparison, How, Record, Row};
+use super::stats::{Pairs, geomean_ratio};
+use crate::progress::Bar;
+
+/// A DSA queue from one thread, ways to wait for it, and its operations in software.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Small and short: to see that it works, not for the record.
+    #[arg(long)]
+    quick: bool,
+    /// The device whose queue is measured.
+    #[arg(long, value_enum, default_value_t = Dsa::Emulated)]
+    dsa: Dsa,
+    /// The queue of this machine's devices, `wq0.1` [default: the first that can be used].
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<QueueId>,
+    /// Seed of the confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Dsa {
+    /// The emulated device, in this process, as fast as it is.
+    Emulated,
+    /// A device of this machine.
+    System,
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    if arguments.queue.is_some() && arguments.dsa != Dsa::System {
+        bail!("--queue names a queue of this machine; add --dsa system");
+    }
+    let directory = arguments.keep.directory(arguments.quick)?;
+    let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    let options = json!({
+        "quick": arguments.quick,
+        "dsa": arguments.dsa.to_possible_value().map(|value| value.get_name().to_owned()),
+        "queue": arguments.queue.map(|queue| queue.to_string()),
+        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+    });
+    let mut record = Record::start("dsa", Machine::discover()?, arguments.seed, options);
+    record.rows.extend(match arguments.dsa {
+        Dsa::Emulated => queue_rows("emulator", &*device::emulated()?.portal(0), How::Emulated, effort)?,
+        Dsa::System => {
+            let portal = open(arguments.queue)?;
+            queue_rows("system", &*portal, how_of_this_machines_devices(), effort)?
+        }
+    });
+    record.rows.extend(waiting_rows(effort)?);
+    record.rows.extend(software_rows(effort, arguments.seed));
+    arguments.keep.finish(&record, directory, out)
+}
+
+/// A portal to a queue of this machine.
+fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
+    let state = State::discover()?;
+    let diagnosis = state.diagnose(&Wanted::default());
+    let mut usable = diagnosis.usable.iter();
+    let Some((device, queue)) = usable.find(|(_, queue)| wanted.is_none_or(|id| queue.id == id)) else {
+        let what = wanted.map_or("no queue of this machine".to_owned(), |id| format!("{id}"));
+        let troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
+        bail!("{what} can be used: {}", troubles.join("; "));
+    };
+    let file = queue.file.as_ref().with_context(|| format!("{} has no file in /dev/dsa", queue.id))?;
+    let path = Path::new(&file.path);
+    Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
+}
+
+/// Under `memferry emulate` they are emulated.
+fn how_of_this_machines_devices() -> How {
+    match Path::new("/dev/.memferry").exists() {
+        true => How::Emulated,
+        false => How::Measured,
+    }
+}
+
+/// How many of what, at most, for a median.
+const SAMPLES: usize = 15;
+
+/// A queue from one thread.
+fn queue_rows(prefix: &str, portal: &dyn Portal, how: How, effort: Effort) -> Result<Vec<Row>> {
+    let samples = effort.of(SAMPLES, 2);
+    let bar = Bar::of("measuring the queue", samples * 5);
+    let mut rows = Vec::new();
+    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, device::Failed>| {
+        let values = (0..samples).map(|_| {
+            bar.advance(1);
+            measure()
+        });
+        let values = values
+            .collect::<Result<Vec<f64>, _>>()
+            .with_context(|| format!("queue {} cannot be measured", portal.work_queue().name))?;
+        rows.push(Row::median(format!("{prefix}_{name}"), unit, how, &values));
+        anyhow::Ok(())
+    };
+    row("noop_single", "1/s", &mut || device::singles(portal, 32, effort.of(300_000, 100)))?;
+    if portal.supports_batch() {
+        let members = 64.min(portal.work_queue().batch_max) as usize;
+        let name = format!("noop_batch{members}");
+        row(&name, "1/s", &mut || device::batches(portal, members, false, effort.of(10_000, 10)))?;
+        let name = format!("noop_batch{members}_records");
+        row(&name, "1/s", &mut || device::batches(portal, members, true, effort.of(10_000, 10)))?;
+    }
+    row("round_trip_ns", "ns", &mut || {
+        device::round_trip(portal, effort.of(20_000, 10)).map(|time| time.as_nanos() as f64)
+    })?;
+    let size_bytes = portal.work_queue().transfer_bytes_max.min(1 << 20);
+    row("copy_bytes", "bytes/s", &mut || device::copies(portal, size_bytes, effort.of(200, 1)))?;
+    Ok(rows)
+}
+
+/// What each way to wait costs, on a device that takes as long as silicon would.
+fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
+    let bar = Bar::of("measuring ways to wait", 2);
+    let emulator = waiting::timed_device()?;
+    let portal = &*emulator.portal(0);
+    // What the CPU does not have is another way under a second name.
+    let ways: Vec<Wait> = Wait::ALL.into_iter().filter(|wait| wait.effective() == *wait).collect();
+    let [(long, long_count), (short, short_count)] = waiting::sizes(effort);
+    let long = waiting::costs(portal, &ways, long, long_count)?;
+    bar.advance(1);
+    let short = waiting::costs(portal, &ways, short, short_count)?;
+    bar.advance(1);
+    let name = |wait: Wait| match wait {
+        Wait::Block => "completer".to_owned(),
+        other => format!("wait_{other:?}").to_lowercase().replace(['(', ')'], ""),
+    };
+    let mut rows: Vec<Row> = (long.iter())
+        .map(|cost| {
+            let name = format!("{}_core_share", name(cost.wait));
+            Row::median(name, "cores", How::Emulated, &cost.core_shares)
+        })
+        .collect();
+    rows.extend(latencies(&short, "latency_us", name));
+    rows.extend(latencies(&long, "latency_long_us", name));
+    Ok(rows)
+}
+
+/// How much later than by spinning the same transfer is seen to have ended.
+fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> String) -> Vec<Row> {
+    let Some(spin) = costs.iter().find(|cost| cost.wait == Wait::Spin) else { return Vec::new() };
+    let later = |(this, spin): (&Duration, &Duration)| (this.as_secs_f64() - spin.as_secs_f64()) * 1e6;
+    let others = costs.iter().filter(|cost| cost.wait != Wait::Spin);
+    let row = |cost: &waiting::Cost| {
+        let values: Vec<f64> = cost.durations.iter().zip(&spin.durations).map(later).collect();
+        Row::median(format!("{}_{figure}", name(cost.wait)), "us", How::Emulated, &values)
+    };
+    others.map(row).collect()
+}
+
+/// Operations in software against the best that there is otherwise.
+fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
+    let bar = Bar::of("measuring software operations", SOFTWARE.len());
+    let measured = software::all(effort, |row| {
+        if named(row).is_some() {
+            bar.advance(1);
+        }
+    });
+    (measured.iter())
+        .filter_map(|row| {
+            let [value, min, max] = row.bytes_per_second();
+            let (ours, peer) = row.pairs.iter().map(|(ours, peer)| (ours * 1e3, peer * 1e3)).unzip();
+            let ratio = geomean_ratio([&Pairs { ours_ms: ours, peer_ms: peer }], seed);
+            let [peer_value, ..] = row.peer_bytes_per_second();
+            Some(Row {
+                name: named(row)?.to_owned(),
+                value,
+                unit: "bytes/s",
+                how: How::Measured,
+                samples: row.pairs.len(),
+                min,
+                max,
+                comparison: Some(Comparison::new(row.peer, peer_value, ratio)),
+            })
+        })
+        .collect()
+}
+
+/// Operation, bytes of a call, and the row's name. Of the deltas, what differs at one word in a hundred is the usual one.
+const SOFTWARE: [(&str, usize, &str); 21] = [
+    ("crc32c", MIB, "crc32c"),
+    ("crc32c_seeded", MIB, "crc32c_seeded"),
+    ("crc32c_bypass_data_reflection", MIB, "crc32c_bypass_data_reflection"),
+    ("copy_crc", MIB, "copy_crc"),
+    ("compare", MIB, "compare"),
+    ("fill", MIB, "fill"),
+    ("compare_pattern", MIB, "compare_pattern"),
+    ("dualcast", MIB, "dualcast"),
+    ("create_delta_equal", DELTA, "delta_create_equal"),
+    ("create_delta_1_percent", DELTA, "delta_create"),
+    ("create_delta_10_percent", DELTA, "delta_create_10_percent"),
+    ("create_delta_half", DELTA, "delta_create_half"),
+    ("create_delta_all", DELTA, "delta_create_all"),
+    ("apply_delta_1_percent", DELTA, "delta_apply"),
+    ("apply_delta_10_percent", DELTA, "delta_apply_10_percent"),
+    ("apply_delta_half", DELTA, "delta_apply_half"),
+    ("apply_delta_all", DELTA, "delta_apply_all"),
+    ("dif_check_4096", DIF, "dif_check"),
+    ("dif_insert_4096", DIF, "dif_insert"),
+    ("dif_strip_4096", DIF, "dif_strip"),
+    ("dif_update_4096", DIF, "dif_update"),
+];
+const MIB: usize = 1 << 20;
+const DELTA: usize = 512 << 10;
+const DIF: usize = 256 * (4096 + 8);
+
+fn named(row: &software::Row) -> Option<&'static str> {
+    let found = SOFTWARE.iter().find(|(name, size, _)| row.name == *name && row.size_bytes == *size);
+    found.map(|(_, _, name)| *name)
+}

@@ -1,0 +1,159 @@
+//! What a plan writes beside what is there now: in order for programs, and for people once for devices that are alike.
+
+use memferry_dsa::system::apply::{Action, Plan, Step};
+use memferry_dsa::system::{DeviceId, Files};
+use serde::Serialize;
+
+use crate::output::{Align, Table, printable, wrapped};
+
+/// A write.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Change {
+    #[serde(flatten)]
+    step: Step,
+    /// What the file holds before anything is written, or of what is enabled or disabled its state; none if that cannot be
+    /// read.
+    now: Option<String>,
+}
+
+/// The writes of a plan, in order.
+pub(super) fn changes(plan: &Plan, files: &dyn Files) -> Vec<Change> {
+    let now = |step: &Step| {
+        let path = match step.action {
+            Action::Enable | Action::Disable => step.state_path(),
+            _ => step.path.clone(),
+        };
+        files.read(&path).ok().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    plan.steps().iter().map(|step| Change { now: now(step), step: step.clone() }).collect()
+}
+
+/// The devices that are disabled first.
+pub(super) fn disabled(changes: &[Change]) -> Vec<String> {
+    let devices = changes
+        .iter()
+        .map(|change| &change.step)
+        .filter(|step| step.action == Action::Disable && step.object == step.device.to_string());
+    devices.map(|step| step.object.clone()).collect()
+}
+
+/// A row of the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Row {
+    action: &'static str,
+    object: String,
+    setting: String,
+    now: String,
+    then: String,
+}
+
+impl Row {
+    fn of(change: &Change) -> Row {
+        let Change { step, now } = change;
+        let (action, setting, then) = match step.action {
+            Action::Disable => ("disable", "state", "disabled"),
+            Action::Reset => ("reset", step.attribute(), step.value.as_str()),
+            Action::Set => ("set", step.attribute(), step.value.as_str()),
+            Action::ClearStatus => ("clear", step.attribute(), step.value.as_str()),
+            Action::Enable => ("enable", "state", "enabled"),
+        };
+        let now = match now.as_deref() {
+            None => "?".to_owned(),
+            Some("") => "-".to_owned(),
+            Some(now) => printable(now),
+        };
+        Row { action, object: step.object.clone(), setting: setting.to_owned(), now, then: printable(then) }
+    }
+
+    /// Disabling and enabling are done whatever there is.
+    fn is_no_change(&self) -> bool {
+        self.now == self.then && self.setting != "state"
+    }
+
+    /// The same with the number of its device left out, for comparison with other devices.
+    fn anonymous(&self, device: DeviceId) -> Row {
+        let object = match self.object.split_once('.') {
+            Some((kind, index)) => format!("{}.{index}", without(kind, device)),
+            None => without(&self.object, device),
+        };
+        let value =
+            |value: &str| if self.setting == "name" { without(value, device) } else { value.to_owned() };
+        Row { object, now: value(&self.now), then: value(&self.then), ..self.clone() }
+    }
+}
+
+/// `memferry2_0` of device 2 as `memferry#_0`.
+pub(super) fn without(text: &str, device: DeviceId) -> String {
+    let is_digit = |c: char| c.is_ascii_digit();
+    let start = text.find(is_digit).unwrap_or(text.len());
+    let digits: String = text[start..].chars().take_while(|c| is_digit(*c)).collect();
+    match digits == device.0.to_string() {
+        true => format!("{}#{}", &text[..start], &text[start + digits.len()..]),
+        false => text.to_owned(),
+    }
+}
+
+/// Devices whose rows differ in nothing but their number.
+struct Alike {
+    devices: Vec<DeviceId>,
+    rows: Vec<Row>,
+    /// Settings that are so already.
+    unchanged: usize,
+}
+
+fn alike(changes: &[Change]) -> Vec<Alike> {
+    let mut devices: Vec<DeviceId> = changes.iter().map(|change| change.step.device).collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut kinds: Vec<Alike> = Vec::new();
+    for device in devices {
+        let own: Vec<&Change> = changes.iter().filter(|change| change.step.device == device).collect();
+        // What is reset and then set is told once.
+        let is_set = |path: &str| {
+            own.iter().any(|change| change.step.action == Action::Set && change.step.path == path)
+        };
+        let told =
+            own.iter().filter(|change| change.step.action != Action::Reset || !is_set(&change.step.path));
+        let all: Vec<Row> = told.map(|change| Row::of(change)).collect();
+        let rows: Vec<Row> = all.iter().filter(|row| !row.is_no_change()).cloned().collect();
+        let unchanged = all.len() - rows.len();
+        let anonymous =
+            |rows: &[Row], device| rows.iter().map(|row| row.anonymous(device)).collect::<Vec<_>>();
+        let is_alike = |kind: &&mut Alike| {
+            kind.unchanged == unchanged && anonymous(&kind.rows, kind.devices[0]) == anonymous(&rows, device)
+        };
+        match kinds.iter_mut().find(is_alike) {
+            Some(kind) => kind.devices.push(device),
+            None => kinds.push(Alike { devices: vec![device], rows, unchanged }),
+        }
+    }
+    kinds
+}
+
+/// A table of what changes, for each device or kind of device.
+pub(super) fn draw(changes: &[Change]) -> String {
+    use Align::Left;
+    let mut text = String::new();
+    for Alike { devices, rows, unchanged } in alike(changes) {
+        let mut table =
+            Table::new([(" ", Left), ("object", Left), ("setting", Left), ("now", Left), ("then", Left)])
+                .indent(2);
+        for row in rows {
+            table.row(vec![row.action.to_owned(), row.object, row.setting, row.now, row.then]);
+        }
+        let mut heading = format!("What changes in {}", devices[0]);
+        if let [_, others @ ..] = &devices[..]
+            && !others.is_empty()
+        {
+            let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+            heading += &format!(", and under their own names in {}", others.join(", "));
+        }
+        match unchanged {
+            0 => {}
+            1 => heading += " (1 other setting stays as it is)",
+            many => heading += &format!(" ({many} other settings stay as they are)"),
+        }
+        text += &format!("{}{table}", wrapped(&(heading + ":"), 0));
+    }
+    text
+}

@@ -1,0 +1,328 @@
+//! `memferry configure`: shows what a configuration makes of the DSA devices, makes them so, or saves how they are.
+//!
+//! ```text
+//! --profile, --file ──▶ Config ──▶ Plan ──▶ changes   what is written, and what is there now
+//!                          │         └────▶ --apply   written in the driver's order
+//!                          └──▶ --save                the file that accel-config loads, also of the present state
+//! ```
+
+mod changes;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use memferry_dsa::system::apply::{Applied, ApplyError, Options, Plan, PlanError};
+use memferry_dsa::system::config::{ConfigError, Problems};
+use memferry_dsa::system::{
+    Config, DeviceId, Files, Limits, Profile, Shape, State, UnknownKeys, UnknownName,
+};
+use serde::Serialize;
+
+use self::changes::{Change, changes};
+use crate::devices::{self, Findings};
+use crate::error::usage;
+use crate::output::{self, count, fill, wrapped};
+use crate::source::Source;
+
+const AFTER_HELP: &str = "\
+Without --apply nothing is changed. Files are those of `accel-config save-config` and `load-config -c`.
+
+Examples:
+  memferry configure --profile 8n1d1e1w                 what it is, and what would be written here
+  sudo memferry configure --profile 1n1d1e1w --apply    do it
+  memferry configure --save now.json                    keep what devices are set to
+  sudo memferry configure --file now.json --apply --force";
+
+/// Lists, shows and applies configurations of DSA devices.
+#[derive(Debug, clap::Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// A profile, or any name of this form: 2n1d1e4w has 2 nodes, 1 device on each, 1 engine, 4 shared work queues; with
+    /// -dedicated behind it they are dedicated.
+    #[arg(long, value_name = "NAME", group = "config")]
+    profile: Option<String>,
+    /// A file in accel-config's format.
+    #[arg(long, value_name = "FILE", group = "config")]
+    file: Option<PathBuf>,
+    /// List the profiles; so does leaving everything out.
+    #[arg(long, conflicts_with_all = ["config", "save", "device", "root"])]
+    list: bool,
+    /// Only these devices; with --profile any that there are. May be repeated.
+    #[arg(long, value_name = "dsaN", value_parser = device)]
+    device: Vec<DeviceId>,
+    /// Write the configuration to the devices and enable them; needs root.
+    #[arg(long, requires = "config", conflicts_with = "save")]
+    apply: bool,
+    /// With --apply: disable devices that are enabled first. Their users lose them.
+    #[arg(long, requires = "apply")]
+    force: bool,
+    /// Leave out what is unknown in a file, as accel-config does. Without it, that is an error: it may be mistyped.
+    #[arg(long, requires = "file")]
+    ignore_unknown: bool,
+    /// Save the configuration as accel-config takes it, or without one what devices are set to; `-` is standard output.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    save: Option<PathBuf>,
+    /// Instead of this machine: the directory that holds its `sys`, `dev` and `proc`, or a file of `topology --record`.
+    #[arg(long, value_name = "DIR|FILE")]
+    root: Option<PathBuf>,
+    /// Print everything as JSON, each write in order.
+    #[arg(long)]
+    json: bool,
+}
+
+fn device(text: &str) -> Result<DeviceId, UnknownName> {
+    text.parse()
+}
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let has_config = arguments.profile.is_some() || arguments.file.is_some();
+    if arguments.list || !has_config && arguments.save.is_none() {
+        if !arguments.device.is_empty() || arguments.root.is_some() {
+            return Err(usage("say what to configure: --profile NAME, --file FILE, or --save FILE"));
+        }
+        return list(arguments.json, out);
+    }
+    let source = Source::open(arguments.root.as_deref())?;
+    if arguments.apply && matches!(source, Source::Recording(_)) {
+        return Err(usage("--apply cannot change a recording; leave --root out, or give it a directory"));
+    }
+    on(arguments, &*source.files(), out)
+}
+
+/// On the machine with these files.
+fn on(arguments: &Arguments, files: &dyn Files, out: &mut dyn Write) -> Result<()> {
+    let state = State::read(files)?;
+    let wanted = wanted(arguments, &state)?;
+    if let Some(file) = &arguments.save {
+        return save(&wanted.config, file, out);
+    }
+    let plan = plan(&wanted.config, &state, arguments)?;
+    let changes = plan.as_ref().map_or(Vec::new(), |plan| changes(plan, files));
+    let applied = match &plan {
+        Some(plan) if arguments.apply => {
+            Some(plan.apply(files, &mut |_| ()).map_err(|error| failed(&error))?)
+        }
+        _ => None,
+    };
+    let findings = if applied.is_some() { settled(files)? } else { Findings::of(&state) };
+    let notes = plan.as_ref().map_or(&[][..], Plan::notes);
+    let report = Report { wanted: &wanted, changes, notes, applied, findings };
+    if arguments.json { output::json(out, &report) } else { report.tell(&state, out) }
+}
+
+/// A configuration and where it comes from.
+#[derive(Serialize)]
+struct Wanted {
+    name: Option<String>,
+    purpose: Option<&'static str>,
+    source: Option<&'static str>,
+    config: Config,
+}
+
+/// What the command line asks for; without a profile or a file what the devices are set to.
+fn wanted(arguments: &Arguments, state: &State) -> Result<Wanted> {
+    let named =
+        |name: String| Wanted { name: Some(name), purpose: None, source: None, config: Config::default() };
+    let (mut wanted, whose) = if let Some(name) = &arguments.profile {
+        let (shape, profile) = match (Profile::named(name), name.parse::<Shape>()) {
+            (Ok(profile), _) => (profile.shape()?, Some(profile)),
+            (_, Ok(shape)) => (shape, None),
+            _ => return Err(usage(unknown_profile(name))),
+        };
+        let devices = match () {
+            () if !arguments.device.is_empty() => arguments.device.clone(),
+            () if state.devices.is_empty() => shape.usual_devices(),
+            () => shape.devices_of(state).with_context(|| format!("{name} does not fit this machine"))?,
+        };
+        let config = Config::for_devices(&devices, &shape);
+        let purpose = profile.map(|profile| profile.purpose());
+        return Ok(Wanted {
+            purpose,
+            source: profile.map(|profile| profile.source()),
+            config,
+            ..named(name.clone())
+        });
+    } else if let Some(file) = &arguments.file {
+        let unknown = if arguments.ignore_unknown { UnknownKeys::Keep } else { UnknownKeys::Refuse };
+        let config = Config::load(file, unknown).map_err(|error| match error {
+            // It names the file.
+            ConfigError::Read { .. } => error.into(),
+            ConfigError::UnknownKey { .. } => {
+                anyhow!("{}: {error}; correct it, or leave it out with --ignore-unknown", file.display())
+            }
+            error => anyhow!("{}: {error}", file.display()),
+        })?;
+        (Wanted { config, ..named(file.display().to_string()) }, "the file")
+    } else {
+        (Wanted { name: None, config: Config::of(state), ..named(String::new()) }, "what is configured")
+    };
+    if !arguments.device.is_empty() {
+        let config = &mut wanted.config;
+        if let Some(absent) = arguments.device.iter().find(|id| config.devices.iter().all(|it| it.id != **id))
+        {
+            return Err(usage(format!("{absent} is not in {whose}; see its devices without --device")));
+        }
+        config.devices.retain(|settings| arguments.device.contains(&settings.id));
+        config.others.clear();
+    }
+    Ok(wanted)
+}
+
+fn unknown_profile(name: &str) -> String {
+    let known: Vec<&str> = Profile::all().iter().map(Profile::name).collect();
+    format!(
+        "no profile is called {name:?}, and no device can have such a shape (at most 4 engines and 8 queues); there are {}; \
+         others can be written likewise, such as 2n1d2e4w; for a file use --file",
+        known.join(", ")
+    )
+}
+
+/// The writes, or none where there is no device and nothing shall be written.
+fn plan(config: &Config, state: &State, arguments: &Arguments) -> Result<Option<Plan>> {
+    if state.devices.is_empty() {
+        if arguments.apply {
+            return Err(anyhow!(
+                "there is no DSA to configure: {}",
+                Findings::of(state).troubles().join("; ")
+            ));
+        }
+        config.validate(&Limits::dsa_1_0()).map_err(|problems| impossible(&problems))?;
+        return Ok(None);
+    }
+    // Without --apply it is of interest what --force would do.
+    let disable_first = arguments.force || !arguments.apply;
+    Plan::new(config, state, Options { disable_first, enable: true }).map(Some).map_err(|error| match error {
+        PlanError::Invalid(problems) => impossible(&problems),
+        PlanError::Enabled { device } => anyhow!(
+            "{device} is enabled, and can be configured only while it is not: --force disables it first, and its users \
+             lose it"
+        ),
+        error => error.into(),
+    })
+}
+
+/// One line, as all errors.
+fn impossible(problems: &Problems) -> anyhow::Error {
+    let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+    anyhow!("the configuration cannot work, and nothing was changed: {}", problems.join("; "))
+}
+
+fn failed(error: &ApplyError) -> anyhow::Error {
+    let status =
+        error.status.map_or(String::new(), |status| format!("; {} says: {status}", error.step.device));
+    anyhow!("{}: {}{status}; {}; {}", error.step, error.cause, error.advice, error.what_was_done())
+}
+
+/// What can be used after devices were enabled, when udev has made the files of their queues, or did not for a second.
+fn settled(files: &dyn Files) -> Result<Findings> {
+    let start = Instant::now();
+    loop {
+        let findings = Findings::of(&State::read(files)?);
+        if !findings.lacks_files() || start.elapsed() > Duration::from_secs(1) {
+            return Ok(findings);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    wanted: &'a Wanted,
+    /// Each write, in order; none where there is no device.
+    changes: Vec<Change>,
+    notes: &'a [String],
+    applied: Option<Applied>,
+    #[serde(flatten)]
+    findings: Findings,
+}
+
+impl Report<'_> {
+    fn tell(&self, state: &State, out: &mut dyn Write) -> Result<()> {
+        let Wanted { name, purpose, source, config } = self.wanted;
+        let name = name.as_deref().unwrap_or_default();
+        let purpose = purpose.map_or(String::new(), |purpose| format!(": {purpose}"));
+        write!(out, "{}", wrapped(&format!("{name}{purpose}"), 0))?;
+        if let Some(source) = source {
+            write!(out, "{}", wrapped(&format!("Source: {source}."), 0))?;
+        }
+        // The state is the one before: it is not that of the configuration.
+        let nothing = State::default();
+        writeln!(out, "\n{}\n{}", devices::picture(config, &nothing), devices::queues(config, &nothing))?;
+        for note in self.notes {
+            write!(out, "{}", wrapped(&format!("Note: {note}."), 0))?;
+        }
+        if state.devices.is_empty() {
+            let names = "The names are those that devices of such a machine usually have.";
+            write!(out, "{}{}", wrapped(names, 0), self.findings.text())?;
+            return Ok(());
+        }
+        if let Some(applied) = &self.applied {
+            let done = format!(
+                "{} done. Enabled: {}.",
+                count(applied.writes_count, "write"),
+                applied.enabled.join(", ")
+            );
+            write!(out, "{}{}", wrapped(&done, 0), self.findings.text())?;
+            return Ok(());
+        }
+        write!(out, "{}", changes::draw(&self.changes))?;
+        let disabled = changes::disabled(&self.changes);
+        let mut end = "Nothing was written: --apply does it, as root".to_owned();
+        if !disabled.is_empty() {
+            end += &format!(", with --force, because {} would be disabled first", disabled.join(", "));
+        }
+        write!(out, "\n{}", wrapped(&(end + "."), 0))?;
+        Ok(())
+    }
+}
+
+fn save(config: &Config, file: &Path, out: &mut dyn Write) -> Result<()> {
+    if config.devices.is_empty() {
+        return Err(anyhow!(
+            "no DSA has a configured work queue here, so there is nothing to save; see `memferry topology`"
+        ));
+    }
+    let text = config.to_json();
+    if file == Path::new("-") {
+        return Ok(write!(out, "{text}")?);
+    }
+    output::write_file(file, text.as_bytes())
+        .with_context(|| output::not_written("configuration", "--save", file))?;
+    Ok(writeln!(out, "written to {}", file.display())?)
+}
+
+fn list(json: bool, out: &mut dyn Write) -> Result<()> {
+    #[derive(Serialize)]
+    struct Listed {
+        name: &'static str,
+        purpose: &'static str,
+        source: &'static str,
+    }
+    let listed = |profile: &Profile| Listed {
+        name: profile.name(),
+        purpose: profile.purpose(),
+        source: profile.source(),
+    };
+    let all: Vec<Listed> = Profile::all().iter().map(listed).collect();
+    if json {
+        return output::json(out, &all);
+    }
+    let width = all.iter().map(|profile| profile.name.len()).max().unwrap_or(0) + 2;
+    for profile in &all {
+        let mut name = profile.name;
+        for line in fill(profile.purpose, output::COLUMNS_MAX - width) {
+            writeln!(out, "{name:width$}{line}")?;
+            name = "";
+        }
+    }
+    let how = "8n1d1e1w: 8 nodes, 1 device on each, in it 1 engine and 1 shared work queue. Any other name of this form can \
+               be used too. `memferry configure --profile NAME` shows what one is and what it would change here.";
+    Ok(write!(out, "\n{}", wrapped(how, 0))?)
+}

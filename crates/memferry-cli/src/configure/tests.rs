@@ -1,0 +1,182 @@
+//! Over a driver in memory, which refuses what the kernel's refuses.
+
+use clap::Parser;
+use memferry_dsa::system::{FakeDevice, FakeDriver};
+use serde_json::Value;
+
+use super::*;
+use crate::error::sentence;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+fn arguments(line: &str) -> Arguments {
+    Line::try_parse_from(["memferry"].into_iter().chain(line.split(' '))).unwrap().arguments
+}
+
+#[track_caller]
+fn prints(driver: &FakeDriver, line: &str) -> String {
+    let mut out = Vec::new();
+    on(&arguments(line), driver, &mut out).unwrap_or_else(|error| panic!("{line}: {}", sentence(&error)));
+    String::from_utf8(out).unwrap()
+}
+
+/// Expects an error with all of `words` in its one line, and nothing printed.
+#[track_caller]
+fn fails(driver: &FakeDriver, line: &str, words: &[&str]) {
+    let mut out = Vec::new();
+    let told = sentence(&on(&arguments(line), driver, &mut out).unwrap_err());
+    for word in words {
+        assert!(told.contains(word), "{word:?} is not in: {told}");
+    }
+    assert!(!told.contains('\n') && out.is_empty(), "{told}");
+}
+
+#[track_caller]
+fn assert_line(text: &str, parts: &[&str]) {
+    let found = text.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+    assert!(found, "no line has {parts:?}:\n{text}");
+}
+
+#[test]
+fn profiles_are_applied_one_after_the_other() {
+    let driver = FakeDriver::xeon_max();
+    for profile in Profile::all() {
+        let mut line = format!("--profile {} --apply", profile.name());
+        let config = profile.config().unwrap();
+        if profile.for_machine(&State::read(&driver).unwrap()).is_err() {
+            fails(
+                &driver,
+                &line,
+                &["does not fit this machine", "1 node with 4 DSA devices", "name the devices"],
+            );
+            config.devices.iter().for_each(|device| line += &format!(" --device {}", device.id));
+        }
+        if driver.log().is_empty() {
+            prints(&driver, &line);
+        } else {
+            fails(&driver, &line, &["dsa0 is enabled", "--force"]);
+        }
+        let told = prints(&driver, &format!("{line} --force"));
+        assert!(told.contains("writes done. Enabled: dsa0") && told.contains("can use wq0.0"), "{told}");
+        // All that was asked for is there; devices of earlier profiles are still as they were made.
+        let now = Config::of(&State::read(&driver).unwrap());
+        for device in config.devices {
+            let found = now.devices.iter().find(|found| found.id == device.id).unwrap();
+            assert_eq!(found.queues().count(), device.queues().count(), "{}", profile.name());
+            assert_eq!(found.engines().count(), device.engines().count(), "{}", profile.name());
+        }
+    }
+}
+
+#[test]
+fn without_apply_nothing_is_written() {
+    let driver = FakeDriver::xeon_max();
+    let told = prints(&driver, "--profile 2n1d1e1w");
+    assert_eq!(driver.log(), []);
+    assert!(
+        told.contains("What changes in dsa0, and under their own names in dsa2 (1 other setting"),
+        "{told}"
+    );
+    assert_line(&told, &["set ", "wq0.0", "size", "0 ", "128"]);
+    assert_line(&told, &["enable", "wq0.0", "state", "disabled", "enabled"]);
+    assert!(told.ends_with("Nothing was written: --apply does it, as root.\n"), "{told}");
+    // Once it is so, nothing changes but what must be disabled in between.
+    prints(&driver, "--profile 2n1d1e1w --apply");
+    let told = prints(&driver, "--profile 2n1d1e1w");
+    assert!(told.contains("with --force, because dsa0, dsa2 would be disabled"), "{told}");
+    assert!(!told.contains("size "), "{told}");
+}
+
+/// Devices that are not alike are told one by one.
+#[test]
+fn devices_that_differ_are_told_apart() {
+    let driver = FakeDriver::xeon_max();
+    prints(&driver, "--profile 1n1d4e8w-dedicated --device dsa2 --apply");
+    let told = prints(&driver, "--profile 3n1d1e1w");
+    assert!(told.contains("What changes in dsa0, and under their own names in dsa4 ("), "{told}");
+    assert!(told.contains("What changes in dsa2 ("), "{told}");
+    assert_line(&told, &["reset", "wq2.7", "size", "16 ", "0"]);
+    // A queue that is reset and set is told once.
+    assert_eq!(
+        told.lines().filter(|line| line.contains("wq2.0") && line.contains(" size ")).count(),
+        1,
+        "{told}"
+    );
+}
+
+#[test]
+fn programs_get_each_write() {
+    let driver = FakeDriver::xeon_max();
+    let report: Value =
+        serde_json::from_str(&prints(&driver, "--profile 1n1d1e1w --device dsa6 --json")).unwrap();
+    let changes = report["changes"].as_array().unwrap();
+    assert_eq!(changes[0]["path"], "/sys/bus/dsa/devices/dsa6/engine6.0/group_id");
+    assert_eq!((&changes[0]["now"], &changes[0]["value"]), (&"-1".into(), &"0".into()));
+    assert_eq!(changes.last().unwrap()["path"], "/sys/bus/dsa/drivers/user/bind");
+    assert_eq!(changes.last().unwrap()["now"], "disabled");
+    // What it is made of is what accel-config loads.
+    let config = Config::parse(&report["config"].to_string(), UnknownKeys::Refuse).unwrap();
+    assert_eq!(config.devices[0].id, DeviceId(6));
+    assert_eq!(report["applied"], Value::Null);
+    let line = "--profile 1n1d1e1w --device dsa6 --json --apply";
+    let report: Value = serde_json::from_str(&prints(&driver, line)).unwrap();
+    assert_eq!(report["applied"]["enabled"], serde_json::json!(["dsa6", "wq6.0"]));
+    assert_eq!(report["usable"], serde_json::json!(["wq6.0"]));
+}
+
+#[test]
+fn what_the_driver_refuses_is_explained() {
+    let driver = FakeDriver::xeon_max();
+    driver.become_user(1000, 0);
+    fails(
+        &driver,
+        "--profile 1n1d1e1w --apply",
+        &["Permission denied", "run as root", "nothing was changed"],
+    );
+    driver.become_user(0, u64::MAX);
+    driver.fail_write("sys/bus/dsa/drivers/user/bind", 19);
+    let words =
+        ["drivers/user/bind = wq0.0", "type and driver_name", "writes were done and stay", "enabled: dsa0"];
+    fails(&driver, "--profile 1n1d1e1w --apply", &words);
+
+    let fixed = FakeDevice { configurable: false, ..FakeDevice::sapphire_rapids(DeviceId(0), 0) };
+    fails(&FakeDriver::new(&[fixed]), "--profile 1n1d1e1w", &["dsa0 cannot be configured here"]);
+    fails(&FakeDriver::xeon_max(), "--profile 1n2d1e1w", &["does not fit this machine", "0 have"]);
+    fails(&FakeDriver::xeon_max(), "--profile 1n1d1e1w --device dsa1", &["dsa1: there is no such device"]);
+    fails(
+        &FakeDriver::new(&[]),
+        "--profile 1n1d1e1w --apply",
+        &["no DSA to configure", "found no DSA device"],
+    );
+    let little = FakeDevice { counts: (4, 2, 8), entries: 64, ..FakeDevice::sapphire_rapids(DeviceId(0), 0) };
+    let words =
+        ["nothing was changed: engine0.2: the device has 2 engines", "; dsa0: ", "128 entries together"];
+    fails(&FakeDriver::new(&[little]), "--profile 1n1d4e1w", &words);
+}
+
+#[test]
+fn a_user_is_told_how_to_get_at_the_queues() {
+    let driver = FakeDriver::xeon_max();
+    prints(&driver, "--profile 2n1d1e1w --apply");
+    driver.become_user(1000, 0);
+    let findings = Findings::of(&State::read(&driver).unwrap());
+    let told = findings.text();
+    assert!(
+        told.starts_with("No work queue of a DSA can be used:\n- /dev/dsa/wq0.0 has mode 0600"),
+        "{told}"
+    );
+    let flowing = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flowing.contains("(likewise wq2.0)"), "{told}");
+    assert!(flowing.contains("- dsa4 is disabled") && flowing.contains("(likewise dsa6, dsa8,"), "{told}");
+}
+
+#[test]
+fn values_with_the_number_of_a_device() {
+    assert_eq!(changes::without("memferry2_2", DeviceId(2)), "memferry#_2");
+    assert_eq!(changes::without("memferry12_2", DeviceId(2)), "memferry12_2");
+    assert_eq!(changes::without("app", DeviceId(2)), "app");
+}

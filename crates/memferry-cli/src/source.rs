@@ -1,0 +1,41 @@
+//! Whose files are read: those of this machine, below a directory, or in a recording.
+
+use std::path::{Path, PathBuf};
+
+use memferry::topology::{DsaFiles, Machine, Recording, TopologyError};
+use memferry_dsa::system::{Directory, Files};
+
+pub(crate) enum Source {
+    Here,
+    Directory(PathBuf),
+    Recording(Box<Recording>),
+}
+
+impl Source {
+    /// This machine, or what lies at a path.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Source, TopologyError> {
+        Ok(match path {
+            None => Source::Here,
+            Some(path) if path.is_dir() => Source::Directory(path.to_owned()),
+            // It says what is wrong with what is neither.
+            Some(path) => Source::Recording(Box::new(Recording::open(path)?)),
+        })
+    }
+
+    pub(crate) fn machine(&self) -> Result<Machine, TopologyError> {
+        match self {
+            Source::Here => Machine::discover(),
+            Source::Directory(root) => Machine::discover_at(root),
+            Source::Recording(recording) => Machine::discover_in(&**recording),
+        }
+    }
+
+    /// For the reader of DSA devices.
+    pub(crate) fn files(&self) -> Box<dyn Files + '_> {
+        match self {
+            Source::Here => Box::new(Directory::system()),
+            Source::Directory(root) => Box::new(Directory::below(root)),
+            Source::Recording(recording) => Box::new(DsaFiles(&**recording)),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Runs the command and looks at what it says.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+pub(crate) const USAGE: i32 = 2;
+pub(crate) const FAILURE: i32 = 1;
+
+pub(crate) fn memferry(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    // A backtrace would show if anything asked for one.
+    command.args(arguments).env("RUST_BACKTRACE", "1");
+    command
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Runs it, expects success and silence on standard error, and returns what it printed.
+#[track_caller]
+pub(crate) fn prints(arguments: &[&str]) -> String {
+    let output = memferry(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {} {}", output.status, text(&output.stderr));
+    assert_eq!(text(&output.stderr), "", "{arguments:?}");
+    text(&output.stdout)
+}
+
+#[track_caller]
+pub(crate) fn prints_json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&prints(arguments)).unwrap()
+}
+
+/// Expects the exit status and one sentence that has all of `words` in it.
+#[track_caller]
+pub(crate) fn fails(arguments: &[&str], status: i32, words: &[&str]) {
+    let output = memferry(arguments).output().unwrap();
+    says(&output, status, words);
+    assert_eq!(text(&output.stdout), "", "{arguments:?}");
+}
+
+#[track_caller]
+pub(crate) fn says(output: &Output, status: i32, words: &[&str]) {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{stderr}");
+    let sentence = stderr.lines().next().unwrap_or_default();
+    assert!(sentence.starts_with("error: "), "{stderr}");
+    for word in words {
+        assert!(sentence.contains(word), "{word:?} is not in: {stderr}");
+    }
+    // The parser of the command line adds where to find help; nothing else has a second line.
+    let rest: Vec<&str> = stderr.lines().skip(1).filter(|line| !line.is_empty()).collect();
+    assert!(
+        rest.iter().all(|line| line.starts_with("For more information")
+            || line.starts_with("  ")
+            || line.starts_with("Usage:")),
+        "more than a sentence: {stderr}"
+    );
+    for word in ["panicked", "backtrace", "RUST_BACKTRACE", "stack"] {
+        assert!(!stderr.contains(word), "{stderr}");
+    }
+}

@@ -1,0 +1,220 @@
+//! Calls: a request in, its outcome out, by whichever queue takes it and by the CPU where none does.
+//!
+//! ```text
+//! check the request                                Invalid
+//! for each queue, beginning with another one each time:
+//!   does it take the operation, the size?          no: next queue
+//!   submit, with pauses while it is full           still full: next queue
+//!   wait                                           completed, gone, silent
+//!   page fault: touch the page, the rest again     too many: CPU
+//! no queue left                                    CPU, or an error if it must not
+//! ```
+//!
+//! All of this is counted ([`ClientStats`]); what the CPU does, by reason ([`OnCpu`]).
+//!
+//! Source: Intel DSA Architecture Specification 3.0, sections 3.8, 3.10 and 5.8.
+
+#[allow(unsafe_code)]
+mod batch;
+mod discover;
+#[allow(unsafe_code)]
+mod drive;
+mod error;
+mod flight;
+#[allow(unsafe_code)]
+mod owned;
+mod stats;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+pub use discover::Discovered;
+pub use error::{ClientError, OnCpu};
+use flight::Memory;
+pub use owned::{Owned, OwnedError};
+pub use stats::ClientStats;
+
+use crate::operation::Opcode;
+use crate::portal::{Backoff, Portal};
+use crate::request::{Batch, Outcome, Outcomes, Request, Work, outcome};
+use crate::system::Version;
+use crate::wait::Wait;
+
+/// Executes requests, and returns when they are done.
+///
+/// Any number of threads may call at once. Queues are used in turns.
+///
+/// ```
+/// use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+/// use memferry_dsa::{Client, ClientOptions, Request};
+///
+/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none())?.portal(0);
+/// let client = Client::new(vec![portal], ClientOptions::default());
+///
+/// let (source, mut target) = ([7u8; 5000], [0u8; 5000]);
+/// client.run(Request::copy(&source, &mut target))?;
+/// assert_eq!(source, target);
+/// assert_eq!(client.run(Request::crc(0, b"123456789"))?, 0xe306_9283);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Client {
+    queues: Vec<Queue>,
+    options: ClientOptions,
+    next: AtomicUsize,
+    stats: stats::Cells,
+}
+
+/// How a client goes about it.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// How to wait.
+    pub wait: Wait,
+    /// Pauses while a queue is full, before the next one is asked.
+    pub backoff: Backoff,
+    /// Page faults of a request after which its rest is submitted again; at the next one the CPU does the rest.
+    pub faults_max: u32,
+    /// Whether the CPU does what no device does; otherwise [`ClientError::NoDevice`].
+    pub may_use_cpu: bool,
+    /// How long to wait for a completion before the device counts as silent. A transfer of 2 GiB takes 0.1 s.
+    ///
+    /// If the memory is borrowed, the process ends then ([`Client::run`]).
+    pub timeout: Duration,
+    /// The version of the devices, which decides about operations newer than 1.0.
+    pub version: Version,
+}
+
+impl Default for ClientOptions {
+    /// UMWAIT; 14 pauses; 32 faults; the CPU may be used; 30 s; version 1.0.
+    fn default() -> ClientOptions {
+        ClientOptions {
+            wait: Wait::Umwait(crate::instructions::SleepState::Light),
+            backoff: Backoff::default(),
+            faults_max: 32,
+            may_use_cpu: true,
+            timeout: Duration::from_secs(30),
+            version: Version::V1_0,
+        }
+    }
+}
+
+/// A queue, and what was learnt of it.
+struct Queue {
+    portal: Arc<dyn Portal>,
+    /// Its device has gone or fallen silent.
+    is_lost: AtomicBool,
+    /// It refused a batch.
+    refuses_batches: AtomicBool,
+    /// It refused the flag for cache control.
+    lacks_cache_control: AtomicBool,
+}
+
+impl Client {
+    /// A client of these queues; without any, the CPU does everything.
+    pub fn new(portals: Vec<Arc<dyn Portal>>, options: ClientOptions) -> Client {
+        let queue = |portal| Queue {
+            portal,
+            is_lost: AtomicBool::new(false),
+            refuses_batches: AtomicBool::new(false),
+            lacks_cache_control: AtomicBool::new(false),
+        };
+        Client {
+            queues: portals.into_iter().map(queue).collect(),
+            options,
+            next: AtomicUsize::new(0),
+            stats: stats::Cells::default(),
+        }
+    }
+
+    /// Executes a request.
+    ///
+    /// Cost: a descriptor, or one for each piece of what the queue takes at once, and the wait for it.
+    ///
+    /// Its memory is borrowed, so this neither returns nor unwinds while a device may access it. If nothing is heard
+    /// of a device for [`ClientOptions::timeout`], and it is not known to be gone, there is no way out but to end the
+    /// process; [`run_owned`](Self::run_owned) has one.
+    ///
+    /// # Errors
+    /// [`ClientError`], which says what was written.
+    pub fn run<O: Outcome>(&self, request: Request<'_, O>) -> Result<O, ClientError> {
+        self.counted(|| self.run_in(request, Memory::Borrowed))
+    }
+
+    /// Executes the members of a batch, by a batch of the device where there is one that takes them.
+    ///
+    /// Members that are stopped by page faults, or that the device did not come to, are submitted again; the order that
+    /// fences demand is kept. Members may fail one by one, which [`Outcomes::get`] tells.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); members that have ended before are done nevertheless.
+    pub fn run_batch(&self, batch: Batch<'_>) -> Result<Outcomes, ClientError> {
+        self.counted(|| self.run_batch_in(batch, Memory::Borrowed))
+    }
+
+    fn run_batch_in(&self, batch: Batch<'_>, memory: Memory) -> Result<Outcomes, ClientError> {
+        batch.check().map_err(|(member, invalid)| ClientError::InvalidMember { member, invalid })?;
+        let (id, mut members) = batch.into_members();
+        self.drive_batch(&mut members, memory)?;
+        Ok(Outcomes::new(id, members))
+    }
+
+    fn run_in<O: Outcome>(&self, request: Request<'_, O>, memory: Memory) -> Result<O, ClientError> {
+        request.check()?;
+        if request.descriptor.opcode() == Ok(Opcode::Drain) {
+            for queue in 0..self.queues.len() {
+                self.drain(queue, &request, memory)?;
+            }
+            return Ok(outcome(crate::request::End::Done).expect("a drain yields nothing"));
+        }
+        let end = self.drive(&mut Work::new(&request), memory)?;
+        Ok(outcome(end).expect("an operation ends as its request's type says"))
+    }
+
+    fn counted<T>(&self, call: impl FnOnce() -> Result<T, ClientError>) -> Result<T, ClientError> {
+        self.stats.calls.add(1);
+        let result = call();
+        self.stats.errors.add(result.is_err().into());
+        result
+    }
+
+    /// What was done so far.
+    pub fn stats(&self) -> ClientStats {
+        self.stats.snapshot()
+    }
+
+    /// The portals, in the order of their queues.
+    pub fn portals(&self) -> impl ExactSizeIterator<Item = &Arc<dyn Portal>> {
+        self.queues.iter().map(|queue| &queue.portal)
+    }
+
+    /// How the client goes about it.
+    pub fn options(&self) -> &ClientOptions {
+        &self.options
+    }
+
+    /// The numbers of the queues, beginning with another one each time.
+    fn turns(&self) -> impl Iterator<Item = usize> + use<> {
+        let count = self.queues.len();
+        // ORDERING: Relaxed: whoever gets the same number shares a queue.
+        let first = if count > 1 { self.next.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
+        (0..count).map(move |turn| (first + turn) % count)
+    }
+}
+
+impl Queue {
+    fn name(&self) -> String {
+        self.portal.work_queue().name.clone()
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.queues.iter().map(Queue::name).collect();
+        f.debug_struct("Client").field("queues", &names).field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,222 @@
+//! Several requests in one.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::outcome::{End, Outcome, outcome};
+use super::work::Work;
+use super::{Invalid, Request};
+use crate::completion::Completion;
+use crate::operation::Opcode;
+
+/// Requests that are submitted together, and run in any order except for fences.
+///
+/// Members may share memory through cells ([`Source`](super::Source)). What one writes and another accesses is
+/// unspecified unless a fence stands between them.
+///
+/// ```
+/// use memferry_dsa::{Batch, Client, ClientOptions, Request};
+/// use std::cell::Cell;
+///
+/// let (source, mut copy) = (*b"123456789", [0u8; 9]);
+/// let cells = Cell::from_mut(&mut copy[..]).as_slice_of_cells();
+/// let mut batch = Batch::new();
+/// batch.add(Request::copy(&source, cells));
+/// batch.fence();
+/// let crc = batch.add(Request::crc(0, cells));
+/// let outcomes = Client::new(Vec::new(), ClientOptions::default()).run_batch(batch)?;
+/// assert_eq!(outcomes.get(&crc)?, 0xe306_9283);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Since cells are of one thread, so are requests and batches:
+///
+/// ```compile_fail
+/// fn send(_: impl Send) {}
+/// send(memferry_dsa::Batch::new());
+/// ```
+///
+/// Source: DSA specification 3.8 and 8.3.2.
+#[must_use = "a batch does nothing until a client runs it"]
+pub struct Batch<'a> {
+    id: u64,
+    members: Vec<Added<'a>>,
+    has_fence: bool,
+    has_cells: bool,
+    problem: Option<(usize, Invalid)>,
+}
+
+struct Added<'a> {
+    work: Work<'a>,
+    has_fence: bool,
+}
+
+/// Stands for a member of a batch, to ask for its outcome.
+#[derive(Debug)]
+pub struct Ticket<O> {
+    batch: u64,
+    index: usize,
+    outcome: PhantomData<fn() -> O>,
+}
+
+/// How the members of a batch ended.
+#[derive(Debug)]
+pub struct Outcomes {
+    batch: u64,
+    members: Vec<Result<End, MemberError>>,
+}
+
+/// Why a member has no outcome.
+#[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemberError {
+    /// A member in front of a fence did not succeed, so this one was not executed.
+    #[error("not executed, because a member in front of a fence did not succeed: see its outcome")]
+    Abandoned,
+    /// The device could not do it; what it should have written is unspecified.
+    #[error("the device failed with {}: its memory is unspecified", .0.status)]
+    Failed(Completion),
+    /// The ticket is of another batch.
+    #[error("the ticket is of another batch")]
+    Foreign,
+}
+
+static BATCHES: AtomicU64 = AtomicU64::new(0);
+
+impl<'a> Batch<'a> {
+    /// A batch without members.
+    pub fn new() -> Batch<'a> {
+        let id = BATCHES.fetch_add(1, Ordering::Relaxed);
+        Batch { id, members: Vec::new(), has_fence: false, has_cells: false, problem: None }
+    }
+
+    /// Adds a member.
+    pub fn add<O: Outcome>(&mut self, request: Request<'a, O>) -> Ticket<O> {
+        let index = self.members.len();
+        let checked = match request.descriptor.opcode() {
+            Ok(Opcode::Drain) => Err(Invalid::DrainInBatch),
+            _ => request.check(),
+        };
+        if let Err(invalid) = checked {
+            self.problem.get_or_insert((index, invalid));
+        }
+        self.has_cells |= request.has_cells();
+        let has_fence = std::mem::take(&mut self.has_fence);
+        self.members.push(Added { work: Work::new(&request), has_fence });
+        Ticket { batch: self.id, index, outcome: PhantomData }
+    }
+
+    /// Lets members that are added from now on wait for all that were added so far, and run only if those succeed: with
+    /// a good data integrity field, with the expected result, without an error.
+    pub fn fence(&mut self) {
+        self.has_fence = !self.members.is_empty();
+    }
+
+    /// The number of members.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there is no member.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Checks all members as [`Request::check`] does.
+    ///
+    /// # Errors
+    /// The first member that is wrong, by its number, and why.
+    pub fn check(&self) -> Result<(), (usize, Invalid)> {
+        self.problem.map_or(Ok(()), Err)
+    }
+
+    /// Bytes of all memory that the members name.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.members.iter().map(|member| member.work.bytes()).sum()
+    }
+
+    /// Whether some of that memory is cells, to which others may have access.
+    pub(crate) fn has_cells(&self) -> bool {
+        self.has_cells
+    }
+
+    pub(crate) fn into_members(self) -> (u64, Vec<Member<'a>>) {
+        let member =
+            |Added { work, has_fence }| Member { work, has_fence, ended: None, faults: 0, is_loner: false };
+        (self.id, self.members.into_iter().map(member).collect())
+    }
+}
+
+impl Default for Batch<'_> {
+    fn default() -> Self {
+        Batch::new()
+    }
+}
+
+/// A member on its way.
+pub(crate) struct Member<'a> {
+    pub(crate) work: Work<'a>,
+    pub(crate) has_fence: bool,
+    pub(crate) ended: Option<Result<End, MemberError>>,
+    pub(crate) faults: u32,
+    /// It is not submitted in a batch any more.
+    pub(crate) is_loner: bool,
+}
+
+impl Member<'_> {
+    /// Whether it has ended in a way that stops what is behind a fence.
+    fn has_failed(&self) -> bool {
+        match &self.ended {
+            Some(Ok(end)) => !end.is_success(self.work.expected()),
+            Some(Err(_)) => true,
+            None => false,
+        }
+    }
+}
+
+/// The numbers of the members that have not ended, in order. Those behind a fence that will not be passed end here.
+pub(crate) fn pending(members: &mut [Member<'_>]) -> Vec<usize> {
+    let (mut pending, mut has_failure) = (Vec::new(), false);
+    for (index, member) in members.iter_mut().enumerate() {
+        if member.ended.is_none() && has_failure && member.has_fence {
+            // All that comes behind it is behind its fence, too.
+            abandon(&mut members[index..]);
+            break;
+        }
+        has_failure |= member.has_failed();
+        if member.ended.is_none() {
+            pending.push(index);
+        }
+    }
+    pending
+}
+
+fn abandon(members: &mut [Member<'_>]) {
+    for member in members {
+        member.ended.get_or_insert(Err(MemberError::Abandoned));
+    }
+}
+
+impl Outcomes {
+    pub(crate) fn new(batch: u64, members: Vec<Member<'_>>) -> Outcomes {
+        let ended = |member: Member<'_>| member.ended.unwrap_or(Err(MemberError::Abandoned));
+        Outcomes { batch, members: members.into_iter().map(ended).collect() }
+    }
+
+    /// The outcome of a member.
+    ///
+    /// # Errors
+    /// [`MemberError`]: it has none.
+    pub fn get<O: Outcome>(&self, ticket: &Ticket<O>) -> Result<O, MemberError> {
+        if ticket.batch != self.batch {
+            return Err(MemberError::Foreign);
+        }
+        let end = self.members.get(ticket.index).copied().ok_or(MemberError::Foreign)??;
+        outcome(end).ok_or(MemberError::Foreign)
+    }
+
+    /// Whether every member has an outcome.
+    pub fn all_ended(&self) -> bool {
+        self.members.iter().all(Result::is_ok)
+    }
+}

@@ -1,0 +1,138 @@
+//! Every operation of DSA 1.0 as a request: typed, checked before anything is submitted, with the memory that it names
+//! borrowed.
+//!
+//! ```text
+//! Request<'a, O>   a descriptor and the borrow 'a of its memory; O is what it yields
+//!   check          rules of the operation: sizes, alignment, overlap, options     Invalid: wrong on every device
+//!   fits           limits of a queue: operations, version, sizes                  Unfit: another queue, or the CPU
+//! Batch<'a>        requests with fences between them; a Ticket<O> for each outcome
+//! Work<'a>         a request on its way: pieces, page faults, parts done by the CPU
+//! ```
+//!
+//! # Page faults
+//!
+//! Devices stop at a page that is not there, and tell how far they came. The page is touched by an ordinary access to
+//! the request's own memory, so that the kernel puts it where the memory policy of its range says; then *the rest is
+//! submitted again*, because a fault is usually one page of many, and a device is what the caller asked for. After a
+//! number of faults ([`ClientOptions::faults_max`](crate::ClientOptions::faults_max)) the CPU does what is left:
+//! whoever works on memory that faults again and again pays for a submission with each page, and the CPU takes its
+//! faults cheaper. Either way the outcome is that of a request without faults, to the bit.
+//!
+//! A request that is larger than its queue takes is cut into pieces, which follow each other like parts between faults.
+//! Where a piece cannot be cut (Apply Delta, members of a batch, blocks larger than the limit), it does not fit.
+//!
+//! # Newer than 1.0
+//!
+//! [`Request::fill_16`] is for devices of version 2.0; those of 1.0 are not asked, the CPU does it.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, section 8.3.
+
+mod batch;
+mod check;
+mod execute;
+mod make;
+mod memory;
+mod outcome;
+mod resume;
+#[cfg(test)]
+mod tests;
+#[allow(unsafe_code)]
+mod work;
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+pub use batch::{Batch, MemberError, Outcomes, Ticket};
+pub(crate) use batch::{Member, pending};
+pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
+pub(crate) use execute::bytes_of;
+pub use memory::{Source, Target};
+pub use outcome::Outcome;
+pub(crate) use outcome::{End, outcome};
+pub(crate) use work::{Step, Work};
+
+use crate::completion::DeltaResult;
+use crate::descriptor::Descriptor;
+use crate::flags::Flags;
+use crate::portal::WorkQueueInfo;
+use crate::software::Delta;
+use crate::system::Version;
+
+/// An operation on borrowed memory, which yields an `O`.
+///
+/// Made by [`copy`](Request::copy), [`fill`](Request::fill) and so on; run by a [`Client`](crate::Client), alone or in
+/// a [`Batch`].
+#[must_use = "a request does nothing until a client runs it"]
+#[derive(Debug)]
+pub struct Request<'a, O> {
+    pub(crate) descriptor: Descriptor,
+    problem: Option<Invalid>,
+    has_cells: bool,
+    borrow: PhantomData<&'a Cell<u8>>, // not to be sent: the memory may be cells
+    outcome: PhantomData<fn() -> O>,
+}
+
+impl<O> Request<'_, O> {
+    /// Puts the target's lines into the last-level cache instead of memory: for data that is read soon and fits.
+    ///
+    /// A hint: a device that does not know it is asked without it, which the client counts.
+    pub fn into_cache(self) -> Self {
+        self.with_flags(Flags::CACHE_CONTROL)
+    }
+
+    /// Lets the device ask the operating system for absent pages and wait for them, instead of stopping there.
+    ///
+    /// A hint: a queue that does not allow it stops as usual, which the client counts. Others who wait for the
+    /// same engine wait as well, and the device is slower at it than the CPU.
+    pub fn block_on_fault(self) -> Self {
+        self.with_flags(Flags::BLOCK_ON_FAULT)
+    }
+
+    fn with_flags(self, flags: Flags) -> Self {
+        Request { descriptor: self.descriptor.with_flags(flags), ..self }
+    }
+
+    /// Checks what no device would execute.
+    ///
+    /// # Errors
+    /// [`Invalid`]: what is wrong and what to do.
+    pub fn check(&self) -> Result<(), Invalid> {
+        match self.problem {
+            Some(problem) => Err(problem),
+            None => check::check(&self.descriptor),
+        }
+    }
+
+    /// Whether some of its memory is cells, to which others may have access.
+    pub(crate) fn has_cells(&self) -> bool {
+        self.has_cells
+    }
+
+    /// Whether a queue of a device of `version` takes the request, if necessary in pieces.
+    ///
+    /// # Errors
+    /// [`Unfit`]: why not.
+    pub fn fits(&self, queue: &WorkQueueInfo, version: Version) -> Result<(), Unfit> {
+        check::fits(&self.descriptor, queue, version, true)
+    }
+}
+
+impl Request<'_, Option<usize>> {
+    /// In a batch: members behind a fence run only if the regions are equal.
+    pub fn expecting_equal(self) -> Self {
+        Request { descriptor: self.descriptor.with_expected_result(0), ..self }
+    }
+
+    /// In a batch: members behind a fence run only if the regions differ.
+    pub fn expecting_difference(self) -> Self {
+        Request { descriptor: self.descriptor.with_expected_result(1), ..self }
+    }
+}
+
+impl Request<'_, Delta> {
+    /// In a batch: members behind a fence run only if the result is one of these.
+    pub fn expecting(self, results: &[DeltaResult]) -> Self {
+        let expected = outcome::delta_results(results);
+        Request { descriptor: self.descriptor.with_expected_result(expected), ..self }
+    }
+}

@@ -1,0 +1,184 @@
+//! What completions mean for a request, one by one: also those that no device of ours gives.
+
+#![allow(unsafe_code)]
+
+use super::resume::rest;
+use super::work::{Step, Work};
+use super::*;
+use crate::address::Address;
+use crate::completion::{Completion, Status};
+use crate::operation::Opcode;
+use crate::portal::{QueueMode, WorkQueueInfo};
+use crate::system::Version;
+
+fn partial(bytes_completed: u32) -> Completion {
+    Completion { bytes_completed, ..Completion::new(Status::PageFault) }
+}
+
+fn queue(transfer_bytes_max: u32) -> WorkQueueInfo {
+    WorkQueueInfo {
+        name: "wq0.0".to_owned(),
+        mode: QueueMode::Shared,
+        size: 8,
+        threshold: 8,
+        priority: 10,
+        block_on_fault: false,
+        transfer_bytes_max,
+        batch_max: 32,
+        operations: crate::operation::OperationSet::of(&Opcode::ALL),
+        node: None,
+    }
+}
+
+/// A device that has done nothing need not say anything about the CRC.
+#[test]
+fn a_crc_without_progress_keeps_its_seed() {
+    let crc = Descriptor::crc(0x1234, Address(0x1000), 100);
+    let told = Completion { operation: [0xdead, 0], ..partial(0) };
+    assert_eq!(rest(&crc, 0, &told).crc_seed(), 0x1234);
+    let told = Completion { operation: [0xdead, 0], ..partial(60) };
+    let left = rest(&crc, 60, &told);
+    assert_eq!((left.crc_seed(), left.address_1(), left.size()), (0xdead, Address(0x1000 + 60), 40));
+}
+
+/// If entries were written before the fault, a rest without differences makes a record all the same.
+#[test]
+fn what_is_expected_of_a_delta_is_expected_of_the_whole() {
+    let create = Descriptor::create_delta(Address(0), Address(0x1000), 64, Address(0x2000), 200);
+    let fault = |written: u64| Completion { operation: [written, 0], ..partial(32) };
+    for (expected, of_the_rest) in [(0b001, 0b000), (0b010, 0b011), (0b110, 0b111), (0b101, 0b100)] {
+        let create = create.with_expected_result(expected);
+        assert_eq!(rest(&create, 32, &fault(10)).expected_result(), of_the_rest, "{expected:#b}");
+        assert_eq!(rest(&create, 32, &fault(0)).expected_result(), expected);
+    }
+}
+
+/// The device takes Strip's target to be as long as the source, and wants a byte more between them.
+#[test]
+fn strip_wants_the_target_further_away() {
+    let (format, expected) = (crate::dif::DifFormat::default(), crate::dif::DifSource::default());
+    let bytes = 2 * (format.block.bytes() + crate::dif::DIF_BYTES);
+    let target = Address(0x10_0000);
+    let overlap = Err(Invalid::Overlap(Opcode::DifStrip));
+    for (apart, answer) in [(bytes - 1, overlap), (bytes, overlap), (bytes + 1, Ok(()))] {
+        let behind = target.offset(apart.into());
+        assert_eq!(
+            check::check(&Descriptor::dif_strip(behind, target, bytes, format, expected)),
+            answer,
+            "{apart}"
+        );
+    }
+    let source = target;
+    for (apart, answer) in [(bytes - 1, overlap), (bytes, Ok(()))] {
+        let behind = source.offset(apart.into());
+        assert_eq!(
+            check::check(&Descriptor::dif_strip(source, behind, bytes, format, expected)),
+            answer,
+            "{apart}"
+        );
+    }
+}
+
+/// Nothing that a completion says makes a request access memory that is not its own.
+#[test]
+fn nonsense_is_a_failure() {
+    let (old, new) = ([0u64; 8], [1u64; 8]);
+    let (old, new) = (bytes(&old), bytes(&new));
+    let mut delta = [0u8; 80];
+    let create = Request::create_delta(&old[..], &new[..], &mut delta);
+    let told =
+        |bytes_completed, written: u64| Completion { operation: [written, 0], ..partial(bytes_completed) };
+    let succeeded = |written: u64| Completion { operation: [written, 0], ..Completion::new(Status::Success) };
+    for completion in [
+        told(64, 0),
+        told(65, 0),
+        told(7, 0),
+        told(8, 81),
+        told(8, 90),
+        told(8, u64::MAX),
+        told(8, 11),
+        succeeded(90),
+        succeeded(15),
+        Completion::new(Status::PageFaultRefused).with_bytes(1 << 31),
+        Completion::new(Status::DifMismatch),
+        Completion::new(Status::HardwareRead),
+        Completion::new(Status::Unknown(0x3f)),
+    ] {
+        let mut work = Work::new(&create);
+        work.next(u32::MAX);
+        // SAFETY: no device has it.
+        assert_eq!(unsafe { work.absorb(&completion) }, Step::Failed, "{completion:?}");
+    }
+    let differs = Completion { result: 1, ..Completion::new(Status::Success) };
+    let mut work = Work::new(&Request::compare_pattern(0, old));
+    work.next(u32::MAX);
+    // SAFETY: no device has it.
+    assert_eq!(unsafe { work.absorb(&differs.with_bytes(64)) }, Step::Failed);
+}
+
+impl Completion {
+    fn with_bytes(self, bytes_completed: u32) -> Completion {
+        Completion { bytes_completed, ..self }
+    }
+}
+
+fn bytes(words: &[u64; 8]) -> &[u8; 64] {
+    // SAFETY: words are bytes, and these are 64.
+    unsafe { &*words.as_ptr().cast() }
+}
+
+/// A page may be shared with others: only what the request borrows is touched, and only what it writes is written.
+#[test]
+fn a_touch_stays_inside_the_request() {
+    let mut target = [7u8; 100];
+    let page = Address::from(target.as_mut_ptr()).page();
+    let fill = Request::fill(1, &mut target);
+    let work = Work::new(&fill);
+    let fault = |page, write_fault| Completion { fault_address: page, write_fault, ..partial(0) };
+    // SAFETY: no device has it.
+    let touch = |completion| unsafe { work.touch(&completion) };
+    assert!(touch(fault(page, true)) && touch(fault(page, false)));
+    assert!(!touch(fault(Address(page.0 - 4096), true)));
+    assert!(!touch(fault(Address(u64::MAX), true)) && !touch(fault(Address(0), true)));
+    let crc = Request::crc(0, &[1, 2, 3]);
+    let page = crc.descriptor.address_1().page();
+    // SAFETY: no device has it.
+    assert!(!unsafe { Work::new(&crc).touch(&fault(page, true)) }, "a source was written");
+}
+
+#[test]
+fn a_queue_that_does_not_fit() {
+    let mut target = vec![0u8; 4096];
+    let fits = |request: &Request<'_, ()>, bytes_max| request.fits(&queue(bytes_max), Version::V1_0);
+    assert_eq!(fits(&Request::fill(0, &mut target), 64), Ok(()), "in pieces");
+    let wide = Request::fill_16(0, &mut target);
+    assert_eq!(fits(&wide, 4096), Err(Unfit::Version));
+    assert_eq!(wide.fits(&queue(4096), Version::V2_0), Ok(()));
+    let source = vec![0u8; 520];
+    let check = Request::dif_check(&source, Default::default(), Default::default());
+    assert_eq!(check.fits(&queue(512), Version::V1_0), Err(Unfit::Size));
+    let without = WorkQueueInfo { operations: Default::default(), ..queue(4096) };
+    assert_eq!(check.fits(&without, Version::V1_0), Err(Unfit::Operation));
+}
+
+/// Pieces of a copy onto its own upper part come from the end, so that none overwrites what another reads.
+#[test]
+fn pieces_of_an_overlapping_copy() {
+    let mut bytes = [0u8; 100];
+    let cells = Cell::from_mut(&mut bytes[..]).as_slice_of_cells();
+    let start = Address::from(cells.as_ptr()).0;
+    let request = Request::copy(&cells[..90], &cells[10..]);
+    let mut work = Work::new(&request);
+    let mut pieces = Vec::new();
+    loop {
+        let piece = work.next(32);
+        pieces.push((piece.address_1().0 - start, piece.size()));
+        // SAFETY: no device has it.
+        match unsafe { work.absorb(&Completion::new(Status::Success)) } {
+            Step::Next => {}
+            step => break assert_eq!(step, Step::Ended(End::Done)),
+        }
+    }
+    // What is left in the end does not overlap any more, and may begin anywhere.
+    assert_eq!(pieces, [(58, 32), (26, 32), (0, 26)]);
+}

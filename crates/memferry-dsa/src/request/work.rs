@@ -1,0 +1,316 @@
+//! A request on its way: what is left of it, and what has come out so far.
+//!
+//! ```text
+//! next:    the piece at hand, or a new one as large as the queue takes
+//! a device, or the CPU, executes it and tells a completion
+//! absorb:  a page fault leaves a smaller piece; the end of a piece leaves the next one, or is the end of the request
+//! ```
+//!
+//! The CPU's completions are made of the same stuff as the device's, so that both may do parts of one request.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use super::check::{fits, overlap, unit_bytes};
+use super::execute::{self, bytes_at};
+use super::outcome::End;
+use super::resume::{has_room_for, is_partial, piece, rest};
+use super::{Request, Unfit};
+use crate::address::Address;
+use crate::completion::{Completion, Status};
+use crate::descriptor::Descriptor;
+use crate::flags::Flags;
+use crate::operation::Opcode;
+use crate::portal::WorkQueueInfo;
+use crate::software::dif::{Mismatch, Wrong};
+use crate::software::{Delta, DeltaError, ENTRY_BYTES};
+use crate::system::Version;
+
+/// A checked request on its way. Its memory is borrowed by the request that it was made of.
+pub(crate) struct Work<'a> {
+    request: Descriptor,               // as it was asked for
+    whole: Descriptor,                 // from the piece at hand to the end
+    piece: Descriptor,                 // what is left of the piece
+    piece_bytes: u32,                  // that the piece had when it was cut
+    is_begun: bool,                    // a part of the piece is done, so that it cannot be cut anew
+    borrow: PhantomData<&'a Cell<u8>>, // not to be sent: the memory may be cells
+}
+
+/// What a completion means for a request.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Step {
+    /// It has ended.
+    Ended(End),
+    /// A piece is done, and another comes.
+    Next,
+    /// A page fault: [`Work::touch`] the page and go on.
+    Fault,
+    /// The device does not take it like that: an operation or a flag that it does not have.
+    NotTaken(Flags),
+    /// The device failed, or tells what cannot be.
+    Failed,
+}
+
+impl<'a> Work<'a> {
+    pub(crate) fn new<O>(request: &Request<'a, O>) -> Work<'a> {
+        let request = request.descriptor;
+        Work { request, whole: request, piece: request, piece_bytes: 0, is_begun: false, borrow: PhantomData }
+    }
+
+    /// The operation.
+    pub(crate) fn opcode(&self) -> Option<Opcode> {
+        self.request.opcode().ok()
+    }
+
+    /// Bytes of the memory that the request names.
+    pub(crate) fn bytes(&self) -> u64 {
+        execute::bytes_of(&self.request)
+    }
+
+    /// The set of results that count as success, as [`End::is_success`] takes it.
+    pub(crate) fn expected(&self) -> Option<u8> {
+        let expected = self.request.expected_result();
+        self.request.flags().contains(Flags::CHECK_RESULT).then_some(match self.opcode() {
+            Some(Opcode::CreateDelta) => expected,
+            _ => 1 << (expected & 1),
+        })
+    }
+
+    /// Whether a queue takes what is to be done next; in pieces, if it `may_cut`.
+    pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
+        let next = if self.is_begun { &self.piece } else { &self.whole };
+        fits(next, queue, version, may_cut && !self.is_begun)
+    }
+
+    /// Leaves out flags that are not essential.
+    pub(crate) fn drop_flags(&mut self, flags: Flags) {
+        for descriptor in [&mut self.request, &mut self.whole, &mut self.piece] {
+            *descriptor = descriptor.without_flags(flags);
+        }
+    }
+
+    /// Whether the request asks for one of these flags.
+    pub(crate) fn has_any(&self, flags: Flags) -> bool {
+        self.request.flags().without(flags) != self.request.flags()
+    }
+
+    /// What is to be done next, at most `bytes_max` of it.
+    pub(crate) fn next(&mut self, bytes_max: u32) -> Descriptor {
+        if !self.is_begun {
+            let unit = unit_bytes(&self.whole);
+            if self.whole.size() <= bytes_max || self.opcode() == Some(Opcode::ApplyDelta) {
+                self.piece = self.whole;
+            } else {
+                let bytes = (bytes_max / unit * unit).max(unit);
+                self.piece = piece(&self.whole, bytes, self.runs_down());
+            }
+            self.piece_bytes = self.piece.size();
+        }
+        self.piece
+    }
+
+    /// Whether pieces are taken from the end: the target lies above a source that it overlaps.
+    fn runs_down(&self) -> bool {
+        let (source, target) = (self.whole.address_1(), self.whole.address_2());
+        let bytes = u64::from(self.whole.size());
+        self.opcode() == Some(Opcode::Memmove) && source < target && overlap((source, bytes), (target, bytes))
+    }
+
+    /// Takes in how [`next`](Self::next) ended.
+    ///
+    /// # Safety
+    /// `completion` is from a device, or the CPU, that executed what `next` last returned and does not access its
+    /// memory any more.
+    pub(crate) unsafe fn absorb(&mut self, completion: &Completion) -> Step {
+        let piece = self.piece;
+        let done_before = self.done();
+        match completion.status {
+            Status::PageFault | Status::PageFaultRefused if is_partial(&piece, completion) => {
+                // SAFETY: `is_partial` has checked the size, and the caller that the device is done.
+                unsafe { self.correct_entries(completion) };
+                self.piece = rest(&piece, completion.bytes_completed, completion);
+                self.is_begun = true;
+                match self.last_entry_misplaced() {
+                    Some(error) => Step::Ended(End::Applied(Err(error))),
+                    None => Step::Fault,
+                }
+            }
+            Status::Success | Status::PredicateFalse => {
+                // SAFETY: passed on to the caller.
+                unsafe { self.piece_done(completion) }
+            }
+            Status::DeltaOrder | Status::DeltaOffset if self.opcode() == Some(Opcode::ApplyDelta) => {
+                let applied_bytes = done_before + completion.bytes_completed as usize;
+                Step::Ended(End::Applied(Err(match completion.status {
+                    Status::DeltaOrder => DeltaError::NotAscending { applied_bytes },
+                    _ => DeltaError::OutOfRange { applied_bytes },
+                })))
+            }
+            Status::DifMismatch => {
+                let bytes_completed = done_before + completion.bytes_completed as usize;
+                let wrong = Wrong::from_status(completion.dif_errors().bits());
+                let mismatch = Mismatch { bytes_completed, wrong };
+                match self.opcode() {
+                    Some(Opcode::DifCheck | Opcode::DifStrip) => Step::Ended(End::Checked(Err(mismatch))),
+                    Some(Opcode::DifUpdate) => Step::Ended(End::Updated(Err(mismatch))),
+                    _ => Step::Failed,
+                }
+            }
+            Status::InvalidFlags if self.has_any(completion.invalid_flags()) => {
+                Step::NotTaken(completion.invalid_flags())
+            }
+            Status::BadOpcode => Step::NotTaken(Flags::NONE),
+            // Requests overlap in copies only; a device may lack that (GENCAP bit 1), which queues do not tell.
+            Status::Overlap if self.opcode() == Some(Opcode::Memmove) => Step::NotTaken(Flags::NONE),
+            _ => Step::Failed,
+        }
+    }
+
+    /// # Safety
+    /// As [`absorb`](Self::absorb).
+    unsafe fn piece_done(&mut self, completion: &Completion) -> Step {
+        match self.opcode() {
+            Some(Opcode::Compare | Opcode::ComparePattern) if completion.differs() => {
+                let at = self.done() + completion.bytes_completed as usize;
+                if completion.bytes_completed >= self.piece.size() {
+                    return Step::Failed;
+                }
+                // SAFETY: `at` is inside the request, and the device is done.
+                return Step::Ended(End::Compared(Some(unsafe { self.exact_difference(at) })));
+            }
+            Some(Opcode::CreateDelta) => {
+                if !has_room_for(&self.piece, completion) {
+                    return Step::Failed;
+                }
+                // SAFETY: the size was checked, and the device is done.
+                unsafe { self.correct_entries(completion) };
+                if completion.result == 2 {
+                    let bytes_compared = self.done() + completion.bytes_completed as usize;
+                    let size_bytes = self.delta_written() + completion.delta_bytes() as usize;
+                    return Step::Ended(End::Created(Delta::Overflow { size_bytes, bytes_compared }));
+                }
+                // The next piece goes on where the record of this one ends.
+                let from = self.piece.delta_address();
+                self.whole = Descriptor::create_delta(
+                    self.whole.address_1(),
+                    self.whole.address_2(),
+                    self.whole.size(),
+                    from,
+                    self.piece.delta_bytes(),
+                )
+                .with_flags(self.whole.flags());
+            }
+            _ => {}
+        }
+        if self.piece_bytes < self.whole.size() {
+            // From the end or from the start, as it was cut.
+            let mut completion = *completion;
+            completion.result = self.runs_down().into();
+            self.whole = rest(&self.whole, self.piece_bytes, &completion);
+            self.is_begun = false;
+            return Step::Next;
+        }
+        Step::Ended(self.end(completion))
+    }
+
+    /// The end of the last piece.
+    fn end(&self, completion: &Completion) -> End {
+        let (source, target) = (completion.dif_source_tags(), completion.dif_target_tags());
+        match self.opcode() {
+            Some(Opcode::Compare | Opcode::ComparePattern) => End::Compared(None),
+            Some(Opcode::CreateDelta) => match self.delta_written() + completion.delta_bytes() as usize {
+                0 => End::Created(Delta::Equal),
+                size_bytes => End::Created(Delta::Complete { size_bytes }),
+            },
+            Some(Opcode::ApplyDelta) => End::Applied(Ok(())),
+            Some(Opcode::CrcGeneration | Opcode::CopyCrc) => End::Crc(completion.crc()),
+            Some(Opcode::DifInsert) => End::Inserted(target),
+            Some(Opcode::DifCheck | Opcode::DifStrip) => End::Checked(Ok(source)),
+            Some(Opcode::DifUpdate) => End::Updated(Ok((source, target))),
+            _ => End::Done,
+        }
+    }
+
+    /// Bytes in front of the piece at hand: of the record for Apply Delta, of the source for others that have one.
+    fn done(&self) -> usize {
+        (self.piece.address_1().0.wrapping_sub(self.request.address_1().0)) as usize
+    }
+
+    /// Create Delta: bytes of the record in front of the piece at hand.
+    fn delta_written(&self) -> usize {
+        (self.piece.delta_address().0.wrapping_sub(self.request.delta_address().0)) as usize
+    }
+
+    /// Create Delta: what the device wrote counts from the start of the piece.
+    ///
+    /// # Safety
+    /// As [`absorb`](Self::absorb); the record has the size that `completion` tells.
+    unsafe fn correct_entries(&self, completion: &Completion) {
+        if self.opcode() != Some(Opcode::CreateDelta) {
+            return;
+        }
+        // Below 2^16, since the request has at most as many words.
+        let words = (self.done() / 8) as u16;
+        if words == 0 {
+            return;
+        }
+        // SAFETY: the region is a part of the record's room, which the request borrows for writing; the device is done.
+        let written =
+            unsafe { execute::bytes_at_mut(self.piece.delta_address(), completion.delta_bytes() as usize) };
+        for entry in written.chunks_exact_mut(ENTRY_BYTES) {
+            let offset = u16::from_le_bytes([entry[0], entry[1]]).wrapping_add(words);
+            entry[..2].copy_from_slice(&offset.to_le_bytes());
+        }
+    }
+
+    /// Apply Delta: the device does not know the last entry that it applied before, and so not that the next one is not
+    /// above it.
+    fn last_entry_misplaced(&self) -> Option<DeltaError> {
+        let applied_bytes = self.done();
+        if self.opcode() != Some(Opcode::ApplyDelta) || applied_bytes == 0 {
+            return None;
+        }
+        let entry = |address: Address| {
+            // SAFETY: both entries are in the record, which the request borrows; nobody writes it meanwhile.
+            let bytes = unsafe { bytes_at(address, 2) };
+            u16::from_le_bytes([bytes[0], bytes[1]])
+        };
+        let next = self.piece.delta_address();
+        let last = Address(next.0 - ENTRY_BYTES as u64);
+        (entry(next) <= entry(last)).then_some(DeltaError::NotAscending { applied_bytes })
+    }
+
+    /// The place of a difference that devices may round down to a multiple of 8.
+    ///
+    /// # Safety
+    /// As [`absorb`](Self::absorb); `at` is inside the request.
+    unsafe fn exact_difference(&self, at: usize) -> usize {
+        if self.opcode() != Some(Opcode::ComparePattern) {
+            return at;
+        }
+        let rest = rest(&self.request, at as u32, &Completion::new(Status::Success));
+        // SAFETY: the source is borrowed by the request, and nobody writes it.
+        let bytes = unsafe { bytes_at(rest.address_1(), rest.size().min(8) as usize) };
+        at + crate::software::compare_pattern(rest.pattern(), bytes).unwrap_or(0)
+    }
+
+    /// Touches the page that a fault was about, as its owner would, so that it comes under the memory policy of its
+    /// range. Whether it was one of the request's.
+    ///
+    /// # Safety
+    /// No device accesses the memory of the request.
+    pub(crate) unsafe fn touch(&self, completion: &Completion) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe { execute::touch(&self.request, completion) }
+    }
+
+    /// Does what [`next`](Self::next) returned on the CPU.
+    ///
+    /// # Safety
+    /// No device accesses the memory of the request.
+    pub(crate) unsafe fn execute(&mut self) -> Completion {
+        let next = self.next(u32::MAX);
+        // SAFETY: the request was checked and borrows its memory; the rest is passed on to the caller.
+        unsafe { execute::execute(&next) }
+    }
+}

@@ -1,0 +1,315 @@
+//! A mover in forked children: real forks of a process that has engines with threads, queues mapped or open, and copies
+//! in flight.
+//!
+//! They happen in this program, run again without libtest's threads. A child starts threads of its own, which is more
+//! than POSIX allows; glibc's allocator is ready for it, and it is what programs do that fork their workers.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::process::Command;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use memferry::cache::{Access, Cache, Location, Why};
+use memferry::mover::{
+    CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
+    EngineStats, Faults, Faulty, Mover,
+};
+use memferry::topology::{Machine, NodeId};
+use memferry_dsa::emulator::{
+    Deterministic, DeviceConfig, DirectMemory, Emulator, Nasty, dedicated_queue, shared_queue,
+};
+use memferry_dsa::instructions::CpuFeatures;
+use memferry_dsa::portal::{Linux, OpenOptions, Platform, Way};
+use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
+
+/// Linux over a file, but for the device, which works in the thread that submits: so there is one in a child, too.
+#[derive(Clone)]
+struct Inline(Arc<Inner>);
+
+struct Inner {
+    config: DeviceConfig,
+    /// Each process that opens the queue has its own memory, and so its own view of the device.
+    devices: Mutex<HashMap<u32, Deterministic<DirectMemory>>>,
+    /// What is submitted stays in the queue.
+    holds: AtomicBool,
+}
+
+impl Inline {
+    fn new(mode: QueueMode) -> Inline {
+        let config = match mode {
+            QueueMode::Shared => DeviceConfig::one_shared_queue(),
+            QueueMode::Dedicated => DeviceConfig::one_dedicated_queue(),
+        };
+        Inline(Arc::new(Inner { config, devices: Mutex::default(), holds: false.into() }))
+    }
+
+    fn hold(&self) {
+        self.0.holds.store(true, Ordering::SeqCst);
+    }
+
+    fn release(&self) {
+        self.0.holds.store(false, Ordering::SeqCst);
+        self.with_device(|device| _ = device.run_until_idle());
+    }
+
+    fn with_device<R>(&self, with: impl FnOnce(&mut Deterministic<DirectMemory>) -> R) -> R {
+        let mut devices = self.0.devices.lock().expect("no panic");
+        with(devices.get_mut(&self.generation()).expect("this process has opened the queue"))
+    }
+
+    fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
+        self.with_device(|device| {
+            let answer = device.device.submit(0, descriptor, 1);
+            if !self.0.holds.load(Ordering::SeqCst) {
+                device.run_until_idle();
+            }
+            answer
+        })
+    }
+}
+
+// SAFETY: the page is one, and the device that is driven here has done everything when it is idle.
+unsafe impl Platform for Inline {
+    fn features(&self) -> CpuFeatures {
+        CpuFeatures::ALL
+    }
+    fn watch_forks(&self) -> io::Result<()> {
+        Linux.watch_forks()
+    }
+    fn generation(&self) -> u32 {
+        Linux.generation()
+    }
+    fn open(&self, path: &Path) -> io::Result<File> {
+        // SAFETY: descriptors come from `Portal::submit`, whose contract its callers keep.
+        let memory = unsafe { DirectMemory::new() };
+        let device =
+            Deterministic::new(&self.0.config, Nasty::none(), memory).expect("a valid configuration");
+        self.0.devices.lock().expect("no panic").insert(self.generation(), device);
+        Linux.open(path)
+    }
+    fn map(&self, file: &File) -> io::Result<NonNull<u8>> {
+        let page = Linux.map(file)?;
+        // SAFETY: the page was just mapped.
+        match unsafe { libc::madvise(page.as_ptr().cast(), 4096, libc::MADV_DONTFORK) } {
+            0 => Ok(page),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+    unsafe fn unmap(&self, page: NonNull<u8>) {
+        // SAFETY: passed on.
+        unsafe { Linux.unmap(page) }
+    }
+    unsafe fn enqcmd(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool {
+        // A child that wrote through its parent's mapping would end here.
+        // SAFETY: the slot is 64 bytes of a page that is mapped for writing.
+        unsafe { slot.cast::<[u8; 64]>().write_volatile(descriptor.to_bytes()) };
+        self.submit(descriptor) == Ok(Submission::Accepted)
+    }
+    unsafe fn movdir64b(&self, slot: NonNull<u8>, descriptor: &Descriptor) {
+        // SAFETY: as above.
+        unsafe { self.enqcmd(slot, descriptor) };
+    }
+    unsafe fn write(&self, _: BorrowedFd<'_>, descriptors: &[Descriptor]) -> io::Result<usize> {
+        for descriptor in descriptors {
+            let errno = match self.submit(descriptor) {
+                Ok(Submission::Accepted) => continue,
+                Ok(Submission::Retry) => libc::EAGAIN,
+                Err(_) => libc::ENXIO,
+            };
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        Ok(size_of_val(descriptors))
+    }
+}
+
+/// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it, with an alarm for a child
+/// that hangs.
+fn in_child(child: impl FnOnce()) {
+    // SAFETY: threads of the engines do not exist in the child, which is what this is about.
+    match unsafe { libc::fork() } {
+        -1 => panic!("{}", io::Error::last_os_error()),
+        0 => {
+            // SAFETY: the default action ends the child.
+            unsafe { libc::alarm(60) };
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            // SAFETY: ends the child without the parent's destructors.
+            unsafe { libc::_exit(if result.is_ok() { 0 } else { 99 }) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: the child is this process' own.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            let is_well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+            assert!(is_well, "the child ended with {status:#x}");
+        }
+    }
+}
+
+fn machine() -> Arc<Machine> {
+    Arc::new(Machine::two_tiers().expect("built in"))
+}
+
+fn mover(portal: Arc<dyn Portal>) -> Mover {
+    let engine = DsaEngine::new(vec![portal], DsaOptions::default()).expect("a thread");
+    Mover::builder(machine()).engine(Arc::new(engine)).build().expect("threads")
+}
+
+fn copy(mover: &Mover, size_bytes: usize) -> CopyReport {
+    let source: Vec<u8> = (0..size_bytes).map(|index| (index / 7) as u8).collect();
+    let transfer = mover.copy(source, vec![0; size_bytes], CopyOptions::default());
+    let (source, target, report) = transfer.wait().expect("copied");
+    assert!(source == target);
+    report
+}
+
+fn stats(mover: &Mover, kind: EngineKind) -> EngineStats {
+    mover.stats().engines.into_iter().find(|engine| engine.kind == kind).expect("there is one")
+}
+
+fn by_dsa(bytes: u64) -> CopyReport {
+    CopyReport { cpu_bytes: 0, dsa_bytes: bytes }
+}
+
+fn by_cpu(bytes: u64) -> CopyReport {
+    CopyReport { cpu_bytes: bytes, dsa_bytes: 0 }
+}
+
+/// By each way of Linux: the child's queue is opened again, its engine has slots and a completer of its own, and what
+/// the parent has in flight is the parent's.
+fn queues() {
+    let path = std::env::temp_dir().join(format!("memferry-mover-fork-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).expect("a file for the queue");
+    for (mode, way) in [
+        (QueueMode::Shared, Way::Mapped),
+        (QueueMode::Dedicated, Way::Mapped),
+        (QueueMode::Shared, Way::Write),
+        (QueueMode::Dedicated, Way::Write),
+    ] {
+        let told = format!("{mode:?}, {way:?}");
+        let platform = Inline::new(mode);
+        let info: WorkQueueInfo = match mode {
+            QueueMode::Shared => shared_queue("wq0.0", 4),
+            QueueMode::Dedicated => dedicated_queue("wq0.0", 4),
+        };
+        let options = OpenOptions { way, state_files: Some(Vec::new()), ..OpenOptions::default() };
+        let portal = DevicePortal::open_on(platform.clone(), &path, info, options).expect("a queue");
+        let mut owner = Some(mover(portal));
+        let mover = owner.clone().expect("just made");
+        assert_eq!(copy(&mover, 5000), by_dsa(5000), "{told}");
+        // All entries of the parent are in use.
+        platform.hold();
+        let mut flying: Vec<_> = (0..4_u8)
+            .map(|byte| mover.copy(vec![byte; 3000], vec![9; 3000], CopyOptions::default()))
+            .collect();
+        in_child(|| {
+            for transfer in flying.drain(..) {
+                assert!(transfer.is_done(), "{told}: nothing will be heard of it");
+                let error = transfer.wait().expect_err("it is the parent's");
+                assert_eq!((error.error, error.buffers.is_none()), (CopyError::Forked, true), "{told}");
+            }
+            platform.0.holds.store(false, Ordering::SeqCst);
+            let unborn = stats(&mover, EngineKind::Dsa);
+            assert_eq!((unborn.accepted, unborn.reopened), (0, 0), "{told}: {unborn:?}");
+            (0..10).for_each(|_| assert_eq!(copy(&mover, 7000), by_dsa(7000), "{told}"));
+            let counted = stats(&mover, EngineKind::Dsa);
+            assert_eq!((counted.operations, counted.reopened), (10, 1), "{told}: {counted:?}");
+            assert_eq!((counted.descriptors_done, counted.fallbacks), (10, 0), "{told}: {counted:?}");
+            in_child(|| {
+                assert_eq!(copy(&mover, 100), by_dsa(100), "{told}");
+                assert_eq!(stats(&mover, EngineKind::Dsa).reopened, 2, "{told}");
+            });
+        });
+        drop(mover);
+        in_child(|| drop(owner.take()));
+        platform.release();
+        for (byte, transfer) in flying.into_iter().enumerate() {
+            let (_, target, report) = transfer.wait().expect("the parent goes on");
+            assert_eq!((report, &target[..]), (by_dsa(3000), &[byte as u8; 3000][..]), "{told}");
+        }
+        assert_eq!(stats(&owner.expect("the parent's"), EngineKind::Dsa).reopened, 0, "{told}");
+    }
+    std::fs::remove_file(path).expect("the queue's file");
+}
+
+/// Without its device, a child has its CPUs; large copies go to workers of its own.
+fn workers() {
+    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a thread");
+    let mover = mover(emulator.portal(0));
+    assert_eq!(copy(&mover, 5000), by_dsa(5000));
+    let cpu = CpuEngine::new(&machine(), CpuOptions::default()).expect("threads");
+    let held = Arc::new(Faulty::new(Arc::new(cpu), Faults::default(), 0).expect("a thread"));
+    let slow = Mover::builder(machine()).engine(held.clone()).build().expect("threads");
+    held.hold();
+    let waiting = slow.copy(vec![1; 5000], vec![0; 5000], CopyOptions::default());
+    let mut waiting = Some(waiting);
+    in_child(|| {
+        assert_eq!(copy(&mover, 1 << 20), by_cpu(1 << 20));
+        let counted = stats(&mover, EngineKind::Dsa);
+        assert_eq!((counted.accepted, counted.queues_gone, counted.fallbacks), (1, 1, 1), "{counted:?}");
+        assert_eq!(copy(&mover, 1 << 20), by_cpu(1 << 20));
+        assert_eq!(stats(&mover, EngineKind::Dsa).rejected, 1);
+        assert_eq!(stats(&mover, EngineKind::Cpu).operations, 1);
+        let error = futures::executor::block_on(waiting.take().expect("the child's copy"));
+        assert_eq!(error.expect_err("it is the parent's").error, CopyError::Forked);
+        drop((mover, emulator));
+    });
+    held.release();
+    assert!(waiting.take().expect("the parent's").wait().is_ok());
+    assert_eq!(held.stats().operations, 1);
+}
+
+/// A near copy that was in flight is not waited for in a child, which reads the source, and makes others.
+fn entries() {
+    let cpu = CpuEngine::new(&machine(), CpuOptions::default()).expect("threads");
+    let held = Arc::new(Faulty::new(Arc::new(cpu), Faults::default(), 0).expect("a thread"));
+    let mover = Mover::builder(machine()).engine(held.clone()).build().expect("threads");
+    let cache = Cache::builder(mover).budget(NodeId(1), 1 << 20).build().expect("a cache");
+    let region = cache.register(vec![5; 4096]);
+    held.hold();
+    let entry = cache.access(&region, 0..4096, Access::default()).expect("readable");
+    in_child(|| {
+        assert_eq!(entry.wait(), Location::Source(Why::InFlight));
+        assert_eq!(futures::executor::block_on(entry.ready()), Location::Source(Why::InFlight));
+        assert!(entry.as_slice() == [5; 4096]);
+    });
+    held.release();
+    assert_eq!(entry.wait(), Location::Near(NodeId(1)));
+}
+
+const CHILD: &str = "MEMFERRY_TEST_FORK";
+
+/// Runs one of the cases above in a process without libtest's threads: it runs its test on the main thread if it may
+/// have only one.
+fn alone(test: &str, case: fn()) {
+    if std::env::var_os(CHILD).is_some() {
+        return case();
+    }
+    let output = Command::new(std::env::current_exe().expect("this program has a path"))
+        .args(["--exact", test, "--test-threads=1", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("this program can be run again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{}\n{text}\n{errors}", output.status);
+}
+
+#[test]
+fn children_copy_through_queues_of_their_own() {
+    alone("children_copy_through_queues_of_their_own", queues);
+}
+
+#[test]
+fn children_copy_with_workers_of_their_own() {
+    alone("children_copy_with_workers_of_their_own", workers);
+}
+
+#[test]
+fn children_read_the_source_of_what_was_in_flight() {
+    alone("children_read_the_source_of_what_was_in_flight", entries);
+}

@@ -1,0 +1,6 @@
+//! Any descriptors, and batches of any members, over a fake address space that catches stray accesses.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    memferry_dsa::emulator::fuzz::descriptors(data);
+});
