@@ -3,7 +3,7 @@
 use std::ptr;
 
 use memferry_dsa::emulator::{CheckedMemory, Deterministic, DeviceConfig, Memory, Nasty};
-use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status};
+use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status, Submission};
 
 const PAGE: usize = PAGE_BYTES as usize;
 
