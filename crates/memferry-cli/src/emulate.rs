@@ -101,7 +101,8 @@ impl Arguments {
 /// beside the command.
 fn library() -> Result<PathBuf> {
     const NAME: &str = "libmemferry_emulate.so";
-    let command = std::env::current_exe().context("cannot find the command's own file, and so its library")?;
+    let command =
+        std::env::current_exe().context("cannot find the command's own file, and so its library")?;
     let beside = command.with_file_name(NAME);
     let built = command.with_file_name("deps").join(NAME);
     match [&built, &beside].into_iter().find(|path| path.is_file()) {
@@ -180,8 +181,7 @@ mod tests {
             "--devices 3 --config none --seed 9 --faults records=7,pages=1000 --timing --no-patch --keep-user --wait \
             --trace t --stats -- true",
         );
-        let nasty =
-            Nasty { lost_records_per_mille: 7, page_faults_per_mille: 1000, ..Nasty::from_seed(9) };
+        let nasty = Nasty { lost_records_per_mille: 7, page_faults_per_mille: 1000, ..Nasty::from_seed(9) };
         assert_eq!((all.nasty, all.devices, all.setup), (nasty, Some(3), Setup::Disabled));
         assert!(all.timing.is_some() && !all.patch && all.keep_user && all.stats);
         assert_eq!((all.trace, all.leftovers), (Some("t".into()), Leftovers::WaitFor));

@@ -6,9 +6,10 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use memferry_dsa::emulator::Nasty;
 use memferry_idxd::{Leftovers, Options, Setup, exit_as, run};
 
-const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--keep-user] [--wait] [--stats] \
+const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N] [--keep-user] [--wait] [--stats] \
     [--preload FILE] -- PROGRAM [ARGUMENT]...";
 
 fn options() -> Option<Options> {
@@ -21,6 +22,7 @@ fn options() -> Option<Options> {
             "--devices" => options.devices = Some(arguments.next()?.to_str()?.parse().ok()?),
             "--config" => setup = Some(Setup::File(arguments.next()?.into())),
             "--disabled" => setup = Some(Setup::Disabled),
+            "--seed" => options.nasty = Nasty::from_seed(arguments.next()?.to_str()?.parse().ok()?),
             "--keep-user" => options.keep_user = true,
             "--wait" => options.leftovers = Leftovers::WaitFor,
             "--stats" => options.stats = true,
