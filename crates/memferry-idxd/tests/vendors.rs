@@ -99,7 +99,7 @@ fn each_operation_in_dsa_test() {
     if !is_there(&format!("{TESTS}/dsa_test")) {
         return;
     }
-    for options in ["", "--seed 3"] {
+    for options in ["", "--seed 3", "--seed 4"] {
         succeeds(&emulate_script(&format!("{options} {}", preload()), &each_operation()).output().unwrap());
     }
 }
