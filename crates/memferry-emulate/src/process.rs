@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use memferry_dsa::emulator::shared::{Client, State};
+use memferry_dsa::instructions::CpuFeatures;
 
 use crate::wiped::{self, Wiped};
 use crate::{engine, hooks, sys, trap};
@@ -146,6 +147,13 @@ impl Wiped {
         self.is_joining.store(false, Ordering::Release);
         process
     }
+}
+
+/// For programs that ask before they use an instruction: those that are emulated in this process, as bits of register ECX
+/// of CPUID leaf 7. See `memferry_dsa::instructions::CpuFeatures`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn memferry_emulated_instructions() -> u32 {
+    if is_active() { CpuFeatures::ALL.to_ecx() } else { 0 }
 }
 
 /// Called by the dynamic linker. Others' constructors may run before, and call the hooks.

@@ -53,7 +53,6 @@ ways! {
     closed_descriptors "closed"
     many_portals "many"
     another_program_with_work_in_flight "execs"
-    another_user "other-user"
     a_portal_that_is_moved "moved"
     handlers_past_the_hooks "past-the-hooks"
     handlers_while_a_function_waits "suspended"

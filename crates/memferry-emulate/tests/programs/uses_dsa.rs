@@ -38,7 +38,6 @@ const WAYS: &[(&str, fn())] = &[
     ("many", many),
     ("execs", execs),
     ("after-exec", after_exec),
-    ("other-user", other_user),
     ("moved", moved),
     ("past-the-hooks", past_the_hooks),
     ("suspended", suspended),
@@ -599,12 +598,6 @@ fn execs() {
 
 fn after_exec() {
     copies(map("wq0.0"), 5000, 1);
-}
-
-/// The C library asks every thread of the process to change its user, also those that it does not know to be there.
-fn other_user() {
-    copies(map("wq0.0"), 100, 1);
-    assert_eq!(unsafe { libc::setuid(libc::getuid()) }, 0);
 }
 
 /// A portal that is moved is one at its new place.

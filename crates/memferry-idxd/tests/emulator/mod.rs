@@ -17,6 +17,14 @@ fn example() -> PathBuf {
     path
 }
 
+/// The library that catches instructions, where cargo puts it as a dependency.
+pub(crate) fn library() -> String {
+    let tests = std::env::current_exe().unwrap();
+    let path = tests.with_file_name("libmemferry_emulate.so");
+    assert!(path.is_file(), "{} is missing: cargo builds it with these tests", path.display());
+    path.to_str().expect("a path without strange bytes").to_owned()
+}
+
 /// `emulate OPTIONS -- PROGRAM`; words are separated by spaces.
 pub(crate) fn emulate(options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(example());
