@@ -7,6 +7,7 @@ mod bench;
 mod configure;
 mod demo;
 mod devices;
+mod emulate;
 mod error;
 mod options;
 mod output;
@@ -25,7 +26,8 @@ use clap::{Parser, Subcommand};
 use memferry_query::load;
 
 const AFTER_HELP: &str = "\
-Exit status: 0 if all went well, 1 if something failed, 2 if the command line cannot be meant.";
+Exit status: 0 if all went well, 1 if something failed, 2 if the command line cannot be meant. `emulate` ends as
+its program does; see its own help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -40,6 +42,7 @@ enum Command {
     Topology(topology::Arguments),
     Configure(configure::Arguments),
     Sql(sql::Arguments),
+    Emulate(emulate::Arguments),
     Bench(bench::Arguments),
     Demo(demo::Arguments),
 }
@@ -72,6 +75,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Topology(arguments) => topology::run(arguments, out),
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
+        Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
     }

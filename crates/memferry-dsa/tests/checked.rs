@@ -3,7 +3,9 @@
 use std::ptr;
 
 use memferry_dsa::emulator::{CheckedMemory, Deterministic, DeviceConfig, Memory, Nasty};
-use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status, Submission};
+use memferry_dsa::{
+    Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status, Submission,
+};
 
 const PAGE: usize = PAGE_BYTES as usize;
 

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use memferry_dsa::emulator::{Nasty, Timing};
 use memferry_idxd::{Leftovers, Options, Setup, exit_as, run};
 
-const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--keep-user] [--wait] [--stats] \
-    [--preload FILE] [--no-patch] [--seed N] [--timing] [--trace FILE] -- PROGRAM [ARGUMENT]...";
+const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N] [--timing] [--keep-user] \
+    [--wait] [--stats] [--trace FILE] [--preload FILE] [--no-patch] -- PROGRAM [ARGUMENT]...";
 
 fn options() -> Option<Options> {
     let mut options = Options::new("");
@@ -22,11 +22,11 @@ fn options() -> Option<Options> {
             "--devices" => options.devices = Some(arguments.next()?.to_str()?.parse().ok()?),
             "--config" => setup = Some(Setup::File(arguments.next()?.into())),
             "--disabled" => setup = Some(Setup::Disabled),
+            "--seed" => options.nasty = Nasty::from_seed(arguments.next()?.to_str()?.parse().ok()?),
             "--keep-user" => options.keep_user = true,
             "--wait" => options.leftovers = Leftovers::WaitFor,
             "--stats" => options.stats = true,
             "--no-patch" => options.patch = false,
-            "--seed" => options.nasty = Nasty::from_seed(arguments.next()?.to_str()?.parse().ok()?),
             "--timing" => options.timing = Some(Timing::sapphire_rapids()),
             "--trace" => options.trace = Some(arguments.next()?.into()),
             "--preload" => options.preload = Some(arguments.next()?.into()),

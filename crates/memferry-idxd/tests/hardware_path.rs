@@ -7,7 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emulator::{is_available, is_inside, library};
+use emulator::{is_available, is_inside, preload};
 use memferry_dsa::conformance::{self, Thoroughness};
 use memferry_dsa::instructions::{CpuFeatures, SleepState};
 use memferry_dsa::portal::{Backoff, OpenOptions, QueueMode, Way};
@@ -56,10 +56,10 @@ fn runs(test: &str) -> bool {
     if std::env::var_os("MEMFERRY_TEST_INSIDE").is_none() && !is_available() {
         return false;
     }
-    let library = library();
+    let preload = preload();
     ["", "--no-patch", "--seed 1", "--seed 2", "--no-patch --seed 3"]
         .iter()
-        .any(|options| is_inside(&format!("--preload {library} {options}"), test))
+        .any(|options| is_inside(&format!("{preload} {options}"), test))
 }
 
 #[test]

@@ -5,45 +5,9 @@ mod emulator;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use emulator::{emulate, skip, text};
-
-/// Nobody in particular.
-const USER: u32 = 54_321;
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|found| std::os::unix::fs::MetadataExt::uid(&found) == 0)
-}
-
-/// Runs a script on emulated devices as another user; as root only, who can become one. Where `/dev/fuse` is root's
-/// alone, the run is in a mount namespace whose `/dev/fuse` is everybody's, as distributions have it.
-fn run(options: &str, script: &str) -> Option<Output> {
-    if !is_root() {
-        skip("only root can become somebody else");
-        return None;
-    }
-    // Neither the target directory nor the test's may be readable for others.
-    let directory =
-        tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
-    let command = emulate(options, &["sh", "-c", script]);
-    let copy = directory.path().join("emulate");
-    fs::copy(command.get_program(), &copy).unwrap();
-    let outer = format!(
-        "set -e; mkdir {0}/m; mount -t tmpfs none {0}/m; mknod -m 666 {0}/m/fuse c 10 229
-        mount --bind {0}/m/fuse /dev/fuse
-        exec setpriv --reuid {USER} --regid {USER} --clear-groups \"$0\" \"$@\"",
-        directory.path().display()
-    );
-    let mut unshared = Command::new("unshare");
-    unshared.args(["--mount", "sh", "-c", &outer]).arg(&copy).args(command.get_args());
-    let output = unshared.output().unwrap();
-    if text(&output).contains("namespace") && output.status.code() == Some(125) {
-        skip(&text(&output));
-        return None;
-    }
-    Some(output)
-}
+use emulator::{USER, emulate, is_root, run_as_user as run, skip, text};
 
 #[test]
 fn a_user_is_root_on_his_emulated_machine() {

@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -17,12 +19,17 @@ fn example() -> PathBuf {
     path
 }
 
-/// The library that catches instructions, where cargo puts it as a dependency.
-pub(crate) fn library() -> String {
+/// The preload library, which Cargo builds as a dependency of the tests.
+fn library() -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let path = tests.with_file_name("libmemferry_emulate.so");
-    assert!(path.is_file(), "{} is missing: cargo builds it with these tests", path.display());
-    path.to_str().expect("a path without strange bytes").to_owned()
+    assert!(path.is_file(), "{} is missing: cargo build -p memferry-emulate", path.display());
+    path
+}
+
+/// The option that has the library preloaded.
+pub(crate) fn preload() -> String {
+    format!("--preload {}", library().display())
 }
 
 /// `emulate OPTIONS -- PROGRAM`; words are separated by spaces.
@@ -78,4 +85,50 @@ pub(crate) fn is_inside(options: &str, test: &str) -> bool {
 /// All that was printed.
 pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+/// Nobody in particular.
+pub(crate) const USER: u32 = 54_321;
+
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
+}
+
+/// Runs a script on emulated devices as another user; as root only, who can become one. Where `/dev/fuse` is root's
+/// alone, the run is in a mount namespace whose `/dev/fuse` is everybody's, as distributions have it.
+pub(crate) fn run_as_user(options: &str, script: &str) -> Option<Output> {
+    if !is_root() {
+        skip("only root can become somebody else");
+        return None;
+    }
+    // Neither the target directory nor the test's may be readable for others.
+    let directory =
+        tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
+    let place = directory.path();
+    let copy = place.join("emulate");
+    fs::copy(example(), &copy).unwrap();
+    let built = library();
+    let options = match options.split_once(&*built.to_string_lossy()) {
+        Some((before, after)) => {
+            let copy = place.join("library.so");
+            fs::copy(&built, &copy).unwrap();
+            format!("{before}{}{after}", copy.display())
+        }
+        None => options.to_owned(),
+    };
+    let command = emulate(&options, &["sh", "-c", script]);
+    let outer = format!(
+        "set -e; mkdir {0}/m; mount -t tmpfs none {0}/m; mknod -m 666 {0}/m/fuse c 10 229
+        mount --bind {0}/m/fuse /dev/fuse
+        exec setpriv --reuid {USER} --regid {USER} --clear-groups \"$0\" \"$@\"",
+        place.display()
+    );
+    let mut unshared = Command::new("unshare");
+    unshared.args(["--mount", "sh", "-c", &outer]).arg(&copy).args(command.get_args());
+    let output = unshared.output().unwrap();
+    if text(&output).contains("namespace") && output.status.code() == Some(125) {
+        skip(&text(&output));
+        return None;
+    }
+    Some(output)
 }
