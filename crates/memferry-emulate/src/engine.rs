@@ -16,7 +16,7 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
     let (says, hears) = mpsc::channel();
     let client = client.clone();
     // The program's signals are not for this thread: it would run their handlers, which know nothing of it.
-    let before = signals::block_all_but_ours();
+    let before = signals::block_others();
     let spawned = thread::Builder::new().name("memferry-dsa".to_owned()).spawn(move || {
         let opened = open(&client);
         let (memory, trace) = match opened {

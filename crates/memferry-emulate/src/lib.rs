@@ -12,7 +12,7 @@
 //! The devices are those of `memferry_dsa::emulator::shared`; what they are configured to be is in the state file, which
 //! the command makes. Without that file, the library does nothing.
 //!
-//! It exports libc's functions that it replaces, and nothing else. Nobody links it: whoever named one of its symbols would
+//! It exports libc's functions that it replaces, `memferry_emulated_instructions`, and nothing else. Nobody links it: whoever named one of its symbols would
 //! have them replaced in his own program.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

@@ -11,9 +11,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use memferry_dsa::emulator::shared::{Client, State};
+use memferry_dsa::instructions::CpuFeatures;
 
 use crate::wiped::{self, Wiped};
-use crate::{engine, sys, trap};
+use crate::{engine, hooks, sys, trap};
 
 /// Where `memferry emulate` puts the state file.
 const STATE: &str = "/dev/.memferry/state";
@@ -59,10 +60,16 @@ fn prepare() -> bool {
     let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return false };
     match State::attach(&file) {
         Ok(state) => {
+            state.bury_predecessors();
             KEEPS_TRAPS.store(!state.options().patches, Ordering::Relaxed);
             STATE_FILE.store(Box::into_raw(Box::new(state)), Ordering::Release);
             trap::prepare();
-            wiped::prepare()
+            hooks::prepare();
+            let is_there = wiped::prepare();
+            if !is_there {
+                complain("this kernel has no MADV_WIPEONFORK, which the emulation needs (Linux 4.14)");
+            }
+            is_there
         }
         Err(error) => {
             complain(&format!("{}: {error}", path.display()));
@@ -125,6 +132,7 @@ impl Wiped {
         while self.is_joining.swap(true, Ordering::Acquire) {
             sys::yield_now();
         }
+        self.is_borrowed(); // it is known from here on whose page this is
         let process = self.process().or_else(|| match Client::join(state()?, sys::process()) {
             Ok(client) => {
                 let process = Box::new(Process { client, engines: AtomicU32::new(0) });
@@ -139,6 +147,13 @@ impl Wiped {
         self.is_joining.store(false, Ordering::Release);
         process
     }
+}
+
+/// For programs that ask before they use an instruction: those that are emulated in this process, as bits of register ECX
+/// of CPUID leaf 7. See `memferry_dsa::instructions::CpuFeatures`.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) extern "C" fn memferry_emulated_instructions() -> u32 {
+    if is_active() { CpuFeatures::ALL.to_ecx() } else { 0 }
 }
 
 /// Called by the dynamic linker. Others' constructors may run before, and call the hooks.

@@ -19,7 +19,7 @@ pub(crate) struct Wiped {
     pub(crate) is_joining: AtomicBool,
     /// Whether somebody is patching.
     pub(crate) is_patching: AtomicBool,
-    /// The process id; 0 until somebody has asked.
+    /// The process id; 0 in a child that `fork` made, until somebody has asked.
     id: AtomicU32,
     pub(crate) portals: Portals,
 }
@@ -40,7 +40,7 @@ pub(crate) fn prepare() -> bool {
     }
     // ORDERING: Release pairs with the Acquire in `get`: the page is there.
     PAGES.store(address as *mut Wiped, Ordering::Release);
-    true
+    get().is_some_and(|wiped| !wiped.is_borrowed())
 }
 
 /// The page; `None` where nothing is emulated.

@@ -52,6 +52,10 @@ ways! {
     blocked_signals "blocked"
     closed_descriptors "closed"
     many_portals "many"
+    another_program_with_work_in_flight "execs"
+    a_portal_that_is_moved "moved"
+    handlers_past_the_hooks "past-the-hooks"
+    handlers_while_a_function_waits "suspended"
 }
 
 /// The first pass of a site by many threads at once is a matter of luck: often.

@@ -1,16 +1,16 @@
-//! `memferry emulate` without the preload library: tools that configure devices, and programs that submit with
-//! `write(2)`.
+//! `memferry emulate` without its command line, and with the preload library only if it is named: without it, programs
+//! can configure devices and submit with `write(2)`.
 //!
 //!     cargo run -p memferry-idxd --example emulate -- --devices 2 -- accel-config list
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use memferry_dsa::emulator::Nasty;
+use memferry_dsa::emulator::{Nasty, Timing};
 use memferry_idxd::{Leftovers, Options, Setup, exit_as, run};
 
-const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N] [--keep-user] [--wait] [--stats] \
-    [--preload FILE] -- PROGRAM [ARGUMENT]...";
+const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N] [--timing] [--keep-user] \
+    [--wait] [--stats] [--trace FILE] [--preload FILE] [--no-patch] -- PROGRAM [ARGUMENT]...";
 
 fn options() -> Option<Options> {
     let mut options = Options::new("");
@@ -30,6 +30,9 @@ fn options() -> Option<Options> {
             "--keep-user" => options.keep_user = true,
             "--wait" => options.leftovers = Leftovers::WaitFor,
             "--stats" => options.stats = true,
+            "--no-patch" => options.patch = false,
+            "--timing" => options.timing = Some(Timing::sapphire_rapids()),
+            "--trace" => options.trace = Some(arguments.next()?.into()),
             "--preload" => options.preload = Some(arguments.next()?.into()),
             "--" => break,
             _ => return None,

@@ -142,9 +142,7 @@ impl Inner {
                 agents.remove(&process);
                 self.shared.bury(process);
             }
-            if agents.is_empty() {
-                self.shared.reap(); // also those whose number somebody else has by now
-            }
+            self.shared.reap(); // also those that run another program by now
             let has_users = !agents.is_empty() || !self.shared.processes().is_empty();
             agents = match has_users {
                 true => {

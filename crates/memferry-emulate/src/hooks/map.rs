@@ -1,4 +1,4 @@
-//! mmap and munmap: a queue that is mapped becomes a portal.
+//! mmap, mremap and munmap: a queue that is mapped becomes a portal.
 //!
 //! The mapping is a real one of the queue's file, so that the kernel refuses what it would refuse, but nothing in it can be
 //! accessed: a submission traps on processors that have the instructions, too. Children do not inherit it.
@@ -11,13 +11,20 @@ use memferry_dsa::emulator::shared::QueueAt;
 
 use super::next::Next;
 use crate::wiped::{self, Wiped};
-use crate::{process, sys};
+use crate::{process, sys, trap};
 
 type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
+type Mremap = unsafe extern "C" fn(*mut c_void, size_t, size_t, c_int, ...) -> *mut c_void;
 type Munmap = unsafe extern "C" fn(*mut c_void, size_t) -> c_int;
 
 static MMAP: Next = Next::new(c"mmap");
+static MREMAP: Next = Next::new(c"mremap");
 static MUNMAP: Next = Next::new(c"munmap");
+
+/// Looks up what comes next, before threads could ask at the same time.
+pub(super) fn prepare() {
+    [&MMAP, &MREMAP, &MUNMAP].iter().for_each(|next| _ = next.address());
+}
 
 /// A portal's size; the driver maps no more.
 const PAGE: size_t = 4096;
@@ -60,14 +67,14 @@ pub(crate) unsafe extern "C" fn mmap(
     if mapped == libc::MAP_FAILED {
         return mapped;
     }
-    match open_portal(wiped, mapped as usize, at) {
-        true => mapped,
-        false => {
-            // SAFETY: the mapping was made above, and nobody knows it.
-            unsafe { sys::munmap(mapped as usize, PAGE) };
-            fail(libc::ENOMEM)
-        }
+    if !open_portal(wiped, mapped as usize, at) {
+        // SAFETY: the mapping was made above, and nobody knows it.
+        unsafe { sys::munmap(mapped as usize, PAGE) };
+        return fail(libc::ENOMEM);
     }
+    // The program may have set handlers past the hooks: by system calls of its own, or from inside libc.
+    trap::install();
+    mapped
 }
 
 /// # Safety
@@ -89,8 +96,10 @@ pub(crate) unsafe extern "C" fn mmap64(
 /// As munmap(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
-    // Before: the address may be another mapping's as soon as it is free.
-    if let Some(wiped) = wiped::get() {
+    // Before: the address may be another mapping's as soon as it is free. What is not aligned is refused.
+    if (address as usize).is_multiple_of(PAGE)
+        && let Some(wiped) = wiped::get()
+    {
         wiped.portals.remove(address as u64, length as u64);
     }
     match MUNMAP.address() {
@@ -99,6 +108,41 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> 
         // SAFETY: passed on.
         None => answer(unsafe { sys::munmap(address as usize, length) }) as c_int,
     }
+}
+
+/// # Safety
+/// As mremap(2). The last argument is there only if the flags say so, and not looked at otherwise.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    length: size_t,
+    new_length: size_t,
+    flags: c_int,
+    target: *mut c_void,
+) -> *mut c_void {
+    let moved = match MREMAP.address() {
+        // SAFETY: the symbol has this type; the rest is passed on.
+        Some(next) => unsafe {
+            transmute::<usize, Mremap>(next)(address, length, new_length, flags, target)
+        },
+        None => {
+            let arguments =
+                [address as usize, length, new_length, flags as usize, target as usize, 0];
+            // SAFETY: passed on.
+            answer(unsafe { sys::call(libc::SYS_mremap, arguments) }) as *mut c_void
+        }
+    };
+    if moved != libc::MAP_FAILED
+        && moved != address
+        && let Some(wiped) = wiped::get()
+    {
+        let at = wiped.portals.find(address as u64);
+        wiped.portals.remove(moved as u64, new_length as u64);
+        wiped.portals.remove(address as u64, length as u64);
+        // The place that has just become free is there for it.
+        let _ = at.is_none_or(|at| wiped.portals.add(moved as u64, at));
+    }
+    moved
 }
 
 /// # Safety

@@ -7,3 +7,10 @@ mod map;
 mod mask;
 mod next;
 mod sigaction;
+
+/// To be called once, before the program has threads.
+pub(crate) fn prepare() {
+    map::prepare();
+    mask::prepare();
+    sigaction::prepare();
+}

@@ -17,6 +17,11 @@ static SIGACTION: Next = Next::new(c"sigaction");
 static SIGNAL: Next = Next::new(c"signal");
 static SYSV_SIGNAL: Next = Next::new(c"__sysv_signal");
 
+/// Looks up what comes next, before threads could ask at the same time.
+pub(super) fn prepare() {
+    [&SIGACTION, &SIGNAL, &SYSV_SIGNAL].iter().for_each(|next| _ = next.address());
+}
+
 /// Whether the library looks after this process' signals. A child of vfork sets its own, in its parent's memory.
 fn is_active() -> bool {
     process::is_active() && wiped::get().is_some_and(|wiped| !wiped.is_borrowed())

@@ -33,11 +33,13 @@ pub(crate) fn prepare() {
     let _ = Call::decode(&[0xf2, 0x0f, 0x38, 0xf8, 0x02], 0);
 }
 
-/// Installs the handlers. What is set already is the program's.
+/// Installs the handlers where they are not. What is set instead is the program's: from before, or past the hooks.
 pub(crate) fn install() {
     for signal in OURS {
-        let program = kernel::catch(signal, handle, &kernel::DEFAULT);
-        set_action(signal, program);
+        let found = kernel::get(signal);
+        if found.handler != handle as *const () as usize {
+            set_action(signal, found);
+        }
     }
     sys::unblock(OURS_SET);
 }

@@ -22,10 +22,16 @@ pub(crate) fn is_ours(signal: c_int) -> bool {
     OURS.contains(&signal)
 }
 
-/// Blocks all signals but those, in this thread; what was blocked before.
-pub(crate) fn block_all_but_ours() -> Signals {
+/// By which the C library cancels threads, and changes the user of all of them: nobody may block them, and pthread_sigmask(3)
+/// does not.
+///
+/// Source: glibc, `sysdeps/unix/sysv/linux/internal-signals.h` (SIGCANCEL, SIGSETXID).
+const LIBRARYS_OWN: Signals = bit(32) | bit(33);
+
+/// Blocks all signals but those and the C library's own, in this thread; what was blocked before.
+pub(crate) fn block_others() -> Signals {
     let mut before: Signals = 0;
-    let all: Signals = !OURS_SET;
+    let all: Signals = !(OURS_SET | LIBRARYS_OWN);
     // SAFETY: it reads and writes 8 bytes.
     unsafe {
         let arguments =

@@ -4,6 +4,7 @@
 //! the limit that Linux sets. Meanwhile others run: the device of this process may need the core.
 
 use std::arch::x86_64::_rdtsc;
+use std::arch::{asm, global_asm};
 use std::cell::Cell;
 
 use super::emulate::{CARRY, Outcome};
@@ -15,15 +16,44 @@ use crate::sys;
 /// Source: `/sys/devices/system/cpu/umwait_control/max_time`.
 const LIMIT: u64 = 100_000;
 
-thread_local! {
-    /// The line that this thread watches, and what was in it. 0: none.
-    static WATCHED: Cell<(u64, [u64; 8])> = const { Cell::new((0, [0; 8])) };
+// A variable of each thread, found without a call: what Rust makes of `thread_local` may allocate at a thread's first
+// use, which a handler must not. A library that is loaded with the program may use this model of thread-local storage.
+global_asm!(
+    ".pushsection .tbss.memferry_watched, \"awT\", @nobits",
+    ".balign 8",
+    ".hidden memferry_watched",
+    ".globl memferry_watched",
+    ".type memferry_watched, @tls_object",
+    ".size memferry_watched, 72",
+    "memferry_watched:",
+    ".zero 72",
+    ".popsection",
+);
+
+/// The line that a thread watches, and what was in it. 0: none.
+type Watched = (u64, [u64; 8]);
+const _: () = assert!(size_of::<Watched>() == 72 && align_of::<Watched>() == 8);
+
+/// This thread's, zero at its start.
+fn watched() -> &'static Cell<Watched> {
+    let address: usize;
+    // SAFETY: the thread's block begins where FS points, which is stored there, too; the linker knows how far from it
+    // the variable is. It lives as long as the thread, and nobody keeps the reference for longer than a call here.
+    unsafe {
+        asm!(
+            "mov {0}, qword ptr fs:[0]",
+            "add {0}, qword ptr [rip + memferry_watched@GOTTPOFF]",
+            out(reg) address,
+            options(pure, readonly, nostack),
+        );
+        &*(address as *const Cell<Watched>)
+    }
 }
 
 pub(super) fn monitor(address: u64) -> Result<Outcome, Fault> {
     let line = address & !63;
     let words = safe::read_64(line)?;
-    WATCHED.set((line, words));
+    watched().set((line, words));
     Ok(Outcome::QUIET)
 }
 
@@ -32,7 +62,7 @@ pub(super) fn wait(control: u64, deadline: u64, watches: bool) -> Result<Outcome
     if control as u32 > 1 {
         return Err(Fault::PROTECTION);
     }
-    let (line, before) = if watches { WATCHED.replace((0, [0; 8])) } else { (0, [0; 8]) };
+    let (line, before) = if watches { watched().replace((0, [0; 8])) } else { (0, [0; 8]) };
     if watches && line == 0 {
         return Ok(Outcome::with(CARRY, false));
     }

@@ -8,6 +8,7 @@ use std::arch::asm;
 use std::fs::OpenOptions;
 use std::mem::zeroed;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -35,6 +36,11 @@ const WAYS: &[(&str, fn())] = &[
     ("blocked", blocked),
     ("closed", closed),
     ("many", many),
+    ("execs", execs),
+    ("after-exec", after_exec),
+    ("moved", moved),
+    ("past-the-hooks", past_the_hooks),
+    ("suspended", suspended),
     ("code", code),
     ("dies-of-ud2", || unsafe { asm!("ud2") }),
     ("dies-of-null", || unsafe { asm!("mov byte ptr [0], 1") }),
@@ -577,6 +583,92 @@ fn many() {
     let records: [CompletionRecord; 50] = std::array::from_fn(|_| CompletionRecord::new());
     records.iter().for_each(|record| submit(small, &Descriptor::noop().with_completion(record)));
     records.iter().for_each(|record| assert_eq!(wait(record).status, Status::Success));
+}
+
+/// Becomes another program with work in flight, which would keep that one waiting for ever.
+fn execs() {
+    let (source, record) = (vec![1u8; 1 << 20], CompletionRecord::new());
+    let mut target = vec![0u8; 1 << 20];
+    let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 1 << 20).with_completion(&record);
+    let portal = map("wq0.0");
+    while enqcmd(portal, &copy) {}
+    let this = std::env::current_exe().unwrap();
+    panic!("{}", std::process::Command::new(this).arg("after-exec").exec());
+}
+
+fn after_exec() {
+    copies(map("wq0.0"), 5000, 1);
+}
+
+/// A portal that is moved is one at its new place.
+fn moved() {
+    set(libc::SIGSEGV, note as *const () as usize, libc::SA_SIGINFO);
+    let good = Descriptor::noop();
+    for _ in 0..3 {
+        let portal = map("wq0.0");
+        let target = map("wq0.1"); // replaced
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let answer = unsafe { libc::mremap(portal.cast(), 4096, 4096, flags, target) };
+        assert_eq!(answer, target.cast(), "{}", std::io::Error::last_os_error());
+        copies(target, 100, 1);
+        assert_eq!(enqcmd_at(portal as u64, &raw const good as u64), (libc::SIGSEGV, 1, portal as u64));
+        assert_eq!(unsafe { libc::munmap(target.cast(), 4096) }, 0);
+    }
+}
+
+/// Handlers that are set by system calls, before a queue is mapped.
+fn past_the_hooks() {
+    #[repr(C)]
+    struct KernelAction {
+        handler: usize,
+        flags: u64,
+        restorer: usize,
+        mask: u64,
+    }
+    set(libc::SIGILL, note as *const () as usize, libc::SA_SIGINFO);
+    // As libc has set it up, with its restorer, for a signal that is nobody's.
+    set(libc::SIGUSR1, note as *const () as usize, libc::SA_SIGINFO);
+    let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    let null = std::ptr::null::<KernelAction>();
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_rt_sigaction, libc::SIGUSR1, null, &mut action, 8), 0);
+        assert_eq!(action.handler, note as *const () as usize);
+        assert_eq!(libc::syscall(libc::SYS_rt_sigaction, libc::SIGILL, &action, null, 8), 0);
+    }
+    copies(map("wq0.0"), 100, 1);
+    assert_eq!(noted().0, 0);
+    SKIP.store(2, Ordering::Relaxed);
+    unsafe { asm!("ud2") };
+    assert_eq!(noted().0, libc::SIGILL);
+}
+
+/// A handler that submits while a function waits with all signals blocked but one.
+fn suspended() {
+    extern "C" fn handler(signal: i32) {
+        // A site of its own, so that it traps.
+        unsafe { instructions::tpause(SleepState::Light, 0) };
+        copies(PORTAL.load(Ordering::Relaxed) as *mut u8, 200, 5);
+        SIGNALS.store(signal, Ordering::Relaxed);
+    }
+    PORTAL.store(map("wq0.0") as u64, Ordering::Relaxed);
+    unsafe { libc::signal(libc::SIGUSR1, handler as *const () as usize) };
+    unsafe {
+        let (mut one, mut but_one): (libc::sigset_t, libc::sigset_t) = (zeroed(), zeroed());
+        libc::sigaddset(&mut one, libc::SIGUSR1);
+        libc::sigfillset(&mut but_one);
+        libc::sigdelset(&mut but_one, libc::SIGUSR1);
+        libc::sigprocmask(libc::SIG_BLOCK, &one, null_mut());
+        let waits: [fn(*const libc::sigset_t) -> i32; 4] = [
+            |set| libc::sigsuspend(set),
+            |set| libc::ppoll(null_mut(), 0, null_mut(), set),
+            |set| libc::pselect(0, null_mut(), null_mut(), null_mut(), null_mut(), set),
+            |set| libc::epoll_pwait(libc::epoll_create1(0), [zeroed()].as_mut_ptr(), 1, -1, set),
+        ];
+        for wait in waits {
+            libc::raise(libc::SIGUSR1);
+            assert_eq!((wait(&but_one), noted().0), (-1, libc::SIGUSR1));
+        }
+    }
 }
 
 /// Says whether the code of a call site is what the compiler made of it.

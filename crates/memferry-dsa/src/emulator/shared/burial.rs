@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::State;
 use super::common::{TAKEN, pass_on};
@@ -20,9 +20,17 @@ impl State {
         self.bury_those(|_, whose| whose == process);
     }
 
-    /// Removes all that processes have left that are gone; the number of processes.
+    /// Removes all that processes have left that are gone, or run another program by now; the number of processes. Those for
+    /// whom others execute are left to these: see [`bury`](Self::bury).
     pub fn reap(&self) -> usize {
-        self.bury_those(is_gone)
+        self.bury_those(|place, process| place.executes_for(process) && is_gone(place, process))
+    }
+
+    /// Removes what the calling process has left that was here before under the same number: its own program before
+    /// `execve(2)`, in most cases. To be called before the process joins.
+    pub fn bury_predecessors(&self) -> usize {
+        let me = std::process::id();
+        self.bury_those(|place, process| process == me && place.executes_for(me))
     }
 
     /// Processes that use devices.
@@ -81,19 +89,27 @@ impl State {
             let mut rings =
                 self.file().devices.iter().flat_map(|device| &device.queues).map(|queue| &queue.ring);
             if !rings.any(|ring| ring.has_entry_of(id)) {
-                place.started.store(0, Ordering::Relaxed);
+                place.executor.store(0, Ordering::Relaxed);
+                Identity { started: 0, stack: 0 }.write(place);
                 place.turn(process, Life::Dead, Life::Free);
             }
         }
     }
 }
 
-/// Whether a client's process has ended; also if it only waits for its parent, or if its id is another's by now.
+impl Place {
+    /// Whether the process executes what it submits itself.
+    fn executes_for(&self, process: u32) -> bool {
+        self.executor.load(Ordering::Relaxed) == u64::from(process)
+    }
+}
+
+/// Whether a client's process has ended or runs another program; also if it only waits for its parent, or if its id is
+/// another's by now.
 fn is_gone(place: &Place, process: u32) -> bool {
-    let since = place.started.load(Ordering::Relaxed);
-    match started(process) {
+    match Identity::of(process) {
         None => return true,
-        Some(now) if since != 0 && now != since => return true,
+        Some(now) if Identity::read(place).is_other(now) => return true,
         Some(_) => {}
     }
     // SAFETY: pidfd_open takes numbers; poll gets one pollfd; the descriptor is closed once.
@@ -110,11 +126,38 @@ fn is_gone(place: &Place, process: u32) -> bool {
     }
 }
 
-/// When a process started, in the kernel's units since boot; `None` if there is none.
-///
-/// Source: proc_pid_stat(5), field 22. The second one is a name in parentheses that may contain anything.
-pub(super) fn started(process: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_whitespace().nth(19)?.parse().ok()
+/// What tells a process, and its program, from others under the same number. 0 is not known.
+#[derive(Clone, Copy)]
+pub(super) struct Identity {
+    started: u64, // in the kernel's units since boot
+    stack: u64,   // where the program's stack begins, which is drawn anew for each
+}
+
+impl Identity {
+    /// That of a running process.
+    ///
+    /// Source: proc_pid_stat(5), fields 22 and 28; the latter is 0 for those who may not trace the process. The second
+    /// field is a name in parentheses that may contain anything.
+    pub(super) fn of(process: u32) -> Option<Identity> {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let (_, after_name) = stat.rsplit_once(')')?;
+        let field = |number: usize| after_name.split_whitespace().nth(number - 3)?.parse().ok();
+        Some(Identity { started: field(22)?, stack: field(28)? })
+    }
+
+    pub(super) fn write(self, place: &Place) {
+        place.started.store(self.started, Ordering::Relaxed);
+        place.stack.store(self.stack, Ordering::Relaxed);
+    }
+
+    fn read(place: &Place) -> Identity {
+        let get = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        Identity { started: get(&place.started), stack: get(&place.stack) }
+    }
+
+    /// Whether both are known and differ.
+    fn is_other(self, now: Identity) -> bool {
+        let differ = |one: u64, other: u64| one != 0 && other != 0 && one != other;
+        differ(self.started, now.started) || differ(self.stack, now.stack)
+    }
 }

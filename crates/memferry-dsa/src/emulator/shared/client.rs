@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::burial::started;
+use super::burial::Identity;
 use super::layout::{CLIENTS_MAX, Life};
 use super::{ClientEngine, QueueAt, State, futex};
 use crate::completion::Status;
@@ -36,7 +36,7 @@ pub enum JoinError {
     #[error("{0} processes use the emulated devices already; end some of them")]
     TooMany(usize),
     /// The process id is none of a running process here.
-    #[error("there is no process {0} in this process id namespace")]
+    #[error("/proc knows no process {0}: mount it, for this process id namespace")]
     NoProcess(u32),
 }
 
@@ -46,12 +46,13 @@ impl Client {
     /// # Errors
     /// [`JoinError`]: nothing has changed.
     pub fn join(state: &State, process: u32) -> Result<Client, JoinError> {
-        let started = started(process).ok_or(JoinError::NoProcess(process))?;
+        let identity = Identity::of(process).ok_or(JoinError::NoProcess(process))?;
         state.free_the_buried();
         let places = &state.file().places;
         let claims = |id: &usize| places[*id].turn(process, Life::Free, Life::Live);
         let id = (1..CLIENTS_MAX).find(claims).ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
-        places[id].started.store(started, Ordering::Relaxed);
+        identity.write(&places[id]);
+        places[id].executor.store(std::process::id().into(), Ordering::Relaxed);
         let options = state.options();
         Ok(Client(Arc::new(Membership {
             state: state.clone(),

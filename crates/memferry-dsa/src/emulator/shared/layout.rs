@@ -36,13 +36,13 @@ pub(super) const ENGINES: usize = ENGINES_MAX as usize;
 /// "memferry", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"memferry");
 /// Changes with each change of the layout.
-pub(super) const VERSION: u64 = 1;
+pub(super) const VERSION: u64 = 2;
 
 /// The state file.
 #[repr(C)]
 pub(super) struct StateFile {
     pub(super) header: Header,
-    pub(super) places: [Place; CLIENTS_MAX], // apart from the rest, so that a look at all touches two pages
+    pub(super) places: [Place; CLIENTS_MAX], // apart from the rest, so that a look at all touches four pages
     pub(super) devices: [DeviceState; DEVICES_MAX],
     pub(super) clients: [ClientState; CLIENTS_MAX],
 }
@@ -94,7 +94,9 @@ pub(super) struct Times {
 #[repr(C)]
 pub(super) struct Place {
     pub(super) life: AtomicU64,    // 33:2 process, 1:0 a Life
-    pub(super) started: AtomicU64, // when the process started, in the kernel's units; 0: not written yet
+    pub(super) started: AtomicU64, // when the process started, in the kernel's units; 0: not known
+    pub(super) stack: AtomicU64,   // where its program's stack begins; 0: not known
+    pub(super) executor: AtomicU64, // the process whose engines execute for it: itself, or one that acts for it
 }
 
 #[repr(C, align(4096))]
