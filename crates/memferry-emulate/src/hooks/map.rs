@@ -122,12 +122,9 @@ pub(crate) unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let moved = match MREMAP.address() {
         // SAFETY: the symbol has this type; the rest is passed on.
-        Some(next) => unsafe {
-            transmute::<usize, Mremap>(next)(address, length, new_length, flags, target)
-        },
+        Some(next) => unsafe { transmute::<usize, Mremap>(next)(address, length, new_length, flags, target) },
         None => {
-            let arguments =
-                [address as usize, length, new_length, flags as usize, target as usize, 0];
+            let arguments = [address as usize, length, new_length, flags as usize, target as usize, 0];
             // SAFETY: passed on.
             answer(unsafe { sys::call(libc::SYS_mremap, arguments) }) as *mut c_void
         }
