@@ -122,12 +122,9 @@ pub(crate) unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let moved = match MREMAP.address() {
         // SAFETY: the symbol has this type; the rest is passed on.
-        Some(next) => unsafe {
-            transmute::<usize, Mremap>(next)(address, length, new_length, flags, target)
-        },
+        Some(next) => unsafe { transmute::<usize, Mremap>(next)(address, length, new_length, flags, target) },
         None => {
-            let arguments =
-                [address as usize, length, new_length, flags as usize, target as usize, 0];
+            let arguments = [address as usize, length, new_length, flags as usize, target as usize, 0];
             // SAFETY: passed on.
             answer(unsafe { sys::call(libc::SYS_mremap, arguments) }) as *mut c_void
         }
@@ -160,10 +157,11 @@ unsafe fn next_mmap(
         Some(next) => unsafe {
             transmute::<usize, Mmap>(next)(address, length, protection, flags, file, offset)
         },
-        // SAFETY: passed on.
         None => {
-            answer(unsafe { sys::mmap(address as usize, length, protection, flags, file, offset as usize) })
-                as *mut c_void
+            // SAFETY: passed on.
+            let mapped =
+                unsafe { sys::mmap(address as usize, length, protection, flags, file, offset as usize) };
+            answer(mapped) as *mut c_void
         }
     }
 }

@@ -44,8 +44,7 @@ unsafe fn set(next: &Next, how: c_int, new: *const sigset_t, old: *mut sigset_t)
         // SAFETY: the symbol has this type; the rest is passed on.
         Some(next) => unsafe { transmute::<usize, Sigmask>(next)(how, new, old) },
         None => {
-            let arguments =
-                [how as usize, new as usize, old as usize, size_of::<sys::Signals>(), 0, 0];
+            let arguments = [how as usize, new as usize, old as usize, size_of::<sys::Signals>(), 0, 0];
             // SAFETY: passed on. Both calls answer 0 to what cannot go wrong.
             unsafe { sys::call(libc::SYS_rt_sigprocmask, arguments) as c_int }
         }

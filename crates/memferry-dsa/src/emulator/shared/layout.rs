@@ -93,9 +93,9 @@ pub(super) struct Times {
 /// Room for a client, and who has it. Number 0 is nobody's.
 #[repr(C)]
 pub(super) struct Place {
-    pub(super) life: AtomicU64,    // 33:2 process, 1:0 a Life
-    pub(super) started: AtomicU64, // when the process started, in the kernel's units; 0: not known
-    pub(super) stack: AtomicU64,   // where its program's stack begins; 0: not known
+    pub(super) life: AtomicU64,     // 33:2 process, 1:0 a Life
+    pub(super) started: AtomicU64,  // when the process started, in the kernel's units; 0: not known
+    pub(super) stack: AtomicU64,    // where its program's stack begins; 0: not known
     pub(super) executor: AtomicU64, // the process whose engines execute for it: itself, or one that acts for it
 }
 
