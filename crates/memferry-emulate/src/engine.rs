@@ -1,6 +1,6 @@
 //! The thread that executes what this process submits to a device.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::sync::mpsc;
 use std::thread;
@@ -53,13 +53,14 @@ fn open(client: &Client) -> io::Result<(CheckedMemory, Option<File>)> {
     }
     // SAFETY: the program has submitted the descriptors that are executed over it, and answers for what they name.
     let memory = unsafe { CheckedMemory::open() }?;
-    let trace = client.state().options().trace;
-    let trace = trace.map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()?;
-    Ok((memory, trace))
+    Ok((memory, client.state().options().open_trace()?))
 }
 
-fn work(client: &Client, device: usize, memory: &CheckedMemory, _trace: Option<File>) {
+fn work(client: &Client, device: usize, memory: &CheckedMemory, trace: Option<File>) {
     let mut engine = client.engine(device);
+    if let Some(trace) = trace {
+        engine.trace(trace, |error| complain(&format!("the trace cannot be written and ends here: {error}")));
+    }
     // A panic in the device must not end the program: it never sees its completions then.
     let run = std::panic::AssertUnwindSafe(|| engine.run(memory, || false));
     if let Ok(Err(error)) = std::panic::catch_unwind(run) {

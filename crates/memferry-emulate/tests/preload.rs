@@ -9,6 +9,8 @@ use std::os::unix::process::ExitStatusExt;
 use common::{Machine, told};
 use memferry_dsa::emulator::shared::Options;
 use memferry_dsa::emulator::{Nasty, Timing};
+use memferry_dsa::measure::submission::Costs;
+use serde_json::{Value, json};
 
 const USES_DSA: &str = env!("CARGO_BIN_EXE_uses_dsa");
 
@@ -128,14 +130,78 @@ fn another_version() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("of one build"), "{}", told(&output));
 }
 
+/// Each descriptor and each completion, with what a person who looks for a mistake wants to know.
+#[test]
+fn a_trace_tells_everything() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let machine = Machine::new(&Options { trace: Some(file.path().to_owned()), ..Options::default() });
+    let output = machine.program(USES_DSA, &["traced"]).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let (thread, source) = printed.trim().split_once(' ').unwrap();
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // By which device, and in which order: the two devices' threads write when they like.
+    let find = |event: &str, operation: &str, queue: &str| {
+        let is_it = |line: &&Value| {
+            line["event"] == event && line["operation"] == operation && line["queue"] == queue
+        };
+        lines.iter().find(is_it).unwrap_or_else(|| panic!("no {event} of {operation} in {queue}:\n{text}"))
+    };
+    let batch = find("descriptor", "Batch", "wq0.0");
+    assert_eq!((&batch["way"], batch["thread"].to_string().as_str()), (&json!("enqcmd"), thread));
+    assert_eq!((&batch["operands"]["count"], &batch["pasid"]), (&json!(2), &json!(1)));
+    assert!(batch["time_ns"].as_u64() >= batch["submitted_ns"].as_u64(), "{batch}");
+    let copy = find("descriptor", "Memory Move", "wq0.0");
+    assert_eq!((&copy["batch"], &copy["member"]), (&batch["id"], &json!(0)));
+    assert_eq!(copy["operands"]["source"].as_str(), Some(source));
+    assert_eq!(copy["flags"], json!(["completion_address_valid", "request_completion"]));
+    assert_eq!(&copy["raw"].as_str().unwrap()[..16], "010000000c000003", "the submitter is the batch's");
+    let copied = find("completion", "Memory Move", "wq0.0");
+    assert_eq!(
+        (&copied["id"], &copied["status"], &copied["record"]),
+        (&copy["id"], &json!(1), &json!("written"))
+    );
+    let refused = find("completion", "No-op", "wq0.0");
+    assert_eq!(
+        (&refused["status"], &refused["results"]["invalid_flags"]),
+        (&json!(0x11), &json!(["check_result"]))
+    );
+    let failed = find("completion", "Batch", "wq0.0");
+    assert_eq!((&failed["status"], &failed["bytes_completed"]), (&json!(5), &json!(2)));
+    assert!(failed["duration_ns"].as_u64() >= copied["duration_ns"].as_u64(), "{text}");
+    assert_eq!(find("descriptor", "No-op", "wq0.1")["way"], "movdir64b");
+    assert_eq!(lines.len(), 8, "{text}");
+}
+
+/// Many processes append to one file; no line is torn, and none is missing.
+#[test]
+fn a_trace_of_many() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let machine = Machine::new(&Options { trace: Some(file.path().to_owned()), ..Options::default() });
+    let programs: Vec<_> = (0..3).map(|_| machine.program(USES_DSA, &["threads"]).spawn().unwrap()).collect();
+    for mut program in programs {
+        assert!(program.wait().unwrap().success());
+    }
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    let mut open = std::collections::HashSet::new();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let id = (line["process"].as_u64(), line["id"].as_u64());
+        match line["event"].as_str() {
+            Some("descriptor") => assert!(open.insert(id), "{line}"),
+            _ => assert!(open.remove(&id), "{line}"),
+        }
+    }
+    assert_eq!((text.lines().count(), open.len()), (3 * 4 * 300 * 2, 0));
+}
+
 /// The measurement, small, so that it does not rot.
 #[test]
 fn submissions_are_measured() {
     let machine = Machine::new(&Options::default());
-    let output = machine.program(env!("CARGO_BIN_EXE_submit_cost"), &["50", "2"]).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    for name in ["bare_trap_ns ", "submit_ns "] {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        assert!(line.is_some_and(|value| value.parse::<f64>().is_ok_and(|ns| ns > 0.0)), "{}", told(&output));
-    }
+    let output = machine.program(env!("CARGO_BIN_EXE_submit_cost"), &["2", "quick"]).output().unwrap();
+    let costs: Costs = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told(&output)));
+    let all = [&costs.bare_trap_ns, &costs.submit_ns];
+    assert!(all.iter().all(|samples| samples.len() == 3 && samples.iter().all(|ns| *ns > 0.0)), "{costs:?}");
 }

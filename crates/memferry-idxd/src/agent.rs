@@ -5,6 +5,7 @@
 //! the process, so that it serves static programs as well.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use memferry_dsa::emulator::CheckedMemory;
 use memferry_dsa::emulator::shared::{Client as Member, State as Shared};
-use memferry_dsa::portal::{QueueMode, Submission};
+use memferry_dsa::portal::Submission;
 use memferry_dsa::{Descriptor, Flags, Opcode};
 
 use crate::queues::{Client, Opener};
@@ -74,22 +75,24 @@ impl Agents {
         self.0.look.notify_one();
     }
 
-    /// What the driver does with a descriptor that was written.
-    pub(crate) fn submit(&self, client: &Client, bytes: &[u8; 64], retries: u32) -> Result<(), i32> {
+    /// What the driver does with a descriptor that a thread has written.
+    pub(crate) fn submit(
+        &self,
+        client: &Client,
+        thread: u32,
+        bytes: &[u8; 64],
+        retries: u32,
+    ) -> Result<(), i32> {
         let descriptor = Descriptor::from_bytes(bytes);
         let is_batch = descriptor.opcode() == Ok(Opcode::Batch);
         let has_record = descriptor.flags().contains(Flags::COMPLETION_ADDRESS_VALID);
-        if is_batch || has_record && descriptor.completion_address().0 % 32 != 0 {
+        if is_batch || has_record && !descriptor.completion_address().0.is_multiple_of(32) {
             return Err(libc::EINVAL);
         }
         let member = self.0.member(client)?;
         let words = descriptor.to_words();
-        if client.mode == QueueMode::Dedicated {
-            member.movdir64b(client.at, words);
-            return Ok(());
-        }
         for _ in 0..=retries {
-            if member.enqcmd(client.at, words) == Submission::Accepted {
+            if member.written(client.at, words, thread) == Submission::Accepted {
                 return Ok(());
             }
             thread::sleep(RETRY_PAUSE);
@@ -111,15 +114,20 @@ impl Inner {
         if agents.get(&process).is_some_and(|agent| agent.opener != client.opener) {
             agents.remove(&process);
         }
-        if !agents.contains_key(&process) {
-            let member = Member::join(&self.shared, process).map_err(|_| libc::ENOMEM)?;
-            agents.insert(process, Agent { member, opener: client.opener, engines: HashMap::new() });
-        }
-        let Some(agent) = agents.get_mut(&process) else { return Err(libc::ESRCH) };
+        let agent = match agents.entry(process) {
+            Entry::Occupied(agent) => agent.into_mut(),
+            Entry::Vacant(place) => {
+                let member = Member::join(&self.shared, process).map_err(|_| libc::ENOMEM)?;
+                place.insert(Agent { member, opener: client.opener, engines: HashMap::new() })
+            }
+        };
         if !agent.engines.contains_key(&client.at.device) {
             let memory = memory_of(process).map_err(|_| libc::EFAULT)?;
             let stop = Arc::new(AtomicBool::new(false));
             let mut engine = agent.member.engine(client.at.device);
+            if let Ok(Some(trace)) = self.shared.options().open_trace() {
+                engine.trace(trace, |error| eprintln!("memferry: the trace cannot be written: {error}"));
+            }
             let stops = Arc::clone(&stop);
             let work = move || {
                 // The configuration is the driver's, which has checked it.

@@ -6,7 +6,7 @@
 //! Source: Linux `drivers/dma/idxd/cdev.c`.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -74,6 +74,10 @@ impl Queues {
         // Past the umask: processes of all users in here map it.
         file.set_permissions(Permissions::from_mode(0o666)).map_err(failed)?;
         let trace = options.trace.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
+        if let Some(path) = &trace {
+            let made = File::create(path);
+            made.map_err(|source| Error::System { what: "make the file for the trace", source })?;
+        }
         let shared = SharedOptions {
             nasty: options.nasty.clone(),
             timing: options.timing,
@@ -250,7 +254,7 @@ impl Queues {
         let retries = self.retries(client.queue);
         let mut taken = 0;
         for bytes in bytes.as_chunks().0 {
-            match self.agents.submit(client, bytes, retries) {
+            match self.agents.submit(client, thread, bytes, retries) {
                 Ok(()) => taken += bytes.len(),
                 Err(errno) if taken == 0 => return Err(errno),
                 Err(_) => break,

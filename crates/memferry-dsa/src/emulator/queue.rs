@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::nasty::{Nasty, Random};
-use super::ring::{ClientId, Line, Refusal, Ring};
+use super::ring::{ClientId, Line, Refusal, Ring, Stamp};
 use super::timing::Timing;
 use crate::operation::OperationSet;
 use crate::portal::{QueueMode, WorkQueueInfo};
@@ -146,7 +146,7 @@ impl QueueState {
     }
 
     /// Offers an entry, as the instruction of the queue's mode does.
-    pub(super) fn offer(&self, mode: QueueMode, client: ClientId, words: [u64; 8], stamp: u64) -> Answer {
+    pub(super) fn offer(&self, mode: QueueMode, client: ClientId, words: [u64; 8], stamp: Stamp) -> Answer {
         if mode == QueueMode::Shared && self.retries_out_of_spite() {
             self.counts.0.retried.fetch_add(1, Ordering::Relaxed);
             return Answer::Retry;

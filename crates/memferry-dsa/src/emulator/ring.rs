@@ -71,6 +71,22 @@ struct Slot {
     mark: AtomicU64, // a Mark
     words: [AtomicU64; 8],
     stamp: AtomicU64,
+    by: AtomicU64,
+}
+
+/// What an entry carries besides its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stamp {
+    /// When the entry is in the queue, on the device's clock.
+    pub(super) ns: u64,
+    /// Who submitted it and how, for a trace: nobody else looks at it.
+    pub(super) by: u64,
+}
+
+impl From<u64> for Stamp {
+    fn from(ns: u64) -> Stamp {
+        Stamp { ns, by: 0 }
+    }
 }
 
 /// What is in a slot. 0: nothing yet.
@@ -124,8 +140,10 @@ pub(super) struct Head {
     pub(super) client: ClientId,
     /// Whether its words are complete.
     pub(super) is_ready: bool,
-    /// The stamp, once it is ready.
+    /// The stamp's time, once it is ready.
     pub(super) stamp: u64,
+    /// The stamp's rest.
+    pub(super) by: u64,
     position: u64,
 }
 
@@ -142,6 +160,7 @@ impl Ring {
             mark: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
             stamp: AtomicU64::new(0),
+            by: AtomicU64::new(0),
         };
         Ring {
             submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
@@ -155,7 +174,7 @@ impl Ring {
         &self,
         client: ClientId,
         words: [u64; 8],
-        stamp: u64,
+        stamp: impl Into<Stamp>,
         limit: u32,
     ) -> Result<(), Refusal> {
         let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
@@ -195,7 +214,9 @@ impl Ring {
         for (place, word) in slot.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
-        slot.stamp.store(stamp, Ordering::Relaxed);
+        let Stamp { ns, by } = stamp.into();
+        slot.stamp.store(ns, Ordering::Relaxed);
+        slot.by.store(by, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
         // all memory that the submitter wrote before.
         slot.mark.store(Mark::new(tail, client, Stage::Ready).0, Ordering::Release);
@@ -215,6 +236,7 @@ impl Ring {
             client: mark.client(),
             is_ready: mark.is(Stage::Ready),
             stamp: slot.stamp.load(Ordering::Relaxed),
+            by: slot.by.load(Ordering::Relaxed),
             position,
         })
     }

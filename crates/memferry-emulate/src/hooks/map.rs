@@ -157,10 +157,11 @@ unsafe fn next_mmap(
         Some(next) => unsafe {
             transmute::<usize, Mmap>(next)(address, length, protection, flags, file, offset)
         },
-        // SAFETY: passed on.
         None => {
-            answer(unsafe { sys::mmap(address as usize, length, protection, flags, file, offset as usize) })
-                as *mut c_void
+            // SAFETY: passed on.
+            let mapped =
+                unsafe { sys::mmap(address as usize, length, protection, flags, file, offset as usize) };
+            answer(mapped) as *mut c_void
         }
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn deliver(fault: Fault, context: &mut Context) {
     let mut information = fault.information();
     let action = actions(fault.signal).get();
     match action.handler {
-        libc::SIG_DFL | libc::SIG_IGN => end(fault.signal, &mut information, true),
+        libc::SIG_DFL | libc::SIG_IGN => end(fault.signal, &information, true),
         handler => call(fault.signal, handler, &action, &mut information, context),
     }
 }

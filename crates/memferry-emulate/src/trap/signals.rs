@@ -72,15 +72,24 @@ struct Place {
     mask: AtomicU64,
 }
 
-impl Actions {
-    pub(crate) const fn new() -> Actions {
-        const PLACE: Place = Place {
+impl Place {
+    const fn new() -> Place {
+        Place {
             number: AtomicUsize::new(0),
             handler: AtomicUsize::new(libc::SIG_DFL),
             flags: AtomicU64::new(0),
             mask: AtomicU64::new(0),
-        };
-        Actions { last: AtomicUsize::new(0), next: AtomicUsize::new(0), places: [PLACE; PLACES] }
+        }
+    }
+}
+
+impl Actions {
+    pub(crate) const fn new() -> Actions {
+        Actions {
+            last: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            places: [const { Place::new() }; PLACES],
+        }
     }
 
     pub(crate) fn get(&self) -> Action {

@@ -3,6 +3,7 @@
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "what it tries is what no safe program does")]
 
 use std::arch::asm;
 use std::fs::OpenOptions;
@@ -36,6 +37,7 @@ const WAYS: &[(&str, fn())] = &[
     ("blocked", blocked),
     ("closed", closed),
     ("many", many),
+    ("traced", traced),
     ("execs", execs),
     ("after-exec", after_exec),
     ("moved", moved),
@@ -583,6 +585,23 @@ fn many() {
     let records: [CompletionRecord; 50] = std::array::from_fn(|_| CompletionRecord::new());
     records.iter().for_each(|record| submit(small, &Descriptor::noop().with_completion(record)));
     records.iter().for_each(|record| assert_eq!(wait(record).status, Status::Success));
+}
+
+/// What a trace should tell: a batch of two, a member with a flag that it must not have, and a no-op by the other way.
+fn traced() {
+    #[repr(align(64))]
+    struct List([Descriptor; 2]);
+    let (source, mut target) = ([7u8; 100], [0u8; 100]);
+    let records: [CompletionRecord; 4] = std::array::from_fn(|_| CompletionRecord::new());
+    let list = List([
+        Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 100).with_completion(&records[0]),
+        Descriptor::noop().with_completion(&records[1]).with_flags(Flags::CHECK_RESULT),
+    ]);
+    submit(map("wq0.0"), &Descriptor::batch(list.0.as_ptr(), 2).with_completion(&records[2]));
+    assert_eq!(wait(&records[2]).status, Status::BatchFailed);
+    movdir64b(map("wq0.1"), &Descriptor::noop().with_completion(&records[3]));
+    assert_eq!(wait(&records[3]).status, Status::Success);
+    println!("{} {:?}", unsafe { libc::gettid() }, source.as_ptr());
 }
 
 /// Becomes another program with work in flight, which would keep that one waiting for ever.

@@ -68,7 +68,11 @@ impl Device {
         front.took(queue);
         self.sequence += 1;
         let descriptor = Descriptor::from_words(words);
-        Some(Job::new(Origin { descriptor, queue, sequence: self.sequence, member: None }))
+        let origin = Origin { descriptor, queue, sequence: self.sequence, member: None };
+        if let Some(trace) = &mut self.trace {
+            trace.taken(&origin, &self.front.queues[queue].info.name, &head);
+        }
+        Some(Job::new(origin))
     }
 
     /// The latest stamp of an entry that can have come to an engine by now.
@@ -86,12 +90,21 @@ impl Device {
         }
         let (group, now_ns) = (self.engines[number].group, self.clock.now_ns());
         let Device { engines, chance, front, .. } = self;
-        engines.iter_mut().enumerate().filter(|(_, engine)| engine.group == group).find_map(
+        let job = engines.iter_mut().enumerate().filter(|(_, engine)| engine.group == group).find_map(
             |(owner, engine)| {
                 let batch = engine.batch.as_mut().filter(|batch| batch.is_spread)?;
                 member_job(owner, batch, now_ns, memory, chance, &front.counters)
             },
-        )
+        )?;
+        self.tell_member(&job.origin);
+        Some(job)
+    }
+
+    /// Tells the trace that a member of a batch starts.
+    fn tell_member(&mut self, origin: &Origin) {
+        if let Some(trace) = &mut self.trace {
+            trace.member(origin, &self.front.queues[origin.queue].info.name);
+        }
     }
 
     fn start(&mut self, number: usize, job: Job) {
@@ -195,7 +208,8 @@ impl Device {
         let Device { front, engines, chance, .. } = self;
         let Some(batch) = &mut engines[number].batch else { return Next::Wait };
         if let Some(job) = member_job(number, batch, now_ns, memory, chance, &front.counters) {
-            engines[number].job = Some(job);
+            self.tell_member(&job.origin);
+            self.engines[number].job = Some(job);
             self.charge(number, |timing| timing.occupancy_ns);
             return Next::Start;
         }

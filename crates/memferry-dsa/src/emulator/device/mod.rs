@@ -30,6 +30,7 @@ use super::nasty::Nasty;
 use super::ops::Scratch;
 use super::pages::{Chance, Fault};
 use super::register::SoftwareError;
+use super::shared::{RecordFate, Trace};
 use super::timing::Clock;
 use crate::completion::{Completion, Status};
 use crate::descriptor::Descriptor;
@@ -54,6 +55,7 @@ pub struct Device {
     turn: usize,   // the engine that is asked first in the next step
     is_disabling: bool,
     is_stale: bool, // takes nothing more, because its configuration has changed
+    pub(super) trace: Option<Trace>,
 }
 
 /// Whether a step had anything to do.
@@ -140,6 +142,7 @@ impl Device {
             turn: 0,
             is_disabling: false,
             is_stale: false,
+            trace: None,
         }
     }
 
@@ -345,6 +348,7 @@ impl Device {
         let Some(index) = self.records.iter().position(is_due) else { return false };
         let record = self.records.swap_remove(index);
         self.write_record(&record.origin, &record.completion, memory);
+        self.forget(&record.origin);
         match record.origin.member {
             None => self.front.settled(record.origin.queue),
             Some(member) => {
@@ -357,17 +361,35 @@ impl Device {
     }
 
     fn write_record(&mut self, origin: &Origin, completion: &Completion, memory: &impl Memory) {
-        let counters = &self.front.counters;
         let address = origin.descriptor.completion_address();
-        let written = self.chance.record_page(memory, address.page(), counters).and_then(|()| {
+        let page = self.chance.record_page(memory, address.page(), &self.front.counters);
+        let written = page.and_then(|()| {
+            // Before the program knows of it, and may end.
+            self.tell(origin, completion, RecordFate::Written);
             memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
         });
+        let counters = &self.front.counters;
         match written {
             Ok(()) => count(&counters.records_written, 1),
             Err(fault) => {
                 count(&counters.records_lost, 1);
                 self.report(origin, &fault.completion_as(Status::CompletionFault, 0));
+                self.tell(origin, completion, RecordFate::Lost);
             }
+        }
+    }
+
+    /// Tells the trace how a descriptor ended.
+    fn tell(&mut self, origin: &Origin, completion: &Completion, record: RecordFate) {
+        if let Some(trace) = &mut self.trace {
+            trace.ended(origin, &self.front.queues[origin.queue].info.name, completion, record);
+        }
+    }
+
+    /// The descriptor and all that it needed are gone.
+    fn forget(&mut self, origin: &Origin) {
+        if let Some(trace) = &mut self.trace {
+            trace.forget(origin);
         }
     }
 
@@ -400,7 +422,10 @@ impl Device {
         }
         if wants_record {
             self.write_record(&origin, &completion, memory);
+        } else {
+            self.tell(&origin, &completion, RecordFate::NotWanted);
         }
+        self.forget(&origin);
         if origin.member.is_none() {
             self.front.settled(origin.queue);
         }

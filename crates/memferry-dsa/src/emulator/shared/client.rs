@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::burial::Identity;
 use super::layout::{CLIENTS_MAX, Life};
+use super::trace::{By, WayIn};
 use super::{ClientEngine, QueueAt, State, futex};
 use crate::completion::Status;
 use crate::descriptor::Descriptor;
 use crate::emulator::queue::{Answer, QueueState};
 use crate::emulator::register::SoftwareError;
-use crate::emulator::ring::ClientId;
+use crate::emulator::ring::{ClientId, Stamp};
 use crate::portal::{QueueMode, Submission};
 
 /// One process among those that share devices: it submits, and its engines execute what it has submitted.
@@ -25,6 +26,7 @@ struct Membership {
     id: ClientId,
     process: u32,
     stamps: bool,
+    traces: bool,
     has_timing: bool,
 }
 
@@ -59,8 +61,14 @@ impl Client {
             id: id as ClientId,
             process,
             stamps: options.timing.is_some() || options.trace.is_some(),
+            traces: options.trace.is_some(),
             has_timing: options.timing.is_some(),
         })))
+    }
+
+    /// The process in whose name it submits.
+    pub fn process(&self) -> u32 {
+        self.0.process
     }
 
     /// The number of the address space that descriptors belong to.
@@ -83,21 +91,12 @@ impl Client {
 
     /// ENQCMD: a shared queue that is enabled takes the descriptor or answers Retry; everything else answers Retry.
     ///
-    /// Also for signal handlers: no lock, no allocation, at most one system call, no panic for a [`QueueAt::new`].
+    /// Also for signal handlers: no lock, no allocation, few system calls, no panic for a [`QueueAt::new`].
     ///
     /// Source: DSA specification 5.3.
     #[inline]
     pub fn enqcmd(&self, at: QueueAt, words: [u64; 8]) -> Submission {
-        let queue = self.queue(at);
-        if queue.mode() != Some(QueueMode::Shared) {
-            return Submission::Retry;
-        }
-        let [first, ..] = words;
-        let submitter = first & !u64::from(u32::MAX) | u64::from(self.pasid());
-        match self.offer(at, queue, QueueMode::Shared, with_first(words, submitter)) {
-            Answer::Accepted => Submission::Accepted,
-            Answer::Retry | Answer::Lost | Answer::Closed => Submission::Retry,
-        }
+        self.submit_shared(at, words, self.by(WayIn::Enqcmd))
     }
 
     /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it.
@@ -105,23 +104,54 @@ impl Client {
     /// Also for signal handlers, as [`enqcmd`](Self::enqcmd).
     #[inline]
     pub fn movdir64b(&self, at: QueueAt, words: [u64; 8]) {
+        self.submit_dedicated(at, words, self.by(WayIn::Movdir64b));
+    }
+
+    /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction that
+    /// the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
+    pub fn written(&self, at: QueueAt, words: [u64; 8], thread: u32) -> Submission {
+        let by = By { way: WayIn::Write, thread };
+        if self.queue(at).mode() == Some(QueueMode::Dedicated) {
+            self.submit_dedicated(at, words, by);
+            return Submission::Accepted;
+        }
+        self.submit_shared(at, words, by)
+    }
+
+    #[inline]
+    fn submit_shared(&self, at: QueueAt, words: [u64; 8], by: By) -> Submission {
         let queue = self.queue(at);
-        if queue.mode() != Some(QueueMode::Dedicated) {
+        if queue.mode() != Some(QueueMode::Shared) {
+            return Submission::Retry;
+        }
+        let [first, ..] = words;
+        let submitter = first & !u64::from(u32::MAX) | u64::from(self.pasid());
+        match self.offer(at, QueueMode::Shared, with_first(words, submitter), by) {
+            Answer::Accepted => Submission::Accepted,
+            Answer::Retry | Answer::Lost | Answer::Closed => Submission::Retry,
+        }
+    }
+
+    #[inline]
+    fn submit_dedicated(&self, at: QueueAt, words: [u64; 8], by: By) {
+        if self.queue(at).mode() != Some(QueueMode::Dedicated) {
             return;
         }
         let [first, ..] = words;
         let entry = with_first(words, first & !0xf_ffff | u64::from(self.pasid()));
-        if self.offer(at, queue, QueueMode::Dedicated, entry) == Answer::Lost {
+        if self.offer(at, QueueMode::Dedicated, entry, by) == Answer::Lost {
             let entry = Descriptor::from_words(entry);
             let error = SoftwareError::new(Status::QueueOverflow, at.queue, &entry);
             self.0.state.device(at.device).error.report(&error);
         }
     }
 
-    fn offer(&self, at: QueueAt, queue: &QueueState, mode: QueueMode, words: [u64; 8]) -> Answer {
+    fn offer(&self, at: QueueAt, mode: QueueMode, words: [u64; 8], by: By) -> Answer {
+        let queue = self.queue(at);
         let now_ns = if self.0.stamps { self.0.state.now_ns() } else { 0 };
         let arrives_ns = now_ns + queue.submit_ns();
-        let answer = queue.offer(mode, self.0.id, words, arrives_ns);
+        let stamp = Stamp { ns: arrives_ns, by: by.to_word() };
+        let answer = queue.offer(mode, self.0.id, words, stamp);
         if answer == Answer::Accepted {
             futex::wake(self.asleep(at.device));
         }
@@ -131,6 +161,12 @@ impl Client {
             }
         }
         answer
+    }
+
+    /// The calling thread, if there is a trace to tell it.
+    #[inline]
+    fn by(&self, way: WayIn) -> By {
+        By { way, thread: if self.0.traces { thread_id() } else { 0 } }
     }
 
     fn queue(&self, at: QueueAt) -> &QueueState {
@@ -145,6 +181,13 @@ impl Client {
     pub(super) fn id(&self) -> ClientId {
         self.0.id
     }
+}
+
+/// gettid(2).
+#[allow(unsafe_code)]
+fn thread_id() -> u32 {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::gettid() as u32 }
 }
 
 fn with_first([_, rest @ ..]: [u64; 8], first: u64) -> [u64; 8] {

@@ -1,11 +1,13 @@
 //! A client's engine: the device, as far as this client's descriptors are concerned.
 
+use std::fs::File;
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::common::Common;
 use super::layout::Order;
-use super::{Client, futex};
+use super::{Client, Trace, futex};
 use crate::emulator::config::ConfigError;
 use crate::emulator::device::{Device, Did};
 use crate::emulator::front::{Front, Queue};
@@ -26,12 +28,20 @@ pub struct ClientEngine {
     generation: u64,
     /// `None` while the device has no queue that is enabled.
     device: Option<Device>,
+    /// Until there is a device, which has it then.
+    trace: Option<Trace>,
 }
 
 impl ClientEngine {
     pub(super) fn new(client: &Client, device: usize) -> ClientEngine {
         assert!(device < super::DEVICES_MAX, "there is no device {device}");
-        ClientEngine { client: client.clone(), number: device, generation: 1, device: None }
+        ClientEngine { client: client.clone(), number: device, generation: 1, device: None, trace: None }
+    }
+
+    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`: files that
+    /// several processes write are opened for appending. `failed` is told why it ends, if it must.
+    pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
+        self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
 
     /// Works until `should_stop` says so, which is asked at least every 100 ms; what is in progress then is left.
@@ -81,7 +91,11 @@ impl ClientEngine {
         // ORDERING: Acquire pairs with the Release in `reconfigure`.
         let is_stale = state.device(self.number).generation.load(Ordering::Acquire) != self.generation;
         if is_stale && self.device.as_mut().is_none_or(Device::finish_part) {
+            self.trace = self.device.take().and_then(|device| device.trace).or(self.trace.take());
             (self.generation, self.device) = self.build()?;
+            if let Some(device) = &mut self.device {
+                device.trace = self.trace.take();
+            }
         }
         // ORDERING: Acquire pairs with the Release in `abort_device`.
         let is_aborted = state.device(self.number).order.load(Ordering::Acquire) == Order::Abort as u32;

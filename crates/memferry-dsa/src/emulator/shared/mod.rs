@@ -29,6 +29,7 @@ mod layout;
 mod mapping;
 mod options;
 mod shape;
+mod trace;
 
 pub use client::{Client, JoinError};
 pub use control::{DeviceSetup, QueueReport};
@@ -37,6 +38,7 @@ pub use layout::{CLIENTS_MAX, DEVICES_MAX};
 pub use options::Options;
 
 pub(super) use common::Common;
+pub(super) use trace::{RecordFate, Trace};
 
 use std::fs::File;
 use std::io;

@@ -1,6 +1,7 @@
 //! What the server chooses for all processes, in the header of the state file.
 
 use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -31,6 +32,14 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Opens the trace, if there is to be one, for [`ClientEngine::trace`](super::ClientEngine::trace).
+    ///
+    /// # Errors
+    /// Those of `open(2)`.
+    pub fn open_trace(&self) -> io::Result<Option<File>> {
+        self.trace.as_ref().map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()
+    }
+
     pub(super) fn write(&self, header: &Header) -> io::Result<()> {
         let trace = self.trace.as_ref().map_or(&[][..], |path| path.as_os_str().as_bytes());
         if trace.len() >= TRACE_BYTES || self.trace.as_ref().is_some_and(|path| !path.is_absolute()) {

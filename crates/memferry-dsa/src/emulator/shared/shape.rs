@@ -76,6 +76,11 @@ impl State {
 
     /// The queue's name in Linux.
     pub(super) fn queue_name(&self, device: usize, queue: usize) -> String {
-        format!("wq{}.{queue}", self.device(device).number.load(Ordering::Relaxed))
+        format!("wq{}.{queue}", self.device_number(device))
+    }
+
+    /// The device's number in Linux.
+    pub(super) fn device_number(&self, device: usize) -> u32 {
+        self.device(device).number.load(Ordering::Relaxed)
     }
 }
