@@ -3,10 +3,19 @@
 
 #[allow(unsafe_code)]
 pub mod device;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[allow(unsafe_code)]
+mod page;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[allow(unsafe_code)]
+pub mod sharing;
 pub mod software;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[allow(unsafe_code)]
 pub mod submission;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use page::NoPage;
 #[allow(unsafe_code)]
 pub mod waiting;
 

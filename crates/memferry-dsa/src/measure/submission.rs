@@ -4,19 +4,15 @@
 //! Bare traps and submissions take turns, so that a disturbance of the machine hits both.
 
 use std::arch::{asm, global_asm};
-use std::fs::OpenOptions;
-use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr::{self, NonNull};
 use std::sync::Barrier;
 
 use serde::{Deserialize, Serialize};
 
 use super::Effort;
-use crate::instructions::{self, CpuFeatures};
+use super::page::{NoPage, Page};
+use crate::Descriptor;
 use crate::wait::thread_cpu_time;
-use crate::{Descriptor, PAGE_BYTES};
 
 /// Samples in nanoseconds of CPU time, each the mean of many; those with the same index were taken one after the other.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -31,17 +27,9 @@ pub struct Costs {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failed {
-    /// The queue cannot be opened or mapped.
-    #[error("cannot map the queue {path}: {source}")]
-    Queue {
-        /// Its file.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// Nobody executes the instruction.
-    #[error("no ENQCMD, neither of this CPU nor emulated: run it by `memferry emulate`")]
-    NoInstruction,
+    /// The queue cannot be used.
+    #[error(transparent)]
+    Queue(#[from] NoPage),
     /// The operating system does not say.
     #[error("this system does not tell how much CPU time threads take")]
     NoCpuTimes,
@@ -61,12 +49,8 @@ impl Costs {
 /// # Errors
 /// [`Failed`]
 pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Failed> {
-    if !CpuFeatures::detect().enqcmd {
-        return Err(Failed::NoInstruction);
-    }
     let (runs, count) = effort.of((15, 20_000), (3, 50));
-    let page =
-        Page::map(queue).map_err(|source| Failed::Queue { path: queue.display().to_string(), source })?;
+    let page = Page::map(queue)?;
     let mut costs = Costs { bare_trap_ns: Vec::new(), submit_ns: Vec::new() };
     // The first pass of a call site is another matter.
     submissions(&page, 2, threads)?;
@@ -75,34 +59,6 @@ pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Fail
         costs.submit_ns.push(submissions(&page, count, threads)?);
     }
     Ok(costs)
-}
-
-/// A queue's page.
-struct Page(NonNull<u8>);
-
-// SAFETY: submissions from any thread are what it is for.
-unsafe impl Sync for Page {}
-
-impl Page {
-    fn map(queue: &Path) -> io::Result<Page> {
-        let file = OpenOptions::new().read(true).write(true).open(queue)?;
-        let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping where the kernel wants it.
-        let page = unsafe {
-            libc::mmap(ptr::null_mut(), PAGE_BYTES as usize, protection, flags, file.as_raw_fd(), 0)
-        };
-        if page == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(page.cast()).map(Page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and nobody submits any more.
-        unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE_BYTES as usize) };
-    }
 }
 
 /// Nanoseconds of this thread's CPU time for each of `count` calls.
@@ -119,8 +75,8 @@ fn submissions(page: &Page, count: usize, threads: usize) -> Result<f64, Failed>
     let one = || {
         let descriptor = Descriptor::noop();
         start.wait();
-        // SAFETY: somebody executes the instruction; the page is mapped; a no-op without a record names no memory.
-        each_ns(count, || _ = unsafe { instructions::enqcmd(page.0.as_ptr(), &descriptor) })
+        // SAFETY: a no-op without a record names no memory.
+        each_ns(count, || _ = unsafe { page.enqcmd(&descriptor) })
     };
     let times: Result<Vec<f64>, Failed> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
@@ -200,6 +156,6 @@ mod tests {
     #[test]
     fn a_queue_that_is_none() {
         let error = costs(Path::new("/nonexistent"), 1, Effort::Quick).unwrap_err();
-        assert!(matches!(error, Failed::NoInstruction | Failed::Queue { .. }), "{error}");
+        assert!(matches!(error, Failed::Queue(_)), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! A state file with two devices, plain files for portals, and programs that run over them.
 
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,22 +19,32 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(options: &Options) -> Machine {
+        let machine = Machine::empty(options, [Some(0), Some(0), None, None]);
+        machine.queue(0, 0, &WorkQueueInfo { block_on_fault: true, ..shared_queue("", 64) });
+        machine.queue(0, 1, &dedicated_queue("", 32));
+        machine.queue(1, 0, &shared_queue("", 1));
+        machine
+    }
+
+    /// One group with one engine and these queues: `wq0.0`, `wq0.1`, ...
+    pub(crate) fn with(options: &Options, queues: &[WorkQueueInfo]) -> Machine {
+        let machine = Machine::empty(options, [Some(0), None, None, None]);
+        queues.iter().enumerate().for_each(|(queue, info)| machine.queue(0, queue, info));
+        machine
+    }
+
+    fn empty(options: &Options, engine_groups: [Option<usize>; 4]) -> Machine {
         // Portals are mapped, and the state file is memory: not a matter for a disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let file =
             File::options().read(true).write(true).create_new(true).open(directory.path().join("state"));
         let state = State::create(&file.unwrap(), options).unwrap();
         for device in 0..2 {
-            let engine_groups = [Some(0), Some(0), None, None];
             let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
             let setup = DeviceSetup { number: device as u32, operations, capabilities, engine_groups };
             state.enable_device(device, &setup);
         }
-        let machine = Machine { directory, state };
-        machine.queue(0, 0, &WorkQueueInfo { block_on_fault: true, ..shared_queue("", 64) });
-        machine.queue(0, 1, &dedicated_queue("", 32));
-        machine.queue(1, 0, &shared_queue("", 1));
-        machine
+        Machine { directory, state }
     }
 
     fn queue(&self, device: usize, queue: usize, info: &WorkQueueInfo) {
