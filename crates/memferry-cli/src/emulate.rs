@@ -49,8 +49,8 @@ pub(crate) struct Arguments {
     /// Leaves the program's code as it is: each submission costs a signal.
     #[arg(long)]
     no_patch: bool,
-    /// Stays the user who runs it, who may use the queues and not configure them; without it he is root in the
-    /// program's view.
+    /// Stays the user who runs it, who can submit with write(2), and neither map queues nor configure them; without it he is
+    /// root in the program's view.
     #[arg(long)]
     keep_user: bool,
     /// Waits for processes that the program leaves behind, rather than ending them with it.

@@ -50,7 +50,10 @@ pub enum Error {
         problem: String,
     },
     /// The preload library is not there.
-    #[error("there is no library {}: build the whole workspace, or reinstall memferry", path.display())]
+    #[error(
+        "there is no library {}: `cargo build --release -p memferry-emulate` makes it in target/release; copy it there",
+        path.display()
+    )]
     NoLibrary {
         /// Where it was looked for.
         path: PathBuf,

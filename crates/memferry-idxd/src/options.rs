@@ -27,7 +27,8 @@ pub struct Options {
     /// How long things take. `None`: as long as they take here.
     pub timing: Option<Timing>,
     /// Keeps the user and group that the caller has, instead of being root in the namespace; then the configuration
-    /// cannot be changed from inside, and the queues belong to the user. Root keeps being root.
+    /// cannot be changed from inside, and the queues belong to the user, who can open them and write descriptors, and map
+    /// them only with CAP_SYS_RAWIO, as the driver has it. Root keeps being root.
     pub keep_user: bool,
     /// The library that catches what is stored to portals. `None`: nothing is caught; programs can submit with
     /// `write(2)` only.
