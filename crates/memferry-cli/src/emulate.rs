@@ -105,9 +105,10 @@ fn library() -> Result<PathBuf> {
         std::env::current_exe().context("cannot find the command's own file, and so its library")?;
     let beside = command.with_file_name(NAME);
     let built = command.with_file_name("deps").join(NAME);
-    match [&built, &beside].into_iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path.clone()),
-        None => Err(Error::NoLibrary { path: beside }.into()),
+    match (built.is_file(), beside.is_file()) {
+        (true, _) => Ok(built),
+        (false, true) => Ok(beside),
+        (false, false) => Err(Error::NoLibrary { path: beside }.into()),
     }
 }
 
