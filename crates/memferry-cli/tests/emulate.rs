@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use support::{USAGE, fails, memferry, prints_json, text};
+use support::{FAILURE, USAGE, fails, memferry, prints_json, text};
 
 const SIGTERM: i32 = 15;
 
@@ -98,6 +98,8 @@ fn measurements() {
 fn mistakes_are_told() {
     fails(&["emulate", "true"], USAGE, &["unexpected argument"]);
     fails(&["emulate", "--faults", "pages", "--", "true"], USAGE, &["thousandths"]);
+    // It is for a process under the emulation: there is no such queue here, or no instruction.
+    fails(&["bench", "emulate", "--inside", "1"], FAILURE, &[]);
     let wrong = [
         (vec!["--", "no-such-program"], 127, "PATH"),
         (vec!["--", "/"], 126, "executable"),
