@@ -104,6 +104,13 @@ pub(crate) fn complain(message: &str) {
     eprintln!("memferry emulate: {message}");
 }
 
+impl Process {
+    /// Threads that execute descriptors.
+    pub(crate) fn engine_count(&self) -> usize {
+        self.engines.load(Ordering::Relaxed).count_ones() as usize
+    }
+}
+
 impl Wiped {
     /// This process, if it has mapped a portal.
     #[inline]

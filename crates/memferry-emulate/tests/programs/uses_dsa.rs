@@ -38,6 +38,7 @@ const WAYS: &[(&str, fn())] = &[
     ("closed", closed),
     ("many", many),
     ("traced", traced),
+    ("leaves", leaves),
     ("execs", execs),
     ("after-exec", after_exec),
     ("moved", moved),
@@ -602,6 +603,17 @@ fn traced() {
     movdir64b(map("wq0.1"), &Descriptor::noop().with_completion(&records[3]));
     assert_eq!(wait(&records[3]).status, Status::Success);
     println!("{} {:?}", unsafe { libc::gettid() }, source.as_ptr());
+}
+
+/// The first thread ends before another one, and with that the process.
+fn leaves() {
+    let portals = [map("wq0.0") as usize, map("wq1.0") as usize];
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        portals.iter().for_each(|portal| copies(*portal as *mut u8, 100, 1));
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    });
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
 /// Becomes another program with work in flight, which would keep that one waiting for ever.
