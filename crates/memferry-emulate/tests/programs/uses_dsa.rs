@@ -608,6 +608,11 @@ fn traced() {
 /// The first thread ends before another one, and with that the process.
 fn leaves() {
     let portals = [map("wq0.0") as usize, map("wq1.0") as usize];
+    // A thread that fails would only end, and the process as if all were well.
+    std::panic::set_hook(Box::new(|what| {
+        eprintln!("{what}");
+        std::process::abort();
+    }));
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
         portals.iter().for_each(|portal| copies(*portal as *mut u8, 100, 1));
