@@ -55,6 +55,14 @@ pub enum Error {
         /// Where it was looked for.
         path: PathBuf,
     },
+    /// The file of the trace cannot be written.
+    #[error("cannot write the trace to {}: {source}; choose a file in a directory that is yours", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system answered.
+        source: io::Error,
+    },
     /// `/dev/fuse` cannot be used.
     #[error("cannot open /dev/fuse ({source}), which the emulated driver's files need: {advice}")]
     Fuse {

@@ -26,6 +26,7 @@ mod queues;
 mod run;
 mod server;
 mod setup;
+mod summary;
 mod supervise;
 mod system;
 

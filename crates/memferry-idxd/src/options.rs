@@ -34,7 +34,7 @@ pub struct Options {
     pub preload: Option<PathBuf>,
     /// Whether the library replaces the instructions that it caught once by jumps.
     pub patch: bool,
-    /// Where every descriptor and completion is written, as JSON lines.
+    /// Where every descriptor and completion is written, as JSON lines; what was there is replaced.
     pub trace: Option<PathBuf>,
     /// Whether a summary is printed to standard error in the end.
     pub stats: bool,

@@ -25,6 +25,7 @@ use crate::agent::Agents;
 use crate::error::Error;
 use crate::namespace::PRIVATE;
 use crate::options::Options;
+use crate::summary::summary;
 
 /// First number of the files of queues, beyond those of all others.
 const NUMBERS: u64 = 1 << 32;
@@ -275,37 +276,9 @@ impl Queues {
         self.shared.error_words(client.at.device)[0] & 1 == 1
     }
 
-    /// What the devices have done, a line for each and for each queue that was used.
+    /// What the devices have done.
     pub(crate) fn summary(&self) -> String {
-        let mut text = String::new();
-        for (index, id) in self.devices.iter().enumerate() {
-            let counters = self.shared.counters(index);
-            text += &format!(
-                "{id}: {} descriptors accepted, {} retries, {} lost; {} ended ({}), {} aborted; {} bytes\n",
-                counters.accepted,
-                counters.retried,
-                counters.dropped,
-                counters.ended_count(),
-                counters
-                    .ended
-                    .iter()
-                    .map(|(status, count)| format!("{status}: {count}"))
-                    .collect::<Vec<_>>()
-                    .join(", "),
-                counters.aborted,
-                counters.bytes_done,
-            );
-            for queue in (0..memferry_dsa::emulator::QUEUES_MAX as u32).map(|queue| id.queue(queue)) {
-                let Some(report) = self.at(queue).map(|at| self.shared.queue_report(at)) else { continue };
-                if report.accepted + report.retried + report.dropped > 0 {
-                    text += &format!(
-                        "  {queue}: {} accepted, {} retries, {} lost\n",
-                        report.accepted, report.retried, report.dropped
-                    );
-                }
-            }
-        }
-        text
+        summary(&self.devices, &self.shared)
     }
 }
 

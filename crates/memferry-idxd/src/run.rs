@@ -41,6 +41,10 @@ pub fn run(options: Options) -> Result<ExitStatus, Error> {
     }
     let machine = Machine::new(&options)?;
     namespace::open_fuse()?;
+    if let Some(path) = &options.trace {
+        // Empty, and before anything is run: processes append to it, each when it first uses a device.
+        fs::File::create(path).map_err(|source| Error::Trace { path: path.clone(), source })?;
+    }
     if let Some(note) = program.note().filter(|_| options.preload.is_some()) {
         eprintln!("memferry: note: {note}");
     }

@@ -3,12 +3,14 @@
 mod emulator;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use emulator::{emulate, emulate_script, is_available, text};
+use emulator::{emulate, emulate_script, is_available, is_root, preload, text};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -137,6 +139,41 @@ fn whoever_is_killed_nothing_is_left() {
     }
 }
 
+/// The same in the middle of work: descriptors in flight, mapped queues, a process that maps them anew all the time.
+#[test]
+fn whoever_is_killed_at_work_nothing_is_left() {
+    const TEST: &str = "/usr/libexec/accel-config/test/dsa_test";
+    if !is_available() {
+        return;
+    }
+    if !Path::new(TEST).is_file() {
+        return emulator::skip(&format!("{TEST} is not installed; `cargo xtask setup` does it"));
+    }
+    let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
+    let before = mounts();
+    for (victim, word) in [("caller", "76541"), ("supervisor", "76542"), ("group", "76543")] {
+        // The word is its time-out, too.
+        let script =
+            format!("while :; do {TEST} -w 1 -l 2097152 -o 1 -b 3 -c 16 -t {word} > /dev/null; done");
+        let mut command = emulate(&preload(), &["sh", "-c", &script, word]);
+        let child = command.process_group(0).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the work's start", || processes(word).len() > 2);
+        sleep(Duration::from_millis(50));
+        let caller = child.id() as i32;
+        kill(
+            "-KILL",
+            match victim {
+                "caller" => caller,
+                "supervisor" => children(caller)[0],
+                _ => -caller,
+            },
+        );
+        child.wait_with_output().unwrap();
+        wait_until("the end of all processes", || processes(word).is_empty());
+        assert_eq!(mounts(), before, "{victim}");
+    }
+}
+
 #[test]
 fn nothing_is_seen_outside() {
     if !is_available() {
@@ -201,6 +238,58 @@ fn programs_that_do_odd_things() {
     let output = emulate_script("", script).output().unwrap();
     assert!(!output.status.success() && output.status.code() != Some(125), "{}", text(&output));
     assert_eq!(run("echo x > /dev/null; ls /dev/fd/ > /dev/null; [ -c /dev/tty ] && echo fine"), "fine\n");
+}
+
+/// A whole program of 64-bit x86: the headers of an ELF file, and `exit(7)`.
+fn static_program() -> Vec<u8> {
+    const ADDRESS: u64 = 0x40_0000;
+    const CODE: [u8; 12] = [0xb8, 60, 0, 0, 0, 0xbf, 7, 0, 0, 0, 0x0f, 0x05];
+    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    let halves = |values: &[u16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    let words = |values: &[u64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    bytes.extend(halves(&[2, 62, 1, 0])); // executable, x86-64, version
+    bytes.extend(words(&[ADDRESS + 64 + 56, 64, 0])); // entry, table of segments, no table of sections
+    bytes.extend(halves(&[0, 0, 64, 56, 1, 0, 0, 0])); // flags, sizes of the headers, one segment
+    bytes.extend(halves(&[1, 0, 5, 0])); // to be loaded, readable and executable
+    let size = 64 + 56 + CODE.len() as u64;
+    bytes.extend(words(&[0, ADDRESS, ADDRESS, size, size, 4096]));
+    bytes.extend(CODE);
+    bytes
+}
+
+/// They run, with a word about what will not work.
+#[test]
+fn programs_without_the_library() {
+    if !is_available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8], mode: u32| {
+        let path = directory.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        if is_root() {
+            chown(&path, Some(emulator::USER), None).unwrap();
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let output = emulate(&preload(), &[&file("static", &static_program(), 0o755)]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output));
+    assert!(text(&output).contains("is linked statically, so portals"), "{}", text(&output));
+    // Nobody who is not root can be somebody else in a user namespace, so the bit means nothing there.
+    let setuid = file("setuid", &fs::read("/bin/true").unwrap(), 0o4755);
+    let output = emulate(&preload(), &[&setuid]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(text(&output).contains("(setuid)"), is_root(), "{}", text(&output));
+    // Of another machine: what the kernel makes of it, after a word about it.
+    let mut other = static_program();
+    other[18] = 0xb7;
+    let output = emulate(&preload(), &[&file("arm", &other, 0o755)]).output().unwrap();
+    assert!(
+        !output.status.success() && text(&output).contains("is no program for 64-bit x86"),
+        "{}",
+        text(&output)
+    );
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn a_user_s_descriptors_are_carried_out() {
         let Some(output) = run(&format!("{options} --stats"), script) else { return };
         let told = text(&output);
         assert_eq!(output.status.code(), Some(7), "{told}");
-        assert!(told.contains("1 ended (success"), "{told}");
+        assert!(told.contains("1 ended: success"), "{told}");
     }
 }
 

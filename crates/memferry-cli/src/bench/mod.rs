@@ -1,6 +1,7 @@
 //! `memferry bench NAME`: numbers for the record.
 
 mod dsa;
+mod emulate;
 mod query;
 mod record;
 pub(crate) mod stats;
@@ -25,12 +26,14 @@ pub(crate) struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Bench {
     Dsa(dsa::Arguments),
+    Emulate(emulate::Arguments),
     Query(query::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
         Bench::Dsa(arguments) => dsa::run(arguments, out),
+        Bench::Emulate(arguments) => emulate::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
     }
 }
