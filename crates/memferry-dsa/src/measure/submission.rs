@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Effort;
 use super::page::{NoPage, Page};
+use crate::wait::thread_cpu_time;
 use crate::{CompletionRecord, Descriptor};
 
 /// Samples in nanoseconds, each the median of many bursts; those with the same index were taken one after the other.
@@ -35,6 +36,9 @@ pub enum Failed {
     /// The device takes no more, or has forgotten a descriptor.
     #[error("the device does not answer")]
     Silent,
+    /// The operating system does not say.
+    #[error("this system does not tell how much CPU time threads take")]
+    NoCpuTimes,
 }
 
 /// Instructions between two looks at the clock.
@@ -60,7 +64,7 @@ pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Fail
     let mut costs = Costs { bare_trap_ns: Vec::new(), submit_ns: Vec::new(), accepted_share: 0.0 };
     let mut accepted = 0;
     for _ in 0..runs {
-        costs.bare_trap_ns.push(bare_traps(bursts));
+        costs.bare_trap_ns.push(bare_traps(bursts)?);
         let (ns, taken) = submissions(&page, bursts, threads)?;
         costs.submit_ns.push(ns);
         accepted += taken;
@@ -69,11 +73,25 @@ pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Fail
     Ok(costs)
 }
 
-/// Nanoseconds of each of a burst's calls.
-fn burst_ns(mut call: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    (0..BURST).for_each(|_| call());
-    start.elapsed().as_nanos() as f64 / BURST as f64
+/// The median over many bursts of a call's CPU time, in nanoseconds: neither the device's thread nor a lack of processors
+/// counts. What looking at the clock takes is measured first and taken off.
+fn bursts_ns(
+    bursts: usize,
+    mut call: impl FnMut(),
+    mut between: impl FnMut() -> Result<(), Failed>,
+) -> Result<f64, Failed> {
+    let sample = |call: &mut dyn FnMut()| {
+        let start = thread_cpu_time().ok_or(Failed::NoCpuTimes)?;
+        call();
+        Ok::<_, Failed>((thread_cpu_time().ok_or(Failed::NoCpuTimes)? - start).as_nanos() as f64)
+    };
+    let (mut empty, mut full) = (Vec::with_capacity(bursts), Vec::with_capacity(bursts));
+    for _ in 0..bursts {
+        empty.push(sample(&mut || ())?);
+        full.push(sample(&mut || (0..BURST).for_each(|_| call()))?);
+        between()?;
+    }
+    Ok((median(full) - median(empty)) / BURST as f64)
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {
@@ -87,13 +105,10 @@ fn submissions(page: &Page, bursts: usize, threads: usize) -> Result<(f64, usize
     let one = || {
         start.wait();
         let mut accepted = 0;
-        let mut samples = Vec::with_capacity(bursts);
-        for _ in 0..bursts {
-            // SAFETY: a no-op without a record names no memory.
-            samples.push(burst_ns(|| accepted += usize::from(unsafe { page.enqcmd(&Descriptor::noop()) })));
-            settle(page)?;
-        }
-        Ok((median(samples), accepted))
+        // SAFETY: a no-op without a record names no memory.
+        let submit = || accepted += usize::from(unsafe { page.enqcmd(&Descriptor::noop()) });
+        let ns = bursts_ns(bursts, submit, || settle(page))?;
+        Ok((ns, accepted))
     };
     let found: Result<Vec<(f64, usize)>, Failed> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
@@ -165,7 +180,7 @@ extern "C" fn skip(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) 
 }
 
 /// The time of an unknown instruction that a handler skips.
-fn bare_traps(bursts: usize) -> f64 {
+fn bare_traps(bursts: usize) -> Result<f64, Failed> {
     const SA_RESTORER: u64 = 0x0400_0000;
     let bare = KernelAction {
         handler: skip as *const () as usize,
@@ -175,9 +190,9 @@ fn bare_traps(bursts: usize) -> f64 {
     };
     let before = set_action(&bare);
     // SAFETY: the handler skips it and changes nothing else.
-    let samples = (0..bursts).map(|_| burst_ns(|| unsafe { asm!("ud2") })).collect();
+    let time = bursts_ns(bursts, || unsafe { asm!("ud2") }, || Ok(()));
     set_action(&before);
-    median(samples)
+    time
 }
 
 #[cfg(test)]
@@ -186,7 +201,7 @@ mod tests {
 
     #[test]
     fn bare_traps_are_measured() {
-        assert!(bare_traps(10) > 50.0, "a signal takes longer than that");
+        assert!(bare_traps(10).unwrap() > 50.0, "a signal takes longer than that");
     }
 
     #[test]

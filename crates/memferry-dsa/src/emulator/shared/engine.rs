@@ -16,6 +16,8 @@ use crate::emulator::memory::Memory;
 /// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake it
 /// costs the submitter more than to submit.
 const IDLE_STEPS_MAX: u32 = 3000;
+/// Idle steps without letting others run: the submitter, say, where processors are scarce.
+const STEPS_WITHOUT_YIELD: u32 = 64;
 /// Steps without asking whether to stop, while there is work: some milliseconds.
 const STEPS_UNASKED: u32 = 1024;
 /// A sleep ends after this in any case: the configuration may have changed, or it may be time to stop.
@@ -69,7 +71,10 @@ impl ClientEngine {
                 }
                 Did::Nothing if idle_steps < IDLE_STEPS_MAX => {
                     idle_steps += 1;
-                    std::hint::spin_loop();
+                    match idle_steps % STEPS_WITHOUT_YIELD {
+                        0 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
                     false
                 }
                 Did::Nothing | Did::WaitUntil(_) => {
