@@ -42,15 +42,14 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
     hears.recv().unwrap_or_else(|_| Err(io::Error::other("its thread has ended")))
 }
 
-/// What the thread needs of the system. Its file descriptors are its own: programs close all that they have inherited, and
-/// the numbers would be other files' by then.
+/// What the thread needs of the system. Its file descriptors are its own: programs close all that they have inherited,
+/// and the numbers would be other files' by then.
 fn open(client: &Client) -> io::Result<(CheckedMemory, Option<File>)> {
     // SAFETY: the descriptors of this thread alone change from here on.
     let is_apart = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
     if is_apart {
-        // Kept, the copies would keep the other ends of the program's pipes from seeing an end. Standard error stays, for
-        // what there is to say.
-        // SAFETY: the copies are this thread's, and it has opened nothing yet.
+        // Kept, the copies would keep the other ends of the program's pipes from seeing an end. Standard error stays,
+        // for what there is to say. SAFETY: the copies are this thread's, and it has opened nothing yet.
         unsafe {
             libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);

@@ -1,7 +1,7 @@
 //! What a submission costs under `memferry emulate`, beside the cheapest signal that could have caught it.
 //!
-//! To be called in a process that runs there: with call sites that are patched, or that trap each time, as it was started.
-//! Bare traps and submissions take turns, so that a disturbance of the machine hits both.
+//! To be called in a process that runs there: with call sites that are patched, or that trap each time, as it was
+//! started. Bare traps and submissions take turns, so that a disturbance of the machine hits both.
 
 use std::arch::{asm, global_asm};
 use std::path::Path;
@@ -73,8 +73,8 @@ pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Fail
     Ok(costs)
 }
 
-/// The median over many bursts of a call's CPU time, in nanoseconds: neither the device's thread nor a lack of processors
-/// counts. What looking at the clock takes is measured first and taken off.
+/// The median over many bursts of a call's CPU time, in nanoseconds: neither the device's thread nor a lack of
+/// processors counts. What looking at the clock takes is measured first and taken off.
 fn bursts_ns(
     bursts: usize,
     mut call: impl FnMut(),

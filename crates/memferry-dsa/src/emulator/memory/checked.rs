@@ -135,8 +135,9 @@ impl CheckedMemory {
             iov_base: std::ptr::with_exposed_provenance_mut(address.0 as usize),
             iov_len: size,
         };
-        // SAFETY: gettid has no preconditions. `local` are `size` bytes of the caller, of which reading from `address` may
-        // write all, or an address that the kernel refuses. What is written to `address` is allowed by the contract of
+        // SAFETY: gettid has no preconditions. `local` are `size` bytes of the caller, of which reading from `address`
+        // may write all, or an address that the kernel refuses. What is written to `address` is allowed by the contract
+        // of
         // `open` or `of_process`; the kernel checks that it is mapped.
         let done = unsafe {
             // The thread's number, which is taken as well: that of the process is its first thread's, which has no

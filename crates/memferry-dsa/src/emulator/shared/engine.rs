@@ -13,8 +13,8 @@ use crate::emulator::device::{Device, Did};
 use crate::emulator::front::{Front, Queue};
 use crate::emulator::memory::Memory;
 
-/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake it
-/// costs the submitter more than to submit.
+/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake
+/// it costs the submitter more than to submit.
 const IDLE_STEPS_MAX: u32 = 3000;
 /// Idle steps without letting others run: the submitter, say, where processors are scarce.
 const STEPS_WITHOUT_YIELD: u32 = 64;
@@ -42,8 +42,8 @@ impl ClientEngine {
         ClientEngine { client: client.clone(), number: device, generation: 1, device: None, trace: None }
     }
 
-    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`: files that
-    /// several processes write are opened for appending. `failed` is told why it ends, if it must.
+    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`:
+    /// files that several processes write are opened for appending. `failed` is told why it ends, if it must.
     pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
