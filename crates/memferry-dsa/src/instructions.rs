@@ -102,8 +102,8 @@ impl SleepState {
 /// The first four bytes must be zero, or the instruction faults; the CPU fills in who submits.
 ///
 /// # Safety
-/// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue; and
-/// the contract of [`Portal::submit`](crate::Portal::submit) holds.
+/// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue;
+/// and the contract of [`Portal::submit`](crate::Portal::submit) holds.
 #[inline]
 pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     // SAFETY: passed on to the caller.

@@ -19,10 +19,11 @@ fn main() {
         assert!(output.status.success(), "{}", told(&output));
         let costs: Costs = serde_json::from_slice(&output.stdout).expect("what the program prints");
         println!(
-            "{name}: submission {:.1} ns, bare trap {:.1} ns, difference {:.1} ns",
+            "{name}: submission {:.1} ns, bare trap {:.1} ns, difference {:.1} ns, {:.0} % accepted",
             median(costs.submit_ns.clone()),
             median(costs.bare_trap_ns.clone()),
             median(costs.overhead_ns()),
+            100.0 * costs.accepted_share,
         );
     }
 }

@@ -9,11 +9,11 @@
 //!    └── its own signals, handlers ──▶ hooks    kept, and called as if nobody had been here
 //! ```
 //!
-//! The devices are those of `memferry_dsa::emulator::shared`; what they are configured to be is in the state file, which
-//! the command makes. Without that file, the library does nothing.
+//! The devices are those of `memferry_dsa::emulator::shared`; what they are configured to be is in the state file,
+//! which the command makes. Without that file, the library does nothing.
 //!
-//! It exports libc's functions that it replaces, `memferry_emulated_instructions`, and nothing else. Nobody links it: whoever named one of its symbols would
-//! have them replaced in his own program.
+//! It exports libc's functions that it replaces, `memferry_emulated_instructions`, and nothing else. Nobody links it:
+//! whoever named one of its symbols would have them replaced in his own program.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 // Hooks, signal handlers and code that writes code: there is no part of it without.

@@ -1,7 +1,7 @@
 //! The memory functions that the compiler calls, for this library alone.
 //!
-//! Another preloaded library may have replaced libc's by ones that submit copies to the device, that is, to this library.
-//! The symbols are hidden: everything in here is bound to them, and nothing outside.
+//! Another preloaded library may have replaced libc's by ones that submit copies to the device, that is, to this
+//! library. The symbols are hidden: everything in here is bound to them, and nothing outside.
 
 use std::arch::global_asm;
 

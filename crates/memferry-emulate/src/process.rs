@@ -104,6 +104,13 @@ pub(crate) fn complain(message: &str) {
     eprintln!("memferry emulate: {message}");
 }
 
+impl Process {
+    /// Threads that execute descriptors.
+    pub(crate) fn engine_count(&self) -> usize {
+        self.engines.load(Ordering::Relaxed).count_ones() as usize
+    }
+}
+
 impl Wiped {
     /// This process, if it has mapped a portal.
     #[inline]
@@ -149,8 +156,8 @@ impl Wiped {
     }
 }
 
-/// For programs that ask before they use an instruction: those that are emulated in this process, as bits of register ECX
-/// of CPUID leaf 7. See `memferry_dsa::instructions::CpuFeatures`.
+/// For programs that ask before they use an instruction: those that are emulated in this process, as bits of register
+/// ECX of CPUID leaf 7. See `memferry_dsa::instructions::CpuFeatures`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn memferry_emulated_instructions() -> u32 {
     if is_active() { CpuFeatures::ALL.to_ecx() } else { 0 }

@@ -1,7 +1,7 @@
 //! What belongs to this process and not to a child of it: a page that the kernel gives to children filled with zeros.
 //!
-//! A child of `fork`, made by whichever system call, has none of its parent's portals, engines or locks. It has a copy of
-//! the parent's memory, though, except for this page. (`vfork`'s child runs in the parent's memory and uses it.)
+//! A child of `fork`, made by whichever system call, has none of its parent's portals, engines or locks. It has a copy
+//! of the parent's memory, though, except for this page. (`vfork`'s child runs in the parent's memory and uses it.)
 //!
 //! Source: madvise(2), `MADV_WIPEONFORK`, since Linux 4.14.
 
@@ -46,7 +46,8 @@ pub(crate) fn prepare() -> bool {
 /// The page; `None` where nothing is emulated.
 #[inline]
 pub(crate) fn get() -> Option<&'static Wiped> {
-    // SAFETY: null, or the page that `prepare` made: zeros, which is a valid value of these atomics, and never unmapped.
+    // SAFETY: null, or the page that `prepare` made: zeros, which is a valid value of these atomics, and never
+    // unmapped.
     unsafe { PAGES.load(Ordering::Acquire).as_ref() }
 }
 

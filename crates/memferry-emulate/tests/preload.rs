@@ -54,6 +54,7 @@ ways! {
     blocked_signals "blocked"
     closed_descriptors "closed"
     many_portals "many"
+    a_first_thread_that_ends_first "leaves"
     another_program_with_work_in_flight "execs"
     a_portal_that_is_moved "moved"
     handlers_past_the_hooks "past-the-hooks"
@@ -204,4 +205,5 @@ fn submissions_are_measured() {
     let costs: Costs = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", told(&output)));
     let all = [&costs.bare_trap_ns, &costs.submit_ns];
     assert!(all.iter().all(|samples| samples.len() == 3 && samples.iter().all(|ns| *ns > 0.0)), "{costs:?}");
+    assert!(costs.accepted_share > 0.5, "{costs:?}");
 }

@@ -1,7 +1,8 @@
-//! Two processes that want the same device: what they get is decided by queues, thresholds and priorities, as on silicon.
+//! Two processes that want the same device: what they get is decided by queues, thresholds and priorities, as on
+//! silicon.
 //!
-//! Under a timing in which a copy takes long against all that this machine does meanwhile. What is compared is the order in
-//! which the device takes descriptors, from the trace; latencies follow from it.
+//! Under a timing in which a copy takes long against all that this machine does meanwhile. What is compared is the
+//! order in which the device takes descriptors, from the trace; latencies follow from it.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -27,7 +28,8 @@ struct Taken {
     time_ns: u64,
 }
 
-/// Runs two processes at a time, on these queues of one group with one engine, each with up to `depth` copies in flight of
+/// Runs two processes at a time, on these queues of one group with one engine, each with up to `depth` copies in flight
+/// of
 /// `count`; what each got, its process number, and all descriptors in their order.
 fn run(
     queues: &[WorkQueueInfo],
@@ -83,15 +85,16 @@ fn mean(load: &Load) -> u64 {
     load.latencies_ns.iter().sum::<u64>() / load.latencies_ns.len() as u64
 }
 
-/// Of two queues that never run dry, that with three times the priority is served three times as often, so that who uses it
-/// waits a third as long.
+/// Of two queues that never run dry, that with three times the priority is served three times as often, so that who
+/// uses it waits a third as long.
 #[test]
 fn priorities() {
     const COUNT: usize = 48;
     const DEPTH: usize = 16;
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 32) };
     let ([(first, high), (second, _)], taken) = run(&[of(12), of(4)], [0, 1], COUNT, DEPTH);
-    // While both had descriptors in their queues: from the first of both to the last submission of the one that is faster.
+    // While both had descriptors in their queues: from the first of both to the last submission of the one that is
+    // faster.
     let firsts = |is_high: bool| taken.iter().find(|taken| (taken.process == high) == is_high).unwrap();
     let start = firsts(true).submitted_ns.max(firsts(false).submitted_ns);
     let end =

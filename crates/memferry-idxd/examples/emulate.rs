@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use memferry_dsa::emulator::{Nasty, Timing};
 use memferry_idxd::{Leftovers, Options, Setup, exit_as, run};
 
-const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N [--no-retries]] [--timing] \
-    [--keep-user] [--wait] [--stats] [--trace FILE] [--preload FILE] [--no-patch] -- PROGRAM [ARGUMENT]...";
+const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N [--no-retries] [--no-faults]] \
+    [--timing] [--keep-user] [--wait] [--stats] [--trace FILE] [--preload FILE] [--no-patch] -- PROGRAM [ARGUMENT]...";
 
 fn options() -> Option<Options> {
     let mut options = Options::new("");
@@ -23,6 +23,7 @@ fn options() -> Option<Options> {
             "--config" => setup = Some(Setup::File(arguments.next()?.into())),
             "--disabled" => setup = Some(Setup::Disabled),
             "--seed" => options.nasty = Nasty::from_seed(arguments.next()?.to_str()?.parse().ok()?),
+            "--no-faults" => options.nasty.page_faults_per_mille = 0,
             "--no-retries" => options.nasty.retries_per_mille = 0,
             "--keep-user" => options.keep_user = true,
             "--wait" => options.leftovers = Leftovers::WaitFor,

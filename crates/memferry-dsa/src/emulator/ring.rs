@@ -10,8 +10,8 @@
 //! ```
 //!
 //! An entry belongs to a client from the moment at which it takes part in the order, so that one that dies anywhere in
-//! `push` leaves nothing that others cannot attribute and remove. Only the owner of the entry at the head moves the head:
-//! there is one consumer at any time. A process with a device of its own is its only client.
+//! `push` leaves nothing that others cannot attribute and remove. Only the owner of the entry at the head moves the
+//! head: there is one consumer at any time. A process with a device of its own is its only client.
 //!
 //! The words are atomics, so that this needs no `unsafe`; on x86 they cost what plain moves cost.
 //!

@@ -1,5 +1,5 @@
-//! What `memferry bench dsa` and `memferry bench emulate` measure: the speed of this crate's parts, and of submissions. For the project's own benchmarks; it may change
-//! with any version.
+//! What `memferry bench dsa` and `memferry bench emulate` measure: the speed of this crate's parts, and of submissions.
+//! For the project's own benchmarks; it may change with any version.
 
 #[allow(unsafe_code)]
 pub mod device;

@@ -1,4 +1,5 @@
-//! What one of several processes gets that keep a device busy: run it in each of them, under `memferry emulate --timing`.
+//! What one of several processes gets that keep a device busy: run it in each of them, under `memferry emulate
+//! --timing`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! mmap, mremap and munmap: a queue that is mapped becomes a portal.
 //!
-//! The mapping is a real one of the queue's file, so that the kernel refuses what it would refuse, but nothing in it can be
-//! accessed: a submission traps on processors that have the instructions, too. Children do not inherit it.
+//! The mapping is a real one of the queue's file, so that the kernel refuses what it would refuse, but nothing in it
+//! can be accessed: a submission traps on processors that have the instructions, too. Children do not inherit it.
 
 use std::ffi::c_void;
 use std::mem::transmute;

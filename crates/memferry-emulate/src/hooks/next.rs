@@ -17,8 +17,8 @@ impl Next {
         Next { name, address: AtomicUsize::new(0), is_looking: AtomicBool::new(false) }
     }
 
-    /// Its address. `None`: do it without, because there is none, or because this very call comes from the search for it,
-    /// which may allocate.
+    /// Its address. `None`: do it without, because there is none, or because this very call comes from the search for
+    /// it, which may allocate.
     pub(super) fn address(&self) -> Option<usize> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {

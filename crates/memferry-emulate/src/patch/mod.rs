@@ -14,8 +14,8 @@
 //! int3 over the first byte ─ membarrier ─ the other four bytes ─ membarrier ─ the first byte ─ membarrier
 //! ```
 //!
-//! Instructions of four bytes (UMONITOR, UMWAIT, TPAUSE on low registers) have no room for a jump, and keep their trap: they
-//! wait anyway. So do sites whose code cannot be written, or near which there is no room.
+//! Instructions of four bytes (UMONITOR, UMWAIT, TPAUSE on low registers) have no room for a jump, and keep their trap:
+//! they wait anyway. So do sites whose code cannot be written, or near which there is no room.
 //!
 //! Source: Intel SDM, volume 3, "Handling Self- and Cross-Modifying Code"; membarrier(2); `text_poke_bp` in Linux.
 

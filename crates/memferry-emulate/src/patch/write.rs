@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
-/// Writes through `/proc/self/mem`, which does not ask for the protection of a private mapping: nothing becomes writable,
-/// and pages of files are copied first. `None`: the system has none, or refuses; nothing was written.
+/// Writes through `/proc/self/mem`, which does not ask for the protection of a private mapping: nothing becomes
+/// writable, and pages of files are copied first. `None`: the system has none, or refuses; nothing was written.
 pub(super) fn write(address: u64, bytes: &[u8]) -> Option<()> {
     let path = c"/proc/self/mem".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
@@ -24,7 +24,8 @@ pub(super) fn write(address: u64, bytes: &[u8]) -> Option<()> {
 const MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
 const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
 
-/// Whether the process is registered: it must be, before the first [`synchronize`]. A child of fork is if its parent is.
+/// Whether the process is registered: it must be, before the first [`synchronize`]. A child of fork is if its parent
+/// is.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
 
 /// Whether [`synchronize`] works here.

@@ -32,9 +32,9 @@ pub(super) fn deliver(fault: Fault, context: &mut Context) {
     }
 }
 
-/// Lets the signal end the program. An instruction that traps by itself does so again when it is executed again; otherwise
-/// the signal is sent, and blocked until this handler has returned to the program's own set of blocked signals, which
-/// never has ours, so that the program ends where it was.
+/// Lets the signal end the program. An instruction that traps by itself does so again when it is executed again;
+/// otherwise the signal is sent, and blocked until this handler has returned to the program's own set of blocked
+/// signals, which never has ours, so that the program ends where it was.
 fn end(signal: c_int, information: &siginfo_t, must_be_sent: bool) {
     kernel::set(signal, kernel::DEFAULT);
     if must_be_sent {

@@ -22,8 +22,8 @@ pub(crate) fn is_ours(signal: c_int) -> bool {
     OURS.contains(&signal)
 }
 
-/// By which the C library cancels threads, and changes the user of all of them: nobody may block them, and pthread_sigmask(3)
-/// does not.
+/// By which the C library cancels threads, and changes the user of all of them: nobody may block them, and
+/// pthread_sigmask(3) does not.
 ///
 /// Source: glibc, `sysdeps/unix/sysv/linux/internal-signals.h` (SIGCANCEL, SIGSETXID).
 const LIBRARYS_OWN: Signals = bit(32) | bit(33);

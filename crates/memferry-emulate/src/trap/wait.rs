@@ -1,7 +1,7 @@
 //! UMONITOR, UMWAIT and TPAUSE.
 //!
-//! A wait may end early whenever the processor likes; it ends here when the watched line has changed, at the deadline, or at
-//! the limit that Linux sets. Meanwhile others run: the device of this process may need the core.
+//! A wait may end early whenever the processor likes; it ends here when the watched line has changed, at the deadline,
+//! or at the limit that Linux sets. Meanwhile others run: the device of this process may need the core.
 
 use std::arch::x86_64::_rdtsc;
 use std::arch::{asm, global_asm};

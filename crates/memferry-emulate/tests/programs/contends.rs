@@ -1,5 +1,5 @@
-//! A process among others that want the same device: `contends QUEUE COUNT DEPTH BYTES`. It says that it is ready, waits for a
-//! line, and prints what it got as JSON.
+//! A process among others that want the same device: `contends QUEUE COUNT DEPTH BYTES`. It says that it is ready,
+//! waits for a line, and prints what it got as JSON.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

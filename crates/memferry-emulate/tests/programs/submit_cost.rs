@@ -1,5 +1,5 @@
-//! What a submission costs under emulation: `submit_cost THREADS full|quick`, in a directory with the file of a shared queue.
-//! It prints the samples as JSON.
+//! What a submission costs under emulation: `submit_cost THREADS full|quick`, in a directory with the file of a shared
+//! queue. It prints the samples as JSON.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -135,11 +135,14 @@ impl CheckedMemory {
             iov_base: std::ptr::with_exposed_provenance_mut(address.0 as usize),
             iov_len: size,
         };
-        // SAFETY: getpid has no preconditions. `local` are `size` bytes of the caller, of which reading from `address` may
-        // write all, or an address that the kernel refuses. What is written to `address` is allowed by the contract of
+        // SAFETY: gettid has no preconditions. `local` are `size` bytes of the caller, of which reading from `address`
+        // may write all, or an address that the kernel refuses. What is written to `address` is allowed by the contract
+        // of
         // `open` or `of_process`; the kernel checks that it is mapped.
         let done = unsafe {
-            let process = self.process.unwrap_or_else(|| libc::getpid());
+            // The thread's number, which is taken as well: that of the process is its first thread's, which has no
+            // memory any more once it has ended.
+            let process = self.process.unwrap_or_else(|| libc::gettid());
             match access {
                 Access::Read => libc::process_vm_readv(process, &mine, 1, &theirs, 1, 0),
                 Access::Write => libc::process_vm_writev(process, &mine, 1, &theirs, 1, 0),

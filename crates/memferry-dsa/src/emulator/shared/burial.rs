@@ -20,8 +20,8 @@ impl State {
         self.bury_those(|_, whose| whose == process);
     }
 
-    /// Removes all that processes have left that are gone, or run another program by now; the number of processes. Those for
-    /// whom others execute are left to these: see [`bury`](Self::bury).
+    /// Removes all that processes have left that are gone, or run another program by now; the number of processes.
+    /// Those for whom others execute are left to these: see [`bury`](Self::bury).
     pub fn reap(&self) -> usize {
         self.bury_those(|place, process| place.executes_for(process) && is_gone(place, process))
     }

@@ -43,7 +43,8 @@ pub enum JoinError {
 }
 
 impl Client {
-    /// Joins in the name of a process, whose memory its descriptors name: the calling one, or one that the caller acts for.
+    /// Joins in the name of a process, whose memory its descriptors name: the calling one, or one that the caller acts
+    /// for.
     ///
     /// # Errors
     /// [`JoinError`]: nothing has changed.
@@ -107,8 +108,8 @@ impl Client {
         self.submit_dedicated(at, words, self.by(WayIn::Movdir64b));
     }
 
-    /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction that
-    /// the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
+    /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
+    /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
     pub fn written(&self, at: QueueAt, words: [u64; 8], thread: u32) -> Submission {
         let by = By { way: WayIn::Write, thread };
         if self.queue(at).mode() == Some(QueueMode::Dedicated) {

@@ -13,9 +13,13 @@ use crate::emulator::device::{Device, Did};
 use crate::emulator::front::{Front, Queue};
 use crate::emulator::memory::Memory;
 
-/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake it
-/// costs the submitter more than to submit.
+/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake
+/// it costs the submitter more than to submit.
 const IDLE_STEPS_MAX: u32 = 3000;
+/// Idle steps without letting others run: the submitter, say, where processors are scarce.
+const STEPS_WITHOUT_YIELD: u32 = 64;
+/// Steps without asking whether to stop, while there is work: some milliseconds.
+const STEPS_UNASKED: u32 = 1024;
 /// A sleep ends after this in any case: the configuration may have changed, or it may be time to stop.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// What is left to spin of a wait for the clock: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
@@ -38,8 +42,8 @@ impl ClientEngine {
         ClientEngine { client: client.clone(), number: device, generation: 1, device: None, trace: None }
     }
 
-    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`: files that
-    /// several processes write are opened for appending. `failed` is told why it ends, if it must.
+    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`:
+    /// files that several processes write are opened for appending. `failed` is told why it ends, if it must.
     pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
@@ -53,19 +57,35 @@ impl ClientEngine {
         memory: &impl Memory,
         mut should_stop: impl FnMut() -> bool,
     ) -> Result<(), ConfigError> {
-        let mut idle_steps = 0;
-        while !should_stop() {
-            match self.step(memory)? {
-                Did::Work => idle_steps = 0,
-                Did::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => std::hint::spin_loop(),
+        let (mut idle_steps, mut steps) = (0, 0u32);
+        loop {
+            steps = steps.wrapping_add(1);
+            let asks = match self.step(memory)? {
+                Did::Work => {
+                    idle_steps = 0;
+                    false
+                }
+                Did::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
+                    std::hint::spin_loop();
+                    false
+                }
                 Did::Nothing if idle_steps < IDLE_STEPS_MAX => {
                     idle_steps += 1;
-                    std::hint::spin_loop();
+                    match idle_steps % STEPS_WITHOUT_YIELD {
+                        0 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
+                    false
                 }
-                Did::Nothing | Did::WaitUntil(_) => self.sleep(memory)?,
+                Did::Nothing | Did::WaitUntil(_) => {
+                    self.sleep(memory)?;
+                    true
+                }
+            };
+            if (asks || steps.is_multiple_of(STEPS_UNASKED)) && should_stop() {
+                return Ok(());
             }
         }
-        Ok(())
     }
 
     /// Sleeps until somebody submits, the head of a queue comes to this client, or it is time.

@@ -6,7 +6,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// Sleeps while `word` is 1, at most for `time`. The caller has stored the 1, and looks again at what it waits for after
+/// Sleeps while `word` is 1, at most for `time`. The caller has stored the 1, and looks again at what it waits for
+/// after
 /// [`announce`].
 pub(super) fn sleep(word: &AtomicU32, time: Duration) {
     let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };

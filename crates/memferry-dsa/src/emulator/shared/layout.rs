@@ -6,8 +6,8 @@
 //! clients   who is there; per device: a word to wait on, counters
 //! ```
 //!
-//! Plain data: atomics in `repr(C)` structs, no pointers, zero where nothing was written. A file that is all holes is one
-//! with no device.
+//! Plain data: atomics in `repr(C)` structs, no pointers, zero where nothing was written. A file that is all holes is
+//! one with no device.
 //!
 //! | part | written by |
 //! |---|---|

@@ -8,12 +8,12 @@
 //!
 //! Descriptors name the memory of the process that submitted them, so each process executes its own: an *engine* of a
 //! [`Client`] is the whole device, over the memory of one process, and takes entries of that one only. What the
-//! processes have in common is in the state file: the entries in their order, and under a timing when each engine and the
-//! bandwidth are free and whose turn it is among the queues of a group.
+//! processes have in common is in the state file: the entries in their order, and under a timing when each engine and
+//! the bandwidth are free and whose turn it is among the queues of a group.
 //!
 //! Without a timing each process executes as fast as it can, and its own entries share no engine with those of
-//! others. An entry at the head of a queue waits for its owner in any case: a process that is stopped (by a debugger, say)
-//! stops the queues that it has entries in, until it goes on or is gone.
+//! others. An entry at the head of a queue waits for its owner in any case: a process that is stopped (by a debugger,
+//! say) stops the queues that it has entries in, until it goes on or is gone.
 //!
 //! A process that dies leaves entries, engines and counters behind; whoever notices calls
 //! [`State::bury`](State::bury) or [`State::reap`](State::reap). There is no moment at which it could die and leave

@@ -7,7 +7,8 @@ use super::layout::ENGINES;
 use crate::emulator::config::{Capabilities, DeviceConfig, GROUPS_MAX, GroupConfig, QUEUES_MAX};
 use crate::operation::OperationSet;
 
-/// A device's configuration, and which numbers its parts have in the file. Groups without an enabled queue are left out.
+/// A device's configuration, and which numbers its parts have in the file. Groups without an enabled queue are left
+/// out.
 pub(super) struct Shape {
     pub(super) config: DeviceConfig,
     pub(super) groups: Vec<usize>,

@@ -11,7 +11,8 @@ use crate::descriptor::Descriptor;
 use crate::flags::Flags;
 use crate::operation::Opcode;
 
-/// A number that is written in hexadecimal, as a string: addresses have more bits than JSON's numbers can be trusted with.
+/// A number that is written in hexadecimal, as a string: addresses have more bits than JSON's numbers can be trusted
+/// with.
 pub(super) struct Hex(pub(super) u64);
 
 impl Serialize for Hex {
