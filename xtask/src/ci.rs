@@ -16,6 +16,11 @@ const STEPS: &[Step] = &[
     ("set up", setup::run),
     ("tests, as in the README", || cargo(["test", "--locked"]).run()),
     ("demo, small", demo),
+    ("emulated devices, with real clients", || {
+        cargo(["test", "--locked", "--package", "memferry-idxd", "--package", "memferry-emulate"])
+            .env("CI", "true")
+            .run()
+    }),
     ("one build serves both", one_build),
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
     ("clippy", || {

@@ -2,11 +2,19 @@
 
 use crate::shell::{self, Failure, program};
 
-/// Program, package of Debian and Ubuntu, what for.
+/// Program (a name in PATH, or a path), package of Debian and Ubuntu, what for.
 const NEEDS: &[(&str, &str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86", "the NUMA guest"),
     ("zstd", "zstd", "unpacking the guest's kernel"),
     ("ldd", "libc-bin", "copying programs into the guest"),
+    ("accel-config", "accel-config", "tests of emulated devices with a real client"),
+    (
+        "/usr/libexec/accel-config/test/dsa_test",
+        "accel-config-test",
+        "tests of emulated devices with the vendor's own tests",
+    ),
+    ("dpdk-test", "dpdk-dev", "tests of emulated devices with a large user of theirs"),
+    ("python3", "python3", "tests of emulated devices with another language's file functions"),
 ];
 
 pub(crate) fn run() -> Result<(), Failure> {

@@ -32,7 +32,7 @@ pub(crate) fn program(name: &str) -> Call {
     Call::new(Command::new(name), name)
 }
 
-/// Whether a program of this name is on the path.
+/// Whether a program of this name is on the path, or at it.
 pub(crate) fn is_installed(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(name).is_file())

@@ -26,7 +26,11 @@ pub(crate) fn usage(sentence: impl fmt::Display) -> anyhow::Error {
 }
 
 pub(crate) fn status(error: &anyhow::Error) -> u8 {
-    if error.is::<Usage>() { STATUS_USAGE } else { STATUS_FAILURE }
+    match error.downcast_ref::<memferry_idxd::Error>() {
+        Some(error) => error.exit_code(),
+        None if error.is::<Usage>() => STATUS_USAGE,
+        None => STATUS_FAILURE,
+    }
 }
 
 /// Whoever read our output has had enough (`memferry ... | head`): nothing to complain about.

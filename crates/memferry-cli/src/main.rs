@@ -7,6 +7,7 @@ mod bench;
 mod configure;
 mod demo;
 mod devices;
+mod emulate;
 mod error;
 mod options;
 mod output;
@@ -26,7 +27,8 @@ use clap::{Parser, Subcommand};
 use memferry_query::load;
 
 const AFTER_HELP: &str = "\
-Exit status: 0 if all went well, 1 if something failed, 2 if the command line cannot be meant.";
+Exit status: 0 if all went well, 1 if something failed, 2 if the command line cannot be meant. `emulate` ends as
+its program does; see its own help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -42,6 +44,7 @@ enum Command {
     Configure(configure::Arguments),
     Sql(sql::Arguments),
     Sim(sim::Arguments),
+    Emulate(emulate::Arguments),
     Bench(bench::Arguments),
     Demo(demo::Arguments),
 }
@@ -75,6 +78,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
         Command::Sim(arguments) => sim::run(arguments, out),
+        Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
     }

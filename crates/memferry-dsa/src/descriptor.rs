@@ -440,6 +440,11 @@ impl Descriptor {
         self.submitter >> 31 == 1
     }
 
+    /// Which interrupt a completion raises, with [`Flags::REQUEST_INTERRUPT`].
+    pub fn interrupt_handle(&self) -> u16 {
+        self.interrupt_handle
+    }
+
     /// Where the completion record lies; meaningful with [`Flags::COMPLETION_ADDRESS_VALID`].
     pub fn completion_address(&self) -> Address {
         self.completion

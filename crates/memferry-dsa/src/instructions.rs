@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::descriptor::Descriptor;
 
-/// Which of the instructions a CPU has.
+/// Which of the instructions there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuFeatures {
     /// ENQCMD: shared queues through a mapped portal.
@@ -37,14 +37,18 @@ impl CpuFeatures {
     /// All of them.
     pub const ALL: CpuFeatures = CpuFeatures { enqcmd: true, movdir64b: true, waitpkg: true };
 
-    /// What this CPU has. Asked once, since CPUID traps in a virtual machine and then costs microseconds.
+    /// What this CPU has, or a preloaded library emulates for this process: then it exports a function
+    /// `memferry_emulated_instructions`, whose answer has the bits of CPUID. Few processors let anybody change what
+    /// CPUID says.
+    ///
+    /// Asked once, since CPUID traps in a virtual machine and then costs microseconds.
     pub fn detect() -> CpuFeatures {
         // Bit 0 stands in for "asked"; it is none of the feature bits.
         static ECX: AtomicU32 = AtomicU32::new(0);
         // ORDERING: Relaxed: the value is all there is, and whoever asks twice gets it twice.
         let mut ecx = ECX.load(Ordering::Relaxed);
         if ecx == 0 {
-            ecx = imp::leaf_7_ecx() | 1;
+            ecx = imp::leaf_7_ecx() | emulated_ecx() | 1;
             ECX.store(ecx, Ordering::Relaxed);
         }
         CpuFeatures::from_ecx(ecx)
@@ -55,6 +59,22 @@ impl CpuFeatures {
         let bit = |number: u32| ecx >> number & 1 == 1;
         CpuFeatures { enqcmd: bit(29), movdir64b: bit(28), waitpkg: bit(5) }
     }
+
+    /// The bits of register ECX of CPUID leaf 7, subleaf 0, that stand for these.
+    pub fn to_ecx(self) -> u32 {
+        u32::from(self.enqcmd) << 29 | u32::from(self.movdir64b) << 28 | u32::from(self.waitpkg) << 5
+    }
+}
+
+/// What a preloaded library says, if there is one.
+fn emulated_ecx() -> u32 {
+    // SAFETY: the name ends with a zero.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memferry_emulated_instructions".as_ptr()) };
+    if found.is_null() {
+        return 0;
+    }
+    // SAFETY: a function of that name has this type; nobody else has a reason to use it.
+    unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> u32>(found)() }
 }
 
 /// How deep UMWAIT and TPAUSE sleep.
@@ -82,8 +102,8 @@ impl SleepState {
 /// The first four bytes must be zero, or the instruction faults; the CPU fills in who submits.
 ///
 /// # Safety
-/// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue; and
-/// the contract of [`Portal::submit`](crate::Portal::submit) holds.
+/// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue;
+/// and the contract of [`Portal::submit`](crate::Portal::submit) holds.
 #[inline]
 pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     // SAFETY: passed on to the caller.
@@ -319,6 +339,7 @@ mod tests {
     fn features_are_decoded() {
         assert_eq!(CpuFeatures::from_ecx(0), CpuFeatures::NONE);
         assert_eq!(CpuFeatures::from_ecx(!0), CpuFeatures::ALL);
+        assert_eq!(CpuFeatures::from_ecx(CpuFeatures::ALL.to_ecx()), CpuFeatures::ALL);
         assert_eq!(CpuFeatures::from_ecx(1 << 29), CpuFeatures { enqcmd: true, ..CpuFeatures::NONE });
         assert_eq!(CpuFeatures::from_ecx(1 << 28), CpuFeatures { movdir64b: true, ..CpuFeatures::NONE });
         assert_eq!(CpuFeatures::from_ecx(1 << 5), CpuFeatures { waitpkg: true, ..CpuFeatures::NONE });

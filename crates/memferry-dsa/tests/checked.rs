@@ -2,8 +2,10 @@
 
 use std::ptr;
 
-use memferry_dsa::emulator::{CheckedMemory, Deterministic, DeviceConfig, Nasty};
-use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status};
+use memferry_dsa::emulator::{CheckedMemory, Deterministic, DeviceConfig, Memory, Nasty};
+use memferry_dsa::{
+    Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status, Submission,
+};
 
 const PAGE: usize = PAGE_BYTES as usize;
 
@@ -196,4 +198,79 @@ fn a_record_that_cannot_be_written() {
         assert_eq!(status, is_lost.then_some(Status::CompletionFault), "{address:?}");
     }
     assert_eq!(pages.bytes(0..1), [1]);
+}
+
+/// A child that does nothing but be there.
+struct Sleeper(libc::pid_t);
+
+impl Sleeper {
+    fn fork() -> Sleeper {
+        // SAFETY: the child only calls `pause`, which is allowed after a fork in a process with threads.
+        match unsafe { libc::fork() } {
+            0 => loop {
+                // SAFETY: it only waits.
+                unsafe { libc::pause() };
+            },
+            child => {
+                assert!(child > 0);
+                Sleeper(child)
+            }
+        }
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // SAFETY: the child of `fork`, which nobody else has waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, ptr::null_mut(), 0);
+        }
+    }
+}
+
+/// Descriptors of another process: its memory is read and written, not that at the same addresses here, with the page faults
+/// that it would have.
+#[test]
+fn memory_of_another_process() {
+    let pages = Pages::writable(6);
+    pages.fill(0..PAGE, 7);
+    pages.fill(PAGE..2 * PAGE, 8);
+    pages.protect(3, libc::PROT_READ);
+    let sleeper = Sleeper::fork();
+    pages.fill(0..PAGE, 1);
+    let mut config = DeviceConfig::one_shared_queue();
+    config.groups[0].queues[0].block_on_fault = true;
+    // SAFETY: the descriptors below name pages of the sleeper, which uses none of them.
+    let memory = unsafe { CheckedMemory::of_process(sleeper.0 as u32) }.unwrap();
+    let mut run = Deterministic::new(&config, Nasty::none(), memory).unwrap();
+    let mut complete = |descriptor: Descriptor| {
+        let record = pages.at(5 * PAGE);
+        // SAFETY: as above.
+        let memory = unsafe { CheckedMemory::of_process(sleeper.0 as u32) }.unwrap();
+        let _ = memory.write(record, &[0; 32]);
+        let descriptor = descriptor.with_flags(Flags::BLOCK_ON_FAULT).with_completion_at(record);
+        assert_eq!(run.device.submit(0, &descriptor, 1).unwrap(), Submission::Accepted);
+        run.run_until_idle();
+        let mut bytes = [0; 32];
+        memory.read(record, &mut bytes).unwrap();
+        Completion::from_bytes(&bytes).unwrap()
+    };
+    let size = PAGE as u32;
+    // To a page that is shared copy-on-write with this process, and to one that neither has touched.
+    for target in [PAGE, 2 * PAGE] {
+        let completion = complete(Descriptor::memmove(pages.at(0), pages.at(target), size));
+        assert_eq!(completion.status, Status::Success, "{completion:?}");
+        let compared = complete(Descriptor::compare_pattern(0x0707_0707_0707_0707, pages.at(target), size));
+        assert_eq!((compared.status, compared.result), (Status::Success, 0));
+    }
+    assert_eq!(
+        (pages.bytes(0..1), pages.bytes(PAGE..PAGE + 1)),
+        (vec![1], vec![8]),
+        "this process' are others"
+    );
+    let refused = complete(Descriptor::memmove(pages.at(0), pages.at(3 * PAGE), size));
+    assert_eq!((refused.status, refused.write_fault), (Status::PageFaultRefused, true));
+    let nowhere = complete(Descriptor::memmove(Address(0x1000), pages.at(4 * PAGE), 8));
+    assert_eq!(nowhere.status, Status::PageFaultRefused);
 }

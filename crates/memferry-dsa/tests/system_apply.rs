@@ -443,7 +443,7 @@ fn the_device_s_own_word_comes_first() {
         ("wq0.0/name", "", 0x8004_0000, "wq0.0: set its name"),
         ("wq0.0/driver_name", "dmaengine", 0x8020_0000, "wq0.0: set its driver_name to user"),
         ("wq0.0/priority", "0", 0x23, "wq0.0: set its priority, 1 to 15"),
-        ("wq0.1/size", "5", 0x14, "dsa0: make queues smaller"),
+        ("wq0.0/size", "129", 0x14, "dsa0: make queues smaller"),
         ("engine0.0/group_id", "-1", 0x15, "dsa0: give each group both or neither"),
         ("group0.0/read_buffers_allowed", "1", 0x18, "dsa0: allow each group at least 4"),
     ] {

@@ -47,7 +47,7 @@ fn a_two_socket_xeon_max_with_one_device_configured() {
     let numbers: Vec<u32> = state.devices.iter().map(|device| device.id.0).collect();
     assert_eq!(numbers, [0, 2, 4, 6, 8, 10, 12, 14], "by number, and no iax");
     assert_eq!(state.others.len(), 8);
-    assert_eq!(state.drivers, ["dmaengine", "idxd", "user"]);
+    assert_eq!(state.drivers, ["dmaengine", "dsa", "idxd", "user"]);
     assert_eq!(state.kernel.as_deref(), Some("6.12.0"));
 
     let device = state.device(DeviceId(2)).unwrap();

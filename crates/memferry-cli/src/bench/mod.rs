@@ -3,6 +3,7 @@
 mod allocations;
 mod cache;
 mod dsa;
+mod emulate;
 mod peers;
 mod query;
 mod record;
@@ -30,6 +31,7 @@ pub(crate) struct Arguments {
 enum Bench {
     Cache(cache::Arguments),
     Dsa(dsa::Arguments),
+    Emulate(emulate::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
 }
@@ -38,6 +40,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
+        Bench::Emulate(arguments) => emulate::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
     }

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use super::front::{Counters, count};
+use super::counters::{Counters, count};
 use super::job::Origin;
 use super::memory::Memory;
 use super::pages::{Chance, Fault, bytes_to_page_end};

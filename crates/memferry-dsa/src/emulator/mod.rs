@@ -11,6 +11,8 @@
 //! calling thread and replays a seed exactly; [`Emulator`] steps it in a thread of its own, over the memory of
 //! this process, and hands out portals. How badly it behaves, within the specification, is in [`Nasty`].
 //!
+//! Several processes can share one device; what they have in common is then in a file ([`shared`]).
+//!
 //! It executes all operations of version 1.0, or those that its configuration leaves it. It can take as long as
 //! silicon would ([`Timing`]), in virtual time or in real time; what is measured with it is emulated.
 //!
@@ -21,16 +23,22 @@ mod arbiter;
 mod batch;
 mod check;
 mod config;
+mod counters;
 mod deterministic;
 mod device;
 mod front;
 pub mod fuzz;
+mod held;
 mod job;
 mod memory;
+mod monotonic;
 mod nasty;
 mod ops;
 mod pages;
+mod queue;
+mod register;
 mod ring;
+pub mod shared;
 mod threaded;
 mod timing;
 
@@ -38,12 +46,13 @@ pub use config::{
     BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENGINES_MAX, ENTRIES_MAX, GROUPS_MAX, GroupConfig,
     OPERATIONS, QUEUES_MAX, TRANSFER_BYTES_MAX, dedicated_queue, shared_queue,
 };
+pub use counters::DeviceCounters;
 pub use deterministic::Deterministic;
 pub use device::{Device, Stepped};
-pub use front::{DeviceCounters, SoftwareError};
 pub use memory::{Access, CheckedMemory, DirectMemory, FakeMemory, Memory, Vanished, Visit};
 pub use nasty::Nasty;
 #[cfg(not(memferry_loom))]
 pub(crate) use nasty::Random;
+pub use register::SoftwareError;
 pub use threaded::{Emulator, EnableError, StartError};
 pub use timing::Timing;

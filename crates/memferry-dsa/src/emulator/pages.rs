@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::front::{Counters, count};
+use super::counters::{Counters, count};
 use super::memory::{Access, Memory, Vanished};
 use super::nasty::{Nasty, Random};
 use crate::address::{Address, PAGE_BYTES};

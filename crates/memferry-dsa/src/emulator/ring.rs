@@ -1,20 +1,36 @@
-//! The entries of one work queue: a bounded ring, many submitters, one device.
+//! The entries of one work queue: a bounded ring of many submitters, in one process or in several.
 //!
 //! ```text
-//! push:  claim a position (tail += 1 while tail - head < limit), write the words, mark the slot with position + 1
+//! push:  take the slot at tail (its mark says by whom), tail += 1, write the words, mark the slot as ready
+//!        whoever finds the slot at tail taken moves the tail for the other
 //!        (`head` is looked at only when the last look says that the ring is full: its line is the device's)
-//! pop:   if the slot at head is marked head + 1: read the words, head += 1
-//! close: set a bit of the tail, so that no later claim succeeds
+//! pop:   if the slot at head is ready and one's own: read the words, head += 1
+//! skip:  if the slot at head belongs to somebody who died, ready or not: head += 1
+//! close: set a bit of the tail and seal the slot there, so that no later push succeeds
 //! ```
+//!
+//! An entry belongs to a client from the moment at which it takes part in the order, so that one that dies anywhere in
+//! `push` leaves nothing that others cannot attribute and remove. Only the owner of the entry at the head moves the
+//! head: there is one consumer at any time. A process with a device of its own is its only client.
 //!
 //! The words are atomics, so that this needs no `unsafe`; on x86 they cost what plain moves cost.
 //!
-//! Source: after Dmitry Vyukov's bounded MPMC queue, with an exact limit because there is one consumer.
+//! Source: after Dmitry Vyukov's bounded MPMC queue, with an exact limit because there is one consumer at a time; that
+//! others finish what one has begun is from Michael and Scott's queue (PODC 1996).
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// The bit of the tail that says that the ring is closed.
 const CLOSED: u64 = 1 << 63;
+
+/// Slots of a ring: more than the entries of a device, so that the slot at the tail is always free.
+pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
+
+/// Whose an entry is: 12 bits.
+pub(super) type ClientId = u16;
+
+/// The client of a device that one process has for itself.
+pub(super) const ONLY: ClientId = 1;
 
 /// Why [`Ring::push`] took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,60 +39,154 @@ pub(super) enum Refusal {
     Closed,
 }
 
+/// A ring, which may lie in memory that several processes share. All zero it is empty and open.
+///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `tail` | submitters (claim), anybody (close) | submitters |
+/// | `tail` | submitters, who closes or opens | submitters |
 /// | `head_seen` | submitters: a `head` that one of them has seen | submitters |
-/// | `head` | the device | submitters |
-/// | slot words | the submitter who claimed the position | the device, after the slot's mark |
+/// | `head` | the owner of the entry there; anybody, if that one died | submitters, devices |
+/// | `mark` of a slot | who takes it; who closes or opens | submitters, devices |
+/// | words of a slot | who took it | its owner's device, after the mark |
+#[repr(C)]
 pub(super) struct Ring {
     submitters: Line<Submitters>,
-    head: Line<AtomicU64>, // positions popped since the start
-    slots: Box<[Line<Slot>]>,
+    head: Line<AtomicU64>, // positions popped or skipped since the start
+    slots: [Line<Slot>; SLOTS],
 }
 
+#[repr(C)]
 struct Submitters {
-    tail: AtomicU64, // 63 closed, 62:0 positions claimed since the start
+    tail: AtomicU64, // 63 closed, 62:0 positions taken since the start
     head_seen: AtomicU64,
 }
 
 /// A value on cache lines of its own. 128: adjacent lines are prefetched in pairs.
-#[repr(align(128))]
-struct Line<T>(T);
+#[derive(Default)]
+#[repr(C, align(128))]
+pub(super) struct Line<T>(pub(super) T);
 
+#[repr(C)]
 struct Slot {
-    mark: AtomicU64, // the position whose words are complete, plus 1
+    mark: AtomicU64, // a Mark
     words: [AtomicU64; 8],
     stamp: AtomicU64,
+    by: AtomicU64,
+}
+
+/// What an entry carries besides its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stamp {
+    /// When the entry is in the queue, on the device's clock.
+    pub(super) ns: u64,
+    /// Who submitted it and how, for a trace: nobody else looks at it.
+    pub(super) by: u64,
+}
+
+impl From<u64> for Stamp {
+    fn from(ns: u64) -> Stamp {
+        Stamp { ns, by: 0 }
+    }
+}
+
+/// What is in a slot. 0: nothing yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Mark(u64); // 63:14 position + 1, 13:2 client, 1:0 stage
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The client writes the words.
+    Taken = 0,
+    /// The words are complete.
+    Ready = 1,
+    /// The ring was closed here.
+    Sealed = 2,
+    /// The ring was opened again here.
+    Open = 3,
+}
+
+impl Mark {
+    fn new(position: u64, client: ClientId, stage: Stage) -> Mark {
+        Mark((position + 1) << 14 | u64::from(client) << 2 | stage as u64)
+    }
+
+    fn client(self) -> ClientId {
+        (self.0 >> 2) as ClientId & 0xfff
+    }
+
+    /// Whether it is of this position, in whatever stage.
+    fn is_of(self, position: u64) -> bool {
+        self.0 >> 14 == position + 1
+    }
+
+    fn is(self, stage: Stage) -> bool {
+        self.0 & 3 == stage as u64
+    }
+
+    /// Whether it holds the entry of this position.
+    fn holds(self, position: u64) -> bool {
+        self.is_of(position) && (self.is(Stage::Ready) || self.is(Stage::Taken))
+    }
+
+    /// Whether the slot can be taken for this position: what it held is of an earlier one.
+    fn is_free_for(self, position: u64) -> bool {
+        self.0 >> 14 <= position || self.is_of(position) && self.is(Stage::Open)
+    }
+}
+
+/// The oldest entry of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    pub(super) client: ClientId,
+    /// Whether its words are complete.
+    pub(super) is_ready: bool,
+    /// The stamp's time, once it is ready.
+    pub(super) stamp: u64,
+    /// The stamp's rest.
+    pub(super) by: u64,
+    position: u64,
+}
+
+impl Head {
+    /// Whether `client` can take it.
+    pub(super) fn is_ready_for(&self, client: ClientId) -> bool {
+        self.is_ready && self.client == client
+    }
 }
 
 impl Ring {
-    pub(super) fn new(capacity: u32) -> Ring {
+    pub(super) fn new() -> Ring {
         let slot = || Slot {
             mark: AtomicU64::new(0),
             words: std::array::from_fn(|_| AtomicU64::new(0)),
             stamp: AtomicU64::new(0),
+            by: AtomicU64::new(0),
         };
-        let slots = capacity.max(1).next_power_of_two();
         Ring {
             submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
             head: Line(AtomicU64::new(0)),
-            slots: (0..slots).map(|_| Line(slot())).collect(),
+            slots: std::array::from_fn(|_| Line(slot())),
         }
     }
 
-    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is at most the
-    /// capacity.
-    pub(super) fn push(&self, words: [u64; 8], stamp: u64, limit: u32) -> Result<(), Refusal> {
+    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is less than `SLOTS`.
+    pub(super) fn push(
+        &self,
+        client: ClientId,
+        words: [u64; 8],
+        stamp: impl Into<Stamp>,
+        limit: u32,
+    ) -> Result<(), Refusal> {
         let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
-        let mut tail = shared_tail.load(Ordering::Relaxed);
+        // ORDERING: Acquire pairs with the Release in `open`: the slot there is not sealed any more.
+        let mut tail = shared_tail.load(Ordering::Acquire);
         // ORDERING: Acquire pairs with the Release of `head_seen` below: the slot's former words have been read.
         let mut head = head_seen.load(Ordering::Acquire);
-        loop {
+        let slot = loop {
             if tail & CLOSED != 0 {
                 return Err(Refusal::Closed);
             }
-            // `head` passes a stale `tail`; then nothing is taken, and the exchange fails.
+            // `head` passes a stale `tail`; then nothing is taken, because the slot's mark is of a later position.
             if tail.saturating_sub(head) >= u64::from(limit) {
                 // ORDERING: Acquire pairs with the Release of `head` in `pop`, and Release hands that on to the
                 // submitter who sees `head_seen`. One that is overtaken by an older value costs a look more.
@@ -86,55 +196,99 @@ impl Ring {
                     return Err(Refusal::Full);
                 }
             }
-            // ORDERING: Relaxed: the claim publishes nothing, the mark does.
-            match shared_tail.compare_exchange_weak(tail, tail + 1, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break,
-                Err(now) => tail = now,
+            let slot = self.slot(tail);
+            let mark = slot.mark.load(Ordering::Relaxed);
+            let taken = Mark::new(tail, client, Stage::Taken).0;
+            // ORDERING: Relaxed: to take a slot publishes nothing; that it is ready does.
+            let is_mine = Mark(mark).is_free_for(tail)
+                && slot.mark.compare_exchange(mark, taken, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if is_mine || Mark(mark).holds(tail) {
+                // Fails if somebody else has done it, or has closed the ring.
+                let _ = shared_tail.compare_exchange(tail, tail + 1, Ordering::Relaxed, Ordering::Relaxed);
             }
-        }
-        let slot = self.slot(tail);
+            if is_mine {
+                break slot;
+            }
+            tail = shared_tail.load(Ordering::Acquire);
+        };
         for (place, word) in slot.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
         }
-        slot.stamp.store(stamp, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire of `mark` in `pop`: whoever sees the mark sees the words, and
+        let Stamp { ns, by } = stamp.into();
+        slot.stamp.store(ns, Ordering::Relaxed);
+        slot.by.store(by, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
         // all memory that the submitter wrote before.
-        slot.mark.store(tail + 1, Ordering::Release);
+        slot.mark.store(Mark::new(tail, client, Stage::Ready).0, Ordering::Release);
         Ok(())
     }
 
-    /// Takes the oldest entry. Only the device's thread calls this.
-    pub(super) fn pop(&self) -> Option<[u64; 8]> {
-        let head = self.head.0.load(Ordering::Relaxed);
-        let slot = self.slot(head);
+    /// The oldest entry.
+    #[inline]
+    pub(super) fn head(&self) -> Option<Head> {
+        // ORDERING: Acquire pairs with the Release in `pop`: who moves the head on from here says that all slots
+        // before it have been read, by whomever.
+        let position = self.head.0.load(Ordering::Acquire);
+        let slot = self.slot(position);
         // ORDERING: Acquire pairs with the Release of `mark` in `push`.
-        if slot.mark.load(Ordering::Acquire) != head + 1 {
-            return None;
-        }
+        let mark = Mark(slot.mark.load(Ordering::Acquire));
+        mark.holds(position).then(|| Head {
+            client: mark.client(),
+            is_ready: mark.is(Stage::Ready),
+            stamp: slot.stamp.load(Ordering::Relaxed),
+            by: slot.by.load(Ordering::Relaxed),
+            position,
+        })
+    }
+
+    /// Takes the oldest entry, which [`head`](Self::head) said is ready. Only its owner calls this, in one thread.
+    #[inline]
+    pub(super) fn pop(&self, head: Head) -> [u64; 8] {
+        let slot = self.slot(head.position);
         let words = std::array::from_fn(|index| slot.words[index].load(Ordering::Relaxed));
         // ORDERING: Release pairs with the Acquire of `head` in `push`: the words have been read.
-        self.head.0.store(head + 1, Ordering::Release);
-        Some(words)
+        self.head.0.store(head.position + 1, Ordering::Release);
+        words
     }
 
-    /// The stamp of the oldest entry. Only the device's thread calls this.
-    pub(super) fn stamp(&self) -> Option<u64> {
-        let head = self.head.0.load(Ordering::Relaxed);
-        let slot = self.slot(head);
-        // ORDERING: as in `pop`.
-        (slot.mark.load(Ordering::Acquire) == head + 1).then(|| slot.stamp.load(Ordering::Relaxed))
-    }
-
-    /// Whether `pop` would find nothing. Only the device's thread calls this.
-    pub(super) fn is_empty(&self) -> bool {
-        let head = self.head.0.load(Ordering::Relaxed);
-        // ORDERING: as in `pop`.
-        self.slot(head).mark.load(Ordering::Acquire) != head + 1
+    /// Removes the oldest entry, whose owner is dead. False if somebody else has.
+    pub(super) fn skip(&self, head: Head) -> bool {
+        let next = head.position + 1;
+        // ORDERING: AcqRel as the Acquire in `head` and the Release in `pop`; the dead read nothing any more.
+        self.head.0.compare_exchange(head.position, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     /// Refuses every `push` from now on; what was taken stays.
     pub(super) fn close(&self) {
-        self.submitters.0.tail.fetch_or(CLOSED, Ordering::Relaxed);
+        let shared_tail = &self.submitters.0.tail;
+        loop {
+            let tail = shared_tail.fetch_or(CLOSED, Ordering::Relaxed) & !CLOSED;
+            let slot = self.slot(tail);
+            let mark = slot.mark.load(Ordering::Relaxed);
+            let sealed = Mark::new(tail, 0, Stage::Sealed).0;
+            if mark == sealed {
+                return;
+            }
+            if Mark(mark).holds(tail) {
+                // Somebody was faster. Fails if another closer has seen that, too.
+                let (from, to) = (tail | CLOSED, (tail + 1) | CLOSED);
+                let _ = shared_tail.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            } else if slot.mark.compare_exchange(mark, sealed, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Takes entries again after [`close`](Self::close). The caller sees to it that nobody closes meanwhile.
+    pub(super) fn open(&self) {
+        let tail = self.submitters.0.tail.load(Ordering::Relaxed);
+        if tail & CLOSED != 0 {
+            // A mark that was never here, so that a submitter from before `close` does not mistake it for that one.
+            let open = Mark::new(tail & !CLOSED, 0, Stage::Open).0;
+            self.slot(tail & !CLOSED).mark.store(open, Ordering::Relaxed);
+            // ORDERING: Release pairs with the Acquire of `tail` in `push`.
+            self.submitters.0.tail.fetch_and(!CLOSED, Ordering::Release);
+        }
     }
 
     /// Entries taken since the start.
@@ -142,14 +296,28 @@ impl Ring {
         self.submitters.0.tail.load(Ordering::Relaxed) & !CLOSED
     }
 
-    /// Entries given to the device since the start.
+    /// Entries popped or skipped since the start.
     pub(super) fn popped(&self) -> u64 {
-        self.head.0.load(Ordering::Relaxed)
+        self.head.0.load(Ordering::Acquire)
+    }
+
+    /// Whether the ring has an entry of `client`, who takes no more.
+    pub(super) fn has_entry_of(&self, client: ClientId) -> bool {
+        // One more: the slot at the tail may be taken, if somebody died before he moved the tail.
+        (self.popped()..=self.pushed()).any(|position| {
+            let mark = Mark(self.slot(position).mark.load(Ordering::Acquire));
+            mark.holds(position) && mark.client() == client
+        })
     }
 
     fn slot(&self, position: u64) -> &Slot {
-        &self.slots[position as usize & (self.slots.len() - 1)].0
+        &self.slots[position as usize % SLOTS].0
     }
+}
+
+#[cfg(test)]
+fn pop(ring: &Ring) -> Option<[u64; 8]> {
+    ring.head().filter(|head| head.is_ready).map(|head| ring.pop(head))
 }
 
 #[cfg(all(test, not(memferry_loom)))]
@@ -158,41 +326,64 @@ mod tests {
 
     #[test]
     fn the_limit_is_exact_and_order_is_kept() {
-        let ring = Ring::new(5);
+        let ring = Ring::new();
         for round in 0..100 {
             for entry in 0..3 {
-                assert_eq!(ring.push([round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
+                assert_eq!(ring.push(ONLY, [round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
             }
-            assert_eq!(ring.push([0; 8], 0, 3), Err(Refusal::Full));
+            assert_eq!(ring.push(ONLY, [0; 8], 0, 3), Err(Refusal::Full));
             for entry in 0..3 {
-                assert_eq!(ring.pop(), Some([round, entry, 0, 0, 0, 0, 0, 7]));
+                assert_eq!(pop(&ring), Some([round, entry, 0, 0, 0, 0, 0, 7]));
             }
-            assert_eq!(ring.pop(), None);
+            assert_eq!(pop(&ring), None);
         }
         assert_eq!((ring.pushed(), ring.popped()), (300, 300));
     }
 
     #[test]
-    fn a_closed_ring_keeps_what_it_has() {
-        let ring = Ring::new(2);
-        ring.push([1; 8], 0, 2).unwrap();
-        ring.close();
-        assert_eq!(ring.push([2; 8], 0, 2), Err(Refusal::Closed));
-        assert_eq!(ring.pushed(), 1);
-        assert_eq!(ring.pop(), Some([1; 8]));
-        assert!(ring.is_empty());
+    fn a_closed_ring_keeps_what_it_has_until_it_is_opened() {
+        let ring = Ring::new();
+        for round in 1..600 {
+            ring.push(ONLY, [round; 8], 0, 2).unwrap();
+            ring.close();
+            ring.close();
+            assert_eq!(ring.push(ONLY, [0; 8], 0, 2), Err(Refusal::Closed));
+            assert_eq!(ring.pushed(), round);
+            assert_eq!(pop(&ring), Some([round; 8]));
+            assert_eq!(ring.head(), None);
+            ring.open();
+            assert_eq!(ring.head(), None);
+        }
+    }
+
+    /// A client that dies between any two steps of `push` leaves an entry of its own, and nothing that stays.
+    #[test]
+    fn the_dead_are_skipped() {
+        let ring = Ring::new();
+        ring.push(1, [1; 8], 0, 4).unwrap();
+        // What a submitter that dies after the first step of a push leaves.
+        ring.slot(1).mark.store(Mark::new(1, 2, Stage::Taken).0, Ordering::Relaxed);
+        assert!(ring.has_entry_of(2) && !ring.has_entry_of(3));
+        ring.push(3, [3; 8], 0, 4).unwrap();
+        assert_eq!(ring.pushed(), 3, "others have moved the tail for it");
+        assert_eq!(pop(&ring), Some([1; 8]));
+        let dead = ring.head().unwrap();
+        assert_eq!((dead.client, dead.is_ready), (2, false));
+        assert!(ring.skip(dead) && !ring.skip(dead));
+        assert!(!ring.has_entry_of(2));
+        assert_eq!(pop(&ring), Some([3; 8]));
     }
 
     #[test]
     fn nothing_is_lost_or_torn_between_threads() {
         const EACH: u64 = 20_000;
-        let ring = Ring::new(8);
+        let ring = Ring::new();
         std::thread::scope(|scope| {
             for submitter in 0..3 {
                 let ring = &ring;
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        while ring.push([submitter << 32 | number; 8], 0, 6).is_err() {
+                        while ring.push(ONLY, [submitter << 32 | number; 8], 0, 6).is_err() {
                             std::thread::yield_now();
                         }
                     }
@@ -200,7 +391,7 @@ mod tests {
             }
             let mut next = [0; 3];
             while next.iter().sum::<u64>() < 3 * EACH {
-                let Some(words) = ring.pop() else {
+                let Some(words) = pop(&ring) else {
                     std::thread::yield_now();
                     continue;
                 };
@@ -215,6 +406,45 @@ mod tests {
             }
         });
     }
+
+    /// Three clients submit and take only what is theirs; a fourth thread closes and opens meanwhile.
+    #[test]
+    fn clients_take_turns_at_the_head() {
+        const EACH: u64 = 10_000;
+        let ring = Ring::new();
+        let left = AtomicU64::new(3);
+        std::thread::scope(|scope| {
+            for client in 1..=3 {
+                let (ring, left) = (&ring, &left);
+                scope.spawn(move || {
+                    let (mut sent, mut seen) = (0, 0);
+                    while seen < EACH {
+                        if sent < EACH && ring.push(client, [sent << 8 | u64::from(client); 8], 0, 5).is_ok()
+                        {
+                            sent += 1;
+                        }
+                        match ring.head().filter(|head| head.client == client && head.is_ready) {
+                            Some(head) => {
+                                assert_eq!(ring.pop(head), [seen << 8 | u64::from(client); 8]);
+                                seen += 1;
+                            }
+                            None => std::thread::yield_now(),
+                        }
+                    }
+                    left.fetch_sub(1, Ordering::Relaxed);
+                });
+            }
+            while left.load(Ordering::Relaxed) > 0 {
+                ring.close();
+                let pushed = ring.pushed();
+                std::thread::yield_now();
+                assert_eq!(ring.pushed(), pushed, "a closed ring took something");
+                ring.open();
+                std::thread::yield_now();
+            }
+        });
+        assert_eq!((ring.pushed(), ring.popped()), (3 * EACH, 3 * EACH));
+    }
 }
 
 #[cfg(all(test, memferry_loom))]
@@ -223,26 +453,26 @@ mod loom_tests {
 
     use super::*;
 
-    /// Two submitters and the device on a ring of two with a limit of one: slots are reused, nothing is lost,
-    /// torn or seen twice, and the limit holds.
+    /// Two submitters and the device on a ring with a limit of one: slots are reused, nothing is lost, torn or
+    /// seen twice, and the limit holds.
     #[test]
     fn loom_ring() {
         loom::model(|| {
-            let ring = Arc::new(Ring::new(1));
+            let ring = Arc::new(Ring::new());
             let submitters: Vec<_> = (1..=2)
                 .map(|number| {
                     let ring = Arc::clone(&ring);
-                    loom::thread::spawn(move || ring.push([number; 8], 0, 1).is_ok())
+                    loom::thread::spawn(move || ring.push(ONLY, [number; 8], 0, 1).is_ok())
                 })
                 .collect();
             let mut seen = Vec::new();
             for _ in 0..2 {
-                seen.extend(ring.pop());
+                seen.extend(pop(&ring));
                 loom::thread::yield_now();
             }
             let accepted =
                 submitters.into_iter().map(|submitter| submitter.join().unwrap()).filter(|ok| *ok).count();
-            seen.extend(std::iter::from_fn(|| ring.pop()));
+            seen.extend(std::iter::from_fn(|| pop(&ring)));
             assert_eq!(seen.len(), accepted);
             assert!(accepted >= 1);
             for words in &seen {
@@ -257,15 +487,60 @@ mod loom_tests {
     #[test]
     fn loom_ring_close() {
         loom::model(|| {
-            let ring = Arc::new(Ring::new(1));
+            let ring = Arc::new(Ring::new());
             let submitter = {
                 let ring = Arc::clone(&ring);
-                loom::thread::spawn(move || ring.push([1; 8], 0, 1).is_ok())
+                loom::thread::spawn(move || ring.push(ONLY, [1; 8], 0, 1).is_ok())
             };
             ring.close();
+            let pushed = ring.pushed();
             let accepted = submitter.join().unwrap();
-            assert_eq!(ring.pop().is_some(), accepted);
-            assert_eq!(ring.pushed(), u64::from(accepted));
+            assert_eq!(pushed, u64::from(accepted), "a closed ring took something, or lost it");
+            assert_eq!(pop(&ring).is_some(), accepted);
+        });
+    }
+
+    /// The same when the ring is opened again: what was accepted is there, in a ring that goes on.
+    #[test]
+    fn loom_ring_open() {
+        loom::model(|| {
+            let ring = Arc::new(Ring::new());
+            let submitter = {
+                let ring = Arc::clone(&ring);
+                loom::thread::spawn(move || ring.push(ONLY, [1; 8], 0, 1).is_ok())
+            };
+            ring.close();
+            ring.open();
+            let accepted = submitter.join().unwrap();
+            assert_eq!(pop(&ring).is_some(), accepted);
+            assert_eq!(ring.push(ONLY, [2; 8], 0, 1), Ok(()));
+            assert_eq!(pop(&ring), Some([2; 8]));
+            assert_eq!(ring.pushed(), u64::from(accepted) + 1);
+        });
+    }
+
+    /// Two clients, each a submitter and a device of its own: who comes second waits for the first, and slots
+    /// that one has read are written by the other.
+    #[test]
+    fn loom_ring_clients() {
+        loom::model(|| {
+            let ring = Arc::new(Ring::new());
+            let client = |client: ClientId, ring: &Ring| {
+                let accepted = ring.push(client, [u64::from(client); 8], 0, 1).is_ok();
+                if accepted {
+                    let head = ring.head().expect("nobody else takes it");
+                    assert!(head.client == client && head.is_ready);
+                    assert_eq!(ring.pop(head), [u64::from(client); 8]);
+                }
+                accepted
+            };
+            let other = {
+                let ring = Arc::clone(&ring);
+                loom::thread::spawn(move || client(2, &ring))
+            };
+            let mine = client(1, &ring);
+            assert!(other.join().unwrap() || mine);
+            assert_eq!(ring.head(), None);
         });
     }
 }

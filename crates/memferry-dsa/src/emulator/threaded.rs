@@ -17,10 +17,12 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
 use super::config::{ConfigError, DeviceConfig};
+use super::counters::DeviceCounters;
 use super::device::{Device, Did};
-use super::front::{DeviceCounters, Front, Queue, SoftwareError};
+use super::front::{Front, Queue};
 use super::memory::DirectMemory;
 use super::nasty::Nasty;
+use super::register::SoftwareError;
 use crate::descriptor::Descriptor;
 use crate::fork;
 use crate::portal::credits::Credits;

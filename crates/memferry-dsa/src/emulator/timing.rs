@@ -10,7 +10,10 @@
 //! come no earlier than modelled. Whatever is measured with it is emulated, not measured on silicon.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::held::Held;
 
 /// The figures of the model, in nanoseconds and bytes per second.
 ///
@@ -92,14 +95,29 @@ const LEAD: Duration = Duration::from_micros(500);
 pub(super) struct Clock {
     timing: Option<Timing>,
     now_ns: u64,
-    bandwidth_free_ns: u64,
-    bandwidth_rest: u128, // what of a nanosecond is used of the bandwidth on top, in units of 1 / bytes_per_second
+    bandwidth: Bandwidth,
     lead_ns: u64,
 }
 
+/// When a device's bandwidth is free.
+enum Bandwidth {
+    /// And what of the next nanosecond is used of it, in units of 1 / bytes_per_second.
+    Own(u64, u128),
+    /// In units of 1 / `FRACTIONS` nanoseconds, for the engines of several processes.
+    Shared(Held<AtomicU64>),
+}
+
+/// Parts of a nanosecond: 52 days fit into a word, and pieces of a page are rounded by less than 1 in 100 000.
+const FRACTIONS: u64 = 1 << 12;
+
 impl Clock {
     pub(super) fn new(timing: Option<Timing>) -> Clock {
-        Clock { timing, now_ns: 0, bandwidth_free_ns: 0, bandwidth_rest: 0, lead_ns: 0 }
+        Clock { timing, now_ns: 0, bandwidth: Bandwidth::Own(0, 0), lead_ns: 0 }
+    }
+
+    /// Shares the bandwidth with others from now on.
+    pub(super) fn share(&mut self, bandwidth: Held<AtomicU64>) {
+        self.bandwidth = Bandwidth::Shared(bandwidth);
     }
 
     /// The timing, if there is one.
@@ -140,18 +158,38 @@ impl Clock {
     /// When an engine that is free at `free_ns` is done with `bytes` and `requests` of pages.
     pub(super) fn work(&mut self, free_ns: u64, bytes: u64, requests: u64) -> u64 {
         let Some(timing) = &self.timing else { return free_ns };
-        let mut free_ns = free_ns.max(self.now_ns) + requests * timing.page_request_ns;
-        if bytes > 0 {
-            if free_ns > self.bandwidth_free_ns + u64::from(self.bandwidth_rest > 0) {
-                (self.bandwidth_free_ns, self.bandwidth_rest) = (free_ns, 0);
-            }
-            // Pieces are shorter than whole nanoseconds; rounding each of them would add up.
-            let work = u128::from(bytes) * 1_000_000_000 + self.bandwidth_rest;
-            let rate = u128::from(timing.bytes_per_second);
-            self.bandwidth_rest = work % rate;
-            self.bandwidth_free_ns += u64::try_from(work / rate).unwrap_or(u64::MAX / 2);
-            free_ns = self.bandwidth_free_ns + u64::from(self.bandwidth_rest > 0);
+        let free_ns = free_ns.max(self.now_ns) + requests * timing.page_request_ns;
+        match bytes {
+            0 => free_ns,
+            _ => self.bandwidth.pass(free_ns, bytes, timing.bytes_per_second),
         }
-        free_ns
+    }
+}
+
+impl Bandwidth {
+    /// When `bytes` have passed that can begin at `from_ns`.
+    fn pass(&mut self, from_ns: u64, bytes: u64, bytes_per_second: u64) -> u64 {
+        let work = u128::from(bytes) * 1_000_000_000;
+        let rate = u128::from(bytes_per_second);
+        match self {
+            Bandwidth::Own(free_ns, rest) => {
+                if from_ns > *free_ns + u64::from(*rest > 0) {
+                    (*free_ns, *rest) = (from_ns, 0);
+                }
+                // Pieces are shorter than whole nanoseconds; rounding each of them would add up.
+                let work = work + *rest;
+                *rest = work % rate;
+                *free_ns += u64::try_from(work / rate).unwrap_or(u64::MAX / 2);
+                *free_ns + u64::from(*rest > 0)
+            }
+            Bandwidth::Shared(free) => {
+                let fractions = (work * u128::from(FRACTIONS)).div_ceil(rate);
+                let fractions = u64::try_from(fractions).unwrap_or(u64::MAX / 4);
+                let end = |free: u64| free.max(from_ns.saturating_mul(FRACTIONS)).saturating_add(fractions);
+                // ORDERING: Relaxed: the time is all there is to it.
+                let before = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(end(free)));
+                end(before.unwrap_or(0)).div_ceil(FRACTIONS)
+            }
+        }
     }
 }

@@ -1,9 +1,21 @@
-//! What `memferry bench dsa` measures: the speed of this crate's parts. For the project's own benchmarks; it may change
-//! with any version.
+//! What `memferry bench dsa` and `memferry bench emulate` measure: the speed of this crate's parts, and of submissions.
+//! For the project's own benchmarks; it may change with any version.
 
 #[allow(unsafe_code)]
 pub mod device;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[allow(unsafe_code)]
+mod page;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[allow(unsafe_code)]
+pub mod sharing;
 pub mod software;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[allow(unsafe_code)]
+pub mod submission;
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+pub use page::NoPage;
 #[allow(unsafe_code)]
 pub mod waiting;
 

@@ -4,8 +4,8 @@ use crate::completion::{Completion, Status};
 use crate::descriptor::Descriptor;
 use crate::emulator::ahead::{Ahead, Held};
 use crate::emulator::batch::Batch;
+use crate::emulator::counters::{Counters, get};
 use crate::emulator::device::Device;
-use crate::emulator::front::{Counters, get};
 use crate::emulator::job::{Advance, Job, MemberOf, Origin};
 use crate::emulator::memory::Memory;
 use crate::emulator::ops::Env;
@@ -18,8 +18,9 @@ pub(super) struct Engine {
     pub(super) batch: Option<Batch>,
     pub(super) job: Option<Job>, // a descriptor, or a member of its own batch or of another engine's
     pub(super) ahead: Option<Box<Ahead>>,
-    pub(super) ready_at: u64, // the step from which it goes on
-    pub(super) free_ns: u64,  // when it is done with what it has, for the clock
+    pub(super) ready_at: u64,  // the step from which it goes on
+    pub(super) free_ns: u64,   // when it is done with what it has, for the clock
+    pub(super) is_taken: bool, // from those that processes share
 }
 
 /// What an engine with a batch does next.
@@ -33,8 +34,14 @@ enum Next {
 impl Device {
     /// Gives every idle engine a descriptor, if its group has one, or a member of another engine's batch.
     pub(super) fn dispatch(&mut self, memory: &impl Memory) {
+        if self.is_stale {
+            return;
+        }
         for number in 0..self.engines.len() {
             if self.engines[number].is_idle() {
+                if self.shares_engines() && !self.take_engine(number) {
+                    continue;
+                }
                 if let Some(job) = self.take(number).or_else(|| self.help(number, memory)) {
                     self.start(number, job);
                 }
@@ -52,15 +59,28 @@ impl Device {
 
     /// The next descriptor for an engine's group.
     fn take(&mut self, engine: usize) -> Option<Job> {
-        let stamped_max = match self.clock.timing() {
-            Some(timing) => self.clock.now_ns().checked_sub(timing.dispatch_ns)?,
-            None => u64::MAX,
-        };
+        let stamped_max = self.stamped_max()?;
         let group = self.engines[engine].group;
-        let (queue, words) = self.arbiters[group].take(&self.front.queues, stamped_max)?;
+        let Device { arbiters, front, .. } = self;
+        let (queue, head) = arbiters[group].take(&front.queues, front.client, stamped_max)?;
+        front.taking(queue);
+        let words = front.queues[queue].state.ring.pop(head);
+        front.took(queue);
         self.sequence += 1;
         let descriptor = Descriptor::from_words(words);
-        Some(Job::new(Origin { descriptor, queue, sequence: self.sequence, member: None }))
+        let origin = Origin { descriptor, queue, sequence: self.sequence, member: None };
+        if let Some(trace) = &mut self.trace {
+            trace.taken(&origin, &self.front.queues[queue].info.name, &head);
+        }
+        Some(Job::new(origin))
+    }
+
+    /// The latest stamp of an entry that can have come to an engine by now.
+    pub(super) fn stamped_max(&self) -> Option<u64> {
+        match self.clock.timing() {
+            Some(timing) => self.clock.now_ns().checked_sub(timing.dispatch_ns),
+            None => Some(u64::MAX),
+        }
     }
 
     /// A member of the batch of another engine of the group, if one lets others help.
@@ -70,12 +90,21 @@ impl Device {
         }
         let (group, now_ns) = (self.engines[number].group, self.clock.now_ns());
         let Device { engines, chance, front, .. } = self;
-        engines.iter_mut().enumerate().filter(|(_, engine)| engine.group == group).find_map(
+        let job = engines.iter_mut().enumerate().filter(|(_, engine)| engine.group == group).find_map(
             |(owner, engine)| {
                 let batch = engine.batch.as_mut().filter(|batch| batch.is_spread)?;
                 member_job(owner, batch, now_ns, memory, chance, &front.counters)
             },
-        )
+        )?;
+        self.tell_member(&job.origin);
+        Some(job)
+    }
+
+    /// Tells the trace that a member of a batch starts.
+    fn tell_member(&mut self, origin: &Origin) {
+        if let Some(trace) = &mut self.trace {
+            trace.member(origin, &self.front.queues[origin.queue].info.name);
+        }
     }
 
     fn start(&mut self, number: usize, job: Job) {
@@ -117,8 +146,11 @@ impl Device {
         let fences =
             self.engines.iter().filter_map(|engine| engine.batch.as_ref()).map(|batch| batch.settled_ns);
         let records = self.records.iter().map(|record| record.due_ns);
-        let queues = self.arbiters.iter().filter_map(|arbiter| arbiter.earliest(&self.front.queues));
-        let queues = queues.map(|stamp| stamp + timing.dispatch_ns);
+        let groups = self.arbiters.iter().enumerate();
+        let queues = groups.filter_map(|(group, arbiter)| {
+            let dispatch_ns = arbiter.earliest(&self.front.queues, self.front.client)? + timing.dispatch_ns;
+            Some(if self.shares_engines() { self.engine_free_ns(group, dispatch_ns) } else { dispatch_ns })
+        });
         let all = engines.chain(fences).chain(records).chain(queues);
         all.filter(|ns| *ns > self.clock.now_ns()).min()
     }
@@ -176,7 +208,8 @@ impl Device {
         let Device { front, engines, chance, .. } = self;
         let Some(batch) = &mut engines[number].batch else { return Next::Wait };
         if let Some(job) = member_job(number, batch, now_ns, memory, chance, &front.counters) {
-            engines[number].job = Some(job);
+            self.tell_member(&job.origin);
+            self.engines[number].job = Some(job);
             self.charge(number, |timing| timing.occupancy_ns);
             return Next::Start;
         }
@@ -287,7 +320,7 @@ fn member_job(
 
 impl Engine {
     pub(super) fn new(group: usize) -> Engine {
-        Engine { group, batch: None, job: None, ahead: None, ready_at: 0, free_ns: 0 }
+        Engine { group, batch: None, job: None, ahead: None, ready_at: 0, free_ns: 0, is_taken: false }
     }
 
     /// Has nothing to do.

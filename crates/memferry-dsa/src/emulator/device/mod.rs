@@ -14,6 +14,7 @@
 //! Source: Intel DSA Architecture Specification 3.0, chapters 3 and 4.
 
 mod engine;
+mod turns;
 
 use std::sync::Arc;
 
@@ -21,12 +22,15 @@ use self::engine::Engine;
 use super::arbiter::Arbiter;
 use super::check::RECORD_ALIGNMENT;
 use super::config::{ConfigError, DeviceConfig};
-use super::front::{DeviceCounters, Front, SoftwareError, count};
+use super::counters::{DeviceCounters, count};
+use super::front::Front;
 use super::job::Origin;
 use super::memory::Memory;
 use super::nasty::Nasty;
 use super::ops::Scratch;
 use super::pages::{Chance, Fault};
+use super::register::SoftwareError;
+use super::shared::{RecordFate, Trace};
 use super::timing::Clock;
 use crate::completion::{Completion, Status};
 use crate::descriptor::Descriptor;
@@ -50,6 +54,8 @@ pub struct Device {
     sequence: u64, // descriptors taken from queues
     turn: usize,   // the engine that is asked first in the next step
     is_disabling: bool,
+    is_stale: bool, // takes nothing more, because its configuration has changed
+    pub(super) trace: Option<Trace>,
 }
 
 /// Whether a step had anything to do.
@@ -93,6 +99,27 @@ impl Device {
 
     fn with_clock(config: &DeviceConfig, nasty: Nasty, is_real: bool) -> Result<Device, ConfigError> {
         config.validate()?;
+        let front = Front::new(config, &nasty, is_real);
+        Ok(Device::with_front(config, nasty, front))
+    }
+
+    /// A client's part of a device that processes share.
+    pub(super) fn of_client(
+        config: &DeviceConfig,
+        nasty: Nasty,
+        front: Front,
+    ) -> Result<Device, ConfigError> {
+        config.validate()?;
+        let mut device = Device::with_front(config, nasty, front);
+        if let (Some(common), Some(_)) = (&device.front.common, config.timing) {
+            device.clock.share(common.bandwidth());
+            let arbiters = device.arbiters.iter_mut().enumerate();
+            arbiters.for_each(|(group, arbiter)| arbiter.share(common.arbiter(group)));
+        }
+        Ok(device)
+    }
+
+    fn with_front(config: &DeviceConfig, nasty: Nasty, front: Front) -> Device {
         let mut first = 0;
         let mut arbiters = Vec::new();
         let mut engines = Vec::new();
@@ -101,9 +128,9 @@ impl Device {
             first += group.queues.len();
             engines.extend((0..group.engines).map(|_| Engine::new(number)));
         }
-        Ok(Device {
+        Device {
             config: config.clone(),
-            front: Arc::new(Front::new(config, &nasty, is_real)),
+            front: Arc::new(front),
             arbiters,
             engines,
             records: Vec::new(),
@@ -114,7 +141,9 @@ impl Device {
             sequence: 0,
             turn: 0,
             is_disabling: false,
-        })
+            is_stale: false,
+            trace: None,
+        }
     }
 
     /// The side that is shared with submitters.
@@ -176,6 +205,14 @@ impl Device {
     }
 
     fn step_now(&mut self, memory: &impl Memory) -> Did {
+        let did = self.step_once(memory);
+        if self.shares_engines() {
+            self.leave_idle_engines();
+        }
+        did
+    }
+
+    fn step_once(&mut self, memory: &impl Memory) -> Did {
         self.steps += 1;
         let wrote = !self.records.is_empty() && self.write_due_record(memory);
         self.dispatch(memory);
@@ -227,17 +264,47 @@ impl Device {
     /// Stops for good, as a device that is reset or lost: what is in flight never completes.
     pub fn abort(&mut self) {
         self.front.close();
-        self.engines.iter_mut().for_each(|engine| {
-            engine.batch = None;
-            engine.job = None;
-            engine.ahead = None;
-        });
-        count(&self.front.counters.records_lost, self.records.len() as u64);
-        self.records.clear();
-        while self.arbiters.iter_mut().any(|arbiter| arbiter.take(&self.front.queues, u64::MAX).is_some()) {}
+        self.drop_all();
         let counters = self.front.snapshot();
         count(&self.front.counters.aborted, counters.in_flight());
         self.front.set_gone();
+    }
+
+    /// Drops everything that it has, and what it could take; the number of members that were in progress.
+    fn drop_all(&mut self) -> u64 {
+        let mut members = 0;
+        for engine in &mut self.engines {
+            let jobs = engine.job.take().into_iter().chain(engine.ahead.take().map(|ahead| ahead.job));
+            members += jobs.filter(|job| job.origin.member.is_some()).count() as u64;
+            engine.batch = None;
+        }
+        count(&self.front.counters.records_lost, self.records.len() as u64);
+        self.records.clear();
+        for (number, queue) in self.front.queues.iter().enumerate() {
+            let ring = &queue.state.ring;
+            while let Some(head) = ring.head().filter(|head| head.is_ready_for(self.front.client)) {
+                self.front.taking(number);
+                ring.pop(head);
+                self.front.took(number);
+            }
+        }
+        members
+    }
+
+    /// [`abort`](Self::abort) for a client's part of a device that is shared. Called until the order is revoked, since
+    /// entries come to the head of a queue when others have dropped theirs.
+    pub(super) fn abort_part(&mut self) {
+        let members = self.drop_all();
+        if let Some(common) = &self.front.common {
+            count(&self.front.counters.aborted, members + common.drop_taken());
+        }
+        self.leave_idle_engines();
+    }
+
+    /// Takes nothing more; true once nothing is left of what it has taken.
+    pub(super) fn finish_part(&mut self) -> bool {
+        self.is_stale = true;
+        self.records.is_empty() && self.engines.iter().all(Engine::is_idle)
     }
 
     /// Takes no more descriptors; those that it has complete in the following steps, and then it is gone.
@@ -281,26 +348,48 @@ impl Device {
         let Some(index) = self.records.iter().position(is_due) else { return false };
         let record = self.records.swap_remove(index);
         self.write_record(&record.origin, &record.completion, memory);
-        if let Some(member) = record.origin.member
-            && let Some(batch) = &mut self.engines[member.engine].batch
-        {
-            batch.record_settled();
+        self.forget(&record.origin);
+        match record.origin.member {
+            None => self.front.settled(record.origin.queue),
+            Some(member) => {
+                if let Some(batch) = &mut self.engines[member.engine].batch {
+                    batch.record_settled();
+                }
+            }
         }
         true
     }
 
     fn write_record(&mut self, origin: &Origin, completion: &Completion, memory: &impl Memory) {
-        let counters = &self.front.counters;
         let address = origin.descriptor.completion_address();
-        let written = self.chance.record_page(memory, address.page(), counters).and_then(|()| {
+        let page = self.chance.record_page(memory, address.page(), &self.front.counters);
+        let written = page.and_then(|()| {
+            // Before the program knows of it, and may end.
+            self.tell(origin, completion, RecordFate::Written);
             memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
         });
+        let counters = &self.front.counters;
         match written {
             Ok(()) => count(&counters.records_written, 1),
             Err(fault) => {
                 count(&counters.records_lost, 1);
                 self.report(origin, &fault.completion_as(Status::CompletionFault, 0));
+                self.tell(origin, completion, RecordFate::Lost);
             }
+        }
+    }
+
+    /// Tells the trace how a descriptor ended.
+    fn tell(&mut self, origin: &Origin, completion: &Completion, record: RecordFate) {
+        if let Some(trace) = &mut self.trace {
+            trace.ended(origin, &self.front.queues[origin.queue].info.name, completion, record);
+        }
+    }
+
+    /// The descriptor and all that it needed are gone.
+    fn forget(&mut self, origin: &Origin) {
+        if let Some(trace) = &mut self.trace {
+            trace.forget(origin);
         }
     }
 
@@ -308,6 +397,9 @@ impl Device {
     fn end(&mut self, engine: usize, origin: Origin, completion: Completion, memory: &impl Memory) {
         let status = completion.status;
         count(&self.front.counters.ended[usize::from(status.code())], 1);
+        if origin.member.is_none() {
+            self.front.ended(origin.queue);
+        }
         let flags = origin.descriptor.flags();
         let has_record = flags.contains(Flags::COMPLETION_ADDRESS_VALID)
             && origin.descriptor.completion_address().is_aligned_to(RECORD_ALIGNMENT)
@@ -326,8 +418,16 @@ impl Device {
         }
         if is_late {
             self.records.push(DueRecord { due_at: self.steps + delay, due_ns, origin, completion });
-        } else if wants_record {
+            return;
+        }
+        if wants_record {
             self.write_record(&origin, &completion, memory);
+        } else {
+            self.tell(&origin, &completion, RecordFate::NotWanted);
+        }
+        self.forget(&origin);
+        if origin.member.is_none() {
+            self.front.settled(origin.queue);
         }
     }
 
@@ -337,8 +437,13 @@ impl Device {
             Status::InvalidFlags => completion.invalid_flags(),
             _ => Flags::NONE,
         };
-        self.front.report(SoftwareError {
+        self.front.report(&SoftwareError {
             batch_index: origin.member.map(|member| member.index),
+            queue: self
+                .front
+                .common
+                .as_ref()
+                .map_or(origin.queue, |common| common.queue_number(origin.queue)),
             write_fault: completion.write_fault,
             invalid_flags,
             fault_address: completion.fault_address,

@@ -1,10 +1,10 @@
-//! The memory of this process, for descriptors that may name anything.
+//! The memory of a process, for descriptors that may name anything.
 //!
 //! ```text
-//! is it there?   the page's entry in /proc/self/pagemap: present, and not shared copy-on-write if it is to be written
-//! access         process_vm_readv and process_vm_writev on the own process, which answer EFAULT where a plain
-//!                access would raise a signal
-//! page request   madvise(MADV_POPULATE_READ or _WRITE), which makes the kernel handle the fault without an access
+//! is it there?   the page's entry in /proc/PID/pagemap: present, and not shared copy-on-write if it is to be written
+//! access         process_vm_readv and process_vm_writev, which answer EFAULT where a plain access would raise a signal
+//! page request   this process: madvise(MADV_POPULATE_READ or _WRITE), which makes the kernel handle the fault without
+//!                an access; another: a transfer, for which the kernel handles it, and that fails on this side
 //! ```
 //!
 //! A page that was never touched, was swapped out, or that a write would have to copy first is absent for the device,
@@ -35,11 +35,13 @@ const FILE_OR_SHARED: u64 = 1 << 61;
 /// pagemap.rst: the page is mapped here and nowhere else. Not so pages of zeros and those shared after a fork.
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// The memory of this process, accessed through system calls that answer where an access would crash.
+/// The memory of this process or another one, accessed through system calls that answer where an access would crash.
 ///
 /// Slower than [`DirectMemory`](super::DirectMemory) by some system calls for each piece of work.
 #[derive(Debug)]
 pub struct CheckedMemory {
+    /// `None`: this one, also after a fork.
+    process: Option<libc::pid_t>,
     page_map: File,
     /// For reading and for writing: entries that were read ahead.
     ahead: RefCell<[Ahead; 2]>,
@@ -64,7 +66,8 @@ impl CheckedMemory {
     /// Descriptors that a device processes over this memory may name memory that is not mapped, or not in that way; the
     /// mapped memory that they name is theirs to use as [`Portal::submit`](crate::Portal::submit) demands.
     pub unsafe fn open() -> io::Result<CheckedMemory> {
-        let memory = CheckedMemory { page_map: File::open("/proc/self/pagemap")?, ahead: RefCell::default() };
+        let page_map = File::open("/proc/self/pagemap")?;
+        let memory = CheckedMemory { process: None, page_map, ahead: RefCell::default() };
         let mut probe = Box::new([1u8; 2 * PAGE]);
         let page = Address::from(probe.as_mut_ptr()).offset(PAGE_BYTES - 1).page();
         if !memory.is_present(page, Access::Write) {
@@ -72,9 +75,23 @@ impl CheckedMemory {
         }
         populate(page, Access::Write)?;
         let mut copied = [0];
-        transfer(Access::Read, copied.as_mut_ptr(), page, 1).map_err(|_| io::Error::last_os_error())?;
-        transfer(Access::Write, copied.as_mut_ptr(), page, 1).map_err(|_| io::Error::last_os_error())?;
+        for access in [Access::Read, Access::Write] {
+            memory.transfer(access, copied.as_mut_ptr(), page, 1).map_err(|_| io::Error::last_os_error())?;
+        }
         Ok(memory)
+    }
+
+    /// The memory of another process, for who executes descriptors in its name.
+    ///
+    /// # Errors
+    /// There is no such process, or this one may not trace it.
+    ///
+    /// # Safety
+    /// As [`open`](Self::open), for the descriptors and the memory of that process.
+    pub unsafe fn of_process(process: u32) -> io::Result<CheckedMemory> {
+        let page_map = File::open(format!("/proc/{process}/pagemap"))?;
+        let process = process.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(CheckedMemory { process: Some(process), page_map, ahead: RefCell::default() })
     }
 
     /// The page map's entry of a page; `None` above user space.
@@ -104,13 +121,51 @@ impl CheckedMemory {
 
     /// Moves bytes between `local` and `address`; says how far it came if that is not the end.
     fn access(&self, access: Access, local: *mut u8, address: Address, size: usize) -> Result<(), Vanished> {
-        transfer(access, local, address, size).map_err(|bytes_done| Vanished {
+        self.transfer(access, local, address, size).map_err(|bytes_done| Vanished {
             page: address.offset(bytes_done as u64).page(),
             access,
             bytes_done,
         })
     }
+
+    /// Reads `size` bytes from `address` to `local`, or writes them; otherwise how many it came to.
+    fn transfer(&self, access: Access, local: *mut u8, address: Address, size: usize) -> Result<(), usize> {
+        let mine = libc::iovec { iov_base: local.cast(), iov_len: size };
+        let theirs = libc::iovec {
+            iov_base: std::ptr::with_exposed_provenance_mut(address.0 as usize),
+            iov_len: size,
+        };
+        // SAFETY: gettid has no preconditions. `local` are `size` bytes of the caller, of which reading from `address`
+        // may write all, or an address that the kernel refuses. What is written to `address` is allowed by the contract
+        // of
+        // `open` or `of_process`; the kernel checks that it is mapped.
+        let done = unsafe {
+            // The thread's number, which is taken as well: that of the process is its first thread's, which has no
+            // memory any more once it has ended.
+            let process = self.process.unwrap_or_else(|| libc::gettid());
+            match access {
+                Access::Read => libc::process_vm_readv(process, &mine, 1, &theirs, 1, 0),
+                Access::Write => libc::process_vm_writev(process, &mine, 1, &theirs, 1, 0),
+            }
+        };
+        match usize::try_from(done).unwrap_or(0) {
+            done if done == size => Ok(()),
+            done => Err(done),
+        }
+    }
+
+    /// Makes the kernel handle a fault on a page of another process. It does so before it looks at this side of the
+    /// transfer, where nothing is mapped, so that not a byte is moved.
+    fn populate_other(&self, page: Address, access: Access) -> bool {
+        let _ = self.transfer(access, std::ptr::without_provenance_mut(NOWHERE), page, 1);
+        self.ahead.borrow_mut()[access as usize].count = 0;
+        self.is_present(page, access)
+    }
 }
+
+/// Where no process can map anything: mmap_min_addr is at least this unless somebody sets it to 0, and even then nobody
+/// has mapped the null page.
+const NOWHERE: usize = 8;
 
 fn is_there(entry: u64, access: Access) -> bool {
     entry & PRESENT != 0 && (access == Access::Read || entry & (EXCLUSIVE | FILE_OR_SHARED) != 0)
@@ -123,7 +178,10 @@ impl Memory for CheckedMemory {
     }
 
     fn request_page(&self, page: Address, access: Access) -> bool {
-        populate(page, access).is_ok()
+        match self.process {
+            None => populate(page, access).is_ok(),
+            Some(_) => self.populate_other(page, access),
+        }
     }
 
     fn read(&self, address: Address, bytes: &mut [u8]) -> Result<(), Vanished> {
@@ -165,25 +223,6 @@ impl Memory for CheckedMemory {
         // written is visible to who sees the status.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         self.write(record, &bytes[..1])
-    }
-}
-
-/// Reads `size` bytes from `address` to `local`, or writes them; otherwise how many it came to.
-fn transfer(access: Access, local: *mut u8, address: Address, size: usize) -> Result<(), usize> {
-    let mine = libc::iovec { iov_base: local.cast(), iov_len: size };
-    let theirs =
-        libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(address.0 as usize), iov_len: size };
-    // SAFETY: `local` are `size` bytes of the caller, of which reading from `address` may write all. What is written
-    // to `address` is allowed by the contract of `open`; the kernel checks that it is mapped.
-    let done = unsafe {
-        match access {
-            Access::Read => libc::process_vm_readv(libc::getpid(), &mine, 1, &theirs, 1, 0),
-            Access::Write => libc::process_vm_writev(libc::getpid(), &mine, 1, &theirs, 1, 0),
-        }
-    };
-    match usize::try_from(done).unwrap_or(0) {
-        done if done == size => Ok(()),
-        done => Err(done),
     }
 }
 

@@ -5,7 +5,7 @@
 //! | memory | what it is | bad addresses |
 //! |---|---|---|
 //! | [`DirectMemory`] | this process', through pointers | end the process, but for obvious garbage |
-//! | [`CheckedMemory`] | this process', through system calls | are page faults |
+//! | [`CheckedMemory`] | this or another process', through system calls | are page faults |
 //! | [`FakeMemory`] | a sparse address space of its own | are page faults, and panics if the device did not ask |
 
 mod checked;

@@ -14,7 +14,7 @@ use super::{Env, Execute, Stop, blocks_on_fault};
 use crate::address::Address;
 use crate::completion::Completion;
 use crate::descriptor::Descriptor;
-use crate::emulator::front::count;
+use crate::emulator::counters::count;
 use crate::emulator::memory::{Access, Memory};
 use crate::emulator::pages::{Chance, Fault, bytes_from_page_start, bytes_to_page_end};
 

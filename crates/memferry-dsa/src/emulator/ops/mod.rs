@@ -23,7 +23,7 @@ mod walk;
 
 pub(super) use delta::ENTRY_BYTES as DELTA_ENTRY_BYTES;
 
-use super::front::{Counters, count};
+use super::counters::{Counters, count};
 use super::memory::Memory;
 use super::pages::{Chance, Fault};
 use crate::address::{Address, PAGE_BYTES};

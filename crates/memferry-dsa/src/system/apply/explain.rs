@@ -72,7 +72,7 @@ fn invalid(attribute: &str) -> &'static str {
         "group_id" => "the device has no group of this number",
         "priority" => "priorities are 1 to 15",
         "type" => "types are user, kernel and none",
-        "name" => "a name has 1 to 1024 bytes, and a queue of type none has none",
+        "name" => "a name has 1 to 1024 bytes",
         "driver_name" => "the name of a driver is short, such as user or dmaengine",
         "max_transfer_size" => "it must be at most the device's max_transfer_size",
         "max_batch_size" => "it must be at most the device's max_batch_size",

@@ -1,8 +1,8 @@
 //! A driver in memory: the files of `idxd` with its rules behind them, for tests and for trying configurations.
 //!
-//! It refuses what the driver refuses, with the same error numbers and command statuses, and is at least as strict: an
-//! attribute can be written only while its device is disabled, the sum of sizes is checked at each write, a device enables
-//! only with complete groups. What a test needs besides can be injected: files that fail, values that change.
+//! It takes and refuses what the driver takes and refuses, with the same error numbers and command statuses: which
+//! states let an attribute be written, the sum of sizes at each write, complete groups when a device is enabled, what
+//! disabling forgets. What a test needs besides can be injected: files that fail, values that change.
 //!
 //! Source: Linux `drivers/dma/idxd/sysfs.c` (writes), `device.c` (enabling), `bus.c` (binding); Intel DSA Architecture
 //! Specification 3.0, chapter 9 (what the device checks).
@@ -21,6 +21,7 @@ use super::discover::{DEVICES, DRIVERS};
 use super::error::errno;
 use super::files::{Files, Owner};
 use super::id::DeviceId;
+use crate::emulator::Capabilities;
 
 /// A device to be in a [`FakeDriver`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -78,6 +79,19 @@ impl FakeDevice {
         }
     }
 
+    /// A device with everything that version 1.0 leaves optional, which no part on the market has: the delta
+    /// operations, cache control for Cache Flush, and readback for Drain. Linux hides Batch as on any part of version
+    /// 1.0.
+    ///
+    /// Source: DSA specification, OPCAP and GENCAP; the rest is [`sapphire_rapids`](Self::sapphire_rapids).
+    pub fn complete(id: DeviceId, node: u32) -> FakeDevice {
+        FakeDevice {
+            gen_cap: Capabilities::ALL.bits(),
+            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03fd",
+            ..FakeDevice::sapphire_rapids(id, node)
+        }
+    }
+
     /// The same device as a kernel of 2020 shows it.
     pub fn on_old_kernel(id: DeviceId, node: u32) -> FakeDevice {
         FakeDevice {
@@ -89,8 +103,8 @@ impl FakeDevice {
 
     /// A device of version 2.0 with an event log.
     ///
-    /// The operations are those that Sierra Forest lists; that it has an event log of 64-byte entries, fault information
-    /// and a 16-byte fill is what version 2.0 may have.
+    /// The operations are those that Sierra Forest lists; that it has an event log of 64-byte entries, fault
+    /// information and a 16-byte fill is what version 2.0 may have.
     pub fn version_2(id: DeviceId, node: u32) -> FakeDevice {
         FakeDevice {
             version: 0x200,
@@ -127,7 +141,7 @@ impl FakeDriver {
         let mut tree = Tree { is_root: true, ..Tree::default() };
         for driver in match devices.iter().any(|device| device.kernel == FakeKernel::Old) {
             true => ["dsa"].as_slice(),
-            false => &["idxd", "user", "dmaengine"],
+            false => &["idxd", "user", "dmaengine", "dsa"],
         } {
             for file in ["bind", "unbind"] {
                 tree.put(&format!("{DRIVERS}/{driver}/{file}"), "");
@@ -168,6 +182,20 @@ impl FakeDriver {
     /// Sets the content of a file as the kernel would, past all rules.
     pub fn put(&self, path: &str, content: &str) {
         self.lock().put(path, content);
+    }
+
+    /// The permission bits that the kernel gives a file of sysfs.
+    pub fn mode(&self, path: &str) -> u32 {
+        match path.rsplit('/').next() {
+            Some("bind" | "unbind") => 0o200,
+            _ if rules::is_writable(path) => 0o644,
+            _ => 0o444,
+        }
+    }
+
+    /// What a symbolic link points to: an absolute path.
+    pub fn target(&self, path: &str) -> Option<String> {
+        self.lock().links.get(path).cloned()
     }
 
     /// All files that there are.
@@ -216,7 +244,9 @@ impl FakeDriver {
         for directory in &tree.directories {
             fs::create_dir_all(root.join(directory))?;
         }
-        for (path, content) in &tree.files {
+        for path in tree.files.keys() {
+            // What cannot be read now is not recorded, as when a real tree is.
+            let Ok(content) = tree.show(path) else { continue };
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap_or(root))?;
             fs::write(path, format!("{content}\n"))?;
@@ -249,20 +279,21 @@ impl Files for FakeDriver {
         if let Some(number) = tree.reads_that_fail.get(path) {
             return Err(errno(*number));
         }
-        let text = tree.files.get(path).ok_or_else(|| errno(errno::ENOENT))?;
+        let text = tree.show(path).map_err(errno)?;
         Ok(format!("{text}\n").into_bytes())
     }
 
     fn entries(&self, directory: &str) -> io::Result<Vec<String>> {
         let tree = self.lock();
         let below = format!("{directory}/");
-        let all = tree.files.keys().chain(&tree.directories).chain(tree.links.keys());
-        let inside = all.clone().filter_map(|path| path.strip_prefix(&below));
-        let names: BTreeSet<String> =
-            inside.filter_map(|path| path.split('/').next()).map(str::to_owned).collect();
+        let of = |path: &String| Some(path.strip_prefix(&below)?.split('/').next()?.to_owned());
+        let mut names = BTreeSet::new();
+        names.extend(tree.files.range(below.clone()..).map_while(|(path, _)| of(path)));
+        names.extend(tree.directories.range(below.clone()..).map_while(of));
+        names.extend(tree.links.range(below.clone()..).map_while(|(path, _)| of(path)));
         match names.is_empty() && !tree.directories.contains(directory) {
             true => Err(errno(errno::ENOENT)),
-            false => Ok(names.into_iter().collect()),
+            false => Ok(names.into_iter().collect::<Vec<String>>()),
         }
     }
 
@@ -287,7 +318,7 @@ impl Files for FakeDriver {
         if !tree.files.contains_key(path) {
             return Err(errno(errno::ENOENT));
         }
-        tree.store(path, value.trim()).map_err(errno)?;
+        tree.store(path, value).map_err(errno)?;
         tree.log.push((path.to_owned(), value.to_owned()));
         Ok(())
     }
@@ -369,7 +400,10 @@ impl Tree {
             if !old {
                 put(&queue, "driver_name", "");
                 put(&queue, "op_config", device.op_cap);
-                put(&queue, "prs_disable", "0");
+                put(&queue, "enqcmds_retries", "32");
+                if device.version >= 0x200 {
+                    put(&queue, "prs_disable", "0");
+                }
             }
         }
     }

@@ -1,0 +1,117 @@
+//! `memferry bench emulate`: what running a program on emulated devices costs: its start, and each submission.
+//!
+//! This command starts programs under itself; for submissions that is `memferry bench emulate --inside THREADS`.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use memferry::topology::Machine;
+use memferry_dsa::measure::Effort;
+use memferry_dsa::measure::submission::{self, Costs};
+use memferry_query::load::Progress as _;
+use serde_json::json;
+
+use super::Keep;
+use super::record::{How, Record, Row};
+use crate::output;
+use crate::progress::Bar;
+
+/// What a program pays for running on emulated devices: at its start, and for each submission.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Small and short: to see that it works, not for the record.
+    #[arg(long)]
+    quick: bool,
+    /// Measures submissions from that many threads on the devices that there are.
+    #[arg(long, hide = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..))]
+    inside: Option<u16>,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+/// The shared queue that is ready on emulated devices.
+const QUEUE: &str = "/dev/dsa/wq0.0";
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    if let Some(threads) = arguments.inside {
+        return output::json(out, &submission::costs(Path::new(QUEUE), threads.into(), effort)?);
+    }
+    let directory = arguments.keep.directory(arguments.quick)?;
+    let options = json!({
+        "quick": arguments.quick,
+        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+    });
+    // Nothing here is drawn.
+    let mut record = Record::start("emulate", Machine::discover()?, 0, options);
+    let bar = Bar::of("measuring the emulation", 6);
+    let mut measured = |row| {
+        bar.advance(1);
+        record.rows.push(row);
+    };
+    let trapped = costs(1, effort, &["--no-patch"])?;
+    measured(nanoseconds("trap_bare_ns", &trapped.bare_trap_ns));
+    measured(nanoseconds("trap_submit_overhead_ns", &trapped.overhead_ns()));
+    for (name, threads) in [("patched_submit_ns", 1), ("patched_submit_4_threads_ns", 4)] {
+        measured(nanoseconds(name, &costs(threads, effort, &[])?.submit_ns));
+    }
+    measured(milliseconds("startup_ms", &startup(effort)?));
+    measured(milliseconds("accel_config_list_8_devices_ms", &accel_config(effort)?));
+    drop(bar);
+    arguments.keep.finish(&record, directory, out)
+}
+
+/// The emulation is what is measured, so its figures are of this machine.
+fn nanoseconds(name: &str, values: &[f64]) -> Row {
+    Row::median(name.to_owned(), "ns", How::Measured, values)
+}
+
+fn milliseconds(name: &str, values: &[f64]) -> Row {
+    Row::median(name.to_owned(), "ms", How::Measured, values)
+}
+
+/// `memferry emulate OPTIONS -- PROGRAM`.
+fn emulate(options: &[&str], program: &Path) -> Result<Command> {
+    let memferry = std::env::current_exe().context("cannot find the command's own file")?;
+    let mut command = Command::new(memferry);
+    command.arg("emulate").args(options).arg("--").arg(program).stdin(Stdio::null());
+    Ok(command)
+}
+
+/// What submissions cost in a process of its own.
+fn costs(threads: u16, effort: Effort, options: &[&str]) -> Result<Costs> {
+    let mut command = emulate(options, &std::env::current_exe()?)?;
+    command.args(["bench", "emulate", "--inside", &threads.to_string()]);
+    command.args(effort.of(None, Some("--quick")));
+    let output = command.output().context("cannot run `memferry emulate`")?;
+    if !output.status.success() {
+        bail!("submissions cannot be measured: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    serde_json::from_slice(&output.stdout).context("the measuring process printed no measurement")
+}
+
+/// Milliseconds that `true` takes longer on emulated devices than alone, in pairs of runs.
+fn startup(effort: Effort) -> Result<Vec<f64>> {
+    let program = Path::new("true");
+    let pair = |_| Ok(elapsed_ms(&mut emulate(&[], program)?)? - elapsed_ms(&mut Command::new(program))?);
+    (0..effort.of(21, 2)).map(pair).collect()
+}
+
+/// Milliseconds of `accel-config list` on eight devices, with the start of the emulation.
+fn accel_config(effort: Effort) -> Result<Vec<f64>> {
+    let run = |_| elapsed_ms(&mut emulate(&["--devices", "8"], Path::new("accel-config"))?.arg("list"));
+    (0..effort.of(11, 1)).map(run).collect()
+}
+
+fn elapsed_ms(command: &mut Command) -> Result<f64> {
+    let start = Instant::now();
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    let time = start.elapsed();
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(time.as_secs_f64() * 1e3)
+}

@@ -1,0 +1,115 @@
+//! `memferry emulate` as users meet it. What programs find is tested with the crate memferry-idxd.
+
+mod support;
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use support::{FAILURE, USAGE, fails, memferry, prints_json, text};
+
+const SIGTERM: i32 = 15;
+
+fn emulate(arguments: &[&str]) -> Output {
+    memferry(&[&["emulate"], arguments].concat()).output().unwrap()
+}
+
+/// Whether it can be tested here; where nothing may be skipped (`CI` is set) it is an error if not.
+fn is_available() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let output = emulate(&["--", "true"]);
+        let why = text(&output.stderr);
+        assert!(output.status.success() || std::env::var_os("CI").is_none(), "{why}");
+        if !output.status.success() {
+            println!("skipped: {why}");
+        }
+        output.status.success()
+    })
+}
+
+#[test]
+fn it_ends_as_the_program_ends() {
+    if !is_available() {
+        return;
+    }
+    let script = |script: &str| emulate(&["--", "sh", "-c", script]);
+    assert_eq!(script("exit 0").status.code(), Some(0));
+    assert_eq!(script("exit 42").status.code(), Some(42));
+    assert_eq!(script("kill -TERM $$").status.signal(), Some(SIGTERM));
+    let output = script("cat /sys/bus/dsa/devices/dsa0/state; echo told >&2");
+    assert_eq!((text(&output.stdout), text(&output.stderr)), ("enabled\n".to_owned(), "told\n".to_owned()));
+}
+
+/// The library that cargo has built with the command is the one that is used, and our own devices are found through it.
+#[test]
+fn this_command_measures_an_emulated_device() {
+    if !is_available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("t.jsonl");
+    let mut command = memferry(&["emulate", "--stats", "--trace", trace.to_str().unwrap(), "--"]);
+    command.args([env!("CARGO_BIN_EXE_memferry"), "bench", "dsa", "--dsa", "system", "--quick", "--json"]);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = record["rows"].as_array().unwrap();
+    let system: Vec<_> = rows
+        .iter()
+        .filter(|row| row["name"].as_str().is_some_and(|name| name.starts_with("system_")))
+        .collect();
+    assert!(system.len() >= 4 && system.iter().all(|row| row["how"] == "emulated"), "{system:?}");
+    let told = text(&output.stderr);
+    assert!(told.contains("wq0.0: ") && told.contains(" ended: success (status 0x01)"), "{told}");
+    let lines = fs::read_to_string(&trace).unwrap();
+    assert!(lines.lines().count() > 100);
+    for line in lines.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(line.is_object());
+    }
+}
+
+#[test]
+fn measurements() {
+    if !is_available() {
+        return;
+    }
+    if Command::new("accel-config").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "accel-config is missing; `cargo xtask setup` installs it");
+        return println!("skipped: accel-config is missing; `cargo xtask setup` installs it");
+    }
+    let record = prints_json(&["bench", "emulate", "--quick", "--json"]);
+    let value = |name: &str| {
+        let rows = record["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.and_then(|row| row["value"].as_f64()).unwrap_or_else(|| panic!("no {name} in {record}"))
+    };
+    for name in ["trap_bare_ns", "patched_submit_ns", "patched_submit_4_threads_ns"] {
+        assert!(value(name) > 0.0, "{name}: {}", value(name));
+    }
+    assert!(value("trap_submit_overhead_ns").is_finite());
+    // On a machine with other work as well, and not optimised.
+    assert!(value("startup_ms") < 5e3 && value("accel_config_list_8_devices_ms") < 20e3, "{record}");
+}
+
+#[test]
+fn mistakes_are_told() {
+    fails(&["emulate", "true"], USAGE, &["unexpected argument"]);
+    fails(&["emulate", "--faults", "pages", "--", "true"], USAGE, &["thousandths"]);
+    // It is for a process under the emulation: there is no such queue here, or no instruction.
+    fails(&["bench", "emulate", "--inside", "1"], FAILURE, &[]);
+    let wrong = [
+        (vec!["--", "no-such-program"], 127, "PATH"),
+        (vec!["--", "/"], 126, "executable"),
+        (vec!["--devices", "9", "--", "true"], 125, "1 to 8"),
+        (vec!["--config", "/nowhere", "--", "true"], 125, "/nowhere"),
+    ];
+    for (arguments, status, word) in wrong {
+        fails(&[&["emulate"], &arguments[..]].concat(), status, &[word]);
+    }
+    if is_available() {
+        fails(&["emulate", "--trace", "/nowhere/t", "--", "true"], 125, &["/nowhere/t", "directory"]);
+    }
+}

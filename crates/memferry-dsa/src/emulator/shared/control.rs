@@ -1,0 +1,193 @@
+//! The server's side: configuring devices and queues, and looking at them.
+
+use std::sync::atomic::Ordering;
+
+use super::layout::{ClientState, DeviceState, Life, Order};
+use super::{QueueAt, State, futex};
+use crate::emulator::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
+use crate::emulator::counters::{Counters, DeviceCounters, QueueTotals, get};
+use crate::emulator::register::SoftwareError;
+use crate::operation::OperationSet;
+use crate::portal::WorkQueueInfo;
+
+/// What belongs to a device when it is enabled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceSetup {
+    /// The number in its name: 2 for `dsa2`.
+    pub number: u32,
+    /// Its register OPCAP.
+    pub operations: OperationSet,
+    /// Its register GENCAP.
+    pub capabilities: Capabilities,
+    /// The group of each engine.
+    pub engine_groups: [Option<usize>; 4],
+}
+
+/// What a queue has done, and what is in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueReport {
+    /// Entries in the queue.
+    pub occupancy: u64,
+    /// Descriptors that have left the queue and have not ended, or wait for their completion record.
+    pub in_progress: u64,
+    /// Descriptors that the queue took, ever.
+    pub accepted: u64,
+    /// Times that it answered Retry although it was enabled.
+    pub retried: u64,
+    /// Descriptors lost because it was dedicated and full.
+    pub dropped: u64,
+}
+
+impl State {
+    /// Enables a device, without queues; it is disabled or new.
+    ///
+    /// # Panics
+    /// If there is no such device or group.
+    pub fn enable_device(&self, device: usize, setup: &DeviceSetup) {
+        self.reconfigure(device, |state| {
+            state.number.store(setup.number, Ordering::Relaxed);
+            state.capabilities.store(setup.capabilities.bits(), Ordering::Relaxed);
+            for (word, value) in state.operations.iter().zip(setup.operations.to_words()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            for (word, group) in state.engine_groups.iter().zip(setup.engine_groups) {
+                assert!(group.is_none_or(|group| group < GROUPS_MAX), "no such group: {group:?}");
+                word.store(group.map_or(0, |group| group as u32 + 1), Ordering::Relaxed);
+            }
+            state.order.store(Order::Run as u32, Ordering::Relaxed);
+            state.error.take();
+        });
+    }
+
+    /// Enables a queue of an enabled device; it is disabled or new.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: what the device refuses, given the queues that it has; nothing has changed.
+    ///
+    /// # Panics
+    /// If there is no such queue or group.
+    pub fn enable_queue(&self, at: QueueAt, group: usize, info: &WorkQueueInfo) -> Result<(), ConfigError> {
+        assert!(group < GROUPS_MAX, "no such group: {group}");
+        let state = self.device(at.device);
+        let (queue, queue_group) = (&state.queues[at.queue], &state.queue_groups[at.queue]);
+        let options = self.options();
+        let mut refused = Ok(());
+        self.reconfigure(at.device, |_| {
+            queue.configure(info, at.queue, &options.nasty, options.timing.as_ref());
+            queue_group.store(group as u32 + 1, Ordering::Relaxed);
+            refused = self.shape_now(at.device).config.validate();
+            if refused.is_err() {
+                queue_group.store(0, Ordering::Relaxed);
+                queue.unconfigure();
+            }
+        });
+        if refused.is_ok() {
+            queue.ring.open();
+        }
+        refused
+    }
+
+    /// A queue takes nothing from now on; what it has is processed. [`is_drained`](Self::is_drained) says when.
+    pub fn close_queue(&self, at: QueueAt) {
+        self.device(at.device).queues[at.queue].ring.close();
+    }
+
+    /// All of a device's queues take nothing from now on, and what is in flight is dropped where it is: it never
+    /// completes. Queues are drained when all processes have seen it, and can be disabled then.
+    pub fn abort_device(&self, device: usize) {
+        (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
+        // ORDERING: Release pairs with the Acquire in the engines: the queues are closed.
+        self.device(device).order.store(Order::Abort as u32, Ordering::Release);
+        self.wake_all(device);
+    }
+
+    /// Whether nothing is left of what a closed queue took.
+    pub fn is_drained(&self, at: QueueAt) -> bool {
+        let report = self.queue_report(at);
+        report.occupancy == 0 && report.in_progress == 0
+    }
+
+    /// Disables a closed queue that is drained; false, and nothing has changed, if it is not yet. Then call
+    /// [`reap`](Self::reap), wait for a moment, and try again: a process that is stopped may take long.
+    pub fn disable_queue(&self, at: QueueAt) -> bool {
+        if !self.is_drained(at) {
+            return false;
+        }
+        self.reconfigure(at.device, |state| {
+            state.queues[at.queue].unconfigure();
+            state.queue_groups[at.queue].store(0, Ordering::Relaxed);
+        });
+        true
+    }
+
+    /// Says which file is the queue's, by `st_dev` and `st_ino`.
+    pub fn set_portal(&self, at: QueueAt, file_device: u64, inode: u64) {
+        let portal = &self.device(at.device).portals[at.queue];
+        portal.device.store(file_device, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire in `queue_of`.
+        portal.inode.store(inode, Ordering::Release);
+    }
+
+    /// What a queue has done.
+    pub fn queue_report(&self, at: QueueAt) -> QueueReport {
+        let queue = &self.device(at.device).queues[at.queue];
+        // What is settled first: a descriptor that moves on meanwhile is counted as being in progress still.
+        let settled = self.clients().map(|client| get(&client.devices[at.device].queues[at.queue].settled));
+        let settled = settled.sum::<u64>() + queue.counts.0.retired.load(Ordering::Acquire);
+        let popped = queue.ring.popped();
+        let accepted = queue.ring.pushed();
+        QueueReport {
+            occupancy: accepted.saturating_sub(popped),
+            in_progress: popped.saturating_sub(settled),
+            accepted,
+            retried: get(&queue.counts.0.retried),
+            dropped: get(&queue.counts.0.dropped),
+        }
+    }
+
+    /// What a device has done since the file was made.
+    pub fn counters(&self, device: usize) -> DeviceCounters {
+        let state = self.device(device);
+        let (sum, mut totals) = (Counters::default(), QueueTotals::default());
+        sum.add(&state.retired);
+        self.clients().for_each(|client| sum.add(&client.devices[device].counters));
+        state.queues.iter().for_each(|queue| totals.add(queue));
+        sum.snapshot(&totals)
+    }
+
+    /// The error register: its 32 bytes as four words, all zero without an error.
+    pub fn error_words(&self, device: usize) -> [u64; 4] {
+        self.device(device).error.words()
+    }
+
+    /// Reads the error register and clears it.
+    pub fn take_error(&self, device: usize) -> Option<SoftwareError> {
+        self.device(device).error.take()
+    }
+
+    /// Changes a device's configuration; processes take it over when what they have in progress has ended.
+    fn reconfigure(&self, device: usize, change: impl FnOnce(&DeviceState)) {
+        let state = self.device(device);
+        let generation = state.generation.load(Ordering::Relaxed);
+        state.generation.store(generation + 1, Ordering::Relaxed);
+        // ORDERING: the fence keeps the changes behind the odd number, Release keeps them before the even one; they
+        // pair with the Acquires in `shape`.
+        std::sync::atomic::fence(Ordering::Release);
+        change(state);
+        state.generation.store(generation + 2, Ordering::Release);
+    }
+
+    /// Wakes all engines of a device.
+    pub(super) fn wake_all(&self, device: usize) {
+        self.clients().for_each(|client| futex::wake(&client.devices[device].asleep));
+    }
+
+    /// The clients that have counters of their own.
+    fn clients(&self) -> impl Iterator<Item = &ClientState> {
+        let file = self.file();
+        let numbered = file.places.iter().zip(&file.clients);
+        let live =
+            numbered.filter(|(place, _)| place.process(Life::Live).or(place.process(Life::Dying)).is_some());
+        live.map(|(_, client)| client)
+    }
+}

@@ -1,0 +1,187 @@
+//! What the server chooses for all processes, in the header of the state file.
+
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use super::layout::{Header, TRACE_BYTES};
+use crate::emulator::nasty::Nasty;
+use crate::emulator::timing::Timing;
+
+/// Options of an emulation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// How badly the devices behave.
+    pub nasty: Nasty,
+    /// How long things take; `None`: as long as they take here.
+    pub timing: Option<Timing>,
+    /// Whether call sites are patched after their first trap.
+    pub patches: bool,
+    /// Where each process appends what its descriptors were and became. Absolute, since processes change directories.
+    pub trace: Option<PathBuf>,
+}
+
+impl Default for Options {
+    /// Devices that behave, as fast as they can, and no trace.
+    fn default() -> Options {
+        Options { nasty: Nasty::none(), timing: None, patches: true, trace: None }
+    }
+}
+
+impl Options {
+    /// Opens the trace, if there is to be one, for [`ClientEngine::trace`](super::ClientEngine::trace).
+    ///
+    /// # Errors
+    /// Those of `open(2)`.
+    pub fn open_trace(&self) -> io::Result<Option<File>> {
+        self.trace.as_ref().map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()
+    }
+
+    pub(super) fn write(&self, header: &Header) -> io::Result<()> {
+        let trace = self.trace.as_ref().map_or(&[][..], |path| path.as_os_str().as_bytes());
+        if trace.len() >= TRACE_BYTES || self.trace.as_ref().is_some_and(|path| !path.is_absolute()) {
+            let message = "the path of the trace must be absolute and shorter than 4096 bytes";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let mut bytes = [0; TRACE_BYTES];
+        bytes[..trace.len()].copy_from_slice(trace);
+        let words = bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk));
+        header.trace.iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        header.keeps_traps.store((!self.patches).into(), Ordering::Relaxed);
+        let nasty = header.nasty.iter().zip(nasty_words(&self.nasty));
+        nasty.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        let timing = header.timing.iter().zip(self.timing.as_ref().map_or([0; 9], timing_words));
+        timing.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        Ok(())
+    }
+
+    pub(super) fn read(header: &Header) -> Options {
+        let nasty = std::array::from_fn(|index| header.nasty[index].load(Ordering::Relaxed));
+        let timing = std::array::from_fn(|index| header.timing[index].load(Ordering::Relaxed));
+        let words = header.trace.iter().map(|word| word.load(Ordering::Relaxed));
+        let trace: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
+        Options {
+            nasty: nasty_of(nasty),
+            timing: (timing != [0; 9]).then(|| timing_of(timing)),
+            patches: header.keeps_traps.load(Ordering::Relaxed) == 0,
+            trace: (!trace.is_empty()).then(|| OsString::from_vec(trace).into()),
+        }
+    }
+}
+
+/// All fields by name, so that a new one does not compile until it has its word.
+fn nasty_words(nasty: &Nasty) -> [u64; 12] {
+    let Nasty {
+        seed,
+        delay_steps_max,
+        reorder,
+        page_faults_per_mille,
+        retries_per_mille,
+        backwards_per_mille,
+        rounded_differences_per_mille,
+        spread_batches_per_mille,
+        work_ahead_per_mille,
+        hardware_errors_per_mille,
+        lost_records_per_mille,
+        piece_bytes_max,
+    } = nasty;
+    [
+        *seed,
+        u64::from(*delay_steps_max),
+        u64::from(*reorder),
+        u64::from(*page_faults_per_mille),
+        u64::from(*retries_per_mille),
+        u64::from(*backwards_per_mille),
+        u64::from(*rounded_differences_per_mille),
+        u64::from(*spread_batches_per_mille),
+        u64::from(*work_ahead_per_mille),
+        u64::from(*hardware_errors_per_mille),
+        u64::from(*lost_records_per_mille),
+        u64::from(*piece_bytes_max),
+    ]
+}
+
+fn nasty_of(words: [u64; 12]) -> Nasty {
+    Nasty {
+        seed: words[0],
+        delay_steps_max: words[1] as u32,
+        reorder: words[2] != 0,
+        page_faults_per_mille: words[3] as u16,
+        retries_per_mille: words[4] as u16,
+        backwards_per_mille: words[5] as u16,
+        rounded_differences_per_mille: words[6] as u16,
+        spread_batches_per_mille: words[7] as u16,
+        work_ahead_per_mille: words[8] as u16,
+        hardware_errors_per_mille: words[9] as u16,
+        lost_records_per_mille: words[10] as u16,
+        piece_bytes_max: words[11] as u32,
+    }
+}
+
+fn timing_words(timing: &Timing) -> [u64; 9] {
+    let Timing {
+        submit_shared_ns,
+        submit_dedicated_ns,
+        dispatch_ns,
+        occupancy_ns,
+        latency_ns,
+        batch_fetch_ns,
+        batch_member_ns,
+        bytes_per_second,
+        page_request_ns,
+    } = *timing;
+    [
+        submit_shared_ns,
+        submit_dedicated_ns,
+        dispatch_ns,
+        occupancy_ns,
+        latency_ns,
+        batch_fetch_ns,
+        batch_member_ns,
+        bytes_per_second,
+        page_request_ns,
+    ]
+}
+
+fn timing_of(words: [u64; 9]) -> Timing {
+    Timing {
+        submit_shared_ns: words[0],
+        submit_dedicated_ns: words[1],
+        dispatch_ns: words[2],
+        occupancy_ns: words[3],
+        latency_ns: words[4],
+        batch_fetch_ns: words[5],
+        batch_member_ns: words[6],
+        bytes_per_second: words[7],
+        page_request_ns: words[8],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::shared::State;
+
+    #[test]
+    fn options_reach_the_other_side() {
+        for options in [
+            Options::default(),
+            Options {
+                nasty: Nasty::from_seed(0x1234_5678_9abc_def0),
+                timing: Some(Timing::sapphire_rapids()),
+                patches: false,
+                trace: Some("/tmp/a trace\u{e4}.jsonl".into()),
+            },
+        ] {
+            let file = tempfile::tempfile().unwrap();
+            let created = State::create(&file, &options).unwrap();
+            assert_eq!(created.options(), options);
+            assert_eq!(State::attach(&file).unwrap().options(), options);
+        }
+        let relative = Options { trace: Some("trace".into()), ..Options::default() };
+        assert!(State::create(&tempfile::tempfile().unwrap(), &relative).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! sigaction and signal: what the program sets for our signals is kept, and counts when they are not ours.
+
+use std::mem::transmute;
+use std::ptr;
+
+use libc::{c_int, sighandler_t, sigset_t};
+
+use super::next::Next;
+use crate::trap::set_action;
+use crate::trap::signals::{Action, OURS_SET, actions, is_ours};
+use crate::{process, wiped};
+
+type Sigaction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int;
+type Signal = unsafe extern "C" fn(c_int, sighandler_t) -> sighandler_t;
+
+static SIGACTION: Next = Next::new(c"sigaction");
+static SIGNAL: Next = Next::new(c"signal");
+static SYSV_SIGNAL: Next = Next::new(c"__sysv_signal");
+
+/// Looks up what comes next, before threads could ask at the same time.
+pub(super) fn prepare() {
+    [&SIGACTION, &SIGNAL, &SYSV_SIGNAL].iter().for_each(|next| _ = next.address());
+}
+
+/// Whether the library looks after this process' signals. A child of vfork sets its own, in its parent's memory.
+fn is_active() -> bool {
+    process::is_active() && wiped::get().is_some_and(|wiped| !wiped.is_borrowed())
+}
+
+/// # Safety
+/// As sigaction(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    if !is_active() {
+        // SAFETY: passed on.
+        return unsafe { next_sigaction(signal, new, old) };
+    }
+    // SAFETY: null, or an action of the caller's.
+    let wanted = unsafe { new.as_ref() };
+    if !is_ours(signal) {
+        let mut unblocked = wanted.copied();
+        if let Some(action) = &mut unblocked {
+            unblock(&mut action.sa_mask);
+        }
+        let new = unblocked.as_ref().map_or(ptr::null(), ptr::from_ref);
+        // SAFETY: passed on, with our signals taken out of the mask.
+        return unsafe { next_sigaction(signal, new, old) };
+    }
+    let before = match wanted {
+        Some(action) => set_action(signal, kept(action)),
+        None => actions(signal).get(),
+    };
+    if !old.is_null() {
+        // SAFETY: the caller's action.
+        unsafe { old.write(shown(&before)) };
+    }
+    0
+}
+
+/// # Safety
+/// As signal(2).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: passed on.
+    unsafe { set_handler(&SIGNAL, signal, handler, libc::SA_RESTART) }
+}
+
+/// # Safety
+/// As sysv_signal(3).
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub(crate) unsafe extern "C" fn __sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    // SAFETY: passed on.
+    unsafe { set_handler(&SYSV_SIGNAL, signal, handler, libc::SA_RESETHAND | libc::SA_NODEFER) }
+}
+
+/// Other names of the same.
+macro_rules! aliases {
+    ($($alias:ident = $function:ident)*) => {
+        $(
+            /// # Safety
+            /// As the function of which this is another name.
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub(crate) unsafe extern "C" fn $alias(signal: c_int, handler: sighandler_t) -> sighandler_t {
+                // SAFETY: passed on.
+                unsafe { $function(signal, handler) }
+            }
+        )*
+    };
+}
+aliases! { bsd_signal = signal  ssignal = signal  sysv_signal = __sysv_signal }
+
+/// # Safety
+/// As signal(2).
+unsafe fn set_handler(next: &Next, signal: c_int, handler: sighandler_t, flags: c_int) -> sighandler_t {
+    if !is_ours(signal) || !is_active() {
+        return match next.address() {
+            // SAFETY: the symbol has this type; the rest is passed on.
+            Some(next) => unsafe { transmute::<usize, Signal>(next)(signal, handler) },
+            None => libc::SIG_ERR,
+        };
+    }
+    set_action(signal, Action { handler, flags: flags as u64, mask: 0 }).handler
+}
+
+/// # Safety
+/// As sigaction(2).
+unsafe fn next_sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    match SIGACTION.address() {
+        // SAFETY: the symbol has this type; the rest is passed on.
+        Some(next) => unsafe { transmute::<usize, Sigaction>(next)(signal, new, old) },
+        // libc always has it.
+        None => -1,
+    }
+}
+
+/// Takes our signals out of a set.
+pub(super) fn unblock(set: &mut sigset_t) {
+    let words = ptr::from_mut(set).cast::<u64>();
+    // SAFETY: the first 8 bytes of libc's set are the kernel's.
+    unsafe { words.write(words.read() & !OURS_SET) };
+}
+
+fn kept(action: &libc::sigaction) -> Action {
+    // SAFETY: as in `unblock`.
+    let mask = unsafe { ptr::from_ref(&action.sa_mask).cast::<u64>().read() };
+    Action { handler: action.sa_sigaction, flags: action.sa_flags as u32 as u64, mask }
+}
+
+fn shown(action: &Action) -> libc::sigaction {
+    // SAFETY: an action of zeros is valid.
+    let mut shown: libc::sigaction = unsafe { std::mem::zeroed() };
+    shown.sa_sigaction = action.handler;
+    shown.sa_flags = action.flags as c_int;
+    // SAFETY: as in `unblock`.
+    unsafe { (&raw mut shown.sa_mask).cast::<u64>().write(action.mask) };
+    shown
+}

@@ -1,0 +1,151 @@
+//! From a trampoline into the library and back, with every register as it was.
+//!
+//! ```text
+//! stack, from the top   128 bytes that the site may use; return address; flags; 16 registers by their numbers;
+//!                       16 SSE registers; what Rust needs
+//! ```
+//!
+//! Rust code may change any register that a function may, of the instruction set that it is compiled for. That is the
+//! baseline with SSE2, whose instructions leave the rest of wider registers alone.
+
+use std::arch::global_asm;
+
+use super::sites::SITES;
+use super::trampoline::{FAST_WAY, RED_ZONE, SLOW_WAY, site_of};
+use crate::trap::call::Registers;
+use crate::trap::context::Register;
+use crate::trap::{STATUS_FLAGS, emulate};
+
+global_asm!(
+    ".pushsection .text.memferry_enter, \"ax\", @progbits",
+    ".hidden memferry_enter",
+    ".globl memferry_enter",
+    ".type memferry_enter, @function",
+    "memferry_enter:",
+    "pushfq",
+    "push r15",
+    "push r14",
+    "push r13",
+    "push r12",
+    "push r11",
+    "push r10",
+    "push r9",
+    "push r8",
+    "push rdi",
+    "push rsi",
+    "push rbp",
+    "push rsp", // replaced below
+    "push rbx",
+    "push rdx",
+    "push rcx",
+    "push rax",
+    "cld",
+    "mov rbx, rsp",
+    "lea rax, [rsp + {to_stack}]",
+    "mov [rsp + 32], rax",
+    "sub rsp, 256",
+    "and rsp, -16",
+    "movaps [rsp], xmm0",
+    "movaps [rsp + 16], xmm1",
+    "movaps [rsp + 32], xmm2",
+    "movaps [rsp + 48], xmm3",
+    "movaps [rsp + 64], xmm4",
+    "movaps [rsp + 80], xmm5",
+    "movaps [rsp + 96], xmm6",
+    "movaps [rsp + 112], xmm7",
+    "movaps [rsp + 128], xmm8",
+    "movaps [rsp + 144], xmm9",
+    "movaps [rsp + 160], xmm10",
+    "movaps [rsp + 176], xmm11",
+    "movaps [rsp + 192], xmm12",
+    "movaps [rsp + 208], xmm13",
+    "movaps [rsp + 224], xmm14",
+    "movaps [rsp + 240], xmm15",
+    "mov rdi, rbx",
+    "call {submit}",
+    "movaps xmm0, [rsp]",
+    "movaps xmm1, [rsp + 16]",
+    "movaps xmm2, [rsp + 32]",
+    "movaps xmm3, [rsp + 48]",
+    "movaps xmm4, [rsp + 64]",
+    "movaps xmm5, [rsp + 80]",
+    "movaps xmm6, [rsp + 96]",
+    "movaps xmm7, [rsp + 112]",
+    "movaps xmm8, [rsp + 128]",
+    "movaps xmm9, [rsp + 144]",
+    "movaps xmm10, [rsp + 160]",
+    "movaps xmm11, [rsp + 176]",
+    "movaps xmm12, [rsp + 192]",
+    "movaps xmm13, [rsp + 208]",
+    "movaps xmm14, [rsp + 224]",
+    "movaps xmm15, [rsp + 240]",
+    "mov rsp, rbx",
+    "pop rax",
+    "pop rcx",
+    "pop rdx",
+    "pop rbx",
+    "lea rsp, [rsp + 8]",
+    "pop rbp",
+    "pop rsi",
+    "pop rdi",
+    "pop r8",
+    "pop r9",
+    "pop r10",
+    "pop r11",
+    "pop r12",
+    "pop r13",
+    "pop r14",
+    "pop r15",
+    "popfq",
+    "ret",
+    ".popsection",
+    to_stack = const size_of::<Frame>() as u64 + RED_ZONE,
+    submit = sym submit,
+);
+
+unsafe extern "C" {
+    /// Called by trampolines, and by nothing else.
+    pub(super) fn memferry_enter();
+}
+
+/// What is on the stack.
+#[repr(C)]
+struct Frame {
+    registers: [u64; 16],
+    flags: u64,
+    back: u64,
+}
+
+const _: () = assert!(size_of::<Frame>() == 18 * 8);
+
+impl Registers for Frame {
+    #[inline]
+    fn get(&self, register: Register) -> u64 {
+        self.registers[register & 15]
+    }
+
+    #[inline]
+    fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    #[inline]
+    fn set_flags(&mut self, flags: u64) {
+        self.flags = flags;
+    }
+}
+
+/// Executes the instruction of the site whose trampoline has called. If it raises a fault, or there is anything to be
+/// wondered at, it traps in the trampoline, and the handler does it again.
+extern "C" fn submit(frame: &mut Frame) {
+    let place = frame.back - FAST_WAY;
+    let call = SITES.get(site_of(place) as usize).and_then(|site| site.call());
+    match call.map(|call| emulate(&call, frame)) {
+        Some(Ok(outcome)) => {
+            if let Some(flags) = outcome.flags {
+                frame.set_flags(frame.flags() & !STATUS_FLAGS | flags);
+            }
+        }
+        _ => frame.back = place + SLOW_WAY,
+    }
+}

@@ -1,0 +1,70 @@
+//! What the kernel does about our signals: it calls this library, however the program has set them.
+
+use std::arch::global_asm;
+
+use libc::{c_int, c_void};
+
+use super::signals::{Action, OURS_SET};
+use crate::sys;
+
+global_asm!(
+    ".pushsection .text.memferry_restorer, \"ax\", @progbits",
+    ".hidden memferry_restorer",
+    ".globl memferry_restorer",
+    "memferry_restorer:",
+    "mov eax, 15", // rt_sigreturn
+    "syscall",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn memferry_restorer();
+}
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: sys::Signals,
+}
+
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// Sets an action of one of our signals.
+pub(super) fn set(signal: c_int, action: Action) {
+    let new = KernelAction {
+        handler: action.handler,
+        flags: action.flags | SA_RESTORER,
+        restorer: memferry_restorer as *const () as usize,
+        mask: action.mask,
+    };
+    let arguments = [signal as usize, &raw const new as usize, 0, size_of::<sys::Signals>(), 0, 0];
+    // SAFETY: it reads one action. The handler is this library's, or the default.
+    unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
+}
+
+/// The action of one of our signals.
+pub(super) fn get(signal: c_int) -> Action {
+    let mut now = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    let arguments = [signal as usize, 0, &raw mut now as usize, size_of::<sys::Signals>(), 0, 0];
+    // SAFETY: it writes one action.
+    unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
+    Action { handler: now.handler, flags: now.flags & !SA_RESTORER, mask: now.mask }
+}
+
+/// Makes the kernel call `handler`, on the stack that the program wants for this signal. All signals are blocked
+/// meanwhile but our own, which the handler itself may raise.
+pub(super) fn catch(
+    signal: c_int,
+    handler: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
+    program: &Action,
+) {
+    let stack = program.flags & libc::SA_ONSTACK as u64;
+    let flags = (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | stack;
+    set(signal, Action { handler: handler as usize, flags, mask: !OURS_SET });
+}
+
+/// What happens to those who do nothing about the signal.
+pub(super) const DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 };

@@ -1,0 +1,90 @@
+//! The library among others: what it takes from them, what it gives to them, and in which order they are loaded.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Machine, library, told};
+use memferry_dsa::emulator::shared::Options;
+
+/// A library of glibc's own that takes the place of mmap, munmap, mremap and malloc.
+const OTHER: &str = "/lib/x86_64-linux-gnu/libmemusage.so";
+
+/// What others see of the library.
+const EXPORTS: [&str; 17] = [
+    "__sysv_signal",
+    "bsd_signal",
+    "epoll_pwait",
+    "memferry_emulated_instructions",
+    "mmap",
+    "mmap64",
+    "mremap",
+    "munmap",
+    "ppoll",
+    "pselect",
+    "pthread_sigmask",
+    "sigaction",
+    "signal",
+    "sigprocmask",
+    "sigsuspend",
+    "ssignal",
+    "sysv_signal",
+];
+
+fn skip(why: &str) {
+    assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {why}");
+    println!("skipped: {why}");
+}
+
+/// Names of the library's dynamic symbols.
+fn symbols(which: &str) -> Option<Vec<String>> {
+    let Ok(output) =
+        Command::new("nm").args(["--dynamic", "--format=just-symbols", which]).arg(library()).output()
+    else {
+        skip("nm is not installed");
+        return None;
+    };
+    assert!(output.status.success(), "{}", told(&output));
+    let names = String::from_utf8(output.stdout).unwrap();
+    Some(names.lines().map(|name| name.split('@').next().unwrap().to_owned()).collect())
+}
+
+/// Hooks, and nothing that could take the place of anything else.
+#[test]
+fn only_hooks_are_exported() {
+    let Some(mut found) = symbols("--defined-only") else { return };
+    found.sort();
+    assert_eq!(found, EXPORTS);
+}
+
+/// Another library may submit copies to the device, which is here.
+#[test]
+fn memory_is_copied_without_others() {
+    let Some(found) = symbols("--undefined-only") else { return };
+    for name in ["memcpy", "memmove", "memset", "memcmp", "bcmp"] {
+        assert!(!found.iter().any(|found| found == name), "{name} is somebody else's");
+    }
+}
+
+/// Whose hooks come first, and whose constructor, does not matter.
+#[test]
+fn either_order() {
+    if !Path::new(OTHER).exists() {
+        skip(&format!("there is no {OTHER}"));
+        return;
+    }
+    let ours = library();
+    for order in [format!("{OTHER}:{}", ours.display()), format!("{}:{OTHER}", ours.display())] {
+        for way in ["instructions", "forks", "handlers", "unmapped", "moved", "threads"] {
+            let machine = Machine::new(&Options::default());
+            let mut program = machine.program(env!("CARGO_BIN_EXE_uses_dsa"), &[way]);
+            let output = program.env("LD_PRELOAD", &order).output().unwrap();
+            assert!(output.status.success(), "{way}, {order}: {}", told(&output));
+            let is_there = String::from_utf8_lossy(&output.stderr).contains("Memory usage summary");
+            assert!(is_there, "the other library was not: {}", told(&output));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A program that uses DSA queues by the processor's instructions, in all the ways that the tests of the preload
+//! library need: `uses_dsa WAY`, in a directory with the queues' files. It knows nothing of the emulation.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#![allow(unsafe_code)]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "what it tries is what no safe program does")]
+
+mod addresses;
+mod processes;
+mod registers;
+mod signals;
+
+use std::arch::asm;
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::instructions::{self, SleepState};
+use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Status};
+
+fn main() {
+    let way = std::env::args().nth(1).unwrap_or_default();
+    let way = WAYS.iter().find(|(name, _)| *name == way).unwrap_or_else(|| panic!("no such way: {way}"));
+    (way.1)();
+}
+
+const WAYS: &[(&str, fn())] = &[
+    ("instructions", instructions_all),
+    ("registers", registers::registers),
+    ("waits", waits),
+    ("threads", threads),
+    ("forks", processes::forks),
+    ("handlers", signals::handlers),
+    ("stacks", signals::stacks),
+    ("garbage", addresses::garbage),
+    ("twice", addresses::twice),
+    ("unmapped", addresses::unmapped),
+    ("blocked", signals::blocked),
+    ("closed", processes::closed),
+    ("many", many),
+    ("traced", traced),
+    ("leaves", processes::leaves),
+    ("execs", processes::execs),
+    ("after-exec", processes::after_exec),
+    ("moved", addresses::moved),
+    ("past-the-hooks", signals::past_the_hooks),
+    ("suspended", signals::suspended),
+    ("code", code),
+    ("dies-of-ud2", || unsafe { asm!("ud2") }),
+    ("dies-of-null", || unsafe { asm!("mov byte ptr [0], 1") }),
+    ("dies-of-int3", || unsafe { asm!("int3") }),
+    ("dies-of-kill", signals::dies_of_kill),
+    ("dies-of-portal", signals::dies_of_portal),
+    ("ignores", signals::ignores),
+];
+
+fn map(queue: &str) -> *mut u8 {
+    let file = OpenOptions::new().read(true).write(true).open(queue).unwrap();
+    let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
+    let page = unsafe { libc::mmap(null_mut(), 4096, protection, flags, file.as_raw_fd(), 0) };
+    assert_ne!(page, libc::MAP_FAILED, "{queue}: {}", std::io::Error::last_os_error());
+    page.cast()
+}
+
+fn wait(record: &CompletionRecord) -> memferry_dsa::Completion {
+    let start = Instant::now();
+    loop {
+        if let Some(completion) = record.poll() {
+            return completion;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "no completion");
+        std::thread::yield_now();
+    }
+}
+
+/// One call site for all: the instruction is at one place.
+#[inline(never)]
+fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
+    unsafe { instructions::enqcmd(portal, descriptor) }
+}
+
+#[inline(never)]
+fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
+    unsafe { instructions::movdir64b(portal, descriptor) }
+}
+
+fn submit(portal: *mut u8, descriptor: &Descriptor) {
+    let start = Instant::now();
+    while !enqcmd(portal, descriptor) {
+        assert!(start.elapsed() < Duration::from_secs(20), "the queue is full for ever");
+        std::thread::yield_now();
+    }
+}
+
+/// A copy through a shared queue.
+fn copies(portal: *mut u8, bytes: usize, value: u8) {
+    let (source, mut target, record) = (vec![value; bytes], vec![!value; bytes], CompletionRecord::new());
+    let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), bytes as u32);
+    submit(portal, &copy.with_completion(&record));
+    assert_eq!(wait(&record).status, Status::Success);
+    assert_eq!(source, target);
+}
+
+/// Several times, so that patched sites are passed, too.
+fn instructions_all() {
+    let (shared, dedicated) = (map("wq0.0"), map("wq0.1"));
+    for round in 0..10u8 {
+        copies(shared.wrapping_add(64 * usize::from(round)), 5000, round);
+        let (record, value) = (CompletionRecord::new(), u64::from(round) * 0x0101_0101_0101_0101);
+        let mut target = [0u64; 64];
+        movdir64b(
+            dedicated,
+            &Descriptor::fill(value, target.as_mut_ptr().cast::<u8>(), 512).with_completion(&record),
+        );
+        assert_eq!((wait(&record).status, target), (Status::Success, [value; 64]));
+        // The other queue's instruction: retry for ever, or nothing at all.
+        assert!(!enqcmd(dedicated, &Descriptor::noop()));
+        movdir64b(shared, &Descriptor::noop().with_completion(&record));
+        // Ordinary memory.
+        #[repr(align(64))]
+        struct Line([u8; 128]);
+        let mut line = Line([0xee; 128]);
+        let words = Descriptor::memmove(Address(1), Address(2), 3);
+        movdir64b(&raw mut line.0[0], &words);
+        assert_eq!(line.0[..64], words.to_bytes());
+        assert_eq!(line.0[64..], [0xee; 64]);
+        assert!(!enqcmd(&raw mut line.0[0], &Descriptor::noop()), "nobody takes it there");
+        assert_eq!(line.0[..64], words.to_bytes());
+    }
+}
+
+fn waits() {
+    let ticks = |start: u64| instructions::time_stamp() - start;
+    // A deadline, and the system's limit.
+    let start = instructions::time_stamp();
+    assert!(!unsafe { instructions::tpause(SleepState::Light, start + 20_000) });
+    assert!(ticks(start) >= 20_000);
+    assert!(unsafe { instructions::tpause(SleepState::Deep, u64::MAX) }, "the limit ended it");
+    assert!(!unsafe { instructions::tpause(SleepState::Deep, 0) }, "the deadline is over");
+    let record = CompletionRecord::new();
+    let at = (&raw const record).cast();
+    unsafe { instructions::umonitor(at) };
+    assert!(unsafe { instructions::umwait(SleepState::Light, u64::MAX) }, "nothing was written");
+    assert!(!unsafe { instructions::umwait(SleepState::Light, u64::MAX) }, "nothing is watched");
+    // A write before the wait is not missed, nor one during it.
+    let portal = map("wq0.0");
+    for _ in 0..20 {
+        record.reset();
+        unsafe { instructions::umonitor(at) };
+        submit(portal, &Descriptor::noop().with_completion(&record));
+        while record.poll().is_none() {
+            unsafe {
+                instructions::umonitor(at);
+                if record.poll().is_none() {
+                    instructions::umwait(SleepState::Deep, u64::MAX);
+                }
+            }
+        }
+    }
+}
+
+/// All begin at once at a site that nobody has passed.
+fn threads() {
+    const THREADS: u8 = 4;
+    let portal = map("wq0.0") as usize;
+    let start = std::sync::Barrier::new(THREADS.into());
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                (0..300u32).for_each(|round| copies(portal as *mut u8, 700, thread ^ round as u8));
+            });
+        }
+    });
+}
+
+/// One process in many things at once: what the library remembers of one does not harm the next.
+fn many() {
+    let portals: Vec<_> = (0..100).map(|_| map("wq0.0") as usize).collect();
+    std::thread::scope(|scope| {
+        for part in portals.chunks(25) {
+            scope.spawn(move || part.iter().for_each(|portal| copies(*portal as *mut u8, 64, *portal as u8)));
+        }
+    });
+    // A queue with room for one: Retry is an answer.
+    let small = map("wq1.0");
+    let records: [CompletionRecord; 50] = std::array::from_fn(|_| CompletionRecord::new());
+    records.iter().for_each(|record| submit(small, &Descriptor::noop().with_completion(record)));
+    records.iter().for_each(|record| assert_eq!(wait(record).status, Status::Success));
+}
+
+/// What a trace should tell: a batch of two, a member with a flag that it must not have, and a no-op by the other way.
+fn traced() {
+    #[repr(align(64))]
+    struct List([Descriptor; 2]);
+    let (source, mut target) = ([7u8; 100], [0u8; 100]);
+    let records: [CompletionRecord; 4] = std::array::from_fn(|_| CompletionRecord::new());
+    let list = List([
+        Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 100).with_completion(&records[0]),
+        Descriptor::noop().with_completion(&records[1]).with_flags(Flags::CHECK_RESULT),
+    ]);
+    submit(map("wq0.0"), &Descriptor::batch(list.0.as_ptr(), 2).with_completion(&records[2]));
+    assert_eq!(wait(&records[2]).status, Status::BatchFailed);
+    movdir64b(map("wq0.1"), &Descriptor::noop().with_completion(&records[3]));
+    assert_eq!(wait(&records[3]).status, Status::Success);
+    println!("{} {:?}", unsafe { libc::gettid() }, source.as_ptr());
+}
+
+/// Says whether the code of a call site is what the compiler made of it.
+fn code() {
+    let function = enqcmd as *const u8;
+    let byte = |at: usize| unsafe { function.add(at).read_volatile() };
+    let is_enqcmd = |at: &usize| [0, 1, 2, 3].map(|next| byte(at + next)) == [0xf2, 0x0f, 0x38, 0xf8];
+    let site = (0..200).find(is_enqcmd).expect("the function has the instruction");
+    let portal = map("wq0.0");
+    (0..3).for_each(|round| copies(portal, 100, round));
+    println!("{}", if byte(site) == 0xf2 { "as it was" } else { "patched" });
+}

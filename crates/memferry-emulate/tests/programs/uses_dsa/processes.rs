@@ -1,0 +1,82 @@
+//! Processes that fork, become others, and end in unusual ways.
+
+use std::os::unix::process::CommandExt;
+use std::time::Duration;
+
+use memferry_dsa::{CompletionRecord, Descriptor};
+
+use super::{copies, enqcmd, map};
+
+/// Runs `child` in a child that `fork` makes; its wait status.
+pub(super) fn in_child(raw: bool, child: impl FnOnce()) -> i32 {
+    let id = match raw {
+        false => unsafe { libc::fork() },
+        // Past the C library: nobody is told.
+        true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 },
+    };
+    assert!(id >= 0);
+    if id == 0 {
+        child();
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    assert_eq!(unsafe { libc::waitpid(id, &mut status, 0) }, id);
+    status
+}
+
+pub(super) fn forks() {
+    let portal = map("wq0.0");
+    copies(portal, 100, 1);
+    for raw in [false, true] {
+        let status = in_child(raw, || _ = enqcmd(portal, &Descriptor::noop()));
+        assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV, "the parent's portal is not the child's");
+        let status = in_child(raw, || {
+            let mine = map("wq0.0");
+            copies(mine, 5000, 2);
+            let status = in_child(raw, || copies(map("wq0.0"), 300, 3));
+            assert_eq!(status, 0, "a grandchild");
+        });
+        assert_eq!(status, 0, "a child that maps the queue again");
+        copies(portal, 100, 4);
+    }
+}
+
+/// All file descriptors are closed, and their numbers used for other files.
+pub(super) fn closed() {
+    let portal = map("wq0.0");
+    copies(portal, 100, 1);
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    let _files: Vec<_> = (0..20).map(|_| std::fs::File::open("/dev/zero").unwrap()).collect();
+    (0..50).for_each(|round| copies(portal, 5000, round));
+}
+
+/// The first thread ends before another one, and with that the process.
+pub(super) fn leaves() {
+    let portals = [map("wq0.0") as usize, map("wq1.0") as usize];
+    // A thread that fails would only end, and the process as if all were well.
+    std::panic::set_hook(Box::new(|what| {
+        eprintln!("{what}");
+        std::process::abort();
+    }));
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        portals.iter().for_each(|portal| copies(*portal as *mut u8, 100, 1));
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    });
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}
+
+/// Becomes another program with work in flight, which would keep that one waiting for ever.
+pub(super) fn execs() {
+    let (source, record) = (vec![1u8; 1 << 20], CompletionRecord::new());
+    let mut target = vec![0u8; 1 << 20];
+    let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 1 << 20).with_completion(&record);
+    let portal = map("wq0.0");
+    while enqcmd(portal, &copy) {}
+    let this = std::env::current_exe().unwrap();
+    panic!("{}", std::process::Command::new(this).arg("after-exec").exec());
+}
+
+pub(super) fn after_exec() {
+    copies(map("wq0.0"), 5000, 1);
+}

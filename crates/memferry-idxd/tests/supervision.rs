@@ -1,0 +1,315 @@
+//! What the command promises around the program: its status, its signals, and that nothing is left behind.
+
+mod emulator;
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use emulator::{emulate, emulate_script, is_available, is_root, preload, text};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Numbers of the processes with this word among their arguments.
+fn processes(word: &str) -> Vec<i32> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
+    })
+    .collect()
+}
+
+fn children(pid: i32) -> Vec<i32> {
+    let listed = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    listed.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not happen");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(signal: &str, pid: i32) {
+    // `--` because a group's number begins with a minus.
+    assert!(Command::new("kill").args([signal, "--", &pid.to_string()]).status().unwrap().success());
+}
+
+/// A run that has a daemon in a session of its own besides the program; both have `word` as an argument.
+fn start_with_daemon(word: &str) -> Child {
+    let script = format!("setsid sleep {word} & sleep {word}");
+    let child = emulate_script("", &script).process_group(0).stderr(Stdio::piped()).spawn().unwrap();
+    wait_until("the program's start", || processes(word).len() == 2);
+    child
+}
+
+#[test]
+fn the_status_is_the_program_s() {
+    if !is_available() {
+        return;
+    }
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255)] {
+        assert_eq!(emulate_script("", script).status().unwrap().code(), Some(code));
+    }
+    for signal in [1, 2, 6, 9, 11, 15, 31] {
+        let status = emulate_script("", &format!("kill -{signal} $$")).status().unwrap();
+        assert_eq!(status.signal(), Some(signal), "{status}");
+        assert!(!status.core_dumped());
+    }
+}
+
+#[test]
+fn what_cannot_be_run_is_said() {
+    for (program, code) in [("a-name-that-nobody-uses", 127), ("/", 126), ("/etc/passwd", 126)] {
+        let output = emulate("", &[program]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        assert!(text(&output).starts_with("memferry: cannot ") && text(&output).contains(program));
+    }
+    let output = emulate("--config /nowhere", &["true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert!(text(&output).contains("/nowhere: cannot be read"), "{}", text(&output));
+}
+
+/// A fork in a process with threads could leave a lock locked for ever.
+#[test]
+fn a_process_with_threads_is_refused() {
+    let error = memferry_idxd::run(memferry_idxd::Options::new("true")).unwrap_err();
+    assert!(matches!(error, memferry_idxd::Error::Threads(count) if count > 1), "{error}");
+}
+
+#[test]
+fn signals_reach_the_program() {
+    if !is_available() {
+        return;
+    }
+    for (number, signal) in ["TERM", "INT", "HUP", "USR1", "USR2", "QUIT"].into_iter().enumerate() {
+        let word = format!("98765.{number}");
+        let script = format!("trap 'kill $!; exit 42' {signal}; sleep {word} & wait");
+        let mut child = emulate_script("", &script).spawn().unwrap();
+        wait_until("the program's start", || processes(&word).len() == 1);
+        kill(&format!("-{signal}"), child.id() as i32);
+        assert_eq!(child.wait().unwrap().code(), Some(42), "{signal}");
+    }
+    // One that nobody handles ends the program, and the command in the same way.
+    let mut child = emulate("", &["sleep", "98764"]).spawn().unwrap();
+    wait_until("the program's start", || processes("98764").len() == 2);
+    kill("-TERM", child.id() as i32);
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+}
+
+#[test]
+fn whoever_is_killed_nothing_is_left() {
+    if !is_available() {
+        return;
+    }
+    for (victim, word) in
+        [("caller", "87654"), ("supervisor", "87653"), ("program", "87652"), ("group", "87651")]
+    {
+        let child = start_with_daemon(word);
+        let caller = child.id() as i32;
+        let supervisor = children(caller)[0];
+        let program = children(supervisor)[0];
+        kill(
+            "-KILL",
+            match victim {
+                "caller" => caller,
+                "supervisor" => supervisor,
+                "program" => program,
+                _ => -caller,
+            },
+        );
+        let output = child.wait_with_output().unwrap();
+        match victim {
+            "supervisor" => {
+                assert_eq!(output.status.code(), Some(125));
+                assert!(text(&output).contains("was killed by signal 9"), "{}", text(&output));
+            }
+            _ => assert_eq!(output.status.signal(), Some(9), "{victim}: {}", text(&output)),
+        }
+        wait_until("the end of all processes", || processes(word).is_empty());
+        wait_until("the supervisor's end", || !fs::exists(format!("/proc/{supervisor}")).unwrap());
+    }
+}
+
+/// The same in the middle of work: descriptors in flight, mapped queues, a process that maps them anew all the time.
+#[test]
+fn whoever_is_killed_at_work_nothing_is_left() {
+    const TEST: &str = "/usr/libexec/accel-config/test/dsa_test";
+    if !is_available() {
+        return;
+    }
+    if !Path::new(TEST).is_file() {
+        return emulator::skip(&format!("{TEST} is not installed; `cargo xtask setup` does it"));
+    }
+    let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
+    let before = mounts();
+    for (victim, word) in [("caller", "76541"), ("supervisor", "76542"), ("group", "76543")] {
+        // The word is its time-out, too.
+        let script =
+            format!("while :; do {TEST} -w 1 -l 2097152 -o 1 -b 3 -c 16 -t {word} > /dev/null; done");
+        let mut command = emulate(&preload(), &["sh", "-c", &script, word]);
+        let child = command.process_group(0).stderr(Stdio::null()).spawn().unwrap();
+        wait_until("the work's start", || processes(word).len() > 2);
+        sleep(Duration::from_millis(50));
+        let caller = child.id() as i32;
+        kill(
+            "-KILL",
+            match victim {
+                "caller" => caller,
+                "supervisor" => children(caller)[0],
+                _ => -caller,
+            },
+        );
+        child.wait_with_output().unwrap();
+        wait_until("the end of all processes", || processes(word).is_empty());
+        assert_eq!(mounts(), before, "{victim}");
+    }
+}
+
+#[test]
+fn nothing_is_seen_outside() {
+    if !is_available() {
+        return;
+    }
+    let look = || {
+        let dsa = ["/sys/bus/dsa", "/sys/module/idxd", "/dev/dsa/wq0.0", "/dev/.memferry"];
+        (fs::read_to_string("/proc/self/mounts").unwrap(), dsa.map(|path| fs::exists(path).unwrap()))
+    };
+    let before = look();
+    let mut child = emulate("", &["sleep", "76543"]).spawn().unwrap();
+    wait_until("the program's start", || processes("76543").len() == 2);
+    assert_eq!(look(), before);
+    kill("-TERM", child.id() as i32);
+    child.wait().unwrap();
+    assert_eq!(look(), before);
+}
+
+#[test]
+fn what_the_program_leaves_behind_is_ended_or_waited_for() {
+    if !is_available() {
+        return;
+    }
+    let start = Instant::now();
+    let script = "(trap '' TERM; while :; do sleep 65432; done) & setsid sleep 65432 & exit 3";
+    let output = emulate_script("", script).stdout(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(text(&output).contains("that the program left behind"), "{}", text(&output));
+    assert!(processes("65432").is_empty() && start.elapsed() < PATIENCE);
+
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("done");
+    let script = format!("(sleep 0.3; cat /sys/bus/dsa/devices/dsa0/state > {}) & exit 4", file.display());
+    let status = emulate_script("--wait", &script).status().unwrap();
+    assert_eq!(status.code(), Some(4));
+    assert_eq!(fs::read_to_string(file).unwrap(), "enabled\n", "a daemon keeps its devices");
+}
+
+#[test]
+fn programs_that_do_odd_things() {
+    if !is_available() {
+        return;
+    }
+    let run = |script: &str| {
+        let output = emulate_script("", script).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{script}: {}", text(&output));
+        text(&output)
+    };
+    let state = "grep -q enabled /sys/bus/dsa/devices/dsa0/state";
+    // All descriptors closed, as daemons do.
+    let closing: String = (3..10).map(|fd| format!("exec {fd}>&-; ")).collect();
+    run(&format!("exec <&- >&- 2>&-; {closing}{state}"));
+    run(&format!("exec sh -c 'exec sh -c \"{state}\"'"));
+    run(&format!("cd /dev/shm && {state} && [ $(pwd) = /dev/shm ]"));
+    run(&format!("ulimit -v 100000; ulimit -n 8; {state}"));
+    // Another root has no devices, as on a real machine; coming back from it is not needed for the end.
+    let directory = tempfile::tempdir().unwrap();
+    let output = emulate("", &["chroot", directory.path().to_str().unwrap(), "/bin/true"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(127), "{}", text(&output));
+    // A process that uses up its memory dies of it, and only it.
+    let script = "ulimit -v 50000; exec tail /dev/zero";
+    let output = emulate_script("", script).output().unwrap();
+    assert!(!output.status.success() && output.status.code() != Some(125), "{}", text(&output));
+    assert_eq!(run("echo x > /dev/null; ls /dev/fd/ > /dev/null; [ -c /dev/tty ] && echo fine"), "fine\n");
+}
+
+/// A whole program of 64-bit x86: the headers of an ELF file, and `exit(7)`.
+fn static_program() -> Vec<u8> {
+    const ADDRESS: u64 = 0x40_0000;
+    const CODE: [u8; 12] = [0xb8, 60, 0, 0, 0, 0xbf, 7, 0, 0, 0, 0x0f, 0x05];
+    let mut bytes = b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0".to_vec();
+    let halves = |values: &[u16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    let words = |values: &[u64]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    bytes.extend(halves(&[2, 62, 1, 0])); // executable, x86-64, version
+    bytes.extend(words(&[ADDRESS + 64 + 56, 64, 0])); // entry, table of segments, no table of sections
+    bytes.extend(halves(&[0, 0, 64, 56, 1, 0, 0, 0])); // flags, sizes of the headers, one segment
+    bytes.extend(halves(&[1, 0, 5, 0])); // to be loaded, readable and executable
+    let size = 64 + 56 + CODE.len() as u64;
+    bytes.extend(words(&[0, ADDRESS, ADDRESS, size, size, 4096]));
+    bytes.extend(CODE);
+    bytes
+}
+
+/// They run, with a word about what will not work.
+#[test]
+fn programs_without_the_library() {
+    if !is_available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8], mode: u32| {
+        let path = directory.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        if is_root() {
+            chown(&path, Some(emulator::USER), None).unwrap();
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let output = emulate(&preload(), &[&file("static", &static_program(), 0o755)]).output().unwrap();
+    assert_eq!(output.status.code(), Some(7), "{}", text(&output));
+    assert!(text(&output).contains("is linked statically, so portals"), "{}", text(&output));
+    // Nobody who is not root can be somebody else in a user namespace, so the bit means nothing there.
+    let setuid = file("setuid", &fs::read("/bin/true").unwrap(), 0o4755);
+    let output = emulate(&preload(), &[&setuid]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(text(&output).contains("(setuid)"), is_root(), "{}", text(&output));
+    // Of another machine: what the kernel makes of it, after a word about it.
+    let mut other = static_program();
+    other[18] = 0xb7;
+    let output = emulate(&preload(), &[&file("arm", &other, 0o755)]).output().unwrap();
+    assert!(
+        !output.status.success() && text(&output).contains("is no program for 64-bit x86"),
+        "{}",
+        text(&output)
+    );
+}
+
+#[test]
+fn the_program_starts_soon() {
+    if !is_available() {
+        return;
+    }
+    let median = |mut command: Command| {
+        let mut times: Vec<Duration> = (0..9)
+            .map(|_| {
+                let start = Instant::now();
+                assert!(command.status().unwrap().success());
+                start.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        times[times.len() / 2]
+    };
+    let alone = median(Command::new("true"));
+    let emulated = median(emulate("--devices 8", &["true"]));
+    println!("true: {alone:?} alone, {emulated:?} on eight emulated devices");
+    assert!(emulated < alone + Duration::from_millis(500), "{emulated:?}");
+}
