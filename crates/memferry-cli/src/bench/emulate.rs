@@ -102,7 +102,7 @@ fn startup(effort: Effort) -> Result<Vec<f64>> {
 
 /// Milliseconds of `accel-config list` on eight devices, with the start of the emulation.
 fn accel_config(effort: Effort) -> Result<Vec<f64>> {
-    let run = |_| elapsed_ms(&mut emulate(&["--devices", "8"], Path::new("accel-config"))?.arg("list"));
+    let run = |_| elapsed_ms(emulate(&["--devices", "8"], Path::new("accel-config"))?.arg("list"));
     (0..effort.of(11, 1)).map(run).collect()
 }
 
