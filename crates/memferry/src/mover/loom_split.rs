@@ -53,7 +53,7 @@ fn model(
     check: impl Fn(Result<CopyReport, CopyError>, &[u8], &SplitCounters) + Send + Sync + 'static,
 ) {
     let mut builder = Builder::new();
-    // Three engines' worth of preemptions; each more multiplies the time by ten.
+    // With three all models together take a minute; more takes long.
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let counters = StdArc::new(SplitCounters::default());

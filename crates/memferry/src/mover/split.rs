@@ -7,14 +7,14 @@
 //!                        └── redo: pieces that an engine failed, or refused ◀──────────────────────┘
 //! ```
 //!
-//! Pieces get smaller towards the end of a share, so that engines of different speed end together without anybody
-//! knowing their speeds beforehand: guided self-scheduling, with stealing instead of one common pool because a share is a
-//! run of memory.
+//! Pieces get smaller towards the end of a share, so that engines of different speed end together without
+//! anybody knowing their speeds beforehand: guided self-scheduling, with stealing instead of one common pool
+//! because a share is a run of memory.
 //!
 //! An engine that fails a piece gets no more of this copy, and the others do the piece again. When none is
-//! left, the copy ends with the first error. When all are full, or gone without an error, the mover takes one piece
-//! elsewhere and asks them again. When a device is lost, it may still write to the target: then nothing is done again, and the copy ends with
-//! that error once the other engines are done.
+//! left, the copy ends with the first error. When all are full, or gone without an error, the mover takes one
+//! piece elsewhere and asks them again. When a device is lost, it may still write to the target: then nothing
+//! is done again, and the copy ends with that error once the other engines are done.
 //!
 //! Nothing here has a thread: the work is done by whoever begins the copy, and by the engines as they finish pieces.
 //!
