@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,16 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what} does not happen");
         sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits for its end, not for ever.
+fn status(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    wait_until("the program's end", || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
 }
 
 fn kill(signal: &str, pid: i32) {
@@ -96,13 +106,13 @@ fn signals_reach_the_program() {
         let mut child = emulate_script("", &script).spawn().unwrap();
         wait_until("the program's start", || processes(&word).len() == 1);
         kill(&format!("-{signal}"), child.id() as i32);
-        assert_eq!(child.wait().unwrap().code(), Some(42), "{signal}");
+        assert_eq!(status(&mut child).code(), Some(42), "{signal}");
     }
     // One that nobody handles ends the program, and the command in the same way.
     let mut child = emulate("", &["sleep", "98764"]).spawn().unwrap();
     wait_until("the program's start", || processes("98764").len() == 2);
     kill("-TERM", child.id() as i32);
-    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    assert_eq!(status(&mut child).signal(), Some(15));
 }
 
 #[test]

@@ -166,7 +166,7 @@ fn dsa_devices_are_recorded() {
         }
     }
     assert!(here == there, "{here:?}");
-    assert_eq!((here.devices.len(), here.others.len(), here.drivers.len()), (8, 8, 3));
+    assert_eq!((here.devices.len(), here.others.len(), here.drivers.len()), (8, 8, 4));
     let queue = here.queue(DeviceId(2).queue(0)).unwrap();
     assert_eq!((queue.driver.as_deref(), queue.file.as_ref().unwrap().owner.mode), (Some("user"), 0o600));
     let told = here.diagnose(&Wanted::default()).troubles.iter().map(ToString::to_string).collect::<Vec<_>>();

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -36,6 +37,16 @@ pub(crate) fn preload() -> String {
 pub(crate) fn emulate(options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(example());
     command.args(options.split_whitespace()).arg("--").args(program).stdin(Stdio::null());
+    // Shells have what they start in the background ignore these, and what is ignored stays so over exec.
+    // SAFETY: signal(2) is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            [libc::SIGINT, libc::SIGQUIT]
+                .into_iter()
+                .for_each(|signal| _ = libc::signal(signal, libc::SIG_DFL));
+            Ok(())
+        });
+    }
     command
 }
 
