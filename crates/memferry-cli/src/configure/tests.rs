@@ -78,7 +78,7 @@ fn without_apply_nothing_is_written() {
     let told = prints(&driver, "--profile 2n1d1e1w");
     assert_eq!(driver.log(), []);
     assert!(
-        told.contains("What changes in dsa0, and under their own names in dsa2 (1 other setting"),
+        told.contains("What changes in dsa0, and under their own names in dsa2 (2 other settings"),
         "{told}"
     );
     assert_line(&told, &["set ", "wq0.0", "size", "0 ", "128"]);
