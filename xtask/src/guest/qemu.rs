@@ -330,8 +330,8 @@ mod tests {
     fn xeon_max() {
         let text = of("xeon-max-9468-2s-flat");
         for part in [
-            "-machine q35,hmat=on -m 6144M -smp 8,sockets=2,cores=4,threads=1,maxcpus=8",
-            "-object memory-backend-ram,id=memory8,size=256M",
+            "-machine q35,hmat=on -m 4096M -smp 8,sockets=2,cores=4,threads=1,maxcpus=8",
+            "-object memory-backend-ram,id=memory8,size=128M",
             "-numa node,nodeid=5,cpus=5,memdev=memory5,initiator=5",
             "-numa node,nodeid=13,memdev=memory13,initiator=5",
             "-numa dist,src=0,dst=8,val=13",
