@@ -310,7 +310,9 @@ fn switches_that_are_so_already_are_not_written() {
     driver.put("sys/bus/dsa/devices/dsa0/wq0.0/ats_disable", "1");
     apply(&driver, &config, FORCE);
     driver.put("sys/bus/dsa/devices/dsa0/wq0.0/ats_disable", "1");
-    driver.put("sys/bus/dsa/devices/dsa0/state", "disabled");
+    for object in ["dsa0/wq0.0", "dsa0"] {
+        driver.put(&format!("sys/bus/dsa/devices/{object}/state"), "disabled");
+    }
     assert_eq!(failing(&driver, &config, FORCE).step.attribute(), "ats_disable");
 }
 

@@ -209,7 +209,9 @@ impl Ring {
             if is_mine {
                 break slot;
             }
-            tail = shared_tail.load(Ordering::Acquire);
+            // As a read-modify-write, which sees the latest: the slot may be sealed already where a load still finds the
+            // tail of before.
+            tail = shared_tail.fetch_or(0, Ordering::Acquire);
         };
         for (place, word) in slot.words.iter().zip(words) {
             place.store(word, Ordering::Relaxed);
