@@ -279,7 +279,7 @@ fn automatic_numa_balancing_moves_nothing_of_ours() {
 fn a_soak_on_two_nodes_finds_nothing() {
     on_several_nodes(|machine, _| {
         let (home, near) = pairs(machine)[0];
-        let options = Soak { duration: Duration::from_secs(5), seed: 11, threads_count: 4 };
+        let options = Soak { duration: Duration::from_secs(2), seed: 11, threads_count: 4 };
         let report = soak(machine.clone(), [home, near], options).unwrap();
         assert!(report.stats.evictions > 0 && report.stats.hits_ready > 0, "too tame: {report:?}");
     });
