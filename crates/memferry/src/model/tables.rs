@@ -39,32 +39,6 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-#[derive(Copy, Clone, Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum RouteName {
-    Single,
-    RoundRobin,
-    PushPull,
-    Socket,
-    Smart,
-    All,
-    Adaptive,
-}
-
-impl From<RouteName> for Route {
-    fn from(name: RouteName) -> Route {
-        match name {
-            RouteName::Single => Route::Single,
-            RouteName::RoundRobin => Route::RoundRobin,
-            RouteName::PushPull => Route::PushPull,
-            RouteName::Socket => Route::Socket,
-            RouteName::Smart => Route::Smart,
-            RouteName::All => Route::All,
-            RouteName::Adaptive => Route::Adaptive,
-        }
-    }
-}
-
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Query {
@@ -108,7 +82,7 @@ pub(super) struct Prefetch {
     column: String,
     node: NodeId,
     /// Without one a thread copies.
-    route: Option<RouteName>,
+    route: Option<Route>,
     /// Chunks of each group; all unless it is said.
     chunks: Option<usize>,
 }
@@ -129,7 +103,7 @@ impl Query {
                 column: column(&prefetch.column)?,
                 chunks_count: prefetch.chunks.unwrap_or(usize::MAX),
                 node: prefetch.node,
-                route: prefetch.route.map(Route::from),
+                route: prefetch.route,
             })
         };
         let columns = run.columns.iter().map(|column| Column {
@@ -185,7 +159,7 @@ pub(super) struct Copies {
     source: NodeId,
     targets: Vec<NodeId>,
     size: Bytes,
-    routes: Vec<RouteName>,
+    routes: Vec<Route>,
 }
 
 impl Copies {
@@ -199,7 +173,6 @@ impl Copies {
             return Err(ModelError::Scenario { what: "it copies nothing: sizes begin at 1".into() });
         }
         for &route in &self.routes {
-            let route = Route::from(route);
             let mut rates = Vec::with_capacity(self.targets.len());
             for &target in &self.targets {
                 let journey = Journey {

@@ -3,6 +3,8 @@
 //! [`Route::first`] is the engine that does a small copy, and costs no allocation; [`Route::shares`] says which
 //! engines take part in a large one, each with its bytes, and is in `share.rs`.
 
+use serde::Deserialize;
+
 use crate::topology::{Machine, NodeId};
 
 use super::EngineKind;
@@ -45,7 +47,8 @@ pub struct Journey {
 ///
 /// Source: Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (2024), section
 /// 3.2.3, figure 3.6 and its captions; `Smart` is that of the thesis's draft, sections 3.2.3 and 5.2.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Route {
     /// The engine nearest to the source, or to the target where the source's node is unknown.
