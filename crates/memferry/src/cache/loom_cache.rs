@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::{Wake, Waker};
 
 use loom::cell::UnsafeCell;
-use loom::thread;
+use loom::thread::{self, JoinHandle};
 
 use super::directory::Guard;
 use super::entry::Why;
@@ -149,6 +149,22 @@ impl World {
         flight.land(landing);
     }
 
+    /// An engine of its own, which takes the flight where it goes.
+    fn engine(&self, flight: Flight<Probe>, landing: Landing) -> JoinHandle<()> {
+        let world = self.clone();
+        thread::spawn(move || world.carry(flight, landing))
+    }
+
+    /// Somebody else, who knows the same world and the same source.
+    fn beside<T: 'static>(
+        &self,
+        source: &StdArc<Source<Probe>>,
+        acts: impl FnOnce(&World, &StdArc<Source<Probe>>) -> T + 'static,
+    ) -> JoinHandle<T> {
+        let (world, source) = (self.clone(), source.clone());
+        thread::spawn(move || acts(&world, &source))
+    }
+
     /// Nothing is held any more: all memory is back, the source is gone.
     fn assert_empty(self) {
         drop(self.index.take_everything());
@@ -162,19 +178,31 @@ fn read(slot: &Slot<Probe>) -> u8 {
     slot.near().map_or_else(|| slot.source_bytes()[0], Probe::read)
 }
 
+/// Reads under a guard what it finds, if it does.
+fn reads_under_guard(world: &World, source: &StdArc<Source<Probe>>) {
+    if let Some(guard) = world.guard(source, world.readers.claim()) {
+        assert_eq!(guard.published().read(), CONTENT);
+    }
+}
+
+/// Makes a counted handle of a guard.
+fn upgrades(world: &World, source: &StdArc<Source<Probe>>) -> Option<Arc<Slot<Probe>>> {
+    let guard = world.guard(source, world.readers.claim())?;
+    let owned = guard.to_owned();
+    drop(guard);
+    Some(owned)
+}
+
 /// One thread accesses and never waits; another waits, whether it came first or second and whether or not the copy was
 /// submitted when it came. Both read the right byte, and there is one submission.
 #[test]
 fn blocked_first_waiter() {
     loom::model(|| {
         let (world, source) = World::new();
-        let waiter = thread::spawn({
-            let (world, source) = (world.clone(), source.clone());
-            move || {
-                let slot = world.access_at_once(&source, ARRIVED);
-                slot.wait();
-                assert_eq!(slot.near().map(Probe::read), Some(CONTENT));
-            }
+        let waiter = world.beside(&source, |world, source| {
+            let slot = world.access_at_once(source, ARRIVED);
+            slot.wait();
+            assert_eq!(slot.near().map(Probe::read), Some(CONTENT));
         });
         assert_eq!(read(&world.access_at_once(&source, ARRIVED)), CONTENT);
         waiter.join().unwrap();
@@ -191,10 +219,7 @@ fn immediate_destruction() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), ARRIVED)
-        });
+        let engine = world.engine(flight.unwrap(), ARRIVED);
         drop(slot);
         drop(world.index.take_overlapping(&source, &(0..usize::MAX)));
         drop(source);
@@ -209,10 +234,7 @@ fn failed_operation() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), Landing::Failed)
-        });
+        let engine = world.engine(flight.unwrap(), Landing::Failed);
         slot.wait();
         assert!(matches!(slot.outcome(), Some(Outcome::Source(Why::Failed))));
         assert_eq!(read(&slot), CONTENT);
@@ -248,10 +270,7 @@ fn lost_wake_up() {
                 assert_eq!(read(&slot), CONTENT);
             }
         });
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), ARRIVED)
-        });
+        let engine = world.engine(flight.unwrap(), ARRIVED);
         let alarm = StdArc::new(Alarm(Latch::new()));
         if !slot.poll(&Waker::from(alarm.clone())) {
             alarm.0.wait();
@@ -318,10 +337,7 @@ fn invalidation_against_landing() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), Landing::Failed)
-        });
+        let engine = world.engine(flight.unwrap(), Landing::Failed);
         source.bump();
         drop(world.index.take_overlapping(&source, &(0..1)));
         let again = world.access_at_once(&source, ARRIVED);
@@ -339,10 +355,7 @@ fn drain_against_landing() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), ARRIVED)
-        });
+        let engine = world.engine(flight.unwrap(), ARRIVED);
         source.flights.wait_for_none();
         assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
         slot.wait();
@@ -359,10 +372,7 @@ fn release_after_wait() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), ARRIVED)
-        });
+        let engine = world.engine(flight.unwrap(), ARRIVED);
         slot.wait();
         drop(slot);
         assert_eq!(world.index.evict(1, |_| 1).len(), 1, "the slot is still held");
@@ -380,16 +390,13 @@ fn release_after_wait() {
 fn guard_against_eviction() {
     loom::model(|| {
         let (world, source) = World::ready();
-        let reader = thread::spawn({
-            let (world, source) = (world.clone(), source.clone());
-            move || {
-                match world.guard(&source, world.readers.claim()) {
-                    Some(guard) => assert_eq!(guard.published().read(), CONTENT),
-                    // Hidden, for good or for a moment: the lock tells.
-                    None => return world.index.find(&source, &(0..1)).is_some(),
-                }
-                true
+        let reader = world.beside(&source, |world, source| {
+            match world.guard(source, world.readers.claim()) {
+                Some(guard) => assert_eq!(guard.published().read(), CONTENT),
+                // Hidden, for good or for a moment: the lock tells.
+                None => return world.index.find(source, &(0..1)).is_some(),
             }
+            true
         });
         let victims = world.index.evict(1, |_| 1);
         let is_evicted = !victims.is_empty();
@@ -408,14 +415,7 @@ fn guard_against_eviction() {
 fn guard_against_invalidation() {
     loom::model(|| {
         let (world, source) = World::ready();
-        let reader = thread::spawn({
-            let (world, source) = (world.clone(), source.clone());
-            move || {
-                if let Some(guard) = world.guard(&source, world.readers.claim()) {
-                    assert_eq!(guard.published().read(), CONTENT);
-                }
-            }
-        });
+        let reader = world.beside(&source, reads_under_guard);
         drop(world.index.take_overlapping(&source, &(0..1)));
         reader.join().unwrap();
         assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
@@ -430,15 +430,7 @@ fn guard_against_invalidation() {
 fn upgrade_against_the_last_count() {
     loom::model(|| {
         let (world, source) = World::ready();
-        let reader = thread::spawn({
-            let (world, source) = (world.clone(), source.clone());
-            move || {
-                let guard = world.guard(&source, world.readers.claim())?;
-                let owned = guard.to_owned();
-                drop(guard);
-                Some(owned)
-            }
-        });
+        let reader = world.beside(&source, upgrades);
         drop(world.index.take_everything());
         let owned = reader.join().unwrap();
         assert_eq!(world.used.load(SeqCst), usize::from(owned.is_some()));
@@ -456,15 +448,7 @@ fn upgrade_against_the_last_count() {
 fn upgrade_against_eviction() {
     loom::model(|| {
         let (world, source) = World::ready();
-        let reader = thread::spawn({
-            let (world, source) = (world.clone(), source.clone());
-            move || {
-                let guard = world.guard(&source, world.readers.claim())?;
-                let owned = guard.to_owned();
-                drop(guard);
-                Some(owned)
-            }
-        });
+        let reader = world.beside(&source, upgrades);
         let victims = world.index.evict(1, |_| 1);
         let is_evicted = !victims.is_empty();
         drop(victims);
@@ -485,14 +469,11 @@ fn a_hazard_is_used_again() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let (world, source) = World::ready();
-        let reader = thread::spawn({
-            let (world, source) = (world.clone(), source.clone());
-            move || {
-                let record = world.readers.claim();
-                for _ in 0..2 {
-                    if let Some(guard) = world.guard(&source, record) {
-                        assert_eq!(guard.published().read(), CONTENT);
-                    }
+        let reader = world.beside(&source, |world, source| {
+            let record = world.readers.claim();
+            for _ in 0..2 {
+                if let Some(guard) = world.guard(source, record) {
+                    assert_eq!(guard.published().read(), CONTENT);
                 }
             }
         });
@@ -514,16 +495,7 @@ fn two_guards_against_invalidation() {
     model.preemption_bound = Some(2);
     model.check(|| {
         let (world, source) = World::ready();
-        let readers: Vec<_> = (0..2)
-            .map(|_| {
-                let (world, source) = (world.clone(), source.clone());
-                thread::spawn(move || {
-                    if let Some(guard) = world.guard(&source, world.readers.claim()) {
-                        assert_eq!(guard.published().read(), CONTENT);
-                    }
-                })
-            })
-            .collect();
+        let readers: Vec<_> = (0..2).map(|_| world.beside(&source, reads_under_guard)).collect();
         drop(world.index.take_overlapping(&source, &(0..1)));
         for reader in readers {
             reader.join().unwrap();
@@ -543,10 +515,7 @@ fn publication_against_invalidation() {
         drop(world.access_at_once(&source, ARRIVED));
         drop(world.index.take_overlapping(&source, &(0..1)));
         let (slot, flight) = world.access(&source);
-        let engine = thread::spawn({
-            let world = world.clone();
-            move || world.carry(flight.unwrap(), ARRIVED)
-        });
+        let engine = world.engine(flight.unwrap(), ARRIVED);
         slot.wait();
         drop(slot);
         let record = world.readers.claim();
