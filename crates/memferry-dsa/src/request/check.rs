@@ -98,6 +98,12 @@ pub enum Invalid {
         /// The option.
         option: &'static str,
     },
+    /// A task on memory to which others have access, or that cannot leave its thread.
+    #[error("{}: memory that came as cells belongs to one thread; pass slices", .0.name())]
+    Cells(Opcode),
+    /// A task that concerns a queue and no memory.
+    #[error("a drain is a matter of one queue; wait for the operations instead")]
+    DrainAsTask,
     /// Drain in a batch.
     #[error("a batch cannot wait for what was submitted before; drain before it")]
     DrainInBatch,
