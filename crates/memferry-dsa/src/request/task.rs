@@ -7,6 +7,7 @@
 //! fits?  next ──▶ a device ──▶ absorb: Ended, or Next, or Fault: touch; or NotTaken: another queue, or ──▶ execute
 //! ```
 
+use super::check::has_option;
 use super::outcome::Ended;
 use super::work::{HINTS, Step, Work};
 use super::{Invalid, Outcome, Request, Unfit};
@@ -86,6 +87,17 @@ impl Task {
     /// [`Unfit`]: why not.
     pub fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
         self.work.fits(queue, version, may_cut)
+    }
+
+    /// Asks for these hints as far as the operation has them: data in the last-level cache, waiting for absent pages. Only
+    /// before the first [`next`](Self::next).
+    pub fn add_hints(&mut self, into_cache: bool, block_on_fault: bool) {
+        for (is_wanted, hint) in [(into_cache, Flags::CACHE_CONTROL), (block_on_fault, Flags::BLOCK_ON_FAULT)]
+        {
+            if is_wanted && has_option(self.opcode, hint) {
+                self.work.add_flags(hint);
+            }
+        }
     }
 
     /// Leaves out hints: flags without which the outcome is the same.

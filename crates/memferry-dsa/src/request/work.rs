@@ -89,6 +89,13 @@ impl<'a> Work<'a> {
         fits(next, queue, version, may_cut && !self.is_begun)
     }
 
+    /// Adds flags, before the first piece is cut.
+    pub(super) fn add_flags(&mut self, flags: Flags) {
+        for descriptor in [&mut self.request, &mut self.whole, &mut self.piece] {
+            *descriptor = descriptor.with_flags(flags);
+        }
+    }
+
     /// Leaves out flags that are not essential.
     pub(crate) fn drop_flags(&mut self, flags: Flags) {
         for descriptor in [&mut self.request, &mut self.whole, &mut self.piece] {

@@ -12,6 +12,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use memferry_dsa::Opcode;
 use memferry_dsa::fork::{self, PerProcess};
 
 use super::queue::Queue;
@@ -157,6 +158,10 @@ impl Engine for CpuEngine {
 
     fn width(&self) -> usize {
         self.workers_count
+    }
+
+    fn supports(&self, _: Opcode) -> bool {
+        true
     }
 
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
