@@ -7,6 +7,7 @@ use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricB
 use memferry::mover::EngineKind;
 
 use super::TieredScanExec;
+use super::admission::Predicted;
 use crate::near::NearColumn;
 
 const COLUMNS_PREFETCHED: &str = "columns_prefetched";
@@ -17,6 +18,10 @@ const LATE_BYTES: &str = "late_bytes";
 const LATE_BYTES_NEAR: &str = "late_bytes_near";
 const HIT_RATIO: &str = "hit_ratio";
 const TIME_WAITING: &str = "time_waiting";
+const TIME_PREDICTED: &str = "time_predicted";
+const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
+/// DataFusion's name for the time that an operator works.
+const ELAPSED_COMPUTE: &str = "elapsed_compute";
 
 /// The metrics of one partition of a scan.
 ///
@@ -34,11 +39,15 @@ pub(super) struct ScanMetrics {
     /// `late_bytes_near` of `late_bytes`.
     hit_ratio: RatioMetrics,
     pub(super) time_waiting: Time,
+    /// What the model says of `elapsed_compute` where it decided, and what that would be without copies.
+    time_predicted: Time,
+    time_predicted_without: Time,
 }
 
 impl ScanMetrics {
     pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
         let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
+        let time = |name| MetricBuilder::new(metrics).subset_time(name, partition);
         Self {
             columns_prefetched: counter(COLUMNS_PREFETCHED),
             bytes_prefetched: counter(BYTES_PREFETCHED),
@@ -47,8 +56,16 @@ impl ScanMetrics {
             late_bytes: counter(LATE_BYTES),
             late_bytes_near: counter(LATE_BYTES_NEAR),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
-            time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
+            time_waiting: time(TIME_WAITING),
+            time_predicted: time(TIME_PREDICTED),
+            time_predicted_without: time(TIME_PREDICTED_WITHOUT),
         }
+    }
+
+    /// Partitions run beside each other, so that each takes as long as all.
+    pub(super) fn predicted(&self, Predicted { time, without }: Predicted) {
+        self.time_predicted.add_duration(time);
+        self.time_predicted_without.add_duration(without);
     }
 
     /// Rows of a late column were read: their share of the column's bytes, and how much of that was near.
@@ -88,6 +105,12 @@ pub struct ScanReport {
     pub late_bytes_near: u64,
     /// Time that scans waited for copies, over all partitions.
     pub time_waiting: Duration,
+    /// Time that scans worked, over all partitions.
+    pub time_working: Duration,
+    /// What the model had said of `time_working` of those scans that prefetch by its advice; 0 without.
+    pub time_predicted: Duration,
+    /// What it had said of them without prefetching.
+    pub time_predicted_without: Duration,
 }
 
 impl ScanReport {
@@ -113,6 +136,9 @@ impl ScanReport {
             self.late_bytes += sum(LATE_BYTES);
             self.late_bytes_near += sum(LATE_BYTES_NEAR);
             self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
+            self.time_working += Duration::from_nanos(sum(ELAPSED_COMPUTE));
+            self.time_predicted += Duration::from_nanos(sum(TIME_PREDICTED));
+            self.time_predicted_without += Duration::from_nanos(sum(TIME_PREDICTED_WITHOUT));
             self.add_engine(EngineKind::Cpu, sum(BYTES_BY_CPU));
             self.add_engine(EngineKind::Dsa, sum(BYTES_BY_DSA));
         }
