@@ -37,7 +37,7 @@ pub(super) struct Near {
     pub(super) predicted: Option<Predicted>,
 }
 
-/// Times of a whole scan, in which all partitions run beside each other.
+/// How long each partition works. As many as there are CPUs run beside each other, and then the next ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Predicted {
     pub(super) time: Duration,
@@ -91,13 +91,21 @@ impl TieredScanExec {
             return Admission::Prefetch(Near::whole(node, &late, format!("{mode} to node {node}")));
         }
         match self.advice(&late) {
-            Ok((advice, columns)) => advised(node, &advice, &columns),
+            Ok((advice, columns)) => advised(node, &advice, &columns, self.share_of_partition()),
             Err(error) => {
                 let why =
                     format!("{mode} to node {node} (it is faster; what that gains is not known: {error})");
                 Admission::Prefetch(Near::whole(node, &late, why))
             }
         }
+    }
+
+    /// Which part of the scan's time a partition works.
+    fn share_of_partition(&self) -> f64 {
+        let (data, machine) = (&self.columns.data, self.columns.tiers.machine());
+        let cpus = machine.node(data.home()).and_then(|home| machine.node(home.cpu_node));
+        let cpus_count = cpus.map_or(1, |node| node.cpus.len());
+        (cpus_count as f64 / data.partitions().len().max(1) as f64).min(1.0)
     }
 
     /// Why what is under way at a time does not fit, if it does not.
@@ -153,7 +161,7 @@ impl TieredScanExec {
     }
 }
 
-fn advised(node: NodeId, advice: &Advice, columns: &[usize]) -> Admission {
+fn advised(node: NodeId, advice: &Advice, columns: &[usize], share_of_partition: f64) -> Admission {
     let Some(chosen) = advice.chosen.and_then(|index| advice.alternatives.get(index)) else {
         let why: Vec<&str> = advice.alternatives.iter().map(|it| it.words.as_str()).collect();
         return Admission::Reuse(
@@ -171,8 +179,8 @@ fn advised(node: NodeId, advice: &Advice, columns: &[usize]) -> Admission {
         why: format!("auto to node {node} ({words})"),
         shares: chosen.shares().filter_map(share).collect(),
         predicted: Some(Predicted {
-            time: Duration::from_secs_f64(*predicted_s),
-            without: Duration::from_secs_f64(advice.baseline_s),
+            time: Duration::from_secs_f64(share_of_partition * predicted_s),
+            without: Duration::from_secs_f64(share_of_partition * advice.baseline_s),
         }),
     })
 }

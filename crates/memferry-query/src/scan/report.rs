@@ -20,8 +20,6 @@ const HIT_RATIO: &str = "hit_ratio";
 const TIME_WAITING: &str = "time_waiting";
 const TIME_PREDICTED: &str = "time_predicted";
 const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
-/// DataFusion's name for the time that an operator works.
-const ELAPSED_COMPUTE: &str = "elapsed_compute";
 
 /// The metrics of one partition of a scan.
 ///
@@ -39,15 +37,11 @@ pub(super) struct ScanMetrics {
     /// `late_bytes_near` of `late_bytes`.
     hit_ratio: RatioMetrics,
     pub(super) time_waiting: Time,
-    /// What the model says of `elapsed_compute` where it decided, and what that would be without copies.
-    time_predicted: Time,
-    time_predicted_without: Time,
 }
 
 impl ScanMetrics {
     pub(super) fn new(metrics: &ExecutionPlanMetricsSet, partition: usize) -> Self {
         let counter = |name| MetricBuilder::new(metrics).counter(name, partition);
-        let time = |name| MetricBuilder::new(metrics).subset_time(name, partition);
         Self {
             columns_prefetched: counter(COLUMNS_PREFETCHED),
             bytes_prefetched: counter(BYTES_PREFETCHED),
@@ -56,16 +50,17 @@ impl ScanMetrics {
             late_bytes: counter(LATE_BYTES),
             late_bytes_near: counter(LATE_BYTES_NEAR),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
-            time_waiting: time(TIME_WAITING),
-            time_predicted: time(TIME_PREDICTED),
-            time_predicted_without: time(TIME_PREDICTED_WITHOUT),
+            time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
         }
     }
 
-    /// Partitions run beside each other, so that each takes as long as all.
-    pub(super) fn predicted(&self, Predicted { time, without }: Predicted) {
-        self.time_predicted.add_duration(time);
-        self.time_predicted_without.add_duration(without);
+    /// What the model says of this partition's `elapsed_compute`, and of it without copies. Scans of which it says
+    /// nothing do not have these metrics.
+    pub(super) fn predicted(metrics: &ExecutionPlanMetricsSet, partition: usize, predicted: Predicted) {
+        let Predicted { time, without } = predicted;
+        for (name, time) in [(TIME_PREDICTED, time), (TIME_PREDICTED_WITHOUT, without)] {
+            MetricBuilder::new(metrics).subset_time(name, partition).add_duration(time);
+        }
     }
 
     /// Rows of a late column were read: their share of the column's bytes, and how much of that was near.
@@ -136,7 +131,7 @@ impl ScanReport {
             self.late_bytes += sum(LATE_BYTES);
             self.late_bytes_near += sum(LATE_BYTES_NEAR);
             self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
-            self.time_working += Duration::from_nanos(sum(ELAPSED_COMPUTE));
+            self.time_working += Duration::from_nanos(metrics.elapsed_compute().unwrap_or(0) as u64);
             self.time_predicted += Duration::from_nanos(sum(TIME_PREDICTED));
             self.time_predicted_without += Duration::from_nanos(sum(TIME_PREDICTED_WITHOUT));
             self.add_engine(EngineKind::Cpu, sum(BYTES_BY_CPU));

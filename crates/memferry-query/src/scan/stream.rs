@@ -172,9 +172,8 @@ impl PartitionScan {
             Admission::Reuse(node, _) => (Some(node), None),
             Admission::Refused(_) => (None, None),
         };
-        let metrics = ScanMetrics::new(&scan.metrics, partition);
         if let Some(predicted) = prefetch.as_ref().and_then(|near| near.predicted) {
-            metrics.predicted(predicted);
+            ScanMetrics::predicted(&scan.metrics, partition, predicted);
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         Ok(Self {
@@ -197,7 +196,7 @@ impl PartitionScan {
             chunk: None,
             coalescer,
             baseline: BaselineMetrics::new(&scan.metrics, partition),
-            metrics,
+            metrics: ScanMetrics::new(&scan.metrics, partition),
             columns: Arc::clone(&scan.columns),
             schema,
         })
