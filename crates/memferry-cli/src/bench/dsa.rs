@@ -88,7 +88,7 @@ fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
 }
 
 /// Under `memferry emulate` they are emulated.
-fn how_of_this_machines_devices() -> How {
+pub(super) fn how_of_this_machines_devices() -> How {
     match Path::new("/dev/.memferry").exists() {
         true => How::Emulated,
         false => How::Measured,

@@ -4,6 +4,7 @@ mod allocations;
 mod cache;
 mod dsa;
 mod emulate;
+mod papers;
 mod peers;
 mod query;
 mod record;
@@ -29,6 +30,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Bench {
+    #[command(flatten)]
+    Paper(papers::Paper),
     Cache(cache::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
@@ -38,6 +41,7 @@ enum Bench {
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
+        Bench::Paper(paper) => papers::run(paper, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
