@@ -3,6 +3,7 @@
 use loom::thread;
 
 use super::Refusal;
+use super::linger::Linger;
 use super::queue::Queue;
 use crate::sync::Arc;
 
@@ -12,7 +13,7 @@ fn loom_two_workers_get_two_items() {
         let queue = Arc::new(Queue::new());
         let workers = [(); 2].map(|()| {
             let queue = queue.clone();
-            thread::spawn(move || queue.pop())
+            thread::spawn(move || queue.pop(&mut Linger::always()))
         });
         queue.push(1, 2).expect("room");
         queue.push(2, 2).expect("room");
@@ -27,7 +28,7 @@ fn loom_closing_wakes_and_drains() {
         let queue = Arc::new(Queue::new());
         let worker = {
             let queue = queue.clone();
-            thread::spawn(move || std::iter::from_fn(|| queue.pop()).sum::<i32>())
+            thread::spawn(move || std::iter::from_fn(|| queue.pop(&mut Linger::always())).sum::<i32>())
         };
         queue.push(5, 1).expect("room");
         queue.close();
@@ -42,13 +43,13 @@ fn loom_a_full_queue_refuses() {
         let queue = Arc::new(Queue::new());
         let worker = {
             let queue = queue.clone();
-            thread::spawn(move || queue.pop())
+            thread::spawn(move || queue.pop(&mut Linger::always()))
         };
         queue.push(1, 1).expect("room");
         let second = queue.push(2, 1);
         assert_eq!(worker.join().expect("no panic"), Some(1));
         match second {
-            Ok(()) => assert_eq!(queue.pop(), Some(2)),
+            Ok(()) => assert_eq!(queue.pop(&mut Linger::new()), Some(2)),
             Err(refused) => assert_eq!(refused, (2, Refusal::Full)),
         }
     });

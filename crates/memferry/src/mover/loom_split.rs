@@ -7,9 +7,10 @@ use std::sync::Arc as StdArc;
 use loom::model::Builder;
 use loom::thread::{self, JoinHandle};
 
+use super::linger::Linger;
 use super::queue::Queue;
 use super::split::{Crew, Cut, Lane, Split, SplitCounters};
-use super::{CopyError, CopyReport, RawCopy, Refusal, Rejected};
+use super::{CopyError, CopyMethod, CopyMethods, CopyReport, RawCopy, Refusal, Rejected};
 use crate::sync::{Arc, Latch, Mutex, lock};
 
 /// As small as can be: pieces of one byte.
@@ -30,7 +31,7 @@ impl Crew for Arc<Engines> {
     }
 
     fn take_over(&self, piece: RawCopy) {
-        let report = piece.copy_on_this_cpu();
+        let report = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
         piece.finish(Ok(report));
     }
 
@@ -62,11 +63,11 @@ fn model(
         let workers: [JoinHandle<()>; 2] = [0, 1].map(|engine| {
             let engines = engines.clone();
             thread::spawn(move || {
-                while let Some(piece) = engines.queues[engine].pop() {
+                while let Some(piece) = engines.queues[engine].pop(&mut Linger::new()) {
                     match error.filter(|_| engine == 1) {
                         Some(error) => piece.finish(Err(error)),
                         None => {
-                            let report = piece.copy_on_this_cpu();
+                            let report = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
                             piece.finish(Ok(report));
                         }
                     }

@@ -1,8 +1,13 @@
 //! The queue in front of a CPU engine's workers: bounded, one lock, and nobody is woken who is not asleep.
+//!
+//! One worker at most lingers for what comes next (see [`Linger`]); an item that it will take wakes nobody.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use super::Refusal;
+use super::linger::Linger;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, lock, wait_on};
 
 /// First in, first out, for any number of threads on both sides.
@@ -10,6 +15,9 @@ use crate::sync::{Condvar, Mutex, lock, wait_on};
 pub(super) struct Queue<T> {
     state: Mutex<State<T>>,
     arrived: Condvar,
+    /// Something came, or the queue was closed, since somebody began to linger. Written under the lock of `state`; a
+    /// hint for who lingers, who then looks under the lock.
+    news: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -17,6 +25,8 @@ struct State<T> {
     items: VecDeque<T>,
     /// Threads inside `pop` that wait for `arrived`.
     sleepers_count: usize,
+    /// A thread inside `pop` lingers, and will look at `items` before it sleeps.
+    somebody_lingers: bool,
     closed: bool,
 }
 
@@ -28,9 +38,11 @@ impl<T> Default for Queue<T> {
 
 impl<T> Queue<T> {
     pub(super) fn new() -> Queue<T> {
+        let items = VecDeque::new();
         Queue {
-            state: Mutex::new(State { items: VecDeque::new(), sleepers_count: 0, closed: false }),
+            state: Mutex::new(State { items, sleepers_count: 0, somebody_lingers: false, closed: false }),
             arrived: Condvar::new(),
+            news: AtomicBool::new(false),
         }
     }
 
@@ -44,16 +56,22 @@ impl<T> Queue<T> {
             return Err((item, Refusal::Full));
         }
         state.items.push_back(item);
-        let somebody_sleeps = state.sleepers_count > 0;
+        if state.somebody_lingers {
+            // ORDERING: Relaxed: a hint; the items are seen under the lock.
+            self.news.store(true, Ordering::Relaxed);
+        }
+        // Who lingers takes one of them.
+        let somebody_is_needed = state.items.len() > usize::from(state.somebody_lingers);
+        let wakes = somebody_is_needed && state.sleepers_count > 0;
         drop(state);
-        if somebody_sleeps {
+        if wakes {
             self.arrived.notify_one();
         }
         Ok(())
     }
 
-    /// The oldest item; waits for one. `None` once the queue is closed and empty.
-    pub(super) fn pop(&self) -> Option<T> {
+    /// The oldest item; waits for one. `None` once the queue is closed and empty. `linger` is this thread's.
+    pub(super) fn pop(&self, linger: &mut Linger) -> Option<T> {
         let mut state = lock(&self.state);
         loop {
             if let Some(item) = state.items.pop_front() {
@@ -62,15 +80,31 @@ impl<T> Queue<T> {
             if state.closed {
                 return None;
             }
+            if !state.somebody_lingers && linger.has_window() {
+                state.somebody_lingers = true;
+                self.news.store(false, Ordering::Relaxed);
+                drop(state);
+                linger.look_for(|| self.news.load(Ordering::Relaxed));
+                state = lock(&self.state);
+                state.somebody_lingers = false;
+                if !state.items.is_empty() || state.closed {
+                    continue;
+                }
+            }
+            let begin = Instant::now();
             state.sleepers_count += 1;
             state = wait_on(&self.arrived, state);
             state.sleepers_count -= 1;
+            linger.slept(begin.elapsed());
         }
     }
 
     /// Takes no more items. What is in there can still be popped.
     pub(super) fn close(&self) {
-        lock(&self.state).closed = true;
+        let mut state = lock(&self.state);
+        state.closed = true;
+        self.news.store(true, Ordering::Relaxed);
+        drop(state);
         self.arrived.notify_all();
     }
 }
