@@ -290,7 +290,7 @@ fn address<B>(slot: &Arc<Slot<B>>) -> *mut () {
 /// What SIEVE asks of a slot.
 fn usage<B>(slot: &Arc<Slot<B>>) -> Use {
     if !is_unused(slot) {
-        Use::InUse
+        Use::Held
     } else if slot.take_visited() {
         Use::Hit
     } else {

@@ -56,7 +56,7 @@ struct List {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     /// It cannot leave now.
-    InUse,
+    Held,
     /// It was hit since this was last asked.
     Hit,
     /// Neither.
@@ -134,7 +134,7 @@ impl<T> Sieve<T> {
             search.ring_looks_left = search.ring_looks_left.saturating_sub(1);
             match look(self.get(key)) {
                 Use::Hit => {}
-                Use::InUse => self.put_aside(key),
+                Use::Held => self.put_aside(key),
                 Use::Idle => {
                     self.put_aside(key);
                     return Some(key);
@@ -150,7 +150,7 @@ impl<T> Sieve<T> {
         let key = self.lists[ASIDE].oldest?;
         let is_used = look(self.get(key));
         self.unlink(key);
-        if is_used == Use::InUse {
+        if is_used == Use::Held {
             self.link(ASIDE, key, None);
             search.aside_in_use_left = search.aside_in_use_left.checked_sub(1)?;
             return Some(false);
@@ -222,7 +222,7 @@ mod tests {
 
     fn look(item: &Item) -> Use {
         match (item.in_use.get(), item.in_use.get() || item.hit.take()) {
-            (true, _) => Use::InUse,
+            (true, _) => Use::Held,
             (false, true) => Use::Hit,
             (false, false) => Use::Idle,
         }

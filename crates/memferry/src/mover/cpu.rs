@@ -8,6 +8,7 @@
 //! counters of their own.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use std::thread::{self, JoinHandle};
 use memferry_dsa::fork::{self, PerProcess};
 
 use super::linger::Linger;
-use super::queue::Queue;
+use super::queue::{Queue, TAKEN_MAX};
 use super::stats::Counters;
 use super::{CopyMethods, Engine, EngineKind, EngineStats, MoverError, RawCopy, Rejected};
 use crate::topology::{Machine, NodeId};
@@ -65,6 +66,9 @@ pub struct CpuEngine {
     methods: CopyMethods,
     life: PerProcess<Life>,
 }
+
+/// A worker takes several copies of up to this size at once. Each takes it 0.4 us at most.
+const SMALL_BYTES: usize = 4096;
 
 thread_local! {
     /// Inside the `done` of a copy that this thread does inline. What that submits goes to the workers: chains of small
@@ -208,9 +212,15 @@ impl Engine for CpuEngine {
 
 impl Shared {
     fn work(&self, methods: &CopyMethods) {
-        let mut linger = Linger::new();
-        while let Some(copy) = self.queue.pop(&mut linger) {
-            self.counters.copy(copy, methods);
+        let (mut linger, mut taken) = (Linger::new(), VecDeque::with_capacity(TAKEN_MAX));
+        loop {
+            self.queue.pop(&mut taken, &mut linger, |copy| copy.size_bytes() <= SMALL_BYTES);
+            if taken.is_empty() {
+                return;
+            }
+            for copy in taken.drain(..) {
+                self.counters.copy(copy, methods);
+            }
         }
     }
 }

@@ -78,8 +78,10 @@ fn class_of(size_bytes: usize) -> usize {
     (log2.saturating_sub(10) / 4).min(CLASS_BYTES.len() - 1)
 }
 
+const FIRST_CLASS_END_BYTES: usize = 16 << 10;
+
 /// How much of a copy is timed to learn whether its bytes are in the caches: enough that a clock's 25 ns do not matter.
-const PROBE_BYTES: usize = 16 << 10;
+pub(super) const PROBE_BYTES: usize = 16 << 10;
 /// Below, the probe would be most of the copy.
 const PROBED_BYTES_MIN: usize = 4 * PROBE_BYTES;
 
@@ -123,7 +125,7 @@ impl CopyMethods {
     ///
     /// # Panics
     /// If their lengths differ.
-    #[inline]
+    #[inline(always)]
     pub fn copy(&self, source: &[u8], target: &mut [u8]) {
         assert_eq!(source.len(), target.len(), "a copy is as long as its source");
         // SAFETY: as long as each other, and a shared and an exclusive borrow do not overlap.
@@ -133,8 +135,22 @@ impl CopyMethods {
     /// # Safety
     /// `source` is readable and `target` writable for `size_bytes`, nobody else writes the one or uses the other, and
     /// they do not overlap.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn copy_raw(&self, source: *const u8, target: *mut u8, size_bytes: usize) {
+        // SAFETY: the caller's word.
+        unsafe {
+            // Here each nanosecond counts: a copy of 4 KiB takes 40.
+            if size_bytes < FIRST_CLASS_END_BYTES && self.warm[0] == CopyMethod::Memcpy {
+                std::ptr::copy_nonoverlapping(source, target, size_bytes);
+            } else {
+                self.copy_larger(source, target, size_bytes);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`copy_raw`](CopyMethods::copy_raw).
+    unsafe fn copy_larger(&self, source: *const u8, target: *mut u8, size_bytes: usize) {
         let class = class_of(size_bytes);
         let (warm, cold) = (self.warm[class], self.cold[class]);
         // SAFETY: the caller's word; the probe is a part of the copy.
@@ -148,93 +164,6 @@ impl CopyMethods {
             method.copy_raw(source.add(PROBE_BYTES), target.add(PROBE_BYTES), size_bytes - PROBE_BYTES);
         }
     }
-
-    /// Finds out what is fastest here, with copies from `source` to `target`: up to their length, and cold where they
-    /// rotate over all of it. For what is cold to be cold they have to be four times as long as the last-level cache.
-    /// A class of sizes that does not fit goes the way of the one below.
-    ///
-    /// Cost: the time of a hundred copies of all of `source`, on this thread.
-    ///
-    /// # Panics
-    /// If their lengths differ.
-    pub fn calibrate(source: &[u8], target: &mut [u8]) -> CopyMethods {
-        assert_eq!(source.len(), target.len(), "a copy is as long as its source");
-        let mut methods = CopyMethods::only(CopyMethod::Memcpy);
-        for (class, &size_bytes) in CLASS_BYTES.iter().enumerate() {
-            if size_bytes <= source.len() {
-                methods.warm[class] = fastest(source, target, size_bytes, false);
-                methods.cold[class] = fastest(source, target, size_bytes, true);
-            } else if class > 0 {
-                methods.warm[class] = methods.warm[class - 1];
-                methods.cold[class] = methods.cold[class - 1];
-            }
-        }
-        if PROBE_BYTES <= source.len() {
-            let [warm, cold] = [false, true].map(|is_cold| {
-                let method = methods.method(PROBE_BYTES, false);
-                median_of(|burst| seconds_each(method, source, target, PROBE_BYTES, is_cold, burst))
-            });
-            methods.warm_probe_max = Duration::from_secs_f64((warm * cold).sqrt());
-        }
-        methods
-    }
-}
-
-/// Rounds of a calibration, in which the methods take turns.
-const ROUNDS: usize = 7;
-/// Of copies in a round, so that small ones outweigh the clock.
-const ROUND_BYTES: usize = 2 << 20;
-/// What another method must gain over memcpy to be chosen: less is noise.
-const GAIN_MIN: f64 = 1.03;
-
-fn fastest(source: &[u8], target: &mut [u8], size_bytes: usize, is_cold: bool) -> CopyMethod {
-    let mut times = CopyMethod::ALL.map(|_| Vec::new());
-    for round in 0..ROUNDS {
-        for (method, times) in CopyMethod::ALL.into_iter().zip(&mut times) {
-            times.push(seconds_each(method, source, target, size_bytes, is_cold, round));
-        }
-    }
-    let medians = times.map(|mut times| middle(&mut times));
-    let candidates = CopyMethod::ALL.into_iter().zip(medians).filter(|(method, _)| method.is_available());
-    let handicapped = candidates.map(|(method, time)| match method {
-        CopyMethod::Memcpy => (method, time),
-        _ => (method, time * GAIN_MIN),
-    });
-    let best = handicapped.min_by(|a, b| a.1.total_cmp(&b.1));
-    best.map_or(CopyMethod::Memcpy, |(method, _)| method)
-}
-
-fn median_of(time: impl FnMut(usize) -> f64) -> f64 {
-    middle(&mut (0..ROUNDS).map(time).collect::<Vec<_>>())
-}
-
-fn middle(times: &mut [f64]) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-/// One round of copies: all at the beginning of the buffers, or each at another place.
-fn seconds_each(
-    method: CopyMethod,
-    source: &[u8],
-    target: &mut [u8],
-    size_bytes: usize,
-    is_cold: bool,
-    round: usize,
-) -> f64 {
-    let places = source.len() / size_bytes;
-    let count = (ROUND_BYTES / size_bytes).max(1);
-    if !is_cold {
-        method.copy(&source[..size_bytes], &mut target[..size_bytes]);
-    }
-    let begin = Instant::now();
-    for copy in 0..count {
-        // A step that has no divisor in common with most numbers of places comes by all of them.
-        let place = if is_cold { (round * count + copy) * 7919 % places } else { 0 };
-        let bytes = place * size_bytes..(place + 1) * size_bytes;
-        method.copy(std::hint::black_box(&source[bytes.clone()]), &mut target[bytes]);
-    }
-    begin.elapsed().as_secs_f64() / count as f64
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -277,10 +206,12 @@ mod x86 {
                 let from = source.add(head_bytes + line * LINE_BYTES).cast::<__m128i>();
                 let to = target.add(head_bytes + line * LINE_BYTES).cast::<__m128i>();
                 _mm_prefetch::<_MM_HINT_NTA>(from.cast::<i8>().wrapping_add(AHEAD_BYTES));
-                let words = [0, 1, 2, 3].map(|word| _mm_loadu_si128(from.add(word)));
-                for (word, value) in words.into_iter().enumerate() {
-                    _mm_stream_si128(to.add(word), value);
-                }
+                let (a, b) = (_mm_loadu_si128(from), _mm_loadu_si128(from.add(1)));
+                let (c, d) = (_mm_loadu_si128(from.add(2)), _mm_loadu_si128(from.add(3)));
+                _mm_stream_si128(to, a);
+                _mm_stream_si128(to.add(1), b);
+                _mm_stream_si128(to.add(2), c);
+                _mm_stream_si128(to.add(3), d);
             }
             std::ptr::copy_nonoverlapping(
                 source.add(done_bytes),
@@ -304,6 +235,7 @@ mod tests {
                 assert_eq!(class_of(near), class, "{near}");
             }
         }
+        assert_eq!((class_of(FIRST_CLASS_END_BYTES - 1), class_of(FIRST_CLASS_END_BYTES)), (0, 1));
         assert_eq!((class_of(0), class_of(1), class_of(usize::MAX)), (0, 0, CLASS_BYTES.len() - 1));
     }
 
@@ -329,21 +261,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    /// Which is fastest is the machine's business; that something was measured shows in the threshold.
-    #[test]
-    fn a_calibration_copies_and_chooses() {
-        let source = vec![7_u8; 1 << 20];
-        let mut target = vec![0; 1 << 20];
-        let methods = CopyMethods::calibrate(&source, &mut target);
-        assert!(target == source, "cold copies rotate over all of it");
-        assert!(methods.warm_probe_max > Duration::ZERO);
-        let all = methods.warm.iter().chain(&methods.cold);
-        assert!(all.clone().all(|method| method.is_available()), "{methods:?}");
-        // 16 MiB do not fit: as 1 MiB.
-        assert_eq!(methods.method(16 << 20, true), methods.method(1 << 20, true));
-        let tiny = CopyMethods::calibrate(&[1; 100], &mut [0; 100]);
-        assert_eq!(tiny, CopyMethods::only(CopyMethod::Memcpy));
     }
 }

@@ -1,6 +1,7 @@
 //! Models of a split copy: two engines, each with a thread, that take, refuse and fail pieces in every order. It is
 //! finished once, with all of its bytes, and nothing is left over.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc as StdArc;
 
@@ -63,7 +64,12 @@ fn model(
         let workers: [JoinHandle<()>; 2] = [0, 1].map(|engine| {
             let engines = engines.clone();
             thread::spawn(move || {
-                while let Some(piece) = engines.queues[engine].pop(&mut Linger::new()) {
+                let (mut taken, mut linger) = (VecDeque::new(), Linger::new());
+                let mut pop = || {
+                    engines.queues[engine].pop(&mut taken, &mut linger, |_| false);
+                    taken.pop_front()
+                };
+                while let Some(piece) = pop() {
                     match error.filter(|_| engine == 1) {
                         Some(error) => piece.finish(Err(error)),
                         None => {

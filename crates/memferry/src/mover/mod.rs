@@ -29,6 +29,7 @@
 //! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
 
 mod adaptive;
+mod calibration;
 #[allow(unsafe_code)]
 mod cpu;
 mod crew;
@@ -48,6 +49,9 @@ mod loom_queue;
 mod loom_split;
 #[cfg(all(test, memferry_loom))]
 mod loom_transfer;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
 mod prometheus;
 mod queue;
 mod route;
