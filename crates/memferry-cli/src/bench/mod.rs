@@ -4,6 +4,7 @@ mod allocations;
 mod cache;
 mod dsa;
 mod emulate;
+mod mover;
 mod papers;
 mod peers;
 mod query;
@@ -35,6 +36,7 @@ enum Bench {
     Cache(cache::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
+    Mover(mover::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
 }
@@ -45,6 +47,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
+        Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::{CopyError, CopyReport, EngineStats};
+use super::{CopyError, CopyMethods, CopyReport, EngineStats};
 use crate::topology::NodeId;
 
 /// What an engine copies with.
@@ -147,10 +147,10 @@ impl RawCopy {
     }
 
     /// Copies here and now. The report is for [`finish`](RawCopy::finish).
-    pub(super) fn copy_on_this_cpu(&self) -> CopyReport {
+    pub(super) fn copy_on_this_cpu(&self, methods: &CopyMethods) -> CopyReport {
         // SAFETY: `new`'s caller promised that both ranges are valid, unshared and apart until `finish`, which
         // has not happened, since it would have consumed `self`.
-        unsafe { std::ptr::copy_nonoverlapping(self.source, self.target, self.size_bytes) };
+        unsafe { methods.copy_raw(self.source, self.target, self.size_bytes) };
         CopyReport { cpu_bytes: self.size_bytes as u64, dsa_bytes: 0 }
     }
 
