@@ -1,8 +1,8 @@
 //! Whether a scan brings its late columns near, and how much of them.
 //!
 //! `off` and `always` are orders. `auto` asks the model what the scan would take with and without: the filter reads its
-//! columns while others are copied, then the rows that passed are read. The model knows memories and cores and not what
-//! evaluating the filter costs, so that copies have at least as much time as it says, and it takes all rows to pass.
+//! columns while others are copied, then the rows that passed are read. It takes all rows to pass. What evaluating the
+//! filter costs it knows of machines that were calibrated; of others copies have at least as much time as it says.
 //! Where the machine does not tell what the model needs, a faster node with room is reason enough.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -138,10 +138,12 @@ impl TieredScanExec {
             size_bytes: groups().map(|group| group[column].size_bytes()).sum(),
             node: data.home(),
         };
-        let stage = |name: &str, read: &BTreeSet<usize>| Stage {
+        let stage = |name: &str, read: &BTreeSet<usize>, rate: &str| Stage {
             name: name.to_owned(),
             reads: (0..columns.len()).filter(|&place| read.contains(&columns[place])).collect(),
             threads_count: data.partitions().len().max(1),
+            // Known of machines that were calibrated.
+            thread_rate_max: tiers.machine().parameter(rate).map_or(f64::INFINITY, |rate| rate.value * 1e6),
         };
         let chunk_bytes = late
             .iter()
@@ -150,7 +152,10 @@ impl TieredScanExec {
             .unwrap_or(0);
         let plan = Plan {
             columns: columns.iter().map(column).collect(),
-            stages: vec![stage("the filter", &early), stage("the rows that passed", late)],
+            stages: vec![
+                stage("the filter", &early, "filter_mb_per_s"),
+                stage("the rows that passed", late, "late_mb_per_s"),
+            ],
             cpus: tiers.machine().node(data.home())?.cpu_node,
             chunk_bytes: chunk_bytes.max(1),
             near: Some(tiers.near()),
