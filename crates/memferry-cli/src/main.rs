@@ -4,7 +4,9 @@
 //! on standard error; see [`error`] for the exit status.
 
 mod bench;
+mod canvas;
 mod configure;
+mod csv;
 mod demo;
 mod devices;
 mod emulate;
@@ -13,6 +15,7 @@ mod options;
 mod output;
 mod progress;
 mod query;
+mod report;
 mod sim;
 mod source;
 mod sql;
@@ -46,6 +49,7 @@ enum Command {
     Sim(sim::Arguments),
     Emulate(emulate::Arguments),
     Bench(bench::Arguments),
+    Report(report::Arguments),
     Demo(demo::Arguments),
 }
 
@@ -80,6 +84,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Sim(arguments) => sim::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
+        Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
     }
 }
