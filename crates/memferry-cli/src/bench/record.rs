@@ -15,7 +15,7 @@ use memferry::mover::EngineKind;
 use memferry::topology::Machine;
 use serde::Serialize;
 
-use super::stats::{Estimate, median};
+use super::stats::{Estimate, Pairs, geomean_ratio, median};
 use crate::output::Part;
 
 /// How a number came about.
@@ -72,6 +72,14 @@ impl Row {
         let (min, max) = (values.iter().copied())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
         Row { name, value: median(values), unit, how, samples: values.len(), min, max, comparison: None }
+    }
+
+    /// Measured next to a peer, in pairs. `seed` is that of the confidence interval.
+    pub(crate) fn compared(times: memferry::cache::measure::Comparison, seed: u64) -> Row {
+        let row = Row::median(times.name, times.unit, How::Measured, &times.ours);
+        let peer_value = median(&times.peer);
+        let ratio = geomean_ratio([&Pairs { ours_ms: times.ours, peer_ms: times.peer }], seed);
+        Row { comparison: Some(Comparison::new(&times.peer_name, peer_value, ratio)), ..row }
     }
 }
 
