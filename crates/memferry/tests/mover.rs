@@ -260,11 +260,13 @@ fn jam(mover: &Mover) -> std::sync::mpsc::Sender<()> {
     let (go, gate) = channel::<()>();
     let (started, has_started) = channel();
     let gate = Mutex::new(gate);
-    // SAFETY: the two bytes are leaked, and apart.
+    // More than is done inline.
+    const SIZE: usize = 5000;
+    // SAFETY: the bytes are leaked, and apart.
     let copy = unsafe {
-        let byte = Box::leak(Box::new([1_u8, 0]));
-        let (from, to) = (byte.as_ptr(), byte.as_mut_ptr().add(1));
-        RawCopy::new(from, to, 1, move |_| {
+        let bytes = Box::leak(Box::new([1_u8; 2 * SIZE]));
+        let (from, to) = (bytes.as_ptr(), bytes.as_mut_ptr().add(SIZE));
+        RawCopy::new(from, to, SIZE, move |_| {
             started.send(()).expect("the test waits");
             let _ = gate.lock().expect("one thread").recv();
         })
@@ -272,12 +274,12 @@ fn jam(mover: &Mover) -> std::sync::mpsc::Sender<()> {
     mover.start(copy, None, None);
     has_started.recv_timeout(HANG).expect("the worker is idle");
     loop {
-        let (source, mut target) = (vec![1_u8; 10], vec![0_u8; 10]);
+        let (source, mut target) = (vec![1_u8; SIZE], vec![0_u8; SIZE]);
         let (from, to) = (source.as_ptr(), target.as_mut_ptr());
         // SAFETY: both vectors live in `done`.
-        let copy = unsafe { RawCopy::new(from, to, 10, move |_| drop((source, target))) };
+        let copy = unsafe { RawCopy::new(from, to, SIZE, move |_| drop((source, target))) };
         if let Err(Rejected { why, copy }) = mover.try_start(copy, None, None) {
-            assert_eq!((why, copy.size_bytes()), (Refusal::Full, 10));
+            assert_eq!((why, copy.size_bytes()), (Refusal::Full, SIZE));
             return go;
         }
     }
@@ -297,6 +299,54 @@ fn when_all_is_full_small_copies_are_done_at_once_and_large_ones_wait() {
     let stats = mover.stats();
     assert_eq!((stats.inline_operations, stats.inline_bytes), (1, INLINE_BYTES_MAX as u64));
     assert_eq!(stats.overflow_operations, 1);
+}
+
+/// A copy whose `done` starts the next one.
+fn chain(mover: &Mover, left: usize, ended: std::sync::mpsc::Sender<usize>) {
+    let again = mover.clone();
+    let (source, mut target) = (Box::new([7_u8; 8]), Box::new([0_u8; 8]));
+    let (from, to) = (source.as_ptr(), target.as_mut_ptr());
+    let done = move |_| {
+        assert_eq!(*source, *target);
+        match left {
+            0 => ended.send(left).expect("the test waits"),
+            _ => chain(&again, left - 1, ended),
+        }
+    };
+    // SAFETY: both buffers live in `done`.
+    mover.start(unsafe { RawCopy::new(from, to, 8, done) }, None, None);
+}
+
+/// Small copies are done on the spot, and so were those that their callbacks start: on the same stack.
+#[test]
+fn a_long_chain_of_small_copies_does_not_nest() {
+    let (sender, receiver) = channel();
+    chain(&cpu_mover(), 20_000, sender);
+    assert_eq!(receiver.recv_timeout(HANG), Ok(0));
+}
+
+#[test]
+fn small_copies_are_done_by_who_submits_them() {
+    let mover = cpu_mover();
+    let (small, limit) = (Arc::new(AtomicUsize::new(0)), CpuOptions::default().inline_bytes_max);
+    let who = thread::current().id();
+    for size in [1, limit, limit + 1] {
+        let (sender, receiver) = channel();
+        let (source, mut target) = (vec![1_u8; size], vec![0_u8; size]);
+        let (from, to) = (source.as_ptr(), target.as_mut_ptr());
+        let small = small.clone();
+        let done = move |_| {
+            small.fetch_add(usize::from(thread::current().id() == who), Ordering::SeqCst);
+            sender.send(source == target).expect("the test waits");
+        };
+        // SAFETY: both vectors live in `done`.
+        mover.start(unsafe { RawCopy::new(from, to, size, done) }, None, None);
+        assert_eq!(receiver.recv_timeout(HANG), Ok(true));
+    }
+    assert_eq!(small.load(Ordering::SeqCst), 2);
+    let stats = mover.stats();
+    assert_eq!((stats.engines[0].operations, stats.engines[0].latencies.count()), (3, 3));
+    assert_eq!(stats.inline_operations, 0, "that is for copies that all engines refused");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use memferry_dsa::request::{Ended, Task};
 use memferry_dsa::{Opcode, Status};
 use serde::Serialize;
 
-use super::{CopyError, CopyReport, EngineStats};
+use super::{CopyError, CopyMethods, CopyReport, EngineStats};
 use crate::topology::NodeId;
 
 /// What an engine copies with.
@@ -249,7 +249,7 @@ impl RawCopy {
     }
 
     /// Copies, or does the operation, here and now. The report is for [`finish`](RawCopy::finish).
-    pub(super) fn copy_on_this_cpu(&self) -> CopyReport {
+    pub(super) fn copy_on_this_cpu(&self, methods: &CopyMethods) -> CopyReport {
         let report = CopyReport { cpu_bytes: self.size_bytes as u64, dsa_bytes: 0 };
         if let Some(operation) = &self.operation {
             operation.execute();
@@ -257,7 +257,7 @@ impl RawCopy {
         }
         // SAFETY: `new`'s caller promised that both ranges are valid, unshared and apart until `finish`, which
         // has not happened, since it would have consumed `self`.
-        unsafe { std::ptr::copy_nonoverlapping(self.source, self.target, self.size_bytes) };
+        unsafe { methods.copy_raw(self.source, self.target, self.size_bytes) };
         report
     }
 

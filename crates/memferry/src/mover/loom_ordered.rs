@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use loom::thread::{self, JoinHandle};
 
 use super::ordered::Line;
-use super::{CopyError, RawCopy, Transfer};
+use super::{CopyError, CopyMethod, CopyMethods, RawCopy, Transfer};
 use crate::sync::loom_executor::block_on;
 
 /// A byte that counts its drops. The count is no part of the model.
@@ -44,7 +44,7 @@ fn begin() -> Model {
         let byte = |value| Byte([value], drops.clone());
         line.push(Transfer::begin(byte(number), byte(0), |copy: RawCopy| {
             engines.push(thread::spawn(move || {
-                let report = copy.copy_on_this_cpu();
+                let report = copy.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
                 copy.finish(if number == 2 { Err(CopyError::Injected) } else { Ok(report) });
             }));
         }));

@@ -16,6 +16,9 @@
 //! engine is done. Borrowed buffers exist only inside [`Mover::scope`], which waits at its end. What a device
 //! could still write to after its death is leaked on purpose and counted.
 //!
+//! A copy of up to [`CpuOptions::inline_bytes_max`] (4 KiB) that a CPU engine gets is done on the spot, by the thread that
+//! submits it: to hand it to a worker would take that thread longer.
+//!
 //! Nobody who submits is ever blocked. Engines have bounded queues and answer [`Refusal::Full`]. A copy that
 //! every engine refused is done by the caller's thread if it is small, as back-pressure that costs tens of
 //! microseconds. If it is large it waits in a CPU engine's queue beyond the limit: its entry there takes a
@@ -32,6 +35,7 @@
 mod adaptive;
 #[allow(unsafe_code)]
 mod batch;
+mod calibration;
 #[allow(unsafe_code)]
 mod cpu;
 mod crew;
@@ -42,7 +46,10 @@ mod error;
 mod faulty;
 pub mod guidelines;
 mod joint;
+#[allow(unsafe_code)]
+mod kernel;
 mod latency;
+mod linger;
 #[cfg(all(test, memferry_loom))]
 mod loom_ordered;
 #[cfg(all(test, memferry_loom))]
@@ -52,6 +59,9 @@ mod loom_queue;
 mod loom_split;
 #[cfg(all(test, memferry_loom))]
 mod loom_transfer;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
 #[allow(unsafe_code)]
 mod operation;
 pub mod ordered;
@@ -88,6 +98,7 @@ pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
 pub use guidelines::{Consumer, Guidelines, Move};
+pub use kernel::{CopyMethod, CopyMethods};
 pub use latency::{Latencies, LatencyBucket};
 pub use operation::{Finished, Operation};
 pub use ordered::Ordered;
@@ -122,6 +133,8 @@ struct Inner {
     cpus: Vec<Arc<CpuEngine>>,
     /// Sites of `engines`.
     sites: Vec<EngineSite>,
+    /// Of the calling threads; its CPU engines have the same.
+    methods: CopyMethods,
     route: Route,
     guidelines: Guidelines,
     /// Counts copies, for routes that take turns.
@@ -138,6 +151,7 @@ pub struct MoverBuilder {
     machine: Arc<Machine>,
     engines: Vec<Arc<dyn Engine>>,
     workers_count: usize,
+    methods: CopyMethods,
     route: Route,
     guidelines: Guidelines,
 }
@@ -149,9 +163,17 @@ impl MoverBuilder {
         self
     }
 
-    /// Sets how many CPU workers each node with CPUs gets, 1 by default. They sleep when there is nothing to copy.
+    /// Sets how many CPU workers each node with CPUs gets, 1 by default. They sleep when there is nothing to copy; one
+    /// that is asked again and again within 200 us looks out for the next copy before it sleeps, unless others want the
+    /// CPU.
     pub fn cpu_workers(mut self, workers_count: usize) -> MoverBuilder {
         self.workers_count = workers_count;
+        self
+    }
+
+    /// Sets how the CPU copies, by its own CPU engines and the calling threads.
+    pub fn copy_methods(mut self, methods: CopyMethods) -> MoverBuilder {
+        self.methods = methods;
         self
     }
 
@@ -172,7 +194,7 @@ impl MoverBuilder {
     /// # Errors
     /// [`MoverError::NoWorkers`], [`Thread`](MoverError::Thread).
     pub fn build(self) -> Result<Mover, MoverError> {
-        let MoverBuilder { machine, mut engines, workers_count, route, guidelines } = self;
+        let MoverBuilder { machine, mut engines, workers_count, methods, route, guidelines } = self;
         let mut homes: Vec<_> =
             machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id)).collect();
         if homes.is_empty() {
@@ -181,7 +203,7 @@ impl MoverBuilder {
         let cpus_begin = engines.len();
         let mut cpus = Vec::new();
         for node in homes {
-            let options = CpuOptions { node, workers_count, ..CpuOptions::default() };
+            let options = CpuOptions { node, workers_count, methods, ..CpuOptions::default() };
             let cpu = Arc::new(CpuEngine::new(&machine, options)?);
             engines.push(cpu.clone());
             cpus.push(cpu);
@@ -195,6 +217,7 @@ impl MoverBuilder {
                 cpus_begin,
                 cpus,
                 sites,
+                methods,
                 route,
                 guidelines,
                 turn: AtomicUsize::new(0),
@@ -212,7 +235,14 @@ impl Mover {
     /// A mover with the CPU engines of `machine`, and the engines that are added.
     pub fn builder(machine: Arc<Machine>) -> MoverBuilder {
         let guidelines = Guidelines::of(&machine);
-        MoverBuilder { machine, engines: Vec::new(), workers_count: 1, route: Route::default(), guidelines }
+        MoverBuilder {
+            machine,
+            engines: Vec::new(),
+            workers_count: 1,
+            methods: CopyMethods::default(),
+            route: Route::default(),
+            guidelines,
+        }
     }
 
     /// Copies `source` to `target`, of equal length, both owned by the transfer until it is done.

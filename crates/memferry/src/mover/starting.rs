@@ -162,7 +162,7 @@ impl Inner {
 
     /// Copies here and now.
     pub(super) fn copy_inline(&self, copy: RawCopy) {
-        let report = copy.copy_on_this_cpu();
+        let report = copy.copy_on_this_cpu(&self.methods);
         self.inline_operations.add(1);
         self.inline_bytes.add(report.cpu_bytes);
         let size_bytes = report.cpu_bytes;
