@@ -414,7 +414,9 @@ fn foreign_code_may_panic() {
     }
     let (mover, dsa, _device) =
         mover_of(&small_queues(), Nasty { delay_steps_max: 500, ..Nasty::from_seed(3) });
-    let make = |_: &mut Vec<u8>| -> Request<'static, ()> { panic!("this panic belongs to the test") };
+    fn make(_: &mut Vec<u8>) -> Request<'_, ()> {
+        panic!("this panic belongs to the test")
+    }
     let run = std::panic::AssertUnwindSafe(|| mover.run(vec![0; 100], make, options()));
     assert!(std::panic::catch_unwind(run).is_err());
     assert_eq!(dsa.stats().accepted, 0);
