@@ -376,7 +376,6 @@ impl Descriptor {
     }
 
     /// Takes `flags` away from those that are set.
-    #[cfg(not(memferry_loom))]
     pub(crate) fn without_flags(self, flags: Flags) -> Descriptor {
         Descriptor { flags_operation: self.flags_operation & !flags.bits(), ..self }
     }

@@ -76,6 +76,7 @@ pub mod instructions;
 pub mod measure;
 mod operation;
 pub mod portal;
+#[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
 pub mod request;
 pub mod software;
 mod sync;
