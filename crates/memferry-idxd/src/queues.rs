@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::namespace::PRIVATE;
 use crate::options::Options;
 use crate::summary::summary;
+use crate::system;
 
 /// First number of the files of queues, beyond those of all others.
 const NUMBERS: u64 = 1 << 32;
@@ -320,9 +321,7 @@ impl Opener {
     fn of(thread: u32) -> Option<Opener> {
         let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
         let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-        // The second field is a name in brackets that may hold anything.
-        let stack = stat.rsplit(')').next()?.split_whitespace().nth(25)?.parse().ok()?;
+        let stack = system::stat(thread)?.split_whitespace().nth(25)?.parse().ok()?;
         Some(Opener { process, stack })
     }
 }
