@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +55,8 @@ pub(crate) struct Client {
     pub(crate) mode: QueueMode,
     /// Who opened it: the address space that its descriptors are about.
     pub(crate) opener: Opener,
+    /// Pages of it that the kernel has asked for.
+    reads: AtomicU32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -222,7 +224,7 @@ impl Queues {
         }
         *count += 1;
         self.show_clients(queue, *count);
-        Ok(Arc::new(Client { queue, at, mode, opener }))
+        Ok(Arc::new(Client { queue, at, mode, opener, reads: AtomicU32::new(0) }))
     }
 
     /// The last descriptor and the last mapping of an open file are gone.
@@ -280,6 +282,23 @@ impl Queues {
     /// What the devices have done.
     pub(crate) fn summary(&self) -> String {
         summary(&self.devices, &self.shared)
+    }
+}
+
+impl Client {
+    /// A thread gets no page of the queue, which is for stores that the preload library catches. Without the library a
+    /// store asks twice and ends in SIGBUS. `MAP_POPULATE` asks for ever, since Linux tries again what it has waited for,
+    /// and lets nothing but SIGKILL through meanwhile.
+    pub(crate) fn refuse_page(&self, thread: u32) {
+        const READS_MAX: u32 = 100;
+        if self.reads.fetch_add(1, Ordering::Relaxed) == READS_MAX {
+            let queue = self.queue;
+            eprintln!(
+                "memferry: thread {thread} maps {queue} without the preload library, which cannot work: killed"
+            );
+            // It may have ended.
+            let _ = system::kill(thread as system::Pid, libc::SIGKILL);
+        }
     }
 }
 

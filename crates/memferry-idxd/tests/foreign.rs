@@ -60,6 +60,19 @@ fn programs_without_the_library() {
     assert_eq!(output.status.code(), Some(9), "{}", text(&output));
 }
 
+/// Linux would ask for the pages for ever.
+#[test]
+fn a_populated_mapping_without_the_library_ends() {
+    if !is_available() {
+        return;
+    }
+    const MAP: &str = "import mmap, os
+mmap.mmap(os.open('/dev/dsa/wq0.0', os.O_RDWR), 4096, flags=mmap.MAP_SHARED | 0x8000, prot=mmap.PROT_WRITE)";
+    let output = emulate("", &["python3", "-c", MAP]).output().unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{}", text(&output));
+    assert!(text(&output).contains("without the preload library"), "{}", text(&output));
+}
+
 /// 32-bit x86: it runs where the kernel runs such programs, and its instructions are the processor's.
 #[test]
 fn programs_of_32_bits() {
