@@ -15,7 +15,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub(crate) use record::{How, Record, machine_slug, rfc3339};
+pub(crate) use record::{How, Record, machine_slug, quoted, rfc3339};
 use record::{Row, check_writable};
 
 use crate::output::{self, Align, Table};

@@ -16,7 +16,6 @@ use memferry::topology::Machine;
 use serde::Serialize;
 
 use super::stats::{Estimate, median};
-use crate::csv::quoted;
 use crate::output::Part;
 
 /// How a number came about.
@@ -184,6 +183,15 @@ pub(crate) fn machine_slug(machine: &Machine) -> String {
     let words: Vec<&str> =
         cpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
     format!("{}-{cpus}cpu", words.join("-"))
+}
+
+/// A CSV field; quoted only where it must be (RFC 4180).
+pub(crate) fn quoted(field: &str) -> String {
+    if field.contains([',', '"', '\n']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
 }
 
 /// `2026-11-21T21:26:45Z`.

@@ -82,4 +82,3 @@ pub(crate) fn flow(blocks: Vec<Block>, width: i64, gap_x: i64, gap_y: i64) -> Bl
     all.height = y + row_height;
     all
 }
-

@@ -16,7 +16,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::csv::{fields, quoted};
+use crate::bench::quoted;
+use crate::csv::fields;
 
 /// The version of the format.
 const FORMAT: &str = "# memferry figure 1";
@@ -208,7 +209,9 @@ impl Figure {
         let first = lines.next().map_or("", |(_, line)| line.trim_end());
         if first != FORMAT {
             return Err(match first.starts_with("# memferry figure") {
-                true => format!("it is a figure of another version ({first:?}, not {FORMAT:?}); make the report anew"),
+                true => format!(
+                    "it is a figure of another version ({first:?}, not {FORMAT:?}); make the report anew"
+                ),
                 false => format!("it is no figure of a report: its first line is not {FORMAT:?}"),
             });
         }
@@ -280,6 +283,9 @@ fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String
     }
     if point.y.is_none() && (kind != Kind::Lines || point.x.is_empty()) {
         return Err("it has no y".to_owned());
+    }
+    if !point.panel.is_empty() && !matches!(kind, Kind::HalfCircles | Kind::HeatLess | Kind::HeatMore) {
+        return Err(format!("a figure of kind {kind} has no panels"));
     }
     // Shares of a circle, and bars from 0.
     if matches!(kind, Kind::HalfCircles | Kind::Bars) && point.y.is_some_and(|value| value < 0.0) {

@@ -44,9 +44,9 @@ pub(crate) struct Arguments {
     /// About this machine instead: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
     machine: Option<String>,
-    /// Where `memferry bench` has left its records.
-    #[arg(long, value_name = "DIR", default_value = "results")]
-    results: PathBuf,
+    /// Where `memferry bench` has left its records [default: results].
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
     /// Draw one figure again, from its CSV alone.
     #[arg(long, value_name = "FILE.csv", requires = "svg", conflicts_with_all = ["out", "machine", "results"])]
     figure: Option<PathBuf>,
@@ -81,10 +81,20 @@ fn redraw(file: &Path, target: &Path, out: &mut dyn Write) -> Result<()> {
 
 fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Result<()> {
     let machine = topology::open(arguments.machine.as_deref())?;
-    let records = records::read(&arguments.results.join(machine_slug(&machine)))?;
-    let papers = Papers::read()?;
-    let report = Report::new(&machine, &records, papers, &arguments.results)?;
-    let mut files = vec![("machine.svg".to_owned(), report.picture.clone()), ("machine.csv".to_owned(), nodes(&machine))];
+    let results = match &arguments.results {
+        Some(results) if !results.is_dir() => {
+            bail!(
+                "{} is no directory; name the one that `memferry bench` wrote to with --results",
+                results.display()
+            )
+        }
+        Some(results) => results,
+        None => Path::new("results"),
+    };
+    let records = records::read(&results.join(machine_slug(&machine)))?;
+    let report = Report::new(&machine, &records, Papers::read()?, results)?;
+    let mut files =
+        vec![("machine.svg".to_owned(), report.picture.clone()), ("machine.csv".to_owned(), nodes(&machine))];
     for figure in report.figures() {
         files.push((format!("{}.csv", figure.name), figure.csv()));
         files.push((format!("{}.svg", figure.name), draw::document(figure)));
@@ -97,7 +107,12 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
         format!("the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a new one")
     })?;
     let page = directory.join("index.html");
-    Ok(writeln!(out, "written to {}, with {} as CSV and SVG beside it", page.display(), count(report.figures().count(), "figure"))?)
+    Ok(writeln!(
+        out,
+        "written to {}, with {} as CSV and SVG beside it",
+        page.display(),
+        count(report.figures().count(), "figure")
+    )?)
 }
 
 /// All are whole on the disk before the first gets its name.
@@ -131,7 +146,12 @@ struct Section {
 }
 
 impl<'a> Report<'a> {
-    fn new(machine: &'a Machine, records: &'a [Record], papers: Papers, results: &'a Path) -> Result<Report<'a>> {
+    fn new(
+        machine: &'a Machine,
+        records: &'a [Record],
+        papers: Papers,
+        results: &'a Path,
+    ) -> Result<Report<'a>> {
         let [picture, picture_part] = topology::pictures(machine, "machine")?;
         let sections = vec![
             Section {
@@ -144,7 +164,7 @@ impl<'a> Report<'a> {
                 id: "taken",
                 title: "What was taken on it",
                 intro: "Records of memferry bench, the newest of each benchmark.",
-                figures: records.iter().flat_map(own::figures).collect(),
+                figures: own::figures(records),
             },
             Section {
                 id: "query",
@@ -190,13 +210,14 @@ fn modelled(machine: &Machine) -> Vec<Figure> {
             .to_owned();
         figures.push(figure);
     }
+    figures.extend(advice::route_figure(machine).ok().flatten());
     // What a profile knows is published or was measured elsewhere; the kernel's figures are the firmware's.
     let how = if machine.is_this_machine() { How::Measured } else { How::Published };
     let heat = |name, kind, title: &str, unit, of| {
         let mut figure = Figure::new(name, kind, title);
         figure.about = "From CPUs to memories, as far as it is known.".to_owned();
-        figure.x = Axis::new("CPUs of node", Scale::Linear);
-        figure.y = Axis::new(format!("{unit}, across: memory of node"), Scale::Linear);
+        figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
+        figure.y = Axis::new(unit, Scale::Linear);
         figure.points = papers::links(machine, how, machine.name(), of);
         figure
     };

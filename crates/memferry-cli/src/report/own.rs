@@ -4,15 +4,19 @@ use super::figure::{Axis, Figure, How, Kind, Point, Scale};
 use super::points;
 use super::records::{Record, Row};
 
-/// The figures of a record; none for one that is told as a table only.
-pub(super) fn figures(record: &Record) -> Vec<Figure> {
-    let figures = match record.bench.as_str() {
-        "query" => queries(record),
-        "dsa" => vec![operations(record)],
-        "cache" => vec![cache(record)],
-        _ => points::figures(record),
-    };
-    figures.into_iter().filter(|figure| !figure.points.is_empty()).collect()
+/// The figures of all records. Benchmarks that are told as tables only have none.
+pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
+    // Records of one benchmark stand beside each other.
+    let figures = records.chunk_by(|one, other| one.bench == other.bench).flat_map(|records| {
+        let first = &records[0];
+        match first.bench.as_str() {
+            "query" => queries(first),
+            "dsa" => vec![operations(first)],
+            "cache" => vec![cache(first)],
+            _ => points::figures(&records.iter().collect::<Vec<_>>()),
+        }
+    });
+    figures.filter(|figure| !figure.points.is_empty()).collect()
 }
 
 /// Ratios to plain DataFusion, for each mode of prefetching.
@@ -20,7 +24,11 @@ fn queries(record: &Record) -> Vec<Figure> {
     let modes = [
         ("off", "Queries without prefetching", "what the scan gains by itself"),
         ("auto", "Queries with prefetching where it pays", "what is gained as one would run it"),
-        ("always", "Queries with prefetching forced", "what copying costs, where it cannot gain, and gains elsewhere"),
+        (
+            "always",
+            "Queries with prefetching forced",
+            "what copying costs, where it cannot gain, and gains elsewhere",
+        ),
     ];
     let figure = |(mode, title, what): (&str, &str, &str)| {
         let mut figure = Figure::new(&format!("queries-{mode}"), Kind::Rows, title);
@@ -61,7 +69,8 @@ fn cache(record: &Record) -> Figure {
     let mut figure = Figure::new("cache", Kind::Rows, "The cache beside others");
     figure.about = "What a hit costs against the caches of others, and hit ratios against LRU.".to_owned();
     figure.y = Axis::new("ratio to the other; above 1 is better", Scale::Log);
-    figure.points = (record.rows.iter()).filter_map(|row| ratio(row, "ratio", &row.name.replace('_', " "))).collect();
+    figure.points =
+        (record.rows.iter()).filter_map(|row| ratio(row, "ratio", &row.name.replace('_', " "))).collect();
     figure
 }
 

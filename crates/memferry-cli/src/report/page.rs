@@ -2,21 +2,20 @@
 
 use std::time::SystemTime;
 
+use clap::CommandFactory;
 use memferry::model::{Prediction, Why};
 
+use super::draw::scale::percent;
 use super::figure::{Figure, How};
 use super::records::Record;
 use super::{Report, Section, draw};
+use crate::Cli;
 use crate::bench::rfc3339;
 use crate::canvas::{escaped, style};
-use crate::output::number;
+use crate::output::{count, number};
 
-/// Benchmarks whose records the page shows, and what they tell.
-const BENCHMARKS: &[(&str, &str)] = &[
-    ("query", "queries against plain DataFusion"),
-    ("dsa", "a DSA queue, ways to wait for it, its operations in software"),
-    ("cache", "what a hit costs, beside other caches"),
-];
+/// Benchmarks that the page has nothing of: what they tell is whether all was right, or about programs of others.
+const OTHERS: [&str; 3] = ["soak", "emulate", "help"];
 
 /// Whoever shows the page may not load anything else.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
@@ -78,7 +77,8 @@ fn html_of(section: &Section, extra: &str) -> String {
     }
     let Section { id, title, intro, figures } = section;
     let figures: String = figures.iter().map(figure).collect();
-    let figures = if figures.is_empty() { figures } else { format!("<div class=\"figures\">\n{figures}</div>\n") };
+    let figures =
+        if figures.is_empty() { figures } else { format!("<div class=\"figures\">\n{figures}</div>\n") };
     format!("<section id=\"{id}\">\n<h2>{title}</h2>\n<p>{intro}</p>\n{figures}{extra}</section>\n")
 }
 
@@ -93,7 +93,7 @@ fn figure(figure: &Figure) -> String {
 
 fn caption(name: &str, about: &str) -> String {
     format!(
-        "<figcaption>{} <a href=\"{name}.csv\">CSV</a> <a href=\"{name}.svg\">SVG</a></figcaption>\n",
+        "<figcaption>{} <span><a href=\"{name}.csv\">CSV</a> <a href=\"{name}.svg\">SVG</a></span></figcaption>\n",
         code(about)
     )
 }
@@ -102,7 +102,9 @@ fn caption(name: &str, about: &str) -> String {
 fn code(text: &str) -> String {
     let parts = escaped(text);
     let parts = parts.split('`').enumerate();
-    parts.map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { part.to_owned() }).collect()
+    parts
+        .map(|(index, part)| if index % 2 == 1 { format!("<code>{part}</code>") } else { part.to_owned() })
+        .collect()
 }
 
 fn advice(report: &Report) -> String {
@@ -126,8 +128,10 @@ fn query_table(report: &Report) -> String {
     let first = report.papers.query.first();
     let mut rows = String::new();
     for it in &report.papers.query {
-        let published = |value: Option<f64>, decimals: usize| value.map_or(String::new(), |it| format!("{it:.decimals$}"));
-        let error = it.published_ms.map(|ms| format!("{:+.1} %", 100.0 * (it.modelled_ms / ms - 1.0)));
+        let published = |value: Option<f64>, decimals: usize| {
+            value.map_or(String::new(), |it| format!("{it:.decimals$}"))
+        };
+        let error = it.published_ms.map(|ms| percent(100.0 * (it.modelled_ms / ms - 1.0)));
         let speed_up = first.map(|first| first.modelled_ms / it.modelled_ms);
         let published_speed_up = first.and_then(|first| Some(first.published_ms? / it.published_ms?));
         let cells = [
@@ -160,11 +164,13 @@ fn predictions(report: &Report) -> String {
     for it in &report.papers.validation.predictions {
         let Prediction { name, rows: ids, predicted, published: (low, high), unit, .. } = it;
         let (predicted, published, error) = match *unit {
-            "holds" => (if *predicted == 1.0 { "yes" } else { "no" }.to_owned(), "yes".to_owned(), String::new()),
-            _ if low == high => (number(*predicted), number(*low), format!("{:+.1} %", it.error_percent())),
+            "holds" => {
+                (if *predicted == 1.0 { "yes" } else { "no" }.to_owned(), "yes".to_owned(), String::new())
+            }
+            _ if low == high => (number(*predicted), number(*low), percent(it.error_percent())),
             _ => {
                 let range = format!("{} to {}", number(*low), number(*high));
-                (number(*predicted), range, format!("{:+.1} %", it.error_percent()))
+                (number(*predicted), range, percent(it.error_percent()))
             }
         };
         let note = if it.is_fit { "calibrated on" } else { it.unexplained.unwrap_or("") };
@@ -188,19 +194,23 @@ fn predictions(report: &Report) -> String {
 /// Which records there are, all of their rows, and how to take those that are missing.
 fn taken(report: &Report) -> String {
     let mut text = String::new();
-    let known = |bench: &str| report.records.iter().any(|record| record.bench == bench);
-    let missing: Vec<_> = BENCHMARKS.iter().filter(|(bench, _)| !known(bench)).collect();
+    let known =
+        |bench: &str| OTHERS.contains(&bench) || report.records.iter().any(|record| record.bench == bench);
+    let command = Cli::command();
+    let benchmarks = command.find_subcommand("bench").into_iter().flat_map(|bench| bench.get_subcommands());
+    let missing: Vec<&clap::Command> = benchmarks.filter(|bench| !known(bench.get_name())).collect();
     if !missing.is_empty() {
-        let item = |(bench, what): &&(&str, &str)| {
-            format!("<li><code>cargo run --release -- bench {bench}</code>: {what}</li>\n")
+        let item = |bench: &&clap::Command| {
+            let about = bench.get_about().map_or(String::new(), |about| escaped(&about.to_string()));
+            format!("<li><code>memferry bench {}</code>: {about}</li>\n", bench.get_name())
         };
         let items: String = missing.iter().map(item).collect();
-        let whose = match report.machine.is_this_machine() {
-            true => "Run these on this machine when it is idle",
-            false => "Run these on such a machine when it is idle",
-        };
+        let whose = if report.machine.is_this_machine() { "this machine" } else { "such a machine" };
         text += &format!(
-            "<p>There are no records of these benchmarks in {}. {whose}:</p>\n<ul>\n{items}</ul>\n",
+            "<details{}>\n<summary>{} without a record in {}</summary>\n<p>Run these on {whose}, built with --release, when \
+             it is idle:</p>\n<ul>\n{items}</ul>\n</details>\n",
+            if report.records.is_empty() { " open" } else { "" },
+            count(missing.len(), "benchmark"),
             escaped(&report.results.display().to_string())
         );
     }
@@ -237,7 +247,8 @@ fn row(name: &str, cells: &[String]) -> String {
 }
 
 fn table(heads: &[&str], rows: &str) -> String {
-    let heads: String = heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escaped(head))).collect();
+    let heads: String =
+        heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escaped(head))).collect();
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n\
          <tbody>\n{rows}</tbody>\n</table></div>\n"

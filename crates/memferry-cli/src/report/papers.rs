@@ -59,7 +59,9 @@ impl Papers {
         // Time and hit rate of each run of the scenario, in its order.
         let rows = [("F072", ""), ("F073", ""), ("F082", "F081"), ("F085", "F084")];
         let mut query = Vec::new();
-        for ((name, pipeline), (time, hits)) in model::scenario("table-6.2")?.pipelines()?.into_iter().zip(rows) {
+        for ((name, pipeline), (time, hits)) in
+            model::scenario("table-6.2")?.pipelines()?.into_iter().zip(rows)
+        {
             let run = pipeline.run(&machine, &hardware)?;
             query.push(QueryRun {
                 name,
@@ -76,7 +78,11 @@ impl Papers {
 
     /// The thesis's query: its times, and what it does in them.
     pub(super) fn query_figures(&self) -> Vec<Figure> {
-        let mut times = Figure::new("table-6.2", Kind::Rows, "A query whose second column is in DDR, in HBM, or on its way");
+        let mut times = Figure::new(
+            "table-6.2",
+            Kind::Rows,
+            "A query whose second column is in DDR, in HBM, or on its way",
+        );
         times.about = "Fürst 2024, table 6.2: SELECT sum(b) WHERE a < x over two columns of 4 GiB on a Xeon Max; column b in \
                        DDR, in HBM, copied to HBM while a is scanned, and the same with a and b on different nodes. The \
                        first two times and the last hit rate were calibrated on."
@@ -132,7 +138,9 @@ impl Papers {
         let limit = self.published.get("F021");
         figure.points.extend(limit.map(|rate| Point::rule("limit of a device", How::Published, rate)));
         let enough = self.published.get("F017").map(|mib| mib * (1 << 20) as f64);
-        figure.points.extend(enough.map(|bytes| Point::upright_rule("recommended least size", How::Published, bytes)));
+        figure
+            .points
+            .extend(enough.map(|bytes| Point::upright_rule("recommended least size", How::Published, bytes)));
         Ok(figure)
     }
 
@@ -143,7 +151,8 @@ impl Papers {
                         the limit, that 1 MiB gains from threads, and that 1 GiB is faster."
             .to_owned();
         figure.x = Axis::new("threads", Scale::Log);
-        for (bytes, name) in [(1 << 12, "4 KiB"), (1 << 16, "64 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB")] {
+        for (bytes, name) in [(1 << 12, "4 KiB"), (1 << 16, "64 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB")]
+        {
             for threads in [1, 2, 4, 8, 12] {
                 let rate = costs.rate(f64::from(bytes), 1, threads) / GIB;
                 figure.points.push(Point::new(name, How::Modelled, threads.to_string(), rate));
@@ -156,7 +165,8 @@ impl Papers {
 
     fn thesis_routes(&self) -> Result<Figure> {
         let machine = Machine::from_profile(XEON_MAX)?;
-        let mut figure = Figure::new("figure-3.6", Kind::Bars, "1 GiB from node 0 to HBM, by the devices that share it");
+        let mut figure =
+            Figure::new("figure-3.6", Kind::Bars, "1 GiB from node 0 to HBM, by the devices that share it");
         figure.about = "As figure 3.6 of Fürst 2024: node 8 is beside node 0, 11 on the same socket, 12 and 15 on the other. \
                         Published are the limit of one device, the peak of several, and that eight to node 15 come close to \
                         what DDR can do in theory; other bars are printed as images only."
@@ -187,7 +197,9 @@ impl Papers {
                         makes them lose, devices of the other socket, has no number and is not modelled."
             .to_owned();
         figure.x = Axis::new("devices", Scale::Log);
-        for (devices, route) in [(1, Route::Single), (2, Route::PushPull), (4, Route::Socket), (8, Route::All)] {
+        for (devices, route) in
+            [(1, Route::Single), (2, Route::PushPull), (4, Route::Socket), (8, Route::All)]
+        {
             let mut sum = 0.0;
             for target in TARGETS {
                 sum += copy_rate(&machine, route, NodeId(0), NodeId(target))? / GIB;
@@ -211,9 +223,11 @@ impl Papers {
             let size = self.published.get(row)?;
             Some(Point::upright_rule(name, How::Published, size * unit))
         };
-        figure.points.extend(even("K030", "even if busy", 1.0));
-        figure.points.extend(even("K029", "even if waited for", 1024.0));
-        figure.points.extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
+        figure.points.extend(even("K030", "break-even, kept busy", 1.0));
+        figure.points.extend(even("K029", "break-even, waited for", 1024.0));
+        figure
+            .points
+            .extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
         Ok(figure)
     }
 
@@ -231,18 +245,26 @@ impl Papers {
                 figure.points.push(Point::new(name, How::Modelled, bytes.to_string(), rate));
             }
         }
-        figure.points.extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
+        figure
+            .points
+            .extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
         Ok(figure)
     }
 
     /// Sub-domains of sockets: what is published of their memories, and what follows for scans.
     pub(super) fn domain_figures(&self) -> Result<Vec<Figure>> {
-        let mut scans = Figure::new("scans-by-domain", Kind::Rows, "Scans on one sub-domain, on both, and skewed");
+        let mut scans =
+            Figure::new("scans-by-domain", Kind::Rows, "Scans on one sub-domain, on both, and skewed");
         scans.about = "Greinsmark 2020, 5.4: 56 clients scan six columns on a Xeon 8180; SNC off is 100 %. Published are ranges \
                        over tests; skewed is what is left of the balanced case."
             .to_owned();
         scans.y = Axis::new("throughput in %; in brackets the error of the model", Scale::Linear);
-        for (row, name) in [("G223", "one sub-domain"), ("G233", "both, 3/3"), ("G237", "both, workers on one"), ("G241", "skewed, 2/4")] {
+        for (row, name) in [
+            ("G223", "one sub-domain"),
+            ("G233", "both, 3/3"),
+            ("G237", "both, workers on one"),
+            ("G241", "skewed, 2/4"),
+        ] {
             let found = self.validation.predictions.iter().rfind(|prediction| prediction.rows.contains(&row));
             let Some(Prediction { predicted, published: (low, high), .. }) = found else { continue };
             scans.points.push(Point::new("throughput", How::Modelled, name, *predicted));
@@ -258,8 +280,8 @@ impl Papers {
         let heat = |name, kind, title: &str, table, unit, of: fn(&Link) -> Option<f64>| -> Result<Figure> {
             let mut figure = Figure::new(name, kind, title);
             figure.about = format!("Greinsmark 2020, {table}, with sub-domains (SNC, COD) off and on.");
-            figure.x = Axis::new("CPUs of node", Scale::Linear);
-            figure.y = Axis::new(format!("{unit}, across: memory of node"), Scale::Linear);
+            figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
+            figure.y = Axis::new(unit, Scale::Linear);
             for (profile, title) in machines {
                 figure.points.extend(links(&Machine::from_profile(profile)?, How::Published, title, of));
             }
@@ -267,8 +289,22 @@ impl Papers {
         };
         Ok(vec![
             scans,
-            heat("latency-by-domain", Kind::HeatLess, "Latency of reads", "tables 1, 2, 5 and 6", "ns", latency_ns)?,
-            heat("bandwidth-by-domain", Kind::HeatMore, "Bandwidth of reads", "tables 3, 4, 7 and 8", "GB/s", read_gb_per_s)?,
+            heat(
+                "latency-by-domain",
+                Kind::HeatLess,
+                "Latency of reads",
+                "tables 1, 2, 5 and 6",
+                "ns",
+                latency_ns,
+            )?,
+            heat(
+                "bandwidth-by-domain",
+                Kind::HeatMore,
+                "Bandwidth of reads",
+                "tables 3, 4, 7 and 8",
+                "GB/s",
+                read_gb_per_s,
+            )?,
         ])
     }
 
@@ -350,12 +386,7 @@ pub(super) fn read_gb_per_s(link: &Link) -> Option<f64> {
 }
 
 /// A figure of all ways from CPUs to memories; those that are not known are left out.
-pub(super) fn links(
-    machine: &Machine,
-    how: How,
-    panel: &str,
-    of: fn(&Link) -> Option<f64>,
-) -> Vec<Point> {
+pub(super) fn links(machine: &Machine, how: How, panel: &str, of: fn(&Link) -> Option<f64>) -> Vec<Point> {
     let from = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
     let ways = from.flat_map(|from| {
         machine.nodes().iter().filter(|node| node.has_memory()).map(move |to| (from.id, to.id))

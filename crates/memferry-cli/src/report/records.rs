@@ -130,7 +130,8 @@ fn is_by_backend(record: &Record) -> bool {
 }
 
 fn parse(file: &Path) -> Result<Record> {
-    let text = fs::read_to_string(file).with_context(|| format!("cannot read the record {}", file.display()))?;
+    let text =
+        fs::read_to_string(file).with_context(|| format!("cannot read the record {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| {
         format!("{} is no record of a benchmark; move it elsewhere, or take it anew", file.display())
     })
