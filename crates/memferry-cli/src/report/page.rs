@@ -231,8 +231,9 @@ fn record(record: &Record) -> String {
         rows += &row(&it.name, &[told(it.value), it.unit.clone(), how, ratio, peer]);
     }
     let heads = ["row", "value", "unit", "how", "ratio", "compared with, or note"];
+    let how = record.rows.iter().find_map(|row| row.how).map_or(String::new(), |how| format!(", {how}"));
     format!(
-        "<details>\n<summary>{} of {}, commit {}: {} rows</summary>\n{}</details>\n",
+        "<details>\n<summary>{}{how}, {}, commit {}: {} rows</summary>\n{}</details>\n",
         escaped(&record.bench),
         escaped(&record.started),
         escaped(&record.commit),

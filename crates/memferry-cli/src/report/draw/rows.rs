@@ -6,7 +6,7 @@ use super::scale::{Mapping, fixed, percent};
 use super::{WIDTH, distinct, is_rule, series, told};
 use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width, wrapped};
 
-const LABEL_WIDTH_MAX: i64 = 136;
+const LABEL_WIDTH_MAX: i64 = 170;
 const BAR_HEIGHT: i64 = 13;
 const LABEL_LINE: i64 = 14;
 /// Between rows.
