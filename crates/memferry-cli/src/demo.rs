@@ -104,7 +104,12 @@ fn elsewhere(tables: &[NamedTable]) -> Result<String> {
 /// A scan of one column and then a sum over another, by the CPUs of node 0.
 fn papers_query(bytes: u64, second: NodeId) -> Plan {
     let column = |name: &str, node| Column { name: name.to_owned(), size_bytes: bytes, node };
-    let stage = |name: &str, column| Stage { name: name.to_owned(), reads: vec![column], threads_count: 12 };
+    let stage = |name: &str, column| Stage {
+        name: name.to_owned(),
+        reads: vec![column],
+        threads_count: 12,
+        thread_rate_max: f64::INFINITY,
+    };
     Plan {
         columns: vec![column("a", NodeId(0)), column("b", second)],
         stages: vec![stage("the scan", 0), stage("the sum", 1)],

@@ -206,7 +206,12 @@ fn prefetching(machine: &Machine) -> Advice {
 fn papers_query(home: &Node, second: NodeId) -> Plan {
     let column = |name: &str, node| Column { name: name.to_owned(), size_bytes: 4 << 30, node };
     let threads_count = home.cpus.len();
-    let stage = |name: &str, column| Stage { name: name.to_owned(), reads: vec![column], threads_count };
+    let stage = |name: &str, column| Stage {
+        name: name.to_owned(),
+        reads: vec![column],
+        threads_count,
+        thread_rate_max: f64::INFINITY,
+    };
     Plan {
         columns: vec![column("a", home.id), column("b", second)],
         stages: vec![stage("the scan of a", 0), stage("the sum", 1)],

@@ -16,8 +16,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::bench::quoted;
-use crate::csv::fields;
+use crate::csv::{fields, quoted};
 
 /// The version of the format.
 const FORMAT: &str = "# memferry figure 1";
