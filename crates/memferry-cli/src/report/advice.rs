@@ -155,7 +155,8 @@ fn routes(machine: &Machine) -> Result<Vec<String>, ModelError> {
         };
         let [one, .., all] = rates;
         sentences.push(format!(
-            "Large copies from node {source} to node {target}: {} with {:.1} GB/s; one alone does {:.1}, all {} do {:.1}.",
+            "Large copies from node {source} to node {target}: {} with {:.1} GB/s; one alone does {:.1}, all {} do \
+             {:.1}.",
             ROUTES[index].1,
             rate / 1e9,
             one / 1e9,
@@ -174,9 +175,10 @@ fn prefetching(machine: &Machine) -> Advice {
     let topic = "Prefetching";
     let faster = home(machine).filter(|home| machine.nearest_faster(home.id).is_some());
     let Some(home) = faster else {
-        let sentence = "Leave it to `--prefetch auto`, which copies nothing here: no memory is known to be faster than the \
-                        CPUs' own."
-            .to_owned();
+        let sentence =
+            "Leave it to `--prefetch auto`, which copies nothing here: no memory is known to be faster \
+             than the CPUs' own."
+                .to_owned();
         return Advice { topic, sentences: vec![sentence], how: None };
     };
     // To what is printed.

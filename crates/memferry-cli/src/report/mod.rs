@@ -24,7 +24,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use memferry::topology::{Machine, Tier};
+use memferry::topology::{Basis, Machine, Tier};
 
 use self::figure::{Axis, Figure, How, Kind, Scale};
 use self::papers::Papers;
@@ -104,7 +104,10 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
     let written = write_all(directory, &files);
     written.with_context(|| {
         let directory = directory.display();
-        format!("the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a new one")
+        format!(
+            "the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a \
+             new one"
+        )
     })?;
     let page = directory.join("index.html");
     Ok(writeln!(
@@ -175,8 +178,9 @@ impl<'a> Report<'a> {
             Section {
                 id: "copies",
                 title: "Copies by DSA, as published",
-                intro: "Figures of the publications in their form. Lines and bars are modelled here, on the machines of the \
-                        publications; what these print as numbers is drawn as dots and dotted rules.",
+                intro: "Figures of the publications in their form. Lines and bars are modelled here, on the \
+                        machines of the publications; what these print as numbers is drawn as dots and dotted \
+                        rules.",
                 figures: papers.copy_figures()?,
             },
             Section {
@@ -205,14 +209,16 @@ impl<'a> Report<'a> {
 fn modelled(machine: &Machine) -> Vec<Figure> {
     let mut figures = Vec::new();
     if let Ok(mut figure) = papers::device_and_core("machine-sizes", machine) {
-        figure.about = "One device of this machine in different ways, and a core: where the lines cross, the device begins to be \
-                        faster."
-            .to_owned();
+        figure.about =
+            "One device of this machine in different ways, and a core: where the lines cross, the \
+             device begins to be faster."
+                .to_owned();
         figures.push(figure);
     }
     figures.extend(advice::route_figure(machine).ok().flatten());
-    // What a profile knows is published or was measured elsewhere; the kernel's figures are the firmware's.
-    let how = if machine.is_this_machine() { How::Measured } else { How::Published };
+    // `memferry calibrate` measures; other profiles have what was published, and the kernel what the firmware says.
+    let is_measured = machine.parameters().iter().any(|parameter| parameter.basis == Basis::Measured);
+    let how = if is_measured { How::Measured } else { How::Published };
     let heat = |name, kind, title: &str, unit, of| {
         let mut figure = Figure::new(name, kind, title);
         figure.about = "From CPUs to memories, as far as it is known.".to_owned();

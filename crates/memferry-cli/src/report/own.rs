@@ -55,9 +55,10 @@ fn queries(record: &Record) -> Vec<Figure> {
 /// Operations in software beside the best that there is otherwise.
 fn operations(record: &Record) -> Figure {
     let mut figure = Figure::new("operations", Kind::Rows, "Operations of a DSA in software");
-    figure.about = "At 1 MiB (deltas at 512 KiB) against the best that there is otherwise, such as the C library or crc-fast, \
-                    interleaved in one run. Whiskers: 95 % interval."
-        .to_owned();
+    figure.about =
+        "At 1 MiB (deltas at 512 KiB) against the best that there is otherwise, such as the C library \
+         or crc-fast, interleaved in one run. Whiskers: 95 % interval."
+            .to_owned();
     figure.y = Axis::new("ratio to the best otherwise; above 1 is faster", Scale::Log);
     let rows = record.rows.iter().filter(|row| row.unit == "bytes/s");
     figure.points = rows.filter_map(|row| ratio(row, "ratio", &row.name.replace('_', " "))).collect();

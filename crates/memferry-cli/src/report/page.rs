@@ -27,13 +27,15 @@ pub(super) fn html(report: &Report) -> String {
     let made = rfc3339(SystemTime::now());
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("MEMFERRY_COMMIT"));
     let mut body = format!(
-        "<header>\n<h1>{name}</h1>\n<p class=\"muted\">memferry {version} ({commit}), {made}</p>\n{}</header>\n<main>\n",
+        "<header>\n<h1>{name}</h1>\n<p class=\"muted\">memferry {version} ({commit}), \
+         {made}</p>\n{}</header>\n<main>\n",
         contents(report)
     );
     body += &advice(report);
     body += &format!(
         "<section id=\"machine-section\">\n<h2>What it is</h2>\n<figure class=\"wide\">\n\
-         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"the machine\">{}</div>\n{}</figure>\n</section>\n",
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"the \
+         machine\">{}</div>\n{}</figure>\n</section>\n",
         report.picture_part,
         caption("machine", "")
     );
@@ -116,9 +118,9 @@ fn advice(report: &Report) -> String {
     let items: String = report.advice.iter().map(item).collect();
     format!(
         "<section id=\"advice\">\n<h2>Recommended settings</h2>\n<dl>\n{items}</dl>\n\
-         <p class=\"muted\">Every number says where it comes from: measured on this machine (filled); emulated, where a made-up \
-         device or node took part, which says nothing about hardware (hatched); modelled, computed for a machine that need \
-         not exist (outlined); published by somebody else (a dot).</p>\n{}</section>\n",
+         <p class=\"muted\">Every number says where it comes from: measured on this machine (filled); emulated, \
+         where a made-up device or node took part, which says nothing about hardware (hatched); modelled, computed \
+         for a machine that need not exist (outlined); published by somebody else (a dot).</p>\n{}</section>\n",
         draw::forms()
     )
 }
@@ -182,9 +184,9 @@ fn predictions(report: &Report) -> String {
     let others = &report.papers.validation.others;
     let unexplained = others.iter().filter(|other| other.why == Why::Unexplained).count();
     format!(
-        "<details>\n<summary>All {} predictions</summary>\n{}</details>\n<p class=\"muted\">Of {} other rows the model says \
-         nothing: {unexplained} that it cannot explain, and inputs, methods and repetitions. <code>memferry sim validate</code> \
-         tells the reason of each.</p>\n",
+        "<details>\n<summary>All {} predictions</summary>\n{}</details>\n<p class=\"muted\">Of {} other rows the \
+         model says nothing: {unexplained} that it cannot explain, and inputs, methods and repetitions. \
+         <code>memferry sim validate</code> tells the reason of each.</p>\n",
         report.papers.validation.predictions.len(),
         table(&heads, &rows),
         others.len()
@@ -207,8 +209,8 @@ fn taken(report: &Report) -> String {
         let items: String = missing.iter().map(item).collect();
         let whose = if report.machine.is_this_machine() { "this machine" } else { "such a machine" };
         text += &format!(
-            "<details{}>\n<summary>{} without a record in {}</summary>\n<p>Run these on {whose}, built with --release, when \
-             it is idle:</p>\n<ul>\n{items}</ul>\n</details>\n",
+            "<details{}>\n<summary>{} without a record in {}</summary>\n<p>Run these on {whose}, built with \
+             --release, when it is idle:</p>\n<ul>\n{items}</ul>\n</details>\n",
             if report.records.is_empty() { " open" } else { "" },
             count(missing.len(), "benchmark"),
             escaped(&report.results.display().to_string())
@@ -251,7 +253,8 @@ fn table(heads: &[&str], rows: &str) -> String {
     let heads: String =
         heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escaped(head))).collect();
     format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n\
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+         aria-label=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n\
          <tbody>\n{rows}</tbody>\n</table></div>\n"
     )
 }

@@ -1,7 +1,7 @@
 //! Figures of the papers' benchmarks, whose rows are points of a space: who works, on what, how large, how many.
 //!
-//! What a benchmark varies decides the form: sizes make lines over sizes, other numbers lines over them, nodes and words
-//! bars. What else varies tells series apart, and where that would be too many, figures.
+//! What a benchmark varies decides the form: sizes make lines over sizes, other numbers lines over them, nodes and
+//! words bars. What else varies tells series apart, and where that would be too many, figures.
 
 use super::draw::distinct;
 use super::figure::{Axis, Figure, How, Kind, Point, Scale};

@@ -192,7 +192,8 @@ fn a_measured_break_even_is_told() {
 
 #[test]
 fn broken_figures_are_told_by_line() {
-    let good = "# memferry figure 1\n# name: a\n# kind: lines\n# title: t\n# about: \n# x: size, bytes\n# y: rate, linear\n\
+    let good = "# memferry figure 1\n# name: a\n# kind: lines\n# title: t\n# about: \n# x: size, bytes\n# y: rate, \
+                linear\n\
                 panel,series,how,x,y,low,high\n,s,measured,1024,2.5,,\n,\"a, b\",published,2048,3,2,4\n";
     let figure = Figure::from_csv(good).unwrap();
     assert_eq!(figure.points[1].series, "a, b");
