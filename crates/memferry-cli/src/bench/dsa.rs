@@ -92,7 +92,8 @@ pub(crate) fn is_emulated() -> bool {
     Path::new("/dev/.memferry").exists()
 }
 
-fn how_of_this_machines_devices() -> How {
+/// Under `memferry emulate` they are emulated.
+pub(super) fn how_of_this_machines_devices() -> How {
     if is_emulated() { How::Emulated } else { How::Measured }
 }
 

@@ -4,6 +4,8 @@ mod allocations;
 mod cache;
 mod dsa;
 mod emulate;
+mod mover;
+mod papers;
 mod peers;
 mod query;
 mod record;
@@ -17,7 +19,7 @@ use anyhow::Result;
 
 pub(crate) use dsa::{is_emulated as dsa_is_emulated, open as open_queue};
 use record::check_writable;
-pub(crate) use record::{Comparison, How, Record, Row};
+pub(crate) use record::{Comparison, How, Record, Row, machine_slug, rfc3339};
 
 use crate::output::{self, Align, Table};
 
@@ -30,18 +32,23 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Bench {
+    #[command(flatten)]
+    Paper(papers::Paper),
     Cache(cache::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
+    Mover(mover::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
+        Bench::Paper(paper) => papers::run(paper, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
+        Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
     }
