@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::kernel::{CLASS_BYTES, PROBE_BYTES};
+use super::kernel::{CLASS_BYTES, PROBE_BYTES, PROBED_BYTES_MIN};
 use super::{CopyMethod, CopyMethods};
 
 /// Rounds of a calibration, in which the methods take turns.
@@ -28,7 +28,10 @@ impl CopyMethods {
         for (class, &size_bytes) in CLASS_BYTES.iter().enumerate() {
             if size_bytes <= source.len() {
                 methods.warm[class] = trial.fastest(size_bytes, Bytes::Warm, GAIN_MIN);
-                methods.cold[class] = trial.fastest(size_bytes, Bytes::Cold, GAIN_MIN);
+                methods.cold[class] = match size_bytes < PROBED_BYTES_MIN {
+                    true => methods.warm[class],
+                    false => trial.fastest(size_bytes, Bytes::Cold, GAIN_MIN),
+                };
             } else if class > 0 {
                 methods.warm[class] = methods.warm[class - 1];
                 methods.cold[class] = methods.cold[class - 1];
