@@ -4,6 +4,7 @@
 //! on standard error; see [`error`] for the exit status.
 
 mod bench;
+mod calibrate;
 mod configure;
 mod demo;
 mod devices;
@@ -44,6 +45,7 @@ enum Command {
     Configure(configure::Arguments),
     Sql(sql::Arguments),
     Sim(sim::Arguments),
+    Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
     Bench(bench::Arguments),
     Demo(demo::Arguments),
@@ -78,6 +80,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
         Command::Sim(arguments) => sim::run(arguments, out),
+        Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),

@@ -26,6 +26,8 @@ pub(crate) enum How {
     Measured,
     /// There too, but an emulated device or made-up nodes took part: right in what it did, not in how fast.
     Emulated,
+    /// Computed.
+    Modelled,
 }
 
 impl How {
@@ -44,6 +46,7 @@ impl fmt::Display for How {
         f.pad(match self {
             How::Measured => "measured",
             How::Emulated => "emulated",
+            How::Modelled => "modelled",
         })
     }
 }
@@ -134,33 +137,60 @@ impl<R> Record<R> {
     }
 }
 
-impl Record {
-    /// The rows with a line of headings. An empty field is a figure that the row does not have.
+/// A row as a line of CSV.
+pub(crate) trait Line {
+    /// The names of the columns.
+    fn heading() -> String;
+    /// Their values. An empty field is a figure that the row does not have.
+    fn line(&self) -> String;
+}
+
+impl Line for Row {
+    fn heading() -> String {
+        "name,value,unit,how,samples,min,max,peer,peer_value,ratio,ratio_low,ratio_high".to_owned()
+    }
+
+    fn line(&self) -> String {
+        let Row { name, value, unit, how, samples, min, max, .. } = self;
+        let comparison = match &self.comparison {
+            None => ",,,,".to_owned(),
+            Some(Comparison { peer, peer_value, ratio, ratio_low, ratio_high }) => {
+                format!("{},{peer_value},{ratio},{ratio_low},{ratio_high}", quoted(peer))
+            }
+        };
+        format!("{},{value},{unit},{how},{samples},{min},{max},{comparison}", quoted(name))
+    }
+}
+
+impl<R: Serialize + Line> Record<R> {
+    /// The rows with a line of headings.
     pub(crate) fn csv(&self) -> String {
-        let mut text =
-            "name,value,unit,how,samples,min,max,peer,peer_value,ratio,ratio_low,ratio_high\n".to_owned();
-        for row in &self.rows {
-            let Row { name, value, unit, how, samples, min, max, .. } = row;
-            text += &format!("{},{value},{unit},{how},{samples},{min},{max},", quoted(name));
-            text += &match &row.comparison {
-                None => ",,,,\n".to_owned(),
-                Some(Comparison { peer, peer_value, ratio, ratio_low, ratio_high }) => {
-                    format!("{},{peer_value},{ratio},{ratio_low},{ratio_high}\n", quoted(peer))
-                }
-            };
-        }
-        text
+        let lines = self.rows.iter().map(Line::line);
+        [R::heading()].into_iter().chain(lines).map(|line| line + "\n").collect()
+    }
+
+    /// The directory of the record's machine below that of all records.
+    pub(crate) fn directory(&self, directory: &Path) -> PathBuf {
+        directory.join(machine_slug(&self.machine))
     }
 
     /// Writes both files below `directory` and returns the path of the CSV.
     ///
     /// # Errors
-    /// The sentence names the file; neither file is there in part, and an older one of the same name is untouched.
+    /// As [`write_as`](Record::write_as).
     pub(crate) fn write(&self, directory: &Path) -> Result<PathBuf> {
-        let directory = directory.join(machine_slug(&self.machine));
+        self.write_as(self.bench, directory)
+    }
+
+    /// The same, with `name` in the place of the benchmark's.
+    ///
+    /// # Errors
+    /// The sentence names the file; neither file is there in part, and an older one of the same name is untouched.
+    pub(crate) fn write_as(&self, name: &str, directory: &Path) -> Result<PathBuf> {
+        let directory = self.directory(directory);
         let advice = || advice(&directory);
         fs::create_dir_all(&directory).with_context(advice)?;
-        let stem = format!("{}-{}", &self.started[..10], self.bench);
+        let stem = format!("{}-{name}", &self.started[..10]);
         let csv = directory.join(format!("{stem}.csv"));
         let json = directory.join(format!("{stem}.json"));
         let text = serde_json::to_string_pretty(self)? + "\n";
@@ -180,7 +210,7 @@ pub(crate) fn check_writable(directory: &Path) -> Result<()> {
     written.map(drop).with_context(|| advice(directory))
 }
 
-fn advice(directory: &Path) -> String {
+pub(crate) fn advice(directory: &Path) -> String {
     format!("the results cannot be written to {}; make room there or choose --out DIR", directory.display())
 }
 
@@ -194,7 +224,7 @@ fn machine_slug(machine: &Machine) -> String {
 }
 
 /// A CSV field; quoted only where it must be (RFC 4180).
-fn quoted(field: &str) -> String {
+pub(crate) fn quoted(field: &str) -> String {
     if field.contains([',', '"', '\n']) {
         format!("\"{}\"", field.replace('"', "\"\""))
     } else {
