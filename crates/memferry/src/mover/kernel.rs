@@ -33,13 +33,20 @@ pub enum CopyMethod {
 }
 
 impl CopyMethod {
-    /// All of them.
-    pub const ALL: [CopyMethod; 3] = [CopyMethod::Memcpy, CopyMethod::RepMovsb, CopyMethod::NonTemporal];
-
-    /// Whether this CPU has it; what has not, copies with [`Memcpy`](CopyMethod::Memcpy).
-    pub fn is_available(self) -> bool {
+    /// Those that this CPU has; the others copy as [`Memcpy`](CopyMethod::Memcpy) does.
+    pub const ALL: &[CopyMethod] = match cfg!(target_arch = "x86_64") {
         // SSE2 is part of x86-64.
-        self == CopyMethod::Memcpy || cfg!(target_arch = "x86_64")
+        true => &[CopyMethod::Memcpy, CopyMethod::RepMovsb, CopyMethod::NonTemporal],
+        false => &[CopyMethod::Memcpy],
+    };
+
+    /// As records and profiles spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            CopyMethod::Memcpy => "memcpy",
+            CopyMethod::RepMovsb => "rep_movsb",
+            CopyMethod::NonTemporal => "non_temporal",
+        }
     }
 
     /// Copies `source` to `target`.
@@ -248,7 +255,7 @@ mod tests {
         let source: Vec<u8> = (0..largest + 2 * GUARD).map(|index| (index % 251) as u8).collect();
         let warm = CopyMethods { warm_probe_max: Duration::MAX, ..CopyMethods::default() };
         let cold = CopyMethods { warm_probe_max: Duration::ZERO, ..CopyMethods::default() };
-        let all = CopyMethod::ALL.map(CopyMethods::only).into_iter().chain([warm, cold]);
+        let all = CopyMethod::ALL.iter().map(|&method| CopyMethods::only(method)).chain([warm, cold]);
         for methods in all {
             for size_bytes in sizes {
                 for (from, to) in [(0, 0), (1, 0), (0, 3), (17, 64), (5, 69)] {
