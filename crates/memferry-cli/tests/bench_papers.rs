@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::{FAILURE, USAGE, fails, prints, prints_json};
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 16] = [
     "submit",
     "threads",
     "queues",
@@ -21,6 +21,10 @@ const NAMES: [&str; 12] = [
     "pages",
     "faults",
     "remote",
+    "target",
+    "priority",
+    "interference",
+    "pollution",
 ];
 const MODEL: [&str; 2] = ["--machine", "xeon-max-9468-2s-flat"];
 const EMULATED: [&str; 4] = ["--on", "emulated", "--machine", "xeon-max-9468-2s-flat"];
@@ -63,7 +67,7 @@ fn all_on_the_emulated_device() {
         let valued = rows(&record).iter().filter(|row| row["value"].is_number()).count();
         // What the device itself has no notion of, it says; everything else it does.
         let expected = match name {
-            "remote" => rows(&record).len(),
+            "target" | "pollution" => 0,
             "pages" => rows(&record).len() / 2,
             _ => rows(&record).len(),
         };
@@ -76,14 +80,15 @@ fn all_in_the_model() {
     for name in NAMES {
         let record = quick(name, &MODEL);
         is_whole(name, &record, "modelled");
-        assert!(rows(&record).iter().any(|row| row["value"].is_number()), "{name}: {record:#}");
+        let has_values = rows(&record).iter().any(|row| row["value"].is_number());
+        assert_eq!(has_values, !matches!(name, "target" | "priority" | "pollution"), "{name}: {record:#}");
     }
 }
 
 /// Whatever this machine has; cores it has.
 #[test]
 fn some_on_this_machine() {
-    for name in ["submit", "threads", "faults", "routes"] {
+    for name in ["submit", "threads", "faults", "routes", "target"] {
         let record = prints_json(&["bench", name, "--quick", "--sizes", "64KiB", "--json"]);
         for row in rows(&record).iter().filter(|row| row["way"] == "core") {
             assert!(row["value"].as_f64().is_some_and(|value| value > 0.0), "{row}");

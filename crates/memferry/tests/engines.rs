@@ -237,8 +237,11 @@ fn check_sums(stats: &EngineStats, subject: &Subject, copies: u64, bytes: u64) {
     let name = &subject.name;
     assert_eq!(stats.accepted, copies, "{name}: {stats:?}");
     assert_eq!(stats.operations + stats.errors, copies, "{name}: {stats:?}");
-    let ended =
-        stats.descriptors_done + stats.faults_resumed + stats.descriptors_failed + stats.descriptors_lost;
+    let ended = stats.descriptors_done
+        + stats.faults_resumed
+        + stats.descriptors_failed
+        + stats.descriptors_skipped
+        + stats.descriptors_lost;
     assert_eq!(stats.descriptors, ended, "{name}: {stats:?}");
     if !subject.fails {
         assert_eq!(stats.errors, 0, "{name}: {stats:?}");

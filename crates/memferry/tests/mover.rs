@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use memferry::memory::{Binding, Mapping, Pool};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineSite, Faults, Faulty, INLINE_BYTES_MAX, Journey, Mover, MoverError, RawCopy, Refusal, Rejected,
-    Route,
+    EngineSite, Faults, Faulty, Guidelines, INLINE_BYTES_MAX, Journey, Mover, MoverError, RawCopy, Refusal,
+    Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
@@ -19,6 +19,11 @@ use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, S
 use proptest::prelude::*;
 
 const HANG: Duration = Duration::from_secs(60);
+
+/// Whatever the size, devices are asked.
+fn everything_offloaded() -> Guidelines {
+    Guidelines { offload_bytes_min: 0, llc_bytes: 0 }
+}
 
 fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
@@ -444,7 +449,14 @@ unsafe impl Portal for Silent {
 
 fn dsa_mover(portals: Vec<Arc<dyn Portal>>, options: DsaOptions) -> (Mover, Arc<DsaEngine>) {
     let dsa = Arc::new(DsaEngine::new(portals, options).expect("a thread"));
-    (Mover::builder(machine()).engine(dsa.clone()).build().expect("threads"), dsa)
+    (
+        Mover::builder(machine())
+            .guidelines(everything_offloaded())
+            .engine(dsa.clone())
+            .build()
+            .expect("threads"),
+        dsa,
+    )
 }
 
 #[test]
@@ -485,7 +497,8 @@ fn an_injected_failure_does_not_hide_lost_buffers() {
     let dsa = DsaEngine::new(vec![silent.clone()], DsaOptions::default()).expect("a thread");
     let faults = Faults { fail_per_mille: 1000, ..Faults::default() };
     let faulty = Arc::new(Faulty::new(Arc::new(dsa), faults, 0).expect("a thread"));
-    let mover = Mover::builder(machine()).engine(faulty).build().expect("threads");
+    let mover =
+        Mover::builder(machine()).guidelines(everything_offloaded()).engine(faulty).build().expect("threads");
     // Half of the failures come before the device is asked.
     let transfers: Vec<_> = (0..8).map(|_| mover.copy(vec![1; 100], vec![0; 100], options())).collect();
     silent.dead.store(true, Ordering::SeqCst);
@@ -521,7 +534,10 @@ fn an_emulated_device_that_dies_with_work_in_it_is_survived() {
         }
         let stats = dsa.stats();
         assert_eq!((copied + lost, stats.errors, stats.leaked_bytes), (30, lost, lost * 50_000));
-        let ended = stats.descriptors_done + stats.faults_resumed + stats.descriptors_lost;
+        let ended = stats.descriptors_done
+            + stats.faults_resumed
+            + stats.descriptors_skipped
+            + stats.descriptors_lost;
         assert_eq!(stats.descriptors, ended, "{stats:?}");
         totals = (totals.0 + copied, totals.1 + lost);
     }

@@ -4,8 +4,8 @@ use memferry::topology::{Link, NodeId, NodeSet};
 use memferry_dsa::system::{FakeDriver, apply};
 use serde_json::json;
 
-use super::canvas::{Block, COLOURS};
 use super::*;
+use crate::canvas::{Block, COLOURS, DOT};
 
 fn profile(name: &str) -> Plan {
     Plan::of(&Machine::from_profile(name).unwrap())
@@ -397,7 +397,7 @@ fn check_layout(block: &Block, name: &str) {
         }
     }
     for (x, y) in block.dots.iter().flat_map(|(_, corners)| corners) {
-        let dot = (*x, *y, x + canvas::DOT, y + canvas::DOT);
+        let dot = (*x, *y, x + DOT, y + DOT);
         assert!(is_inside(dot, block), "{name}: a dot at {dot:?} sticks out of {:?}", edges(block));
     }
     for (index, child) in block.children.iter().enumerate() {

@@ -2,7 +2,8 @@
 
 use memferry_dsa::measure::load::Work;
 
-use super::point::{Axes, Axis, Pages, Point, Way};
+use super::axis::Axis;
+use super::point::{Axes, Data, Pages, Point, Way};
 use crate::mover::Route;
 use crate::topology::{Machine, NodeId};
 
@@ -21,6 +22,14 @@ pub enum Figure {
     Asleep,
     /// What measuring costs against what is measured.
     Overhead,
+    /// Bytes a second of the submitter of the first queue, until it is done.
+    Tenant1,
+    /// The same of the second queue.
+    Tenant2,
+    /// Of a dependent load of somebody else, in a working set of 4 MiB.
+    Load,
+    /// How many times as long such a load takes as without the copies.
+    Slowdown,
 }
 
 impl Figure {
@@ -33,21 +42,25 @@ impl Figure {
             Figure::Wait => "wait",
             Figure::Asleep => "asleep",
             Figure::Overhead => "overhead",
+            Figure::Tenant1 => "tenant1",
+            Figure::Tenant2 => "tenant2",
+            Figure::Load => "load",
+            Figure::Slowdown => "slowdown",
         }
     }
 
     /// Its unit in records.
     pub fn unit(self) -> &'static str {
         match self {
-            Figure::Throughput => "bytes/s",
-            Figure::Latency | Figure::Submit | Figure::Wait => "ns",
-            Figure::Asleep | Figure::Overhead => "1",
+            Figure::Throughput | Figure::Tenant1 | Figure::Tenant2 => "bytes/s",
+            Figure::Latency | Figure::Submit | Figure::Wait | Figure::Load => "ns",
+            Figure::Asleep | Figure::Overhead | Figure::Slowdown => "1",
         }
     }
 
     /// Whether more of it is better.
     pub fn is_more_better(self) -> bool {
-        matches!(self, Figure::Throughput | Figure::Asleep)
+        matches!(self, Figure::Throughput | Figure::Tenant1 | Figure::Tenant2 | Figure::Asleep)
     }
 }
 
@@ -58,7 +71,7 @@ pub struct Benchmark {
     pub name: &'static str,
     /// What it shows, and where that was published.
     pub about: &'static str,
-    /// What it looks at.
+    /// What it looks at, first of all the first.
     pub figures: &'static [Figure],
     /// What it varies, and names rows by.
     pub varied: &'static [Axis],
@@ -87,12 +100,13 @@ impl Benchmark {
         axes.points().into_iter().filter(self.is_meant).collect()
     }
 
-    /// Name of a point's row: what the benchmark varies, and what these axes do.
+    /// Name of a point's row: the figure, unless it is the benchmark's first, what the benchmark varies, and what these
+    /// axes do.
     pub fn row_name(&self, axes: &Axes, point: &Point, figure: Figure) -> String {
         let varied = axes.varied();
         let is_named = |axis: &Axis| self.varied.contains(axis) || varied.contains(axis);
         let named: Vec<Axis> = Axis::ALL.into_iter().filter(is_named).collect();
-        let figure = if figure == Figure::Throughput { "" } else { figure.name() };
+        let figure = if figure == self.figures[0] { "" } else { figure.name() };
         let words = [self.name.to_owned(), figure.to_owned(), point.name(&named)];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
     }
@@ -187,7 +201,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
             targets: some(&[8, 11, 12, 15].map(|node| Some(NodeId(node))), is_quick, &[0, 3]),
             ..Axes::default()
         },
-        is_meant: |point| (point.way == Way::Core) == point.route.is_none(),
+        is_meant: |point| point.way == Way::Core || point.route.is_some(),
     },
     Benchmark {
         name: "operations",
@@ -300,6 +314,65 @@ pub const BENCHMARKS: &[Benchmark] = &[
             ..Axes::default()
         },
         is_meant: |point| (point.way == Way::Core) == point.route.is_none(),
+    },
+    Benchmark {
+        name: "target",
+        about: "source and target in a cache or in memory (Kuper et al. 2024, figure 15)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Data],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, 256 * KIB], is_quick, &[1, 2]),
+            data: vec![Data::Memory, Data::CachedSource, Data::CachedTarget, Data::Cached],
+            ..Axes::default()
+        },
+        is_meant: all_combinations,
+    },
+    Benchmark {
+        name: "priority",
+        about: "two tenants of one device, each with a queue, by the priorities of the queues",
+        figures: &[Figure::Tenant1, Figure::Tenant2],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Priorities],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Shared, Way::Dedicated],
+            sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, MIB], is_quick, &[2]),
+            submitters: vec![2],
+            queues: vec![2],
+            depths: vec![16],
+            entries: vec![Some(16)],
+            priorities: some(&[Some((10, 10)), Some((15, 5)), Some((15, 1))], is_quick, &[0, 2]),
+            ..Axes::default()
+        },
+        is_meant: |point| point.queues == 2 && point.submitters == 2,
+    },
+    Benchmark {
+        name: "interference",
+        about: "copies side by side, each by a core or through a queue of its own",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Core, Way::Dedicated],
+            sizes_bytes: some(&[64 * KIB, MIB, 16 * MIB], is_quick, &[1]),
+            submitters: some(&[1, 2, 4, 8], is_quick, &[0, 1]),
+            queues: some(&[1, 2, 4, 8], is_quick, &[0, 1]),
+            entries: vec![Some(16)],
+            ..Axes::default()
+        },
+        is_meant: |point| match point.way {
+            Way::Dedicated => point.submitters == point.queues,
+            _ => point.queues == 1,
+        },
+    },
+    Benchmark {
+        name: "pollution",
+        about: "a reader that lives in its cache beside four submitters of copies (Kuper et al. 2024, figure 13)",
+        figures: &[Figure::Load, Figure::Slowdown],
+        varied: &[Axis::Way, Axis::SizeBytes],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB], is_quick, &[0]),
+            submitters: vec![4],
+            ..Axes::default()
+        },
+        is_meant: all_combinations,
     },
 ];
 

@@ -1,13 +1,12 @@
 //! Points on the emulated device, in virtual time.
 
-use memferry_dsa::QueueMode;
 use memferry_dsa::emulator::{
     BATCH_MAX, DeviceConfig, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, Timing, dedicated_queue,
     shared_queue,
 };
 use memferry_dsa::measure::load::{self, Load, Seen, TOUCH_NS, emulated};
 
-use super::{Backend, Effort, Figure, Pages, Point, Taken, Unrun, Way};
+use super::{Backend, Data, Effort, Figure, Pages, Point, Taken, Unrun, Way};
 use crate::mover::Journey;
 use crate::topology::Machine;
 
@@ -33,7 +32,18 @@ impl OnEmulated {
                 Way::Dedicated => dedicated_queue(&name, entries),
                 _ => shared_queue(&name, entries),
             };
+            let priority = match point.priorities {
+                None => queue.priority,
+                Some((first, second)) => {
+                    if number == 0 {
+                        first
+                    } else {
+                        second
+                    }
+                }
+            };
             memferry_dsa::WorkQueueInfo {
+                priority,
                 transfer_bytes_max: TRANSFER_BYTES_MAX,
                 batch_max: BATCH_MAX,
                 block_on_fault: true,
@@ -41,9 +51,6 @@ impl OnEmulated {
             }
         };
         let queues: Vec<_> = (0..point.queues).map(queue).collect();
-        debug_assert!(
-            queues.iter().all(|it| (it.mode == QueueMode::Dedicated) == (point.way == Way::Dedicated))
-        );
         let config = DeviceConfig::new(vec![GroupConfig { engines: point.engines.unwrap_or(1), queues }]);
         config.validate().map_err(|error| Unrun::Cannot(error.to_string()))?;
         Ok(config.with_timing(self.timing))
@@ -81,6 +88,12 @@ impl Backend for OnEmulated {
     fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Unrun> {
         if !matches!(point.way, Way::Shared | Way::Dedicated) {
             return Unrun::cannot("only a device is emulated; ask for the ways shared and dedicated");
+        }
+        if figures.contains(&Figure::Load) {
+            return Unrun::cannot("the emulated device has no caches that others could miss");
+        }
+        if point.data != Data::Any {
+            return Unrun::cannot("the emulated device has no caches");
         }
         let load = load_of(point, effort)?;
         let load = match point.pages {
@@ -165,6 +178,7 @@ pub(super) fn figures_of(
     let slowest_ns = |seen: &Vec<Seen>| seen.iter().map(|seen| seen.elapsed_ns).fold(0.0, f64::max);
     // What is known of submitting only where the submitter is part of the simulation.
     let submitting_ns = |seen: &Vec<Seen>| seen.first().and_then(|seen| seen.submitting_ns);
+    let own_rate = |seen: Option<&Seen>| Some(bytes / point.submitters as f64 / seen?.elapsed_ns * 1e9);
     let values = |figure: Figure| -> Option<Vec<f64>> {
         let value = |seen: &Vec<Seen>| match figure {
             Figure::Throughput => Some(bytes / slowest_ns(seen) * 1e9),
@@ -172,7 +186,9 @@ pub(super) fn figures_of(
             Figure::Submit => Some(submitting_ns(seen)? / repetitions),
             Figure::Wait => Some((slowest_ns(seen) - submitting_ns(seen)?) / repetitions),
             Figure::Asleep => Some(1.0 - submitting_ns(seen)? / slowest_ns(seen)),
-            Figure::Overhead => None,
+            Figure::Tenant1 => own_rate(seen.first()),
+            Figure::Tenant2 => own_rate(seen.get(1)),
+            Figure::Overhead | Figure::Load | Figure::Slowdown => None,
         };
         iterations.iter().map(value).collect()
     };
@@ -238,6 +254,22 @@ mod tests {
         let far = Point { route: Some(Route::Single), target: Some(NodeId(99)), ..point() };
         assert!(run(far).to_string().contains("99"));
         assert!(run(Point { size_bytes: 1 << 33, ..point() }).to_string().contains("2 GiB"));
+    }
+
+    #[test]
+    fn priorities_divide_a_device() {
+        let rates = |priorities| {
+            let point =
+                Point { submitters: 2, queues: 2, depth: 16, priorities: Some(priorities), ..point() };
+            let figures = [Figure::Tenant1, Figure::Tenant2];
+            let taken = backend().run(&point, &figures, Effort::FULL).unwrap();
+            [0, 1].map(|index| taken[index].values[0])
+        };
+        let [first, second] = rates((10, 10));
+        assert!((first / second - 1.0).abs() < 0.05, "{first} and {second}");
+        let [first, second] = rates((15, 1));
+        assert!(first > 1.5 * second, "{first} and {second}");
+        assert!(backend().run(&Point { priorities: Some((16, 1)), ..point() }, &[], Effort::QUICK).is_err());
     }
 
     #[test]

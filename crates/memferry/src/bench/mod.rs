@@ -17,6 +17,7 @@
 //! Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon Scalable
 //! Processors" (2024), chapter 4.
 
+mod axis;
 mod benchmarks;
 mod emulated;
 mod machine;
@@ -24,12 +25,13 @@ mod modelled;
 mod peers;
 mod point;
 
+pub use axis::Axis;
 pub use benchmarks::{BENCHMARKS, Benchmark, Figure, benchmark};
 pub use emulated::OnEmulated;
 pub use machine::OnMachine;
 pub use modelled::OnModel;
 pub use peers::{Published, published};
-pub use point::{Axes, Axis, Pages, Point, Way};
+pub use point::{Axes, Data, Pages, Point, Way};
 
 use crate::topology::Machine;
 
@@ -57,15 +59,17 @@ pub struct Taken {
     pub values: Vec<f64>,
     /// What to know of it, if anything.
     pub note: Option<String>,
+    /// The median of something that was measured beside it, and what that is.
+    pub peer: Option<(&'static str, f64)>,
 }
 
 impl Taken {
     fn new(figure: Figure, values: Vec<f64>) -> Taken {
-        Taken { figure, values, note: None }
+        Taken { figure, values, note: None, peer: None }
     }
 
     fn missing(figure: Figure, why: &str) -> Taken {
-        Taken { figure, values: Vec::new(), note: Some(why.to_owned()) }
+        Taken { note: Some(why.to_owned()), ..Taken::new(figure, Vec::new()) }
     }
 }
 

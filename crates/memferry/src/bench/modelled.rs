@@ -3,7 +3,7 @@
 use memferry_dsa::measure::load::Work;
 
 use super::emulated::journey;
-use super::{Backend, Effort, Figure, Pages, Point, Taken, Unrun, Way};
+use super::{Backend, Data, Effort, Figure, Pages, Point, Taken, Unrun, Way};
 use crate::model::{Hardware, ModelError, Offload, copy_s};
 use crate::topology::Machine;
 
@@ -87,6 +87,13 @@ impl Backend for OnModel {
             Point { operation, .. } if *operation != Work::Copy => {
                 return Unrun::cannot("the model knows copies only");
             }
+            Point { data, .. } if *data != Data::Any => return Unrun::cannot("the model has no caches"),
+            Point { priorities: Some(_), .. } => {
+                return Unrun::cannot("the model knows no priorities of queues");
+            }
+            Point { way: Way::Core, route: Some(_), .. } => {
+                return Unrun::cannot("in the model routes are of devices, not of cores");
+            }
             Point { pages, .. } if *pages != Pages::Touched => {
                 return Unrun::cannot("the model knows no pages and no page faults");
             }
@@ -103,6 +110,10 @@ impl Backend for OnModel {
         for &figure in figures.iter().filter(|figure| **figure != Figure::Overhead) {
             let value = match figure {
                 Figure::Throughput => Some(self.throughput(point)?),
+                Figure::Load | Figure::Slowdown => return Unrun::cannot("the model has no caches"),
+                Figure::Tenant1 | Figure::Tenant2 => {
+                    return Unrun::cannot("the model does not tell submitters apart");
+                }
                 _ if !is_alone => return Unrun::cannot("the model has latencies of single submissions only"),
                 Figure::Latency => Some(self.waited_for_s(point)?.0 * 1e9),
                 Figure::Submit => self.waited_for_s(point)?.1.map(|submit_s| submit_s * 1e9),
@@ -177,6 +188,9 @@ mod tests {
             (Point { engines: Some(2), ..point() }, "engines"),
             (Point { entries: Some(4), depth: 8, ..point() }, "entries"),
             (Point { pages: Pages::Huge, ..point() }, "pages"),
+            (Point { data: Data::Cached, ..point() }, "caches"),
+            (Point { priorities: Some((1, 2)), ..point() }, "priorities"),
+            (Point { way: Way::Core, route: Some(Route::All), ..point() }, "of devices"),
             (Point { way: Way::Core, submitters: 2, ..point() }, "share a memory"),
             (Point { target: Some(NodeId(8)), ..point() }, "add a route"),
         ] {

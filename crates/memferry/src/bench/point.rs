@@ -1,4 +1,4 @@
-//! What runs: a point, and the axes that points are made of.
+//! What runs: a point, and the values that points are combinations of.
 
 use std::fmt;
 
@@ -6,6 +6,7 @@ use memferry_dsa::measure::load::Work;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::axis::Axis;
 use crate::mover::Route;
 use crate::topology::NodeId;
 
@@ -37,6 +38,22 @@ pub enum Pages {
     AbsentResume,
 }
 
+/// Where a core finds source and target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Data {
+    /// Wherever they are after what was before.
+    Any,
+    /// Neither is in a cache.
+    Memory,
+    /// The source is in a cache.
+    CachedSource,
+    /// The target is in a cache.
+    CachedTarget,
+    /// Both are.
+    Cached,
+}
+
 /// One thing that runs.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
@@ -66,25 +83,10 @@ pub struct Point {
     pub target: Option<NodeId>,
     /// The pages of targets.
     pub pages: Pages,
-}
-
-/// An axis, by the name of its column in records.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Axis {
-    Way,
-    Operation,
-    SizeBytes,
-    Batch,
-    Submitters,
-    Depth,
-    Queues,
-    Entries,
-    Engines,
-    Route,
-    Source,
-    Target,
-    Pages,
+    /// Where source and target are.
+    pub data: Data,
+    /// Weights of two queues of one group, each with a tenant; `None`: as they are.
+    pub priorities: Option<(u8, u8)>,
 }
 
 /// The values of all axes; points are their combinations.
@@ -104,6 +106,8 @@ pub struct Axes {
     pub sources: Vec<Option<NodeId>>,
     pub targets: Vec<Option<NodeId>>,
     pub pages: Vec<Pages>,
+    pub data: Vec<Data>,
+    pub priorities: Vec<Option<(u8, u8)>>,
 }
 
 impl Default for Axes {
@@ -123,6 +127,8 @@ impl Default for Axes {
             sources: vec![None],
             targets: vec![None],
             pages: vec![Pages::Touched],
+            data: vec![Data::Any],
+            priorities: vec![None],
         }
     }
 }
@@ -144,6 +150,8 @@ impl Axes {
             source: None,
             target: None,
             pages: Pages::Touched,
+            data: Data::Any,
+            priorities: None,
         };
         let mut points = vec![first];
         each(&mut points, &self.ways, |point, &way| point.way = way);
@@ -152,6 +160,8 @@ impl Axes {
         each(&mut points, &self.sources, |point, &source| point.source = source);
         each(&mut points, &self.targets, |point, &target| point.target = target);
         each(&mut points, &self.pages, |point, &pages| point.pages = pages);
+        each(&mut points, &self.data, |point, &data| point.data = data);
+        each(&mut points, &self.priorities, |point, &priorities| point.priorities = priorities);
         each(&mut points, &self.queues, |point, &queues| point.queues = queues);
         each(&mut points, &self.entries, |point, &entries| point.entries = entries);
         each(&mut points, &self.engines, |point, &engines| point.engines = engines);
@@ -178,6 +188,8 @@ impl Axes {
             Axis::Source => self.sources.len(),
             Axis::Target => self.targets.len(),
             Axis::Pages => self.pages.len(),
+            Axis::Data => self.data.len(),
+            Axis::Priorities => self.priorities.len(),
         };
         Axis::ALL.into_iter().filter(|axis| count(axis) > 1).collect()
     }
@@ -197,76 +209,6 @@ fn each<T>(points: &mut Vec<Point>, values: &[T], set: impl Fn(&mut Point, &T)) 
         .collect();
 }
 
-impl Axis {
-    /// All of them, in the order of columns.
-    pub const ALL: [Axis; 13] = [
-        Axis::Way,
-        Axis::Operation,
-        Axis::SizeBytes,
-        Axis::Batch,
-        Axis::Submitters,
-        Axis::Depth,
-        Axis::Queues,
-        Axis::Entries,
-        Axis::Engines,
-        Axis::Route,
-        Axis::Source,
-        Axis::Target,
-        Axis::Pages,
-    ];
-
-    /// Its column in records.
-    pub fn column(self) -> &'static str {
-        match self {
-            Axis::Way => "way",
-            Axis::Operation => "operation",
-            Axis::SizeBytes => "size_bytes",
-            Axis::Batch => "batch",
-            Axis::Submitters => "submitters",
-            Axis::Depth => "depth",
-            Axis::Queues => "queues",
-            Axis::Entries => "entries",
-            Axis::Engines => "engines",
-            Axis::Route => "route",
-            Axis::Source => "source",
-            Axis::Target => "target",
-            Axis::Pages => "pages",
-        }
-    }
-
-    /// The value of a point as in records; null where it says nothing.
-    pub fn value(self, point: &Point) -> Value {
-        let optional = |number: Option<u32>| number.map_or(Value::Null, Value::from);
-        match self {
-            Axis::Way => point.way.to_string().into(),
-            Axis::Operation => point.operation.name().into(),
-            Axis::SizeBytes => point.size_bytes.into(),
-            Axis::Batch => point.batch.into(),
-            Axis::Submitters => point.submitters.into(),
-            Axis::Depth => point.depth.into(),
-            Axis::Queues => point.queues.into(),
-            Axis::Entries => optional(point.entries),
-            Axis::Engines => optional(point.engines),
-            Axis::Route => point.route.map_or(Value::Null, |route| route_name(route).into()),
-            Axis::Source => optional(point.source.map(|node| node.0)),
-            Axis::Target => optional(point.target.map(|node| node.0)),
-            Axis::Pages => point.pages.to_string().into(),
-        }
-    }
-
-    /// The value as a word of a row's name; empty where it says nothing.
-    fn word(self, point: &Point) -> String {
-        match (self, self.value(point)) {
-            (_, Value::Null) => String::new(),
-            (Axis::SizeBytes, _) => size_name(point.size_bytes),
-            (Axis::Way | Axis::Operation | Axis::Route | Axis::Pages, Value::String(word)) => word,
-            (Axis::Source, value) => format!("from{value}"),
-            (Axis::Target, value) => format!("to{value}"),
-            (axis, value) => format!("{}{value}", axis.column()),
-        }
-    }
-}
-
 impl Point {
     /// The columns of a record.
     pub fn columns(&self) -> Map<String, Value> {
@@ -278,26 +220,6 @@ impl Point {
         let words: Vec<String> =
             axes.iter().map(|axis| axis.word(self)).filter(|word| !word.is_empty()).collect();
         words.join("_")
-    }
-}
-
-/// `65536` as `64KiB`.
-fn size_name(bytes: u64) -> String {
-    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
-    let whole = units.into_iter().find(|(_, shift)| bytes >= 1 << shift && bytes % (1 << shift) == 0);
-    whole.map_or_else(|| format!("{bytes}B"), |(unit, shift)| format!("{}{unit}", bytes >> shift))
-}
-
-/// As on command lines and in scenarios.
-fn route_name(route: Route) -> &'static str {
-    match route {
-        Route::Single => "single",
-        Route::RoundRobin => "round-robin",
-        Route::PushPull => "push-pull",
-        Route::Socket => "socket",
-        Route::Smart => "smart",
-        Route::All => "all",
-        Route::Adaptive => "adaptive",
     }
 }
 
@@ -323,8 +245,21 @@ impl fmt::Display for Pages {
     }
 }
 
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Data::Any => "any",
+            Data::Memory => "memory",
+            Data::CachedSource => "cached-source",
+            Data::CachedTarget => "cached-target",
+            Data::Cached => "cached",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::axis::size_name;
     use super::*;
 
     #[test]

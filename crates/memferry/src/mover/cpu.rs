@@ -14,6 +14,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use memferry_dsa::Opcode;
 use memferry_dsa::fork::{self, PerProcess};
 
 use super::linger::Linger;
@@ -193,6 +194,10 @@ impl Engine for CpuEngine {
 
     fn width(&self) -> usize {
         self.workers_count
+    }
+
+    fn supports(&self, _: Opcode) -> bool {
+        true
     }
 
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {

@@ -94,11 +94,7 @@ impl<'scope> Scope<'scope, '_> {
             // not let 'scope end before `open` has seen the end of this copy. Lost buffers do not outlive the
             // process.
             let copy = unsafe { RawCopy::new(source.as_ptr(), handle.target.cast(), source_bytes, done) };
-            self.mover.start(
-                copy.with_block_on_fault(options.block_on_fault),
-                options.source_node,
-                options.target_node,
-            );
+            self.mover.start(self.mover.with_hints(copy, options), options.source_node, options.target_node);
         }
         handle
     }

@@ -32,34 +32,49 @@ use crate::output::{self, Align, Table, count, number, wrapped};
 use crate::progress::Bar;
 use crate::topology;
 
-/// The benchmarks of the papers.
-#[derive(Debug, clap::Subcommand)]
-pub(super) enum Paper {
-    #[command(about = about("submit"))]
-    Submit(Arguments),
-    #[command(about = about("threads"))]
-    Threads(Arguments),
-    #[command(about = about("queues"))]
-    Queues(Arguments),
-    #[command(about = about("routes"))]
-    Routes(Arguments),
-    #[command(about = about("operations"))]
-    Operations(Arguments),
-    #[command(about = about("depth"))]
-    Depth(Arguments),
-    #[command(about = about("engines"))]
-    Engines(Arguments),
-    #[command(about = about("latency"))]
-    Latency(Arguments),
-    #[command(about = about("wait"))]
-    Wait(Arguments),
-    #[command(about = about("pages"))]
-    Pages(Arguments),
-    #[command(about = about("faults"))]
-    Faults(Arguments),
-    #[command(about = about("remote"))]
-    Remote(Arguments),
+/// Subcommands by the names of `memferry::bench`.
+macro_rules! papers {
+    ($($variant:ident $name:literal),*) => {
+        /// The benchmarks of the papers.
+        #[derive(Debug, clap::Subcommand)]
+        pub(super) enum Paper {
+            $(
+                #[command(name = $name, about = about($name))]
+                $variant(Arguments),
+            )*
+        }
+
+        impl Paper {
+            fn parts(&self) -> (&'static str, &Arguments) {
+                match self {
+                    $(Paper::$variant(arguments) => ($name, arguments),)*
+                }
+            }
+        }
+
+        #[cfg(test)]
+        const NAMES: &[&str] = &[$($name),*];
+    };
 }
+
+papers!(
+    Submit "submit",
+    Threads "threads",
+    Queues "queues",
+    Routes "routes",
+    Operations "operations",
+    Depth "depth",
+    Engines "engines",
+    Latency "latency",
+    Wait "wait",
+    Pages "pages",
+    Faults "faults",
+    Remote "remote",
+    Target "target",
+    Priority "priority",
+    Interference "interference",
+    Pollution "pollution"
+);
 
 /// What all of them take.
 #[derive(Debug, clap::Args)]
@@ -84,20 +99,7 @@ fn about(name: &str) -> String {
 }
 
 pub(super) fn run(paper: &Paper, out: &mut dyn Write) -> Result<()> {
-    let (name, arguments) = match paper {
-        Paper::Submit(arguments) => ("submit", arguments),
-        Paper::Threads(arguments) => ("threads", arguments),
-        Paper::Queues(arguments) => ("queues", arguments),
-        Paper::Routes(arguments) => ("routes", arguments),
-        Paper::Operations(arguments) => ("operations", arguments),
-        Paper::Depth(arguments) => ("depth", arguments),
-        Paper::Engines(arguments) => ("engines", arguments),
-        Paper::Latency(arguments) => ("latency", arguments),
-        Paper::Wait(arguments) => ("wait", arguments),
-        Paper::Pages(arguments) => ("pages", arguments),
-        Paper::Faults(arguments) => ("faults", arguments),
-        Paper::Remote(arguments) => ("remote", arguments),
-    };
+    let (name, arguments) = paper.parts();
     let benchmark = benchmark(name).with_context(|| format!("there is no benchmark {name}"))?;
     let options = match &arguments.file {
         Some(file) => arguments.options.clone().or(Options::read(file)?),
@@ -213,7 +215,9 @@ fn text(rows: &[PaperRow], out: &mut dyn Write) -> Result<()> {
         let [unit, how, peer] = words;
         table.row(vec![row.name().to_owned(), number(value), unit, how, ratio, peer]);
     }
-    write!(out, "{table}")?;
+    if rows.iter().any(|row| row.number("value").is_some()) {
+        write!(out, "{table}")?;
+    }
     for (title, is_run) in [("Not run:", false), ("To know:", true)] {
         let mut notes: Vec<(&str, usize)> = Vec::new();
         for row in rows.iter().filter(|row| row.number("value").is_some() == is_run) {
@@ -231,4 +235,17 @@ fn text(rows: &[PaperRow], out: &mut dyn Write) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry::bench::BENCHMARKS;
+
+    use super::*;
+
+    #[test]
+    fn every_benchmark_is_a_subcommand() {
+        assert_eq!(BENCHMARKS.iter().map(|benchmark| benchmark.name).collect::<Vec<_>>(), NAMES);
+        assert!(about("submit").starts_with("Single submissions"));
+    }
 }

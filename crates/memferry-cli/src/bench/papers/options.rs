@@ -5,7 +5,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use memferry::bench::{Axes, Effort, Pages, Way};
+use memferry::bench::{Axes, Data, Effort, Pages, Way};
 use memferry::mover::Route;
 use memferry::topology::NodeId;
 use memferry_dsa::measure::load::Work;
@@ -100,6 +100,12 @@ pub(super) struct Options {
     /// Pages of the targets: touched, huge, absent-block, absent-resume.
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
     pages: Option<Vec<Word>>,
+    /// Where a core finds its data: any, memory, cached-source, cached-target, cached.
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
+    data: Option<Vec<Word>>,
+    /// Priorities of two queues, such as 15-1, or any.
+    #[arg(long, value_name = "N-N,...", value_delimiter = ',')]
+    priorities: Option<Vec<Word>>,
 }
 
 impl Options {
@@ -136,6 +142,8 @@ impl Options {
             sources: self.sources.or(other.sources),
             targets: self.targets.or(other.targets),
             pages: self.pages.or(other.pages),
+            data: self.data.or(other.data),
+            priorities: self.priorities.or(other.priorities),
         }
     }
 
@@ -176,7 +184,9 @@ impl Options {
             routes: values("routes", &self.routes, own.routes, route)?,
             sources: values("sources", &self.sources, own.sources, node)?,
             targets: values("targets", &self.targets, own.targets, node)?,
-            pages: values("pages", &self.pages, own.pages, named::<Pages>)?,
+            pages: values("pages", &self.pages, own.pages, named)?,
+            data: values("data", &self.data, own.data, named)?,
+            priorities: values("priorities", &self.priorities, own.priorities, priorities)?,
         })
     }
 
@@ -208,6 +218,8 @@ impl Options {
             "sources": nodes(&axes.sources),
             "targets": nodes(&axes.targets),
             "pages": axes.pages.iter().map(Pages::to_string).collect::<Vec<_>>(),
+            "data": axes.data.iter().map(Data::to_string).collect::<Vec<_>>(),
+            "priorities": axes.priorities,
             "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
         })
     }
@@ -249,6 +261,16 @@ fn node(word: &str) -> Result<Option<NodeId>, String> {
         _ => word.parse().map(|node| Some(NodeId(node))).map_err(|_| "a node is a number, or any".to_owned()),
     }
 }
+
+fn priorities(word: &str) -> Result<Option<(u8, u8)>, String> {
+    let priority = |word: &str| word.parse().ok().filter(|priority| (1..=15).contains(priority));
+    let Some((first, second)) = word.split_once('-') else {
+        return if word == "any" { Ok(None) } else { Err(PRIORITIES.to_owned()) };
+    };
+    priority(first).zip(priority(second)).map(Some).ok_or_else(|| PRIORITIES.to_owned())
+}
+
+const PRIORITIES: &str = "priorities are two numbers from 1 to 15, such as 15-1";
 
 fn counted<T: FromStr + PartialEq + Default>(word: &str) -> Result<T, String> {
     let number = word.parse().ok().filter(|number| *number != T::default());
@@ -295,12 +317,16 @@ mod tests {
     #[test]
     fn the_command_line_comes_before_the_file() {
         let file = options("sizes = ['64KiB', 4096]\nbatches = [8]\nquick = true\non = 'emulated'");
-        let line = options("sizes = ['1 MiB']\nroutes = ['none', 'push-pull']\ntargets = ['any', 8]");
+        let line = options(
+            "sizes = ['1 MiB']\nroutes = ['none', 'push-pull']\ntargets = ['any', 8]\ndata = ['cached']\n\
+                            priorities = ['any', '15-1']",
+        );
         let both = line.or(file);
         let axes = axes(&both).unwrap();
         assert_eq!((axes.sizes_bytes, axes.batches), (vec![1 << 20], vec![8]));
         assert_eq!(axes.routes, [None, Some(Route::PushPull)]);
         assert_eq!(axes.targets, [None, Some(NodeId(8))]);
+        assert_eq!((axes.data, axes.priorities), (vec![Data::Cached], vec![None, Some((15, 1))]));
         assert_eq!((both.on().unwrap(), both.effort()), (On::Emulated, Effort::QUICK));
     }
 
@@ -313,6 +339,9 @@ mod tests {
             ("operations = ['sort']", ["--operations", "compare-pattern"]),
             ("targets = ['x']", ["--targets", "number"]),
             ("pages = []", ["--pages", "no values"]),
+            ("data = ['l2']", ["--data", "cached-source"]),
+            ("priorities = ['16-1']", ["--priorities", "15-1"]),
+            ("priorities = ['3']", ["--priorities", "15-1"]),
         ] {
             let error = axes(&options(toml)).unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{toml}: {error}");

@@ -4,8 +4,9 @@ use memferry::bench::{Axis, Figure, Point, Published, Taken, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::bench::record::{How, Line, quoted};
+use crate::bench::record::{How, Line};
 use crate::bench::stats::median;
+use crate::csv::quoted;
 
 /// A row by the names of its columns, as it is in the JSON of a record, and read from there when a run is continued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -47,7 +48,10 @@ impl PaperRow {
         row.set("samples", json!(taken.values.len()));
         row.set("min", json!(taken.values.iter().copied().fold(f64::INFINITY, f64::min)));
         row.set("max", json!(taken.values.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
-        if let Some(Published { name, value: peer_value }) = published(benchmark, point, taken.figure) {
+        let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
+        if let Some(Published { name, value: peer_value }) =
+            beside.or_else(|| published(benchmark, point, taken.figure))
+        {
             let ratio = if taken.figure.is_more_better() { value / peer_value } else { peer_value / value };
             row.set("peer", json!(name));
             row.set("peer_value", json!(peer_value));
@@ -134,13 +138,26 @@ mod tests {
     fn a_row_with_a_published_peer() {
         let figure = Figure::Throughput;
         let gib = f64::from(1 << 30);
-        let taken = Taken { figure, values: vec![15.0 * gib, 45.0 * gib, 20.0 * gib], note: None };
+        let taken =
+            Taken { figure, values: vec![15.0 * gib, 45.0 * gib, 20.0 * gib], note: None, peer: None };
         let row = PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), How::Emulated, &taken);
         let expected = "submit_x,21474836480,bytes/s,emulated,3,16106127360,48318382080,\
                         \"published (Fürst 2024, F021)\",32212254720,0.6666666666666666,,,throughput,shared,copy,\
-                        1073741824,1,1,1,1,,,,,,touched,";
+                        1073741824,1,1,1,1,,,,,,touched,,,";
         assert_eq!(row.line(), expected);
-        assert_eq!(PaperRow::heading().split(',').count(), 12 + 1 + 13 + 1);
+        assert_eq!(PaperRow::heading().split(',').count(), 12 + 1 + 15 + 1);
+        // What was measured beside it comes first; of a latency less is better.
+        let taken = Taken { figure: Figure::Load, values: vec![4.0], note: None, peer: Some(("alone", 2.0)) };
+        let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), How::Measured, &taken);
+        assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
+    }
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        let taken =
+            Taken { figure: Figure::Latency, values: vec![0.1], note: Some("a".to_owned()), peer: None };
+        let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), How::Measured, &taken);
+        let expected = row.line();
         // As it is read back from JSON.
         let json = serde_json::to_string(&row).unwrap();
         let read: PaperRow = serde_json::from_str(&json).unwrap();

@@ -18,7 +18,7 @@ mod threads;
 mod work;
 
 pub use emulated::{TOUCH_NS, emulated};
-pub use threads::{Lane, Way, threads};
+pub use threads::{Iterations, Lane, Way, pin, threads};
 pub use work::{Work, prepare};
 
 use crate::Status;

@@ -21,6 +21,9 @@ pub enum Way {
     Queue(Arc<dyn Portal>),
 }
 
+/// What each lane saw, for each iteration.
+pub type Iterations = Vec<Vec<Seen>>;
+
 /// One submitter with its memory: for each submission under way and each member of a batch a part of its own.
 pub struct Lane<B> {
     /// What it does.
@@ -31,7 +34,8 @@ pub struct Lane<B> {
     pub cpu: Option<u32>,
     /// Whether submissions to a queue are timed one by one, which costs as much as looking at a clock twice.
     pub times_submissions: bool,
-    /// [`Lane::region_bytes`] each, the third [`Lane::extra_bytes`], all beginning with a page and touched before.
+    /// Source, target, and what a second target or a delta record needs: at least [`Lane::region_bytes`] the first two,
+    /// [`Lane::extra_bytes`] the third, each beginning with a page. A core goes round in all that there is.
     pub regions: [B; 3],
 }
 
@@ -74,7 +78,7 @@ fn stride(size_bytes: usize) -> usize {
 pub fn threads<B: AsMut<[u8]> + Send>(
     mut lanes: Vec<Lane<B>>,
     iterations: usize,
-) -> Result<(Vec<Vec<Seen>>, Vec<Lane<B>>), Failed> {
+) -> Result<(Iterations, Vec<Lane<B>>), Failed> {
     for Lane { load, .. } in &lanes {
         load.check()?;
         if load.pages != Pages::Touched {
@@ -142,16 +146,20 @@ impl<B: AsMut<[u8]>> Lane<B> {
     }
 }
 
+/// Goes round in each region by itself: one with room for one part stays in the caches, a large one does not.
 fn on_core(load: &Load, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
     let size = load.size_bytes as usize;
     let extra_size = load.work.extra_bytes(size);
-    let parts = load.batch as usize * load.depth;
+    let parts = |region: usize| (region / stride(size)).max(1);
+    let (source_parts, target_parts) = (parts(source.len()), parts(target.len()));
+    let extra_parts = load.batch as usize * load.depth;
     for number in 0..load.repetitions * load.batch as usize {
-        let part = number % parts;
-        let (at, extra_at) = (part * stride(size), part * stride(extra_size));
+        let source_at = number % source_parts * stride(size);
+        let target_at = number % target_parts * stride(size);
+        let extra_at = number % extra_parts * stride(extra_size);
         load.work.on_this_core(
-            &source[at..at + size],
-            &mut target[at..at + size],
+            &source[source_at..source_at + size],
+            &mut target[target_at..target_at + size],
             &mut extra[extra_at..extra_at + extra_size],
         );
     }
@@ -253,8 +261,8 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// Best effort: a thread that may not run there runs elsewhere.
-fn pin(cpu: u32) {
+/// Binds the calling thread to a CPU. Best effort: a thread that may not run there runs elsewhere.
+pub fn pin(cpu: u32) {
     if cpu as usize >= libc::CPU_SETSIZE as usize {
         return;
     }

@@ -108,7 +108,7 @@ impl Work {
     /// A sentence, if the operation does not exist for that size.
     pub(super) fn check(self, size_bytes: u32) -> Result<(), String> {
         match self {
-            Work::CreateDelta if size_bytes % 8 != 0 || size_bytes as usize > DELTA_BYTES_MAX => {
+            Work::CreateDelta if !size_bytes.is_multiple_of(8) || size_bytes as usize > DELTA_BYTES_MAX => {
                 Err("create-delta is for multiples of 8 bytes up to 512 KiB".to_owned())
             }
             _ => Ok(()),

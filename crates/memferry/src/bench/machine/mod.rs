@@ -1,18 +1,19 @@
 //! Points on this machine: in threads, by the cores themselves or through the queues that there are.
 
-use std::path::Path;
+mod pollution;
+mod queues;
+
 use std::sync::Arc;
 
 use memferry_dsa::measure::load::{self, Lane, Load, Seen, Work, threads};
 use memferry_dsa::measure::waiting;
-use memferry_dsa::portal::OpenOptions;
-use memferry_dsa::system::{Device, Queue, State, Wanted};
-use memferry_dsa::{DevicePortal, Portal, QueueMode, Wait};
+use memferry_dsa::system::State;
+use memferry_dsa::{Portal, QueueMode, Wait};
 
 use super::emulated::{figures_of, journey, load_of};
-use super::{Backend, Effort, Figure, Pages, Point, Taken, Unrun, Way};
+use super::{Backend, Data, Effort, Figure, Pages, Point, Taken, Unrun, Way};
 use crate::memory::{Binding, HugePages, Mapping, MappingOptions};
-use crate::topology::{Machine, NodeId};
+use crate::topology::{Machine, Node, NodeId};
 
 /// The cores of this machine, and its DSA queues.
 #[derive(Debug)]
@@ -24,6 +25,9 @@ pub struct OnMachine {
 /// From this size on the cost of measuring is told.
 const OVERHEAD_BYTES_MIN: u64 = 64 << 10;
 
+/// What is larger than the last-level caches of today; those of two sockets of Sapphire Rapids have 210 MB.
+const MEMORY_BYTES: usize = 256 << 20;
+
 /// Memory that absent pages are taken from, for each thread.
 const ABSENT_BYTES_MAX: u64 = 64 << 20;
 
@@ -33,38 +37,10 @@ impl OnMachine {
         OnMachine { machine, state }
     }
 
-    /// The queues of a point: of the first device that has enough of them.
-    fn portals(&self, point: &Point, mode: QueueMode) -> Result<Vec<Arc<dyn Portal>>, Unrun> {
-        let wanted = Wanted { mode: Some(mode), ..Wanted::default() };
-        let diagnosis = self.state.diagnose(&wanted);
-        let is_meant = |(device, queue): &&(&Device, &Queue)| {
-            point.entries.is_none_or(|entries| queue.size == Some(entries))
-                && point.engines.is_none_or(|engines| engines_count(device, queue) == engines as usize)
-        };
-        let usable: Vec<_> = diagnosis.usable.iter().filter(is_meant).collect();
-        let of_device = |device: &Device| usable.iter().filter(|it| it.0.id == device.id).count();
-        let Some(device) = usable.iter().map(|it| it.0).find(|device| of_device(device) >= point.queues)
-        else {
-            let entries = point.entries.map_or(String::new(), |entries| format!(" with {entries} entries"));
-            let engines = point.engines.map_or(String::new(), |engines| format!(" and {engines} engines"));
-            let troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
-            return Unrun::cannot(format!(
-                "no device of this machine has {} {} queue(s){entries}{engines} that can be used{}{}; see memferry \
-                 configure",
-                point.queues,
-                mode.as_str(),
-                if troubles.is_empty() { "" } else { ": " },
-                troubles.join("; ")
-            ));
-        };
-        let queues = usable.iter().filter(|it| it.0.id == device.id).take(point.queues);
-        queues.map(|(device, queue)| open(device, queue)).collect()
-    }
-
     /// The CPUs of the submitters: those of the source's node, if it has some.
     fn cpus(&self, point: &Point) -> Vec<u32> {
         let home = point.source.and_then(|node| self.machine.node(node).ok()).map(|node| node.cpu_node);
-        let is_meant = |node: &&crate::topology::Node| home.is_none_or(|home| node.id == home);
+        let is_meant = |node: &&Node| home.is_none_or(|home| node.id == home);
         self.machine
             .nodes()
             .iter()
@@ -75,9 +51,17 @@ impl OnMachine {
 
     /// A lane for each submitter.
     fn lanes(&self, point: &Point, load: Load, ways: &[load::Way]) -> Result<Vec<Lane<Mapping>>, Unrun> {
-        let region = Lane::<Mapping>::region_bytes(&load);
+        let plain = Lane::<Mapping>::region_bytes(&load);
+        let large = MEMORY_BYTES.next_multiple_of(plain.max(1));
+        let (source, target) = match point.data {
+            Data::Any | Data::Cached => (plain, plain),
+            Data::Memory => (large, large),
+            Data::CachedSource => (plain, large),
+            Data::CachedTarget => (large, plain),
+        };
         let extra = Lane::<Mapping>::extra_bytes(&load);
-        let needed = (2 * region + extra).saturating_mul(point.submitters) as u64;
+        let needed =
+            source.saturating_add(target).saturating_add(extra).saturating_mul(point.submitters) as u64;
         let free: u64 = self.machine.nodes().iter().filter_map(|node| node.free_bytes).sum();
         // Half: other programs want to live.
         if free > 0 && needed > free / 2 {
@@ -90,8 +74,8 @@ impl OnMachine {
         let cpus = self.cpus(point);
         let lane = |number: usize| {
             let regions = [
-                self.region(region, point.source, Pages::Touched)?,
-                self.region(region, point.target, point.pages)?,
+                self.region(source, point.source, Pages::Touched)?,
+                self.region(target, point.target, point.pages)?,
                 self.region(extra.max(1), point.target, Pages::Touched)?,
             ];
             let cpu = cpus.get(number % cpus.len().max(1)).copied();
@@ -142,35 +126,25 @@ impl OnMachine {
         Ok(Taken::new(Figure::Overhead, shares.collect()))
     }
 
-    /// The share of a core that a waiter leaves, by the best way to wait that this CPU has.
+    /// The share of a core that a waiter leaves to others. In UMWAIT it would leave none: the thread still has the core.
     fn asleep(&self, point: &Point, portal: &dyn Portal, effort: Effort) -> Result<Taken, Unrun> {
         let (Ok(size_bytes), 1) = (u32::try_from(point.size_bytes), point.batch) else {
             return Unrun::cannot("waiting is measured for single descriptors");
         };
-        let way =
-            Wait::ALL.into_iter().filter(|wait| wait.effective() == *wait).next_back().unwrap_or(Wait::Block);
-        let costs = waiting::costs(portal, &[way], size_bytes, effort.iterations)
+        let costs = waiting::costs(portal, &[Wait::Block], size_bytes, effort.iterations)
             .map_err(|error| Unrun::Failed(error.into()))?;
         let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
-        let note = Some(format!("waits by {way:?}"));
+        let note = Some("sleeps until the completer wakes it, whose time counts as well".to_owned());
         Ok(Taken { note, ..Taken::new(Figure::Asleep, asleep.collect()) })
     }
 }
 
-/// Engines of a queue's group.
-fn engines_count(device: &Device, queue: &Queue) -> usize {
-    let group = device.groups.iter().find(|group| queue.group == Some(group.id.index));
-    group.map_or(0, |group| group.engines.len())
-}
-
-fn open(device: &Device, queue: &Queue) -> Result<Arc<dyn Portal>, Unrun> {
-    let failed = |error: Box<dyn std::error::Error + Send + Sync>| Unrun::Failed(error);
-    let Some(file) = &queue.file else {
-        return Unrun::cannot(format!("{} has no file in /dev/dsa; see memferry configure", queue.id));
-    };
-    let info = queue.info(device).map_err(|error| failed(error.into()))?;
-    let portal = DevicePortal::open(Path::new(&file.path), info, OpenOptions::default());
-    Ok(portal.map_err(|error| failed(error.into()))?)
+/// Those of submitters: queues, or without any the cores.
+fn ways(portals: Vec<Arc<dyn Portal>>) -> Vec<load::Way> {
+    match portals.is_empty() {
+        true => vec![load::Way::Core],
+        false => portals.into_iter().map(load::Way::Queue).collect(),
+    }
 }
 
 impl Backend for OnMachine {
@@ -185,8 +159,25 @@ impl Backend for OnMachine {
     fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Unrun> {
         let load = load_of(point, effort)?;
         journey(&self.machine, point)?;
-        if point.route.is_some() {
-            return Unrun::cannot("copies that devices share are emulated or modelled, not measured");
+        if point.data != Data::Any && point.way != Way::Core {
+            return Unrun::cannot(
+                "where a device finds its data is for the core's caches to say, and not measured",
+            );
+        }
+        if let Some(route) = point.route {
+            if point.way == Way::Any {
+                return Unrun::cannot("a machine has queues; ask for the ways core, shared or dedicated");
+            }
+            let seen = self.routed(point, route, load, effort)?;
+            let mut taken = figures_of(point, figures, load.repetitions, &seen);
+            if point.way != Way::Core {
+                let note = "by the mover, whose CPU workers take what devices refuse";
+                taken.iter_mut().for_each(|taken| taken.note = Some(note.to_owned()));
+            }
+            return Ok(taken);
+        }
+        if point.priorities.is_some() && point.way == Way::Core {
+            return Unrun::cannot("cores have no queues with priorities");
         }
         let portals = match point.way {
             Way::Core => Vec::new(),
@@ -202,6 +193,12 @@ impl Backend for OnMachine {
                 None => Unrun::cannot("a core that copies does not wait"),
             };
         }
+        if point.way == Way::Core && point.pages == Pages::AbsentResume {
+            return Unrun::cannot("a core does not stop at absent pages, so it does not resume");
+        }
+        if figures.contains(&Figure::Load) {
+            return self.pollution(point, load, &ways(portals), effort);
+        }
         let is_absent = matches!(point.pages, Pages::AbsentBlock | Pages::AbsentResume);
         let (seen, repetitions) = match (is_absent, portals.is_empty()) {
             (true, true) => self.absent(point, load, effort)?,
@@ -209,11 +206,7 @@ impl Backend for OnMachine {
                 return Unrun::cannot("page faults of devices are emulated, not measured; add --on emulated");
             }
             (false, _) => {
-                let ways: Vec<load::Way> = match portals.is_empty() {
-                    true => vec![load::Way::Core],
-                    false => portals.iter().cloned().map(load::Way::Queue).collect(),
-                };
-                let mut lanes = self.lanes(point, load, &ways)?;
+                let mut lanes = self.lanes(point, load, &ways(portals))?;
                 let is_timed = figures.contains(&Figure::Submit);
                 lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
                 (threads(lanes, effort.iterations)?.0, load.repetitions)
@@ -235,6 +228,7 @@ impl Backend for OnMachine {
 mod tests {
     use super::*;
     use crate::bench::Axes;
+    use crate::mover::Route;
 
     fn run(point: &Point, figures: &[Figure]) -> Result<Vec<Taken>, Unrun> {
         let (machine, state) = (Machine::discover().unwrap(), State::discover().unwrap());
@@ -264,6 +258,22 @@ mod tests {
     }
 
     #[test]
+    fn copies_by_workers_and_beside_a_reader() {
+        let large = Point { size_bytes: 4 << 20, route: Some(Route::All), ..point() };
+        assert!(run(&large, &[Figure::Throughput]).unwrap()[0].values[0] > 0.0);
+        let cached = Point { data: Data::CachedTarget, ..point() };
+        assert!(run(&cached, &[Figure::Throughput]).unwrap()[0].values[0] > 0.0);
+        match run(&Point { submitters: 4, ..point() }, &[Figure::Load, Figure::Slowdown]) {
+            Ok(taken) => {
+                assert!(taken.iter().all(|it| it.values.iter().all(|value| *value > 0.0)), "{taken:?}");
+                assert!(taken[0].peer.is_some_and(|(_, alone)| alone > 0.1), "{taken:?}");
+            }
+            // On a machine with one CPU.
+            Err(error) => assert!(error.to_string().contains("two CPUs"), "{error}"),
+        }
+    }
+
+    #[test]
     fn what_is_not_there_is_said() {
         let cannot = |point: Point, figures: &[Figure]| match run(&point, figures) {
             Err(Unrun::Cannot(what)) => what,
@@ -274,6 +284,9 @@ mod tests {
         assert!(cannot(Point { way: Way::Shared, queues: 99, ..point() }, &figures).contains("configure"));
         assert!(cannot(Point { depth: 1 << 20, size_bytes: 1 << 30, ..point() }, &figures).contains("MiB"));
         assert!(cannot(Point { target: Some(NodeId(4000)), ..point() }, &figures).contains("4000"));
+        let tenants = Point { way: Way::Shared, queues: 2, priorities: Some((15, 1)), ..point() };
+        assert!(cannot(tenants, &figures).contains("priorities 15 and 1"));
+        assert!(cannot(Point { priorities: Some((15, 1)), ..point() }, &figures).contains("no queues"));
         assert!(cannot(point(), &[Figure::Asleep]).contains("does not wait"));
         assert!(cannot(Point { way: Way::Any, ..point() }, &figures).contains("core"));
     }
