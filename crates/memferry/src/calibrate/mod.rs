@@ -14,7 +14,7 @@
 //! Source: the chain of pointers is McCalpin's and McVoy's method, `lat_mem_rd` in "lmbench: portable tools for performance
 //! analysis" (1996); bandwidths are those of all CPUs of a node, as in Greinsmark (2020), tables 5 to 8.
 
-mod arena;
+pub(crate) mod arena;
 mod check;
 mod copies;
 mod error;
@@ -28,7 +28,6 @@ pub use check::{Checked, check};
 pub use copies::{Copies, CopyRate, best_methods};
 pub use error::CalibrateError;
 pub use fit::{Line, Spread};
-pub use kernels::Method;
 pub use threads::undisturbed;
 pub use ways::Way;
 
