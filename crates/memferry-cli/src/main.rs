@@ -4,7 +4,10 @@
 //! on standard error; see [`error`] for the exit status.
 
 mod bench;
+mod calibrate;
+mod canvas;
 mod configure;
+mod csv;
 mod demo;
 mod devices;
 mod emulate;
@@ -13,6 +16,7 @@ mod options;
 mod output;
 mod progress;
 mod query;
+mod report;
 mod sim;
 mod source;
 mod sql;
@@ -44,8 +48,10 @@ enum Command {
     Configure(configure::Arguments),
     Sql(sql::Arguments),
     Sim(sim::Arguments),
+    Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
     Bench(bench::Arguments),
+    Report(report::Arguments),
     Demo(demo::Arguments),
 }
 
@@ -78,8 +84,10 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Configure(arguments) => configure::run(arguments, out),
         Command::Sql(arguments) => sql::run(arguments, out),
         Command::Sim(arguments) => sim::run(arguments, out),
+        Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
+        Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
     }
 }

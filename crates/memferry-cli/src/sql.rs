@@ -172,13 +172,23 @@ impl Summary<'_> {
             Some(ratio) => format!("{:.0} % of what was read late was near", 100.0 * ratio),
             None => "no late column was read".to_owned(),
         };
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let predicted = match report.time_predicted {
+            Duration::ZERO => String::new(),
+            time => format!(
+                "; scans worked {:.1} ms, predicted {:.1} ms, and {:.1} ms without",
+                ms(report.time_working),
+                ms(time),
+                ms(report.time_predicted_without)
+            ),
+        };
         format!(
-            "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms",
+            "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms{predicted}",
             self.mode,
             self.carried,
             self.tiers.near(),
             where_nodes_are(self.tiers.machine()),
-            report.time_waiting.as_secs_f64() * 1e3,
+            ms(report.time_waiting),
         )
     }
 
@@ -202,6 +212,9 @@ impl Summary<'_> {
             "late_bytes_near": report.late_bytes_near,
             "hit_ratio": report.hit_ratio(),
             "waiting_seconds": report.time_waiting.as_secs_f64(),
+            "working_seconds": report.time_working.as_secs_f64(),
+            "predicted_seconds": report.time_predicted.as_secs_f64(),
+            "predicted_without_seconds": report.time_predicted_without.as_secs_f64(),
         })
     }
 }

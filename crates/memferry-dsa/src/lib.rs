@@ -76,7 +76,6 @@ pub mod instructions;
 pub mod measure;
 mod operation;
 pub mod portal;
-#[cfg(not(memferry_loom))]
 pub mod request;
 pub mod software;
 mod sync;
@@ -98,6 +97,7 @@ pub use portal::{
     WorkQueueInfo,
 };
 #[cfg(not(memferry_loom))]
-pub use request::{Batch, Request};
+pub use request::Batch;
+pub use request::Request;
 #[cfg(not(memferry_loom))]
 pub use wait::Wait;

@@ -16,7 +16,8 @@ pub enum Prefetch {
     Off,
     /// Whenever there is a near node, whether it pays or not.
     Always,
-    /// Only if a faster node than the table's home exists and has room.
+    /// Only if a faster node than the table's home exists and has room, and as far as the model says that it pays.
+    /// Where the machine does not tell what the model needs, the faster node is reason enough.
     #[default]
     Auto,
 }
@@ -58,11 +59,14 @@ impl ConfigField for Prefetch {
 extensions_options! {
     /// The settings with the prefix `memferry`.
     pub struct MemferryOptions {
-        /// When late columns are copied near: off, always, or auto (only if a faster node has room).
+        /// When late columns are copied near: off, always, or auto (only if a faster node has room, and it pays).
         pub prefetch: Prefetch, default = Prefetch::Auto
 
         /// Row groups of a partition whose late columns are requested before their filter runs. At least 1.
         pub window_groups: usize, default = 2
+
+        /// How many more queries are expected to read the same columns: with them, `auto` may take a loss now.
+        pub reads_to_come: usize, default = 0
 
         /// How long a scan waits for a late column in flight before it reads the home copy, in microseconds.
         pub wait_us_max: u64, default = 0

@@ -39,6 +39,7 @@ pub struct Tiers {
     near_is_faster: bool,
     budget_bytes: u64,
     budget_was_given: bool,
+    has_dsa: bool,
     pins: Arc<Pins>,
 }
 
@@ -86,6 +87,11 @@ impl Tiers {
     /// Whether somebody chose the budget, who is told when it is of no use.
     pub(crate) fn budget_was_given(&self) -> bool {
         self.budget_was_given
+    }
+
+    /// Whether a DSA copies, if only an emulated one.
+    pub(crate) fn has_dsa(&self) -> bool {
+        self.has_dsa
     }
 
     pub(crate) fn pins(&self) -> &Arc<Pins> {
@@ -185,6 +191,7 @@ impl TiersBuilder {
             near_is_faster,
             budget_bytes,
             budget_was_given: self.budget_bytes.is_some(),
+            has_dsa: self.dsa != Dsa::None,
             pins,
         }))
     }

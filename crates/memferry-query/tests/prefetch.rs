@@ -1,6 +1,7 @@
 //! Whatever is prefetched, by whichever engine, with whatever option: the answers are those of plain DataFusion.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{
     ArrayRef, BooleanArray, Date32Array, Decimal128Array, Int64Array, RecordBatch, StringArray,
@@ -308,6 +309,48 @@ async fn auto_prefetches_only_to_a_faster_node_with_room() {
     set(&context, "memferry.window_groups = 50").await;
     let small = explain(context).await;
     assert!(small.contains("does not fit the budget"), "{small}");
+}
+
+/// Where the rates of memories are known, the model decides. Both columns lie on one node, so that copying one while the
+/// other is scanned gains nothing now, and something if it is read again.
+#[tokio::test]
+async fn auto_prefetches_what_pays_by_the_model() {
+    let sql = "select sum(b) from t where a < 300";
+    let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
+    let data = table_of(&machine, ROWS, 16, 1024);
+    for (dsa, who) in [(Dsa::None, "the CPU"), (Dsa::Emulated { seed: None }, "device")] {
+        let tiers = tiers(&machine, dsa);
+        let context = tiered(Prefetch::Auto, &data, &tiers);
+        let explain = async || {
+            let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+            displayable(plan.as_ref()).indent(true).to_string()
+        };
+        let once = explain().await;
+        let words =
+            ["prefetch=none (b, ", "read after the filter, to node 8", who, "same node as the running scan"];
+        assert!(words.iter().all(|word| once.contains(word)), "{once}");
+        let (answer, report) = run(&context, sql).await;
+        assert_eq!((report.bytes_prefetched, report.time_predicted), (0, Duration::ZERO), "{report:?}");
+
+        set(&context, "memferry.reads_to_come = 100").await;
+        let often = explain().await;
+        assert!(
+            ["prefetch=auto to node 8 (b, ", "pays 1."].iter().all(|word| often.contains(word)),
+            "{often}"
+        );
+        let (again, report) = run(&context, sql).await;
+        assert_eq!(again, answer);
+        assert!(report.bytes_prefetched > 0 && report.time_working > Duration::ZERO, "{report:?}");
+        assert!(report.time_predicted > Duration::ZERO && report.time_predicted_without > Duration::ZERO);
+
+        // What is near is read there, whether or not more would be brought.
+        set(&context, "memferry.reads_to_come = 0").await;
+        let before = tiers.cache().stats();
+        assert_eq!(run(&context, sql).await.0, answer);
+        let after = tiers.cache().stats();
+        assert!(after.hits_ready > before.hits_ready, "{after:?}");
+        assert_eq!(after.submissions, before.submissions);
+    }
 }
 
 #[tokio::test]

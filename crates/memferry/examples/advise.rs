@@ -12,7 +12,12 @@ use memferry::topology::{Machine, NodeId};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
-    let stage = |name: &str, column| Stage { name: name.into(), reads: vec![column], threads_count: 32 };
+    let stage = |name: &str, column| Stage {
+        name: name.into(),
+        reads: vec![column],
+        threads_count: 32,
+        thread_rate_max: f64::INFINITY,
+    };
     for (title, b) in [("both columns on node 0", 0), ("the second on node 1", 1), ("the second near", 8)] {
         let column = |name: &str, node| Column { name: name.into(), size_bytes: 4 << 30, node: NodeId(node) };
         let plan = Plan {

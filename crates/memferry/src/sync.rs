@@ -72,13 +72,23 @@ pub(crate) fn wait_on<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> M
 ///
 /// What the setting thread did before [`set`](Latch::set) is visible to everybody who has seen the latch set.
 /// Fields: `is_set` is written once, under the lock of `waiters`, and read by anybody without it.
+///
+/// Cost: setting it makes a system call only if a thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Latch {
     is_set: AtomicBool,
     /// The process that made it.
     generation: u32,
-    waiters: Mutex<Vec<Waker>>,
+    waiters: Mutex<Waiters>,
     changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Waiters {
+    /// Of futures.
+    wakers: Vec<Waker>,
+    /// Threads that wait for `changed`.
+    sleepers_count: usize,
 }
 
 impl Latch {
@@ -87,7 +97,7 @@ impl Latch {
         Latch {
             is_set: AtomicBool::new(false),
             generation: fork::generation(),
-            waiters: Mutex::new(Vec::new()),
+            waiters: Mutex::new(Waiters { wakers: Vec::new(), sleepers_count: 0 }),
             changed: Condvar::new(),
         }
     }
@@ -103,9 +113,12 @@ impl Latch {
         let mut waiters = lock(&self.waiters);
         // ORDERING: Release pairs with the Acquire in `is_set`, for those who never take the lock.
         self.is_set.store(true, Ordering::Release);
-        let wakers = std::mem::take(&mut *waiters);
+        let wakers = std::mem::take(&mut waiters.wakers);
+        let somebody_sleeps = waiters.sleepers_count > 0;
         drop(waiters);
-        self.changed.notify_all();
+        if somebody_sleeps {
+            self.changed.notify_all();
+        }
         for waker in wakers {
             // Wakers are foreign code: one that panics must not keep the others from hearing of it, for ever. The
             // panic hook has told already, and there is nobody here who could do more.
@@ -124,9 +137,11 @@ impl Latch {
             return;
         }
         let mut waiters = lock(&self.waiters);
+        waiters.sleepers_count += 1;
         while !self.is_set() {
             waiters = wait_on(&self.changed, waiters);
         }
+        waiters.sleepers_count -= 1;
     }
 
     /// True when it is set, or orphaned; otherwise leaves `waker` to be woken then. Never blocks.
@@ -141,8 +156,8 @@ impl Latch {
         if self.is_set() {
             return true;
         }
-        if !waiters.iter().any(|known| known.will_wake(waker)) {
-            waiters.push(waker.clone());
+        if !waiters.wakers.iter().any(|known| known.will_wake(waker)) {
+            waiters.wakers.push(waker.clone());
         }
         false
     }

@@ -57,23 +57,26 @@ fn every_row_is_measured() {
     }
     let twin = Twin(Ours::new(Size::QUICK.keys_count, Size::QUICK.block_bytes).unwrap());
     let mut rows = hits(Size::QUICK, 1, &[&twin]).unwrap();
-    rows.push(churn(Size::QUICK, 1).unwrap());
-    let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+    rows.extend(churn("churn", Size::QUICK, 1).unwrap());
+    let names: Vec<&str> = rows.iter().map(|row| &row.name[..]).collect();
     let expected = [
         "hit_1_thread",
         "hit_2_threads_vs_thesis",
         "hit_2_threads_vs_moka",
         "hit_hot_key_vs_thesis",
         "churn_vs_thesis",
+        "churn_copies_vs_thesis",
     ];
     assert_eq!(names, expected);
     for row in rows {
         assert_eq!((row.ours.len(), row.peer.len()), (3, 3), "{row:?}");
         assert!(row.ours.iter().chain(&row.peer).all(|&ns| ns > 0.0) && row.ratio() > 0.0, "{row:?}");
     }
-    let times = first_access(4096, 3).unwrap();
-    assert_eq!((times.poll_us.len(), times.block_us.len(), times.copy_us.len()), (3, 3, 6));
-    assert!(median(&times.copy_us) > 0.0);
+    for pause in [Duration::ZERO, Duration::from_millis(1)] {
+        let times = first_access(4096, 3, pause).unwrap();
+        assert_eq!((times.poll_us.len(), times.block_us.len(), times.copy_us.len()), (3, 3, 6));
+        assert!(median(&times.copy_us) > 0.0);
+    }
     assert_eq!(FirstAccess::p99(&[3.0, 1.0, 2.0]), 3.0);
 }
 

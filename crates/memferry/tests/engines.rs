@@ -63,7 +63,16 @@ fn subject<E: Engine + 'static>(name: &str, make: impl Fn() -> E + Send + Sync +
 
 fn cpu(workers_count: usize, queue_copies_max: usize) -> CpuEngine {
     let machine = Machine::two_tiers().expect("built in");
-    CpuEngine::new(&machine, CpuOptions { node: None, workers_count, queue_copies_max }).expect("threads")
+    let options = CpuOptions { workers_count, queue_copies_max, ..CpuOptions::default() };
+    CpuEngine::new(&machine, options).expect("threads")
+}
+
+/// One that hands all copies to its workers.
+fn cpu_without_inline(workers_count: usize, queue_copies_max: usize) -> CpuEngine {
+    let machine = Machine::two_tiers().expect("built in");
+    let options =
+        CpuOptions { workers_count, queue_copies_max, inline_bytes_max: 0, ..CpuOptions::default() };
+    CpuEngine::new(&machine, options).expect("threads")
 }
 
 fn dsa(config: &DeviceConfig, nasty: &Nasty, devices_count: usize) -> DsaEngine {
@@ -93,6 +102,7 @@ fn calm_subjects() -> Vec<Subject> {
     vec![
         subject("cpu, 1 worker", || cpu(1, 128)),
         subject("cpu, 3 workers, queue of 2", || cpu(3, 2)),
+        subject("cpu, nothing inline", || cpu_without_inline(2, 2)),
         subject("dsa, shared queue", move || dsa(&DeviceConfig::one_shared_queue(), &calm(), 1)),
         subject("dsa, dedicated queue", move || dsa(&DeviceConfig::one_dedicated_queue(), &calm(), 1)),
         subject("dsa, four engines", move || dsa(&DeviceConfig::four_engines(), &calm(), 1)),
@@ -227,8 +237,11 @@ fn check_sums(stats: &EngineStats, subject: &Subject, copies: u64, bytes: u64) {
     let name = &subject.name;
     assert_eq!(stats.accepted, copies, "{name}: {stats:?}");
     assert_eq!(stats.operations + stats.errors, copies, "{name}: {stats:?}");
-    let ended =
-        stats.descriptors_done + stats.faults_resumed + stats.descriptors_failed + stats.descriptors_lost;
+    let ended = stats.descriptors_done
+        + stats.faults_resumed
+        + stats.descriptors_failed
+        + stats.descriptors_skipped
+        + stats.descriptors_lost;
     assert_eq!(stats.descriptors, ended, "{name}: {stats:?}");
     if !subject.fails {
         assert_eq!(stats.errors, 0, "{name}: {stats:?}");

@@ -218,7 +218,12 @@ fn profiles_with_nonsense_for_parameters_are_refused() {
 /// Two columns, the second one late.
 fn plan(a: u32, b: u32) -> Plan {
     let column = |name: &str, node| Column { name: name.into(), size_bytes: 4 << 30, node: NodeId(node) };
-    let stage = |name: &str, column| Stage { name: name.into(), reads: vec![column], threads_count: 32 };
+    let stage = |name: &str, column| Stage {
+        name: name.into(),
+        reads: vec![column],
+        threads_count: 32,
+        thread_rate_max: f64::INFINITY,
+    };
     Plan {
         columns: vec![column("a", a), column("b", b)],
         stages: vec![stage("scan", 0), stage("aggregate", 1)],

@@ -297,11 +297,12 @@ fn full_and_gone_engines_leave_their_shares_to_others() {
     check(&mover([leaving(), leaving()]), 32 * MIB);
 }
 
-/// A copy of one byte.
+/// A copy that is just too large to be done inline.
 fn small_copy(done: impl FnOnce() + Send + 'static) -> RawCopy {
-    let byte = Box::leak(Box::new([1_u8, 0]));
-    // SAFETY: the two bytes are leaked, and apart.
-    unsafe { RawCopy::new(byte.as_ptr(), byte.as_mut_ptr().add(1), 1, move |_| done()) }
+    const SIZE: usize = 4097;
+    let bytes = Box::leak(Box::new([1_u8; 2 * SIZE]));
+    // SAFETY: the bytes are leaked, and the two halves apart.
+    unsafe { RawCopy::new(bytes.as_ptr(), bytes.as_mut_ptr().add(SIZE), SIZE, move |_| done()) }
 }
 
 #[test]

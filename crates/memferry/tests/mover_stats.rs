@@ -5,10 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memferry::mover::{
-    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Mover, MoverStats, Route,
+    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Guidelines, Mover, MoverStats,
+    Route,
 };
 use memferry::topology::Machine;
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+
+/// Whatever the size, devices are asked.
+fn everything_offloaded() -> Guidelines {
+    Guidelines { offload_bytes_min: 0, llc_bytes: 0 }
+}
 
 fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
@@ -22,7 +28,7 @@ fn used() -> (Mover, Duration) {
     let cpu = CpuEngine::new(&machine(), CpuOptions::default()).expect("threads");
     let delay_max = Duration::from_millis(2);
     let late = Faulty::new(Arc::new(cpu), Faults { delay_max, ..Faults::default() }, 5).expect("a thread");
-    let builder = Mover::builder(machine()).route(Route::RoundRobin);
+    let builder = Mover::builder(machine()).guidelines(everything_offloaded()).route(Route::RoundRobin);
     let mover = builder.engine(Arc::new(dsa)).engine(Arc::new(late)).build().expect("threads");
     let begin = Instant::now();
     for size_bytes in 1..=40 {

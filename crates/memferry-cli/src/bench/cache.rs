@@ -2,6 +2,7 @@
 //! that was absent is near.
 
 use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use memferry::cache::measure::{self, FirstAccess, HitPeer, Size, Trace};
@@ -11,7 +12,7 @@ use serde_json::json;
 
 use super::peers::peers;
 use super::record::{Comparison, How, Record, Row};
-use super::stats::{Estimate, Pairs, geomean_ratio};
+use super::stats::Estimate;
 use super::{Keep, allocations};
 use crate::progress::Bar;
 
@@ -31,6 +32,10 @@ pub(crate) struct Arguments {
 /// Of a first access: 1 MiB, and how many.
 const FIRST_BYTES: usize = 1 << 20;
 const FIRST_COUNT: usize = 310;
+/// Before each first access to an idle cache: ten times as long as a worker lingers.
+const IDLE: Duration = Duration::from_millis(2);
+/// Blocks that are copied by who asks for them, and blocks that a worker copies.
+const CHURNS: [(&str, usize); 2] = [("churn", 4 << 10), ("churn_64KiB", 64 << 10)];
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
@@ -46,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
     });
     let mut record = Record::start("cache", Machine::discover()?, arguments.seed, options);
-    let bar = Bar::of("measuring the cache", 4);
+    let bar = Bar::of("measuring the cache", 6);
     let mut take = |rows: Result<Vec<Row>, Box<dyn std::error::Error>>, what: &str| {
         bar.advance(1);
         let rows = rows.map_err(|error| anyhow::anyhow!("{error}"));
@@ -55,8 +60,15 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     };
     let seed = arguments.seed;
     take(hit_rows(size, seed, &peers), "hits")?;
-    take(measure::churn(size, seed).map(|times| vec![compared(times, seed)]), "a full node")?;
-    take(measure::first_access(FIRST_BYTES, first_count).map(first_access_rows), "first accesses")?;
+    for (name, block_bytes) in CHURNS {
+        let times = measure::churn(name, Size { block_bytes, ..size }, seed);
+        let rows = times.map(|times| times.into_iter().map(|times| Row::compared(times, seed)).collect());
+        take(rows, "a full node")?;
+    }
+    for (kind, pause) in [("", Duration::ZERO), ("idle_", IDLE)] {
+        let times = measure::first_access(FIRST_BYTES, first_count, pause);
+        take(times.map(|times| first_access_rows(kind, times)), "first accesses")?;
+    }
     take(Ok(measure::traces(seed).iter().map(ratio_row).collect()), "hit ratios")?;
     drop(bar);
     arguments.keep.finish(&record, directory, out)?;
@@ -78,28 +90,23 @@ fn hit_rows(
 ) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     let peers: Vec<&dyn HitPeer> = peers.iter().map(|peer| &**peer).collect();
     let times = measure::hits(size, seed, &peers)?;
-    let mut rows: Vec<Row> = times.into_iter().map(|times| compared(times, seed)).collect();
+    let mut rows: Vec<Row> = times.into_iter().map(|times| Row::compared(times, seed)).collect();
     let allocations = measure::hits_allocations(size, allocations::count)?;
     rows.push(Row::median("hit_allocations".to_owned(), "1", How::Measured, &[allocations]));
     Ok(rows)
 }
 
-fn compared(times: measure::Comparison, seed: u64) -> Row {
-    let row = Row::median(times.name.to_owned(), times.unit, How::Measured, &times.ours);
-    let peer_value = measure::median(&times.peer);
-    let ratio = geomean_ratio([&Pairs { ours_ms: times.ours, peer_ms: times.peer }], seed);
-    Row { comparison: Some(Comparison::new(&times.peer_name, peer_value, ratio)), ..row }
-}
-
-fn first_access_rows(times: FirstAccess) -> Vec<Row> {
-    let row = |name: &str, values: &[f64]| Row::median(name.to_owned(), "us", How::Measured, values);
+fn first_access_rows(kind: &str, times: FirstAccess) -> Vec<Row> {
+    let row = |name: &str, values: &[f64]| {
+        Row::median(format!("first_access_{kind}{name}_us"), "us", How::Measured, values)
+    };
     let p99 = |name: &str, values: &[f64]| Row { value: FirstAccess::p99(values), ..row(name, values) };
     vec![
-        row("first_access_poll_us", &times.poll_us),
-        p99("first_access_poll_p99_us", &times.poll_us),
-        row("first_access_block_us", &times.block_us),
-        p99("first_access_block_p99_us", &times.block_us),
-        row("first_access_copy_us", &times.copy_us),
+        row("poll", &times.poll_us),
+        p99("poll_p99", &times.poll_us),
+        row("block", &times.block_us),
+        p99("block_p99", &times.block_us),
+        row("copy", &times.copy_us),
     ]
 }
 

@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 }
 
 /// A portal to a queue of this machine.
-fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
+pub(crate) fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
     let state = State::discover()?;
     let diagnosis = state.diagnose(&Wanted::default());
     let mut usable = diagnosis.usable.iter();
@@ -87,12 +87,14 @@ fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
     Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
+/// Whether this machine's devices are those of `memferry emulate`.
+pub(crate) fn is_emulated() -> bool {
+    Path::new("/dev/.memferry").exists()
+}
+
 /// Under `memferry emulate` they are emulated.
-fn how_of_this_machines_devices() -> How {
-    match Path::new("/dev/.memferry").exists() {
-        true => How::Emulated,
-        false => How::Measured,
-    }
+pub(super) fn how_of_this_machines_devices() -> How {
+    if is_emulated() { How::Emulated } else { How::Measured }
 }
 
 /// How many of what, at most, for a median.

@@ -4,6 +4,8 @@ mod allocations;
 mod cache;
 mod dsa;
 mod emulate;
+mod mover;
+mod papers;
 mod peers;
 mod query;
 mod record;
@@ -15,8 +17,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub(crate) use record::{How, Record};
-use record::{Row, check_writable};
+pub(crate) use dsa::{is_emulated as dsa_is_emulated, open as open_queue};
+use record::check_writable;
+pub(crate) use record::{Comparison, How, Record, Row, machine_slug, rfc3339};
 
 use crate::output::{self, Align, Table};
 
@@ -29,18 +32,23 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Bench {
+    #[command(flatten)]
+    Paper(papers::Paper),
     Cache(cache::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
+    Mover(mover::Arguments),
     Query(query::Arguments),
     Soak(soak::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
+        Bench::Paper(paper) => papers::run(paper, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),
+        Bench::Mover(arguments) => mover::run(arguments, out),
         Bench::Query(arguments) => query::run(arguments, out),
         Bench::Soak(arguments) => soak::run(arguments, out),
     }
@@ -48,18 +56,18 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 
 /// What becomes of a record.
 #[derive(Debug, clap::Args)]
-struct Keep {
+pub(crate) struct Keep {
     /// Prints the record as one JSON object instead of a table.
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Where records are kept; `none` keeps nothing [default: results; none with --quick].
     #[arg(long, value_name = "DIR|none")]
-    out: Option<String>,
+    pub(crate) out: Option<String>,
 }
 
 impl Keep {
     /// Where the record goes, if anywhere: an hour of measurements should not end with a typing error.
-    fn directory(&self, quick: bool) -> Result<Option<&Path>> {
+    pub(crate) fn directory(&self, quick: bool) -> Result<Option<&Path>> {
         let default = if quick { "none" } else { "results" };
         let directory =
             Some(self.out.as_deref().unwrap_or(default)).filter(|out| *out != "none").map(Path::new);
@@ -68,7 +76,12 @@ impl Keep {
     }
 
     /// Writes and prints the record.
-    fn finish(&self, record: &Record, directory: Option<&Path>, out: &mut dyn Write) -> Result<()> {
+    pub(crate) fn finish(
+        &self,
+        record: &Record,
+        directory: Option<&Path>,
+        out: &mut dyn Write,
+    ) -> Result<()> {
         // The record first: the output may be a pipe that nobody reads any more.
         let written = directory.map(|directory| record.write(directory)).transpose();
         if self.json {

@@ -15,7 +15,8 @@ use memferry::mover::EngineKind;
 use memferry::topology::Machine;
 use serde::Serialize;
 
-use super::stats::{Estimate, median};
+use super::stats::{Estimate, Pairs, geomean_ratio, median};
+use crate::csv::quoted;
 use crate::output::Part;
 
 /// How a number came about.
@@ -26,6 +27,8 @@ pub(crate) enum How {
     Measured,
     /// There too, but an emulated device or made-up nodes took part: right in what it did, not in how fast.
     Emulated,
+    /// Computed.
+    Modelled,
 }
 
 impl How {
@@ -44,6 +47,7 @@ impl fmt::Display for How {
         f.pad(match self {
             How::Measured => "measured",
             How::Emulated => "emulated",
+            How::Modelled => "modelled",
         })
     }
 }
@@ -69,6 +73,14 @@ impl Row {
         let (min, max) = (values.iter().copied())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
         Row { name, value: median(values), unit, how, samples: values.len(), min, max, comparison: None }
+    }
+
+    /// Measured next to a peer, in pairs. `seed` is that of the confidence interval.
+    pub(crate) fn compared(times: memferry::cache::measure::Comparison, seed: u64) -> Row {
+        let row = Row::median(times.name, times.unit, How::Measured, &times.ours);
+        let peer_value = median(&times.peer);
+        let ratio = geomean_ratio([&Pairs { ours_ms: times.ours, peer_ms: times.peer }], seed);
+        Row { comparison: Some(Comparison::new(&times.peer_name, peer_value, ratio)), ..row }
     }
 }
 
@@ -126,33 +138,60 @@ impl<R> Record<R> {
     }
 }
 
-impl Record {
-    /// The rows with a line of headings. An empty field is a figure that the row does not have.
+/// A row as a line of CSV.
+pub(crate) trait Line {
+    /// The names of the columns.
+    fn heading() -> String;
+    /// Their values. An empty field is a figure that the row does not have.
+    fn line(&self) -> String;
+}
+
+impl Line for Row {
+    fn heading() -> String {
+        "name,value,unit,how,samples,min,max,peer,peer_value,ratio,ratio_low,ratio_high".to_owned()
+    }
+
+    fn line(&self) -> String {
+        let Row { name, value, unit, how, samples, min, max, .. } = self;
+        let comparison = match &self.comparison {
+            None => ",,,,".to_owned(),
+            Some(Comparison { peer, peer_value, ratio, ratio_low, ratio_high }) => {
+                format!("{},{peer_value},{ratio},{ratio_low},{ratio_high}", quoted(peer))
+            }
+        };
+        format!("{},{value},{unit},{how},{samples},{min},{max},{comparison}", quoted(name))
+    }
+}
+
+impl<R: Serialize + Line> Record<R> {
+    /// The rows with a line of headings.
     pub(crate) fn csv(&self) -> String {
-        let mut text =
-            "name,value,unit,how,samples,min,max,peer,peer_value,ratio,ratio_low,ratio_high\n".to_owned();
-        for row in &self.rows {
-            let Row { name, value, unit, how, samples, min, max, .. } = row;
-            text += &format!("{},{value},{unit},{how},{samples},{min},{max},", quoted(name));
-            text += &match &row.comparison {
-                None => ",,,,\n".to_owned(),
-                Some(Comparison { peer, peer_value, ratio, ratio_low, ratio_high }) => {
-                    format!("{},{peer_value},{ratio},{ratio_low},{ratio_high}\n", quoted(peer))
-                }
-            };
-        }
-        text
+        let lines = self.rows.iter().map(Line::line);
+        [R::heading()].into_iter().chain(lines).map(|line| line + "\n").collect()
+    }
+
+    /// The directory of the record's machine below that of all records.
+    pub(crate) fn directory(&self, directory: &Path) -> PathBuf {
+        directory.join(machine_slug(&self.machine))
     }
 
     /// Writes both files below `directory` and returns the path of the CSV.
     ///
     /// # Errors
-    /// The sentence names the file; neither file is there in part, and an older one of the same name is untouched.
+    /// As [`write_as`](Record::write_as).
     pub(crate) fn write(&self, directory: &Path) -> Result<PathBuf> {
-        let directory = directory.join(machine_slug(&self.machine));
+        self.write_as(self.bench, directory)
+    }
+
+    /// The same, with `name` in the place of the benchmark's.
+    ///
+    /// # Errors
+    /// The sentence names the file; neither file is there in part, and an older one of the same name is untouched.
+    pub(crate) fn write_as(&self, name: &str, directory: &Path) -> Result<PathBuf> {
+        let directory = self.directory(directory);
         let advice = || advice(&directory);
         fs::create_dir_all(&directory).with_context(advice)?;
-        let stem = format!("{}-{}", &self.started[..10], self.bench);
+        let stem = format!("{}-{name}", &self.started[..10]);
         let csv = directory.join(format!("{stem}.csv"));
         let json = directory.join(format!("{stem}.json"));
         let text = serde_json::to_string_pretty(self)? + "\n";
@@ -172,12 +211,12 @@ pub(crate) fn check_writable(directory: &Path) -> Result<()> {
     written.map(drop).with_context(|| advice(directory))
 }
 
-fn advice(directory: &Path) -> String {
+pub(crate) fn advice(directory: &Path) -> String {
     format!("the results cannot be written to {}; make room there or choose --out DIR", directory.display())
 }
 
 /// A directory name for a machine: CPU model and number of CPUs, in lower case.
-fn machine_slug(machine: &Machine) -> String {
+pub(crate) fn machine_slug(machine: &Machine) -> String {
     let cpus: usize = machine.nodes().iter().map(|node| node.cpus.len()).sum();
     let cpu = machine.cpu().unwrap_or("unknown cpu").replace("(R)", "").replace("(TM)", "").to_lowercase();
     let words: Vec<&str> =
@@ -185,17 +224,8 @@ fn machine_slug(machine: &Machine) -> String {
     format!("{}-{cpus}cpu", words.join("-"))
 }
 
-/// A CSV field; quoted only where it must be (RFC 4180).
-fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
-}
-
 /// `2026-11-21T21:26:45Z`.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = civil(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

@@ -10,10 +10,7 @@ use crate::completion::{Completion, CompletionRecord};
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
 use crate::portal::{SubmitError, Unsubmitted, submit_patiently};
-use crate::request::{End, Request, Step, Work};
-
-/// Flags without which a request has the same outcome.
-const HINTS: Flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
+use crate::request::{End, HINTS, Request, Step, Work};
 
 /// A record in a line of its own, and so that it can be leaked.
 #[derive(Default)]
@@ -78,19 +75,9 @@ impl Client {
             return Err(ClientError::NoDevice(why));
         }
         self.stats.count_on_cpu(why);
-        loop {
-            // SAFETY: no device has the request: the caller says so, and nothing was submitted since.
-            let completion = unsafe { work.execute() };
-            // SAFETY: that is how it ended.
-            match unsafe { work.absorb(&completion) } {
-                Step::Ended(end) => return Ok(end),
-                Step::Next => {}
-                // The CPU has neither page faults nor limits, and knows every operation that requests are made of.
-                Step::Fault | Step::NotTaken(_) | Step::Failed => {
-                    return Err(ClientError::Failed { queue: "the CPU".to_owned(), completion });
-                }
-            }
-        }
+        // SAFETY: no device has the request: the caller says so, and nothing is submitted meanwhile.
+        unsafe { work.finish() }
+            .map_err(|completion| ClientError::Failed { queue: "the CPU".to_owned(), completion })
     }
 
     /// Submits what comes next to the first queue that takes it, and waits for it.

@@ -3,6 +3,8 @@
 
 #[allow(unsafe_code)]
 pub mod device;
+#[cfg(target_os = "linux")]
+pub mod load;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[allow(unsafe_code)]
 mod page;

@@ -98,6 +98,12 @@ pub enum Invalid {
         /// The option.
         option: &'static str,
     },
+    /// A task on memory to which others have access, or that cannot leave its thread.
+    #[error("{}: memory that came as cells belongs to one thread; pass slices", .0.name())]
+    Cells(Opcode),
+    /// A task that concerns a queue and no memory.
+    #[error("a drain is a matter of one queue; wait for the operations instead")]
+    DrainAsTask,
     /// Drain in a batch.
     #[error("a batch cannot wait for what was submitted before; drain before it")]
     DrainInBatch,
@@ -190,26 +196,34 @@ fn has_valid_dif_flags(operation: Opcode, descriptor: &Descriptor) -> bool {
 }
 
 fn check_options(operation: Opcode, flags: Flags) -> Result<(), Invalid> {
-    let writes_data = matches!(
-        operation,
-        Opcode::Memmove
-            | Opcode::Fill
-            | Opcode::CreateDelta
-            | Opcode::ApplyDelta
-            | Opcode::Dualcast
-            | Opcode::CopyCrc
-            | Opcode::DifInsert
-            | Opcode::DifStrip
-            | Opcode::DifUpdate
-    );
-    if flags.contains(Flags::CACHE_CONTROL) && !writes_data {
-        return Err(Invalid::Option { operation, option: "target to put into the cache" });
+    let options = [
+        (Flags::CACHE_CONTROL, "target to put into the cache"),
+        (Flags::BLOCK_ON_FAULT, "data that could fault"),
+    ];
+    match options.into_iter().find(|(flag, _)| flags.contains(*flag) && !has_option(operation, *flag)) {
+        Some((_, option)) => Err(Invalid::Option { operation, option }),
+        None => Ok(()),
     }
-    let has_data = !matches!(operation, Opcode::Noop | Opcode::Drain | Opcode::Batch);
-    if flags.contains(Flags::BLOCK_ON_FAULT) && !has_data {
-        return Err(Invalid::Option { operation, option: "data that could fault" });
+}
+
+/// Whether an operation has this hint: [`Flags::CACHE_CONTROL`] if it writes data, [`Flags::BLOCK_ON_FAULT`] if it has
+/// data.
+pub(super) fn has_option(operation: Opcode, hint: Flags) -> bool {
+    if hint == Flags::CACHE_CONTROL {
+        return matches!(
+            operation,
+            Opcode::Memmove
+                | Opcode::Fill
+                | Opcode::CreateDelta
+                | Opcode::ApplyDelta
+                | Opcode::Dualcast
+                | Opcode::CopyCrc
+                | Opcode::DifInsert
+                | Opcode::DifStrip
+                | Opcode::DifUpdate
+        );
     }
-    Ok(())
+    !matches!(operation, Opcode::Noop | Opcode::Drain | Opcode::Batch)
 }
 
 /// Whether a queue takes the descriptor, or pieces of it if `may_cut`.

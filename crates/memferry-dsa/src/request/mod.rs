@@ -7,6 +7,7 @@
 //!   fits           limits of a queue: operations, version, sizes                  Unfit: another queue, or the CPU
 //! Batch<'a>        requests with fences between them; a Ticket<O> for each outcome
 //! Work<'a>         a request on its way: pieces, page faults, parts done by the CPU
+//! Task             the same without the borrow, for those who drive devices themselves
 //! ```
 //!
 //! # Page faults
@@ -27,6 +28,7 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3.
 
+#[cfg(not(memferry_loom))] // where there is no client
 mod batch;
 mod check;
 mod execute;
@@ -34,7 +36,9 @@ mod make;
 mod memory;
 mod outcome;
 mod resume;
-#[cfg(test)]
+#[allow(unsafe_code)]
+mod task;
+#[cfg(all(test, not(memferry_loom)))]
 mod tests;
 #[allow(unsafe_code)]
 mod work;
@@ -42,14 +46,20 @@ mod work;
 use std::cell::Cell;
 use std::marker::PhantomData;
 
+#[cfg(not(memferry_loom))]
 pub use batch::{Batch, MemberError, Outcomes, Ticket};
+#[cfg(not(memferry_loom))]
 pub(crate) use batch::{Member, pending};
 pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
+#[cfg(not(memferry_loom))]
 pub(crate) use execute::bytes_of;
 pub use memory::{Source, Target};
-pub use outcome::Outcome;
+#[cfg(not(memferry_loom))]
 pub(crate) use outcome::{End, outcome};
-pub(crate) use work::{Step, Work};
+pub use outcome::{Ended, Outcome};
+pub use task::{Progress, Task};
+#[cfg(not(memferry_loom))]
+pub(crate) use work::{HINTS, Step, Work};
 
 use crate::completion::DeltaResult;
 use crate::descriptor::Descriptor;

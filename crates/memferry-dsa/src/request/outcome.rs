@@ -52,26 +52,35 @@ impl End {
 /// Data that is not what was expected is an outcome: the operation has done its work.
 pub trait Outcome: Sized + sealed::Sealed {
     #[doc(hidden)]
-    fn from_end(end: sealed::Ended) -> Option<Self>;
+    fn from_end(end: Ended) -> Option<Self>;
 }
 
 mod sealed {
     /// Only the types in the table are outcomes.
     pub trait Sealed {}
-    /// The end of an operation, which cannot be named outside.
-    #[derive(Debug)]
-    pub struct Ended(pub(super) super::End);
 }
 
+/// How a [`Task`](super::Task) ended, of whatever operation it is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ended(pub(super) End);
+
+impl Ended {
+    /// What it yields; `None` if its operation does not yield an `O`.
+    pub fn outcome<O: Outcome>(self) -> Option<O> {
+        O::from_end(self)
+    }
+}
+
+#[cfg(not(memferry_loom))] // where there is no client
 pub(crate) fn outcome<O: Outcome>(end: End) -> Option<O> {
-    O::from_end(sealed::Ended(end))
+    Ended(end).outcome()
 }
 
 macro_rules! outcomes {
     ($($type:ty: $pattern:pat => $value:expr;)*) => {
         $(impl sealed::Sealed for $type {}
         impl Outcome for $type {
-            fn from_end(end: sealed::Ended) -> Option<$type> {
+            fn from_end(end: Ended) -> Option<$type> {
                 match end.0 {
                     $pattern => Some($value),
                     _ => None,

@@ -26,6 +26,9 @@ use crate::software::dif::{Mismatch, Wrong};
 use crate::software::{Delta, DeltaError, ENTRY_BYTES};
 use crate::system::Version;
 
+/// Flags without which a request has the same outcome.
+pub(crate) const HINTS: Flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
+
 /// A checked request on its way. Its memory is borrowed by the request that it was made of.
 pub(crate) struct Work<'a> {
     request: Descriptor,               // as it was asked for
@@ -53,7 +56,11 @@ pub(crate) enum Step {
 
 impl<'a> Work<'a> {
     pub(crate) fn new<O>(request: &Request<'a, O>) -> Work<'a> {
-        let request = request.descriptor;
+        Work::of(request.descriptor)
+    }
+
+    /// A request by its descriptor alone. Who calls this sees to it that the memory is there for `'a`.
+    pub(super) fn of(request: Descriptor) -> Work<'a> {
         Work { request, whole: request, piece: request, piece_bytes: 0, is_begun: false, borrow: PhantomData }
     }
 
@@ -80,6 +87,13 @@ impl<'a> Work<'a> {
     pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
         let next = if self.is_begun { &self.piece } else { &self.whole };
         fits(next, queue, version, may_cut && !self.is_begun)
+    }
+
+    /// Adds flags, before the first piece is cut.
+    pub(super) fn add_flags(&mut self, flags: Flags) {
+        for descriptor in [&mut self.request, &mut self.whole, &mut self.piece] {
+            *descriptor = descriptor.with_flags(flags);
+        }
     }
 
     /// Leaves out flags that are not essential.
@@ -294,6 +308,13 @@ impl<'a> Work<'a> {
         at + crate::software::compare_pattern(rest.pattern(), bytes).unwrap_or(0)
     }
 
+    /// Bytes of the operation that are left, of those that its descriptor names as its size. The state of Apply Delta is
+    /// in its record: there all are left until the end.
+    pub(super) fn left_bytes(&self) -> u32 {
+        let in_piece = if self.is_begun { self.piece_bytes - self.piece.size() } else { 0 };
+        self.whole.size() - in_piece
+    }
+
     /// Touches the page that a fault was about, as its owner would, so that it comes under the memory policy of its
     /// range. Whether it was one of the request's.
     ///
@@ -312,5 +333,25 @@ impl<'a> Work<'a> {
         let next = self.next(u32::MAX);
         // SAFETY: the request was checked and borrows its memory; the rest is passed on to the caller.
         unsafe { execute::execute(&next) }
+    }
+
+    /// Does all that is left on the CPU.
+    ///
+    /// # Errors
+    /// What cannot be: the CPU has neither page faults nor limits, and knows every operation that requests are made of.
+    ///
+    /// # Safety
+    /// As [`execute`](Self::execute), until this returns.
+    pub(crate) unsafe fn finish(&mut self) -> Result<End, Completion> {
+        loop {
+            // SAFETY: passed on to the caller.
+            let completion = unsafe { self.execute() };
+            // SAFETY: that is how it ended.
+            match unsafe { self.absorb(&completion) } {
+                Step::Ended(end) => return Ok(end),
+                Step::Next => {}
+                Step::Fault | Step::NotTaken(_) | Step::Failed => return Err(completion),
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! would promise: the same output partitioning, constants, equivalences and row estimates. It asks such operators for
 //! them, so that join orders do not depend on whether a table is tiered.
 
+mod admission;
 mod filter;
 mod report;
 mod stream;
@@ -32,11 +33,9 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
-use memferry::topology::NodeId;
-
 pub use report::ScanReport;
 
-use crate::options::{MemferryOptions, Prefetch};
+use crate::options::MemferryOptions;
 use crate::table::TieredColumns;
 
 /// Reads row groups: filter columns where they are, late columns from near copies that have arrived.
@@ -63,17 +62,6 @@ pub(crate) struct ScanSettings {
     pub(crate) options: MemferryOptions,
     /// Rows of a batch.
     pub(crate) batch_rows: usize,
-}
-
-/// What a scan does with the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Admission {
-    /// Copies late columns to this node, and reads what is there.
-    Prefetch(NodeId),
-    /// Has no late column, but reads what others brought to this node.
-    Reuse(NodeId),
-    /// Nothing, because ...
-    Refused(String),
 }
 
 impl TieredScanExec {
@@ -156,34 +144,6 @@ impl TieredScanExec {
         }
     }
 
-    fn admission(&self) -> Admission {
-        let tiers = &self.columns.tiers;
-        if self.settings.options.prefetch == Prefetch::Off {
-            return Admission::Refused("off".into());
-        }
-        let late = self.late_columns();
-        if self.settings.options.prefetch == Prefetch::Auto {
-            if !tiers.near_is_faster() {
-                return Admission::Refused(format!("no node is faster than home node {}", tiers.home()));
-            }
-            let group_bytes = self.columns.regions.iter().flatten();
-            let window_bytes = group_bytes
-                .map(|group| late.iter().map(|&c| group[c].size_bytes()).sum::<u64>())
-                .max()
-                .unwrap_or(0)
-                .saturating_mul(self.window_groups() as u64)
-                .saturating_mul(self.columns.data.partitions().len() as u64);
-            if window_bytes > tiers.budget_bytes() {
-                return Admission::Refused(format!(
-                    "the window of {window_bytes} bytes does not fit the budget of {} bytes on node {}",
-                    tiers.budget_bytes(),
-                    tiers.near()
-                ));
-            }
-        }
-        if late.is_empty() { Admission::Reuse(tiers.near()) } else { Admission::Prefetch(tiers.near()) }
-    }
-
     fn window_groups(&self) -> usize {
         self.settings.options.window_groups.max(1)
     }
@@ -210,13 +170,7 @@ impl DisplayAs for TieredScanExec {
         if let Some(fetch) = self.fetch {
             write!(f, ", fetch={fetch}")?;
         }
-        match self.admission() {
-            Admission::Prefetch(node) => {
-                write!(f, ", prefetch={} to node {node}", self.settings.options.prefetch)
-            }
-            Admission::Reuse(_) => write!(f, ", prefetch=none (no column is late)"),
-            Admission::Refused(why) => write!(f, ", prefetch=none ({why})"),
-        }
+        write!(f, ", prefetch={}", self.admission())
     }
 }
 

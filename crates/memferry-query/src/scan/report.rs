@@ -7,6 +7,7 @@ use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricB
 use memferry::mover::EngineKind;
 
 use super::TieredScanExec;
+use super::admission::Predicted;
 use crate::near::NearColumn;
 
 const COLUMNS_PREFETCHED: &str = "columns_prefetched";
@@ -17,6 +18,8 @@ const LATE_BYTES: &str = "late_bytes";
 const LATE_BYTES_NEAR: &str = "late_bytes_near";
 const HIT_RATIO: &str = "hit_ratio";
 const TIME_WAITING: &str = "time_waiting";
+const TIME_PREDICTED: &str = "time_predicted";
+const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
 
 /// The metrics of one partition of a scan.
 ///
@@ -48,6 +51,15 @@ impl ScanMetrics {
             late_bytes_near: counter(LATE_BYTES_NEAR),
             hit_ratio: MetricBuilder::new(metrics).ratio_metrics(HIT_RATIO, partition),
             time_waiting: MetricBuilder::new(metrics).subset_time(TIME_WAITING, partition),
+        }
+    }
+
+    /// What the model says of this partition's `elapsed_compute`, and of it without copies. Scans of which it says
+    /// nothing do not have these metrics.
+    pub(super) fn predicted(metrics: &ExecutionPlanMetricsSet, partition: usize, predicted: Predicted) {
+        let Predicted { time, without } = predicted;
+        for (name, time) in [(TIME_PREDICTED, time), (TIME_PREDICTED_WITHOUT, without)] {
+            MetricBuilder::new(metrics).subset_time(name, partition).add_duration(time);
         }
     }
 
@@ -88,6 +100,12 @@ pub struct ScanReport {
     pub late_bytes_near: u64,
     /// Time that scans waited for copies, over all partitions.
     pub time_waiting: Duration,
+    /// Time that scans worked, over all partitions.
+    pub time_working: Duration,
+    /// What the model had said of `time_working` of those scans that prefetch by its advice; 0 without.
+    pub time_predicted: Duration,
+    /// What it had said of them without prefetching.
+    pub time_predicted_without: Duration,
 }
 
 impl ScanReport {
@@ -113,6 +131,9 @@ impl ScanReport {
             self.late_bytes += sum(LATE_BYTES);
             self.late_bytes_near += sum(LATE_BYTES_NEAR);
             self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
+            self.time_working += Duration::from_nanos(metrics.elapsed_compute().unwrap_or(0) as u64);
+            self.time_predicted += Duration::from_nanos(sum(TIME_PREDICTED));
+            self.time_predicted_without += Duration::from_nanos(sum(TIME_PREDICTED_WITHOUT));
             self.add_engine(EngineKind::Cpu, sum(BYTES_BY_CPU));
             self.add_engine(EngineKind::Dsa, sum(BYTES_BY_DSA));
         }

@@ -30,9 +30,10 @@ use futures::stream;
 use memferry::topology::NodeId;
 use tokio::task::coop::consume_budget;
 
+use super::TieredScanExec;
+use super::admission::{Admission, Near};
 use super::filter::{FilterOptions, RowFilter, Selection, predicate_of};
 use super::report::ScanMetrics;
-use super::{Admission, TieredScanExec};
 use crate::data::ROW_GROUP_ROWS;
 use crate::near::{NearColumn, deadline};
 use crate::table::TieredColumns;
@@ -46,7 +47,7 @@ pub(super) fn start(
 ) -> Result<SendableRecordBatchStream> {
     let schema = scan.schema();
     let mut scan = PartitionScan::try_new(scan, partition, batch_rows)?;
-    if scan.prefetch {
+    if scan.prefetch.is_some() {
         scan.open_groups();
     }
     let batches = stream::try_unfold(scan, async |mut scan| {
@@ -77,7 +78,8 @@ struct PartitionScan {
     filtered: Vec<(usize, usize)>,
     /// Where copies are looked for; `None` leaves the cache alone.
     near: Option<NodeId>,
-    prefetch: bool,
+    /// What is copied there.
+    prefetch: Option<Near>,
     window_groups: usize,
     wait_max: Duration,
     filter: RowFilter,
@@ -98,6 +100,8 @@ struct PartitionScan {
 
 /// A row group with its columns, near or not.
 struct OpenGroup {
+    /// Its place in the partition.
+    index: usize,
     rows: usize,
     rows_done: usize,
     waited: bool,
@@ -164,10 +168,13 @@ impl PartitionScan {
         let coalescer = (!filter.is_empty() && !output.is_empty())
             .then(|| LimitedBatchCoalescer::new(Arc::clone(&schema), batch_rows, None));
         let (near, prefetch) = match scan.admission() {
-            Admission::Prefetch(node) => (Some(node), true),
-            Admission::Reuse(node) => (Some(node), false),
-            Admission::Refused(_) => (None, false),
+            Admission::Prefetch(near) => (Some(near.node), Some(near)),
+            Admission::Reuse(node, _) => (Some(node), None),
+            Admission::Refused(_) => (None, None),
         };
+        if let Some(predicted) = prefetch.as_ref().and_then(|near| near.predicted) {
+            ScanMetrics::predicted(&scan.metrics, partition, predicted);
+        }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
         Ok(Self {
             partition,
@@ -260,7 +267,8 @@ impl PartitionScan {
         let groups = &self.columns.data.partitions()[self.partition];
         while self.window.len() < self.window_groups && self.groups_opened < groups.len() {
             let group = &groups[self.groups_opened];
-            let regions = &self.columns.regions[self.partition][self.groups_opened];
+            let index = self.groups_opened;
+            let regions = &self.columns.regions[self.partition][index];
             self.groups_opened += 1;
             let cache = self.columns.tiers.cache();
             let columns = self
@@ -270,22 +278,30 @@ impl PartitionScan {
                     let (home, regions) = (group.column(column), &regions[column]);
                     match self.near {
                         None => NearColumn::at_home(home),
-                        Some(near) if usage == Use::Late && self.prefetch => {
+                        Some(near) if usage == Use::Late && self.copies(column, index) => {
                             NearColumn::prefetch(cache, near, regions, home)
                         }
                         Some(near) => NearColumn::peek(cache, near, regions, home),
                     }
                 })
                 .collect();
-            self.window.push_back(OpenGroup { rows: group.rows(), rows_done: 0, waited: false, columns });
+            let rows = group.rows();
+            self.window.push_back(OpenGroup { index, rows, rows_done: 0, waited: false, columns });
         }
     }
 
     fn close_group(&mut self) {
         let Some(group) = self.window.pop_front() else { return };
-        if self.prefetch {
-            group.late(&self.needed).for_each(|column| self.metrics.prefetched(column));
+        for (near, &(column, usage)) in group.columns.iter().zip(&self.needed) {
+            if usage == Use::Late && self.copies(column, group.index) {
+                self.metrics.prefetched(near);
+            }
         }
+    }
+
+    /// Whether this scan asks for a copy of a late column of its partition's row group.
+    fn copies(&self, column: usize, group: usize) -> bool {
+        self.prefetch.as_ref().is_some_and(|near| near.copies(column, group))
     }
 
     /// Runs the filter over the next rows of the window's first group.
@@ -313,7 +329,7 @@ impl PartitionScan {
     async fn wait(&mut self) {
         let Some(group) = self.window.front_mut().filter(|group| !group.waited) else { return };
         group.waited = true;
-        if !self.prefetch || self.wait_max.is_zero() {
+        if self.prefetch.is_none() || self.wait_max.is_zero() {
             return;
         }
         let _timer = self.metrics.time_waiting.timer();
@@ -335,7 +351,7 @@ impl PartitionScan {
                 Some(_) if !column.outlives_filter() => column.read(),
                 _ => column.read_leaving(self.columns.tiers.pins()),
             };
-            if self.prefetch && self.needed[place].1 == Use::Late {
+            if self.prefetch.is_some() && self.needed[place].1 == Use::Late {
                 let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }

@@ -155,34 +155,43 @@ impl<B> Drop for Flight<B> {
 
 /// How many copies read a source now.
 pub(super) struct Flights {
-    count: Mutex<usize>,
+    state: Mutex<Flying>,
     none: Condvar,
+}
+
+struct Flying {
+    count: usize,
+    /// Threads that wait for `none`.
+    sleepers_count: usize,
 }
 
 impl Flights {
     pub(super) fn new() -> Flights {
-        Flights { count: Mutex::new(0), none: Condvar::new() }
+        Flights { state: Mutex::new(Flying { count: 0, sleepers_count: 0 }), none: Condvar::new() }
     }
 
     fn begin(&self) {
-        *lock(&self.count) += 1;
+        lock(&self.state).count += 1;
     }
 
     fn end(&self) {
-        let mut count = lock(&self.count);
-        *count -= 1;
-        let is_last = *count == 0;
-        drop(count);
-        if is_last {
+        let mut flying = lock(&self.state);
+        flying.count -= 1;
+        // Nobody is woken who is not asleep: that would be a system call for each copy.
+        let wakes = flying.count == 0 && flying.sleepers_count > 0;
+        drop(flying);
+        if wakes {
             self.none.notify_all();
         }
     }
 
     /// Blocks until there is none.
     pub(super) fn wait_for_none(&self) {
-        let mut count = lock(&self.count);
-        while *count > 0 {
-            count = wait_on(&self.none, count);
+        let mut flying = lock(&self.state);
+        flying.sleepers_count += 1;
+        while flying.count > 0 {
+            flying = wait_on(&self.none, flying);
         }
+        flying.sleepers_count -= 1;
     }
 }

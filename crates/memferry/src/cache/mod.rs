@@ -28,7 +28,7 @@
 //!
 //! Files: `shared` the way above, `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
 //! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
-//! `index` lookup and eviction, `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
+//! `index` lookup and eviction (with `sieve`), `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
 //! that changes, `stats` the counters.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
@@ -55,6 +55,7 @@ mod readers;
 #[allow(unsafe_code)]
 mod region;
 mod shared;
+mod sieve;
 mod slot;
 mod stats;
 mod view;

@@ -70,6 +70,7 @@ impl Thesis {
             name: name.into(),
             reads: vec![column],
             threads_count,
+            thread_rate_max: f64::INFINITY,
         };
         let route = Some(Route::RoundRobin);
         let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: NodeId(8), route };

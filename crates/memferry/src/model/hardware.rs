@@ -16,6 +16,14 @@ pub const PARAMETERS: &[(&str, &str)] = &[
     ("core_copy_mb_per_s", "what one core copies at most, in bytes copied"),
     ("core_copy_latency_ns", "what a copy by a core takes beyond its bytes"),
     (
+        "worker_wake_ns",
+        "what a copy by a thread that slept takes beyond that, until who asked for it is told",
+    ),
+    ("filter_mb_per_s", "what a core filters at most, in bytes of the filter's columns"),
+    ("late_mb_per_s", "what a core takes in at most of columns that are read for rows that passed a filter"),
+    ("query_ns", "what a query takes beyond its columns"),
+    ("query_partition_ns", "what each partition of its tables beyond the first adds to that"),
+    (
         "device_offload_ns",
         "from the submission of a descriptor to its completion, without the time for its bytes",
     ),
@@ -34,11 +42,14 @@ pub struct Hardware {
     pub(super) memories: Vec<Memory>,
     /// `ways[i][j]`: what the CPUs of node `i` read from node `j` at most; infinite where nobody knows.
     pub(super) ways: Vec<Vec<f64>>,
+    /// The same of writing.
+    pub(super) write_ways: Vec<Vec<f64>>,
     pub(super) device_rates: Vec<Option<f64>>,
     /// What one core reads at most; infinite where nobody knows.
     pub(super) core_rate: f64,
     pub(super) core_copy_rate: Option<f64>,
     pub(super) core_copy_latency_s: Option<f64>,
+    pub(super) worker_wake_s: f64,
     pub(super) offload_s: f64,
     pub(super) descriptor_s: f64,
     pub(super) device_share: f64,
@@ -85,28 +96,35 @@ impl Hardware {
         let read = |cpus: NodeId, memory: NodeId| {
             machine.link(cpus, memory).read_bytes_per_s.map(|rate| rate as f64)
         };
+        let write = |cpus: NodeId, memory: NodeId| {
+            machine.link(cpus, memory).write_bytes_per_s.map(|rate| rate as f64)
+        };
         let memories = nodes.iter().map(|node| {
-            // The best that any CPUs get from a memory is what it can do.
+            // Without a figure of its own, the best that any CPUs get from a memory is what it can do.
             let best = nodes.iter().filter_map(|cpus| read(cpus.id, node.id)).reduce(f64::max);
             let of_tier = match node.tier {
                 Tier::Dram => rate("dram_mb_per_s"),
                 Tier::Hbm => rate("hbm_mb_per_s"),
                 _ => None,
             };
-            Memory { node: node.id, cpus_count: node.cpus.len(), rate: best.or(of_tier) }
+            Memory { node: node.id, cpus_count: node.cpus.len(), rate: of_tier.or(best) }
         });
-        let ways = nodes.iter().map(|cpus| {
-            nodes.iter().map(|memory| read(cpus.id, memory.id).unwrap_or(f64::INFINITY)).collect()
-        });
+        let ways = |rate: &dyn Fn(NodeId, NodeId) -> Option<f64>| -> Vec<Vec<f64>> {
+            let of =
+                |cpus: NodeId| nodes.iter().map(move |memory| rate(cpus, memory.id).unwrap_or(f64::INFINITY));
+            nodes.iter().map(|cpus| of(cpus.id).collect()).collect()
+        };
         Ok(Hardware {
             memories: memories.collect(),
-            ways: ways.collect(),
+            ways: ways(&read),
+            write_ways: ways(&write),
             device_rates: (machine.accelerators().iter())
                 .map(|device| device.bytes_per_s_max.map(|rate| rate as f64))
                 .collect(),
             core_rate: rate("core_mb_per_s").unwrap_or(f64::INFINITY),
             core_copy_rate: rate("core_copy_mb_per_s"),
             core_copy_latency_s: seconds("core_copy_latency_ns"),
+            worker_wake_s: seconds("worker_wake_ns").unwrap_or(0.0),
             offload_s: seconds("device_offload_ns").unwrap_or(0.0),
             descriptor_s: seconds("device_descriptor_ns").unwrap_or(0.0),
             device_share: parameter("device_share").unwrap_or(1.0),

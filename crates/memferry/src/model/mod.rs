@@ -6,6 +6,7 @@
 //!    fluid ──▶ traffic      streams over memories, ways, CPUs and devices; max-min fair
 //!               │
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
+//!    cores                              copies and reads by cores
 //!         └────────┼────────┘
 //!    scenario              the same as TOML (scenarios/*.toml), with rows as results
 //!    validate  calibrate   against what was published (published/*.csv), and where parameters come from
@@ -18,6 +19,7 @@
 mod advise;
 mod calibrate;
 mod clients;
+mod cores;
 mod dispositions;
 mod error;
 pub mod fluid;
@@ -35,6 +37,7 @@ mod validate;
 pub use advise::{Advice, Alternative, Plan, advise};
 pub use calibrate::{Calibrated, Thesis, kuper, thesis};
 pub use clients::{Part, queries_per_s};
+pub use cores::{copies_s, reads_s, worker_copy_s};
 pub use dispositions::{Disposition, Why};
 pub use error::ModelError;
 pub use hardware::{Hardware, PARAMETERS};

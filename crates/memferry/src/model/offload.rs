@@ -85,6 +85,11 @@ impl Offload {
         self.device_rate * self.descriptor_s
     }
 
+    /// What a core works on one submission.
+    pub fn submit_s(&self) -> f64 {
+        self.submit_s
+    }
+
     /// Share of a waited-for copy in which the core may sleep.
     pub fn asleep(&self, bytes: f64) -> f64 {
         1.0 - self.submit_s / self.waited_for_s(bytes, 1)

@@ -42,6 +42,9 @@ pub struct Stage {
     pub reads: Vec<usize>,
     /// Threads over all groups.
     pub threads_count: usize,
+    /// What a thread gets done at most, in bytes per second, because it also computes; infinite if it only waits for
+    /// memory.
+    pub thread_rate_max: f64,
 }
 
 /// A column, or the part of it that is read last, to be brought near.
@@ -131,8 +134,10 @@ impl Pipeline {
                 "it has more than {PIECES_MAX} chunks; make them larger, or the groups fewer"
             ));
         }
-        if let Some(stage) = self.stages.iter().find(|stage| stage.threads_count == 0) {
-            return wrong(format!("stage {} has no thread", stage.name));
+        for Stage { name, threads_count, thread_rate_max, .. } in &self.stages {
+            if *threads_count == 0 || thread_rate_max.is_nan() || *thread_rate_max <= 0.0 {
+                return wrong(format!("stage {name} has no thread, or threads that get nothing done"));
+            }
         }
         let fetched = self.fetches.iter().map(|fetch| fetch.column);
         if self
@@ -277,8 +282,8 @@ impl<'a> Simulation<'a> {
         for queue in 0..self.queues.len() {
             let is_device = queue + 1 < self.queues.len();
             if !self.queues[queue].is_empty() {
-                self.traffic
-                    .after(if is_device { self.hardware.offload_s } else { 0.0 }, Event::Begin { queue });
+                let begin_s = if is_device { self.hardware.offload_s } else { self.hardware.worker_wake_s };
+                self.traffic.after(begin_s, Event::Begin { queue });
             }
         }
         for group in 0..self.groups.len() {
@@ -335,7 +340,9 @@ impl<'a> Simulation<'a> {
     /// Lets a group read on: the next chunk, the next column or the next stage.
     fn go_on(&mut self, group: usize) {
         let Progress { stage, read, chunk, .. } = self.groups[group];
-        let Some(Stage { reads, threads_count, .. }) = self.plan.stages.get(stage) else { return };
+        let Some(Stage { reads, threads_count, thread_rate_max, .. }) = self.plan.stages.get(stage) else {
+            return;
+        };
         if self.must_wait(group) {
             self.groups[group].is_waiting = true;
             return;
@@ -362,11 +369,12 @@ impl<'a> Simulation<'a> {
             Some(Ok(near)) => near,
             _ => self.homes[column],
         };
+        let threads_count = *threads_count as f64 / self.plan.groups_count as f64;
         let mover = Mover::Cpus {
             node: self.cpus,
-            threads_count: *threads_count as f64 / self.plan.groups_count as f64,
+            threads_count,
             speed: self.speed(group),
-            rate_max: f64::INFINITY,
+            rate_max: threads_count * thread_rate_max,
         };
         self.traffic.read(mover, memory, bytes, Event::Read { group });
     }

@@ -74,6 +74,8 @@ pub(super) struct QueryStage {
     name: String,
     reads: Vec<String>,
     threads: usize,
+    /// What a thread gets done at most; memory alone limits it unless it is said.
+    thread_mb_per_s: Option<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -96,7 +98,8 @@ impl Query {
         };
         let stage = |stage: &QueryStage| -> Result<Stage, ModelError> {
             let reads = stage.reads.iter().map(column).collect::<Result<_, _>>()?;
-            Ok(Stage { name: stage.name.clone(), reads, threads_count: stage.threads })
+            let thread_rate_max = stage.thread_mb_per_s.map_or(f64::INFINITY, |rate| rate * 1e6);
+            Ok(Stage { name: stage.name.clone(), reads, threads_count: stage.threads, thread_rate_max })
         };
         let fetch = |prefetch: &Prefetch| -> Result<Fetch, ModelError> {
             Ok(Fetch {

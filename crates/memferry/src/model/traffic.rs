@@ -30,7 +30,8 @@ pub enum Fairness {
 /// Who moves the bytes.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Mover {
-    /// So many threads on the CPUs of a node, all of this speed against the others there.
+    /// So many threads on the CPUs of a node, all of this speed against the others there; with a core for each they
+    /// get at most `rate_max` done, together.
     Cpus { node: usize, threads_count: f64, speed: f64, rate_max: f64 },
     /// A device.
     Device(usize),
@@ -49,6 +50,7 @@ pub(super) struct Traffic<T> {
     capacities: Vec<f64>,
     /// Resource of a way; `None` where it limits nothing.
     ways: Vec<Vec<Option<usize>>>,
+    write_ways: Vec<Vec<Option<usize>>>,
     devices_begin: usize,
     cpus_counts: Vec<usize>,
     core_rate: f64,
@@ -75,19 +77,20 @@ impl<T: Copy> Traffic<T> {
         let mut capacities: Vec<f64> = hardware.memories.iter().map(|memory| rate(memory.rate)).collect();
         let devices_begin = capacities.len();
         capacities.extend(hardware.device_rates.iter().map(|&device| rate(device)));
-        let mut ways = Vec::with_capacity(hardware.ways.len());
-        for row in &hardware.ways {
-            let limits = row.iter().enumerate().map(|(memory, &way)| {
+        let mut ways = |rates: &[Vec<f64>]| -> Vec<Vec<Option<usize>>> {
+            let mut limit = |(memory, &way): (usize, &f64)| {
                 (way < capacities[memory]).then(|| {
                     capacities.push(way);
                     capacities.len() - 1
                 })
-            });
-            ways.push(limits.collect());
-        }
+            };
+            rates.iter().map(|row| row.iter().enumerate().map(&mut limit).collect()).collect()
+        };
+        let (ways, write_ways) = (ways(&hardware.ways), ways(&hardware.write_ways));
         Traffic {
             capacities,
             ways,
+            write_ways,
             devices_begin,
             cpus_counts: hardware.memories.iter().map(|memory| memory.cpus_count).collect(),
             core_rate: hardware.core_rate,
@@ -125,7 +128,8 @@ impl<T: Copy> Traffic<T> {
         match mover {
             Mover::Device(device) => demand = demand.uses(self.devices_begin + device, 1.0),
             Mover::Cpus { node, .. } => {
-                for way in [source, target].into_iter().filter_map(|memory| self.ways[node][memory]) {
+                let ways = [self.ways[node][source], self.write_ways[node][target]];
+                for way in ways.into_iter().flatten() {
                     demand = demand.uses(way, 1.0);
                 }
             }
@@ -194,9 +198,10 @@ impl<T: Copy> Traffic<T> {
             match stream.mover {
                 Mover::Cpus { node, threads_count, speed, rate_max } => {
                     let weight = threads_count * speed;
-                    let cores = self.core_rate * self.cpus_counts[node] as f64;
-                    let own = (cores * weight / cpus_weights[node]).min(self.core_rate * threads_count);
-                    stream.demand.rate_max = own.min(rate_max);
+                    let cpus_count = self.cpus_counts[node] as f64;
+                    let cores = (cpus_count * weight / cpus_weights[node]).min(threads_count);
+                    let own = cores * self.core_rate;
+                    stream.demand.rate_max = own.min(rate_max * (cores / threads_count));
                     stream.demand.weight = match self.fairness {
                         Fairness::Requesters => weight / cpus_weights[node],
                         Fairness::RequestersByMemory => weight / requesters[node],

@@ -2,21 +2,25 @@
 //! none.
 //!
 //! A submission takes one lock, once. The queue in front of the workers is bounded; when it is full the engine
-//! says so.
+//! says so. What is so small that handing it over would take longer is copied by the submitting thread, queue or not.
 //!
 //! A forked child has none of the parent's threads: its first submission starts workers of its own, with a queue and
 //! counters of their own.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use memferry_dsa::Opcode;
 use memferry_dsa::fork::{self, PerProcess};
 
-use super::queue::Queue;
+use super::linger::Linger;
+use super::queue::{Queue, TAKEN_MAX};
 use super::stats::Counters;
-use super::{Engine, EngineKind, EngineStats, MoverError, RawCopy, Rejected};
+use super::{CopyMethods, Engine, EngineKind, EngineStats, MoverError, RawCopy, Rejected};
 use crate::topology::{Machine, NodeId};
 
 /// How to build a [`CpuEngine`].
@@ -28,12 +32,23 @@ pub struct CpuOptions {
     pub workers_count: usize,
     /// Copies that may wait for them.
     pub queue_copies_max: usize,
+    /// Copies of up to so many bytes are done by the thread that submits them; 0: none.
+    pub inline_bytes_max: usize,
+    /// How to copy.
+    pub methods: CopyMethods,
 }
 
 impl Default for CpuOptions {
-    /// One worker, anywhere; 128 waiting copies, as many as all queues of a DSA device hold.
+    /// One worker, anywhere; 128 waiting copies, as many as all queues of a DSA device hold; a page inline, which takes
+    /// 0.05 us in the caches and 0.4 us from memory, where waking a worker takes microseconds.
     fn default() -> CpuOptions {
-        CpuOptions { node: None, workers_count: 1, queue_copies_max: 128 }
+        CpuOptions {
+            node: None,
+            workers_count: 1,
+            queue_copies_max: 128,
+            inline_bytes_max: 4096,
+            methods: CopyMethods::default(),
+        }
     }
 }
 
@@ -48,7 +63,18 @@ pub struct CpuEngine {
     cpus: Box<[u32]>,
     workers_count: usize,
     queue_copies_max: usize,
+    inline_bytes_max: usize,
+    methods: CopyMethods,
     life: PerProcess<Life>,
+}
+
+/// A worker takes several copies of up to this size at once. Each takes it 0.4 us at most.
+const SMALL_BYTES: usize = 4096;
+
+thread_local! {
+    /// Inside the `done` of a copy that this thread does inline. What that submits goes to the workers: chains of small
+    /// copies would otherwise nest until the stack ends.
+    static IS_INLINE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The engine in one process.
@@ -91,6 +117,8 @@ impl CpuEngine {
             cpus: cpus.into(),
             workers_count: options.workers_count,
             queue_copies_max: options.queue_copies_max,
+            inline_bytes_max: options.inline_bytes_max,
+            methods: options.methods,
             life: PerProcess::new(),
         };
         engine
@@ -116,10 +144,10 @@ impl CpuEngine {
         // From here on `life` ends the threads it has if one cannot be started.
         let mut life = Life::default();
         for index in 0..self.workers_count {
-            let shared = life.shared.clone();
+            let (shared, methods) = (life.shared.clone(), self.methods);
             let worker = thread::Builder::new()
                 .name(format!("memferry-{}.{index}", self.name))
-                .spawn(move || shared.work())?;
+                .spawn(move || shared.work(&methods))?;
             life.pinned_workers_count += usize::from(pin(&worker, &self.cpus));
             life.workers.push(worker);
         }
@@ -134,6 +162,15 @@ impl CpuEngine {
     /// Takes a copy however many wait already. For the mover, which says when.
     pub(super) fn submit_beyond_limit(&self, copy: RawCopy) -> Result<(), Rejected> {
         self.push(copy, usize::MAX)
+    }
+
+    /// Copies here and now.
+    fn copy_inline(&self, copy: RawCopy) {
+        let counters = &self.life().shared.counters;
+        counters.accepted.add(1);
+        IS_INLINE.set(true);
+        counters.copy(copy, &self.methods);
+        IS_INLINE.set(false);
     }
 
     fn push(&self, copy: RawCopy, len_max: usize) -> Result<(), Rejected> {
@@ -159,7 +196,15 @@ impl Engine for CpuEngine {
         self.workers_count
     }
 
+    fn supports(&self, _: Opcode) -> bool {
+        true
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+        if copy.size_bytes() <= self.inline_bytes_max && !IS_INLINE.get() {
+            self.copy_inline(copy);
+            return Ok(());
+        }
         self.push(copy, self.queue_copies_max)
     }
 
@@ -171,13 +216,27 @@ impl Engine for CpuEngine {
 }
 
 impl Shared {
-    fn work(&self) {
-        while let Some(copy) = self.queue.pop() {
-            let report = copy.copy_on_this_cpu();
-            self.counters.bytes.add(report.cpu_bytes);
-            self.counters.end(copy.made(), Ok(report));
-            copy.finish(Ok(report));
+    fn work(&self, methods: &CopyMethods) {
+        let (mut linger, mut taken) = (Linger::new(), VecDeque::with_capacity(TAKEN_MAX));
+        loop {
+            self.queue.pop(&mut taken, &mut linger, |copy| copy.size_bytes() <= SMALL_BYTES);
+            if taken.is_empty() {
+                return;
+            }
+            for copy in taken.drain(..) {
+                self.counters.copy(copy, methods);
+            }
         }
+    }
+}
+
+impl Counters {
+    /// Copies on this thread, and counts that.
+    fn copy(&self, copy: RawCopy, methods: &CopyMethods) {
+        let report = copy.copy_on_this_cpu(methods);
+        self.bytes.add(report.cpu_bytes);
+        self.end(copy.made(), Ok(report));
+        copy.finish(Ok(report));
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn try_split(
     journey: Journey,
 ) -> Result<(), Rejected> {
     let whole = |copy| Err(Rejected { copy, why: Refusal::Gone });
-    if journey.size_bytes < 2 * SHARE_BYTES_MIN || inner.route == Route::RoundRobin {
+    if journey.size_bytes < 2 * SHARE_BYTES_MIN || inner.route == Route::RoundRobin || copy.is_operation() {
         return whole(copy);
     }
     let engines = &inner.engines[range.clone()];

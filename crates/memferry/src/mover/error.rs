@@ -1,4 +1,6 @@
-//! What can go wrong with a copy, and with building a mover.
+//! What can go wrong with a copy or another operation, and with building a mover.
+
+use memferry_dsa::request::Invalid;
 
 use crate::topology::TopologyError;
 
@@ -16,6 +18,18 @@ pub enum CopyError {
         /// Length of the target.
         target_bytes: usize,
     },
+    /// A move begins or ends outside of its buffers, or ends before it begins. Nothing was copied.
+    #[error("move {index} is not within the source and the target; keep both ends inside")]
+    OutOfRange {
+        /// Which one.
+        index: usize,
+    },
+    /// Two moves write the same bytes. Nothing was copied.
+    #[error("two moves write the same bytes of the target; give each its own")]
+    TargetsOverlap,
+    /// The request breaks a rule of its operation. Nothing was done.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
     /// The device ended the operation with an error. It does not touch the buffers any more.
     #[error(
         "the device ended the copy with status {status:#04x}; retry elsewhere and read the device's errors in sysfs"

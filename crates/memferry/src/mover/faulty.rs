@@ -8,6 +8,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use memferry_dsa::Opcode;
+
 use super::engine::{Done, call_done};
 use super::stats::Counters;
 use super::{CopyError, CopyReport, Engine, EngineKind, EngineStats, MoverError, RawCopy, Refusal, Rejected};
@@ -112,6 +114,14 @@ impl Engine for Faulty {
 
     fn width(&self) -> usize {
         self.inner().width()
+    }
+
+    fn supports(&self, opcode: Opcode) -> bool {
+        self.inner().supports(opcode)
+    }
+
+    fn load(&self) -> usize {
+        self.shared.counters.load()
     }
 
     fn submit(&self, mut copy: RawCopy) -> Result<(), Rejected> {

@@ -1,10 +1,21 @@
 //! Models of the queue in front of CPU workers: nothing is lost, doubled, or slept through.
 
+use std::collections::VecDeque;
+
 use loom::thread;
 
 use super::Refusal;
+use super::linger::Linger;
 use super::queue::Queue;
 use crate::sync::Arc;
+
+/// One item, by a worker that lingers first.
+fn pop(queue: &Queue<i32>) -> Option<i32> {
+    let mut taken = VecDeque::new();
+    queue.pop(&mut taken, &mut Linger::always(), |_| false);
+    assert!(taken.len() <= 1);
+    taken.pop_front()
+}
 
 #[test]
 fn loom_two_workers_get_two_items() {
@@ -12,7 +23,7 @@ fn loom_two_workers_get_two_items() {
         let queue = Arc::new(Queue::new());
         let workers = [(); 2].map(|()| {
             let queue = queue.clone();
-            thread::spawn(move || queue.pop())
+            thread::spawn(move || pop(&queue))
         });
         queue.push(1, 2).expect("room");
         queue.push(2, 2).expect("room");
@@ -27,12 +38,23 @@ fn loom_closing_wakes_and_drains() {
         let queue = Arc::new(Queue::new());
         let worker = {
             let queue = queue.clone();
-            thread::spawn(move || std::iter::from_fn(|| queue.pop()).sum::<i32>())
+            // All are small: it may take both at once.
+            thread::spawn(move || {
+                let (mut taken, mut sum) = (VecDeque::new(), 0);
+                loop {
+                    queue.pop(&mut taken, &mut Linger::always(), |_| true);
+                    if taken.is_empty() {
+                        return sum;
+                    }
+                    sum += taken.drain(..).sum::<i32>();
+                }
+            })
         };
-        queue.push(5, 1).expect("room");
+        queue.push(5, 2).expect("room");
+        queue.push(6, 2).expect("room");
         queue.close();
-        assert_eq!(queue.push(6, 1), Err((6, Refusal::Gone)));
-        assert_eq!(worker.join().expect("no panic"), 5);
+        assert_eq!(queue.push(7, 2), Err((7, Refusal::Gone)));
+        assert_eq!(worker.join().expect("no panic"), 11);
     });
 }
 
@@ -42,13 +64,13 @@ fn loom_a_full_queue_refuses() {
         let queue = Arc::new(Queue::new());
         let worker = {
             let queue = queue.clone();
-            thread::spawn(move || queue.pop())
+            thread::spawn(move || pop(&queue))
         };
         queue.push(1, 1).expect("room");
         let second = queue.push(2, 1);
         assert_eq!(worker.join().expect("no panic"), Some(1));
         match second {
-            Ok(()) => assert_eq!(queue.pop(), Some(2)),
+            Ok(()) => assert_eq!(pop(&queue), Some(2)),
             Err(refused) => assert_eq!(refused, (2, Refusal::Full)),
         }
     });

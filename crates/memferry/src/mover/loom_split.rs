@@ -1,15 +1,17 @@
 //! Models of a split copy: two engines, each with a thread, that take, refuse and fail pieces in every order. It is
 //! finished once, with all of its bytes, and nothing is left over.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc as StdArc;
 
 use loom::model::Builder;
 use loom::thread::{self, JoinHandle};
 
+use super::linger::Linger;
 use super::queue::Queue;
 use super::split::{Crew, Cut, Lane, Split, SplitCounters};
-use super::{CopyError, CopyReport, RawCopy, Refusal, Rejected};
+use super::{CopyError, CopyMethod, CopyMethods, CopyReport, RawCopy, Refusal, Rejected};
 use crate::sync::{Arc, Latch, Mutex, lock};
 
 /// As small as can be: pieces of one byte.
@@ -30,7 +32,7 @@ impl Crew for Arc<Engines> {
     }
 
     fn take_over(&self, piece: RawCopy) {
-        let report = piece.copy_on_this_cpu();
+        let report = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
         piece.finish(Ok(report));
     }
 
@@ -62,11 +64,16 @@ fn model(
         let workers: [JoinHandle<()>; 2] = [0, 1].map(|engine| {
             let engines = engines.clone();
             thread::spawn(move || {
-                while let Some(piece) = engines.queues[engine].pop() {
+                let (mut taken, mut linger) = (VecDeque::new(), Linger::new());
+                let mut pop = || {
+                    engines.queues[engine].pop(&mut taken, &mut linger, |_| false);
+                    taken.pop_front()
+                };
+                while let Some(piece) = pop() {
                     match error.filter(|_| engine == 1) {
                         Some(error) => piece.finish(Err(error)),
                         None => {
-                            let report = piece.copy_on_this_cpu();
+                            let report = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
                             piece.finish(Ok(report));
                         }
                     }

@@ -16,16 +16,26 @@
 //! engine is done. Borrowed buffers exist only inside [`Mover::scope`], which waits at its end. What a device
 //! could still write to after its death is leaked on purpose and counted.
 //!
+//! A copy of up to [`CpuOptions::inline_bytes_max`] (4 KiB) that a CPU engine gets is done on the spot, by the thread that
+//! submits it: to hand it to a worker would take that thread longer.
+//!
 //! Nobody who submits is ever blocked. Engines have bounded queues and answer [`Refusal::Full`]. A copy that
 //! every engine refused is done by the caller's thread if it is small, as back-pressure that costs tens of
 //! microseconds. If it is large it waits in a CPU engine's queue beyond the limit: its entry there takes a
 //! hundred bytes, against the [`INLINE_BYTES_MAX`] and more that its buffers take already. Both are counted.
 //! [`Mover::try_start`] hands such copies back instead.
 //!
+//! Operations other than copies ([`Mover::run`], [`Mover::replicate`]) go the same way, to engines that have them, and are not
+//! split. Small ones are best submitted together ([`Mover::batch`]). What the mover decides by itself follows published
+//! advice ([`guidelines`]).
+//!
 //! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
 //! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
 
 mod adaptive;
+#[allow(unsafe_code)]
+mod batch;
+mod calibration;
 #[allow(unsafe_code)]
 mod cpu;
 mod crew;
@@ -34,7 +44,14 @@ mod dsa;
 mod engine;
 mod error;
 mod faulty;
+pub mod guidelines;
+mod joint;
+#[allow(unsafe_code)]
+mod kernel;
 mod latency;
+mod linger;
+#[cfg(all(test, memferry_loom))]
+mod loom_ordered;
 #[cfg(all(test, memferry_loom))]
 mod loom_queue;
 #[cfg(all(test, memferry_loom))]
@@ -42,35 +59,52 @@ mod loom_queue;
 mod loom_split;
 #[cfg(all(test, memferry_loom))]
 mod loom_transfer;
+#[cfg(not(memferry_loom))]
+#[doc(hidden)]
+pub mod measure;
+#[allow(unsafe_code)]
+mod operation;
+pub mod ordered;
+#[allow(unsafe_code)]
+mod owned;
 mod prometheus;
 mod queue;
+#[allow(unsafe_code)]
+mod replicate;
 mod route;
 #[allow(unsafe_code)]
 mod scope;
 mod share;
 #[allow(unsafe_code)]
 mod split;
+mod starting;
 mod stats;
+mod trace;
 #[allow(unsafe_code)]
 mod transfer;
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
-use crate::topology::{Machine, NodeId};
+use crate::topology::Machine;
 use split::SplitCounters;
 use stats::Counter;
 
+pub use batch::Batch;
 pub use cpu::{CpuEngine, CpuOptions};
 pub use dsa::{DsaEngine, DsaOptions};
 pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
+pub use guidelines::{Consumer, Guidelines, Move};
+pub use kernel::{CopyMethod, CopyMethods};
 pub use latency::{Latencies, LatencyBucket};
+pub use operation::{Finished, Operation};
+pub use ordered::Ordered;
+pub use owned::OperationError;
 pub use route::{EngineSite, Journey, Route};
-pub use scope::{Scope, ScopedCopy};
+pub use scope::{Scope, ScopedCopy, ScopedOperation};
 pub use share::{SHARE_BYTES_MIN, Share};
 pub use stats::{CopyReport, EngineStats, MoverStats};
 pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};
@@ -99,12 +133,16 @@ struct Inner {
     cpus: Vec<Arc<CpuEngine>>,
     /// Sites of `engines`.
     sites: Vec<EngineSite>,
+    /// Of the calling threads; its CPU engines have the same.
+    methods: CopyMethods,
     route: Route,
+    guidelines: Guidelines,
     /// Counts copies, for routes that take turns.
     turn: AtomicUsize,
     inline_operations: Counter,
     inline_bytes: Counter,
     overflow_operations: Counter,
+    unsupported_operations: Counter,
     split: SplitCounters,
 }
 
@@ -113,7 +151,9 @@ pub struct MoverBuilder {
     machine: Arc<Machine>,
     engines: Vec<Arc<dyn Engine>>,
     workers_count: usize,
+    methods: CopyMethods,
     route: Route,
+    guidelines: Guidelines,
 }
 
 impl MoverBuilder {
@@ -123,9 +163,17 @@ impl MoverBuilder {
         self
     }
 
-    /// Sets how many CPU workers each node with CPUs gets, 1 by default. They sleep when there is nothing to copy.
+    /// Sets how many CPU workers each node with CPUs gets, 1 by default. They sleep when there is nothing to copy; one
+    /// that is asked again and again within 200 us looks out for the next copy before it sleeps, unless others want the
+    /// CPU.
     pub fn cpu_workers(mut self, workers_count: usize) -> MoverBuilder {
         self.workers_count = workers_count;
+        self
+    }
+
+    /// Sets how the CPU copies, by its own CPU engines and the calling threads.
+    pub fn copy_methods(mut self, methods: CopyMethods) -> MoverBuilder {
+        self.methods = methods;
         self
     }
 
@@ -135,12 +183,18 @@ impl MoverBuilder {
         self
     }
 
+    /// Sets what decides between devices and CPUs, [`Guidelines::of`] the machine by default.
+    pub fn guidelines(mut self, guidelines: Guidelines) -> MoverBuilder {
+        self.guidelines = guidelines;
+        self
+    }
+
     /// Starts the CPU engines.
     ///
     /// # Errors
     /// [`MoverError::NoWorkers`], [`Thread`](MoverError::Thread).
     pub fn build(self) -> Result<Mover, MoverError> {
-        let MoverBuilder { machine, mut engines, workers_count, route } = self;
+        let MoverBuilder { machine, mut engines, workers_count, methods, route, guidelines } = self;
         let mut homes: Vec<_> =
             machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id)).collect();
         if homes.is_empty() {
@@ -149,7 +203,7 @@ impl MoverBuilder {
         let cpus_begin = engines.len();
         let mut cpus = Vec::new();
         for node in homes {
-            let options = CpuOptions { node, workers_count, ..CpuOptions::default() };
+            let options = CpuOptions { node, workers_count, methods, ..CpuOptions::default() };
             let cpu = Arc::new(CpuEngine::new(&machine, options)?);
             engines.push(cpu.clone());
             cpus.push(cpu);
@@ -163,11 +217,14 @@ impl MoverBuilder {
                 cpus_begin,
                 cpus,
                 sites,
+                methods,
                 route,
+                guidelines,
                 turn: AtomicUsize::new(0),
                 inline_operations: Counter::default(),
                 inline_bytes: Counter::default(),
                 overflow_operations: Counter::default(),
+                unsupported_operations: Counter::default(),
                 split: SplitCounters::default(),
             }),
         })
@@ -177,7 +234,15 @@ impl MoverBuilder {
 impl Mover {
     /// A mover with the CPU engines of `machine`, and the engines that are added.
     pub fn builder(machine: Arc<Machine>) -> MoverBuilder {
-        MoverBuilder { machine, engines: Vec::new(), workers_count: 1, route: Route::default() }
+        let guidelines = Guidelines::of(&machine);
+        MoverBuilder {
+            machine,
+            engines: Vec::new(),
+            workers_count: 1,
+            methods: CopyMethods::default(),
+            route: Route::default(),
+            guidelines,
+        }
     }
 
     /// Copies `source` to `target`, of equal length, both owned by the transfer until it is done.
@@ -192,8 +257,7 @@ impl Mover {
         T: AsMut<[u8]> + Send + 'static,
     {
         Transfer::begin(source, target, |copy| {
-            let copy = copy.with_block_on_fault(options.block_on_fault);
-            self.start(copy, options.source_node, options.target_node);
+            self.start(self.with_hints(copy, options), options.source_node, options.target_node);
         })
     }
 
@@ -228,45 +292,6 @@ impl Mover {
         scope::run(self, body)
     }
 
-    /// Starts a copy given as raw parts. Never blocks; never refuses either: see the head of this module.
-    ///
-    /// The copy's `done` may run before this returns, on this thread: hold no lock that it needs.
-    pub fn start(&self, copy: RawCopy, source_node: Option<NodeId>, target_node: Option<NodeId>) {
-        let Err(Rejected { mut copy, .. }) = self.try_start(copy, source_node, target_node) else { return };
-        if copy.size_bytes() > INLINE_BYTES_MAX {
-            match self.inner.nearest_cpu(source_node, target_node).submit_beyond_limit(copy) {
-                Ok(()) => return self.inner.overflow_operations.add(1),
-                Err(rejected) => copy = rejected.copy,
-            }
-        }
-        self.inner.copy_inline(copy);
-    }
-
-    /// As [`start`](Mover::start), but hands the copy back when every engine is full: for copies that are worth
-    /// making only if somebody has the time.
-    ///
-    /// # Errors
-    /// [`Rejected`], with the copy in it.
-    pub fn try_start(
-        &self,
-        copy: RawCopy,
-        source_node: Option<NodeId>,
-        target_node: Option<NodeId>,
-    ) -> Result<(), Rejected> {
-        if copy.size_bytes() == 0 {
-            copy.finish(Ok(CopyReport::default()));
-            return Ok(());
-        }
-        let inner = &self.inner;
-        // ORDERING: Relaxed: a turn only has to be different from most others.
-        let turn = inner.turn.fetch_add(1, Ordering::Relaxed);
-        let journey = Journey { source_node, target_node, size_bytes: copy.size_bytes(), turn };
-        // The engines that were passed in come first; with none, the mover's own CPU engines are what there is.
-        let own = inner.cpus_begin;
-        let passed_in = inner.try_engines(0..own, copy, journey);
-        passed_in.or_else(|Rejected { copy, .. }| inner.try_engines(own..inner.engines.len(), copy, journey))
-    }
-
     /// What the mover and its engines did so far.
     ///
     /// [`MoverStats::prometheus`] writes it for Prometheus.
@@ -276,6 +301,7 @@ impl Mover {
             inline_operations: self.inner.inline_operations.get(),
             inline_bytes: self.inner.inline_bytes.get(),
             overflow_operations: self.inner.overflow_operations.get(),
+            unsupported_operations: self.inner.unsupported_operations.get(),
             split_operations: self.inner.split.operations.get(),
             split_redone: self.inner.split.redone.get(),
             split_taken_over: self.inner.split.taken_over.get(),
@@ -283,49 +309,14 @@ impl Mover {
         }
     }
 
+    /// What decides between devices and CPUs.
+    pub fn guidelines(&self) -> &Guidelines {
+        &self.inner.guidelines
+    }
+
     /// The machine it was built for.
     pub fn machine(&self) -> &Arc<Machine> {
         &self.inner.machine
-    }
-}
-
-impl Inner {
-    /// Splits the copy if the route has several engines for it, or asks the engines in `range` once each, first the
-    /// one that the route names.
-    fn try_engines(
-        self: &Arc<Self>,
-        range: Range<usize>,
-        copy: RawCopy,
-        journey: Journey,
-    ) -> Result<(), Rejected> {
-        let Rejected { mut copy, mut why } = match crew::try_split(self, range.clone(), copy, journey) {
-            Ok(()) => return Ok(()),
-            Err(rejected) => rejected,
-        };
-        let engines = &self.engines[range.clone()];
-        let first = self.route.first(&self.machine, &self.sites[range], journey).unwrap_or(0);
-        for step in 0..engines.len() {
-            let Err(rejected) = engines[(first + step) % engines.len()].submit(copy) else { return Ok(()) };
-            copy = rejected.copy;
-            if rejected.why == Refusal::Full {
-                why = Refusal::Full;
-            }
-        }
-        Err(Rejected { copy, why })
-    }
-
-    /// Copies here and now.
-    fn copy_inline(&self, copy: RawCopy) {
-        let report = copy.copy_on_this_cpu();
-        self.inline_operations.add(1);
-        self.inline_bytes.add(report.cpu_bytes);
-        copy.finish(Ok(report));
-    }
-
-    fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {
-        let journey = Journey { source_node, target_node, ..Journey::default() };
-        let nearest = Route::Single.first(&self.machine, &self.sites[self.cpus_begin..], journey);
-        &self.cpus[nearest.unwrap_or(0)]
     }
 }
 

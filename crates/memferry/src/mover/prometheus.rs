@@ -9,7 +9,7 @@ use super::{EngineStats, MoverStats};
 /// Name and help of a counter, and where it is.
 type Metric<S> = (&'static str, &'static str, fn(&S) -> u64);
 
-const ENGINE: [Metric<EngineStats>; 19] = [
+const ENGINE: [Metric<EngineStats>; 23] = [
     ("accepted", "Copies it took.", |engine| engine.accepted),
     ("rejected", "Copies it handed back, full or gone.", |engine| engine.rejected),
     ("operations", "Copies finished without error.", |engine| engine.operations),
@@ -18,7 +18,11 @@ const ENGINE: [Metric<EngineStats>; 19] = [
     ("descriptors", "Descriptors that a device took.", |engine| engine.descriptors),
     ("descriptors_done", "Descriptors that did all they were asked to.", |engine| engine.descriptors_done),
     ("descriptors_failed", "Descriptors that ended with an error.", |engine| engine.descriptors_failed),
+    ("descriptors_skipped", "Members of batches submitted again.", |engine| engine.descriptors_skipped),
     ("descriptors_lost", "Descriptors given up.", |engine| engine.descriptors_lost),
+    ("batches", "Batches that a device took.", |engine| engine.batches),
+    ("batch_members", "Descriptors in these.", |engine| engine.batch_members),
+    ("hints_dropped", "Hints that a device does not know.", |engine| engine.hints_dropped),
     ("faults_resumed", "Descriptors stopped by a page fault.", |engine| engine.faults_resumed),
     ("retries", "Submissions to full work queues.", |engine| engine.retries),
     ("diverted", "Descriptors that another queue took.", |engine| engine.diverted),
@@ -31,10 +35,11 @@ const ENGINE: [Metric<EngineStats>; 19] = [
     ("leaked_bytes", "Bytes leaked because a device was lost.", |engine| engine.leaked_bytes),
 ];
 
-const MOVER: [Metric<MoverStats>; 7] = [
+const MOVER: [Metric<MoverStats>; 8] = [
     ("inline_operations", "Copies the calling thread did.", |mover| mover.inline_operations),
     ("inline_bytes", "Bytes of these copies.", |mover| mover.inline_bytes),
     ("overflow_operations", "Copies that waited beyond a limit.", |mover| mover.overflow_operations),
+    ("unsupported_operations", "Operations no engine passed in has.", |mover| mover.unsupported_operations),
     ("split_operations", "Copies that were split.", |mover| mover.split_operations),
     ("split_redone", "Pieces of these that an engine failed.", |mover| mover.split_redone),
     ("split_taken_over", "Pieces of these done elsewhere.", |mover| mover.split_taken_over),

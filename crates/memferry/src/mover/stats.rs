@@ -10,7 +10,7 @@ use super::latency::{Histogram, Latencies};
 use super::{CopyError, EngineKind, Rejected};
 use crate::topology::NodeId;
 
-/// Who carried how much of one copy.
+/// Who carried how much of one copy, or of another operation, whose bytes are those of the size that it names.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CopyReport {
     /// Bytes copied by CPUs.
@@ -36,7 +36,8 @@ impl AddAssign for CopyReport {
 /// What one engine did since it started, in this process: a forked child begins at zero. Once nothing is in flight:
 ///
 /// - `accepted` = `operations` + `errors`;
-/// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_lost`;
+/// - `descriptors` = `descriptors_done` + `faults_resumed` + `descriptors_failed` + `descriptors_skipped` +
+///   `descriptors_lost`;
 /// - as many `latencies` as `accepted`;
 /// - `bytes` + `fallback_bytes` = the bytes of all accepted copies, if there are no errors.
 ///
@@ -66,10 +67,18 @@ pub struct EngineStats {
     pub descriptors_done: u64,
     /// Descriptors that stopped at a page fault; software touched the page and went on behind it.
     pub faults_resumed: u64,
-    /// Descriptors that ended with an error.
+    /// Descriptors that ended with an error, or that a device does not take like that and that were done otherwise.
     pub descriptors_failed: u64,
+    /// Members of batches that a device did not come to: they were submitted again.
+    pub descriptors_skipped: u64,
     /// Descriptors nobody will hear of again.
     pub descriptors_lost: u64,
+    /// Batches that a device took.
+    pub batches: u64,
+    /// Descriptors that were members of these.
+    pub batch_members: u64,
+    /// Hints that a device turned out not to know: what carried them was submitted again without.
+    pub hints_dropped: u64,
     /// Submissions that a work queue did not take because it was full.
     pub retries: u64,
     /// Descriptors that another queue took, because the one whose turn it was had no room or would not have them.
@@ -105,6 +114,8 @@ pub struct MoverStats {
     /// Copies that waited in a CPU engine's queue beyond its limit, because every engine was full and the copy
     /// was large.
     pub overflow_operations: u64,
+    /// Operations that none of the engines that were passed in has: a CPU engine did them.
+    pub unsupported_operations: u64,
     /// Copies that were split. Engines count their pieces.
     pub split_operations: u64,
     /// Pieces of them that an engine failed, and that were to be done again.
@@ -157,7 +168,11 @@ pub(super) struct Counters {
     pub(super) descriptors_done: Counter,
     pub(super) faults_resumed: Counter,
     pub(super) descriptors_failed: Counter,
+    pub(super) descriptors_skipped: Counter,
     pub(super) descriptors_lost: Counter,
+    pub(super) batches: Counter,
+    pub(super) batch_members: Counter,
+    pub(super) hints_dropped: Counter,
     pub(super) retries: Counter,
     pub(super) diverted: Counter,
     pub(super) backoffs: Counter,
@@ -189,6 +204,12 @@ impl Counters {
         }
     }
 
+    /// Copies that were accepted and have not ended; about, since the counters are read one after the other.
+    pub(super) fn load(&self) -> usize {
+        let ended = self.operations.get() + self.errors.get();
+        self.accepted.get().saturating_sub(ended) as usize
+    }
+
     pub(super) fn read(&self, name: &str, kind: EngineKind, node: Option<NodeId>) -> EngineStats {
         EngineStats {
             name: name.to_owned(),
@@ -203,7 +224,11 @@ impl Counters {
             descriptors_done: self.descriptors_done.get(),
             faults_resumed: self.faults_resumed.get(),
             descriptors_failed: self.descriptors_failed.get(),
+            descriptors_skipped: self.descriptors_skipped.get(),
             descriptors_lost: self.descriptors_lost.get(),
+            batches: self.batches.get(),
+            batch_members: self.batch_members.get(),
+            hints_dropped: self.hints_dropped.get(),
             retries: self.retries.get(),
             diverted: self.diverted.get(),
             backoffs: self.backoffs.get(),

@@ -15,7 +15,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
 use super::sysfs::NODES_MAX;
@@ -88,35 +88,37 @@ pub(super) fn parse(file: &str, text: &str, placeholders: Placeholders) -> Resul
     profile.into_machine(file, placeholders)
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Profile {
-    name: String,
-    placeholder: Option<String>,
+pub(super) struct Profile {
+    pub(super) name: String,
+    pub(super) placeholder: Option<String>,
     /// Short name of a publication, as sources use it, and its full name.
-    references: BTreeMap<String, String>,
-    cpu: Figure<String>,
-    nodes: Figure<Vec<ProfileNode>>,
-    distances: Option<Figure<Matrix<u32>>>,
-    read_mb_per_s: Option<Figure<Matrix<f64>>>,
-    write_mb_per_s: Option<Figure<Matrix<f64>>>,
-    read_latency_ns: Option<Figure<Matrix<f64>>>,
-    write_latency_ns: Option<Figure<Matrix<f64>>>,
-    accelerators: Option<Figure<Vec<ProfileAccelerator>>>,
-    facts: Vec<Fact>,
+    pub(super) references: BTreeMap<String, String>,
+    pub(super) cpu: Figure<String>,
+    pub(super) nodes: Figure<Vec<ProfileNode>>,
+    pub(super) distances: Option<Figure<Matrix<u32>>>,
+    pub(super) read_mb_per_s: Option<Figure<Matrix<f64>>>,
+    pub(super) write_mb_per_s: Option<Figure<Matrix<f64>>>,
+    pub(super) read_latency_ns: Option<Figure<Matrix<f64>>>,
+    pub(super) write_latency_ns: Option<Figure<Matrix<f64>>>,
+    pub(super) accelerators: Option<Figure<Vec<ProfileAccelerator>>>,
+    pub(super) facts: Vec<Fact>,
     /// What models use beyond nodes and links.
-    #[serde(default)]
-    parameters: Vec<Parameter>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) parameters: Vec<Parameter>,
     /// Nodes that the machine could have and that are not online.
-    #[serde(default)]
-    offline: Vec<NodeId>,
-    placeholders: Option<ProfilePlaceholders>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) offline: Vec<NodeId>,
+    /// Only files that people write have them.
+    #[serde(skip_serializing)]
+    pub(super) placeholders: Option<ProfilePlaceholders>,
 }
 
 /// Values of ours for what nobody has published, in the shapes of the published ones.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProfilePlaceholders {
+pub(super) struct ProfilePlaceholders {
     why: String,
     /// One per node.
     memory_mib: Option<Vec<Option<u64>>>,
@@ -128,35 +130,35 @@ struct ProfilePlaceholders {
 }
 
 /// A value and where it was taken from.
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Figure<T> {
-    value: T,
-    source: String,
+pub(super) struct Figure<T> {
+    pub(super) value: T,
+    pub(super) source: String,
 }
 
-type Matrix<T> = Vec<Vec<Option<T>>>;
+pub(super) type Matrix<T> = Vec<Vec<Option<T>>>;
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProfileNode {
-    id: NodeId,
-    socket: Option<u32>,
+pub(super) struct ProfileNode {
+    pub(super) id: NodeId,
+    pub(super) socket: Option<u32>,
     /// In the kernel's list format.
-    cpus: String,
-    memory_mib: Option<u64>,
-    tier: Tier,
-    cpu_node: NodeId,
+    pub(super) cpus: String,
+    pub(super) memory_mib: Option<u64>,
+    pub(super) tier: Tier,
+    pub(super) cpu_node: NodeId,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct ProfileAccelerator {
-    name: String,
-    node: Option<NodeId>,
-    work_queues: Option<u32>,
-    engines: Option<u32>,
-    mb_per_s_max: Option<f64>,
+pub(super) struct ProfileAccelerator {
+    pub(super) name: String,
+    pub(super) node: Option<NodeId>,
+    pub(super) work_queues: Option<u32>,
+    pub(super) engines: Option<u32>,
+    pub(super) mb_per_s_max: Option<f64>,
 }
 
 impl Profile {

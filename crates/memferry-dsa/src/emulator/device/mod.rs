@@ -198,6 +198,19 @@ impl Device {
         }
     }
 
+    /// Does the next piece of work that there is up to `until_ns`; if there is none, [`Stepped::Idle`], it is `until_ns`
+    /// then, unless it was later before. For drivers that have something to do themselves at that time.
+    pub fn step_until(&mut self, until_ns: u64, memory: &impl Memory) -> Stepped {
+        let (ns, stepped) = match self.step_now(memory) {
+            Did::Work => return Stepped::Busy,
+            Did::WaitUntil(ns) if ns <= until_ns => (ns, Stepped::Busy),
+            _ => (until_ns, Stepped::Idle),
+        };
+        self.clock.advance_to(ns);
+        self.front.set_now_ns(self.clock.now_ns());
+        stepped
+    }
+
     /// Does the next piece of work that can be done at `now_ns` of a real clock.
     pub(super) fn step_at(&mut self, now_ns: u64, memory: &impl Memory) -> Did {
         self.clock.follow(now_ns);

@@ -2,7 +2,8 @@
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::super::{Access, Cache, Entry};
 use crate::memory::Pool;
@@ -30,11 +31,16 @@ impl FirstAccess {
 }
 
 /// `first_access_poll_us` and `first_access_block_us`, over blocks of `block_bytes` that are invalidated each time. The
-/// pool has its pages from the first access on, which is not counted.
+/// pool has its pages from the first access on, which is not counted. Before each access its thread sleeps for `pause`:
+/// without one the mover's worker has just been at work, and looks out for more; after milliseconds it sleeps as well.
 ///
 /// # Errors
 /// What building mover, pool and cache says.
-pub fn first_access(block_bytes: usize, count: usize) -> Result<FirstAccess, Box<dyn std::error::Error>> {
+pub fn first_access(
+    block_bytes: usize,
+    count: usize,
+    pause: Duration,
+) -> Result<FirstAccess, Box<dyn std::error::Error>> {
     let (home, near) = (NodeId(0), NodeId(1));
     let machine = Arc::new(Machine::two_tiers()?);
     let cache = Cache::builder(Mover::builder(machine.clone()).build()?).budget(near, block_bytes).build()?;
@@ -43,6 +49,9 @@ pub fn first_access(block_bytes: usize, count: usize) -> Result<FirstAccess, Box
     let mut target = Pool::new(machine, near, block_bytes)?.allocate(block_bytes)?;
 
     let mut time = |wait: &dyn Fn(&Entry)| -> Result<(f64, f64), Box<dyn std::error::Error>> {
+        if !pause.is_zero() {
+            thread::sleep(pause);
+        }
         let start = Instant::now();
         target.as_mut_slice().copy_from_slice(&source);
         let copy_us = start.elapsed().as_secs_f64() * 1e6;

@@ -121,8 +121,8 @@ pub fn hits(
         }
     }
 
-    let row = |name, case: usize, peer: usize| Comparison {
-        name,
+    let row = |name: &str, case: usize, peer: usize| Comparison {
+        name: name.to_owned(),
         unit: "ns",
         ours: times[case][0].clone(),
         peer_name: all[peer].name().to_owned(),

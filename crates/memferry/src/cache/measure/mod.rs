@@ -8,7 +8,6 @@ mod churn;
 mod first_access;
 mod hits;
 mod random;
-#[allow(unsafe_code)]
 mod soak;
 mod thesis;
 mod trace;
@@ -25,7 +24,7 @@ pub use trace::{HitRatios, Trace, hit_ratios, traces};
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// Of the row.
-    pub name: &'static str,
+    pub name: String,
     /// Of the values: less is better.
     pub unit: &'static str,
     /// One value for each round.

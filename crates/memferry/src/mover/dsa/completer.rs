@@ -24,7 +24,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memferry_dsa::{Completion, wait};
+use tracing::{debug, warn};
 
+use super::super::trace;
 use super::Shared;
 use super::piece::Piece;
 use super::state::State;
@@ -67,7 +69,14 @@ pub(super) fn run(shared: &Shared) {
     let mut waiting_since = Instant::now();
     let mut checked = Instant::now();
     let mut submissions_seen = 0;
+    let mut gone_seen = 0;
     loop {
+        let queues_gone = shared.counters.queues_gone.get();
+        if queues_gone > gone_seen {
+            gone_seen = queues_gone;
+            let engine = &*shared.options.name;
+            trace::safely(|| warn!(target: "memferry::mover", engine, queues_gone, "queue gone"));
+        }
         poll(shared, &mut landings);
         if landings.is_empty() {
             let waited = waiting_since.elapsed();
@@ -90,12 +99,20 @@ pub(super) fn run(shared: &Shared) {
             state = check(shared, state, &mut landings);
         }
         state.feed(&shared.queues, &shared.options, &shared.counters);
-        state = copy_on_this_cpu(shared, state);
+        state = do_on_this_cpu(shared, state);
 
         let finished = std::mem::take(&mut state.finished);
         if !finished.is_empty() {
             drop(state);
-            finished.into_iter().for_each(|(copy, result)| copy.finish(result));
+            for (copy, result) in finished {
+                if let Err(error) = result {
+                    let (engine, operation) = (shared.options.name.as_str(), copy.opcode().name());
+                    trace::safely(
+                        || warn!(target: "memferry::mover", engine, operation, %error, "copy failed"),
+                    );
+                }
+                copy.finish(result);
+            }
             waiting_since = Instant::now();
             continue;
         }
@@ -139,16 +156,16 @@ fn land<'a>(
 ) -> MutexGuard<'a, State> {
     let mut cut_short = Vec::new();
     for (index, slot, completion) in landings.drain(..) {
-        let rest = state.land(&shared.queues[index], index, slot, &completion, &shared.counters);
-        cut_short.extend(rest.map(|rest| (rest, completion)));
+        let queue = &shared.queues[index];
+        state.land(queue, index, slot, &completion, &mut cut_short, &shared.counters);
     }
     if cut_short.is_empty() {
         return state;
     }
     drop(state);
-    cut_short.iter().for_each(|(rest, completion)| rest.touch(completion));
+    cut_short.iter_mut().for_each(|(piece, completion)| piece.touch(completion));
     let mut state = shared.lock();
-    cut_short.into_iter().for_each(|(rest, _)| state.resume(rest, &shared.options));
+    cut_short.into_iter().for_each(|(piece, _)| state.resume(piece, &shared.options));
     state
 }
 
@@ -174,15 +191,19 @@ fn check<'a>(
 }
 
 /// Does the pieces that devices would not do, without the lock.
-fn copy_on_this_cpu<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-    let pieces = std::mem::take(&mut state.for_cpu);
+fn do_on_this_cpu<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    let mut pieces = std::mem::take(&mut state.for_cpu);
     if pieces.is_empty() {
         return state;
     }
     drop(state);
-    pieces.iter().for_each(Piece::copy_on_this_cpu);
+    let sizes: Vec<u64> = pieces.iter_mut().map(Piece::do_on_this_cpu).collect();
+    let (engine, pieces_count, size_bytes) = (&*shared.options.name, pieces.len(), sizes.iter().sum::<u64>());
+    trace::safely(|| debug!(target: "memferry::mover", engine, pieces_count, size_bytes, "done by the CPU"));
     let mut state = shared.lock();
-    pieces.into_iter().for_each(|piece| state.done_by_cpu(piece, &shared.counters));
+    for (piece, size_bytes) in pieces.into_iter().zip(sizes) {
+        state.done_by_cpu(piece, size_bytes, &shared.counters);
+    }
     state
 }
 

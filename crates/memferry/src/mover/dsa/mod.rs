@@ -24,6 +24,7 @@
 mod completer;
 #[allow(unsafe_code)]
 mod piece;
+mod slots;
 mod state;
 
 use std::fmt;
@@ -32,10 +33,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use memferry_dsa::Portal;
 use memferry_dsa::fork::{self, PerProcess};
+use memferry_dsa::system::Version;
+use memferry_dsa::{Opcode, Portal};
 
-use self::state::{Queue, State};
+use self::slots::Queue;
+use self::state::State;
+use super::guidelines;
 use super::stats::Counters;
 use super::{CopyReport, Engine, EngineKind, EngineStats, MoverError, RawCopy, Refusal, Rejected};
 use crate::topology::NodeId;
@@ -52,20 +56,26 @@ pub struct DsaOptions {
     pub retries_max: u32,
     /// Page faults that may cut one piece short before the CPU does the rest of it.
     pub faults_max: u32,
+    /// Members that a batch may have; below [`BATCH_LEN_MIN`](super::guidelines::BATCH_LEN_MIN) there are no batches.
+    pub batch_len_max: usize,
+    /// Version of the devices, which decides about operations that are newer than 1.0.
+    pub version: Version,
     /// A descriptor that has not completed by then is lost. Time during which this process was stopped does not count.
     /// Cost: below 100 ms it is no sharper than the pauses that the scheduler makes.
     pub completion_timeout: Duration,
 }
 
 impl Default for DsaOptions {
-    /// Patient with devices: 64 waiting pieces, 10 retries (2 ms), 8 faults, 10 s, which is more than a device
-    /// needs for the 2 GiB that its largest descriptor can ask for, by a factor of 100.
+    /// Patient with devices: 64 waiting pieces, 10 retries (2 ms), 8 faults, batches of 8, version 1.0, 10 s, which is
+    /// more than a device needs for the 2 GiB that its largest descriptor can ask for, by a factor of 100.
     fn default() -> DsaOptions {
         DsaOptions {
             name: "dsa".to_owned(),
             backlog_max: 64,
             retries_max: 10,
             faults_max: 8,
+            batch_len_max: guidelines::BATCH_LEN_MAX,
+            version: Version::V1_0,
             completion_timeout: Duration::from_secs(10),
         }
     }
@@ -146,8 +156,21 @@ impl Engine for DsaEngine {
         self.portals.len()
     }
 
+    fn supports(&self, opcode: Opcode) -> bool {
+        self.portals.iter().any(|portal| portal.work_queue().operations.contains(opcode))
+    }
+
+    fn load(&self) -> usize {
+        self.life.get().map_or(0, |life| life.shared.counters.load())
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         self.life().shared.submit(copy)
+    }
+
+    /// Takes the lock once, so that what is small finds its fellows for a batch.
+    fn submit_all(&self, copies: Vec<RawCopy>) -> Vec<Rejected> {
+        self.life().shared.submit_all(copies)
     }
 
     fn stats(&self) -> EngineStats {
@@ -201,30 +224,56 @@ impl Shared {
     }
 
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
-        let Shared { options, queues, counters, .. } = self;
+        let counters = &self.counters;
         counters.submission(|| {
-            if copy.size_bytes() == 0 {
+            if copy.size_bytes() == 0 && !copy.is_operation() {
                 // A device would call that a bad size.
                 counters.end(copy.made(), Ok(CopyReport::default()));
                 copy.finish(Ok(CopyReport::default()));
                 return Ok(());
             }
             let mut state = self.lock();
-            if state.all_gone() {
-                return Err(Rejected { copy, why: Refusal::Gone });
-            }
-            if state.backlog_len() >= options.backlog_max {
-                return Err(Rejected { copy, why: Refusal::Full });
-            }
-            state.begin(copy);
-            state.feed(queues, options, counters);
-            let completer_sleeps = state.completer_sleeps;
-            drop(state);
-            if completer_sleeps {
-                self.submitted.notify_one();
-            }
+            self.enter(&mut state, copy)?;
+            self.feed(state);
             Ok(())
         })
+    }
+
+    fn submit_all(&self, copies: Vec<RawCopy>) -> Vec<Rejected> {
+        let is_nothing = |copy: &RawCopy| copy.size_bytes() == 0 && !copy.is_operation();
+        let (nothing, copies): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_nothing);
+        let mut rejected: Vec<_> = nothing.into_iter().filter_map(|copy| self.submit(copy).err()).collect();
+        let mut state = self.lock();
+        for copy in copies {
+            // Of a full backlog some goes to the device.
+            if state.backlog_len() >= self.options.backlog_max {
+                state.feed(&self.queues, &self.options, &self.counters);
+            }
+            rejected.extend(self.counters.submission(|| self.enter(&mut state, copy)).err());
+        }
+        self.feed(state);
+        rejected
+    }
+
+    fn enter(&self, state: &mut State, copy: RawCopy) -> Result<(), Rejected> {
+        if state.all_gone() {
+            return Err(Rejected { copy, why: Refusal::Gone });
+        }
+        if state.backlog_len() >= self.options.backlog_max {
+            return Err(Rejected { copy, why: Refusal::Full });
+        }
+        state.begin(copy);
+        Ok(())
+    }
+
+    /// Submits what can be, and wakes the completer.
+    fn feed(&self, mut state: MutexGuard<'_, State>) {
+        state.feed(&self.queues, &self.options, &self.counters);
+        let completer_sleeps = state.completer_sleeps;
+        drop(state);
+        if completer_sleeps {
+            self.submitted.notify_one();
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

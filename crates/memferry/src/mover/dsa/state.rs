@@ -1,51 +1,23 @@
 //! The books of a DSA engine: which copies it has, into which pieces they are cut, and which slot each piece
 //! flies in. Everything here happens under the engine's one lock, and nothing here waits or runs foreign code.
 
+mod feeding;
+
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::{
-    Completion, CompletionRecord, Descriptor, Portal, QueueMode, Status, Submission, SubmitError,
-};
+use memferry_dsa::{Completion, Descriptor, Flags, Status, SubmitError};
 use slab::Slab;
 
-use super::super::stats::Counters;
+use super::super::stats::{Counter, Counters};
 use super::super::{CopyError, CopyReport, RawCopy};
 use super::DsaOptions;
-use super::piece::Piece;
+use super::piece::{Landed, Piece};
+use super::slots::Queue;
 
 /// The most that the time between two checks counts. Checks come every few milliseconds, so more than this means
 /// that this process did not run, or its machine was suspended, and that the device may have stood still as well.
 const ATTENDED_MAX: Duration = Duration::from_millis(100);
-
-/// One completion record in a cache line of its own, so that the device's write to one disturbs no poll of
-/// another.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-pub(super) struct RecordLine(pub(super) CompletionRecord);
-
-/// A work queue, as far as it needs no lock: the completer polls `records` without.
-///
-/// There are as many slots, each with a record, as the queue has entries: more would only be refused (shared)
-/// or lost (dedicated). A record is zero except between its completion and the completer's reading it.
-pub(super) struct Queue {
-    pub(super) portal: Arc<dyn Portal>,
-    pub(super) records: Arc<[RecordLine]>,
-}
-
-impl Queue {
-    pub(super) fn new(portal: Arc<dyn Portal>) -> Queue {
-        let info = portal.work_queue();
-        let slots_count = match info.mode {
-            QueueMode::Dedicated => info.size,
-            QueueMode::Shared => info.size.min(info.threshold),
-        };
-        // Writing the records here also makes their pages present.
-        let records = (0..slots_count.max(1)).map(|_| RecordLine::default()).collect();
-        Queue { portal, records }
-    }
-}
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -91,9 +63,28 @@ struct QueueState {
     flights: Vec<Option<Flight>>,
     /// It gets no more work: its device died, it lost a descriptor, or it could not be opened in this process.
     gone: bool,
+    /// Hints that its device has refused.
+    refused: Flags,
+    /// Its device has refused a batch.
+    refuses_batches: bool,
 }
 
 impl QueueState {
+    /// Slots in use, and all slots: what is compared when a queue is chosen.
+    fn load(&self) -> Option<(usize, usize)> {
+        let count = self.flights.len();
+        (!self.gone).then_some((count - self.free.len(), count))
+    }
+
+    /// A descriptor could not be submitted.
+    fn refuse(&mut self, error: &SubmitError, counters: &Counters) {
+        counters.refused.add(1);
+        // The kernel has something against this descriptor, and perhaps not against others.
+        if !matches!(error, SubmitError::Refused(_)) {
+            self.give_up(counters);
+        }
+    }
+
     fn give_up(&mut self, counters: &Counters) {
         counters.queues_gone.add(u64::from(!std::mem::replace(&mut self.gone, true)));
     }
@@ -102,21 +93,26 @@ impl QueueState {
 /// A descriptor in flight.
 #[derive(Debug)]
 struct Flight {
-    piece: Piece,
-    descriptor: Descriptor,
+    load: Load,
     /// The clock when it was submitted.
     since: Duration,
 }
 
-/// Why no queue took a piece; of several reasons, the greatest.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Unsent {
-    /// No queue takes work any more, or none would take this.
-    Never,
-    /// All slots are in use: a completion will free one.
-    NoSlot,
-    /// There is a slot, and the queue answered that it is full.
-    Full,
+/// What a slot was given, with the descriptors of the pieces.
+#[derive(Debug)]
+enum Load {
+    One(Piece, Descriptor),
+    /// A batch, in the order of its list.
+    Many(Vec<(Piece, Descriptor)>),
+}
+
+impl Load {
+    fn into_pieces(self) -> Vec<Piece> {
+        match self {
+            Load::One(piece, _) => vec![piece],
+            Load::Many(members) => members.into_iter().map(|(piece, _)| piece).collect(),
+        }
+    }
 }
 
 impl State {
@@ -127,6 +123,8 @@ impl State {
             free: (0..queue.records.len()).rev().collect(),
             flights: queue.records.iter().map(|_| None).collect(),
             gone: false,
+            refused: Flags::NONE,
+            refuses_batches: false,
         });
         State {
             jobs: Slab::new(),
@@ -169,10 +167,10 @@ impl State {
         self.clock += elapsed.min(ATTENDED_MAX);
     }
 
-    /// Enters a copy, whose size is not zero.
-    pub(super) fn begin(&mut self, copy: RawCopy) {
+    /// Enters a copy, whose size is not zero, or an operation.
+    pub(super) fn begin(&mut self, mut copy: RawCopy) {
         let entry = self.jobs.vacant_entry();
-        self.backlog.push_back(Piece::of(entry.key(), &copy));
+        self.backlog.push_back(Piece::of(entry.key(), &mut copy));
         entry.insert(Job { copy, pieces_count: 1, report: CopyReport::default(), error: None });
         self.submissions_count += 1;
     }
@@ -186,126 +184,100 @@ impl State {
         }
     }
 
-    /// The CPU did a piece.
-    pub(super) fn done_by_cpu(&mut self, piece: Piece, counters: &Counters) {
+    /// The CPU did a piece, of so many bytes.
+    pub(super) fn done_by_cpu(&mut self, piece: Piece, size_bytes: u64, counters: &Counters) {
         counters.fallbacks.add(1);
-        counters.fallback_bytes.add(piece.size_bytes as u64);
-        self.jobs[piece.job].report.cpu_bytes += piece.size_bytes as u64;
+        counters.fallback_bytes.add(size_bytes);
+        self.jobs[piece.job].report.cpu_bytes += size_bytes;
         self.close(piece, counters);
     }
 
-    /// Submits as much of the backlog as there are slots for.
-    pub(super) fn feed(&mut self, queues: &[Queue], options: &DsaOptions, counters: &Counters) {
-        if self.backoff_until.is_some_and(|until| Instant::now() < until) {
-            return;
-        }
-        self.backoff_until = None;
-        while let Some(mut piece) = self.backlog.pop_front() {
-            if self.jobs[piece.job].error.is_some() {
-                self.close(piece, counters);
-                continue;
-            }
-            if let Some(rest) = piece.split(self.piece_bytes_max) {
-                self.jobs[piece.job].pieces_count += 1;
-                self.backlog.push_front(rest);
-            }
-            match self.send(piece, queues, counters) {
-                Ok(()) => {}
-                Err((piece, Unsent::Never)) => self.for_cpu.push(piece),
-                Err((piece, Unsent::NoSlot)) => return self.backlog.push_front(piece),
-                Err((mut piece, Unsent::Full)) => {
-                    piece.refusals_count += 1;
-                    if piece.refusals_count > options.retries_max {
-                        self.for_cpu.push(piece);
-                        continue;
-                    }
-                    counters.backoffs.add(1);
-                    self.backoff_until = Some(Instant::now() + backoff(piece.refusals_count));
-                    return self.backlog.push_front(piece);
-                }
-            }
-        }
-    }
-
-    /// Offers a piece to each queue once.
-    fn send(
-        &mut self,
-        mut piece: Piece,
-        queues: &[Queue],
-        counters: &Counters,
-    ) -> Result<(), (Piece, Unsent)> {
-        let mut why = Unsent::Never;
-        let mut passed_by = false;
-        for step in 0..queues.len() {
-            let index = (self.turn + step) % queues.len();
-            let (queue, slots) = (&queues[index], &mut self.queues[index]);
-            if slots.gone {
-                continue;
-            }
-            let Some(slot) = slots.free.pop() else {
-                why = why.max(Unsent::NoSlot);
-                passed_by = true;
-                continue;
-            };
-            let (descriptor, submission) = piece.submit(&*queue.portal, &queue.records[slot].0);
-            match submission {
-                Ok(Submission::Accepted) => {
-                    piece.refusals_count = 0;
-                    slots.flights[slot] = Some(Flight { piece, descriptor, since: self.clock });
-                    counters.descriptors.add(1);
-                    counters.diverted.add(u64::from(passed_by));
-                    self.turn = index + 1;
-                    return Ok(());
-                }
-                Ok(Submission::Retry) => {
-                    counters.retries.add(1);
-                    why = Unsent::Full;
-                }
-                Err(error) => {
-                    counters.refused.add(1);
-                    // The kernel has something against this descriptor, and perhaps not against others.
-                    if !matches!(error, SubmitError::Refused(_)) {
-                        slots.give_up(counters);
-                    }
-                }
-            }
-            slots.free.push(slot);
-            passed_by = true;
-        }
-        Err((piece, why))
-    }
-
-    /// A descriptor has completed. If a page fault cut it short, what is left of its piece is the caller's: to
-    /// touch the page without the lock, then to [`resume`](State::resume).
+    /// A descriptor has completed. What page faults cut short goes to `cut_short`, with what tells the page: it is to be
+    /// touched without the lock, then to be [resumed](State::resume).
     pub(super) fn land(
         &mut self,
         queue: &Queue,
         index: usize,
         slot: usize,
         completion: &Completion,
+        cut_short: &mut Vec<(Piece, Completion)>,
         counters: &Counters,
-    ) -> Option<Piece> {
+    ) {
         queue.records[slot].0.reset();
         queue.portal.settled(1);
         let slots = &mut self.queues[index];
         // None: the descriptor had been given up. The slot stays out of use, as the queue does.
-        let Flight { piece, descriptor, .. } = slots.flights[slot].take()?;
+        let Some(Flight { load, .. }) = slots.flights[slot].take() else { return };
         slots.free.push(slot);
-        let job = &mut self.jobs[piece.job];
-        if completion.status == Status::Success {
-            counters.descriptors_done.add(1);
-            counters.bytes.add(piece.size_bytes as u64);
-            job.report.dsa_bytes += piece.size_bytes as u64;
-        } else if let Some(rest) = descriptor.resumed(completion) {
-            counters.faults_resumed.add(1);
-            counters.bytes.add(u64::from(completion.bytes_completed));
-            job.report.dsa_bytes += u64::from(completion.bytes_completed);
-            return Some(piece.after(&descriptor, &rest));
-        } else {
-            counters.descriptors_failed.add(1);
-            job.error.get_or_insert(CopyError::Device { status: completion.status.code() });
+        let members = match load {
+            Load::One(piece, descriptor) => {
+                cut_short.extend(self.land_piece(index, piece, &descriptor, completion, counters));
+                return;
+            }
+            Load::Many(members) => members,
+        };
+        slots.refuses_batches |= completion.status == Status::BadOpcode;
+        let mut skipped = Vec::new();
+        for ((mut piece, descriptor), record) in members.into_iter().zip(&queue.lists[slot].records) {
+            match record.0.poll() {
+                Some(completion) => {
+                    record.0.reset();
+                    cut_short.extend(self.land_piece(index, piece, &descriptor, &completion, counters));
+                }
+                None => {
+                    counters.descriptors_skipped.add(1);
+                    piece.is_loner = true;
+                    skipped.push(piece);
+                }
+            }
         }
-        self.close(piece, counters);
+        skipped.into_iter().rev().for_each(|piece| self.backlog.push_front(piece));
+    }
+
+    /// A descriptor of a piece has ended. The piece, if a page fault cut it short.
+    fn land_piece(
+        &mut self,
+        index: usize,
+        mut piece: Piece,
+        descriptor: &Descriptor,
+        completion: &Completion,
+        counters: &Counters,
+    ) -> Option<(Piece, Completion)> {
+        let job = &mut self.jobs[piece.job];
+        let mut count = |ended: &Counter, bytes| {
+            ended.add(1);
+            counters.bytes.add(bytes);
+            job.report.dsa_bytes += bytes;
+        };
+        match piece.absorb(descriptor, completion) {
+            Landed::Done(bytes) => {
+                count(&counters.descriptors_done, bytes);
+                self.close(piece, counters);
+            }
+            Landed::Next(bytes) => {
+                count(&counters.descriptors_done, bytes);
+                self.backlog.push_front(piece);
+            }
+            Landed::Fault(bytes) => {
+                count(&counters.faults_resumed, bytes);
+                return Some((piece, *completion));
+            }
+            Landed::HintRefused(hints) => {
+                counters.descriptors_failed.add(1);
+                counters.hints_dropped.add(1);
+                self.queues[index].refused |= hints;
+                self.backlog.push_front(piece);
+            }
+            Landed::NotTaken => {
+                counters.descriptors_failed.add(1);
+                self.for_cpu.push(piece);
+            }
+            Landed::Failed(status) => {
+                counters.descriptors_failed.add(1);
+                job.error.get_or_insert(CopyError::Device { status: status.code() });
+                self.close(piece, counters);
+            }
+        }
         None
     }
 
@@ -330,11 +302,12 @@ impl State {
                 continue;
             };
             slots.give_up(counters);
-            counters.descriptors_lost.add(1);
-            // The device may write to the records, too, whenever it likes.
-            std::mem::forget(queue.records.clone());
-            self.jobs[flight.piece.job].error = Some(CopyError::DeviceLost);
-            self.close(flight.piece, counters);
+            queue.leak();
+            for piece in flight.load.into_pieces() {
+                counters.descriptors_lost.add(1);
+                self.jobs[piece.job].error = Some(CopyError::DeviceLost);
+                self.close(piece, counters);
+            }
         }
     }
 
@@ -353,11 +326,6 @@ impl State {
         counters.end(copy.made(), result);
         self.finished.push((copy, result));
     }
-}
-
-/// How long to wait after so many refusals in a row: 2 us, doubled each time, up to a millisecond.
-fn backoff(refusals_count: u32) -> Duration {
-    Duration::from_micros(1 << refusals_count.min(10))
 }
 
 #[cfg(all(test, not(memferry_loom)))]

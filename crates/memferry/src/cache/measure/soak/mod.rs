@@ -7,20 +7,23 @@
 //! counter must add up, every source must have ended that was not forgotten, and no byte of near memory be in use but
 //! those.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+#[allow(unsafe_code)]
+mod source;
+mod steps;
+
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 
-use super::super::{Access, Cache, CacheMut, CacheStats, Entry, Flags, Region, RegionOwner};
+use super::super::{Cache, CacheMut, CacheStats, Entry, NodeUsage, Region, Request};
 use super::Random;
 use crate::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Mover, Route};
 use crate::topology::{Machine, NodeId};
+use source::{content, register};
 
 const PAGE_BYTES: usize = 4096;
 /// A few pages, so that ranges meet.
@@ -136,7 +139,7 @@ impl World {
         let builder = (nodes.into_iter().zip(BUDGETS_BYTES))
             .fold(Cache::builder(mover), |builder, (node, bytes)| builder.budget(node, bytes));
         // Even pages to one node, odd ones to the other, and very little nowhere.
-        let place = |_: &Machine, request: &super::super::Request<'_>| {
+        let place = |_: &Machine, request: &Request<'_>| {
             (request.size_bytes > 2)
                 .then(|| request.nodes[request.size_bytes / PAGE_BYTES % request.nodes.len()])
         };
@@ -176,143 +179,7 @@ impl World {
         Ok(())
     }
 
-    fn step(&self, random: &mut Random, held: &mut Vec<Held>) -> Result<(), Wrong> {
-        match random.below(1000) {
-            0..300 => {
-                let (region, seed) = self.region(random);
-                let entry = self.cache.access(&region, range(random), self.access(random)).map_err(wrong)?;
-                self.check(entry.as_slice(), entry.range(), Some(seed))?;
-                match random.below(4) {
-                    0 => drop(entry.wait()),
-                    1 => block_on(entry.ready())?,
-                    _ => {}
-                }
-                self.check(entry.as_slice(), entry.range(), Some(seed))?;
-                held.push(Held { entry, seed: Some(seed) });
-            }
-            300..700 => {
-                let (region, seed) = self.region(random);
-                let (first, second) = (self.access(random), self.access(random));
-                let outer = self.cache.view(&region, range(random), first).map_err(wrong)?;
-                let inner = self.cache.view(&region, range(random), second).map_err(wrong)?;
-                if random.below(8) == 0 {
-                    outer.wait();
-                }
-                drop(region);
-                self.check(inner.as_slice(), inner.range(), Some(seed))?;
-                self.check(outer.as_slice(), outer.range(), Some(seed))?;
-                if random.below(2) == 0 {
-                    held.push(Held { entry: inner.to_owned(), seed: Some(seed) });
-                }
-                drop(inner);
-                self.check(outer.as_slice(), outer.range(), Some(seed))?;
-            }
-            700..740 => {
-                let (region, seed) = self.region(random);
-                let found =
-                    self.cache.access_weak(&region, range(random), self.access(random)).map_err(wrong)?;
-                held.extend(found.map(|entry| Held { entry, seed: Some(seed) }));
-            }
-            740..900 if !held.is_empty() => {
-                let Held { entry, seed } = held.swap_remove(random.below(held.len()));
-                self.check(entry.as_slice(), entry.range(), seed)?;
-            }
-            900..920 => {
-                let (region, _) = self.region(random);
-                self.cache.invalidate(&region, range(random)).map_err(wrong)?;
-            }
-            920..925 => {
-                let (region, _) = self.region(random);
-                // Counted as accesses by the cache; how many, only it knows.
-                self.cache.refresh(&region, range(random)).map_err(wrong)?;
-            }
-            925..930 => {
-                let new = register(&self.cache, self.nodes[0], &self.registered, &self.ended);
-                let place = &self.regions[random.below(REGIONS_COUNT)];
-                drop(std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), new));
-            }
-            930 => drop(self.cache.flush()),
-            931 => drop(self.cache.clear()),
-            932..940 => self.region(random).0.drain(),
-            940..970 => {
-                let access = self.access(random);
-                let entry = self.changing.access(0..CHANGING_BYTES, access).map_err(wrong)?;
-                self.check(entry.as_slice(), entry.range(), None)?;
-                held.push(Held { entry, seed: None });
-            }
-            970..975 => {
-                self.changing.mutate(|bytes| {
-                    let next = bytes[0].wrapping_add(1);
-                    bytes.fill(next);
-                });
-            }
-            975..980 => {
-                if let Ok(mut draft) = self.changing.draft(self.node(random)) {
-                    self.check(&draft, 0..CHANGING_BYTES, None)?;
-                    let next = draft[0].wrapping_add(1);
-                    draft.fill(next);
-                    // Somebody may have been faster, and the copy may fail: then it never was.
-                    let _ = draft.write_back();
-                }
-            }
-            980..990 => self.panic(random)?,
-            990..995 => self.forget(random)?,
-            _ => thread::yield_now(),
-        }
-        Ok(())
-    }
-
-    /// A reader panics with an entry and a view in hand.
-    fn panic(&self, random: &mut Random) -> Result<(), Wrong> {
-        let (region, _) = self.region(random);
-        let (first, second) = (self.access(random), self.access(random));
-        let entry = self.cache.access(&region, range(random), first).map_err(wrong)?;
-        let view = self.cache.view(&region, range(random), second).map_err(wrong)?;
-        let unwound = catch_unwind(AssertUnwindSafe(move || {
-            let _held = (entry, view);
-            // Not `panic!`, which would print each time.
-            std::panic::resume_unwind(Box::new("on purpose"));
-        }));
-        self.panics.fetch_add(1, Ordering::Relaxed);
-        if unwound.is_ok() { Err("a panic did not unwind".to_owned()) } else { Ok(()) }
-    }
-
-    /// Somebody never lets go.
-    fn forget(&self, random: &mut Random) -> Result<(), Wrong> {
-        let claim = |count| (count < FORGOTTEN_MAX).then_some(count + 1);
-        if self.forgotten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_err() {
-            return Ok(());
-        }
-        let (region, _) = self.region(random);
-        let start = random.below(REGION_BYTES);
-        let access = self.access(random);
-        if random.below(2) == 0 {
-            std::mem::forget(self.cache.access(&region, start..start + 1, access).map_err(wrong)?);
-        } else {
-            std::mem::forget(self.cache.view(&region, start..start + 1, access).map_err(wrong)?);
-        }
-        Ok(())
-    }
-
-    fn region(&self, random: &mut Random) -> (Region, u64) {
-        let place = &self.regions[random.below(REGIONS_COUNT)];
-        place.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Options of an access that is about to be made.
-    fn access(&self, random: &mut Random) -> Access {
-        self.accesses.fetch_add(1, Ordering::Relaxed);
-        let flags = [Flags::NONE, Flags::WEAK_WAIT, Flags::BLOCK_ON_FAULT][random.below(3)];
-        let near = (random.below(3) == 0).then(|| self.node(random));
-        let requester = (random.below(2) == 0).then(|| self.node(random));
-        Access { flags, near, requester }
-    }
-
-    fn node(&self, random: &mut Random) -> NodeId {
-        self.nodes[random.below(self.nodes.len())]
-    }
-
-    fn check(&self, bytes: &[u8], range: std::ops::Range<usize>, seed: Option<u64>) -> Result<(), Wrong> {
+    fn check(&self, bytes: &[u8], range: Range<usize>, seed: Option<u64>) -> Result<(), Wrong> {
         self.checked_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let is_right = bytes.len() == range.len()
             && match seed {
@@ -323,7 +190,7 @@ impl World {
     }
 
     fn check_budgets(&self) -> Result<(), Wrong> {
-        let is_over = |node: &&super::super::NodeUsage| node.peak_bytes > node.budget_bytes;
+        let is_over = |node: &&NodeUsage| node.peak_bytes > node.budget_bytes;
         match self.cache.stats().nodes.iter().find(is_over) {
             Some(node) => Err(format!("the budget was exceeded: {node:?}")),
             None => Ok(()),
@@ -408,83 +275,4 @@ fn add_up(stats: &CacheStats) -> Result<(), Wrong> {
             .iter()
             .all(|node| node.used_bytes <= node.peak_bytes && node.peak_bytes <= node.budget_bytes);
     if is_right { Ok(()) } else { Err(format!("the counters do not add up: {stats:?}")) }
-}
-
-fn wrong(error: impl std::fmt::Display) -> Wrong {
-    format!("an access was refused: {error}")
-}
-
-/// Whole chunks, parts of them, and what is neither.
-fn range(random: &mut Random) -> std::ops::Range<usize> {
-    // The last chunk is short, and only the odd ranges reach into it.
-    let chunk = random.below(REGION_BYTES / CHUNK_BYTES) * CHUNK_BYTES;
-    match random.below(8) {
-        0..3 => chunk..(chunk + CHUNK_BYTES).min(REGION_BYTES),
-        3..6 => {
-            let start = chunk + random.below(CHUNK_BYTES);
-            start..start + random.below(chunk + CHUNK_BYTES - start + 1)
-        }
-        6 => {
-            let start = random.below(REGION_BYTES);
-            start..start + random.below((REGION_BYTES - start).min(3 * PAGE_BYTES) + 1)
-        }
-        _ => chunk + PAGE_BYTES..chunk + PAGE_BYTES + [0, 1, 2, 63, PAGE_BYTES][random.below(5)],
-    }
-}
-
-/// A byte of the region with this seed.
-fn content(seed: u64, at: usize) -> u8 {
-    (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(at as u64).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-        >> 56) as u8
-}
-
-fn register(cache: &Cache, home: NodeId, registered: &AtomicU64, ended: &Arc<AtomicU64>) -> (Region, u64) {
-    let seed = registered.fetch_add(1, Ordering::SeqCst) + 1;
-    let bytes = (0..REGION_BYTES).map(|at| content(seed, at)).collect();
-    let owner = Mortal { bytes, seed, ended: ended.clone() };
-    // Some are on a node, some nobody knows where.
-    (cache.register_chunked(owner, [None, Some(home)][seed as usize % 2], CHUNK_BYTES), seed)
-}
-
-/// A source that is checked and overwritten when it ends.
-struct Mortal {
-    bytes: Box<[u8]>,
-    seed: u64,
-    ended: Arc<AtomicU64>,
-}
-
-// SAFETY: the box is neither lent mutably nor replaced before the owner is dropped.
-unsafe impl RegionOwner for Mortal {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-impl Drop for Mortal {
-    fn drop(&mut self) {
-        let is_whole = self.bytes.iter().enumerate().all(|(at, &byte)| byte == content(self.seed, at));
-        self.bytes.fill(0xDD);
-        // A source that was written never counts as ended, and so fails the soak.
-        self.ended.fetch_add(u64::from(is_whole), Ordering::SeqCst);
-    }
-}
-
-/// Polls a future on this thread, and again when it is woken.
-fn block_on<F: Future>(future: F) -> Result<(), Wrong> {
-    struct Unpark(thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    let end = Instant::now() + PATIENCE;
-    while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
-        if Instant::now() > end {
-            return Err("a future was not woken".to_owned());
-        }
-        thread::park_timeout(PATIENCE);
-    }
-    Ok(())
 }

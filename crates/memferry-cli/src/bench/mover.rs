@@ -1,0 +1,56 @@
+//! `memferry bench mover`: the copy kernel beside the methods it chooses from, two workers beside two threads, and what
+//! it costs to have small copies done by a worker.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, anyhow};
+use memferry::mover::measure::{self, Size};
+use memferry::topology::Machine;
+use memferry_query::load::Progress as _;
+use serde_json::json;
+
+use super::Keep;
+use super::record::{How, Record, Row};
+use crate::progress::Bar;
+
+/// Copies by the CPU beside memcpy, `rep movsb` and non-temporal stores, and what handing them over costs.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Small and short: to see that it works, not for the record.
+    #[arg(long)]
+    quick: bool,
+    /// Seed of the confidence intervals.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    #[command(flatten)]
+    keep: Keep,
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let directory = arguments.keep.directory(arguments.quick)?;
+    let size = if arguments.quick { Size::QUICK } else { Size::full() };
+    let bar = Bar::of("measuring the mover", 3);
+    let started = Record::start("mover", Machine::discover()?, arguments.seed, serde_json::Value::Null);
+    let copies = measure::copies(size);
+    bar.advance(1);
+    let options = json!({
+        "quick": arguments.quick,
+        "buffer_bytes": size.buffer_bytes,
+        "last_level_cache_bytes": measure::last_level_cache_bytes(),
+        "methods": copies.methods,
+        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+    });
+    let mut record = Record { options, ..started };
+    let median = |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", How::Measured, values);
+    record.rows.extend(copies.rows.into_iter().map(|times| Row::compared(times, arguments.seed)));
+    record.rows.push(median("copy_call_ns", &copies.call_ns));
+
+    let failed = |error: Box<dyn std::error::Error>| anyhow!("{error}");
+    let workers = measure::two_workers(size, copies.methods).map_err(failed);
+    record.rows.push(Row::compared(workers.context("two workers cannot be measured")?, arguments.seed));
+    bar.advance(1);
+    let overheads = measure::small_copies(size).map_err(failed).context("small copies cannot be measured")?;
+    record.rows.push(median("async_4KiB_overhead_ns", &overheads));
+    drop(bar);
+    arguments.keep.finish(&record, directory, out)
+}

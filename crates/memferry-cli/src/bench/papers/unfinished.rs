@@ -1,0 +1,89 @@
+//! The rows of a run that has not ended, so that it can go on after it was interrupted.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::row::PaperRow;
+use crate::bench::record::{Record, advice};
+use crate::output::Part;
+
+/// The file.
+pub(super) struct Unfinished {
+    path: PathBuf,
+}
+
+/// What of a record tells whether it can be continued.
+#[derive(Deserialize)]
+struct Kept {
+    version: String,
+    commit: String,
+    started: String,
+    options: Value,
+    rows: Vec<PaperRow>,
+}
+
+impl Unfinished {
+    /// The file of this record, which may not be there, below the directory of all records.
+    pub(super) fn of(record: &Record<PaperRow>, name: &str, directory: &Path) -> Unfinished {
+        Unfinished { path: record.directory(directory).join(format!("{name}.unfinished.json")) }
+    }
+
+    /// When the run began that can be continued, and its rows; `None` if there is none.
+    ///
+    /// # Errors
+    /// There is one of another version, of other options, or what is there cannot be read.
+    pub(super) fn rows(&self, record: &Record<PaperRow>) -> Result<Option<(String, Vec<PaperRow>)>> {
+        let path = self.path.display();
+        let text = match fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(error)
+                    .with_context(|| format!("{path} cannot be read; begin anew with --restart"));
+            }
+        };
+        let kept: Kept = serde_json::from_str(&text)
+            .with_context(|| format!("{path} holds no unfinished run; begin anew with --restart"))?;
+        if (kept.version.as_str(), kept.commit.as_str()) != (record.version, record.commit) {
+            bail!(
+                "{path} is an unfinished run of memferry {} ({}), and this is {} ({}): their rows do not belong into one \
+                 record; finish it with that version, or begin anew with --restart",
+                kept.version,
+                kept.commit,
+                record.version,
+                record.commit
+            );
+        }
+        if kept.options != record.options {
+            bail!(
+                "{path} is an unfinished run with other options; repeat those to finish it, or begin anew with \
+                 --restart"
+            );
+        }
+        Ok(Some((kept.started, kept.rows)))
+    }
+
+    /// Keeps what there is so far.
+    pub(super) fn keep(&self, record: &Record<PaperRow>) -> Result<()> {
+        let directory = self.path.parent().unwrap_or(Path::new("."));
+        let advice = || advice(directory);
+        fs::create_dir_all(directory).with_context(advice)?;
+        let text = serde_json::to_string(record)? + "\n";
+        Part::write(&self.path, text.as_bytes()).and_then(Part::keep).with_context(advice)
+    }
+
+    /// The run has ended.
+    pub(super) fn remove(self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| {
+                format!("the record is written, but {} cannot be removed", self.path.display())
+            }),
+            _ => Ok(()),
+        }
+    }
+}

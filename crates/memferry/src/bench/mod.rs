@@ -1,0 +1,141 @@
+//! The benchmarks of the papers, each of which runs on this machine, on an emulated device, and in the model.
+//!
+//! ```text
+//! Benchmark    name, figures, and axes with their values: sizes, batches, submitters, routes ...
+//!    │ points       all combinations that make sense
+//!    ▼
+//! Point ──▶ Backend   runs it and says what came out, or why it cannot
+//!              OnMachine    cores and queues of this machine, in threads     measured
+//!              OnEmulated   the emulated device in virtual time              emulated
+//!              OnModel      crate::model on a profile                        modelled
+//! ```
+//!
+//! A point says everything about what runs, so that all backends and all benchmarks take the same options. What
+//! a backend does not know, it refuses with a sentence: a figure with a gap is better than one with a guess.
+//!
+//! Source: Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (2024), chapter 3;
+//! Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon Scalable
+//! Processors" (2024), chapter 4.
+
+mod axis;
+mod benchmarks;
+mod emulated;
+mod machine;
+mod modelled;
+mod peers;
+mod point;
+
+pub use axis::Axis;
+pub use benchmarks::{BENCHMARKS, Benchmark, Figure, benchmark};
+pub use emulated::OnEmulated;
+pub use machine::OnMachine;
+pub use modelled::OnModel;
+pub use peers::{Published, published};
+pub use point::{Axes, Data, Pages, Point, Way};
+
+use crate::topology::Machine;
+
+/// Whoever runs points.
+pub trait Backend {
+    /// The machine that it is, has devices like, or computes.
+    fn machine(&self) -> &Machine;
+
+    /// The ways of working that a benchmark has here unless somebody asks for others, of those of the papers.
+    fn ways(&self, wanted: &[Way]) -> Vec<Way>;
+
+    /// Runs a point.
+    ///
+    /// # Errors
+    /// [`Unrun::Cannot`] is a result too, and [`Unrun::Failed`] the end of the run.
+    fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Unrun>;
+}
+
+/// What a point yields of one figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Taken {
+    /// Which one.
+    pub figure: Figure,
+    /// Of each iteration, in the figure's unit; empty if it has none here, and then there is a note.
+    pub values: Vec<f64>,
+    /// What to know of it, if anything.
+    pub note: Option<String>,
+    /// The median of something that was measured beside it, and what that is.
+    pub peer: Option<(&'static str, f64)>,
+}
+
+impl Taken {
+    fn new(figure: Figure, values: Vec<f64>) -> Taken {
+        Taken { figure, values, note: None, peer: None }
+    }
+
+    fn missing(figure: Figure, why: &str) -> Taken {
+        Taken { note: Some(why.to_owned()), ..Taken::new(figure, Vec::new()) }
+    }
+}
+
+/// Why a point has no figures.
+#[derive(Debug, thiserror::Error)]
+pub enum Unrun {
+    /// This backend, or this machine, cannot do that.
+    #[error("{0}")]
+    Cannot(String),
+    /// It could, but something went wrong.
+    #[error(transparent)]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Unrun {
+    fn cannot<T>(what: impl Into<String>) -> Result<T, Unrun> {
+        Err(Unrun::Cannot(what.into()))
+    }
+}
+
+impl From<memferry_dsa::measure::load::Failed> for Unrun {
+    fn from(failed: memferry_dsa::measure::load::Failed) -> Unrun {
+        use memferry_dsa::measure::load::Failed;
+        match failed {
+            Failed::Load(_) | Failed::Config(_) => Unrun::Cannot(failed.to_string()),
+            _ => Unrun::Failed(failed.into()),
+        }
+    }
+}
+
+/// How often everything is done.
+///
+/// Source: Fürst 2024, 3.1: 10 iterations; 10 000 repetitions within each up to 8 KiB, 1000 up to 1 MiB, 1 above.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effort {
+    /// Values of each figure, where there is noise.
+    pub iterations: usize,
+    /// Repetitions within an iteration are divided by this, down to 1.
+    pub divisor: usize,
+}
+
+impl Effort {
+    /// As in the papers.
+    pub const FULL: Effort = Effort { iterations: 10, divisor: 1 };
+    /// To see that it works.
+    pub const QUICK: Effort = Effort { iterations: 2, divisor: 100 };
+
+    /// Submissions of descriptors of this size within an iteration.
+    pub fn repetitions(self, size_bytes: u64) -> usize {
+        let full: usize = match size_bytes {
+            0..=0x2000 => 10_000,
+            0x2001..=0x10_0000 => 1000,
+            _ => 1,
+        };
+        (full / self.divisor.max(1)).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repetitions_are_those_of_the_thesis() {
+        let counts = [1 << 10, 8 << 10, 9 << 10, 1 << 20, 2 << 20].map(|size| Effort::FULL.repetitions(size));
+        assert_eq!(counts, [10_000, 10_000, 1000, 1000, 1]);
+        assert_eq!([1 << 10, 1 << 20, 1 << 30].map(|size| Effort::QUICK.repetitions(size)), [100, 10, 1]);
+    }
+}

@@ -1,0 +1,119 @@
+//! What cores need to read and to copy, one or several at the same time.
+
+use crate::topology::NodeId;
+
+use super::ModelError;
+use super::hardware::Hardware;
+use super::traffic::{Fairness, Mover, Traffic};
+
+/// Seconds in which each of so many cores of a node reads `size_bytes` of a memory.
+///
+/// # Errors
+/// [`ModelError::Unknown`], [`Node`](ModelError::Node), [`Scenario`](ModelError::Scenario) without cores.
+pub fn reads_s(
+    hardware: &Hardware,
+    cpus: NodeId,
+    memory: NodeId,
+    cores_count: usize,
+    size_bytes: f64,
+) -> Result<f64, ModelError> {
+    let (node, memory) = (hardware.position(cpus)?, hardware.position(memory)?);
+    hardware.memory_rate(memory)?;
+    let mover = cores(hardware, node, cores_count, f64::INFINITY)?;
+    let mut traffic = Traffic::new(hardware, Fairness::default());
+    traffic.read(mover, memory, cores_count as f64 * size_bytes, ());
+    while traffic.next().is_some() {}
+    Ok(traffic.now_s())
+}
+
+/// Seconds in which each of so many cores of a node copies `size_bytes` from one memory to another.
+///
+/// # Errors
+/// As [`reads_s`].
+pub fn copies_s(
+    hardware: &Hardware,
+    cpus: NodeId,
+    (source, target): (NodeId, NodeId),
+    cores_count: usize,
+    size_bytes: f64,
+) -> Result<f64, ModelError> {
+    let position = |node| hardware.position(node);
+    let (node, source, target) = (position(cpus)?, position(source)?, position(target)?);
+    hardware.memory_rate(source)?;
+    hardware.memory_rate(target)?;
+    hardware.check_copier(false)?;
+    let mover = cores(hardware, node, cores_count, hardware.thread_copy_rate())?;
+    let mut traffic = Traffic::new(hardware, Fairness::default());
+    traffic.copy(mover, source, target, cores_count as f64 * size_bytes, ());
+    while traffic.next().is_some() {}
+    Ok(hardware.core_copy_latency_s.unwrap_or(0.0) + traffic.now_s())
+}
+
+/// Seconds of one copy by a worker of that node that slept, until who asked for it is told.
+///
+/// # Errors
+/// As [`reads_s`].
+pub fn worker_copy_s(
+    hardware: &Hardware,
+    cpus: NodeId,
+    (source, target): (NodeId, NodeId),
+    size_bytes: f64,
+) -> Result<f64, ModelError> {
+    Ok(hardware.worker_wake_s + copies_s(hardware, cpus, (source, target), 1, size_bytes)?)
+}
+
+fn cores(hardware: &Hardware, node: usize, count: usize, rate_of_each: f64) -> Result<Mover, ModelError> {
+    if count == 0 || count > hardware.memories[node].cpus_count {
+        let cpus_count = hardware.memories[node].cpus_count;
+        let what = format!("{count} cores are to work on a node that has {cpus_count}");
+        return Err(ModelError::Scenario { what });
+    }
+    let threads_count = count as f64;
+    Ok(Mover::Cpus { node, threads_count, speed: 1.0, rate_max: threads_count * rate_of_each })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{Machine, Measured};
+
+    /// Two cores that read 10 GB/s each and copy 4 GB/s each, on a memory with these parameters.
+    fn hardware(parameters: &[(&str, f64)]) -> Hardware {
+        let cores = [("core_mb_per_s", 1e4), ("core_copy_mb_per_s", 4e3), ("core_copy_latency_ns", 1e3)];
+        let parameter = |&(name, value): &(&str, f64)| crate::calibrate::parameter(name, value, "a test");
+        let measured = Measured {
+            parameters: cores.iter().chain(parameters).map(parameter).collect(),
+            ..Measured::default()
+        };
+        Hardware::of(&Machine::two_tiers().unwrap().with_measured(measured).unwrap()).unwrap()
+    }
+
+    const HERE: NodeId = NodeId(0);
+
+    #[test]
+    fn a_core_is_what_limits_until_the_memory_does() {
+        let wide = hardware(&[("dram_mb_per_s", 1e5)]);
+        assert!((reads_s(&wide, HERE, HERE, 1, 1e10).unwrap() - 1.0).abs() < 1e-6);
+        assert!((reads_s(&wide, HERE, HERE, 2, 1e10).unwrap() - 1.0).abs() < 1e-6);
+        assert!((copies_s(&wide, HERE, (HERE, HERE), 2, 4e9).unwrap() - 1.000_001).abs() < 1e-6);
+        let narrow = hardware(&[("dram_mb_per_s", 1e4)]);
+        assert!((reads_s(&narrow, HERE, HERE, 2, 1e10).unwrap() - 2.0).abs() < 1e-6);
+        // Both copy 4 GB/s, which takes 16 GB/s of a memory that has 10.
+        assert!((copies_s(&narrow, HERE, (HERE, HERE), 2, 4e9).unwrap() - 1.600_001).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_worker_has_to_wake() {
+        let sleepy = hardware(&[("dram_mb_per_s", 1e5), ("worker_wake_ns", 5e3)]);
+        let awake = copies_s(&sleepy, HERE, (HERE, HERE), 1, 1e6).unwrap();
+        assert!((worker_copy_s(&sleepy, HERE, (HERE, HERE), 1e6).unwrap() - awake - 5e-6).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_cannot_be_asked() {
+        let wide = hardware(&[("dram_mb_per_s", 1e5)]);
+        assert!(matches!(reads_s(&wide, HERE, HERE, 3, 1.0), Err(ModelError::Scenario { .. })));
+        assert!(matches!(reads_s(&wide, HERE, NodeId(7), 1, 1.0), Err(ModelError::Node { .. })));
+        assert!(matches!(reads_s(&hardware(&[]), HERE, HERE, 1, 1.0), Err(ModelError::Unknown { .. })));
+    }
+}

@@ -1,0 +1,235 @@
+//! The published advice on how to use DSA, as pure functions that everything here goes by.
+//!
+//! | | advice | here |
+//! |---|---|---|
+//! | G1 | contiguous pieces as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`] |
+//! | G2 | asynchronously, as deep as the queue is; below a size the CPU is faster | [`depth`], [`Guidelines::offload_bytes_min`] |
+//! | G3 | what is read at once into the last-level cache, the rest into memory | [`Guidelines::into_cache`] |
+//! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
+//! | G5 | several engines of a device at once, above all for small transfers | pieces go to all queues, [`least_loaded`] |
+//! | G6 | several dedicated queues, 32 entries suffice; a shared one for many submitters | [`least_loaded`], [`depth`] |
+//!
+//! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
+//! Scalable Processors" (2024), sections 4.2, 4.3 and 6.1 to 6.3.
+
+use std::fs;
+use std::ops::Range;
+
+use memferry_dsa::{QueueMode, WorkQueueInfo};
+
+use crate::topology::Machine;
+
+/// Fewer are not worth a batch: the device reads the list before it reads the first member.
+///
+/// Source: Kuper et al. (2024), G1 and figure 14.
+pub const BATCH_LEN_MIN: usize = 4;
+/// More make a device slower: it keeps books on each member.
+///
+/// Source: as [`BATCH_LEN_MIN`].
+pub const BATCH_LEN_MAX: usize = 8;
+/// Larger copies are no members of batches: from 4 KiB on four of them in flight are all that a device can do.
+///
+/// Source: Kuper et al. (2024), section 4.2 ("after asynchronously offloading 4 KB with batch sizes of 4").
+pub const BATCHED_BYTES_MAX: usize = 4096;
+/// The part of the last-level cache that a device's writes may fill, beyond which they evict each other ("leaky DMA",
+/// section 4.3): two of its 15 or 16 ways.
+///
+/// Source: Farshin et al., "Reexamining Direct Cache Access to Optimize I/O Intensive Applications for
+/// Multi-hundred-gigabit Networks" (2020), for the two ways.
+const DEVICE_PART_OF_LLC: u64 = 8;
+
+/// Who uses the target of a copy next.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Consumer {
+    /// Nobody has said: devices write to memory, as they do without hint.
+    #[default]
+    Unknown,
+    /// This machine's cores, at once.
+    CoresSoon,
+    /// Somebody later, or a device.
+    Later,
+}
+
+/// What the advice depends on, and a program or a calibration may know better.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Guidelines {
+    /// Smaller copies are left to CPUs. A device has overtaken them at 128 bytes (figure 15) to 256 (figure 2b) where
+    /// nobody waits for it; somebody who waits for each has 4096.
+    ///
+    /// Default: 256.
+    pub offload_bytes_min: usize,
+    /// Size of the last-level cache; 0 if nobody knows, so that nothing is put there.
+    ///
+    /// Default: what sysfs tells of the first CPU, for this machine.
+    pub llc_bytes: u64,
+}
+
+impl Guidelines {
+    /// The defaults for a machine.
+    pub fn of(machine: &Machine) -> Guidelines {
+        let llc_bytes = if machine.is_this_machine() { llc_bytes().unwrap_or(0) } else { 0 };
+        Guidelines { offload_bytes_min: 256, llc_bytes }
+    }
+
+    /// G2: whether a device shall do it.
+    pub fn offloads(&self, size_bytes: usize) -> bool {
+        size_bytes >= self.offload_bytes_min
+    }
+
+    /// G3: whether a device shall write to the last-level cache: only what is read soon and fits into the part of it
+    /// that devices may fill.
+    pub fn into_cache(&self, consumer: Consumer, size_bytes: usize) -> bool {
+        consumer == Consumer::CoresSoon && size_bytes as u64 <= self.llc_bytes / DEVICE_PART_OF_LLC
+    }
+}
+
+/// The cache of the highest level of the first CPU.
+fn llc_bytes() -> Option<u64> {
+    let read = |index: u32, file: &str| {
+        fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{file}")).ok()
+    };
+    let caches = (0..8).filter_map(|index| {
+        let level: u32 = read(index, "level")?.trim().parse().ok()?;
+        Some((level, kib(read(index, "size")?.trim())?))
+    });
+    caches.max().map(|(_, bytes)| bytes)
+}
+
+/// Bytes of a size as sysfs writes it: `107520K`.
+fn kib(size: &str) -> Option<u64> {
+    size.strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+/// G1: how many of `waiting` small pieces go into one batch; none are as good alone.
+pub fn batch_len(waiting: usize, len_max: usize) -> Option<usize> {
+    let len = waiting.min(len_max).min(BATCH_LEN_MAX);
+    (len >= BATCH_LEN_MIN).then_some(len)
+}
+
+/// G2, G6: how many descriptors a queue is given: as many as it takes. Fewer leave the device without work while
+/// completions are noticed, more are refused by a shared queue and lost by a dedicated one.
+pub fn depth(queue: &WorkQueueInfo) -> usize {
+    let entries = match queue.mode {
+        QueueMode::Dedicated => queue.size,
+        QueueMode::Shared => queue.size.min(queue.threshold),
+    };
+    entries.max(1) as usize
+}
+
+/// G5, G6: of `count` equals the one with the least to do for its size, beginning at `first`, which is the answer where
+/// there are several. `load` says how much each has and how much it can have; `None` for those out of question.
+pub fn least_loaded(first: usize, count: usize, load: impl Fn(usize) -> Option<(usize, usize)>) -> usize {
+    let candidates = (0..count).map(|step| (first + step) % count);
+    let loads = candidates.filter_map(|index| load(index).map(|(has, size)| (index, has, size.max(1))));
+    // Parts of wholes, compared without division.
+    let least = loads.min_by(|(_, has, size), (_, other_has, other_size)| {
+        (*has as u128 * *other_size as u128).cmp(&(*other_has as u128 * *size as u128))
+    });
+    least.map_or(first, |(index, ..)| index)
+}
+
+/// A part of a source, and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Bytes of the source.
+    pub source: Range<usize>,
+    /// Where they begin in the target.
+    pub target: usize,
+}
+
+/// G1: joins moves that follow each other in source and target. The order is kept; empty ones are left out.
+pub fn coalesce(moves: &[Move]) -> Vec<Move> {
+    let mut joined: Vec<Move> = Vec::new();
+    for next in moves.iter().filter(|next| !next.source.is_empty()) {
+        match joined.last_mut() {
+            Some(last)
+                if last.source.end == next.source.start
+                    && last.target.checked_add(last.source.len()) == Some(next.target) =>
+            {
+                last.source.end = next.source.end;
+            }
+            _ => joined.push(next.clone()),
+        }
+    }
+    joined
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+    use memferry_dsa::emulator::{dedicated_queue, shared_queue};
+    use proptest::prelude::*;
+
+    #[test]
+    fn batches_are_modest() {
+        let lens = [0, 3, 4, 5, 8, 9, 100].map(|waiting| batch_len(waiting, 32));
+        assert_eq!(lens, [None, None, Some(4), Some(5), Some(8), Some(8), Some(8)]);
+        assert_eq!((batch_len(100, 6), batch_len(100, 2)), (Some(6), None), "queues have limits");
+    }
+
+    #[test]
+    fn a_queue_is_filled_and_no_more() {
+        let open_to = |threshold| WorkQueueInfo { threshold, ..shared_queue("wq0.0", 32) };
+        assert_eq!((depth(&open_to(32)), depth(&open_to(20)), depth(&open_to(0))), (32, 20, 1));
+        assert_eq!(depth(&dedicated_queue("wq0.0", 16)), 16, "its threshold is no limit");
+    }
+
+    #[test]
+    fn small_copies_stay_on_the_cpu() {
+        let guidelines = Guidelines { offload_bytes_min: 256, llc_bytes: 0 };
+        assert_eq!([0, 255, 256, 1 << 20].map(|size| guidelines.offloads(size)), [false, false, true, true]);
+    }
+
+    #[test]
+    fn only_what_is_read_soon_and_fits_goes_into_the_cache() {
+        let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 80 << 20 };
+        let sizes = [1, 10 << 20, (10 << 20) + 1];
+        assert_eq!(sizes.map(|size| guidelines.into_cache(Consumer::CoresSoon, size)), [true, true, false]);
+        for consumer in [Consumer::Unknown, Consumer::Later] {
+            assert!(!guidelines.into_cache(consumer, 1), "{consumer:?}");
+        }
+        let ignorant = Guidelines { llc_bytes: 0, ..guidelines };
+        assert!(!ignorant.into_cache(Consumer::CoresSoon, 1), "of an unknown cache nothing is expected");
+    }
+
+    #[test]
+    fn sizes_of_caches_are_read() {
+        assert_eq!(kib("107520K"), Some(105 << 20));
+        assert_eq!((kib("32M"), kib("K"), kib("99999999999999999999K")), (None, None, None));
+    }
+
+    #[test]
+    fn the_least_loaded_is_chosen_by_its_size() {
+        let loads = [Some((4, 8)), Some((3, 4)), None, Some((2, 8)), Some((1, 4))];
+        let from = |first| least_loaded(first, loads.len(), |index| loads[index]);
+        assert_eq!((from(0), from(3), from(4), from(2)), (3, 3, 4, 3), "equals: who comes first");
+        assert_eq!(least_loaded(1, 3, |_| None), 1);
+        assert_eq!(least_loaded(2, 3, |_| Some((0, 0))), 2, "nothing of nothing is nothing");
+        assert_eq!(least_loaded(7, 0, |_| None), 7, "nobody to ask");
+    }
+
+    proptest! {
+        /// Whatever is joined: the same bytes go to the same places, in the same order.
+        #[test]
+        fn joined_moves_move_the_same(steps in prop::collection::vec((0_usize..3, 0_usize..2, 0_usize..5), 0..20)) {
+            let (mut source, mut target) = (0, 0);
+            let moves: Vec<Move> = steps.iter().map(|(skip_source, skip_target, len)| {
+                source += skip_source;
+                target += skip_target;
+                let next = Move { source: source..source + len, target };
+                (source, target) = (source + len, target + len);
+                next
+            }).collect();
+            let joined = coalesce(&moves);
+            let bytes = |moves: &[Move]| -> Vec<(usize, usize)> {
+                let of = |one: &Move| one.source.clone().zip(one.target..).collect::<Vec<_>>();
+                moves.iter().flat_map(of).collect()
+            };
+            prop_assert_eq!(bytes(&moves), bytes(&joined));
+            for pair in joined.windows(2) {
+                let touches = pair[0].source.end == pair[1].source.start;
+                prop_assert!(!touches || pair[0].target + pair[0].source.len() != pair[1].target);
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! One source into several targets: two at a time by dualcast, where a device has it and the rules allow it.
+//!
+//! Dualcast reads the source once for both targets. Their addresses must be equal modulo 4096, so targets are paired by
+//! that; one that is left without partner is copied, and so are all if there is no device for it.
+//!
+//! Source: DSA specification 8.3 (Dualcast).
+
+use memferry_dsa::request::Task;
+use memferry_dsa::{Opcode, PAGE_BYTES, Request};
+
+use super::joint::Joint;
+use super::owned::Owned;
+use super::{CopyError, CopyOptions, Mover, Operation, RawCopy};
+use crate::memory::{Binding, Mapping, MemoryError};
+use crate::topology::NodeId;
+
+/// What is to be done for one target, or for two.
+enum Part {
+    Copy(*const u8, *mut u8, usize),
+    Dualcast(Task),
+}
+
+impl Mover {
+    /// Copies `source` to each of `targets`, all equally long.
+    ///
+    /// The report counts a dualcast once. If one target fails the operation does, and the content of all is undefined.
+    pub fn replicate<S, T>(
+        &self,
+        source: S,
+        targets: Vec<T>,
+        options: CopyOptions,
+    ) -> Operation<(S, Vec<T>), ()>
+    where
+        S: AsRef<[u8]> + Send + 'static,
+        T: AsMut<[u8]> + Send + 'static,
+    {
+        let into_cache = |size| self.guidelines().into_cache(options.consumer, size);
+        let plan = |(source, targets): &mut (S, Vec<T>)| {
+            let source = (*source).as_ref();
+            let mut targets: Vec<Option<&mut [u8]>> =
+                targets.iter_mut().map(|target| Some(target.as_mut())).collect();
+            for target in targets.iter().flatten() {
+                if target.len() != source.len() {
+                    let (source_bytes, target_bytes) = (source.len(), target.len());
+                    return Err(CopyError::LengthMismatch { source_bytes, target_bytes });
+                }
+            }
+            if source.is_empty() {
+                return Ok(Vec::new());
+            }
+            let addresses: Vec<usize> =
+                targets.iter().flatten().map(|target| target.as_ptr().addr()).collect();
+            let pairs = if self.dualcasts(source.len()) { pairs(&addresses) } else { Vec::new() };
+            let mut parts = Vec::new();
+            for (one, other) in pairs {
+                if let (Some(one), Some(other)) = (targets[one].take(), targets[other].take()) {
+                    let request = Request::dualcast(source, one, other);
+                    // SAFETY: as for the copies below.
+                    let mut task = unsafe { Task::new(&request) }?;
+                    task.add_hints(into_cache(source.len()), options.block_on_fault);
+                    parts.push(Part::Dualcast(task));
+                }
+            }
+            let copy = |target: &mut [u8]| Part::Copy(source.as_ptr(), target.as_mut_ptr(), source.len());
+            parts.extend(targets.into_iter().flatten().map(copy));
+            Ok(parts)
+        };
+        Operation::new(Owned::begin((source, targets), plan, |parts, end| {
+            let parts = match parts {
+                Ok(parts) => parts,
+                Err(error) => return end.finish(Err(error)),
+            };
+            let done = move |result: Result<_, _>| end.finish(result.map(|report| ((), report)));
+            let ends = Joint::of(parts.len(), done);
+            let raws = parts.into_iter().zip(ends).map(|(part, end)| match part {
+                Part::Dualcast(task) => {
+                    RawCopy::of_task(task, move |result| end(result.map(|(_, report)| report)))
+                }
+                Part::Copy(source, target, size_bytes) => {
+                    // SAFETY: the ranges belong to values that the end of all keeps where they are until the last part
+                    // is done, and leaks if one is lost. Targets are borrowed uniquely from values of their own, and
+                    // each is in one part; so only the source is in several, which is read.
+                    let copy = unsafe { RawCopy::new(source, target, size_bytes, end) };
+                    let copy = copy.with_block_on_fault(options.block_on_fault);
+                    copy.with_cache_control(into_cache(size_bytes))
+                }
+            });
+            self.start_all(raws.collect(), options.source_node, options.target_node);
+        }))
+    }
+
+    /// Copies `source` to new memory on each of `nodes`, which begins at a page: so all of it can be dualcast.
+    ///
+    /// # Errors
+    /// As [`Mapping::new`]: a node does not exist, or has no room. Nothing was copied.
+    pub fn replicate_to<S>(
+        &self,
+        source: S,
+        nodes: &[NodeId],
+        options: CopyOptions,
+    ) -> Result<Operation<(S, Vec<Mapping>), ()>, MemoryError>
+    where
+        S: AsRef<[u8]> + Send + 'static,
+    {
+        let size_bytes = source.as_ref().len();
+        let mapping = |&node: &NodeId| Mapping::new(self.machine(), size_bytes, Binding::Bind(node));
+        let targets = nodes.iter().map(mapping).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.replicate(source, targets, options))
+    }
+
+    /// Whether a device would do it. On a CPU two copies are as good, and can be split.
+    fn dualcasts(&self, size_bytes: usize) -> bool {
+        self.guidelines().offloads(size_bytes) && self.accelerates(Opcode::Dualcast)
+    }
+}
+
+/// Addresses that dualcast takes together, by their indices; each at most once, as many pairs as there can be.
+fn pairs(addresses: &[usize]) -> Vec<(usize, usize)> {
+    let in_page = |index: &usize| addresses[*index] % PAGE_BYTES as usize;
+    let mut order: Vec<usize> = (0..addresses.len()).collect();
+    order.sort_by_key(in_page);
+    let alike = order.chunk_by(|one, other| in_page(one) == in_page(other));
+    alike.flat_map(|group| group.chunks_exact(2).map(|pair| (pair[0], pair[1]))).collect()
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_paired_by_their_place_in_the_page() {
+        assert_eq!(pairs(&[]), []);
+        assert_eq!(pairs(&[0x1000]), []);
+        assert_eq!(pairs(&[0x1000, 0x2040, 0x3000, 0x5040, 0x7000]), [(0, 2), (1, 3)]);
+        assert_eq!(pairs(&[0x1000, 0x2001]), []);
+    }
+}

@@ -1,0 +1,67 @@
+//! Statistics, fall-backs and errors as events of `tracing`.
+//!
+//! There is none for each copy: an event costs more than a submission. All have the target `memferry::mover`.
+//!
+//! | event | level | when |
+//! |---|---|---|
+//! | `engine`, `mover` | info | [`MoverStats::trace`] is called |
+//! | `copy failed` | warn | an engine ends a copy or an operation with an error |
+//! | `queue gone` | warn | a queue gets no more work |
+//! | `done by the CPU` | debug | a DSA engine leaves pieces to its CPU |
+//! | `done by the caller`, `queued beyond the limit` | debug | all engines are full |
+//! | `not supported` | debug | no engine that was passed in has an operation |
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tracing::info;
+
+use super::MoverStats;
+
+impl MoverStats {
+    /// Writes an event for each engine, and one for the mover.
+    pub fn trace(&self) {
+        for engine in &self.engines {
+            info!(
+                target: "memferry::mover",
+                engine = %engine.name,
+                kind = ?engine.kind,
+                node = engine.node.map(|node| node.0),
+                accepted = engine.accepted,
+                rejected = engine.rejected,
+                operations = engine.operations,
+                errors = engine.errors,
+                bytes = engine.bytes,
+                descriptors = engine.descriptors,
+                batches = engine.batches,
+                faults_resumed = engine.faults_resumed,
+                retries = engine.retries,
+                diverted = engine.diverted,
+                backoffs = engine.backoffs,
+                fallbacks = engine.fallbacks,
+                fallback_bytes = engine.fallback_bytes,
+                leaked_bytes = engine.leaked_bytes,
+                latency_ns_median = engine.latencies.quantile_ns(0.5),
+                latency_ns_p99 = engine.latencies.quantile_ns(0.99),
+                "engine"
+            );
+        }
+        info!(
+            target: "memferry::mover",
+            inline_operations = self.inline_operations,
+            inline_bytes = self.inline_bytes,
+            overflow_operations = self.overflow_operations,
+            unsupported_operations = self.unsupported_operations,
+            split_operations = self.split_operations,
+            split_redone = self.split_redone,
+            split_taken_over = self.split_taken_over,
+            split_leaked_bytes = self.split_leaked_bytes,
+            "mover"
+        );
+    }
+}
+
+/// Writes an event from where a panic must not go: subscribers are foreign code, and run on threads of engines, or
+/// between a copy's submission and its end. No lock is held around it.
+pub(super) fn safely(event: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(event));
+}

@@ -1,0 +1,175 @@
+//! A machine with what was measured of it, and as the text of a profile.
+
+use super::machine::{Fact, Link, Machine, NodeId};
+use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
+use super::{Parameter, TopologyError, list};
+
+/// What was measured of a machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Short name of the measurement, which the sources of its figures begin with, and what and when it was.
+    pub reference: (String, String),
+    /// From the CPUs of one node to the memory of another. What is `None` in them stays as the machine has it.
+    pub links: Vec<(NodeId, NodeId, Link)>,
+    /// What models use. They take the place of those of the same name.
+    pub parameters: Vec<Parameter>,
+    /// Anything else.
+    pub facts: Vec<Fact>,
+}
+
+impl Machine {
+    /// The same machine with what was measured of it.
+    ///
+    /// # Errors
+    /// [`TopologyError::Contradiction`] for what no machine can be, such as a rate that is not a number.
+    pub fn with_measured(mut self, measured: Measured) -> Result<Machine, TopologyError> {
+        let Measured { reference: (name, full_name), links, parameters, facts } = measured;
+        for (cpus, memory, link) in links {
+            let (Some(from), Some(to)) = (self.position(cpus), self.position(memory)) else {
+                let what = format!("it has no way from node {cpus} to node {memory}");
+                return Err(TopologyError::Contradiction { machine: self.name, what });
+            };
+            let old = &mut self.links[from][to];
+            *old = Link {
+                distance: link.distance.or(old.distance),
+                read_bytes_per_s: link.read_bytes_per_s.or(old.read_bytes_per_s),
+                write_bytes_per_s: link.write_bytes_per_s.or(old.write_bytes_per_s),
+                read_latency_ns: link.read_latency_ns.or(old.read_latency_ns),
+                write_latency_ns: link.write_latency_ns.or(old.write_latency_ns),
+            };
+        }
+        self.parameters.retain(|old| parameters.iter().all(|new| new.name != old.name));
+        self.parameters.extend(parameters);
+        self.facts.extend(facts);
+        self.references.insert(name, full_name);
+        match self.contradiction() {
+            Some(what) => Err(TopologyError::Contradiction { machine: self.name, what }),
+            None => Ok(self),
+        }
+    }
+
+    /// This machine as the text of a profile, which [`from_profile`](Machine::from_profile) reads: its nodes, links,
+    /// accelerators, facts and parameters. What changes from one moment to the next - free memory, what this process
+    /// is allowed, settings of the kernel - is not in a profile.
+    ///
+    /// `source` is where nodes and links come from; it begins with one of the [`references`](Machine::references).
+    ///
+    /// # Errors
+    /// None in practice: [`serde_json::Error`] for a figure that JSON does not have.
+    pub fn profile_text(&self, source: &str) -> Result<String, serde_json::Error> {
+        fn sourced<T>(value: T, source: &str) -> Figure<T> {
+            Figure { value, source: source.to_owned() }
+        }
+        let mb = |bytes: u64| bytes as f64 / 1e6;
+        let accelerator = |it: &super::Accelerator| ProfileAccelerator {
+            name: it.name.clone(),
+            node: it.node,
+            work_queues: it.work_queues_count,
+            engines: it.engines_count,
+            mb_per_s_max: it.bytes_per_s_max.map(mb),
+        };
+        let node = |node: &super::Node| ProfileNode {
+            id: node.id,
+            socket: node.socket,
+            cpus: list::print(node.cpus.iter().copied()),
+            memory_mib: node.memory_bytes.map(|bytes| bytes >> 20),
+            tier: node.tier,
+            cpu_node: node.cpu_node,
+        };
+        let accelerators: Vec<_> = self.accelerators.iter().map(accelerator).collect();
+        let profile = Profile {
+            name: self.name.clone(),
+            placeholder: self.placeholder.clone(),
+            references: self.references.clone(),
+            cpu: sourced(self.cpu.clone().unwrap_or_else(|| "unknown".to_owned()), source),
+            nodes: sourced(self.nodes.iter().map(node).collect(), source),
+            distances: self.matrix(|link| link.distance).map(|it| sourced(it, source)),
+            read_mb_per_s: self.matrix(|link| link.read_bytes_per_s.map(mb)).map(|it| sourced(it, source)),
+            write_mb_per_s: self.matrix(|link| link.write_bytes_per_s.map(mb)).map(|it| sourced(it, source)),
+            read_latency_ns: self.matrix(|link| link.read_latency_ns).map(|it| sourced(it, source)),
+            write_latency_ns: self.matrix(|link| link.write_latency_ns).map(|it| sourced(it, source)),
+            accelerators: (!accelerators.is_empty()).then(|| sourced(accelerators, source)),
+            facts: self.facts.clone(),
+            parameters: self.parameters.clone(),
+            offline: self.offline.iter().collect(),
+            placeholders: None,
+        };
+        Ok(serde_json::to_string_pretty(&profile)? + "\n")
+    }
+
+    /// A figure of all links; `None` if no link has it.
+    fn matrix<T>(&self, figure: impl Fn(&Link) -> Option<T>) -> Option<Matrix<T>> {
+        let rows: Matrix<T> = self.links.iter().map(|row| row.iter().map(&figure).collect()).collect();
+        rows.iter().flatten().any(Option::is_some).then_some(rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Basis;
+    use super::*;
+
+    fn measured() -> Measured {
+        let parameter = Parameter {
+            name: "core_mb_per_s".to_owned(),
+            value: 12_500.5,
+            basis: Basis::Measured,
+            rows: Vec::new(),
+            source: "a test".to_owned(),
+        };
+        let fact =
+            Fact { name: "f".to_owned(), value: 1.5, unit: "ns".to_owned(), source: "a test".to_owned() };
+        let link =
+            Link { read_bytes_per_s: Some(1_234_567_000), read_latency_ns: Some(99.5), ..Link::default() };
+        Measured {
+            reference: ("a test".to_owned(), "of this file".to_owned()),
+            links: vec![(NodeId(0), NodeId(8), link)],
+            parameters: vec![parameter],
+            facts: vec![fact],
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
+        let before = machine.link(NodeId(0), NodeId(8)).distance;
+        let machine = machine.with_measured(measured()).unwrap();
+        let text = machine.profile_text("a test").unwrap();
+        let again = Machine::from_profile_text("again", &text).unwrap();
+        assert_eq!(again, machine);
+        let link = again.link(NodeId(0), NodeId(8));
+        assert_eq!((link.read_bytes_per_s, link.read_latency_ns), (Some(1_234_567_000), Some(99.5)));
+        assert_eq!(link.distance, before);
+        assert_eq!(
+            again.parameter("core_mb_per_s").unwrap().value,
+            12_500.5,
+            "in the place of the published one"
+        );
+    }
+
+    #[test]
+    fn a_reading_that_cannot_be_is_refused() {
+        let machine = || Machine::two_tiers().unwrap();
+        let mut wrong = measured();
+        let error = machine().with_measured(wrong.clone()).unwrap_err().to_string();
+        assert!(error.contains("node 8"), "{error}");
+        wrong.links.clear();
+        wrong.parameters[0].value = f64::NAN;
+        let error = machine().with_measured(wrong).unwrap_err().to_string();
+        assert!(error.contains("core_mb_per_s is NaN"), "{error}");
+    }
+
+    #[test]
+    fn a_discovered_machine_is_a_profile_too() {
+        let machine = Machine::discover().unwrap();
+        let nodes: Vec<_> =
+            machine.nodes().iter().map(|node| (node.id, node.cpus.clone(), node.tier)).collect();
+        let machine = machine.with_measured(Measured { links: Vec::new(), ..measured() }).unwrap();
+        let again = Machine::from_profile_text("again", &machine.profile_text("a test").unwrap()).unwrap();
+        assert!(!again.is_this_machine());
+        assert_eq!(
+            again.nodes().iter().map(|node| (node.id, node.cpus.clone(), node.tier)).collect::<Vec<_>>(),
+            nodes
+        );
+    }
+}
