@@ -40,9 +40,6 @@ const SIZES_BYTES: [usize; 7] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20
 /// One for each size, and one for waking.
 pub(super) const STEPS_COUNT: usize = SIZES_BYTES.len() + 1;
 
-/// Small copies are timed so many bytes at a time: reading the clock takes as long as 100 bytes.
-const RUN_BYTES: usize = 1 << 20;
-
 pub(super) fn measure(
     machine: &Machine,
     node: &Node,
@@ -80,7 +77,8 @@ pub(super) fn copy_s(
     size_bytes: usize,
     effort: Effort,
 ) -> Result<f64, CalibrateError> {
-    let count = (RUN_BYTES / size_bytes).max(1);
+    // What is written stays in caches for a while, and makes small copies faster than many of them are.
+    let count = (effort.round_bytes() / size_bytes).max(1);
     let times = together(&[cpu], &mut [arena], effort.rounds, |arena| {
         (0..count).for_each(|_| arena.copy(method, size_bytes));
     })?;

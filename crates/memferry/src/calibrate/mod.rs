@@ -48,13 +48,14 @@ impl Effort {
     /// To see that it works.
     pub const QUICK: Effort = Effort { rounds: 2, is_quick: true };
 
-    /// What each CPU walks through, so that all together exceed the caches several times.
+    /// What each CPU walks through, so that all together exceed the caches several times: of twice a cache's size, caches
+    /// that do not evict in the order of use still have a part.
     fn arena_bytes(self, cpus: &[u32]) -> usize {
         if self.is_quick {
             return 16 << 20;
         }
         let cache_bytes = cpus.first().and_then(|&cpu| arena::cache_bytes(cpu)).unwrap_or(32 << 20);
-        (4 * cache_bytes / cpus.len().max(1)).max(32 << 20)
+        (8 * cache_bytes / cpus.len().max(1)).max(32 << 20)
     }
 
     /// What is read or written in one round: some milliseconds, so that some rounds go undisturbed.
