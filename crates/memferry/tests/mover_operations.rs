@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::future::Future;
 use std::sync::Arc;
 
 use memferry::mover::{
@@ -400,6 +401,33 @@ fn borrowed_memory_is_operated_on_in_a_scope() {
     assert_eq!(difference, Some(0));
     let wrong = mover.scope(|scope| _ = scope.run(Request::fill(0, &mut pattern[..0])));
     assert_eq!(wrong, Err(CopyError::Invalid(Invalid::Empty(Opcode::Fill))));
+}
+
+/// Neither the closure that makes a request nor the one that a waker runs takes an engine with it.
+#[test]
+fn foreign_code_may_panic() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("this panic belongs to the test");
+        }
+    }
+    let (mover, dsa, _device) =
+        mover_of(&small_queues(), Nasty { delay_steps_max: 500, ..Nasty::from_seed(3) });
+    fn make(_: &mut Vec<u8>) -> Request<'_, ()> {
+        panic!("this panic belongs to the test")
+    }
+    let run = std::panic::AssertUnwindSafe(|| mover.run(vec![0; 100], make, options()));
+    assert!(std::panic::catch_unwind(run).is_err());
+    assert_eq!(dsa.stats().accepted, 0);
+    let waker = std::task::Waker::from(Arc::new(Panics));
+    for _ in 0..20 {
+        let mut operation = mover.run(vec![1; 5000], |bytes| Request::fill(2, bytes), options());
+        let _ = std::pin::Pin::new(&mut operation).poll(&mut std::task::Context::from_waker(&waker));
+    }
+    let (bytes, (), _) =
+        mover.run(vec![1; 5000], |bytes| Request::fill(0, bytes), options()).wait().expect("done");
+    assert!(bytes.iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -200,6 +200,10 @@ impl Engine for CpuEngine {
         true
     }
 
+    fn load(&self) -> usize {
+        self.life.get().map_or(0, |life| life.shared.counters.load())
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         if copy.size_bytes() <= self.inline_bytes_max && !IS_INLINE.get() {
             self.copy_inline(copy);

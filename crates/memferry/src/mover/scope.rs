@@ -94,7 +94,7 @@ impl<'scope> Scope<'scope, '_> {
     /// The scope ends with [`CopyError::Invalid`] if the request is wrong.
     pub fn run<O: Yields>(&'scope self, request: Request<'scope, O>) -> ScopedOperation<'scope, O> {
         let end = Arc::new(OnceLock::new());
-        let handle = ScopedOperation { end: end.clone(), borrowed: PhantomData };
+        let handle = ScopedOperation { end: end.clone(), borrowed: PhantomData, outcome: PhantomData };
         let open = self.open.clone();
         open.begin();
         let done = done(open, end);
@@ -188,7 +188,8 @@ impl<'scope> ScopedCopy<'scope> {
 /// An operation inside a scope. Dropping or forgetting it changes nothing: the scope waits for it all the same.
 pub struct ScopedOperation<'scope, O> {
     end: Arc<OnceLock<Result<(Ended, CopyReport), CopyError>>>,
-    borrowed: PhantomData<(&'scope mut [u8], fn() -> O)>,
+    borrowed: PhantomData<&'scope mut [u8]>,
+    outcome: PhantomData<fn() -> O>,
 }
 
 impl<O: Yields> ScopedOperation<'_, O> {

@@ -78,13 +78,9 @@ impl State {
             let info = queue.portal.work_queue();
             let len_max = options.batch_len_max.min(info.batch_max as usize);
             let Some(len) = guidelines::batch_len(small_count, len_max) else { continue };
-            let members = self.backlog.iter_mut().take(len);
+            let mut members = self.backlog.iter_mut().take(len);
             let fits = |piece: &mut Piece| piece.fits(info, options.version, true);
-            if slots.gone
-                || slots.refuses_batches
-                || queue.lists.is_empty()
-                || !members.map(fits).all(|fits| fits)
-            {
+            if slots.gone || slots.refuses_batches || queue.lists.is_empty() || !members.all(fits) {
                 continue;
             }
             let Some(slot) = slots.free.pop() else { continue };
