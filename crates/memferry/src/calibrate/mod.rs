@@ -175,7 +175,7 @@ impl Calibration {
             parameter(
                 "worker_wake_ns",
                 self.copies.wake_s * 1e9,
-                &of("a copy of 64 bytes by a worker that slept, until it is waited for, less the copy"),
+                &of("a small copy by a worker that slept, until it is waited for, less the copy"),
             ),
         ];
         let own = self.ways.iter().find(|way| way.cpus == way.memory);
