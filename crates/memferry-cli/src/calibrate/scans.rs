@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use memferry::calibrate::{Checked, Effort, parameter, undisturbed};
 use memferry::model::{Column, Fairness, Fetch, Hardware, Pipeline, Stage};
 use memferry::topology::{Machine, NodeId, Parameter};
@@ -16,15 +16,15 @@ use crate::query::{NamedTable, Way, paper_table};
 const SELECTIVITY: f64 = 0.02;
 
 /// Of each of the table's two columns, in 10^6 bytes: a query takes some milliseconds, of which some go undisturbed.
-const COLUMN_MB: f64 = 8.0;
+const COLUMN_MB: f64 = 24.0;
 /// What is checked is smaller and larger.
-const CHECKED_COLUMNS_MB: [f64; 2] = [6.0, 16.0];
+const CHECKED_COLUMNS_MB: [f64; 2] = [12.0, 40.0];
 /// A thousand rows: what is left is the time of a query without rows.
 const EMPTY_COLUMN_MB: f64 = 0.008;
 /// What a column of the papers' table has at scale 1.
 const SCALE_COLUMN_MB: f64 = 48.0;
 /// So much of such tables is queried in turns, so that no cache has the next one.
-const ALL_MB: f64 = 160.0;
+const ALL_MB: f64 = 240.0;
 
 /// Where scans are measured.
 pub(super) struct Scans {
@@ -85,33 +85,43 @@ impl Scans {
         (0..count).map(table).collect()
     }
 
-    /// Seconds of a query that nothing disturbs, begun with an empty cache.
-    fn query_s(&self, tables: &[NamedTable], query: Query, prefetch: Prefetch) -> Result<f64> {
+    /// Seconds of each of some queries that nothing disturbs, each run begun with an empty cache. They take turns, so
+    /// that they can be compared.
+    fn queries_s<const N: usize>(
+        &self,
+        tables: &[NamedTable],
+        queries: [Query; N],
+        prefetch: Prefetch,
+    ) -> Result<[f64; N]> {
         let partitions = tables.iter().map(|(_, data)| data.partitions().len()).max().unwrap_or(1);
         let options = SessionOptions { partitions, ..SessionOptions::default() };
         let way = Way::tiered("scan", tables, &self.tiers, &options, prefetch)?;
-        let statements: Vec<String> = tables.iter().map(|(name, _)| query.sql(name)).collect();
-        let mut times = Vec::new();
-        for statement in statements.iter().cycle().take(2 * self.effort.rounds) {
-            times.push(self.runtime.block_on(way.run_cold(statement))?.elapsed.as_secs_f64());
+        let mut times = [f64::INFINITY; N];
+        for (name, _) in tables.iter().cycle().take(2 * self.effort.rounds) {
+            for (time, query) in times.iter_mut().zip(queries) {
+                let outcome = self.runtime.block_on(way.run_cold(&query.sql(name)))?;
+                *time = undisturbed(&[*time, outcome.elapsed.as_secs_f64()]);
+            }
         }
-        Ok(undisturbed(&times))
+        Ok(times)
     }
 
     /// What a core's scans cost, from three queries by one core.
     pub(super) fn parameters(&self, source: &str, step: &mut dyn FnMut()) -> Result<Vec<Parameter>> {
-        let mut measure = |column_mb, partitions, query| {
-            let time_s = self.query_s(&self.tables(column_mb, partitions)?, query, Prefetch::Off);
-            step();
-            time_s
-        };
         let cores_count = self.cores_count()?;
-        let query_s = measure(EMPTY_COLUMN_MB, 1, Query::Sum)?;
-        let parallel_s = measure(EMPTY_COLUMN_MB, cores_count, Query::Sum)?;
+        let mut empty = |partitions| {
+            let tables = self.tables(EMPTY_COLUMN_MB, partitions)?;
+            step();
+            self.queries_s(&tables, [Query::Sum], Prefetch::Off)
+        };
+        let ([query_s], [parallel_s]) = (empty(1)?, empty(cores_count)?);
         let partition_s = (parallel_s - query_s).max(0.0) / (cores_count - 1).max(1) as f64;
-        let (count_s, sum_s) = (measure(COLUMN_MB, 1, Query::Count)?, measure(COLUMN_MB, 1, Query::Sum)?);
+        let tables = self.tables(COLUMN_MB, 1)?;
+        step();
+        let [count_s, sum_s] = self.queries_s(&tables, [Query::Count, Query::Sum], Prefetch::Off)?;
+        step();
         let (filter_s, late_s) = (count_s - query_s, sum_s - count_s);
-        anyhow::ensure!(
+        ensure!(
             filter_s > 0.0 && late_s > 0.0,
             "the time of scans makes no sense, other programs disturb it; end them and run it again"
         );
@@ -137,11 +147,10 @@ impl Scans {
             for partitions in [1, self.cores_count()?] {
                 let tables = self.tables(column_mb, partitions)?;
                 for (what, prefetch) in [("scan", Prefetch::Off), ("pipeline", Prefetch::Always)] {
-                    checked.push(Checked {
-                        name: format!("{what}_2x{column_mb}MB_by_{partitions}"),
-                        predicted_s: self.predicted_s(profile, column_mb, partitions, prefetch)?,
-                        measured_s: self.query_s(&tables, Query::Sum, prefetch)?,
-                    });
+                    let [measured_s] = self.queries_s(&tables, [Query::Sum], prefetch)?;
+                    let predicted_s = self.predicted_s(profile, column_mb, partitions, prefetch)?;
+                    let name = format!("{what}_2x{column_mb}MB_by_{partitions}");
+                    checked.push(Checked { name, predicted_s, measured_s });
                     step();
                 }
             }
