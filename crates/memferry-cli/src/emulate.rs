@@ -99,7 +99,7 @@ impl Arguments {
 
 /// The library that is preloaded. Cargo builds it with the command, as a dependency, into `deps/`; installed it lies
 /// beside the command.
-fn library() -> Result<PathBuf> {
+pub(crate) fn library() -> Result<PathBuf> {
     const NAME: &str = "libmemferry_emulate.so";
     let command =
         std::env::current_exe().context("cannot find the command's own file, and so its library")?;

@@ -5,7 +5,9 @@
 
 mod bench;
 mod calibrate;
+mod canvas;
 mod configure;
+mod csv;
 mod demo;
 mod devices;
 mod emulate;
@@ -14,6 +16,7 @@ mod options;
 mod output;
 mod progress;
 mod query;
+mod report;
 mod sim;
 mod source;
 mod sql;
@@ -48,6 +51,7 @@ enum Command {
     Calibrate(calibrate::Arguments),
     Emulate(emulate::Arguments),
     Bench(bench::Arguments),
+    Report(report::Arguments),
     Demo(demo::Arguments),
 }
 
@@ -83,6 +87,7 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
         Command::Calibrate(arguments) => calibrate::run(arguments, out),
         Command::Emulate(arguments) => emulate::run(arguments),
         Command::Bench(arguments) => bench::run(arguments, out),
+        Command::Report(arguments) => report::run(arguments, out),
         Command::Demo(arguments) => demo::run(arguments, out),
     }
 }

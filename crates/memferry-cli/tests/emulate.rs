@@ -124,8 +124,26 @@ fn measurements() {
         assert!(value(name) > 0.0, "{name}: {}", value(name));
     }
     assert!(value("trap_submit_overhead_ns").is_finite());
+    // In the device's time, which takes a millisecond for a copy: longer here than there, whatever else runs.
+    for name in ["share_priority_12_ms", "share_priority_4_ms", "share_threshold_32_alone_ms"] {
+        assert!(value(name) > 1.0, "{name}: {record}");
+    }
+    assert!(value("share_threshold_32_ms") > value("share_threshold_4_ms"), "{record}");
     // On a machine with other work as well, and not optimised.
     assert!(value("startup_ms") < 5e3 && value("accel_config_list_8_devices_ms") < 20e3, "{record}");
+}
+
+/// `cargo install` takes the command alone.
+#[test]
+fn without_its_library_it_says_where_to_get_it() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let command = directory.path().join("memferry");
+    fs::hard_link(env!("CARGO_BIN_EXE_memferry"), &command).unwrap();
+    let output = Command::new(&command).args(["emulate", "--", "true"]).output().unwrap();
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{told}");
+    let beside = directory.path().join("libmemferry_emulate.so");
+    assert!(told.contains(beside.to_str().unwrap()) && told.contains("cargo build"), "{told}");
 }
 
 #[test]
@@ -134,6 +152,7 @@ fn mistakes_are_told() {
     fails(&["emulate", "--faults", "pages", "--", "true"], USAGE, &["thousandths"]);
     // It is for a process under the emulation: there is no such queue here, or no instruction.
     fails(&["bench", "emulate", "--inside", "1"], FAILURE, &[]);
+    fails(&["bench", "emulate", "--together", "wq0.0,many"], USAGE, &["such as wq0.0,100"]);
     let wrong = [
         (vec!["--", "no-such-program"], 127, "PATH"),
         (vec!["--", "/"], 126, "executable"),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::shared::{Client, DeviceSetup, Options, QueueAt, State};
+use memferry_dsa::emulator::shared::{Client, DeviceSetup, Options, QueueAt, State, Submitted};
 use memferry_dsa::emulator::{
     Capabilities, CheckedMemory, ConfigError, Nasty, OPERATIONS, Timing, dedicated_queue, shared_queue,
 };
@@ -82,13 +82,13 @@ fn a_queue_is_one_queue_for_all() {
     assert_ne!(one.pasid(), two.pasid());
     let (of_one, of_two): ([_; 3], [_; 2]) = (records(), records());
     for record in &of_one {
-        assert_eq!(one.enqcmd(at(0), noop(record)), Submission::Accepted);
+        assert_eq!(one.enqcmd(at(0), &mut noop(record)), Submission::Accepted);
     }
     for record in &of_two {
-        assert_eq!(two.enqcmd(at(0), noop(record)), Submission::Accepted);
+        assert_eq!(two.enqcmd(at(0), &mut noop(record)), Submission::Accepted);
     }
     for client in [&one, &two] {
-        assert_eq!(client.enqcmd(at(0), noop(&of_one[0])), Submission::Retry);
+        assert_eq!(client.enqcmd(at(0), &mut noop(&of_one[0])), Submission::Retry);
     }
     assert_eq!(state.queue_report(at(0)).occupancy, 5);
     let stop = AtomicBool::new(false);
@@ -109,19 +109,59 @@ fn a_queue_is_one_queue_for_all() {
     assert!(state.processes().is_empty());
 }
 
+/// What is told of a client stays when it has gone, with entries in the queue or without.
+#[test]
+fn each_client_s_submissions_are_told() {
+    let (file, state) = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
+    let me = std::process::id();
+    let told = || {
+        let [report] = &state.client_reports()[..] else { panic!("{:?}", state.client_reports()) };
+        assert_eq!(report.process, me);
+        report.clone()
+    };
+    for round in 1..=2 {
+        let client = join(&file);
+        let stop = AtomicBool::new(false);
+        let record = CompletionRecord::new();
+        assert_eq!(client.enqcmd(at(0), &mut noop(&record)), Submission::Accepted);
+        thread::scope(|scope| {
+            run(scope, &client, &stop);
+            wait_all(std::slice::from_ref(&record));
+            wait_for("the end", || state.is_drained(at(0)));
+            stop.store(true, Ordering::Relaxed);
+        });
+        // Nobody executes these.
+        let words = Descriptor::drain().to_words();
+        (0..4).for_each(|_| assert_eq!(client.enqcmd(at(0), &mut words.clone()), Submission::Accepted));
+        (0..2).for_each(|_| assert_eq!(client.enqcmd(at(0), &mut words.clone()), Submission::Retry));
+        (0..5).for_each(|_| client.movdir64b(at(1), &mut words.clone()));
+        let expected = [
+            (at(0), Submitted { accepted: 5 * round, retried: 2 * round, dropped: 0 }),
+            (at(1), Submitted { accepted: 4 * round, retried: 0, dropped: round }),
+        ];
+        assert_eq!(told().queues, expected.into());
+        drop(client);
+        assert_eq!(told().queues, expected.into(), "it is gone");
+    }
+    let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+    assert_eq!(told().program, comm.trim_end());
+    let total = state.queue_report(at(0));
+    assert_eq!((total.accepted, total.retried, total.occupancy), (10, 4, 0));
+}
+
 /// The right instruction for the queue, or nothing; what a dedicated queue loses is in the error register.
 #[test]
 fn the_instructions_and_the_modes() {
     let (file, state) = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
     let client = join(&file);
     let words = Descriptor::drain().to_words();
-    client.movdir64b(at(0), words);
-    assert_eq!(client.enqcmd(at(1), words), Submission::Retry);
-    assert_eq!(client.enqcmd(at(2), words), Submission::Retry);
-    client.movdir64b(at(2), words);
+    client.movdir64b(at(0), &mut words.clone());
+    assert_eq!(client.enqcmd(at(1), &mut words.clone()), Submission::Retry);
+    assert_eq!(client.enqcmd(at(2), &mut words.clone()), Submission::Retry);
+    client.movdir64b(at(2), &mut words.clone());
     assert_eq!(state.counters(1).accepted, 0);
     assert_eq!(state.take_error(1), None);
-    (0..5).for_each(|_| client.movdir64b(at(1), words));
+    (0..5).for_each(|_| client.movdir64b(at(1), &mut words.clone()));
     let error = state.take_error(1).unwrap();
     assert_eq!((error.status, error.queue, error.pasid), (Status::QueueOverflow, 1, client.pasid()));
     assert_eq!((state.queue_report(at(1)).accepted, state.queue_report(at(1)).dropped), (4, 1));
@@ -145,16 +185,16 @@ fn queues_come_and_go() {
     let found: [_; 3] = records();
     thread::scope(|scope| {
         run(scope, &client, &stop);
-        assert_eq!(client.enqcmd(at(0), noop(&found[0])), Submission::Accepted);
+        assert_eq!(client.enqcmd(at(0), &mut noop(&found[0])), Submission::Accepted);
         state.close_queue(at(0));
-        assert_eq!(client.enqcmd(at(0), noop(&found[0])), Submission::Retry);
+        assert_eq!(client.enqcmd(at(0), &mut noop(&found[0])), Submission::Retry);
         wait_for("disabled", || state.disable_queue(at(0)));
         assert!(found[0].poll().is_some(), "what was accepted is done");
         state.enable_queue(at(0), 0, &dedicated_queue("", 2)).unwrap();
         state.enable_queue(at(5), 0, &shared_queue("", 2)).unwrap();
-        assert_eq!(client.enqcmd(at(0), noop(&found[1])), Submission::Retry);
-        client.movdir64b(at(0), noop(&found[1]));
-        assert_eq!(client.enqcmd(at(5), noop(&found[2])), Submission::Accepted);
+        assert_eq!(client.enqcmd(at(0), &mut noop(&found[1])), Submission::Retry);
+        client.movdir64b(at(0), &mut noop(&found[1]));
+        assert_eq!(client.enqcmd(at(5), &mut noop(&found[2])), Submission::Accepted);
         wait_all(&found);
         stop.store(true, Ordering::Relaxed);
     });
@@ -173,8 +213,8 @@ fn aborts() {
         run(scope, &one, &stop);
         run(scope, &two, &stop);
         for pair in lost.chunks(2) {
-            assert_eq!(one.enqcmd(at(0), noop(&pair[0])), Submission::Accepted);
-            assert_eq!(two.enqcmd(at(0), noop(&pair[1])), Submission::Accepted);
+            assert_eq!(one.enqcmd(at(0), &mut noop(&pair[0])), Submission::Accepted);
+            assert_eq!(two.enqcmd(at(0), &mut noop(&pair[1])), Submission::Accepted);
         }
         wait_for("dispatch", || state.queue_report(at(0)).occupancy == 0);
         state.abort_device(1);
@@ -186,7 +226,7 @@ fn aborts() {
     assert_eq!((counters.accepted, counters.records_lost), (6, 6));
     assert_eq!(counters.in_flight(), 0, "{counters:?}");
     enable(&state, &[shared_queue("", 1)], [Some(0), None, None, None]);
-    assert_eq!(one.enqcmd(at(0), noop(&lost[0])), Submission::Accepted);
+    assert_eq!(one.enqcmd(at(0), &mut noop(&lost[0])), Submission::Accepted);
 }
 
 /// Under a timing the processes' descriptors take the device's time one after the other.
@@ -205,8 +245,8 @@ fn processes_share_engines_and_bandwidth() {
         run(scope, &one, &stop);
         run(scope, &two, &stop);
         for pair in found.chunks(2) {
-            assert_eq!(one.enqcmd(at(0), noop(&pair[0])), Submission::Accepted);
-            assert_eq!(two.enqcmd(at(0), noop(&pair[1])), Submission::Accepted);
+            assert_eq!(one.enqcmd(at(0), &mut noop(&pair[0])), Submission::Accepted);
+            assert_eq!(two.enqcmd(at(0), &mut noop(&pair[1])), Submission::Accepted);
         }
         wait_all(&found);
         stop.store(true, Ordering::Relaxed);
@@ -228,8 +268,8 @@ fn priorities_hold_between_processes() {
     let stop = AtomicBool::new(false);
     let (of_one, of_two): ([_; 48], [_; 48]) = (records(), records());
     for (first, second) in of_one.iter().zip(&of_two) {
-        assert_eq!(one.enqcmd(at(0), noop(first)), Submission::Accepted);
-        assert_eq!(two.enqcmd(at(1), noop(second)), Submission::Accepted);
+        assert_eq!(one.enqcmd(at(0), &mut noop(first)), Submission::Accepted);
+        assert_eq!(two.enqcmd(at(1), &mut noop(second)), Submission::Accepted);
     }
     thread::scope(|scope| {
         run(scope, &one, &stop);
@@ -275,7 +315,7 @@ fn child() {
         // Leaves entries that nobody will ever take.
         "submit and wait for the end" => {
             let record = CompletionRecord::new();
-            (0..3).for_each(|_| assert_eq!(client.enqcmd(at(0), noop(&record)), Submission::Accepted));
+            (0..3).for_each(|_| assert_eq!(client.enqcmd(at(0), &mut noop(&record)), Submission::Accepted));
             thread::sleep(PATIENCE);
         }
         "copy" => copy_much(&client, 3000),
@@ -306,7 +346,7 @@ fn copy_much(client: &Client, count: usize) {
             target.fill(!(number as u8));
             let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), BYTES as u32);
             let words = copy.with_completion(record).to_words();
-            while client.enqcmd(at(0), words) == Submission::Retry {
+            while client.enqcmd(at(0), &mut words.clone()) == Submission::Retry {
                 thread::yield_now();
             }
         }
@@ -334,7 +374,7 @@ fn entries_of_the_killed_are_given_back() {
     thread::scope(|scope| {
         run(scope, &client, &stop);
         for record in &mine {
-            assert_eq!(client.enqcmd(at(0), noop(record)), Submission::Accepted);
+            assert_eq!(client.enqcmd(at(0), &mut noop(record)), Submission::Accepted);
         }
         assert_eq!(state.reap(), 0, "everybody lives");
         process.kill().unwrap();

@@ -129,7 +129,11 @@ impl Wiped {
         let started = engine::start(&process.client, device);
         if let Err(error) = &started {
             process.engines.fetch_and(!bit, Ordering::AcqRel);
-            complain(&format!("cannot execute descriptors in process {}: {error}", sys::process()));
+            complain(&format!(
+                "process {} gets no thread for its descriptors ({error}), and so cannot map queues: raise its limits of \
+                memory and processes (ulimit -v, ulimit -u)",
+                sys::process()
+            ));
         }
         started.is_ok()
     }

@@ -131,6 +131,14 @@ fn another_version() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("of one build"), "{}", told(&output));
 }
 
+#[test]
+fn without_memory_for_a_thread_a_queue_cannot_be_mapped() {
+    let machine = Machine::new(&Options::default());
+    let output = machine.program(USES_DSA, &["poor"]).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(told(&output).contains("raise its limits of memory"), "{}", told(&output));
+}
+
 /// Each descriptor and each completion, with what a person who looks for a mistake wants to know.
 #[test]
 fn a_trace_tells_everything() {

@@ -8,14 +8,11 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Stdio};
-
 use common::Machine;
 use memferry_dsa::WorkQueueInfo;
 use memferry_dsa::emulator::shared::Options;
 use memferry_dsa::emulator::{Timing, shared_queue};
-use memferry_dsa::measure::sharing::Load;
+use memferry_dsa::measure::sharing::{self, Load};
 use serde_json::Value;
 
 /// A descriptor keeps an engine busy for so long.
@@ -23,62 +20,44 @@ const OCCUPANCY_NS: u64 = 3_000_000;
 
 /// A descriptor as the device took it.
 struct Taken {
-    process: u64,
+    process: u32,
     submitted_ns: u64,
     time_ns: u64,
 }
 
-/// Runs two processes at a time, on these queues of one group with one engine, each with up to `depth` copies in flight
-/// of
-/// `count`; what each got, its process number, and all descriptors in their order.
+/// Runs two processes at a time, on these queues of one group with one engine, each with up to `depth` of its `count`
+/// copies in flight; what each got, its process number, and all descriptors in their order.
 fn run(
     queues: &[WorkQueueInfo],
     uses: [usize; 2],
     count: usize,
     depth: usize,
-) -> ([(Load, u64); 2], Vec<Taken>) {
+) -> ([(Load, u32); 2], Vec<Taken>) {
     let trace = tempfile::NamedTempFile::new().unwrap();
     let timing = Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() };
     let options =
         Options { timing: Some(timing), trace: Some(trace.path().to_owned()), ..Options::default() };
     let machine = Machine::with(&options, queues);
-    let mut processes = uses.map(|queue| {
+    let programs = uses.map(|queue| {
         let (queue, count, depth) = (format!("wq0.{queue}"), count.to_string(), depth.to_string());
-        let mut program = machine.program(env!("CARGO_BIN_EXE_contends"), &[&queue, &count, &depth, "64"]);
-        program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        machine.program(env!("CARGO_BIN_EXE_contends"), &[&queue, &count, &depth, "64"])
     });
-    let mut outputs = processes.each_mut().map(|process| {
-        let mut output = BufReader::new(process.stdout.take().unwrap());
-        let mut line = String::new();
-        output.read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        output
-    });
-    processes.iter_mut().for_each(|process| process.stdin.take().unwrap().write_all(b"\n").unwrap());
-    let mut ends = |index: usize, process: &mut Child| {
-        let mut text = String::new();
-        outputs[index].read_to_string(&mut text).unwrap();
-        assert!(process.wait().unwrap().success());
-        let load: Load = serde_json::from_str(&text).unwrap();
-        assert_eq!(load.latencies_ns.len(), count);
-        (load, u64::from(process.id()))
-    };
-    let [one, two] = &mut processes;
-    let loads = [ends(0, one), ends(1, two)];
+    let loads = sharing::together(programs).unwrap();
+    assert!(loads.iter().all(|(load, _)| load.latencies_ns.len() == count));
     let text = std::fs::read_to_string(trace.path()).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let number = |line: &Value, name: &str| line[name].as_u64().unwrap();
     let mut taken: Vec<Taken> = lines
         .filter(|line| line["event"] == "descriptor")
         .map(|line| Taken {
-            process: number(&line, "process"),
+            process: number(&line, "process") as u32,
             submitted_ns: number(&line, "submitted_ns"),
             time_ns: number(&line, "time_ns"),
         })
         .collect();
     taken.sort_by_key(|taken| taken.time_ns);
     assert_eq!(taken.len(), 2 * count);
-    (loads, taken)
+    (loads.try_into().expect("two"), taken)
 }
 
 fn mean(load: &Load) -> u64 {

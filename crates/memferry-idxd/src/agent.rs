@@ -90,9 +90,9 @@ impl Agents {
             return Err(libc::EINVAL);
         }
         let member = self.0.member(client)?;
-        let words = descriptor.to_words();
+        let mut words = descriptor.to_words();
         for _ in 0..=retries {
-            if member.written(client.at, words, thread) == Submission::Accepted {
+            if member.written(client.at, &mut words, thread) == Submission::Accepted {
                 return Ok(());
             }
             thread::sleep(RETRY_PAUSE);

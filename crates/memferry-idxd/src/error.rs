@@ -23,6 +23,17 @@ pub enum Error {
         /// What the operating system answered.
         source: io::Error,
     },
+    /// The program is for a machine that the kernel does not run programs of.
+    #[error(
+        "cannot run {program}: it is a program for another machine (number {machine} of elf.h), which this kernel does \
+        not run; take its build for x86-64"
+    )]
+    OtherMachine {
+        /// What was asked for.
+        program: String,
+        /// Field `e_machine` of the file.
+        machine: u16,
+    },
     /// No or too many devices.
     #[error("{asked} devices cannot be emulated: ask for 1 to {most}")]
     Devices {
@@ -125,7 +136,7 @@ impl Error {
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::NoProgram { .. } => 127,
-            Error::CannotRun { .. } => 126,
+            Error::CannotRun { .. } | Error::OtherMachine { .. } => 126,
             Error::Supervisor { code, .. } => *code,
             _ => 125,
         }

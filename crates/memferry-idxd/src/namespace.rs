@@ -35,43 +35,48 @@ pub(crate) fn enter(keep_user: bool) -> Result<Inside, Error> {
     let root = Inside { user: 0, group: 0 };
     if user == 0 {
         match system::unshare(libc::CLONE_NEWNS) {
-            Ok(()) => return isolate().map(|()| root),
+            Ok(()) => {
+                let failed = |source| Error::Mount { path: "/".into(), source };
+                return isolate().map_err(failed).map(|()| root);
+            }
             // Root in a container may lack the privilege, and may still have user namespaces.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             Err(error) => return Err(Error::Namespace { source: error, advice: "look into the kernel log" }),
         }
     }
-    system::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)
-        .map_err(|source| Error::Namespace { advice: why_refused(&source), source })?;
+    // Some kernels refuse the namespace, AppArmor makes one in which nothing is allowed.
+    let refused = |source| Error::Namespace { advice: why_refused(&source, Path::new("/proc/sys")), source };
+    system::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused)?;
     let inside = if keep_user { Inside { user, group } } else { root };
-    let map = |file: &str, line: String| {
-        fs::write(file, line).map_err(|source| Error::Namespace { source, advice: NOT_ALLOWED })
-    };
+    let map = |file: &str, line: String| fs::write(file, line).map_err(refused);
     map("/proc/self/setgroups", "deny".to_owned())?;
     map("/proc/self/uid_map", format!("{} {user} 1", inside.user))?;
     map("/proc/self/gid_map", format!("{} {group} 1", inside.group))?;
-    isolate().map(|()| inside)
+    isolate().map_err(refused)?;
+    Ok(inside)
 }
 
-fn isolate() -> Result<(), Error> {
+fn isolate() -> io::Result<()> {
     // What is mounted outside later still appears here; nothing goes the other way.
-    mount("none", Path::new("/"), "", libc::MS_REC | libc::MS_SLAVE, "")
+    system::mount(Path::new("none"), Path::new("/"), "", libc::MS_REC | libc::MS_SLAVE, "")
 }
 
 const NOT_ALLOWED: &str = "user namespaces are not allowed here: run as root, or, in a container, start it with \
     --privileged or --security-opt seccomp=unconfined --security-opt apparmor=unconfined";
 
-/// What forbids user namespaces, where the kernel tells.
-fn why_refused(error: &io::Error) -> &'static str {
-    let says = |file: &str, text: &str| fs::read_to_string(file).is_ok_and(|found| found.trim() == text);
-    if says("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+/// What forbids user namespaces, where the kernel tells in its `settings`.
+fn why_refused(error: &io::Error, settings: &Path) -> &'static str {
+    let says = |file: &str, text: &str| {
+        fs::read_to_string(settings.join(file)).is_ok_and(|found| found.trim() == text)
+    };
+    if says("kernel/unprivileged_userns_clone", "0") {
         return "user namespaces are off: as root, `sysctl kernel.unprivileged_userns_clone=1`, or run as root";
     }
-    if says("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+    if says("kernel/apparmor_restrict_unprivileged_userns", "1") {
         return "AppArmor restricts user namespaces: as root, \
             `sysctl kernel.apparmor_restrict_unprivileged_userns=0`, or run as root";
     }
-    if says("/proc/sys/user/max_user_namespaces", "0") || error.raw_os_error() == Some(libc::ENOSPC) {
+    if says("user/max_user_namespaces", "0") || error.raw_os_error() == Some(libc::ENOSPC) {
         return "there may be no more user namespaces: as root, raise `sysctl user.max_user_namespaces`, or run as root";
     }
     NOT_ALLOWED
@@ -202,4 +207,32 @@ fn mount(
 ) -> Result<(), Error> {
     system::mount(source.as_ref(), target, kind, flags, options)
         .map_err(|source| Error::Mount { path: target.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_names_the_setting() {
+        let settings = tempfile::tempdir().unwrap();
+        fs::create_dir(settings.path().join("kernel")).unwrap();
+        fs::create_dir(settings.path().join("user")).unwrap();
+        let advice = |error: i32| why_refused(&io::Error::from_raw_os_error(error), settings.path());
+        assert_eq!(advice(libc::EPERM), NOT_ALLOWED, "a kernel without any of them");
+        assert!(advice(libc::ENOSPC).contains("user.max_user_namespaces"));
+        for (file, fine, refusing) in [
+            ("kernel/unprivileged_userns_clone", "1", "0"),
+            ("kernel/apparmor_restrict_unprivileged_userns", "0", "1"),
+            ("user/max_user_namespaces", "63000", "0"),
+        ] {
+            let set = |value: &str| fs::write(settings.path().join(file), format!("{value}\n")).unwrap();
+            set(fine);
+            assert_eq!(advice(libc::EPERM), NOT_ALLOWED, "{file}");
+            set(refusing);
+            let told = advice(libc::EPERM);
+            assert!(told.contains(&file.replace('/', ".")) && told.contains("sysctl"), "{told}");
+            set(fine);
+        }
+    }
 }

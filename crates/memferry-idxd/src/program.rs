@@ -73,6 +73,8 @@ pub(crate) struct Program {
     pub(crate) path: PathBuf,
     /// Why the library will not be in it, and in which file that was seen: a script's interpreter, often.
     pub(crate) obstacle: Option<(PathBuf, Obstacle)>,
+    /// Of an ELF file, the machine that it is for.
+    pub(crate) machine: Option<u16>,
 }
 
 impl Program {
@@ -96,15 +98,16 @@ impl Program {
             _ => Error::CannotRun { program: shown(), source },
         })?;
         let obstacle = obstacle(&path, SCRIPTS_MAX);
-        Ok(Program { path, obstacle })
+        let machine = machine(&path);
+        Ok(Program { path, obstacle, machine })
     }
 
     /// What the user should know, in a sentence.
     pub(crate) fn note(&self) -> Option<String> {
         let (file, obstacle) = self.obstacle.as_ref()?;
         Some(format!(
-            "{} {}, so portals that it maps do not work, and storing to one ends it with SIGBUS; it sees the devices, \
-            can configure them and can submit with write(2); {}",
+            "{} {}, so portals that it maps do not work, and submitting to one ends it with SIGILL or SIGBUS; it sees \
+            the devices, can configure them and can submit with write(2); {}",
             file.display(),
             obstacle.what(),
             obstacle.advice()
@@ -121,6 +124,12 @@ fn resolve(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|directory| directory.join(name)).find(|candidate| {
         fs::metadata(candidate).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
     })
+}
+
+fn machine(path: &Path) -> Option<u16> {
+    let mut start = [0; 20];
+    File::open(path).ok()?.read_exact(&mut start).ok()?;
+    start.strip_prefix(b"\x7fELF").and(read_u16(&start, 18))
 }
 
 /// None also where nothing can be said: a file that may be run and not read.

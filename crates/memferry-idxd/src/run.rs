@@ -1,6 +1,7 @@
 //! The way of a run: checks, namespace, server, program.
 
 use std::fs;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::panic;
@@ -142,7 +143,16 @@ fn supervise_program(
         command.env("LD_PRELOAD", preload);
     }
     system::hand_over(&mut command, caller.group, caller.mask);
-    let failed = |source| Error::CannotRun { program: program.path.display().to_string(), source };
+    let shown = program.path.display().to_string();
+    let failed = |source: io::Error| match program.machine {
+        Some(machine) if source.raw_os_error() == Some(libc::ENOEXEC) => {
+            Error::OtherMachine { program: shown.clone(), machine }
+        }
+        _ => Error::CannotRun { program: shown.clone(), source },
+    };
+    if program.machine.is_some() {
+        system::run_without_shell(&mut command, &options.program).map_err(failed)?;
+    }
     let child = command.spawn().map_err(failed)?;
     let signals = caller.signals.descriptor().map_err(Error::system("receive signals"))?;
     let status = supervise::attend(child.id() as Pid, channel, &signals, options.leftovers)

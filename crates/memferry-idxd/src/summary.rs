@@ -2,21 +2,29 @@
 
 use std::fmt::{self, Write};
 
-use memferry_dsa::emulator::shared::{QueueAt, State};
+use memferry_dsa::emulator::shared::{ClientReport, QueueAt, State, Submitted};
 use memferry_dsa::emulator::{DeviceCounters, QUEUES_MAX};
 use memferry_dsa::system::DeviceId;
 
-/// A line for each device, each of its queues that was used, and each way in which descriptors ended.
+/// A line for each device, each of its queues that was used, each process that used it, and each way in which
+/// descriptors ended.
 pub(crate) fn summary(devices: &[DeviceId], shared: &State) -> String {
     let mut text = String::new();
+    let clients = shared.client_reports();
     for (index, id) in devices.iter().enumerate() {
         // Writing to a string does not fail.
-        let _ = device(&mut text, index, *id, shared);
+        let _ = device(&mut text, index, *id, shared, &clients);
     }
     text
 }
 
-fn device(text: &mut String, index: usize, id: DeviceId, shared: &State) -> fmt::Result {
+fn device(
+    text: &mut String,
+    index: usize,
+    id: DeviceId,
+    shared: &State,
+    clients: &[ClientReport],
+) -> fmt::Result {
     let counters = shared.counters(index);
     let DeviceCounters { accepted, retried, dropped, .. } = counters;
     if accepted + retried + dropped == 0 {
@@ -28,11 +36,25 @@ fn device(text: &mut String, index: usize, id: DeviceId, shared: &State) -> fmt:
         counters.bytes_done
     )?;
     for number in 0..QUEUES_MAX {
-        let Some(report) = QueueAt::new(index, number).map(|at| shared.queue_report(at)) else { continue };
-        if report.accepted + report.retried + report.dropped > 0 {
-            let queue = id.queue(number as u32);
-            let (accepted, retried, dropped) = (report.accepted, report.retried, report.dropped);
-            writeln!(text, "  {queue}: {accepted} accepted, {retried} retries, {dropped} lost")?;
+        let Some(at) = QueueAt::new(index, number) else { continue };
+        let report = shared.queue_report(at);
+        let (accepted, retried, dropped) = (report.accepted, report.retried, report.dropped);
+        if accepted + retried + dropped == 0 {
+            continue;
+        }
+        let queue = id.queue(number as u32);
+        writeln!(text, "  {queue}: {accepted} accepted, {retried} retries, {dropped} lost")?;
+        let mut others = accepted;
+        for ClientReport { process, program, queues } in clients {
+            let Some(Submitted { accepted, retried, dropped }) = queues.get(&at) else { continue };
+            writeln!(
+                text,
+                "    {program} ({process}): {accepted} accepted, {retried} retries, {dropped} lost"
+            )?;
+            others = others.saturating_sub(*accepted);
+        }
+        if others > 0 {
+            writeln!(text, "    others: {others} accepted")?;
         }
     }
     if counters.members > 0 {
@@ -98,18 +120,23 @@ mod tests {
         let client = Client::join(&state, std::process::id()).unwrap();
         let [shared, dedicated] = [0, 1].map(|queue| QueueAt::new(0, queue).unwrap());
         for _ in 0..3 {
-            let _ = client.enqcmd(shared, Descriptor::noop().to_words()); // the third time it is full
+            let _ = client.enqcmd(shared, &mut Descriptor::noop().to_words()); // the third time it is full
         }
         let mut unknown = Descriptor::noop().to_words();
         unknown[0] |= 0xff << 56;
-        client.movdir64b(dedicated, unknown);
-        client.movdir64b(dedicated, unknown);
+        client.movdir64b(dedicated, &mut unknown);
+        client.movdir64b(dedicated, &mut unknown);
         execute(&client);
         let told = summary(&devices, &state);
+        let name = std::fs::read_to_string("/proc/self/comm").unwrap();
+        let program = format!("{} ({})", name.trim_end(), std::process::id());
+        assert!(!told.contains("others"), "{told}");
         for line in [
             "dsa0: 3 descriptors accepted, 1 retries, 1 lost, 0 bytes",
             "  wq0.0: 2 accepted, 1 retries, 0 lost",
+            &format!("    {program}: 2 accepted, 1 retries, 0 lost"),
             "  wq0.1: 1 accepted, 0 retries, 1 lost",
+            &format!("    {program}: 1 accepted, 0 retries, 1 lost"),
             "           2 ended: success (status 0x01)",
             "dsa2: nothing was submitted",
         ] {

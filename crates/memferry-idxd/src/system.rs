@@ -4,7 +4,8 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::CString;
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -107,6 +108,58 @@ pub(crate) fn hand_over(command: &mut Command, group: Pid, mask: Signals) {
     };
     // SAFETY: the closure allocates nothing and takes no lock, as is required after a fork.
     unsafe { command.pre_exec(prepare) };
+}
+
+/// Lets the kernel alone decide whether the program can be run. `execvp(3)`, which the standard library calls, takes what
+/// the kernel does not know for a script of the shell. The program's environment is the command's, its name is `name`.
+pub(crate) fn run_without_shell(command: &mut Command, name: &OsStr) -> io::Result<()> {
+    let path = c_string(Path::new(command.get_program()))?;
+    let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
+    for (key, value) in command.get_envs() {
+        match value {
+            Some(value) => _ = environment.insert(key.to_owned(), value.to_owned()),
+            None => _ = environment.remove(key),
+        }
+    }
+    let assignment = |(mut text, value): (OsString, OsString)| {
+        text.push("=");
+        text.push(value);
+        text
+    };
+    let environment = Strings::new(environment.into_iter().map(assignment))?;
+    let arguments = std::iter::once(name).chain(command.get_args()).map(OsStr::to_owned);
+    let arguments = Strings::new(arguments)?;
+    let execute = move || {
+        // SAFETY: a string and two lists as execve(2) wants them, which live as long as the closure.
+        unsafe { libc::execve(path.as_ptr(), arguments.list(), environment.list()) };
+        Err(io::Error::last_os_error())
+    };
+    // SAFETY: as above: all memory is there before the fork.
+    unsafe { command.pre_exec(execute) };
+    Ok(())
+}
+
+/// Strings, and the list of pointers to them that C wants, with a null at its end.
+struct Strings {
+    pointers: Vec<*const libc::c_char>,
+    _strings: Vec<CString>, // what the pointers point to, on the heap
+}
+
+// SAFETY: the pointers are to strings that this owns and nobody changes.
+unsafe impl Send for Strings {}
+// SAFETY: as above.
+unsafe impl Sync for Strings {}
+
+impl Strings {
+    fn new(strings: impl Iterator<Item = OsString>) -> io::Result<Strings> {
+        let strings = strings.map(|string| c_string(Path::new(&string))).collect::<io::Result<Vec<_>>>()?;
+        let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
+        Ok(Strings { pointers, _strings: strings })
+    }
+
+    fn list(&self) -> *const *const libc::c_char {
+        self.pointers.as_ptr()
+    }
 }
 
 /// The process group of a process; 0 is this one.

@@ -292,15 +292,64 @@ fn programs_without_the_library() {
     let output = emulate(&preload(), &[&setuid]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_eq!(text(&output).contains("(setuid)"), is_root(), "{}", text(&output));
-    // Of another machine: what the kernel makes of it, after a word about it.
+    // Of another machine: no shell tries to make sense of it.
     let mut other = static_program();
     other[18] = 0xb7;
     let output = emulate(&preload(), &[&file("arm", &other, 0o755)]).output().unwrap();
-    assert!(
-        !output.status.success() && text(&output).contains("is no program for 64-bit x86"),
-        "{}",
-        text(&output)
-    );
+    assert_eq!(output.status.code(), Some(126), "{}", text(&output));
+    assert!(text(&output).contains("for another machine (number 183 of elf.h)"), "{}", text(&output));
+    // A script without a first line is the shell's, as everywhere.
+    let output = emulate(&preload(), &[&file("script", b"exit 9\n", 0o755)]).output().unwrap();
+    assert_eq!(output.status.code(), Some(9), "{}", text(&output));
+}
+
+/// 32-bit x86: it runs where the kernel runs such programs, and its instructions are the processor's.
+#[test]
+fn programs_of_32_bits() {
+    if !is_available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let run = |name: &str, code: &[u8]| {
+        let path = directory.path().join(name);
+        fs::write(&path, program_of_32_bits(code)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let output = emulate(&preload(), &[path.to_str().unwrap()]).output().unwrap();
+        assert!(text(&output).contains("is no program for 64-bit x86, so portals"), "{}", text(&output));
+        output
+    };
+    let exit = run("exit", &EXIT_7);
+    if exit.status.code() == Some(126) {
+        assert!(text(&exit).contains("which this kernel does not run"), "{}", text(&exit));
+        return;
+    }
+    assert_eq!(exit.status.code(), Some(7), "{}", text(&exit));
+    // enqcmd eax, [edx] of address 0: SIGILL without the instruction, SIGSEGV with it.
+    let output = run("enqcmd", &[&[0xf2, 0x0f, 0x38, 0xf8, 0x02], &EXIT_7[..]].concat());
+    let signal = output.status.signal();
+    assert!(matches!(signal, Some(libc::SIGILL | libc::SIGSEGV)), "{}", text(&output));
+}
+
+/// `exit(7)` of 32-bit x86.
+const EXIT_7: [u8; 12] = [0xb8, 1, 0, 0, 0, 0xbb, 7, 0, 0, 0, 0xcd, 0x80];
+
+/// The same as `static_program`, with other widths.
+fn program_of_32_bits(code: &[u8]) -> Vec<u8> {
+    const ADDRESS: u32 = 0x40_0000;
+    const HEADERS: u32 = 52 + 32;
+    let halves = |values: &[u16]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    let words = |values: &[u32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+    let size = HEADERS + code.len() as u32;
+    [
+        b"\x7fELF\x01\x01\x01\0\0\0\0\0\0\0\0\0".to_vec(),
+        halves(&[2, 3]),                              // executable, 80386
+        words(&[1, ADDRESS + HEADERS, 52, 0, 0]),     // version, entry, segments, no sections, flags
+        halves(&[52, 32, 1, 0, 0, 0]),                // sizes of the headers, one segment
+        words(&[1, 0, ADDRESS, ADDRESS, size, size]), // to be loaded
+        words(&[5, 4096]),                            // readable and executable
+        code.to_vec(),
+    ]
+    .concat()
 }
 
 #[test]

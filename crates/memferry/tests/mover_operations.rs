@@ -383,6 +383,26 @@ fn replicas_are_right_on_nasty_devices_and_without_any() {
 }
 
 #[test]
+fn borrowed_memory_is_operated_on_in_a_scope() {
+    let (mover, _dsa, _device) = mover_of(&small_queues(), Nasty::from_seed(2));
+    let source: Vec<u8> = (0..100_000_u32).map(|index| (index * 7) as u8).collect();
+    let (mut copy, mut pattern) = (vec![0; 100_000], vec![1; 5000]);
+    let (crc, difference) = mover
+        .scope(|scope| {
+            let crc = scope.run(Request::copy_crc(0, &source, &mut copy));
+            scope.run(Request::fill(0, &mut pattern));
+            let difference = scope.run(Request::compare(&source[..99], &source[1..100]));
+            (crc.wait().expect("done").0, difference.wait().expect("done").0)
+        })
+        .expect("nothing fails");
+    assert!(copy == source && pattern.iter().all(|byte| *byte == 0));
+    assert_eq!(crc, cpu().run(Request::crc(0, &source)).expect("a valid request"));
+    assert_eq!(difference, Some(0));
+    let wrong = mover.scope(|scope| _ = scope.run(Request::fill(0, &mut pattern[..0])));
+    assert_eq!(wrong, Err(CopyError::Invalid(Invalid::Empty(Opcode::Fill))));
+}
+
+#[test]
 fn operations_can_be_awaited_looked_at_and_dropped() {
     let (mover, _dsa, _device) = mover_of(&small_queues(), Nasty::from_seed(1));
     let run = || mover.run(vec![7_u8; 5000], |bytes| Request::crc(0, &*bytes), options());

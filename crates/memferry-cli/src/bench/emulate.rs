@@ -1,6 +1,9 @@
 //! `memferry bench emulate`: what running a program on emulated devices costs: its start, and each submission.
 //!
-//! This command starts programs under itself; for submissions that is `memferry bench emulate --inside THREADS`.
+//! This command starts programs under itself; for submissions that is `memferry bench emulate --inside THREADS`. What
+//! processes that share a device get of it is in the module `sharing`.
+
+mod sharing;
 
 use std::io::Write;
 use std::path::Path;
@@ -29,6 +32,8 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true, value_name = "THREADS", value_parser = clap::value_parser!(u16).range(1..))]
     inside: Option<u16>,
     #[command(flatten)]
+    step: sharing::Step,
+    #[command(flatten)]
     keep: Keep,
 }
 
@@ -40,6 +45,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if let Some(threads) = arguments.inside {
         return output::json(out, &submission::costs(Path::new(QUEUE), threads.into(), effort)?);
     }
+    if arguments.step.run()? {
+        return Ok(());
+    }
     let directory = arguments.keep.directory(arguments.quick)?;
     let options = json!({
         "quick": arguments.quick,
@@ -47,7 +55,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     });
     // Nothing here is drawn.
     let mut record = Record::start("emulate", Machine::discover()?, 0, options);
-    let bar = Bar::of("measuring the emulation", 6);
+    let bar = Bar::of("measuring the emulation", 11);
     let mut measured = |row| {
         bar.advance(1);
         record.rows.push(row);
@@ -60,6 +68,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
     measured(milliseconds("startup_ms", &startup(effort)?));
     measured(milliseconds("accel_config_list_8_devices_ms", &accel_config(effort)?));
+    sharing::rows(effort)?.into_iter().for_each(measured);
     drop(bar);
     arguments.keep.finish(&record, directory, out)
 }

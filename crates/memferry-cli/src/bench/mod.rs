@@ -19,7 +19,7 @@ use anyhow::Result;
 
 pub(crate) use dsa::{is_emulated as dsa_is_emulated, open as open_queue};
 use record::check_writable;
-pub(crate) use record::{Comparison, How, Record, Row};
+pub(crate) use record::{Comparison, How, Record, Row, machine_slug, rfc3339};
 
 use crate::output::{self, Align, Table};
 

@@ -16,6 +16,7 @@ use memferry::topology::Machine;
 use serde::Serialize;
 
 use super::stats::{Estimate, Pairs, geomean_ratio, median};
+use crate::csv::quoted;
 use crate::output::Part;
 
 /// How a number came about.
@@ -215,7 +216,7 @@ pub(crate) fn advice(directory: &Path) -> String {
 }
 
 /// A directory name for a machine: CPU model and number of CPUs, in lower case.
-fn machine_slug(machine: &Machine) -> String {
+pub(crate) fn machine_slug(machine: &Machine) -> String {
     let cpus: usize = machine.nodes().iter().map(|node| node.cpus.len()).sum();
     let cpu = machine.cpu().unwrap_or("unknown cpu").replace("(R)", "").replace("(TM)", "").to_lowercase();
     let words: Vec<&str> =
@@ -223,17 +224,8 @@ fn machine_slug(machine: &Machine) -> String {
     format!("{}-{cpus}cpu", words.join("-"))
 }
 
-/// A CSV field; quoted only where it must be (RFC 4180).
-pub(crate) fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n']) {
-        format!("\"{}\"", field.replace('"', "\"\""))
-    } else {
-        field.to_owned()
-    }
-}
-
 /// `2026-11-21T21:26:45Z`.
-fn rfc3339(time: SystemTime) -> String {
+pub(crate) fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = civil(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);

@@ -8,7 +8,6 @@
 //!               └──▶ svg, panels ──▶ canvas   rectangles within rectangles
 //! ```
 
-mod canvas;
 mod figures;
 mod panels;
 mod plan;
@@ -127,6 +126,19 @@ pub(crate) fn open(profile: Option<&str>) -> Result<Machine> {
 /// The machine as text that one understands at a glance.
 pub(crate) fn draw(machine: &Machine) -> String {
     text::draw(&Plan::of(machine))
+}
+
+/// The machine as a picture: a file of its own, and a part of a page with this `id`. Of this machine with the state of
+/// its DSA devices.
+///
+/// # Errors
+/// What the kernel shows of the devices cannot be read.
+pub(crate) fn pictures(machine: &Machine, id: &str) -> Result<[String; 2]> {
+    let mut plan = Plan::of(machine);
+    if machine.is_this_machine() {
+        plan = plan.with_dsa(State::read(&*Source::open(None)?.files())?);
+    }
+    Ok([svg::draw(&plan), svg::part(&plan, id)])
 }
 
 #[cfg(test)]

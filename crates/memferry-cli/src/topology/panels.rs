@@ -3,10 +3,10 @@
 
 use memferry::topology::Node;
 
-use super::canvas::{Anchor, Block, text_width};
 use super::figures::{Figure, Links};
 use super::plan::Plan;
-use super::svg::{BODY, LINE, PAD, SMALL, TINY, paragraphs, tier_class, tier_label};
+use super::svg::{PAD, tier_class, tier_label};
+use crate::canvas::{Anchor, BODY, Block, HeatMap, LINE, SMALL, TINY, paragraphs, text_width};
 use crate::devices;
 use crate::output::size;
 
@@ -148,75 +148,22 @@ fn classes(links: &Links, figures: &[(usize, &Figure)]) -> Block {
 
 /// One figure of all ways. The stronger the colour, the better the way.
 fn heat_map(links: &Links, figure: &Figure) -> Block {
-    const CELL_HEIGHT: i64 = 22;
-    /// Between nodes of different sockets.
-    const SOCKET_GAP: i64 = 5;
     let values: Vec<Vec<Option<f64>>> =
         links.rows.iter().map(|row| row.iter().map(|link| figure.of(link)).collect()).collect();
-    let known: Vec<f64> = values.iter().flatten().flatten().copied().collect();
-    let text = |value: Option<f64>| value.map_or("?".to_owned(), |value| figure.text(value));
-    let label_width = |node: &Node| text_width(&node.id.to_string(), TINY, false);
-    let cell_width = (values.iter().flatten().map(|value| text_width(&text(*value), TINY, false)))
-        .chain(links.to.iter().map(label_width))
-        .fold(18, i64::max)
-        + 8;
-    let left = links.from.iter().map(label_width).max().unwrap_or(0) + 8;
-    let steps = |nodes: &[Node], step: i64| -> Vec<i64> {
-        let mut at = 0;
-        let mut before = None;
-        nodes
-            .iter()
-            .map(|node| {
-                if before.is_some_and(|before| before != node.socket) {
-                    at += SOCKET_GAP;
-                }
-                before = Some(node.socket);
-                at += step;
-                at - step
-            })
-            .collect()
+    let labels = |nodes: &[Node]| nodes.iter().map(|node| node.id.to_string()).collect();
+    // Nodes of a socket stand together.
+    let gaps = |nodes: &[Node]| {
+        nodes.iter().enumerate().map(|(at, node)| at > 0 && nodes[at - 1].socket != node.socket).collect()
     };
-    let (columns, rows) = (steps(&links.to, cell_width), steps(&links.from, CELL_HEIGHT));
-    let width = left + columns.last().map_or(0, |last| last + cell_width);
-    let axes = "row: CPUs of node, column: memory of node; stronger is better";
-    let mut content = Block::new("", width.max(text_width(axes, TINY, false)), 18);
-    content.text(0, 10, TINY, "muted", axes);
-    let mut heads = Block::new("", width, 18);
-    for (to, x) in links.to.iter().zip(&columns) {
-        heads.text_at(Anchor::Middle, left + x + cell_width / 2, 13, TINY, "muted figure", to.id.to_string());
-    }
-    content.append(heads, 0, 0);
-    let mut grid = Block::new("", width, rows.last().map_or(0, |last| last + CELL_HEIGHT));
-    for ((from, row), y) in links.from.iter().zip(&values).zip(&rows) {
-        grid.text_at(Anchor::End, left - 8, y + 15, TINY, "muted figure", from.id.to_string());
-        for (value, x) in row.iter().zip(&columns) {
-            let heat = value.map(|value| heat(value, &known, figure.more_is_better));
-            let class = heat.map_or("heat-none".to_owned(), |heat| format!("heat{heat}"));
-            let ink = match heat {
-                None => "muted figure",
-                Some(0..=2) => "heat-ink-weak figure",
-                Some(_) => "heat-ink-strong figure",
-            };
-            // A pixel of paper between cells.
-            let mut cell = Block::new(class, cell_width - 1, CELL_HEIGHT - 1).radius(2);
-            cell.text_at(Anchor::Middle, (cell_width - 1) / 2, 15, TINY, ink, text(*value));
-            grid.put(cell, left + x, *y);
-        }
-    }
-    content.append(grid, 0, 0);
-    panel(figure.title, content)
-}
-
-/// From 0, the worst, to 4. By ratio: twice as far is the same step wherever it starts.
-fn heat(value: f64, known: &[f64], more_is_better: bool) -> u8 {
-    let log = |value: f64| value.max(f64::MIN_POSITIVE).ln();
-    let (min, max) =
-        known.iter().fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(log(v)), max.max(log(v))));
-    // All but alike: no colour where there is no difference.
-    if max - min < 0.01 {
-        return 2;
-    }
-    let share = (log(value) - min) / (max - min);
-    let share = if more_is_better { share } else { 1.0 - share };
-    ((share * 5.0) as u8).min(4)
+    let map = HeatMap {
+        axes: "row: CPUs of node, column: memory of node; stronger is better",
+        rows: labels(&links.from),
+        columns: labels(&links.to),
+        row_gaps: gaps(&links.from),
+        column_gaps: gaps(&links.to),
+        values,
+        text: &|value| figure.text(value),
+        more_is_better: figure.more_is_better,
+    };
+    panel(figure.title, map.draw())
 }

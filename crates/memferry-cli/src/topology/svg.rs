@@ -4,21 +4,16 @@
 
 use memferry::topology::{Accelerator, Node, Tier};
 
-use super::canvas::{self, Anchor, Block, DOT, fitted, text_width, wrapped};
 use super::panels;
 use super::plan::{Domain, Plan, Socket, engine_facts, node_note, node_size};
+use crate::canvas::{
+    self, Anchor, BODY, Block, DOT, LARGE, SMALL, TINY, fitted, flow, paragraphs, text_width, wrapped,
+};
 use crate::output::count;
 
 const MARGIN: i64 = 24;
 const GAP: i64 = 12;
 pub(super) const PAD: i64 = 10;
-
-const LARGE: i64 = 20;
-pub(super) const BODY: i64 = 13;
-pub(super) const SMALL: i64 = 12;
-pub(super) const TINY: i64 = 11;
-/// From one base line to the next.
-pub(super) const LINE: i64 = 18;
 
 /// No card of a domain is narrower.
 const CARD_WIDTH_MIN: i64 = 190;
@@ -27,8 +22,16 @@ const BAR_HEIGHT: i64 = 10;
 const DOTS_MAX: usize = 128;
 
 pub(super) fn draw(plan: &Plan) -> String {
-    let description = [vec![plan.amounts() + "."], legible(plan)].concat().join(" ").replace('\u{a0}', " ");
-    canvas::document(&picture(plan), &plan.name, &description)
+    canvas::document(&picture(plan), &plan.name, &description(plan))
+}
+
+/// As a part of a page.
+pub(super) fn part(plan: &Plan, id: &str) -> String {
+    canvas::part(&picture(plan), id, &plan.name, &description(plan))
+}
+
+fn description(plan: &Plan) -> String {
+    [vec![plan.amounts() + "."], legible(plan)].concat().join(" ").replace('\u{a0}', " ")
 }
 
 /// All of it, for tests to measure.
@@ -82,36 +85,6 @@ fn heading(plan: &Plan, width: i64) -> Block {
         block.append(paragraphs(&[warning], width, BODY, "warning strong"), 0, 0);
     }
     block
-}
-
-pub(super) fn paragraphs(sentences: &[String], width: i64, size: i64, class: &'static str) -> Block {
-    let strong = class.contains("strong");
-    let mut block = Block::new("", 0, 0);
-    // The marks of code are for terminals.
-    let sentences = sentences.iter().map(|sentence| sentence.replace('`', "\""));
-    for line in sentences.flat_map(|sentence| wrapped(&sentence, width, size, strong)) {
-        block.width = block.width.max(text_width(&line, size, strong));
-        block.height += LINE;
-        block.text(0, block.height - 5, size, class, line);
-    }
-    block
-}
-
-/// Blocks beside each other, as many as there is room for.
-fn flow(blocks: Vec<Block>, width: i64, gap_x: i64, gap_y: i64) -> Block {
-    let mut all = Block::new("", width, 0);
-    let (mut x, mut y, mut row_height) = (0, 0, 0);
-    for block in blocks {
-        if x > 0 && x + block.width > width {
-            (x, y, row_height) = (0, y + row_height + gap_y, 0);
-        }
-        row_height = row_height.max(block.height);
-        let next = x + block.width + gap_x;
-        all.put(block, x, y);
-        x = next;
-    }
-    all.height = y + row_height;
-    all
 }
 
 /// The sockets in a grid: each has as many columns of domains as the fullest needs, four at most. What is on no socket

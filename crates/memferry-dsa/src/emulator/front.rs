@@ -128,7 +128,7 @@ impl Front {
         };
         // When the entry is in the queue, on the device's clock.
         let arrives_ns = self.now_ns().map_or(0, |now_ns| now_ns + state.submit_ns());
-        let answer = state.offer(info.mode, self.client, entry.to_words(), arrives_ns.into());
+        let answer = state.offer(info.mode, self.client, &entry.to_words(), arrives_ns.into());
         self.spend_until(arrives_ns);
         match answer {
             Answer::Accepted => Ok(Submission::Accepted),

@@ -146,7 +146,7 @@ impl QueueState {
     }
 
     /// Offers an entry, as the instruction of the queue's mode does.
-    pub(super) fn offer(&self, mode: QueueMode, client: ClientId, words: [u64; 8], stamp: Stamp) -> Answer {
+    pub(super) fn offer(&self, mode: QueueMode, client: ClientId, words: &[u64; 8], stamp: Stamp) -> Answer {
         if mode == QueueMode::Shared && self.retries_out_of_spite() {
             self.counts.0.retried.fetch_add(1, Ordering::Relaxed);
             return Answer::Retry;

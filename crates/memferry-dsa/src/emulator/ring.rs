@@ -26,6 +26,10 @@ const CLOSED: u64 = 1 << 63;
 /// Slots of a ring: more than the entries of a device, so that the slot at the tail is always free.
 pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
 
+/// Between the slots of one position and the next, in slots: a page and a slot. The device's core would fetch its
+/// neighbours without being asked, and take them from the submitter.
+const STRIDE: usize = 4096 / size_of::<Line<Slot>>() + 1;
+
 /// Whose an entry is: 12 bits.
 pub(super) type ClientId = u16;
 
@@ -66,13 +70,21 @@ struct Submitters {
 #[repr(C, align(128))]
 pub(super) struct Line<T>(pub(super) T);
 
+/// The words have a cache line of their own: a device that has nothing else to do looks at the mark all the time, and
+/// would take the line from the submitter at each of its stores.
 #[repr(C)]
 struct Slot {
     mark: AtomicU64, // a Mark
-    words: [AtomicU64; 8],
     stamp: AtomicU64,
     by: AtomicU64,
+    words: Words,
 }
+
+#[repr(C, align(64))]
+struct Words([AtomicU64; 8]);
+
+#[cfg(not(memferry_loom))]
+const _: () = assert!(size_of::<Line<Slot>>() == 128 && std::mem::offset_of!(Slot, words) == 64);
 
 /// What an entry carries besides its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,9 +170,9 @@ impl Ring {
     pub(super) fn new() -> Ring {
         let slot = || Slot {
             mark: AtomicU64::new(0),
-            words: std::array::from_fn(|_| AtomicU64::new(0)),
             stamp: AtomicU64::new(0),
             by: AtomicU64::new(0),
+            words: Words(std::array::from_fn(|_| AtomicU64::new(0))),
         };
         Ring {
             submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
@@ -170,10 +182,16 @@ impl Ring {
     }
 
     /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is less than `SLOTS`.
+    ///
+    /// A SeqCst load behind it sees the sleeper, or the sleeper, who looks into the ring behind a SeqCst fence, sees the
+    /// entry.
+    ///
+    /// The words come by reference, since a copy of what was written just now may keep a processor waiting until its
+    /// stores are done.
     pub(super) fn push(
         &self,
         client: ClientId,
-        words: [u64; 8],
+        words: &[u64; 8],
         stamp: impl Into<Stamp>,
         limit: u32,
     ) -> Result<(), Refusal> {
@@ -213,15 +231,16 @@ impl Ring {
             // tail of before.
             tail = shared_tail.fetch_or(0, Ordering::Acquire);
         };
-        for (place, word) in slot.words.iter().zip(words) {
-            place.store(word, Ordering::Relaxed);
+        for (place, word) in slot.words.0.iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
         }
         let Stamp { ns, by } = stamp.into();
         slot.stamp.store(ns, Ordering::Relaxed);
         slot.by.store(by, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
-        // all memory that the submitter wrote before.
-        slot.mark.store(Mark::new(tail, client, Stage::Ready).0, Ordering::Release);
+        // all memory that the submitter wrote before. SeqCst and a read-modify-write for those who look next whether
+        // the device sleeps: a store and a fence would cost several times as much.
+        slot.mark.swap(Mark::new(tail, client, Stage::Ready).0, Ordering::SeqCst);
         Ok(())
     }
 
@@ -247,7 +266,7 @@ impl Ring {
     #[inline]
     pub(super) fn pop(&self, head: Head) -> [u64; 8] {
         let slot = self.slot(head.position);
-        let words = std::array::from_fn(|index| slot.words[index].load(Ordering::Relaxed));
+        let words = std::array::from_fn(|index| slot.words.0[index].load(Ordering::Relaxed));
         // ORDERING: Release pairs with the Acquire of `head` in `push`: the words have been read.
         self.head.0.store(head.position + 1, Ordering::Release);
         words
@@ -303,17 +322,18 @@ impl Ring {
         self.head.0.load(Ordering::Acquire)
     }
 
-    /// Whether the ring has an entry of `client`, who takes no more.
-    pub(super) fn has_entry_of(&self, client: ClientId) -> bool {
+    /// Entries of `client`: exact if it neither submits nor takes any meanwhile.
+    pub(super) fn entries_of(&self, client: ClientId) -> usize {
+        let is_its = |position: &u64| {
+            let mark = Mark(self.slot(*position).mark.load(Ordering::Acquire));
+            mark.holds(*position) && mark.client() == client
+        };
         // One more: the slot at the tail may be taken, if somebody died before he moved the tail.
-        (self.popped()..=self.pushed()).any(|position| {
-            let mark = Mark(self.slot(position).mark.load(Ordering::Acquire));
-            mark.holds(position) && mark.client() == client
-        })
+        (self.popped()..=self.pushed()).filter(is_its).count()
     }
 
     fn slot(&self, position: u64) -> &Slot {
-        &self.slots[position as usize % SLOTS].0
+        &self.slots[position as usize * STRIDE % SLOTS].0
     }
 }
 
@@ -331,9 +351,9 @@ mod tests {
         let ring = Ring::new();
         for round in 0..100 {
             for entry in 0..3 {
-                assert_eq!(ring.push(ONLY, [round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
+                assert_eq!(ring.push(ONLY, &[round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
             }
-            assert_eq!(ring.push(ONLY, [0; 8], 0, 3), Err(Refusal::Full));
+            assert_eq!(ring.push(ONLY, &[0; 8], 0, 3), Err(Refusal::Full));
             for entry in 0..3 {
                 assert_eq!(pop(&ring), Some([round, entry, 0, 0, 0, 0, 0, 7]));
             }
@@ -346,10 +366,10 @@ mod tests {
     fn a_closed_ring_keeps_what_it_has_until_it_is_opened() {
         let ring = Ring::new();
         for round in 1..600 {
-            ring.push(ONLY, [round; 8], 0, 2).unwrap();
+            ring.push(ONLY, &[round; 8], 0, 2).unwrap();
             ring.close();
             ring.close();
-            assert_eq!(ring.push(ONLY, [0; 8], 0, 2), Err(Refusal::Closed));
+            assert_eq!(ring.push(ONLY, &[0; 8], 0, 2), Err(Refusal::Closed));
             assert_eq!(ring.pushed(), round);
             assert_eq!(pop(&ring), Some([round; 8]));
             assert_eq!(ring.head(), None);
@@ -362,17 +382,17 @@ mod tests {
     #[test]
     fn the_dead_are_skipped() {
         let ring = Ring::new();
-        ring.push(1, [1; 8], 0, 4).unwrap();
+        ring.push(1, &[1; 8], 0, 4).unwrap();
         // What a submitter that dies after the first step of a push leaves.
         ring.slot(1).mark.store(Mark::new(1, 2, Stage::Taken).0, Ordering::Relaxed);
-        assert!(ring.has_entry_of(2) && !ring.has_entry_of(3));
-        ring.push(3, [3; 8], 0, 4).unwrap();
+        assert_eq!((ring.entries_of(1), ring.entries_of(2), ring.entries_of(3)), (1, 1, 0));
+        ring.push(3, &[3; 8], 0, 4).unwrap();
         assert_eq!(ring.pushed(), 3, "others have moved the tail for it");
         assert_eq!(pop(&ring), Some([1; 8]));
         let dead = ring.head().unwrap();
         assert_eq!((dead.client, dead.is_ready), (2, false));
         assert!(ring.skip(dead) && !ring.skip(dead));
-        assert!(!ring.has_entry_of(2));
+        assert_eq!(ring.entries_of(2), 0);
         assert_eq!(pop(&ring), Some([3; 8]));
     }
 
@@ -385,7 +405,7 @@ mod tests {
                 let ring = &ring;
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        while ring.push(ONLY, [submitter << 32 | number; 8], 0, 6).is_err() {
+                        while ring.push(ONLY, &[submitter << 32 | number; 8], 0, 6).is_err() {
                             std::thread::yield_now();
                         }
                     }
@@ -421,7 +441,7 @@ mod tests {
                 scope.spawn(move || {
                     let (mut sent, mut seen) = (0, 0);
                     while seen < EACH {
-                        if sent < EACH && ring.push(client, [sent << 8 | u64::from(client); 8], 0, 5).is_ok()
+                        if sent < EACH && ring.push(client, &[sent << 8 | u64::from(client); 8], 0, 5).is_ok()
                         {
                             sent += 1;
                         }
@@ -464,7 +484,7 @@ mod loom_tests {
             let submitters: Vec<_> = (1..=2)
                 .map(|number| {
                     let ring = Arc::clone(&ring);
-                    loom::thread::spawn(move || ring.push(ONLY, [number; 8], 0, 1).is_ok())
+                    loom::thread::spawn(move || ring.push(ONLY, &[number; 8], 0, 1).is_ok())
                 })
                 .collect();
             let mut seen = Vec::new();
@@ -492,7 +512,7 @@ mod loom_tests {
             let ring = Arc::new(Ring::new());
             let submitter = {
                 let ring = Arc::clone(&ring);
-                loom::thread::spawn(move || ring.push(ONLY, [1; 8], 0, 1).is_ok())
+                loom::thread::spawn(move || ring.push(ONLY, &[1; 8], 0, 1).is_ok())
             };
             ring.close();
             let pushed = ring.pushed();
@@ -509,13 +529,13 @@ mod loom_tests {
             let ring = Arc::new(Ring::new());
             let submitter = {
                 let ring = Arc::clone(&ring);
-                loom::thread::spawn(move || ring.push(ONLY, [1; 8], 0, 1).is_ok())
+                loom::thread::spawn(move || ring.push(ONLY, &[1; 8], 0, 1).is_ok())
             };
             ring.close();
             ring.open();
             let accepted = submitter.join().unwrap();
             assert_eq!(pop(&ring).is_some(), accepted);
-            assert_eq!(ring.push(ONLY, [2; 8], 0, 1), Ok(()));
+            assert_eq!(ring.push(ONLY, &[2; 8], 0, 1), Ok(()));
             assert_eq!(pop(&ring), Some([2; 8]));
             assert_eq!(ring.pushed(), u64::from(accepted) + 1);
         });
@@ -528,7 +548,7 @@ mod loom_tests {
         loom::model(|| {
             let ring = Arc::new(Ring::new());
             let client = |client: ClientId, ring: &Ring| {
-                let accepted = ring.push(client, [u64::from(client); 8], 0, 1).is_ok();
+                let accepted = ring.push(client, &[u64::from(client); 8], 0, 1).is_ok();
                 if accepted {
                     let head = ring.head().expect("nobody else takes it");
                     assert!(head.client == client && head.is_ready);

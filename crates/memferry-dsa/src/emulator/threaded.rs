@@ -3,10 +3,11 @@
 //! The thread spins for a moment when there is nothing to do and then parks; a submission wakes it:
 //!
 //! ```text
-//! submitter: push; fence; if asleep: unpark          worker: asleep = true; fence; if queues are empty: park
+//! submitter: push; if asleep: unpark          worker: asleep = true; fence; if queues are empty: park
 //! ```
 //!
-//! One of the two fences comes first, so that either the worker sees the entry or the submitter sees the sleeper.
+//! All of the submitter's and the fence are sequentially consistent, so that either the worker sees the entry or the
+//! submitter sees the sleeper.
 
 #![allow(unsafe_code)]
 
@@ -268,9 +269,8 @@ impl Line {
     }
 
     fn wake(&self) {
-        // ORDERING: SeqCst pairs with the fence in `sleep`; see the head of this file.
-        fence(Ordering::SeqCst);
-        if self.orders.is_asleep.load(Ordering::Relaxed)
+        // ORDERING: SeqCst, as is the push before it, pairs with the fence in `sleep`; see the head of this file.
+        if self.orders.is_asleep.load(Ordering::SeqCst)
             && self.orders.is_asleep.swap(false, Ordering::Relaxed)
         {
             self.thread.unpark();

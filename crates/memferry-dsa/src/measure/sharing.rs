@@ -1,7 +1,8 @@
-//! What one of several processes gets that keep a device busy: run it in each of them, under `memferry emulate
-//! --timing`.
+//! What each of several processes gets that keep a device busy at the same time, under `memferry emulate` with a timing.
 
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,65 @@ pub struct Load {
     pub retries: u64,
 }
 
+/// Runs commands that each call [`contend`], and lets them begin at the same time, when all of them are there; what each
+/// got, with its process number.
+///
+/// # Errors
+/// A command cannot be run, or prints something else. None of them is left behind.
+pub fn together(commands: impl IntoIterator<Item = Command>) -> io::Result<Vec<(Load, u32)>> {
+    let mut running = Vec::new();
+    for mut command in commands {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Running(command.spawn()?);
+        let mut output = BufReader::new(process.0.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        if line != READY {
+            return Err(io::Error::other(format!("{command:?} is not ready to share a device")));
+        }
+        running.push((process, output));
+    }
+    for (process, _) in &mut running {
+        process.0.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"\n")?;
+    }
+    let load = |(process, mut output): (Running, BufReader<_>)| {
+        let mut text = String::new();
+        output.read_to_string(&mut text)?;
+        Ok((serde_json::from_str(&text)?, process.0.id()))
+    };
+    running.into_iter().map(load).collect()
+}
+
+/// What a process prints that waits for the others.
+const READY: &str = "ready\n";
+
+/// A process that ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nothing happens to one that has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One of the processes that [`together`] runs: [`load`], with what both say to each other by standard input and output.
+///
+/// # Errors
+/// [`Failed`]
+///
+/// # Panics
+/// As [`load`].
+pub fn contend(queue: &Path, count: usize, depth: usize, size_bytes: u32) -> Result<(), Failed> {
+    let mut out = io::stdout();
+    out.write_all(READY.as_bytes())?;
+    out.flush()?;
+    io::stdin().read_line(&mut String::new())?;
+    let load = load(queue, count, depth, size_bytes)?;
+    Ok(serde_json::to_writer(out, &load).map_err(io::Error::from)?)
+}
+
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,6 +85,9 @@ pub enum Failed {
     /// The queue cannot be used.
     #[error(transparent)]
     Queue(#[from] NoPage),
+    /// Nobody listens.
+    #[error("cannot speak with who compares the processes: {0}")]
+    Pipe(#[from] io::Error),
     /// The device has forgotten a descriptor, or refuses it.
     #[error("a copy of {size_bytes} bytes ended with {status:?} instead of success")]
     Copy {

@@ -62,15 +62,15 @@ fn enqcmd(portal: u64, source: u64) -> Result<Outcome, Fault> {
     if !portal.is_multiple_of(64) {
         return Err(Fault::PROTECTION);
     }
-    let words = safe::read_64(source)?;
-    let [first, ..] = words;
+    let mut words = [0; 8];
+    safe::read_64(source, &mut words)?;
     // The processor puts the submitter there, and wants it empty.
-    if first as u32 != 0 {
+    if words[0] as u32 != 0 {
         return Err(Fault::PROTECTION);
     }
     let Some(wiped) = wiped::get() else { return Err(Fault::PROTECTION) };
     let answer = match (wiped.portals.find(portal), wiped.process()) {
-        (Some(at), Some(process)) => process.client.enqcmd(at, words),
+        (Some(at), Some(process)) => process.client.enqcmd(at, &mut words),
         _ => {
             safe::probe(portal)?;
             Submission::Retry
@@ -83,11 +83,12 @@ fn movdir64b(target: u64, source: u64) -> Result<Outcome, Fault> {
     if !target.is_multiple_of(64) {
         return Err(Fault::PROTECTION);
     }
-    let words = safe::read_64(source)?;
+    let mut words = [0; 8];
+    safe::read_64(source, &mut words)?;
     let wiped = wiped::get();
     let portal = wiped.and_then(|wiped| Some((wiped.portals.find(target)?, wiped.process()?)));
     match portal {
-        Some((at, process)) => process.client.movdir64b(at, words),
+        Some((at, process)) => process.client.movdir64b(at, &mut words),
         None => safe::write_64(target, &words)?,
     }
     Ok(Outcome::QUIET)

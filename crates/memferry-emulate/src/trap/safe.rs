@@ -94,11 +94,9 @@ impl Answer {
 
 /// Reads 64 bytes from anywhere.
 #[inline]
-pub(crate) fn read_64(source: u64) -> Result<[u64; 8], Fault> {
-    let mut words = [0; 8];
+pub(crate) fn read_64(source: u64, words: &mut [u64; 8]) -> Result<(), Fault> {
     // SAFETY: the target is the array; a source that is not readable is answered.
-    unsafe { memferry_copy_64(words.as_mut_ptr(), source as *const u64) }.result()?;
-    Ok(words)
+    unsafe { memferry_copy_64(words.as_mut_ptr(), source as *const u64) }.result()
 }
 
 /// Writes 64 bytes to where the program says.

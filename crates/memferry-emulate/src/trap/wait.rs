@@ -52,7 +52,8 @@ fn watched() -> &'static Cell<Watched> {
 
 pub(super) fn monitor(address: u64) -> Result<Outcome, Fault> {
     let line = address & !63;
-    let words = safe::read_64(line)?;
+    let mut words = [0; 8];
+    safe::read_64(line, &mut words)?;
     watched().set((line, words));
     Ok(Outcome::QUIET)
 }
@@ -69,7 +70,8 @@ pub(super) fn wait(control: u64, deadline: u64, watches: bool) -> Result<Outcome
     let limit = now().saturating_add(LIMIT);
     loop {
         // A line that is unmapped meanwhile has changed, too.
-        if line != 0 && safe::read_64(line) != Ok(before) {
+        let mut words = [0; 8];
+        if line != 0 && (safe::read_64(line, &mut words).is_err() || words != before) {
             return Ok(Outcome::with(CARRY, false));
         }
         let now = now();

@@ -1,5 +1,4 @@
-//! A process among others that want the same device: `contends QUEUE COUNT DEPTH BYTES`. It says that it is ready,
-//! waits for a line, and prints what it got as JSON.
+//! A process among others that want the same device: `contends QUEUE COUNT DEPTH BYTES`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -7,11 +6,8 @@ use std::path::Path;
 
 use memferry_dsa::measure::sharing;
 
-fn main() {
+fn main() -> Result<(), sharing::Failed> {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |at: usize| arguments[at].parse::<usize>().expect("a number");
-    println!("ready");
-    std::io::stdin().read_line(&mut String::new()).expect("a line");
-    let load = sharing::load(Path::new(&arguments[1]), number(2), number(3), number(4) as u32);
-    println!("{}", serde_json::to_string(&load.expect("a queue that works")).expect("numbers"));
+    sharing::contend(Path::new(&arguments[1]), number(2), number(3), number(4) as u32)
 }

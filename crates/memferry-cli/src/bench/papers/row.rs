@@ -4,8 +4,9 @@ use memferry::bench::{Axis, Figure, Point, Published, Taken, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::bench::record::{How, Line, quoted};
+use crate::bench::record::{How, Line};
 use crate::bench::stats::median;
+use crate::csv::quoted;
 
 /// A row by the names of its columns, as it is in the JSON of a record, and read from there when a run is continued.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -64,6 +64,8 @@ impl State {
             for (queue, mine) in state.queues.iter().zip(&mine.queues) {
                 let (taken, ended) = (get(&mine.taken), get(&mine.ended));
                 state.retired.aborted.fetch_add(taken.saturating_sub(ended), Ordering::Relaxed);
+                let left = queue.ring.entries_of(id) as u64;
+                mine.accepted.store(taken + left, Ordering::Relaxed);
                 mine.taken.store(0, Ordering::Relaxed);
                 mine.ended.store(0, Ordering::Relaxed);
                 mine.settled.store(0, Ordering::Relaxed);
@@ -88,7 +90,7 @@ impl State {
             let Some(process) = place.process(Life::Dead) else { continue };
             let mut rings =
                 self.file().devices.iter().flat_map(|device| &device.queues).map(|queue| &queue.ring);
-            if !rings.any(|ring| ring.has_entry_of(id)) {
+            if !rings.any(|ring| ring.entries_of(id) > 0) {
                 place.executor.store(0, Ordering::Relaxed);
                 Identity { started: 0, stack: 0 }.write(place);
                 place.turn(process, Life::Dead, Life::Free);

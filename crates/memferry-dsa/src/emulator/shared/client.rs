@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::burial::Identity;
-use super::layout::{CLIENTS_MAX, Life};
+use super::layout::{CLIENTS_MAX, ClientQueue, Life};
 use super::trace::{By, WayIn};
 use super::{ClientEngine, QueueAt, State, futex};
 use crate::completion::Status;
@@ -53,8 +53,12 @@ impl Client {
         state.free_the_buried();
         let places = &state.file().places;
         let claims = |id: &usize| places[*id].turn(process, Life::Free, Life::Live);
-        let id = (1..CLIENTS_MAX).find(claims).ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
+        // What others have left is told of them in the end, so theirs are the last choice.
+        let is_new = |id: &usize| state.file().clients[*id].process.load(Ordering::Relaxed) == 0;
+        let mut choice = (1..CLIENTS_MAX).filter(is_new).chain(1..CLIENTS_MAX);
+        let id = choice.find(claims).ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
         identity.write(&places[id]);
+        state.file().clients[id].begin(process);
         places[id].executor.store(std::process::id().into(), Ordering::Relaxed);
         let options = state.options();
         Ok(Client(Arc::new(Membership {
@@ -90,27 +94,29 @@ impl Client {
         ClientEngine::new(self, device)
     }
 
-    /// ENQCMD: a shared queue that is enabled takes the descriptor or answers Retry; everything else answers Retry.
+    /// ENQCMD: a shared queue that is enabled takes the descriptor or answers Retry; everything else answers Retry. The
+    /// submitter is put into `words`, as the instruction puts it into what it submits.
     ///
     /// Also for signal handlers: no lock, no allocation, few system calls, no panic for a [`QueueAt::new`].
     ///
     /// Source: DSA specification 5.3.
     #[inline]
-    pub fn enqcmd(&self, at: QueueAt, words: [u64; 8]) -> Submission {
+    pub fn enqcmd(&self, at: QueueAt, words: &mut [u64; 8]) -> Submission {
         self.submit_shared(at, words, self.by(WayIn::Enqcmd))
     }
 
-    /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it.
+    /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it. The
+    /// submitter is put into `words`, as the device does it.
     ///
     /// Also for signal handlers, as [`enqcmd`](Self::enqcmd).
     #[inline]
-    pub fn movdir64b(&self, at: QueueAt, words: [u64; 8]) {
+    pub fn movdir64b(&self, at: QueueAt, words: &mut [u64; 8]) {
         self.submit_dedicated(at, words, self.by(WayIn::Movdir64b));
     }
 
     /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
     /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
-    pub fn written(&self, at: QueueAt, words: [u64; 8], thread: u32) -> Submission {
+    pub fn written(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
         let by = By { way: WayIn::Write, thread };
         if self.queue(at).mode() == Some(QueueMode::Dedicated) {
             self.submit_dedicated(at, words, by);
@@ -120,41 +126,42 @@ impl Client {
     }
 
     #[inline]
-    fn submit_shared(&self, at: QueueAt, words: [u64; 8], by: By) -> Submission {
+    fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: By) -> Submission {
         let queue = self.queue(at);
         if queue.mode() != Some(QueueMode::Shared) {
             return Submission::Retry;
         }
-        let [first, ..] = words;
-        let submitter = first & !u64::from(u32::MAX) | u64::from(self.pasid());
-        match self.offer(at, QueueMode::Shared, with_first(words, submitter), by) {
+        words[0] = words[0] & !u64::from(u32::MAX) | u64::from(self.pasid());
+        match self.offer(at, QueueMode::Shared, words, by) {
             Answer::Accepted => Submission::Accepted,
             Answer::Retry | Answer::Lost | Answer::Closed => Submission::Retry,
         }
     }
 
     #[inline]
-    fn submit_dedicated(&self, at: QueueAt, words: [u64; 8], by: By) {
+    fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: By) {
         if self.queue(at).mode() != Some(QueueMode::Dedicated) {
             return;
         }
-        let [first, ..] = words;
-        let entry = with_first(words, first & !0xf_ffff | u64::from(self.pasid()));
-        if self.offer(at, QueueMode::Dedicated, entry, by) == Answer::Lost {
-            let entry = Descriptor::from_words(entry);
+        words[0] = words[0] & !0xf_ffff | u64::from(self.pasid());
+        if self.offer(at, QueueMode::Dedicated, words, by) == Answer::Lost {
+            let entry = Descriptor::from_words(*words);
             let error = SoftwareError::new(Status::QueueOverflow, at.queue, &entry);
             self.0.state.device(at.device).error.report(&error);
         }
     }
 
-    fn offer(&self, at: QueueAt, mode: QueueMode, words: [u64; 8], by: By) -> Answer {
+    fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: By) -> Answer {
         let queue = self.queue(at);
         let now_ns = if self.0.stamps { self.0.state.now_ns() } else { 0 };
         let arrives_ns = now_ns + queue.submit_ns();
         let stamp = Stamp { ns: arrives_ns, by: by.to_word() };
         let answer = queue.offer(mode, self.0.id, words, stamp);
-        if answer == Answer::Accepted {
-            futex::wake(self.asleep(at.device));
+        match answer {
+            Answer::Accepted => futex::wake_for_entry(self.asleep(at.device)),
+            Answer::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
+            Answer::Lost => _ = self.mine(at).dropped.fetch_add(1, Ordering::Relaxed),
+            Answer::Closed => {}
         }
         if self.0.has_timing {
             while self.0.state.now_ns() < arrives_ns {
@@ -174,9 +181,13 @@ impl Client {
         &self.0.state.device(at.device).queues[at.queue]
     }
 
+    fn mine(&self, at: QueueAt) -> &ClientQueue {
+        &self.0.state.file().clients[usize::from(self.0.id)].devices[at.device].queues[at.queue]
+    }
+
     /// The word that this client's engine of a device sleeps on.
     pub(super) fn asleep(&self, device: usize) -> &AtomicU32 {
-        &self.0.state.file().clients[usize::from(self.0.id)].devices[device].asleep
+        &self.0.state.file().clients[usize::from(self.0.id)].devices[device].asleep.0
     }
 
     pub(super) fn id(&self) -> ClientId {
@@ -189,11 +200,6 @@ impl Client {
 fn thread_id() -> u32 {
     // SAFETY: it has no preconditions.
     unsafe { libc::gettid() as u32 }
-}
-
-fn with_first([_, rest @ ..]: [u64; 8], first: u64) -> [u64; 8] {
-    let [b, c, d, e, f, g, h] = rest;
-    [first, b, c, d, e, f, g, h]
 }
 
 impl Drop for Membership {

@@ -156,7 +156,7 @@ pub(super) fn pass_on(state: &State, device: usize, queue: usize, client: Client
         let Some(place) = state.file().places.get(owner) else { return };
         if place.process(Life::Dead).is_none() {
             if head.is_ready {
-                futex::wake(&state.file().clients[owner].devices[device].asleep);
+                futex::wake(&state.file().clients[owner].devices[device].asleep.0);
             }
             return;
         }

@@ -2,10 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{ClientState, DeviceState, Life, Order};
+use super::layout::{DeviceState, Order};
 use super::{QueueAt, State, futex};
 use crate::emulator::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
-use crate::emulator::counters::{Counters, DeviceCounters, QueueTotals, get};
 use crate::emulator::register::SoftwareError;
 use crate::operation::OperationSet;
 use crate::portal::WorkQueueInfo;
@@ -21,21 +20,6 @@ pub struct DeviceSetup {
     pub capabilities: Capabilities,
     /// The group of each engine.
     pub engine_groups: [Option<usize>; 4],
-}
-
-/// What a queue has done, and what is in it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct QueueReport {
-    /// Entries in the queue.
-    pub occupancy: u64,
-    /// Descriptors that have left the queue and have not ended, or wait for their completion record.
-    pub in_progress: u64,
-    /// Descriptors that the queue took, ever.
-    pub accepted: u64,
-    /// Times that it answered Retry although it was enabled.
-    pub retried: u64,
-    /// Descriptors lost because it was dedicated and full.
-    pub dropped: u64,
 }
 
 impl State {
@@ -128,33 +112,6 @@ impl State {
         portal.inode.store(inode, Ordering::Release);
     }
 
-    /// What a queue has done.
-    pub fn queue_report(&self, at: QueueAt) -> QueueReport {
-        let queue = &self.device(at.device).queues[at.queue];
-        // What is settled first: a descriptor that moves on meanwhile is counted as being in progress still.
-        let settled = self.clients().map(|client| get(&client.devices[at.device].queues[at.queue].settled));
-        let settled = settled.sum::<u64>() + queue.counts.0.retired.load(Ordering::Acquire);
-        let popped = queue.ring.popped();
-        let accepted = queue.ring.pushed();
-        QueueReport {
-            occupancy: accepted.saturating_sub(popped),
-            in_progress: popped.saturating_sub(settled),
-            accepted,
-            retried: get(&queue.counts.0.retried),
-            dropped: get(&queue.counts.0.dropped),
-        }
-    }
-
-    /// What a device has done since the file was made.
-    pub fn counters(&self, device: usize) -> DeviceCounters {
-        let state = self.device(device);
-        let (sum, mut totals) = (Counters::default(), QueueTotals::default());
-        sum.add(&state.retired);
-        self.clients().for_each(|client| sum.add(&client.devices[device].counters));
-        state.queues.iter().for_each(|queue| totals.add(queue));
-        sum.snapshot(&totals)
-    }
-
     /// The error register: its 32 bytes as four words, all zero without an error.
     pub fn error_words(&self, device: usize) -> [u64; 4] {
         self.device(device).error.words()
@@ -179,15 +136,6 @@ impl State {
 
     /// Wakes all engines of a device.
     pub(super) fn wake_all(&self, device: usize) {
-        self.clients().for_each(|client| futex::wake(&client.devices[device].asleep));
-    }
-
-    /// The clients that have counters of their own.
-    fn clients(&self) -> impl Iterator<Item = &ClientState> {
-        let file = self.file();
-        let numbered = file.places.iter().zip(&file.clients);
-        let live =
-            numbered.filter(|(place, _)| place.process(Life::Live).or(place.process(Life::Dying)).is_some());
-        live.map(|(_, client)| client)
+        self.clients().for_each(|client| futex::wake(&client.devices[device].asleep.0));
     }
 }

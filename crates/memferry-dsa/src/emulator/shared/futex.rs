@@ -6,9 +6,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// Sleeps while `word` is 1, at most for `time`. The caller has stored the 1, and looks again at what it waits for
-/// after
-/// [`announce`].
+/// Sleeps while `word` is 1, at most for `time`. The caller has stored the 1 by [`announce`], and has looked again at
+/// what it waits for.
 pub(super) fn sleep(word: &AtomicU32, time: Duration) {
     let time = libc::timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
     // SAFETY: FUTEX_WAIT reads the word and the time, which live as long as the call. Without FUTEX_PRIVATE_FLAG it
@@ -27,11 +26,17 @@ pub(super) fn announce(word: &AtomicU32) {
 }
 
 /// Wakes who sleeps on the word. Also for signal handlers.
-#[inline]
 pub(super) fn wake(word: &AtomicU32) {
     // ORDERING: SeqCst pairs with the fence in `announce`.
     fence(Ordering::SeqCst);
-    if word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0 {
+    wake_for_entry(word);
+}
+
+/// The same for an entry that was just pushed: no fence is needed behind that.
+#[inline]
+pub(super) fn wake_for_entry(word: &AtomicU32) {
+    // ORDERING: SeqCst, as is the push before it, pairs with the fence in `announce`.
+    if word.load(Ordering::SeqCst) != 0 && word.swap(0, Ordering::Relaxed) != 0 {
         // SAFETY: FUTEX_WAKE only looks up the address.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) };
     }

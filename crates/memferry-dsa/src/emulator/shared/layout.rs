@@ -36,7 +36,7 @@ pub(super) const ENGINES: usize = ENGINES_MAX as usize;
 /// "memferry", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"memferry");
 /// Changes with each change of the layout.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 /// The state file.
 #[repr(C)]
@@ -99,25 +99,33 @@ pub(super) struct Place {
     pub(super) executor: AtomicU64, // the process whose engines execute for it: itself, or one that acts for it
 }
 
+/// What is told of a client stays until another one gets its place.
 #[repr(C, align(4096))]
 pub(super) struct ClientState {
+    pub(super) process: AtomicU64,      // 0: nobody has ever had the place
+    pub(super) program: [AtomicU64; 2], // the name's bytes, then zeros, as the kernel has it: 15 at most
     pub(super) devices: [ClientDevice; DEVICES_MAX],
 }
 
 /// What a client has of a device.
-#[repr(C, align(128))]
+#[repr(C)]
 pub(super) struct ClientDevice {
-    pub(super) asleep: AtomicU32, // a futex: 1 while the client's engine sleeps
+    /// A futex: 1 while the client's engine sleeps. Submitters look at it each time, and the engine writes the rest.
+    pub(super) asleep: Line<AtomicU32>,
     pub(super) counters: Counters,
     pub(super) queues: [ClientQueue; QUEUES_MAX],
 }
 
-/// What a client has had of a queue. The client's engine writes it.
+/// What a client has had of a queue. The client's engine writes the first three, submitters the others.
 #[repr(C)]
 pub(super) struct ClientQueue {
     pub(super) taken: AtomicU64,   // entries popped, or about to be
     pub(super) ended: AtomicU64,   // of these, what an engine is done with
     pub(super) settled: AtomicU64, // of these, what has its completion record, if it wants one
+    pub(super) retried: AtomicU64, // times that the queue answered Retry
+    pub(super) dropped: AtomicU64, // descriptors that it lost
+    /// What it has accepted, once the client is gone, who then has neither taken anything nor an entry.
+    pub(super) accepted: AtomicU64,
 }
 
 /// What clients do with a device's descriptors.

@@ -28,14 +28,16 @@ mod futex;
 mod layout;
 mod mapping;
 mod options;
+mod report;
 mod shape;
 mod trace;
 
 pub use client::{Client, JoinError};
-pub use control::{DeviceSetup, QueueReport};
+pub use control::DeviceSetup;
 pub use engine::ClientEngine;
 pub use layout::{CLIENTS_MAX, DEVICES_MAX};
 pub use options::Options;
+pub use report::{ClientReport, QueueReport, Submitted};
 
 pub(super) use common::Common;
 pub(super) use trace::{RecordFate, Trace};

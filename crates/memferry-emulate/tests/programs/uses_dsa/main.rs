@@ -38,6 +38,7 @@ const WAYS: &[(&str, fn())] = &[
     ("unmapped", addresses::unmapped),
     ("blocked", signals::blocked),
     ("closed", processes::closed),
+    ("poor", processes::poor),
     ("many", many),
     ("traced", traced),
     ("leaves", processes::leaves),
@@ -56,11 +57,14 @@ const WAYS: &[(&str, fn())] = &[
 ];
 
 fn map(queue: &str) -> *mut u8 {
+    try_map(queue).unwrap_or_else(|error| panic!("{queue}: {error}"))
+}
+
+fn try_map(queue: &str) -> std::io::Result<*mut u8> {
     let file = OpenOptions::new().read(true).write(true).open(queue).unwrap();
     let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
     let page = unsafe { libc::mmap(null_mut(), 4096, protection, flags, file.as_raw_fd(), 0) };
-    assert_ne!(page, libc::MAP_FAILED, "{queue}: {}", std::io::Error::last_os_error());
-    page.cast()
+    if page == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(page.cast()) }
 }
 
 fn wait(record: &CompletionRecord) -> memferry_dsa::Completion {

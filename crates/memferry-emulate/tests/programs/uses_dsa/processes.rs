@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use memferry_dsa::{CompletionRecord, Descriptor};
 
-use super::{copies, enqcmd, map};
+use super::{copies, enqcmd, map, try_map};
 
 /// Runs `child` in a child that `fork` makes; its wait status.
 pub(super) fn in_child(raw: bool, child: impl FnOnce()) -> i32 {
@@ -48,6 +48,21 @@ pub(super) fn closed() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let _files: Vec<_> = (0..20).map(|_| std::fs::File::open("/dev/zero").unwrap()).collect();
     (0..50).for_each(|round| copies(portal, 5000, round));
+}
+
+/// There is room for a page, and not for a thread that executes descriptors. Later there is.
+pub(super) fn poor() {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut before) }, 0);
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+    let now = libc::rlimit { rlim_cur: pages * 4096 + (256 << 10), ..before };
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &now) }, 0);
+    for _ in 0..3 {
+        assert_eq!(try_map("wq0.0").unwrap_err().raw_os_error(), Some(libc::ENOMEM));
+    }
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &before) }, 0);
+    copies(map("wq0.0"), 5000, 1);
 }
 
 /// The first thread ends before another one, and with that the process.

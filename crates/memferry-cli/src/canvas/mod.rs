@@ -1,0 +1,241 @@
+//! Rectangles within rectangles, and the SVG that they become.
+//!
+//! Whoever draws says how large things are and puts them beside or below each other; positions are absolute once a
+//! [`Block`] is placed. Text has no metrics here, as every reader has other fonts: its width is an estimate on the
+//! large side (DejaVu Sans, one of the widest fonts behind `system-ui`). Colours stand once, in [`colours`], for light
+//! and dark; they are plain properties of classes, as not every program that shows SVG knows CSS variables.
+
+mod colours;
+mod heat;
+mod layout;
+mod path;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::fmt::Write;
+
+pub(crate) use self::colours::style;
+pub(crate) use self::heat::HeatMap;
+pub(crate) use self::layout::{
+    BODY, LARGE, LINE, SMALL, TINY, fitted, flow, paragraphs, text_width, wrapped,
+};
+pub(crate) use self::path::Path;
+
+/// A rectangle with text and other rectangles in it. Siblings do not overlap, children do not stick out.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Block {
+    pub(crate) x: i64,
+    pub(crate) y: i64,
+    pub(crate) width: i64,
+    pub(crate) height: i64,
+    /// Classes of [`colours`]; empty for one that is not seen.
+    pub(crate) class: String,
+    pub(crate) radius: i64,
+    /// What a reader sees on pointing at it, and a screen reader says.
+    pub(crate) title: Option<String>,
+    pub(crate) texts: Vec<Text>,
+    /// Small squares, by class: their upper left corners.
+    pub(crate) dots: Vec<(&'static str, Vec<(i64, i64)>)>,
+    pub(crate) paths: Vec<Path>,
+    pub(crate) children: Vec<Block>,
+}
+
+/// One line.
+#[derive(Clone, Debug)]
+pub(crate) struct Text {
+    /// Its left end, middle or right end.
+    pub(crate) x: i64,
+    /// Its base line.
+    pub(crate) y: i64,
+    pub(crate) size: i64,
+    pub(crate) class: &'static str,
+    pub(crate) anchor: Anchor,
+    pub(crate) content: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+/// Side of a dot.
+pub(crate) const DOT: i64 = 8;
+
+impl Block {
+    pub(crate) fn new(class: impl Into<String>, width: i64, height: i64) -> Block {
+        Block { class: class.into(), width, height, ..Block::default() }
+    }
+
+    pub(crate) fn radius(mut self, radius: i64) -> Block {
+        self.radius = radius;
+        self
+    }
+
+    pub(crate) fn title(mut self, title: impl Into<String>) -> Block {
+        self.title = Some(title.into());
+        self
+    }
+
+    /// The same somewhere else, with all that is in it.
+    pub(crate) fn moved(mut self, dx: i64, dy: i64) -> Block {
+        self.x += dx;
+        self.y += dy;
+        for text in &mut self.texts {
+            text.x += dx;
+            text.y += dy;
+        }
+        for (x, y) in self.dots.iter_mut().flat_map(|(_, corners)| corners) {
+            *x += dx;
+            *y += dy;
+        }
+        self.paths = self.paths.into_iter().map(|path| path.moved(dx as f64, dy as f64)).collect();
+        self.children = self.children.into_iter().map(|child| child.moved(dx, dy)).collect();
+        self
+    }
+
+    /// Puts `child` at `x`, `y` of this block, which is not placed itself yet.
+    pub(crate) fn put(&mut self, child: Block, x: i64, y: i64) {
+        self.children.push(child.moved(x, y));
+    }
+
+    /// Puts `child` below all that is in it, and grows with it.
+    pub(crate) fn append(&mut self, child: Block, x: i64, gap: i64) {
+        let y = self.height + gap;
+        self.height = y + child.height;
+        self.put(child, x, y);
+    }
+
+    pub(crate) fn text(
+        &mut self,
+        x: i64,
+        y: i64,
+        size: i64,
+        class: &'static str,
+        content: impl Into<String>,
+    ) {
+        self.texts.push(Text { x, y, size, class, anchor: Anchor::Start, content: content.into() });
+    }
+
+    pub(crate) fn text_at(
+        &mut self,
+        anchor: Anchor,
+        x: i64,
+        y: i64,
+        size: i64,
+        class: &'static str,
+        content: impl Into<String>,
+    ) {
+        self.texts.push(Text { x, y, size, class, anchor, content: content.into() });
+    }
+
+    fn write(&self, svg: &mut String) {
+        let (open, close) = match &self.title {
+            Some(title) => (format!("<g><title>{}</title>", escaped(title)), "</g>\n"),
+            None => (String::new(), ""),
+        };
+        *svg += &open;
+        if !self.class.is_empty() {
+            let Block { x, y, width, height, class, radius, .. } = self;
+            let radius = if *radius > 0 { format!(" rx=\"{radius}\"") } else { String::new() };
+            // A line of one pixel is drawn half to each side: half a pixel further in it covers one, not two dimly.
+            let place = match is_outlined(class) {
+                true => format!("x=\"{x}.5\" y=\"{y}.5\" width=\"{}\" height=\"{}\"", width - 1, height - 1),
+                false => format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\""),
+            };
+            put(svg, format_args!("<rect {place}{radius} class=\"{class}\"/>\n"));
+        }
+        for (class, corners) in self.dots.iter().filter(|(_, corners)| !corners.is_empty()) {
+            put(svg, format_args!("<path class=\"{class}\" d=\""));
+            for (x, y) in corners {
+                put(svg, format_args!("M{x} {y}h{DOT}v{DOT}h-{DOT}z"));
+            }
+            *svg += "\"/>\n";
+        }
+        for path in &self.paths {
+            path.write(svg);
+        }
+        for text in &self.texts {
+            let Text { x, y, size, class, anchor, content } = text;
+            let anchor = match anchor {
+                Anchor::Start => "",
+                Anchor::Middle => " text-anchor=\"middle\"",
+                Anchor::End => " text-anchor=\"end\"",
+            };
+            let content = escaped(content);
+            put(
+                svg,
+                format_args!(
+                    "<text x=\"{x}\" y=\"{y}\" font-size=\"{size}\" class=\"{class}\"{anchor}>{content}</text>\n"
+                ),
+            );
+        }
+        for child in &self.children {
+            child.write(svg);
+        }
+        *svg += close;
+    }
+}
+
+impl Text {
+    /// Left and right end, estimated.
+    #[cfg(test)]
+    pub(crate) fn span(&self) -> (i64, i64) {
+        let width = text_width(&self.content, self.size, self.class.contains("strong"));
+        match self.anchor {
+            Anchor::Start => (self.x, self.x + width),
+            Anchor::Middle => (self.x - width / 2, self.x + width - width / 2),
+            Anchor::End => (self.x - width, self.x),
+        }
+    }
+}
+
+/// The whole document.
+pub(crate) fn document(root: &Block, title: &str, description: &str) -> String {
+    element(root, "memferry", title, description, &format!("<style>\n{}</style>\n", style()))
+}
+
+/// The same as a part of a page that has the [`style`]; no other part may have this `id`.
+pub(crate) fn part(root: &Block, id: &str, title: &str, description: &str) -> String {
+    element(root, id, title, description, "")
+}
+
+fn element(root: &Block, id: &str, title: &str, description: &str, style: &str) -> String {
+    let (width, height) = (root.width, root.height);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+         role=\"img\" aria-labelledby=\"{id}-title {id}-description\" class=\"memferry\">\n\
+         <title id=\"{id}-title\">{}</title>\n<desc id=\"{id}-description\">{}</desc>\n{style}",
+        escaped(title),
+        escaped(description),
+    );
+    root.write(&mut svg);
+    svg + "</svg>\n"
+}
+
+fn is_outlined(classes: &str) -> bool {
+    let outlined = |class| colours::COLOURS.iter().any(|c| c.class == class && c.property == "stroke");
+    classes.split(' ').any(outlined) && !classes.contains("used")
+}
+
+/// As text, or between quotes, of XML and HTML.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped += "&amp;",
+            '<' => escaped += "&lt;",
+            '>' => escaped += "&gt;",
+            '"' => escaped += "&quot;",
+            '\'' => escaped += "&#39;",
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// Writing to a string cannot fail.
+fn put(text: &mut String, arguments: std::fmt::Arguments<'_>) {
+    let _ = text.write_fmt(arguments);
+}

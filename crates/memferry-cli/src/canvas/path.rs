@@ -1,0 +1,142 @@
+//! Lines, arcs and areas.
+
+use std::f64::consts::TAU;
+use std::fmt::Write;
+
+/// A shape with its classes.
+#[derive(Clone, Debug)]
+pub(crate) struct Path {
+    class: String,
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Move(f64, f64),
+    Line(f64, f64),
+    /// At most half a turn.
+    Arc {
+        radius: f64,
+        is_clockwise: bool,
+        x: f64,
+        y: f64,
+    },
+    Close,
+}
+
+impl Path {
+    fn new(class: impl Into<String>) -> Path {
+        Path { class: class.into(), steps: Vec::new() }
+    }
+
+    /// Through these points.
+    pub(crate) fn line(class: impl Into<String>, points: &[(f64, f64)]) -> Path {
+        let mut path = Path::new(class);
+        path.steps = points.iter().map(|&(x, y)| Step::Line(x, y)).collect();
+        if let Some(&(x, y)) = points.first() {
+            path.steps[0] = Step::Move(x, y);
+        }
+        path
+    }
+
+    /// Around the area that these points enclose.
+    pub(crate) fn area(class: impl Into<String>, points: &[(f64, f64)]) -> Path {
+        let mut path = Path::line(class, points);
+        path.steps.push(Step::Close);
+        path
+    }
+
+    pub(crate) fn rectangle(class: impl Into<String>, x: f64, y: f64, width: f64, height: f64) -> Path {
+        Path::area(class, &[(x, y), (x + width, y), (x + width, y + height), (x, y + height)])
+    }
+
+    pub(crate) fn circle(class: impl Into<String>, x: f64, y: f64, radius: f64) -> Path {
+        let mut path = Path::line(class, &[(x - radius, y)]);
+        let arc = |x| Step::Arc { radius, is_clockwise: true, x, y };
+        path.steps.extend([arc(x + radius), arc(x - radius), Step::Close]);
+        path
+    }
+
+    /// The part of a ring from one share of a turn to another, clockwise, 0 being on the left; at most half a turn.
+    pub(crate) fn ring(
+        class: impl Into<String>,
+        (x, y): (f64, f64),
+        (inner, outer): (f64, f64),
+        (from, to): (f64, f64),
+    ) -> Path {
+        let at = |radius: f64, turn: f64| (x - radius * (turn * TAU).cos(), y - radius * (turn * TAU).sin());
+        let mut path = Path::line(class, &[at(outer, from)]);
+        let (x, y) = at(outer, to);
+        path.steps.push(Step::Arc { radius: outer, is_clockwise: true, x, y });
+        let (x, y) = at(inner, to);
+        path.steps.push(Step::Line(x, y));
+        let (x, y) = at(inner, from);
+        path.steps.extend([Step::Arc { radius: inner, is_clockwise: false, x, y }, Step::Close]);
+        path
+    }
+
+    /// Strokes at 45 degrees that fill a rectangle.
+    pub(crate) fn hatching(class: impl Into<String>, x: f64, y: f64, width: f64, height: f64) -> Path {
+        const STEP: f64 = 5.0;
+        let mut path = Path::new(class);
+        let mut sum = STEP;
+        // A stroke is where the way right and the way down add up to the same.
+        while sum < width + height {
+            let (right, down) = (sum.min(width), sum.min(height));
+            path.steps.push(Step::Move(x + right, y + sum - right));
+            path.steps.push(Step::Line(x + sum - down, y + down));
+            sum += STEP;
+        }
+        path
+    }
+
+    pub(super) fn moved(mut self, dx: f64, dy: f64) -> Path {
+        for step in &mut self.steps {
+            match step {
+                Step::Move(x, y) | Step::Line(x, y) | Step::Arc { x, y, .. } => {
+                    *x += dx;
+                    *y += dy;
+                }
+                Step::Close => {}
+            }
+        }
+        self
+    }
+
+    /// Where its lines begin and end: left, top, right, bottom.
+    #[cfg(test)]
+    pub(crate) fn bounds(&self) -> (f64, f64, f64, f64) {
+        let mut bounds = (f64::MAX, f64::MAX, f64::MIN, f64::MIN);
+        for step in &self.steps {
+            if let Step::Move(x, y) | Step::Line(x, y) | Step::Arc { x, y, .. } = step {
+                bounds = (bounds.0.min(*x), bounds.1.min(*y), bounds.2.max(*x), bounds.3.max(*y));
+            }
+        }
+        bounds
+    }
+
+    pub(super) fn write(&self, svg: &mut String) {
+        if self.steps.is_empty() {
+            return;
+        }
+        super::put(svg, format_args!("<path class=\"{}\" d=\"", self.class));
+        for step in &self.steps {
+            // Writing to a string cannot fail.
+            let _ = match *step {
+                Step::Move(x, y) => write!(svg, "M{} {}", rounded(x), rounded(y)),
+                Step::Line(x, y) => write!(svg, "L{} {}", rounded(x), rounded(y)),
+                Step::Arc { radius, is_clockwise, x, y } => {
+                    let (radius, sweep) = (rounded(radius), u8::from(is_clockwise));
+                    write!(svg, "A{radius} {radius} 0 0 {sweep} {} {}", rounded(x), rounded(y))
+                }
+                Step::Close => write!(svg, "z"),
+            };
+        }
+        *svg += "\"/>\n";
+    }
+}
+
+/// To a tenth of a pixel.
+fn rounded(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0 + 0.0
+}

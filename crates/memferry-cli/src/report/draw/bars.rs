@@ -1,0 +1,100 @@
+//! Upright bars in groups.
+
+use super::super::figure::{Figure, How, Point};
+use super::marks::{bar, dot, series_class};
+use super::scale::{Mapping, short};
+use super::{WIDTH, distinct, is_rule, series, told};
+use crate::canvas::{Anchor, Block, LINE, Path, SMALL, fitted, text_width, wrapped};
+
+const PLOT_HEIGHT: i64 = 190;
+const TOP: i64 = 24;
+/// Between groups.
+const GAP: f64 = 14.0;
+/// A bar is no wider.
+const BAR_MAX: f64 = 44.0;
+
+pub(super) fn draw(figure: &Figure) -> Block {
+    // Above a rule there is room for its name.
+    let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * 1.1);
+    let values =
+        |point: &Point| [point.y, point.range.map(|(_, high)| high), above(point)].into_iter().flatten();
+    let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
+    let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
+    let ticks = y.ticks();
+    let left = ticks.iter().map(|(_, label)| text_width(label, SMALL, false)).max().unwrap_or(0) + 8;
+    let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT);
+    plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
+    for (at, label) in &ticks {
+        plot.paths.push(Path::line("grid", &[(left as f64, *at), (WIDTH as f64, *at)]));
+        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, SMALL, "muted figure", label.clone());
+    }
+    let groups = distinct(figure.points.iter().filter(|it| !is_rule(it)).map(|it| it.x.as_str()));
+    let group_width = (WIDTH - left) as f64 / groups.len().max(1) as f64;
+    let mut labels_height = 0;
+    for (index, group) in groups.into_iter().enumerate() {
+        let start = left as f64 + index as f64 * group_width;
+        draw_group(figure, group, &mut plot, &y, (start + GAP / 2.0, group_width - GAP));
+        for (line, text) in (1..).zip(wrapped(group, group_width as i64 - 4, SMALL, false)) {
+            let middle = (start + group_width / 2.0) as i64;
+            plot.text_at(Anchor::Middle, middle, TOP + PLOT_HEIGHT + 16 * line, SMALL, "muted", text);
+            labels_height = labels_height.max(16 * line + 6);
+        }
+    }
+    plot.height += labels_height;
+    plot.paths.push(Path::line("axis", &[(left as f64, bottom), (WIDTH as f64, bottom)]));
+    for rule in figure.points.iter().filter(|point| is_rule(point)) {
+        let Some(at) = rule.y.map(|value| y.at(value)) else { continue };
+        plot.paths.push(Path::line("rule", &[(left as f64, at), (WIDTH as f64, at)]));
+        let label = fitted(&rule.series, WIDTH - left, SMALL, false);
+        plot.text_at(Anchor::End, WIDTH, at as i64 - 4, SMALL, "ink halo", label);
+    }
+    if !figure.x.label.is_empty() {
+        plot.height += LINE;
+        let label = fitted(&figure.x.label, WIDTH - left, SMALL, false);
+        plot.text_at(Anchor::End, WIDTH, plot.height - 5, SMALL, "muted", label);
+    }
+    plot
+}
+
+/// The bars of all series for one name, and published dots on them.
+fn draw_group(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, width): (f64, f64)) {
+    let all = series(figure);
+    let slot = width / all.len().max(1) as f64;
+    for (index, name) in all.iter().enumerate() {
+        let points = figure.points.iter().filter(|it| it.x == group && it.series == *name && !is_rule(it));
+        let (dots, bars): (Vec<&Point>, Vec<&Point>) = points.partition(|it| it.how == How::Published);
+        let bar_width = (slot / bars.len().max(1) as f64).min(BAR_MAX);
+        // What is left of the slot is on both sides.
+        let mut at = x + index as f64 * slot + (slot - bar_width * bars.len() as f64) / 2.0;
+        let middle = x + (index as f64 + 0.5) * slot;
+        for it in bars {
+            let Some(value) = it.y else { continue };
+            let (upper, lower) = (y.at(value), y.at(y.base()));
+            let mut mark = Block::new("", 0, 0).title(told(figure, it));
+            mark.paths = bar(series_class(index), it.how, at + 0.5, upper, bar_width - 1.0, lower - upper);
+            mark.paths.extend(it.range.map(|(low, high)| {
+                let center = at + bar_width / 2.0;
+                Path::line("whisker", &[(center, y.at(low)), (center, y.at(high))])
+            }));
+            plot.children.push(mark);
+            if bar_width >= 30.0 {
+                let label = short(value);
+                plot.text_at(
+                    Anchor::Middle,
+                    (at + bar_width / 2.0) as i64,
+                    upper as i64 - 4,
+                    SMALL,
+                    "ink figure",
+                    label,
+                );
+            }
+            at += bar_width;
+        }
+        for it in dots {
+            let Some(value) = it.y else { continue };
+            let mut mark = Block::new("", 0, 0).title(told(figure, it));
+            mark.paths.push(dot(middle, y.at(value)));
+            plot.children.push(mark);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Figures as pictures.
+//!
+//! All are equally wide, and narrow enough to be read on a phone without scrolling. Marks tell their numbers when they
+//! are pointed at, without a script.
+
+mod bars;
+mod half_circles;
+mod heat;
+mod lines;
+mod marks;
+mod rows;
+pub(super) mod scale;
+
+use self::marks::{series_class, swatch};
+use super::figure::{Figure, How, Kind, Point};
+use crate::canvas::{self, BODY, Block, LINE, SMALL, fitted, flow, paragraphs, text_width};
+
+/// Inside the margins.
+const WIDTH: i64 = 400;
+const MARGIN: i64 = 12;
+
+/// As a file of its own.
+pub(super) fn document(figure: &Figure) -> String {
+    canvas::document(&picture(figure), &figure.title, &figure.about)
+}
+
+/// As a part of the page.
+pub(super) fn part(figure: &Figure) -> String {
+    canvas::part(&picture(figure), &figure.name, &figure.title, &figure.about)
+}
+
+fn picture(figure: &Figure) -> Block {
+    let content = match figure.kind {
+        Kind::Lines => lines::draw(figure),
+        Kind::Bars => bars::draw(figure),
+        Kind::Rows => rows::draw(figure),
+        Kind::HalfCircles => half_circles::draw(figure),
+        Kind::HeatLess | Kind::HeatMore => heat::draw(figure),
+    };
+    let width = content.width.max(WIDTH);
+    let mut body = Block::new("", width, 0);
+    body.append(paragraphs(std::slice::from_ref(&figure.title), WIDTH, BODY, "ink strong"), 0, 0);
+    if matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && series(figure).len() > 1 {
+        body.append(legend(figure), 0, 4);
+    }
+    body.append(content, 0, 8);
+    body.append(key(figure), 0, 8);
+    let mut paper = Block::new("paper", width + 2 * MARGIN, body.height + 2 * MARGIN);
+    paper.put(body, MARGIN, MARGIN);
+    paper
+}
+
+/// Whether a point is no mark but a line through the whole plot.
+fn is_rule(point: &Point) -> bool {
+    point.x.is_empty() || point.y.is_none()
+}
+
+/// The series that have marks, in order.
+fn series(figure: &Figure) -> Vec<&str> {
+    distinct(figure.points.iter().filter(|point| !is_rule(point)).map(|point| point.series.as_str()))
+}
+
+/// Each once, in the order in which they come first.
+pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+    values.fold(Vec::new(), |mut seen, value| {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+        seen
+    })
+}
+
+/// What colours are.
+fn legend(figure: &Figure) -> Block {
+    let is_lines = figure.kind == Kind::Lines;
+    let items = series(figure).into_iter().enumerate().map(|(index, name)| {
+        let hows = figure.points.iter().filter(|point| point.series == name && !is_rule(point));
+        // A series that was only published has no colour.
+        let how = hows.map(|point| point.how).min().unwrap_or(How::Published);
+        let name = fitted(name, WIDTH - 24, SMALL, false);
+        let mut item = Block::new("", 22 + text_width(&name, SMALL, false), LINE);
+        let mark = match is_lines {
+            true => marks::on_line(series_class(index), index, how, 8.0, 9.0),
+            false => swatch(series_class(index), how, 2.0, 4.0),
+        };
+        item.paths.extend(mark);
+        item.text(18, 13, SMALL, "ink", name);
+        item
+    });
+    flow(items.collect(), WIDTH, 14, 0)
+}
+
+/// All forms, as a part of the page.
+pub(super) fn forms() -> String {
+    let hows = [How::Measured, How::Emulated, How::Modelled, How::Published];
+    let items = hows.map(|how| {
+        let words = how.to_string();
+        let mut item = Block::new("", 18 + text_width(&words, SMALL, false), LINE);
+        item.paths = swatch("series0", how, 2.0, 4.0);
+        item.text(18, 13, SMALL, "ink", words);
+        item
+    });
+    canvas::part(
+        &flow(items.into(), WIDTH, 14, 0),
+        "forms",
+        "Forms",
+        "What the form of a mark tells of its number.",
+    )
+}
+
+/// What forms are.
+fn key(figure: &Figure) -> Block {
+    let has_rules =
+        matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && figure.points.iter().any(is_rule);
+    let mut hows = distinct(figure.points.iter().map(|point| point.how));
+    hows.sort();
+    let items = hows.into_iter().map(|how| {
+        let words = match (how, figure.kind) {
+            (How::Measured, _) => "measured on this machine",
+            (How::Emulated, _) => "emulated: says nothing about hardware",
+            (How::Modelled, _) => "modelled",
+            (How::Published, _) if has_rules => "published (dots, dotted lines)",
+            (How::Published, _) => "published",
+        };
+        let mut item = Block::new("", 18 + text_width(words, SMALL, false), 16);
+        // Cells of heat maps have no form to tell it.
+        let is_plain = matches!(figure.kind, Kind::HeatLess | Kind::HeatMore);
+        if !is_plain {
+            item.paths.extend(swatch("series5", how, 2.0, 3.0));
+        }
+        item.text(if is_plain { 0 } else { 16 }, 12, SMALL, "muted", words);
+        item
+    });
+    flow(items.collect(), WIDTH, 12, 0)
+}
+
+/// What a reader sees on pointing at a mark.
+fn told(figure: &Figure, point: &Point) -> String {
+    let number = |value| scale::short(value);
+    let mut text = String::new();
+    for part in [&point.panel, &point.series] {
+        if !part.is_empty() {
+            text += &format!("{part}, ");
+        }
+    }
+    let x = match (figure.kind, point.x.parse()) {
+        (Kind::Lines, Ok(x)) => scale::label(figure.x.scale, x),
+        _ => point.x.clone(),
+    };
+    text += &format!("{x}: {}", point.y.map_or("?".to_owned(), number));
+    if let Some((low, high)) = point.range {
+        text += &format!(" ({} to {})", number(low), number(high));
+    }
+    format!("{text}, {}; {}", point.how, figure.y.label)
+}
+
+#[cfg(test)]
+mod tests;

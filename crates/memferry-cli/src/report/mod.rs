@@ -1,0 +1,251 @@
+//! `memferry report`: what a machine is and can do, as a page that needs nothing else, with each figure as CSV and SVG.
+//!
+//! ```text
+//! Machine ──▶ advice            settings in words
+//! model, published/ ──▶ papers  ──▶ Figure ◀──▶ CSV
+//! results/ ──▶ records ──▶ own, points ─┘ │
+//!                                        ▼
+//!                                   draw ──▶ SVG ──▶ page
+//! ```
+//!
+//! A [`Figure`] is all that is drawn, so that its CSV alone gives the same picture again (`--figure`).
+
+mod advice;
+mod draw;
+mod figure;
+mod own;
+mod page;
+mod papers;
+mod points;
+mod records;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use memferry::topology::{Basis, Machine, Tier};
+
+use self::figure::{Axis, Figure, How, Kind, Scale};
+use self::papers::Papers;
+use self::records::Record;
+use crate::bench::machine_slug;
+use crate::output::{Part, count, not_written, write_file};
+use crate::topology;
+
+/// Writes a page about a machine: what it is, what to set, what was measured, and what publications and the model say.
+///
+/// The page needs no network and no script. Beside it lies each figure as CSV, and as SVG drawn from that.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Where the page (index.html) and the figures go; older ones of the same names are replaced.
+    #[arg(long, value_name = "DIR", required_unless_present = "figure")]
+    out: Option<PathBuf>,
+    /// About this machine instead: the name of a profile (see `memferry topology`), or a JSON file.
+    #[arg(long, value_name = "PROFILE")]
+    machine: Option<String>,
+    /// Where `memferry bench` has left its records [default: results].
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
+    /// Draw one figure again, from its CSV alone.
+    #[arg(long, value_name = "FILE.csv", requires = "svg", conflicts_with_all = ["out", "machine", "results"])]
+    figure: Option<PathBuf>,
+    /// Where to draw it; `-` is standard output.
+    #[arg(long, value_name = "FILE.svg", requires = "figure")]
+    svg: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    match (&arguments.figure, &arguments.svg, &arguments.out) {
+        (Some(figure), Some(svg), _) => redraw(figure, svg, out),
+        (_, _, Some(directory)) => report(arguments, directory, out),
+        // The command line is parsed so that this does not happen.
+        _ => bail!("give --out DIR, or --figure FILE.csv --svg FILE.svg"),
+    }
+}
+
+fn redraw(file: &Path, target: &Path, out: &mut dyn Write) -> Result<()> {
+    let unreadable = || format!("cannot read the figure {}", file.display());
+    let text = fs::read_to_string(file).with_context(unreadable)?;
+    let figure = match Figure::from_csv(&text) {
+        Ok(figure) => figure,
+        Err(error) => bail!("{} cannot be drawn: {error}", file.display()),
+    };
+    let picture = draw::document(&figure);
+    if target == Path::new("-") {
+        return Ok(write!(out, "{picture}")?);
+    }
+    write_file(target, picture.as_bytes()).with_context(|| not_written("picture", "--svg", target))?;
+    Ok(writeln!(out, "written to {}", target.display())?)
+}
+
+fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Result<()> {
+    let machine = topology::open(arguments.machine.as_deref())?;
+    let results = match &arguments.results {
+        Some(results) if !results.is_dir() => {
+            bail!(
+                "{} is no directory; name the one that `memferry bench` wrote to with --results",
+                results.display()
+            )
+        }
+        Some(results) => results,
+        None => Path::new("results"),
+    };
+    let records = records::read(&results.join(machine_slug(&machine)))?;
+    let report = Report::new(&machine, &records, Papers::read()?, results)?;
+    let mut files =
+        vec![("machine.svg".to_owned(), report.picture.clone()), ("machine.csv".to_owned(), nodes(&machine))];
+    for figure in report.figures() {
+        files.push((format!("{}.csv", figure.name), figure.csv()));
+        files.push((format!("{}.svg", figure.name), draw::document(figure)));
+    }
+    // Last, so that whoever finds it finds all that it links to.
+    files.push(("index.html".to_owned(), page::html(&report)));
+    let written = write_all(directory, &files);
+    written.with_context(|| {
+        let directory = directory.display();
+        format!(
+            "the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a \
+             new one"
+        )
+    })?;
+    let page = directory.join("index.html");
+    Ok(writeln!(
+        out,
+        "written to {}, with {} as CSV and SVG beside it",
+        page.display(),
+        count(report.figures().count(), "figure")
+    )?)
+}
+
+/// All are whole on the disk before the first gets its name.
+fn write_all(directory: &Path, files: &[(String, String)]) -> io::Result<()> {
+    fs::create_dir_all(directory)?;
+    let part = |(name, content): &(String, String)| Part::write(&directory.join(name), content.as_bytes());
+    let parts: Vec<Part> = files.iter().map(part).collect::<io::Result<_>>()?;
+    parts.into_iter().try_for_each(Part::keep)
+}
+
+/// What the page tells.
+struct Report<'a> {
+    machine: &'a Machine,
+    records: &'a [Record],
+    /// Where records are looked for.
+    results: &'a Path,
+    papers: Papers,
+    advice: Vec<advice::Advice>,
+    /// The machine, as a file and as a part of the page.
+    picture: String,
+    picture_part: String,
+    sections: Vec<Section>,
+}
+
+/// Figures under a heading.
+struct Section {
+    id: &'static str,
+    title: &'static str,
+    intro: &'static str,
+    figures: Vec<Figure>,
+}
+
+impl<'a> Report<'a> {
+    fn new(
+        machine: &'a Machine,
+        records: &'a [Record],
+        papers: Papers,
+        results: &'a Path,
+    ) -> Result<Report<'a>> {
+        let [picture, picture_part] = topology::pictures(machine, "machine")?;
+        let sections = vec![
+            Section {
+                id: "modelled",
+                title: "What it should do",
+                intro: "Computed from the rates and costs that the machine's profile names.",
+                figures: modelled(machine),
+            },
+            Section {
+                id: "taken",
+                title: "What was taken on it",
+                intro: "Records of memferry bench, the newest of each benchmark.",
+                figures: own::figures(records),
+            },
+            Section {
+                id: "query",
+                title: "A query with one column brought near",
+                intro: "What query-driven prefetching gains and costs on a Xeon Max, as published and as modelled.",
+                figures: papers.query_figures(),
+            },
+            Section {
+                id: "copies",
+                title: "Copies by DSA, as published",
+                intro: "Figures of the publications in their form. Lines and bars are modelled here, on the \
+                        machines of the publications; what these print as numbers is drawn as dots and dotted \
+                        rules.",
+                figures: papers.copy_figures()?,
+            },
+            Section {
+                id: "domains",
+                title: "Sub-domains of sockets, as published",
+                intro: "What SNC and COD do to memories, and what follows for scans.",
+                figures: papers.domain_figures()?,
+            },
+            Section {
+                id: "errors",
+                title: "How far the model is off",
+                intro: "Each published number that the model predicts.",
+                figures: papers.error_figures(),
+            },
+        ];
+        let advice = advice::advice(machine, records);
+        Ok(Report { machine, records, results, papers, advice, picture, picture_part, sections })
+    }
+
+    fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.sections.iter().flat_map(|section| &section.figures)
+    }
+}
+
+/// What the model says of the machine itself, and what is known of its ways. Nothing where that is nothing.
+fn modelled(machine: &Machine) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    if let Ok(mut figure) = papers::device_and_core("machine-sizes", machine) {
+        figure.about =
+            "One device of this machine in different ways, and a core: where the lines cross, the \
+             device begins to be faster."
+                .to_owned();
+        figures.push(figure);
+    }
+    figures.extend(advice::route_figure(machine).ok().flatten());
+    // `memferry calibrate` measures; other profiles have what was published, and the kernel what the firmware says.
+    let is_measured = machine.parameters().iter().any(|parameter| parameter.basis == Basis::Measured);
+    let how = if is_measured { How::Measured } else { How::Published };
+    let heat = |name, kind, title: &str, unit, of| {
+        let mut figure = Figure::new(name, kind, title);
+        figure.about = "From CPUs to memories, as far as it is known.".to_owned();
+        figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
+        figure.y = Axis::new(unit, Scale::Linear);
+        figure.points = papers::links(machine, how, machine.name(), of);
+        figure
+    };
+    let ways = [
+        heat("machine-latency", Kind::HeatLess, "Latency of reads", "ns", papers::latency_ns),
+        heat("machine-bandwidth", Kind::HeatMore, "Bandwidth of reads", "GB/s", papers::read_gb_per_s),
+    ];
+    figures.extend(ways.into_iter().filter(|figure| figure.points.len() > 1));
+    figures
+}
+
+/// The nodes as CSV.
+fn nodes(machine: &Machine) -> String {
+    let mut text = "node,socket,tier,cpus,memory_bytes,cpu_node\n".to_owned();
+    for node in machine.nodes() {
+        let socket = node.socket.map_or(String::new(), |socket| socket.to_string());
+        let memory = node.memory_bytes.map_or(String::new(), |bytes| bytes.to_string());
+        let tier = if node.tier == Tier::Unknown { String::new() } else { node.tier.to_string() };
+        text += &format!("{},{socket},{tier},{},{memory},{}\n", node.id, node.cpus.len(), node.cpu_node);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

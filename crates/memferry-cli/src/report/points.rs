@@ -1,0 +1,166 @@
+//! Figures of the papers' benchmarks, whose rows are points of a space: who works, on what, how large, how many.
+//!
+//! What a benchmark varies decides the form: sizes make lines over sizes, other numbers lines over them, nodes and
+//! words bars. What else varies tells series apart, and where that would be too many, figures.
+
+use super::draw::distinct;
+use super::figure::{Axis, Figure, How, Kind, Point, Scale};
+use super::records::{Record, Row};
+
+/// More lines than this are not told apart.
+const SERIES_MAX: usize = 6;
+
+/// A coordinate of a point.
+struct Coordinate {
+    name: &'static str,
+    scale: Option<Scale>,
+    of: fn(&Row) -> Option<String>,
+}
+
+fn number(value: Option<f64>) -> Option<String> {
+    value.map(|value| value.to_string())
+}
+
+/// In the order in which they are preferred as the x axis.
+const COORDINATES: &[Coordinate] = &[
+    Coordinate { name: "size of a descriptor", scale: Some(Scale::Bytes), of: |row| number(row.size_bytes) },
+    Coordinate { name: "target", scale: None, of: |row| row.target.as_ref().map(ToString::to_string) },
+    Coordinate { name: "threads", scale: Some(Scale::Log), of: |row| number(row.submitters) },
+    Coordinate { name: "queues", scale: Some(Scale::Log), of: |row| number(row.queues) },
+    Coordinate { name: "entries", scale: Some(Scale::Log), of: |row| number(row.entries) },
+    Coordinate { name: "engines", scale: Some(Scale::Log), of: |row| number(row.engines) },
+    Coordinate { name: "under way", scale: Some(Scale::Log), of: |row| number(row.depth) },
+    Coordinate { name: "batch", scale: Some(Scale::Log), of: |row| number(row.batch) },
+    Coordinate { name: "operation", scale: None, of: |row| row.operation.clone() },
+    Coordinate { name: "route", scale: None, of: |row| row.route.clone() },
+    Coordinate { name: "pages", scale: None, of: |row| row.pages.clone() },
+    Coordinate { name: "data", scale: None, of: |row| row.data.clone() },
+    Coordinate { name: "source", scale: None, of: |row| row.source.as_ref().map(ToString::to_string) },
+    Coordinate { name: "way", scale: None, of: |row| row.way.clone() },
+];
+
+/// The figures of a benchmark from the records of all that it ran on; none if their rows are no points.
+pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
+    let rows = || records.iter().flat_map(|record| &record.rows);
+    let whats = distinct(rows().filter_map(|row| row.figure.as_deref()));
+    let bench = records.first().map_or("", |record| record.bench.as_str());
+    let dates = distinct(records.iter().map(|record| record.started.get(..10).unwrap_or(&record.started)));
+    let figures = whats.into_iter().flat_map(|what| {
+        let (there, missing) =
+            rows().filter(|row| row.figure.as_deref() == Some(what)).partition(|row| row.value.is_some());
+        let source = Source { bench, what, dates: dates.join(", "), missing: reasons(missing) };
+        source.figures(there)
+    });
+    figures.collect()
+}
+
+/// Why points are not there; in short, as the table of rows has it in full.
+fn reasons(missing: Vec<&Row>) -> String {
+    let notes = missing.iter().filter_map(|row| row.note.as_deref());
+    distinct(notes.map(|note| note.split(':').next().unwrap_or(note))).join("; ")
+}
+
+/// One quantity of a benchmark.
+struct Source<'a> {
+    bench: &'a str,
+    what: &'a str,
+    dates: String,
+    missing: String,
+}
+
+impl Source<'_> {
+    fn figures(&self, rows: Vec<&Row>) -> Vec<Figure> {
+        let is_varied = |coordinate: &&Coordinate| values(coordinate, &rows).len() > 1;
+        let mut varied: Vec<&Coordinate> = COORDINATES.iter().filter(is_varied).collect();
+        // What is not varied is still worth a bar.
+        let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 1] } else { varied.remove(0) };
+        self.divided(x, varied, rows, String::new())
+    }
+
+    /// One figure, or several, each with few series.
+    fn divided(
+        &self,
+        x: &Coordinate,
+        varied: Vec<&Coordinate>,
+        rows: Vec<&Row>,
+        title: String,
+    ) -> Vec<Figure> {
+        let names = distinct(rows.iter().map(|row| series(&varied, row)));
+        if names.len() <= SERIES_MAX {
+            return vec![self.figure(x, &varied, &rows, &title)];
+        }
+        if varied.len() == 1 {
+            let part = |(index, part): (usize, &[String])| {
+                let own: Vec<&Row> =
+                    rows.iter().copied().filter(|row| part.contains(&series(&varied, row))).collect();
+                self.figure(x, &varied, &own, &format!("{title}, part {}", index + 1))
+            };
+            return names.chunks(SERIES_MAX).enumerate().map(part).collect();
+        }
+        // By what has the fewest values, as that makes the fewest figures.
+        let fewest = (0..varied.len()).min_by_key(|&at| values(varied[at], &rows).len()).unwrap_or(0);
+        let mut others = varied;
+        let by = others.remove(fewest);
+        // Rows of benchmarks have all coordinates or, of one, none.
+        let divide = |value: Option<String>| {
+            let own = rows.iter().copied().filter(|row| (by.of)(row) == value).collect();
+            let title = value.map_or(title.clone(), |value| format!("{title}, {}", told(by, &value)));
+            self.divided(x, others.clone(), own, title)
+        };
+        distinct(rows.iter().map(|row| (by.of)(row))).into_iter().flat_map(divide).collect()
+    }
+
+    fn figure(&self, x: &Coordinate, varied: &[&Coordinate], rows: &[&Row], title: &str) -> Figure {
+        let Source { bench, what, dates, missing } = self;
+        let (unit, factor) = match rows.first().map_or("", |row| row.unit.as_str()) {
+            "bytes/s" => (" in GB/s", 1e-9),
+            "" | "1" => ("", 1.0),
+            unit => (&*format!(" in {unit}"), 1.0),
+        };
+        let name = format!("bench {bench} {what}{title}").to_lowercase();
+        let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let kind = if x.scale.is_some() { Kind::Lines } else { Kind::Bars };
+        let name = words.collect::<Vec<_>>().join("-");
+        let mut figure = Figure::new(&name, kind, format!("{bench}: {what}{title}"));
+        figure.x = Axis::new(x.name, x.scale.unwrap_or(Scale::Linear));
+        figure.y = Axis::new(format!("{what}{unit}"), Scale::Linear);
+        for row in rows {
+            let (Some(place), Some(value)) = ((x.of)(row), row.value) else { continue };
+            let series = series(varied, row);
+            let point = Point::new(&series, row.how.unwrap_or(How::Measured), &place, value * factor);
+            figure.points.push(match (row.min, row.max) {
+                (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
+                _ => point,
+            });
+            let is_published = row.peer.as_ref().is_some_and(|peer| peer.starts_with("published"));
+            let published = row.peer_value.filter(|_| is_published).map(|value| value * factor);
+            figure.points.extend(published.map(|value| Point::new(&series, How::Published, &place, value)));
+        }
+        figure.about = format!("`memferry bench {bench}`, {dates}.");
+        if !missing.is_empty() {
+            figure.about += &format!(" Not there: {missing}.");
+        }
+        figure
+    }
+}
+
+/// What tells the row apart from others with the same x.
+fn series(varied: &[&Coordinate], row: &Row) -> String {
+    let parts = varied.iter().filter_map(|it| Some(told(it, &(it.of)(row)?)));
+    let name = parts.collect::<Vec<_>>().join(", ");
+    if name.is_empty() { "all".to_owned() } else { name }
+}
+
+fn told(coordinate: &Coordinate, value: &str) -> String {
+    match (coordinate.name, coordinate.scale, value.parse::<f64>()) {
+        (_, Some(Scale::Bytes), Ok(bytes)) => crate::output::size(bytes as u64),
+        ("batch", _, Ok(1.0)) => "no batch".to_owned(),
+        (name @ ("source" | "target" | "batch"), ..) => format!("{name} {value}"),
+        (name, Some(_), _) => format!("{value} {name}"),
+        _ => value.to_owned(),
+    }
+}
+
+fn values(coordinate: &Coordinate, rows: &[&Row]) -> Vec<String> {
+    distinct(rows.iter().filter_map(|row| (coordinate.of)(row)))
+}
