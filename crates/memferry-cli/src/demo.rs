@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use memferry::model::{self, Column, Plan, Stage};
+use memferry::model;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::load::Progress as _;
 use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, answers_equal, tpch};
@@ -19,6 +19,7 @@ use crate::options::{scale, session_options};
 use crate::output::{Align, Table, size};
 use crate::progress::Bar;
 use crate::query::{self, Carried, NamedTable, Way};
+use crate::report::papers_query;
 use crate::topology;
 
 /// Shows on TPC-H data what prefetching gains or costs on this machine.
@@ -70,6 +71,7 @@ const ELSEWHERE: &str = "xeon-max-9468-2s-flat";
 /// What the papers' query would take on a machine with HBM and DSAs, with its columns as large as here.
 fn elsewhere(tables: &[NamedTable]) -> Result<String> {
     let machine = Machine::from_profile(ELSEWHERE)?;
+    let home = machine.node(NodeId(0))?;
     let bytes =
         tables.iter().find(|(name, _)| name == "ab").map_or(0, |(_, data)| data.size_bytes() as u64 / 2);
     let mut table = Table::new([
@@ -81,7 +83,7 @@ fn elsewhere(tables: &[NamedTable]) -> Result<String> {
     ])
     .indent(2);
     for (what, second) in [("on one node", 0), ("on two nodes", 1)] {
-        let advice = model::advise(&machine, &papers_query(bytes, NodeId(second)))?;
+        let advice = model::advise(&machine, &papers_query(home, NodeId(second), bytes))?;
         let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
         let ratio = |seconds: f64| format!("{:.2}", advice.baseline_s / seconds);
         let line = |what: &str, prefetch: &str, seconds, note: &str| {
@@ -99,26 +101,6 @@ fn elsewhere(tables: &[NamedTable]) -> Result<String> {
          CPUs and devices only, both columns read as a whole (`memferry sim table-6.2` is the thesis's own).\n\n{table}",
         size(bytes)
     ))
-}
-
-/// A scan of one column and then a sum over another, by the CPUs of node 0.
-fn papers_query(bytes: u64, second: NodeId) -> Plan {
-    let column = |name: &str, node| Column { name: name.to_owned(), size_bytes: bytes, node };
-    let stage = |name: &str, column| Stage {
-        name: name.to_owned(),
-        reads: vec![column],
-        threads_count: 12,
-        thread_rate_max: f64::INFINITY,
-    };
-    Plan {
-        columns: vec![column("a", NodeId(0)), column("b", second)],
-        stages: vec![stage("the scan", 0), stage("the sum", 1)],
-        cpus: NodeId(0),
-        chunk_bytes: 1 << 20,
-        near: None,
-        is_by_devices: true,
-        reads_to_come: 0,
-    }
 }
 
 fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -> Result<Vec<NamedTable>> {

@@ -184,7 +184,7 @@ fn prefetching(machine: &Machine) -> Advice {
     // To what is printed.
     let speed_up = |alternative: &Alternative| (alternative.speed_up * 100.0).round();
     let of = |second: &Node, what: &str| -> Result<String, ModelError> {
-        let advice = model::advise(machine, &papers_query(home, second.id))?;
+        let advice = model::advise(machine, &papers_query(home, second.id, COLUMN_BYTES))?;
         // What is chosen, or else what would lose least; of equals the first.
         let better = |best, other| if speed_up(other) > speed_up(best) { other } else { best };
         let best = match advice.chosen {
@@ -204,26 +204,29 @@ fn prefetching(machine: &Machine) -> Advice {
     by_model(topic, cases.map(|(node, what)| of(node, what)).collect())
 }
 
-/// The thesis's query, with as many threads as the node has CPUs for each stage.
-fn papers_query(home: &Node, second: NodeId) -> Plan {
-    let column = |name: &str, node| Column { name: name.to_owned(), size_bytes: 4 << 30, node };
-    let threads_count = home.cpus.len();
+/// The papers' query: a scan of column a on `home`, then a sum over b on `second`, each by all CPUs of `home`.
+pub(crate) fn papers_query(home: &Node, second: NodeId, size_bytes: u64) -> Plan {
+    let column = |name: &str, node| Column { name: name.to_owned(), size_bytes, node };
     let stage = |name: &str, column| Stage {
         name: name.to_owned(),
         reads: vec![column],
-        threads_count,
+        threads_count: home.cpus.len(),
         thread_rate_max: f64::INFINITY,
     };
     Plan {
         columns: vec![column("a", home.id), column("b", second)],
         stages: vec![stage("the scan of a", 0), stage("the sum", 1)],
         cpus: home.id,
-        chunk_bytes: 8 << 20,
+        // 8 MiB for the thesis's columns.
+        chunk_bytes: (size_bytes / 512).max(1 << 20),
         near: None,
         is_by_devices: true,
         reads_to_come: 0,
     }
 }
+
+/// The size of the thesis's columns.
+const COLUMN_BYTES: u64 = 4 << 30;
 
 /// From which size a queue was faster than a core here.
 fn measured(records: &[Record]) -> Option<Advice> {

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use memferry::topology::{Basis, Machine, Tier};
 
+pub(crate) use self::advice::papers_query;
 use self::figure::{Axis, Figure, How, Kind, Scale};
 use self::papers::Papers;
 use self::records::Record;
