@@ -14,6 +14,7 @@ const NEEDS: &[(&str, &str, &str)] = &[
         "tests of emulated devices with the vendor's own tests",
     ),
     ("dpdk-test", "dpdk-dev", "tests of emulated devices with a large user of theirs"),
+    ("chromium", "chromium", "tests of the report's page"),
     ("python3", "python3", "tests of emulated devices with another language's file functions"),
 ];
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use memferry::topology::Machine;
+use memferry::model;
+use memferry::topology::{Machine, NodeId};
 use memferry_query::load::Progress as _;
 use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, answers_equal, tpch};
 use tokio::runtime::Runtime;
@@ -18,6 +19,7 @@ use crate::options::{scale, session_options};
 use crate::output::{Align, Table, size};
 use crate::progress::Bar;
 use crate::query::{self, Carried, NamedTable, Way};
+use crate::report::papers_query;
 use crate::topology;
 
 /// Shows on TPC-H data what prefetching gains or costs on this machine.
@@ -54,7 +56,51 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let results = measure(&runtime, &ways, scale, runs)?;
     write!(out, "{}", table(&ways, &results))?;
     write!(out, "\n{}", summary(&ways, &results, &tiers, runs))?;
+    write!(out, "\n{}", elsewhere(&tables)?)?;
+    writeln!(
+        out,
+        "\n`memferry report --out DIR` writes a page about this machine: what it is, what to set, its benchmarks, and \
+         the\nfigures of the publications beside what the model says."
+    )?;
     Ok(())
+}
+
+/// The machine that the papers' query is modelled on.
+const ELSEWHERE: &str = "xeon-max-9468-2s-flat";
+
+/// What the papers' query would take on a machine with HBM and DSAs, with its columns as large as here.
+fn elsewhere(tables: &[NamedTable]) -> Result<String> {
+    let machine = Machine::from_profile(ELSEWHERE)?;
+    let home = machine.node(NodeId(0))?;
+    let bytes =
+        tables.iter().find(|(name, _)| name == "ab").map_or(0, |(_, data)| data.size_bytes() as u64 / 2);
+    let mut table = Table::new([
+        ("columns", Align::Left),
+        ("prefetch", Align::Left),
+        ("ms", Align::Right),
+        ("ratio", Align::Right),
+        ("", Align::Left),
+    ])
+    .indent(2);
+    for (what, second) in [("on one node", 0), ("on two nodes", 1)] {
+        let advice = model::advise(&machine, &papers_query(home, NodeId(second), bytes))?;
+        let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
+        let ratio = |seconds: f64| format!("{:.2}", advice.baseline_s / seconds);
+        let line = |what: &str, prefetch: &str, seconds, note: &str| {
+            vec![what.to_owned(), prefetch.to_owned(), ms(seconds), ratio(seconds), note.to_owned()]
+        };
+        table.row(line(what, "off", advice.baseline_s, ""));
+        if let Some(all) = advice.alternatives.first() {
+            table.row(line("", "always", all.predicted_s, &all.words));
+        }
+        let verdict = if advice.chosen.is_some() { "copies" } else { "copies nothing" };
+        table.row(line("", "auto", advice.predicted_s(), verdict));
+    }
+    Ok(format!(
+        "The papers' query over two such columns ({} each) on a Xeon Max with HBM and eight DSAs, modelled: memories,\n\
+         CPUs and devices only, both columns read as a whole (`memferry sim table-6.2` is the thesis's own).\n\n{table}",
+        size(bytes)
+    ))
 }
 
 fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -> Result<Vec<NamedTable>> {

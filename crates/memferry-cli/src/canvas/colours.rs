@@ -67,6 +67,8 @@ pub(crate) const COLOURS: &[Colour] = &[
     colour("published", "stroke", "#ffffff", "#11161d"),
     colour("rule", "stroke", "#17202b", "#e8edf3"),
     colour("whisker", "stroke", "#17202b", "#e8edf3"),
+    // Around text that lies on lines.
+    colour("halo", "stroke", "#ffffff", "#11161d"),
 ];
 
 /// What does not depend on the scheme.
@@ -79,6 +81,7 @@ const SHAPES: &str = "\
 .memferry .unknown{fill:none;stroke-dasharray:4 3}
 .memferry .cpu-off,.memferry .heat-none{fill:none}
 .memferry .grid,.memferry .axis,.memferry .rule,.memferry .line,.memferry .whisker{fill:none}
+.memferry .halo{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}
 .memferry .rule{stroke-dasharray:2 3}
 .memferry .line{stroke:currentColor;stroke-width:2;stroke-linejoin:round}
 .memferry .weak{stroke-width:1.2;stroke-opacity:.7}

@@ -9,11 +9,11 @@ mod colours;
 mod heat;
 mod layout;
 mod path;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::fmt::Write;
 
-#[cfg(test)]
-pub(crate) use self::colours::COLOURS;
 pub(crate) use self::colours::style;
 pub(crate) use self::heat::HeatMap;
 pub(crate) use self::layout::{

@@ -1,12 +1,12 @@
 //! What to set on a machine, in words, each with the numbers that it follows from.
 
-use memferry::model::{self, Column, Hardware, ModelError, Offload, Plan, Stage};
+use memferry::model::{self, Alternative, Column, Hardware, ModelError, Offload, Plan, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, Node, NodeId};
 
-use super::figure::How;
+use super::figure::{Axis, Figure, How, Kind, Point, Scale};
 use super::papers::copy_rate;
-use super::records::Record;
+use super::records::{Record, Row};
 use crate::output::size;
 
 /// A setting.
@@ -34,6 +34,7 @@ pub(super) fn advice(machine: &Machine, records: &[Record]) -> Vec<Advice> {
         all.push(by_model("Batches", batches(machine)));
         all.push(by_model("Route", routes(machine)));
     }
+    all.extend(measured(records));
     all.push(prefetching(machine));
     all.extend(queries(records));
     all
@@ -92,43 +93,79 @@ fn batches(machine: &Machine) -> Result<Vec<String>, ModelError> {
     Ok(sentences)
 }
 
-/// The fewest devices that do about as much as the best.
-fn routes(machine: &Machine) -> Result<Vec<String>, ModelError> {
-    let Some(home) = home(machine) else { return Ok(vec!["No node has both CPUs and memory.".to_owned()]) };
+/// Who may share in a copy, fewest first.
+const ROUTES: [(Route, &str); 4] = [
+    (Route::Single, "one device"),
+    (Route::PushPull, "push-pull"),
+    (Route::Socket, "devices of the socket"),
+    (Route::All, "all devices"),
+];
+
+/// What each route does on long copies to a node, in bytes per second.
+struct Routes {
+    source: NodeId,
+    target: NodeId,
+    rates: [f64; ROUTES.len()],
+}
+
+/// From the first node to the faster memory beside it, or else to another node, and to another socket.
+fn routes_of(machine: &Machine) -> Result<Vec<Routes>, ModelError> {
+    let Some(home) = home(machine) else { return Ok(Vec::new()) };
     let near = machine.nearest_faster(home.id);
+    let other = || machine.nodes().iter().find(|node| node.has_memory() && node.id != home.id);
     let far = machine.nodes().iter().filter(|node| node.has_memory() && node.socket != home.socket);
     let far = far.max_by_key(|node| (near.is_some_and(|near| near.tier == node.tier), node.id));
-    let other = machine.nodes().iter().find(|node| node.has_memory() && node.id != home.id);
-    let mut targets: Vec<&Node> = near.or(other).into_iter().chain(far).collect();
+    let mut targets: Vec<&Node> = near.or_else(other).into_iter().chain(far).collect();
     targets.dedup_by_key(|node| node.id);
     if targets.is_empty() {
         targets.push(home);
     }
-    let routes = [
-        (Route::Single, "one device"),
-        (Route::PushPull, "push-pull, the devices at both ends,"),
-        (Route::Socket, "all devices of the socket"),
-        (Route::All, "all devices"),
-    ];
-    let mut sentences = Vec::new();
-    for target in targets {
-        let rate = |route| copy_rate(machine, route, home.id, target.id);
-        let mut rates = Vec::new();
-        for (route, name) in routes {
-            rates.push((name, rate(route)?));
+    let routes = |target: &Node| {
+        let mut rates = [0.0; ROUTES.len()];
+        for (rate, (route, _)) in rates.iter_mut().zip(ROUTES) {
+            *rate = copy_rate(machine, route, home.id, target.id)?;
         }
-        let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-        let Some((name, rate)) = rates.iter().find(|(_, rate)| *rate >= ALIKE * best) else { continue };
-        let (one, all) = (rates[0].1, rates[rates.len() - 1].1);
+        Ok(Routes { source: home.id, target: target.id, rates })
+    };
+    targets.into_iter().map(routes).collect()
+}
+
+/// The same as a figure; none if there is nothing to copy to.
+pub(super) fn route_figure(machine: &Machine) -> Result<Option<Figure>, ModelError> {
+    let mut figure =
+        Figure::new("machine-routes", Kind::Bars, "Copies of 1 GiB, by the devices that share them");
+    figure.about = "The fewest devices that are within 5 % of the best are recommended.".to_owned();
+    figure.y = Axis::new("throughput in GB/s", Scale::Linear);
+    for Routes { source, target, rates } in routes_of(machine)? {
+        let way = format!("node {source} to {target}");
+        let point =
+            |((_, name), rate): (&(Route, &str), f64)| Point::new(*name, How::Modelled, &way, rate / 1e9);
+        figure.points.extend(ROUTES.iter().zip(rates).map(point));
+    }
+    Ok((!figure.points.is_empty()).then_some(figure))
+}
+
+/// The fewest devices that do about as much as the best.
+fn routes(machine: &Machine) -> Result<Vec<String>, ModelError> {
+    let mut sentences = Vec::new();
+    for Routes { source, target, rates } in routes_of(machine)? {
+        let best = rates.iter().copied().fold(0.0, f64::max);
+        let Some((index, rate)) = rates.iter().enumerate().find(|(_, rate)| **rate >= ALIKE * best) else {
+            continue;
+        };
+        let [one, .., all] = rates;
         sentences.push(format!(
-            "Large copies from node {} to node {}: {name} with {:.1} GB/s; one does {:.1}, all {} {:.1}.",
-            home.id,
-            target.id,
+            "Large copies from node {source} to node {target}: {} with {:.1} GB/s; one alone does {:.1}, all {} do \
+             {:.1}.",
+            ROUTES[index].1,
             rate / 1e9,
             one / 1e9,
             machine.accelerators().len(),
             all / 1e9
         ));
+    }
+    if sentences.is_empty() {
+        sentences.push("No node has both CPUs and memory.".to_owned());
     }
     Ok(sentences)
 }
@@ -138,40 +175,92 @@ fn prefetching(machine: &Machine) -> Advice {
     let topic = "Prefetching";
     let faster = home(machine).filter(|home| machine.nearest_faster(home.id).is_some());
     let Some(home) = faster else {
-        let sentence = "Leave it to `--prefetch auto`, which copies nothing here: no memory is known to be faster than the \
-                        CPUs' own."
-            .to_owned();
+        let sentence =
+            "Leave it to `--prefetch auto`, which copies nothing here: no memory is known to be faster \
+             than the CPUs' own."
+                .to_owned();
         return Advice { topic, sentences: vec![sentence], how: None };
     };
+    // To what is printed.
+    let speed_up = |alternative: &Alternative| (alternative.speed_up * 100.0).round();
     let of = |second: &Node, what: &str| -> Result<String, ModelError> {
-        let advice = model::advise(machine, &papers_query(home, second.id))?;
-        let words = match advice.words().as_slice() {
-            [] => "there is nothing to bring near".to_owned(),
-            words => words.join("; "),
+        let advice = model::advise(machine, &papers_query(home, second.id, COLUMN_BYTES))?;
+        // What is chosen, or else what would lose least; of equals the first.
+        let better = |best, other| if speed_up(other) > speed_up(best) { other } else { best };
+        let best = match advice.chosen {
+            Some(chosen) => advice.alternatives.get(chosen),
+            None => advice.alternatives.iter().reduce(better),
         };
-        Ok(format!("A scan of a, then a sum over b, {what}: {words}."))
+        let verdict = if advice.chosen.is_some() { "yes" } else { "no" };
+        Ok(match best {
+            None => format!("{what}: no, there is nothing to bring near."),
+            Some(best) => format!("{what}: {verdict}. {}.", best.words),
+        })
     };
     let is_other = |node: &&Node| node.id != home.id && node.tier == home.tier && node.has_memory();
     let other = machine.nodes().iter().find(is_other);
-    let same = [(home, "both on one node")];
-    let cases = same.into_iter().chain(other.map(|other| (other, "on two nodes")));
+    let same = [(home, "A scan of a, then a sum over b, both on one node")];
+    let cases = same.into_iter().chain(other.map(|other| (other, "The same with a and b on two nodes")));
     by_model(topic, cases.map(|(node, what)| of(node, what)).collect())
 }
 
-/// The thesis's query, with as many threads as the node has CPUs for each stage.
-fn papers_query(home: &Node, second: NodeId) -> Plan {
-    let column = |name: &str, node| Column { name: name.to_owned(), size_bytes: 4 << 30, node };
-    let threads_count = home.cpus.len();
-    let stage = |name: &str, column| Stage { name: name.to_owned(), reads: vec![column], threads_count };
+/// The papers' query: a scan of column a on `home`, then a sum over b on `second`, each by all CPUs of `home`.
+pub(crate) fn papers_query(home: &Node, second: NodeId, size_bytes: u64) -> Plan {
+    let column = |name: &str, node| Column { name: name.to_owned(), size_bytes, node };
+    let stage = |name: &str, column| Stage {
+        name: name.to_owned(),
+        reads: vec![column],
+        threads_count: home.cpus.len(),
+        thread_rate_max: f64::INFINITY,
+    };
     Plan {
         columns: vec![column("a", home.id), column("b", second)],
         stages: vec![stage("the scan of a", 0), stage("the sum", 1)],
         cpus: home.id,
-        chunk_bytes: 8 << 20,
+        // 8 MiB for the thesis's columns.
+        chunk_bytes: (size_bytes / 512).max(1 << 20),
         near: None,
         is_by_devices: true,
         reads_to_come: 0,
     }
+}
+
+/// The size of the thesis's columns.
+const COLUMN_BYTES: u64 = 4 << 30;
+
+/// From which size a queue was faster than a core here.
+fn measured(records: &[Record]) -> Option<Advice> {
+    let rows = || records.iter().filter(|record| record.bench == "submit").flat_map(|record| &record.rows);
+    let is_meant = |row: &&Row| {
+        row.how == Some(How::Measured)
+            && row.figure.as_deref() == Some("throughput")
+            && row.batch == Some(1.0)
+    };
+    let of = |way: &str| -> Vec<(f64, f64)> {
+        let own = rows().filter(is_meant).filter(|row| row.way.as_deref() == Some(way));
+        own.filter_map(|row| Some((row.size_bytes?, row.value?))).collect()
+    };
+    let core = of("core");
+    let sentence = |way: &str| {
+        let mut both: Vec<(f64, bool)> = (of(way).into_iter())
+            .filter_map(|(size, rate)| {
+                let (_, core) = core.iter().find(|(core_size, _)| *core_size == size)?;
+                Some((size, rate > *core))
+            })
+            .collect();
+        both.sort_by(|one, other| one.0.total_cmp(&other.0));
+        // It has to stay faster.
+        let slower = both.iter().rposition(|(_, is_faster)| !is_faster);
+        let from = both.get(slower.map_or(0, |at| at + 1));
+        let verdict = match from {
+            _ if both.is_empty() => return None,
+            Some((size_bytes, _)) => format!("is faster than a core from {} on", size(*size_bytes as u64)),
+            None => "is not faster than a core at any size".to_owned(),
+        };
+        Some(format!("One thread that waits for each copy: a {way} queue {verdict}."))
+    };
+    let sentences: Vec<String> = ["shared", "dedicated"].into_iter().filter_map(sentence).collect();
+    (!sentences.is_empty()).then_some(Advice { topic: "Queues", sentences, how: Some(How::Measured) })
 }
 
 /// What queries gained and lost here.

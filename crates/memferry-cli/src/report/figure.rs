@@ -283,6 +283,9 @@ fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String
     if point.y.is_none() && (kind != Kind::Lines || point.x.is_empty()) {
         return Err("it has no y".to_owned());
     }
+    if !point.panel.is_empty() && !matches!(kind, Kind::HalfCircles | Kind::HeatLess | Kind::HeatMore) {
+        return Err(format!("a figure of kind {kind} has no panels"));
+    }
     // Shares of a circle, and bars from 0.
     if matches!(kind, Kind::HalfCircles | Kind::Bars) && point.y.is_some_and(|value| value < 0.0) {
         return Err("y must not be negative in a figure of this kind".to_owned());

@@ -24,8 +24,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use memferry::topology::{Machine, Tier};
+use memferry::topology::{Basis, Machine, Tier};
 
+pub(crate) use self::advice::papers_query;
 use self::figure::{Axis, Figure, How, Kind, Scale};
 use self::papers::Papers;
 use self::records::Record;
@@ -44,9 +45,9 @@ pub(crate) struct Arguments {
     /// About this machine instead: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
     machine: Option<String>,
-    /// Where `memferry bench` has left its records.
-    #[arg(long, value_name = "DIR", default_value = "results")]
-    results: PathBuf,
+    /// Where `memferry bench` has left its records [default: results].
+    #[arg(long, value_name = "DIR")]
+    results: Option<PathBuf>,
     /// Draw one figure again, from its CSV alone.
     #[arg(long, value_name = "FILE.csv", requires = "svg", conflicts_with_all = ["out", "machine", "results"])]
     figure: Option<PathBuf>,
@@ -81,9 +82,18 @@ fn redraw(file: &Path, target: &Path, out: &mut dyn Write) -> Result<()> {
 
 fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Result<()> {
     let machine = topology::open(arguments.machine.as_deref())?;
-    let records = records::read(&arguments.results.join(machine_slug(&machine)))?;
-    let papers = Papers::read()?;
-    let report = Report::new(&machine, &records, papers, &arguments.results)?;
+    let results = match &arguments.results {
+        Some(results) if !results.is_dir() => {
+            bail!(
+                "{} is no directory; name the one that `memferry bench` wrote to with --results",
+                results.display()
+            )
+        }
+        Some(results) => results,
+        None => Path::new("results"),
+    };
+    let records = records::read(&results.join(machine_slug(&machine)))?;
+    let report = Report::new(&machine, &records, Papers::read()?, results)?;
     let mut files =
         vec![("machine.svg".to_owned(), report.picture.clone()), ("machine.csv".to_owned(), nodes(&machine))];
     for figure in report.figures() {
@@ -95,7 +105,10 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
     let written = write_all(directory, &files);
     written.with_context(|| {
         let directory = directory.display();
-        format!("the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a new one")
+        format!(
+            "the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a \
+             new one"
+        )
     })?;
     let page = directory.join("index.html");
     Ok(writeln!(
@@ -155,7 +168,7 @@ impl<'a> Report<'a> {
                 id: "taken",
                 title: "What was taken on it",
                 intro: "Records of memferry bench, the newest of each benchmark.",
-                figures: records.iter().flat_map(own::figures).collect(),
+                figures: own::figures(records),
             },
             Section {
                 id: "query",
@@ -166,8 +179,9 @@ impl<'a> Report<'a> {
             Section {
                 id: "copies",
                 title: "Copies by DSA, as published",
-                intro: "Figures of the publications in their form. Lines and bars are modelled here, on the machines of the \
-                        publications; what these print as numbers is drawn as dots and dotted rules.",
+                intro: "Figures of the publications in their form. Lines and bars are modelled here, on the \
+                        machines of the publications; what these print as numbers is drawn as dots and dotted \
+                        rules.",
                 figures: papers.copy_figures()?,
             },
             Section {
@@ -196,18 +210,21 @@ impl<'a> Report<'a> {
 fn modelled(machine: &Machine) -> Vec<Figure> {
     let mut figures = Vec::new();
     if let Ok(mut figure) = papers::device_and_core("machine-sizes", machine) {
-        figure.about = "One device of this machine in different ways, and a core: where the lines cross, the device begins to be \
-                        faster."
-            .to_owned();
+        figure.about =
+            "One device of this machine in different ways, and a core: where the lines cross, the \
+             device begins to be faster."
+                .to_owned();
         figures.push(figure);
     }
-    // What a profile knows is published or was measured elsewhere; the kernel's figures are the firmware's.
-    let how = if machine.is_this_machine() { How::Measured } else { How::Published };
+    figures.extend(advice::route_figure(machine).ok().flatten());
+    // `memferry calibrate` measures; other profiles have what was published, and the kernel what the firmware says.
+    let is_measured = machine.parameters().iter().any(|parameter| parameter.basis == Basis::Measured);
+    let how = if is_measured { How::Measured } else { How::Published };
     let heat = |name, kind, title: &str, unit, of| {
         let mut figure = Figure::new(name, kind, title);
         figure.about = "From CPUs to memories, as far as it is known.".to_owned();
-        figure.x = Axis::new("CPUs of node", Scale::Linear);
-        figure.y = Axis::new(format!("{unit}, across: memory of node"), Scale::Linear);
+        figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
+        figure.y = Axis::new(unit, Scale::Linear);
         figure.points = papers::links(machine, how, machine.name(), of);
         figure
     };

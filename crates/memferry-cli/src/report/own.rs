@@ -4,15 +4,19 @@ use super::figure::{Axis, Figure, How, Kind, Point, Scale};
 use super::points;
 use super::records::{Record, Row};
 
-/// The figures of a record; none for one that is told as a table only.
-pub(super) fn figures(record: &Record) -> Vec<Figure> {
-    let figures = match record.bench.as_str() {
-        "query" => queries(record),
-        "dsa" => vec![operations(record)],
-        "cache" => vec![cache(record)],
-        _ => points::figures(record),
-    };
-    figures.into_iter().filter(|figure| !figure.points.is_empty()).collect()
+/// The figures of all records. Benchmarks that are told as tables only have none.
+pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
+    // Records of one benchmark stand beside each other.
+    let figures = records.chunk_by(|one, other| one.bench == other.bench).flat_map(|records| {
+        let first = &records[0];
+        match first.bench.as_str() {
+            "query" => queries(first),
+            "dsa" => vec![operations(first)],
+            "cache" => vec![cache(first)],
+            _ => points::figures(&records.iter().collect::<Vec<_>>()),
+        }
+    });
+    figures.filter(|figure| !figure.points.is_empty()).collect()
 }
 
 /// Ratios to plain DataFusion, for each mode of prefetching.
@@ -51,9 +55,10 @@ fn queries(record: &Record) -> Vec<Figure> {
 /// Operations in software beside the best that there is otherwise.
 fn operations(record: &Record) -> Figure {
     let mut figure = Figure::new("operations", Kind::Rows, "Operations of a DSA in software");
-    figure.about = "At 1 MiB (deltas at 512 KiB) against the best that there is otherwise, such as the C library or crc-fast, \
-                    interleaved in one run. Whiskers: 95 % interval."
-        .to_owned();
+    figure.about =
+        "At 1 MiB (deltas at 512 KiB) against the best that there is otherwise, such as the C library \
+         or crc-fast, interleaved in one run. Whiskers: 95 % interval."
+            .to_owned();
     figure.y = Axis::new("ratio to the best otherwise; above 1 is faster", Scale::Log);
     let rows = record.rows.iter().filter(|row| row.unit == "bytes/s");
     figure.points = rows.filter_map(|row| ratio(row, "ratio", &row.name.replace('_', " "))).collect();

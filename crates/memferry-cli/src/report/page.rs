@@ -2,21 +2,20 @@
 
 use std::time::SystemTime;
 
+use clap::CommandFactory;
 use memferry::model::{Prediction, Why};
 
+use super::draw::scale::percent;
 use super::figure::{Figure, How};
 use super::records::Record;
 use super::{Report, Section, draw};
+use crate::Cli;
 use crate::bench::rfc3339;
 use crate::canvas::{escaped, style};
-use crate::output::number;
+use crate::output::{count, number};
 
-/// Benchmarks whose records the page shows, and what they tell.
-const BENCHMARKS: &[(&str, &str)] = &[
-    ("query", "queries against plain DataFusion"),
-    ("dsa", "a DSA queue, ways to wait for it, its operations in software"),
-    ("cache", "what a hit costs, beside other caches"),
-];
+/// Benchmarks that the page has nothing of: what they tell is whether all was right, or about programs of others.
+const OTHERS: [&str; 3] = ["soak", "emulate", "help"];
 
 /// Whoever shows the page may not load anything else.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
@@ -28,13 +27,15 @@ pub(super) fn html(report: &Report) -> String {
     let made = rfc3339(SystemTime::now());
     let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("MEMFERRY_COMMIT"));
     let mut body = format!(
-        "<header>\n<h1>{name}</h1>\n<p class=\"muted\">memferry {version} ({commit}), {made}</p>\n{}</header>\n<main>\n",
+        "<header>\n<h1>{name}</h1>\n<p class=\"muted\">memferry {version} ({commit}), \
+         {made}</p>\n{}</header>\n<main>\n",
         contents(report)
     );
     body += &advice(report);
     body += &format!(
         "<section id=\"machine-section\">\n<h2>What it is</h2>\n<figure class=\"wide\">\n\
-         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"the machine\">{}</div>\n{}</figure>\n</section>\n",
+         <div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"the \
+         machine\">{}</div>\n{}</figure>\n</section>\n",
         report.picture_part,
         caption("machine", "")
     );
@@ -94,7 +95,7 @@ fn figure(figure: &Figure) -> String {
 
 fn caption(name: &str, about: &str) -> String {
     format!(
-        "<figcaption>{} <a href=\"{name}.csv\">CSV</a> <a href=\"{name}.svg\">SVG</a></figcaption>\n",
+        "<figcaption>{} <span><a href=\"{name}.csv\">CSV</a> <a href=\"{name}.svg\">SVG</a></span></figcaption>\n",
         code(about)
     )
 }
@@ -117,9 +118,9 @@ fn advice(report: &Report) -> String {
     let items: String = report.advice.iter().map(item).collect();
     format!(
         "<section id=\"advice\">\n<h2>Recommended settings</h2>\n<dl>\n{items}</dl>\n\
-         <p class=\"muted\">Every number says where it comes from: measured on this machine (filled); emulated, where a made-up \
-         device or node took part, which says nothing about hardware (hatched); modelled, computed for a machine that need \
-         not exist (outlined); published by somebody else (a dot).</p>\n{}</section>\n",
+         <p class=\"muted\">Every number says where it comes from: measured on this machine (filled); emulated, \
+         where a made-up device or node took part, which says nothing about hardware (hatched); modelled, computed \
+         for a machine that need not exist (outlined); published by somebody else (a dot).</p>\n{}</section>\n",
         draw::forms()
     )
 }
@@ -132,7 +133,7 @@ fn query_table(report: &Report) -> String {
         let published = |value: Option<f64>, decimals: usize| {
             value.map_or(String::new(), |it| format!("{it:.decimals$}"))
         };
-        let error = it.published_ms.map(|ms| format!("{:+.1} %", 100.0 * (it.modelled_ms / ms - 1.0)));
+        let error = it.published_ms.map(|ms| percent(100.0 * (it.modelled_ms / ms - 1.0)));
         let speed_up = first.map(|first| first.modelled_ms / it.modelled_ms);
         let published_speed_up = first.and_then(|first| Some(first.published_ms? / it.published_ms?));
         let cells = [
@@ -168,10 +169,10 @@ fn predictions(report: &Report) -> String {
             "holds" => {
                 (if *predicted == 1.0 { "yes" } else { "no" }.to_owned(), "yes".to_owned(), String::new())
             }
-            _ if low == high => (number(*predicted), number(*low), format!("{:+.1} %", it.error_percent())),
+            _ if low == high => (number(*predicted), number(*low), percent(it.error_percent())),
             _ => {
                 let range = format!("{} to {}", number(*low), number(*high));
-                (number(*predicted), range, format!("{:+.1} %", it.error_percent()))
+                (number(*predicted), range, percent(it.error_percent()))
             }
         };
         let note = if it.is_fit { "calibrated on" } else { it.unexplained.unwrap_or("") };
@@ -183,9 +184,9 @@ fn predictions(report: &Report) -> String {
     let others = &report.papers.validation.others;
     let unexplained = others.iter().filter(|other| other.why == Why::Unexplained).count();
     format!(
-        "<details>\n<summary>All {} predictions</summary>\n{}</details>\n<p class=\"muted\">Of {} other rows the model says \
-         nothing: {unexplained} that it cannot explain, and inputs, methods and repetitions. <code>memferry sim validate</code> \
-         tells the reason of each.</p>\n",
+        "<details>\n<summary>All {} predictions</summary>\n{}</details>\n<p class=\"muted\">Of {} other rows the \
+         model says nothing: {unexplained} that it cannot explain, and inputs, methods and repetitions. \
+         <code>memferry sim validate</code> tells the reason of each.</p>\n",
         report.papers.validation.predictions.len(),
         table(&heads, &rows),
         others.len()
@@ -195,19 +196,23 @@ fn predictions(report: &Report) -> String {
 /// Which records there are, all of their rows, and how to take those that are missing.
 fn taken(report: &Report) -> String {
     let mut text = String::new();
-    let known = |bench: &str| report.records.iter().any(|record| record.bench == bench);
-    let missing: Vec<_> = BENCHMARKS.iter().filter(|(bench, _)| !known(bench)).collect();
+    let known =
+        |bench: &str| OTHERS.contains(&bench) || report.records.iter().any(|record| record.bench == bench);
+    let command = Cli::command();
+    let benchmarks = command.find_subcommand("bench").into_iter().flat_map(|bench| bench.get_subcommands());
+    let missing: Vec<&clap::Command> = benchmarks.filter(|bench| !known(bench.get_name())).collect();
     if !missing.is_empty() {
-        let item = |(bench, what): &&(&str, &str)| {
-            format!("<li><code>cargo run --release -- bench {bench}</code>: {what}</li>\n")
+        let item = |bench: &&clap::Command| {
+            let about = bench.get_about().map_or(String::new(), |about| escaped(&about.to_string()));
+            format!("<li><code>memferry bench {}</code>: {about}</li>\n", bench.get_name())
         };
         let items: String = missing.iter().map(item).collect();
-        let whose = match report.machine.is_this_machine() {
-            true => "Run these on this machine when it is idle",
-            false => "Run these on such a machine when it is idle",
-        };
+        let whose = if report.machine.is_this_machine() { "this machine" } else { "such a machine" };
         text += &format!(
-            "<p>There are no records of these benchmarks in {}. {whose}:</p>\n<ul>\n{items}</ul>\n",
+            "<details{}>\n<summary>{} without a record in {}</summary>\n<p>Run these on {whose}, built with \
+             --release, when it is idle:</p>\n<ul>\n{items}</ul>\n</details>\n",
+            if report.records.is_empty() { " open" } else { "" },
+            count(missing.len(), "benchmark"),
             escaped(&report.results.display().to_string())
         );
     }
@@ -228,8 +233,9 @@ fn record(record: &Record) -> String {
         rows += &row(&it.name, &[told(it.value), it.unit.clone(), how, ratio, peer]);
     }
     let heads = ["row", "value", "unit", "how", "ratio", "compared with, or note"];
+    let how = record.rows.iter().find_map(|row| row.how).map_or(String::new(), |how| format!(", {how}"));
     format!(
-        "<details>\n<summary>{} of {}, commit {}: {} rows</summary>\n{}</details>\n",
+        "<details>\n<summary>{}{how}, {}, commit {}: {} rows</summary>\n{}</details>\n",
         escaped(&record.bench),
         escaped(&record.started),
         escaped(&record.commit),
@@ -247,7 +253,8 @@ fn table(heads: &[&str], rows: &str) -> String {
     let heads: String =
         heads.iter().map(|head| format!("<th scope=\"col\">{}</th>", escaped(head))).collect();
     format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n\
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" \
+         aria-label=\"table\"><table>\n<thead><tr>{heads}</tr></thead>\n\
          <tbody>\n{rows}</tbody>\n</table></div>\n"
     )
 }

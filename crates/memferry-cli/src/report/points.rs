@@ -1,8 +1,9 @@
 //! Figures of the papers' benchmarks, whose rows are points of a space: who works, on what, how large, how many.
 //!
-//! What a benchmark varies decides the form: sizes make lines over sizes, other numbers lines over them, nodes and words
-//! bars. What else varies tells series apart, and where that would be too many, figures.
+//! What a benchmark varies decides the form: sizes make lines over sizes, other numbers lines over them, nodes and
+//! words bars. What else varies tells series apart, and where that would be too many, figures.
 
+use super::draw::distinct;
 use super::figure::{Axis, Figure, How, Kind, Point, Scale};
 use super::records::{Record, Row};
 
@@ -38,102 +39,109 @@ const COORDINATES: &[Coordinate] = &[
     Coordinate { name: "way", scale: None, of: |row| row.way.clone() },
 ];
 
-/// The figures of a record; none if its rows are no points.
-pub(super) fn figures(record: &Record) -> Vec<Figure> {
-    let mut whats: Vec<&str> = Vec::new();
-    for what in record.rows.iter().filter_map(|row| row.figure.as_deref()) {
-        if !whats.contains(&what) {
-            whats.push(what);
-        }
-    }
-    whats.into_iter().flat_map(|what| of(record, what)).collect()
+/// The figures of a benchmark from the records of all that it ran on; none if their rows are no points.
+pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
+    let rows = || records.iter().flat_map(|record| &record.rows);
+    let whats = distinct(rows().filter_map(|row| row.figure.as_deref()));
+    let bench = records.first().map_or("", |record| record.bench.as_str());
+    let dates = distinct(records.iter().map(|record| record.started.get(..10).unwrap_or(&record.started)));
+    let figures = whats.into_iter().flat_map(|what| {
+        let (there, missing) =
+            rows().filter(|row| row.figure.as_deref() == Some(what)).partition(|row| row.value.is_some());
+        let source = Source { bench, what, dates: dates.join(", "), missing: reasons(missing) };
+        source.figures(there)
+    });
+    figures.collect()
 }
 
-fn of(record: &Record, what: &str) -> Vec<Figure> {
-    let rows: Vec<&Row> = record.rows.iter().filter(|row| row.figure.as_deref() == Some(what)).collect();
-    let mut varied: Vec<&Coordinate> =
-        COORDINATES.iter().filter(|coordinate| values(coordinate, &rows).len() > 1).collect();
-    // What is not varied is still worth a bar.
-    let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 1] } else { varied.remove(0) };
-    divided(record, what, x, varied, rows, String::new())
+/// Why points are not there; in short, as the table of rows has it in full.
+fn reasons(missing: Vec<&Row>) -> String {
+    let notes = missing.iter().filter_map(|row| row.note.as_deref());
+    distinct(notes.map(|note| note.split(':').next().unwrap_or(note))).join("; ")
 }
 
-/// One figure, or several, each with few series.
-fn divided(
-    record: &Record,
-    what: &str,
-    x: &Coordinate,
-    mut varied: Vec<&Coordinate>,
-    rows: Vec<&Row>,
-    title: String,
-) -> Vec<Figure> {
-    let mut names: Vec<String> = rows.iter().map(|row| series(&varied, row)).collect();
-    names.sort();
-    names.dedup();
-    // By what has the fewest values, as that makes the fewest figures.
-    let fewest = (0..varied.len()).min_by_key(|&at| values(varied[at], &rows).len());
-    let Some(fewest) = fewest.filter(|_| names.len() > SERIES_MAX) else {
-        return vec![figure(record, what, x, &varied, &rows, &title)];
-    };
-    let by = varied.remove(fewest);
-    let mut figures = Vec::new();
-    for value in values(by, &rows) {
-        let own = rows.iter().copied().filter(|row| (by.of)(row).as_ref() == Some(&value)).collect();
-        let title = format!("{title}, {}", told(by, &value));
-        figures.extend(divided(record, what, x, varied.clone(), own, title));
-    }
-    figures
+/// One quantity of a benchmark.
+struct Source<'a> {
+    bench: &'a str,
+    what: &'a str,
+    dates: String,
+    missing: String,
 }
 
-fn figure(
-    record: &Record,
-    what: &str,
-    x: &Coordinate,
-    varied: &[&Coordinate],
-    rows: &[&Row],
-    title: &str,
-) -> Figure {
-    let (unit, factor) = match rows.iter().find(|row| !row.unit.is_empty()).map(|row| row.unit.as_str()) {
-        Some("bytes/s") => ("GB/s", 1e-9),
-        Some(unit) => (unit, 1.0),
-        None => ("", 1.0),
-    };
-    let how = rows.iter().find_map(|row| row.how).unwrap_or(How::Measured);
-    let name = format!("{}-{what}-{how}{title}", record.bench);
-    let name: Vec<&str> =
-        name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|it| !it.is_empty()).collect();
-    let kind = if x.scale.is_some() { Kind::Lines } else { Kind::Bars };
-    let mut figure =
-        Figure::new(&name.join("-").to_lowercase(), kind, format!("{}: {what}{title}", record.bench));
-    figure.x = Axis::new(x.name, x.scale.unwrap_or(Scale::Linear));
-    figure.y = Axis::new(format!("{what} in {unit}"), Scale::Linear);
-    let mut missing: Vec<&str> = Vec::new();
-    for row in rows {
-        let Some(place) = (x.of)(row) else { continue };
-        let series = series(varied, row);
-        let how = row.how.unwrap_or(How::Measured);
-        if let Some(value) = row.value {
-            let mut point = Point::new(&series, how, &place, value * factor);
-            if let (Some(low), Some(high)) = (row.min, row.max)
-                && low < high
-            {
-                point = point.between(low * factor, high * factor);
-            }
-            figure.points.push(point);
-        } else {
-            missing.extend(row.note.as_deref().filter(|note| !missing.contains(note)));
-        }
-        if row.peer.as_ref().is_some_and(|peer| peer.starts_with("published")) {
-            let value = row.peer_value.map(|value| value * factor);
-            figure.points.extend(value.map(|value| Point::new(&series, How::Published, &place, value)));
-        }
+impl Source<'_> {
+    fn figures(&self, rows: Vec<&Row>) -> Vec<Figure> {
+        let is_varied = |coordinate: &&Coordinate| values(coordinate, &rows).len() > 1;
+        let mut varied: Vec<&Coordinate> = COORDINATES.iter().filter(is_varied).collect();
+        // What is not varied is still worth a bar.
+        let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 1] } else { varied.remove(0) };
+        self.divided(x, varied, rows, String::new())
     }
-    figure.about =
-        format!("`memferry bench {}`, {}.", record.bench, &record.started[..record.started.len().min(10)]);
-    if !missing.is_empty() {
-        figure.about += &format!(" Not there: {}.", missing.join("; "));
+
+    /// One figure, or several, each with few series.
+    fn divided(
+        &self,
+        x: &Coordinate,
+        varied: Vec<&Coordinate>,
+        rows: Vec<&Row>,
+        title: String,
+    ) -> Vec<Figure> {
+        let names = distinct(rows.iter().map(|row| series(&varied, row)));
+        if names.len() <= SERIES_MAX {
+            return vec![self.figure(x, &varied, &rows, &title)];
+        }
+        if varied.len() == 1 {
+            let part = |(index, part): (usize, &[String])| {
+                let own: Vec<&Row> =
+                    rows.iter().copied().filter(|row| part.contains(&series(&varied, row))).collect();
+                self.figure(x, &varied, &own, &format!("{title}, part {}", index + 1))
+            };
+            return names.chunks(SERIES_MAX).enumerate().map(part).collect();
+        }
+        // By what has the fewest values, as that makes the fewest figures.
+        let fewest = (0..varied.len()).min_by_key(|&at| values(varied[at], &rows).len()).unwrap_or(0);
+        let mut others = varied;
+        let by = others.remove(fewest);
+        // Rows of benchmarks have all coordinates or, of one, none.
+        let divide = |value: Option<String>| {
+            let own = rows.iter().copied().filter(|row| (by.of)(row) == value).collect();
+            let title = value.map_or(title.clone(), |value| format!("{title}, {}", told(by, &value)));
+            self.divided(x, others.clone(), own, title)
+        };
+        distinct(rows.iter().map(|row| (by.of)(row))).into_iter().flat_map(divide).collect()
     }
-    figure
+
+    fn figure(&self, x: &Coordinate, varied: &[&Coordinate], rows: &[&Row], title: &str) -> Figure {
+        let Source { bench, what, dates, missing } = self;
+        let (unit, factor) = match rows.first().map_or("", |row| row.unit.as_str()) {
+            "bytes/s" => (" in GB/s", 1e-9),
+            "" | "1" => ("", 1.0),
+            unit => (&*format!(" in {unit}"), 1.0),
+        };
+        let name = format!("bench {bench} {what}{title}").to_lowercase();
+        let words = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        let kind = if x.scale.is_some() { Kind::Lines } else { Kind::Bars };
+        let name = words.collect::<Vec<_>>().join("-");
+        let mut figure = Figure::new(&name, kind, format!("{bench}: {what}{title}"));
+        figure.x = Axis::new(x.name, x.scale.unwrap_or(Scale::Linear));
+        figure.y = Axis::new(format!("{what}{unit}"), Scale::Linear);
+        for row in rows {
+            let (Some(place), Some(value)) = ((x.of)(row), row.value) else { continue };
+            let series = series(varied, row);
+            let point = Point::new(&series, row.how.unwrap_or(How::Measured), &place, value * factor);
+            figure.points.push(match (row.min, row.max) {
+                (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
+                _ => point,
+            });
+            let is_published = row.peer.as_ref().is_some_and(|peer| peer.starts_with("published"));
+            let published = row.peer_value.filter(|_| is_published).map(|value| value * factor);
+            figure.points.extend(published.map(|value| Point::new(&series, How::Published, &place, value)));
+        }
+        figure.about = format!("`memferry bench {bench}`, {dates}.");
+        if !missing.is_empty() {
+            figure.about += &format!(" Not there: {missing}.");
+        }
+        figure
+    }
 }
 
 /// What tells the row apart from others with the same x.
@@ -154,11 +162,5 @@ fn told(coordinate: &Coordinate, value: &str) -> String {
 }
 
 fn values(coordinate: &Coordinate, rows: &[&Row]) -> Vec<String> {
-    let mut values = Vec::new();
-    for value in rows.iter().filter_map(|row| (coordinate.of)(row)) {
-        if !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    values
+    distinct(rows.iter().filter_map(|row| (coordinate.of)(row)))
 }

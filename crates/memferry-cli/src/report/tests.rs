@@ -1,1 +1,243 @@
+use serde_json::json;
 
+use super::*;
+
+fn report_on(machine: &Machine, records: &[Record]) -> (String, Vec<String>) {
+    let report = Report::new(machine, records, Papers::read().unwrap(), Path::new("results")).unwrap();
+    (page::html(&report), report.figures().map(|figure| figure.name.clone()).collect())
+}
+
+#[test]
+fn pages_of_all_machines() {
+    for profile in Machine::profiles() {
+        let (html, mut names) = report_on(&Machine::from_profile(profile).unwrap(), &[]);
+        // Two figures of one name would overwrite each other, and two ids confuse a browser.
+        names.sort();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count, "{profile}");
+        let ids: Vec<&str> = html.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+        let mut distinct = ids.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), ids.len(), "{profile}: {ids:?}");
+        for link in html.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            let file = link.trim_end_matches(".csv").trim_end_matches(".svg");
+            let is_known = link == "data:,"
+                || link.strip_prefix('#').is_some_and(|id| ids.contains(&id))
+                || file == "machine"
+                || names.iter().any(|name| name == file);
+            assert!(is_known, "{profile}: {link} leads nowhere");
+        }
+        for outside in ["<script", "https:", "src=", "@import", "url("] {
+            assert!(!html.contains(outside), "{profile}: {outside}");
+        }
+        assert!(html.contains("bench query"), "{profile} does not say how to take what is missing");
+    }
+}
+
+#[test]
+fn settings_follow_from_numbers() {
+    let (html, _) = report_on(&Machine::from_profile("xeon-max-9468-2s-flat").unwrap(), &[]);
+    for words in [
+        "faster than a core from 3.9 KiB on",
+        "from node 0 to node 8: push-pull with",
+        "both on one node: no. b, 4096 MiB",
+        "would cost 20 %",
+        "on two nodes: yes. b, 4096 MiB",
+    ] {
+        assert!(html.contains(words), "{words:?} is not said");
+    }
+    let (html, _) = report_on(&Machine::from_profile("skylake-8180-snc-on").unwrap(), &[]);
+    assert!(html.contains("this machine has no DSA") && html.contains("no memory is known to be faster"));
+}
+
+fn record(bench: &str, started: &str, rows: serde_json::Value) -> serde_json::Value {
+    json!({ "bench": bench, "version": env!("CARGO_PKG_VERSION"), "commit": "abc", "started": started, "rows": rows,
+        "machine": {}, "seed": 1, "options": {} })
+}
+
+#[test]
+fn the_newest_record_of_each_benchmark_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+    let ratio = |ratio: f64| {
+        json!([{ "name": "tpch_sf1_auto_geomean", "value": 2.0, "unit": "ms", "how": "measured",
+        "samples": 11, "min": 1.0, "max": 3.0, "peer": "datafusion", "peer_value": 3.0, "ratio": ratio,
+        "ratio_low": ratio, "ratio_high": ratio }])
+    };
+    write("2026-01-01-query.json", &record("query", "2026-01-01T00:00:00Z", ratio(3.0)).to_string());
+    write("2026-02-01-query.json", &record("query", "2026-02-01T00:00:00Z", ratio(1.5)).to_string());
+    write("submit.unfinished.json", "{");
+    write("2026-02-01-query.csv", "not read");
+    let records = records::read(directory.path()).unwrap();
+    assert_eq!(records.len(), 1);
+    assert_eq!(records[0].started, "2026-02-01T00:00:00Z");
+    let (html, names) = report_on(&Machine::from_profile("spr-56c").unwrap(), &records);
+    assert!(html.contains("TPC-H is 1.50 (1.50 to 1.50) times as fast"), "{html}");
+    assert!(names.contains(&"queries-auto".to_owned()), "{names:?}");
+
+    let error = |name: &str, text: &str| {
+        write(name, text);
+        let error = format!("{:#}", records::read(directory.path()).unwrap_err());
+        fs::remove_file(directory.path().join(name)).unwrap();
+        error
+    };
+    let mut old = record("dsa", "2026-01-01T00:00:00Z", json!([]));
+    old["version"] = json!("0.0.1");
+    let other = error("2026-01-01-dsa.json", &old.to_string());
+    assert!(other.contains("memferry 0.0.1") && other.contains("`memferry bench dsa`"), "{other}");
+    for broken in ["{", "[]", "{\"bench\": 1}"] {
+        let broken = error("2026-03-01-x.json", broken);
+        assert!(broken.contains("2026-03-01-x.json is no record"), "{broken}");
+    }
+    assert!(records::read(&directory.path().join("nowhere")).unwrap().is_empty());
+}
+
+/// Rows as the papers' benchmarks write them.
+fn point(way: &str, size: u64, batch: u64, value: Option<f64>) -> serde_json::Value {
+    json!({ "name": format!("submit_{way}_{size}_batch{batch}"), "value": value, "unit": "bytes/s", "how": "emulated",
+        "samples": 1, "min": value, "max": value, "figure": "throughput", "way": way, "size_bytes": size,
+        "batch": batch, "submitters": 1, "note": if value.is_none() { Some("a core has no batches") } else { None } })
+}
+
+#[test]
+fn points_become_lines_over_what_varies() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rows = Vec::new();
+    for way in ["core", "shared", "dedicated"] {
+        for size in [1024, 4096, 16384] {
+            for batch in [1, 8, 64] {
+                let value = (way != "core" || batch == 1).then_some(1e6 * (size * batch) as f64);
+                rows.push(point(way, size, batch, value));
+            }
+        }
+    }
+    let text = record("submit", "2026-01-01T00:00:00Z", json!(rows)).to_string();
+    fs::write(directory.path().join("2026-01-01-submit-emulated.json"), text).unwrap();
+    // The same from the model, which has no ways: beside the others, in the same figures.
+    let mut modelled = vec![point("any", 1024, 1, Some(2e9))];
+    modelled[0]["how"] = json!("modelled");
+    let text = record("submit", "2026-01-02T00:00:00Z", json!(modelled)).to_string();
+    fs::write(directory.path().join("2026-01-02-submit-modelled.json"), text).unwrap();
+    let records = records::read(directory.path()).unwrap();
+    assert_eq!(records.len(), 2);
+    let figures = own::figures(&records);
+    // Eight series are too many; there are fewer batches than ways.
+    let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "bench-submit-throughput-no-batch",
+            "bench-submit-throughput-batch-8",
+            "bench-submit-throughput-batch-64"
+        ]
+    );
+    assert!(figures.iter().all(|it| it.kind == Kind::Lines && it.x.scale == Scale::Bytes), "{figures:?}");
+    let all: Vec<_> = figures.iter().flat_map(|figure| &figure.points).collect();
+    assert_eq!(all.len(), 3 * (1 + 3 + 3) + 1);
+    assert!(all.iter().any(|it| it.y == Some(16384.0 * 64.0 * 1e6 * 1e-9)), "in GB/s: {all:?}");
+    assert!(figures[0].points.iter().any(|it| it.how == How::Modelled) && figures[0].points.len() == 10);
+    assert!(figures[0].about.contains("a core has no batches"), "{figures:?}");
+    for figure in &figures {
+        assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
+    }
+}
+
+#[test]
+fn many_operations_are_divided() {
+    let rows: Vec<_> = (0..18)
+        .map(|index| {
+            let mut row = point("core", 4096 << (index % 2), 1, Some(1e9));
+            row["operation"] = json!(format!("operation {}", index / 2));
+            row
+        })
+        .collect();
+    let record: Record =
+        serde_json::from_value(record("operations", "2026-01-01T00:00:00Z", json!(rows))).unwrap();
+    let figures = own::figures(&[record]);
+    let titles: Vec<&str> = figures.iter().map(|figure| figure.title.as_str()).collect();
+    assert_eq!(titles, ["operations: throughput, part 1", "operations: throughput, part 2"]);
+    assert_eq!(figures.iter().map(|figure| figure.points.len()).collect::<Vec<_>>(), [12, 6]);
+}
+
+#[test]
+fn a_measured_break_even_is_told() {
+    let row = |way, size, rate| {
+        let mut row = point(way, size, 1, Some(rate));
+        row["how"] = json!("measured");
+        row
+    };
+    let rows = |shared: f64| {
+        let rows = json!([
+            row("core", 4096, 9e9),
+            row("core", 65536, 8e9),
+            row("core", 1 << 20, 7e9),
+            row("shared", 4096, 2e9),
+            row("shared", 65536, shared),
+            row("shared", 1 << 20, 3e10)
+        ]);
+        serde_json::from_value::<Record>(record("submit", "2026-01-01T00:00:00Z", rows)).unwrap()
+    };
+    let machine = Machine::from_profile("spr-56c").unwrap();
+    let words = |record| report_on(&machine, &[record]).0;
+    assert!(
+        words(rows(2e10))
+            .contains("waits for each copy: a shared queue is faster than a core from 64 KiB on")
+    );
+    assert!(
+        words(rows(2e9)).contains("waits for each copy: a shared queue is faster than a core from 1 MiB on")
+    );
+}
+
+#[test]
+fn broken_figures_are_told_by_line() {
+    let good = "# memferry figure 1\n# name: a\n# kind: lines\n# title: t\n# about: \n# x: size, bytes\n# y: rate, \
+                linear\n\
+                panel,series,how,x,y,low,high\n,s,measured,1024,2.5,,\n,\"a, b\",published,2048,3,2,4\n";
+    let figure = Figure::from_csv(good).unwrap();
+    assert_eq!(figure.points[1].series, "a, b");
+    assert_eq!(figure.points[1].range, Some((2.0, 4.0)));
+    let cases = [
+        ("figure 1", "figure 2", "another version"),
+        ("# memferry figure 1", "panel,series", "no figure of a report"),
+        ("# name: a", "# name: ../a", "line 2"),
+        ("kind: lines", "kind: pie", "line 3: \"pie\" is no kind of figure; there are lines"),
+        ("# title: t\n", "", "line 4 is not \"# title: ...\""),
+        ("size, bytes", "size", "line 6"),
+        ("rate, linear", "rate, round", "line 7: \"round\" is no scale"),
+        ("panel,series,how", "series,how", "line 8"),
+        (",s,measured,1024,2.5,,", ",s,measured,1024", "line 9: it has 4 fields and not 7"),
+        ("measured", "guessed", "line 9: \"guessed\" is no way"),
+        ("1024,2.5", "1024,many", "line 9: y is \"many\""),
+        ("1024,2.5", "1024,NaN", "line 9: y is \"NaN\""),
+        ("1024,2.5", "wide,2.5", "line 9: x is \"wide\""),
+        ("1024,2.5", "0,2.5", "line 9: a logarithmic scale"),
+        ("1024,2.5", ",", "line 9: it has no y"),
+        (",s,measured", "p,s,measured", "line 9: a figure of kind lines has no panels"),
+        ("3,2,4", "3,4,2", "line 10: low and high"),
+        ("\"a, b\"", "\"a, b", "line 10: a quote"),
+    ];
+    for (from, to, words) in cases {
+        assert!(good.contains(from), "{from}");
+        let error = Figure::from_csv(&good.replacen(from, to, 1)).unwrap_err();
+        assert!(error.contains(words), "{words:?} is not in: {error}");
+    }
+    let empty = good.split_inclusive('\n').take(8).collect::<String>();
+    assert!(Figure::from_csv(&empty).unwrap_err().contains("no points"));
+    assert!(Figure::from_csv("").is_err());
+}
+
+#[test]
+fn files_are_written_whole_or_not_at_all() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("new").join("report");
+    let files =
+        |second: &str| vec![("a.csv".to_owned(), "1".to_owned()), (second.to_owned(), "2".to_owned())];
+    write_all(&out, &files("b.csv")).unwrap();
+    assert_eq!(fs::read_to_string(out.join("b.csv")).unwrap(), "2");
+    // The second cannot be written, so the first is not there either, not even in part.
+    let other = directory.path().join("other");
+    write_all(&other, &files("missing/b.csv")).unwrap_err();
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
+}

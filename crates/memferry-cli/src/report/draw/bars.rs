@@ -4,7 +4,7 @@ use super::super::figure::{Figure, How, Point};
 use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, short};
 use super::{WIDTH, distinct, is_rule, series, told};
-use crate::canvas::{Anchor, Block, LINE, Path, TINY, fitted, text_width, wrapped};
+use crate::canvas::{Anchor, Block, LINE, Path, SMALL, fitted, text_width, wrapped};
 
 const PLOT_HEIGHT: i64 = 190;
 const TOP: i64 = 24;
@@ -14,16 +14,19 @@ const GAP: f64 = 14.0;
 const BAR_MAX: f64 = 44.0;
 
 pub(super) fn draw(figure: &Figure) -> Block {
-    let values = |point: &Point| point.y.into_iter().chain(point.range.map(|(_, high)| high));
+    // Above a rule there is room for its name.
+    let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * 1.1);
+    let values =
+        |point: &Point| [point.y, point.range.map(|(_, high)| high), above(point)].into_iter().flatten();
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
     let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
     let ticks = y.ticks();
-    let left = ticks.iter().map(|(_, label)| text_width(label, TINY, false)).max().unwrap_or(0) + 8;
+    let left = ticks.iter().map(|(_, label)| text_width(label, SMALL, false)).max().unwrap_or(0) + 8;
     let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT);
-    plot.text(0, 11, TINY, "muted", fitted(&figure.y.label, WIDTH, TINY, false));
+    plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
     for (at, label) in &ticks {
         plot.paths.push(Path::line("grid", &[(left as f64, *at), (WIDTH as f64, *at)]));
-        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, TINY, "muted figure", label.clone());
+        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, SMALL, "muted figure", label.clone());
     }
     let groups = distinct(figure.points.iter().filter(|it| !is_rule(it)).map(|it| it.x.as_str()));
     let group_width = (WIDTH - left) as f64 / groups.len().max(1) as f64;
@@ -31,9 +34,9 @@ pub(super) fn draw(figure: &Figure) -> Block {
     for (index, group) in groups.into_iter().enumerate() {
         let start = left as f64 + index as f64 * group_width;
         draw_group(figure, group, &mut plot, &y, (start + GAP / 2.0, group_width - GAP));
-        for (line, text) in (1..).zip(wrapped(group, group_width as i64 - 4, TINY, false)) {
+        for (line, text) in (1..).zip(wrapped(group, group_width as i64 - 4, SMALL, false)) {
             let middle = (start + group_width / 2.0) as i64;
-            plot.text_at(Anchor::Middle, middle, TOP + PLOT_HEIGHT + 16 * line, TINY, "muted", text);
+            plot.text_at(Anchor::Middle, middle, TOP + PLOT_HEIGHT + 16 * line, SMALL, "muted", text);
             labels_height = labels_height.max(16 * line + 6);
         }
     }
@@ -42,13 +45,13 @@ pub(super) fn draw(figure: &Figure) -> Block {
     for rule in figure.points.iter().filter(|point| is_rule(point)) {
         let Some(at) = rule.y.map(|value| y.at(value)) else { continue };
         plot.paths.push(Path::line("rule", &[(left as f64, at), (WIDTH as f64, at)]));
-        let label = fitted(&rule.series, WIDTH - left, TINY, false);
-        plot.text_at(Anchor::End, WIDTH, at as i64 - 4, TINY, "ink", label);
+        let label = fitted(&rule.series, WIDTH - left, SMALL, false);
+        plot.text_at(Anchor::End, WIDTH, at as i64 - 4, SMALL, "ink halo", label);
     }
     if !figure.x.label.is_empty() {
         plot.height += LINE;
-        let label = fitted(&figure.x.label, WIDTH - left, TINY, false);
-        plot.text_at(Anchor::End, WIDTH, plot.height - 5, TINY, "muted", label);
+        let label = fitted(&figure.x.label, WIDTH - left, SMALL, false);
+        plot.text_at(Anchor::End, WIDTH, plot.height - 5, SMALL, "muted", label);
     }
     plot
 }
@@ -80,7 +83,7 @@ fn draw_group(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, w
                     Anchor::Middle,
                     (at + bar_width / 2.0) as i64,
                     upper as i64 - 4,
-                    TINY,
+                    SMALL,
                     "ink figure",
                     label,
                 );

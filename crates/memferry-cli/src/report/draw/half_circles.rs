@@ -2,9 +2,9 @@
 
 use super::super::figure::{Figure, How, Point};
 use super::marks::{series_class, swatch};
-use super::scale::short;
+use super::scale::fixed;
 use super::{WIDTH, distinct, told};
-use crate::canvas::{Anchor, BODY, Block, Path, SMALL, TINY, fitted, flow, wrapped};
+use crate::canvas::{Anchor, BODY, Block, Path, SMALL, fitted, flow, text_width, wrapped};
 
 /// What is written into the circle, and is no part of it.
 const TOTAL: &str = "total";
@@ -21,17 +21,27 @@ pub(super) fn draw(figure: &Figure) -> Block {
         of(panel).iter().filter(|it| it.series != TOTAL).filter_map(|it| it.y).sum()
     };
     let longest = panels.iter().map(sum).fold(f64::MIN_POSITIVE, f64::max);
-    let blocks = panels.iter().map(|panel| draw_panel(figure, panel, &of(panel), &parts, longest));
+    // Circles beside each other are equally high.
+    let lines = panels.iter().map(|panel| wrapped(panel, PANEL_WIDTH, SMALL, true).len()).max().unwrap_or(0);
+    let top = lines as i64 * LABEL_LINE;
+    let blocks = panels.iter().map(|panel| draw_panel(figure, panel, top, &of(panel), &parts, longest));
     let mut all = flow(blocks.collect(), WIDTH, WIDTH - 2 * PANEL_WIDTH, 14);
     all.width = WIDTH;
     all
 }
 
-fn draw_panel(figure: &Figure, name: &str, points: &[&Point], parts: &[&str], longest: f64) -> Block {
-    let mut panel = Block::new("", PANEL_WIDTH, 0);
-    for line in wrapped(name, PANEL_WIDTH, SMALL, true) {
-        panel.height += LABEL_LINE;
-        panel.text(0, panel.height - 4, SMALL, "ink strong", line);
+fn draw_panel(
+    figure: &Figure,
+    name: &str,
+    top: i64,
+    points: &[&Point],
+    parts: &[&str],
+    longest: f64,
+) -> Block {
+    let mut panel = Block::new("", PANEL_WIDTH, top);
+    let names = wrapped(name, PANEL_WIDTH, SMALL, true);
+    for (line, text) in names.iter().rev().enumerate() {
+        panel.text(0, top - 4 - line as i64 * LABEL_LINE, SMALL, "ink strong", text.clone());
     }
     let center = (PANEL_WIDTH as f64 / 2.0, panel.height as f64 + OUTER + 4.0);
     panel.paths.push(Path::ring("grid", center, (INNER, OUTER), (0.0, 0.5)));
@@ -54,9 +64,9 @@ fn draw_panel(figure: &Figure, name: &str, points: &[&Point], parts: &[&str], lo
     let base = center.1 as i64;
     let total = points.iter().find(|it| it.series == TOTAL && it.how != How::Published);
     if let Some(total) = total.and_then(|it| it.y) {
-        panel.text_at(Anchor::Middle, PANEL_WIDTH / 2, base - 14, BODY, "ink strong figure", short(total));
-        let unit = fitted(&figure.y.label, (2.0 * INNER) as i64 - 8, TINY, false);
-        panel.text_at(Anchor::Middle, PANEL_WIDTH / 2, base - 1, TINY, "muted", unit);
+        panel.text_at(Anchor::Middle, PANEL_WIDTH / 2, base - 14, BODY, "ink strong figure", fixed(total));
+        let unit = fitted(&figure.y.label, (2.0 * INNER) as i64 - 8, SMALL, false);
+        panel.text_at(Anchor::Middle, PANEL_WIDTH / 2, base - 1, SMALL, "muted", unit);
     }
     panel.height = base + 6;
     for point in points.iter().filter(|it| it.series != TOTAL || it.how == How::Published) {
@@ -69,9 +79,10 @@ fn draw_panel(figure: &Figure, name: &str, points: &[&Point], parts: &[&str], lo
         let y = panel.height - 4;
         let class = index.map_or("series5", series_class);
         panel.paths.extend(swatch(class, point.how, 2.0, y as f64 - 9.0));
-        panel.text(18, y, TINY, "ink", fitted(&what, PANEL_WIDTH - 70, TINY, false));
-        let value = point.y.map_or(String::new(), short);
-        panel.text_at(Anchor::End, PANEL_WIDTH - 4, y, TINY, "ink figure", value);
+        let value = point.y.map_or(String::new(), fixed);
+        let room = PANEL_WIDTH - 30 - text_width(&value, SMALL, false);
+        panel.text(18, y, SMALL, "ink", fitted(&what, room, SMALL, false));
+        panel.text_at(Anchor::End, PANEL_WIDTH - 4, y, SMALL, "ink figure", value);
     }
     panel
 }

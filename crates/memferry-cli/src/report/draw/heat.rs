@@ -1,18 +1,17 @@
 //! A heat map for each panel.
 
 use super::super::figure::{Figure, Kind, Point};
-use super::scale::short;
+use super::scale::fixed;
 use super::{WIDTH, distinct};
-use crate::canvas::{Block, HeatMap, SMALL, TINY, flow, text_width};
+use crate::canvas::{Block, HeatMap, SMALL, flow, text_width};
 
 pub(super) fn draw(figure: &Figure) -> Block {
     let panels = distinct(figure.points.iter().map(|point| point.panel.as_str()));
     let blocks: Vec<Block> = panels.iter().map(|panel| draw_panel(figure, panel)).collect();
     let width = blocks.iter().map(|block| block.width).fold(WIDTH, i64::max);
     let mut all = Block::new("", width, 0);
-    let strength = if figure.kind == Kind::HeatMore { "more" } else { "less" };
-    let axes = format!("{}, down: {}; stronger is better ({strength})", figure.y.label, figure.x.label);
-    all.append(crate::canvas::paragraphs(&[axes], width, TINY, "muted"), 0, 0);
+    let axes = format!("{}; in {}, stronger is better", figure.x.label, figure.y.label);
+    all.append(crate::canvas::paragraphs(&[axes], width, SMALL, "muted"), 0, 0);
     all.append(flow(blocks, width, 20, 14), 0, 6);
     all
 }
@@ -31,7 +30,7 @@ fn draw_panel(figure: &Figure, name: &str) -> Block {
         rows: owned(&rows),
         columns: owned(&columns),
         values,
-        text: &short,
+        text: &fixed,
         more_is_better: figure.kind == Kind::HeatMore,
     };
     let map = map.draw();

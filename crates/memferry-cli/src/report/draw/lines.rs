@@ -1,52 +1,63 @@
 //! A line for each series.
 
-use super::super::figure::{Figure, Point};
+use super::super::figure::{Figure, Point, Scale};
 use super::marks::{line_class, point, series_class};
 use super::scale::Mapping;
 use super::{WIDTH, distinct, is_rule, series, told};
-use crate::canvas::{Anchor, Block, Path, TINY, fitted, text_width};
+use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width};
 
 const PLOT_HEIGHT: i64 = 200;
+const TICKS_MAX: usize = 8;
 /// For the label of the axis above it, and half of its last tick's.
 const TOP: i64 = 24;
 /// For ticks and the label of the axis below.
 const BOTTOM: i64 = 38;
+/// How much further the axis goes than a rule.
+const HEADROOM: f64 = 1.12;
 /// Half of the last tick's label sticks out.
 const RIGHT: i64 = 18;
 
 pub(super) fn draw(figure: &Figure) -> Block {
     let values = |point: &Point| -> Vec<f64> {
         let (low, high) = point.range.unzip();
-        [point.y, low, high].into_iter().flatten().collect()
+        // Above a rule there is room for its name, and for those of upright ones.
+        let above = point.y.filter(|_| is_rule(point)).map(|value| value * HEADROOM);
+        [point.y, low, high, above].into_iter().flatten().collect()
     };
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
     let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
     let ticks = y.ticks();
-    let left = ticks.iter().map(|(_, label)| text_width(label, TINY, false)).max().unwrap_or(0) + 8;
+    let left = ticks.iter().map(|(_, label)| text_width(label, SMALL, false)).max().unwrap_or(0) + 8;
     let right = WIDTH - RIGHT;
     let x_of = |point: &Point| point.x.parse::<f64>().ok();
     let ends = ((left + 6) as f64, (right - 6) as f64);
     let x = Mapping::new(&figure.x, figure.points.iter().filter_map(x_of), true, ends);
+    // Few counts are ticks themselves.
+    let counts = distinct(figure.points.iter().filter_map(x_of));
+    let ticks_below = match figure.x.scale {
+        Scale::Log if counts.len() <= TICKS_MAX => x.ticks_at(&counts),
+        _ => x.ticks(),
+    };
 
     let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT + BOTTOM);
-    plot.text(0, 11, TINY, "muted", fitted(&figure.y.label, WIDTH, TINY, false));
+    plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
     for (at, label) in &ticks {
         plot.paths.push(Path::line("grid", &[(left as f64, *at), (right as f64, *at)]));
-        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, TINY, "muted figure", label.clone());
+        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, SMALL, "muted figure", label.clone());
     }
     let mut free_from = 0;
-    for (at, label) in x.ticks() {
+    for (at, label) in ticks_below {
         plot.paths.push(Path::line("axis", &[(at, bottom), (at, bottom + 4.0)]));
-        let half = text_width(&label, TINY, false) / 2;
+        let half = text_width(&label, SMALL, false) / 2;
         // Labels that would touch are left out.
         if at as i64 - half >= free_from && at as i64 + half <= WIDTH {
             free_from = at as i64 + half + 6;
-            plot.text_at(Anchor::Middle, at as i64, TOP + PLOT_HEIGHT + 17, TINY, "muted figure", label);
+            plot.text_at(Anchor::Middle, at as i64, TOP + PLOT_HEIGHT + 17, SMALL, "muted figure", label);
         }
     }
     plot.paths.push(Path::line("axis", &[(left as f64, bottom), (right as f64, bottom)]));
-    let label = fitted(&figure.x.label, WIDTH - left, TINY, false);
-    plot.text_at(Anchor::End, right, plot.height - 4, TINY, "muted", label);
+    let label = fitted(&figure.x.label, WIDTH - left, SMALL, false);
+    plot.text_at(Anchor::End, right, plot.height - 4, SMALL, "muted", label);
     rules(figure, &mut plot, &x, &y, (left, right));
     for (index, name) in series(figure).into_iter().enumerate() {
         let points = || figure.points.iter().filter(|point| point.series == name && !is_rule(point));
@@ -79,18 +90,18 @@ fn rules(figure: &Figure, plot: &mut Block, x: &Mapping, y: &Mapping, (left, rig
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
     let mut upright = 0;
     for point in figure.points.iter().filter(|point| is_rule(point)) {
-        let label = fitted(&point.series, right - left, TINY, false);
+        let label = fitted(&point.series, right - left, SMALL, false);
         if let Some(at) = point.y.map(|value| y.at(value)) {
             plot.paths.push(Path::line("rule", &[(left as f64, at), (right as f64, at)]));
-            plot.text_at(Anchor::End, right, at as i64 - 4, TINY, "ink", label);
+            plot.text_at(Anchor::End, right, at as i64 - 7, SMALL, "ink halo", label);
         } else if let Some(at) = point.x.parse().ok().map(|value| x.at(value)) {
             plot.paths.push(Path::line("rule", &[(at, top), (at, bottom)]));
             // Below each other, and towards the side where there is room.
             let line = TOP + 12 + 14 * upright;
             upright += 1;
-            match at as i64 + 5 + text_width(&label, TINY, false) <= right {
-                true => plot.text(at as i64 + 5, line, TINY, "ink", label),
-                false => plot.text_at(Anchor::End, at as i64 - 5, line, TINY, "ink", label),
+            match at as i64 + 5 + text_width(&label, SMALL, false) <= right {
+                true => plot.text(at as i64 + 5, line, SMALL, "ink halo", label),
+                false => plot.text_at(Anchor::End, at as i64 - 5, line, SMALL, "ink halo", label),
             }
         }
     }

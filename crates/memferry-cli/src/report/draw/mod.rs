@@ -9,11 +9,11 @@ mod heat;
 mod lines;
 mod marks;
 mod rows;
-mod scale;
+pub(super) mod scale;
 
 use self::marks::{series_class, swatch};
 use super::figure::{Figure, How, Kind, Point};
-use crate::canvas::{self, BODY, Block, LINE, SMALL, TINY, fitted, flow, paragraphs, text_width};
+use crate::canvas::{self, BODY, Block, LINE, SMALL, fitted, flow, paragraphs, text_width};
 
 /// Inside the margins.
 const WIDTH: i64 = 400;
@@ -60,7 +60,8 @@ fn series(figure: &Figure) -> Vec<&str> {
     distinct(figure.points.iter().filter(|point| !is_rule(point)).map(|point| point.series.as_str()))
 }
 
-fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
+/// Each once, in the order in which they come first.
+pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     values.fold(Vec::new(), |mut seen, value| {
         if !seen.contains(&value) {
             seen.push(value);
@@ -109,6 +110,8 @@ pub(super) fn forms() -> String {
 
 /// What forms are.
 fn key(figure: &Figure) -> Block {
+    let has_rules =
+        matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && figure.points.iter().any(is_rule);
     let mut hows = distinct(figure.points.iter().map(|point| point.how));
     hows.sort();
     let items = hows.into_iter().map(|how| {
@@ -116,16 +119,16 @@ fn key(figure: &Figure) -> Block {
             (How::Measured, _) => "measured on this machine",
             (How::Emulated, _) => "emulated: says nothing about hardware",
             (How::Modelled, _) => "modelled",
-            (How::Published, Kind::HeatLess | Kind::HeatMore) => "published",
+            (How::Published, _) if has_rules => "published (dots, dotted lines)",
             (How::Published, _) => "published",
         };
-        let mut item = Block::new("", 18 + text_width(words, TINY, false), 16);
-        if !matches!(figure.kind, Kind::HeatLess | Kind::HeatMore) {
+        let mut item = Block::new("", 18 + text_width(words, SMALL, false), 16);
+        // Cells of heat maps have no form to tell it.
+        let is_plain = matches!(figure.kind, Kind::HeatLess | Kind::HeatMore);
+        if !is_plain {
             item.paths.extend(swatch("series5", how, 2.0, 3.0));
-            item.text(16, 12, TINY, "muted", words);
-        } else {
-            item.text(0, 12, TINY, "muted", words);
         }
+        item.text(if is_plain { 0 } else { 16 }, 12, SMALL, "muted", words);
         item
     });
     flow(items.collect(), WIDTH, 12, 0)

@@ -2,11 +2,11 @@
 
 use super::super::figure::{Figure, How, Point};
 use super::marks::{bar, dot, series_class};
-use super::scale::{Mapping, short};
+use super::scale::{Mapping, fixed, percent};
 use super::{WIDTH, distinct, is_rule, series, told};
-use crate::canvas::{Anchor, Block, Path, TINY, fitted, text_width, wrapped};
+use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width, wrapped};
 
-const LABEL_WIDTH_MAX: i64 = 136;
+const LABEL_WIDTH_MAX: i64 = 170;
 const BAR_HEIGHT: i64 = 13;
 const LABEL_LINE: i64 = 14;
 /// Between rows.
@@ -16,7 +16,7 @@ const BOTTOM: i64 = 36;
 
 pub(super) fn draw(figure: &Figure) -> Block {
     let names = distinct(figure.points.iter().filter(|it| !is_rule(it)).map(|it| it.x.as_str()));
-    let width_of = |text: &str| text_width(text, TINY, false);
+    let width_of = |text: &str| text_width(text, SMALL, false);
     let left = names.iter().map(|name| width_of(name)).max().unwrap_or(0).min(LABEL_WIDTH_MAX) + 8;
     let slots: Vec<Slot> = names.iter().flat_map(|name| slots(figure, name)).collect();
     let numbers = slots.iter().map(|slot| width_of(&slot.text)).max().unwrap_or(0);
@@ -33,13 +33,13 @@ pub(super) fn draw(figure: &Figure) -> Block {
     for name in names {
         let (own, others) = rest.split_at(rest.iter().take_while(|slot| slot.name == name).count());
         rest = others;
-        let label = wrapped(name, left - 6, TINY, false);
+        let label = wrapped(name, left - 6, SMALL, false);
         let bars_height = own.len() as i64 * (BAR_HEIGHT + 2);
         let height = bars_height.max(label.len() as i64 * LABEL_LINE);
         let mut row = Block::new("", WIDTH, height);
         let top = (height - label.len() as i64 * LABEL_LINE) / 2;
         for (line, text) in (0..).zip(label) {
-            row.text(0, top + 11 + line * LABEL_LINE, TINY, "ink", text);
+            row.text(0, top + 11 + line * LABEL_LINE, SMALL, "ink", text);
         }
         let top = (height - bars_height) / 2;
         for (line, slot) in (0..).zip(own) {
@@ -55,7 +55,7 @@ pub(super) fn draw(figure: &Figure) -> Block {
         let half = width_of(&label) / 2;
         if at as i64 - half >= free_from {
             free_from = at as i64 + half + 6;
-            plot.text_at(Anchor::Middle, at as i64, rows.height + 18, TINY, "muted figure", label);
+            plot.text_at(Anchor::Middle, at as i64, rows.height + 18, SMALL, "muted figure", label);
         }
     }
     let base = x.at(x.base());
@@ -64,8 +64,8 @@ pub(super) fn draw(figure: &Figure) -> Block {
         let Some(at) = rule.y.map(|value| x.at(value)) else { continue };
         plot.paths.push(Path::line("rule", &[(at, 0.0), (at, bottom)]));
     }
-    let label = fitted(&figure.y.label, WIDTH, TINY, false);
-    plot.text_at(Anchor::End, WIDTH, rows.height + 33, TINY, "muted", label);
+    let label = fitted(&figure.y.label, WIDTH, SMALL, false);
+    plot.text_at(Anchor::End, WIDTH, rows.height + 33, SMALL, "muted", label);
     plot.put(rows, 0, 0);
     plot
 }
@@ -101,14 +101,13 @@ fn slots<'a>(figure: &'a Figure, name: &'a str) -> Vec<Slot<'a>> {
 /// `156.7 (−1.9 %)`.
 fn numbers(point: &Point, published: Option<&Point>) -> String {
     let value = point.y.unwrap_or(0.0);
-    let text = short(value);
+    let text = fixed(value);
     let Some(published) = published.filter(|it| it.y.is_some_and(|value| value != 0.0)) else { return text };
     let at = published.y.unwrap_or(0.0);
     let (low, high) = published.range.unwrap_or((at, at));
     let nearest = value.clamp(low, high);
     let error = 100.0 * (value - nearest) / nearest.abs();
-    let error = format!("{error:+.1}").replace('-', "\u{2212}");
-    format!("{text} ({} %)", if error == "+0.0" || error == "\u{2212}0.0" { "0" } else { &error })
+    format!("{text} ({})", percent(error))
 }
 
 impl Slot<'_> {
@@ -132,6 +131,6 @@ impl Slot<'_> {
             }));
             row.children.push(mark);
         }
-        row.text_at(Anchor::End, WIDTH, y + 11, TINY, "ink figure", text.clone());
+        row.text_at(Anchor::End, WIDTH, y + 11, SMALL, "ink figure", text.clone());
     }
 }

@@ -8,6 +8,8 @@ pub(super) struct Mapping {
     scale: Scale,
     low: f64,
     high: f64,
+    /// From one tick of a linear scale to the next.
+    step: f64,
     start: f64,
     end: f64,
 }
@@ -25,18 +27,19 @@ impl Mapping {
     ) -> Mapping {
         let (low, high) = values.fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)));
         let (low, high) = if low > high { (1.0, 1.0) } else { (low, high) };
+        let mut step = 1.0;
         let (low, high) = match axis.scale {
             Scale::Linear => {
                 let (low, high) = (low.min(0.0), high.max(0.0));
                 let high = if low == high { 1.0 } else { high };
-                let step = step(high - low);
+                step = round(high - low);
                 ((low / step).floor() * step, (high / step).ceil() * step)
             }
             _ if is_tight => (low, high),
             _ => (low.log2().floor().exp2(), high.log2().ceil().exp2()),
         };
         let high = if low == high { high * 2.0 } else { high };
-        Mapping { scale: axis.scale, low, high, start, end }
+        Mapping { scale: axis.scale, low, high, step, start, end }
     }
 
     pub(super) fn at(&self, value: f64) -> f64 {
@@ -55,14 +58,21 @@ impl Mapping {
         }
     }
 
+    /// Places and labels of these values, in their order.
+    pub(super) fn ticks_at(&self, values: &[f64]) -> Vec<(f64, String)> {
+        let mut ticks: Vec<_> =
+            values.iter().map(|&value| (self.at(value), label(self.scale, value))).collect();
+        ticks.sort_by(|one, other| one.0.total_cmp(&other.0));
+        ticks
+    }
+
     /// Places and labels.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let tick = |value: f64| (self.at(value), label(self.scale, value));
         if self.scale == Scale::Linear {
-            let step = step(self.high - self.low);
-            let count = ((self.high - self.low) / step).round() as i64;
-            let first = (self.low / step).round();
-            return (0..=count).map(|index| tick((first + index as f64) * step)).collect();
+            let count = ((self.high - self.low) / self.step).round() as i64;
+            let first = (self.low / self.step).round();
+            return (0..=count).map(|index| tick((first + index as f64) * self.step)).collect();
         }
         let (first, last) = (self.low.log2().ceil(), self.high.log2().floor());
         let every = ((last - first) / STEPS_MAX).ceil().max(1.0);
@@ -71,8 +81,8 @@ impl Mapping {
     }
 }
 
-/// 1, 2 or 5 times a power of ten.
-fn step(range: f64) -> f64 {
+/// 1, 2 or 5 times a power of ten, a few of which make the range.
+fn round(range: f64) -> f64 {
     let least = range / STEPS_MAX;
     let power = 10.0_f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * power >= least * 0.999);
@@ -84,6 +94,23 @@ pub(super) fn label(scale: Scale, value: f64) -> String {
         Scale::Bytes => size(value as u64),
         _ => short(value),
     }
+}
+
+/// Three digits or so, as many for each number of a column.
+pub(super) fn fixed(value: f64) -> String {
+    let decimals = match value.abs() {
+        value if value > 0.0 && value < 0.01 => return short(value),
+        value if value < 10.0 => 2,
+        value if value < 1000.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$}").replace('-', "\u{2212}")
+}
+
+/// `+1.9 %`; what rounds to nothing has no sign.
+pub(in super::super) fn percent(error: f64) -> String {
+    let text = format!("{error:+.1} %").replace('-', "\u{2212}");
+    if text.contains(|c: char| ('1'..='9').contains(&c)) { text } else { "0 %".to_owned() }
 }
 
 /// Three digits or so, without zeros that say nothing.
@@ -127,6 +154,19 @@ mod tests {
             ["1 KiB", "4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB"]
         );
         assert_eq!(ticks(Scale::Log, &[]), ["1", "2"]);
+    }
+
+    #[test]
+    fn errors_have_signs() {
+        let cases =
+            [(0.04, "0 %"), (-0.04, "0 %"), (-1.94, "−1.9 %"), (12.0, "+12.0 %"), (-100.0, "−100.0 %")];
+        for (error, expected) in cases {
+            assert_eq!(percent(error), expected);
+        }
+        assert_eq!(
+            [fixed(1.4), fixed(0.0), fixed(-156.67), fixed(0.001)],
+            ["1.40", "0.00", "−156.7", "1.0e−3"]
+        );
     }
 
     #[test]

@@ -1,1 +1,135 @@
+use super::super::figure::{Axis, Figure, How, Kind, Point, Scale};
+use super::super::papers::Papers;
+use super::*;
+use crate::canvas::tests::xml_error;
 
+/// The figures of the publications, and some that nobody would draw.
+fn figures() -> Vec<Figure> {
+    let papers = Papers::read().unwrap();
+    let mut figures = papers.query_figures();
+    figures.extend(papers.copy_figures().unwrap());
+    figures.extend(papers.domain_figures().unwrap());
+    figures.extend(papers.error_figures());
+    assert!(figures.len() > 12 && figures.iter().all(|figure| !figure.points.is_empty()));
+    let kinds = [Kind::Lines, Kind::Bars, Kind::Rows, Kind::HalfCircles, Kind::HeatLess, Kind::HeatMore];
+    let hows = [How::Measured, How::Emulated, How::Modelled, How::Published];
+    for (number, kind) in kinds.into_iter().enumerate() {
+        for (count, scale) in [(1, Scale::Linear), (9, Scale::Log), (23, Scale::Bytes)] {
+            let mut figure = Figure::new(
+                &format!("made-up-{number}-{count}"),
+                kind,
+                "<&\"'> a title that is long ".repeat(count).trim_end(),
+            );
+            figure.about = "made up".to_owned();
+            (figure.x, figure.y) =
+                (Axis::new("x & so on", scale), Axis::new("y ".repeat(3 * count).trim_end(), scale));
+            for index in 1..=count {
+                let series = format!("series {} of <these>", index % 8);
+                let value = 10_f64.powi(index as i32 % 12 - 4);
+                let x = (1_u64 << index).to_string();
+                let mut point =
+                    Point::new(series, hows[index % 4], x, value).between(value / 2.0, value * 3.0);
+                if matches!(kind, Kind::HalfCircles | Kind::HeatLess | Kind::HeatMore) {
+                    point = point.in_panel(format!("panel {}", index % 3));
+                }
+                figure.points.push(point);
+            }
+            if kind == Kind::Lines {
+                figure.points.push(Point::rule("a rule with quite a name", How::Published, 1.0));
+                figure.points.push(Point::upright_rule("an upright one", How::Published, 4.0));
+            }
+            figures.push(figure);
+        }
+    }
+    figures
+}
+
+#[test]
+fn figures_are_drawn_from_their_csv_alone() {
+    for figure in figures() {
+        let csv = figure.csv();
+        let again = Figure::from_csv(&csv).unwrap_or_else(|error| panic!("{error} in:\n{csv}"));
+        assert_eq!(again.points, figure.points, "{}", figure.name);
+        assert_eq!(again.csv(), csv);
+        assert!(document(&again) == document(&figure), "{}", figure.name);
+    }
+}
+
+#[test]
+fn pictures_are_well_formed() {
+    for figure in figures() {
+        let picture = document(&figure);
+        assert_eq!(xml_error(&picture), None, "{picture}");
+        assert!(!picture.contains("NaN") && !picture.contains("inf"), "{picture}");
+        for outside in ["<script", "href", "url(", "@import"] {
+            assert!(!picture.contains(outside), "{outside}");
+        }
+    }
+}
+
+/// Edges of all texts, with what they say.
+fn texts(block: &Block) -> Vec<((i64, i64, i64, i64), String)> {
+    let edges = |text: &canvas::Text| {
+        let (left, right) = text.span();
+        ((left, text.y - text.size * 3 / 4, right, text.y + text.size / 4), text.content.clone())
+    };
+    block.texts.iter().map(edges).chain(block.children.iter().flat_map(texts)).collect()
+}
+
+fn marks(block: &Block) -> Vec<(f64, f64, f64, f64)> {
+    block.paths.iter().map(canvas::Path::bounds).chain(block.children.iter().flat_map(marks)).collect()
+}
+
+#[test]
+fn all_is_inside_the_picture_and_no_text_lies_on_another() {
+    for figure in figures() {
+        let picture = picture(&figure);
+        let texts = texts(&picture);
+        for (index, ((left, top, right, bottom), content)) in texts.iter().enumerate() {
+            let is_inside = *left >= 0 && *top >= 0 && *right <= picture.width && *bottom <= picture.height;
+            assert!(is_inside, "{}: {content:?} sticks out", figure.name);
+            for ((l, t, r, b), other) in &texts[..index] {
+                let is_apart = left >= r || l >= right || top >= b || t >= bottom;
+                assert!(is_apart, "{}: {content:?} lies on {other:?}", figure.name);
+            }
+        }
+        for (left, top, right, bottom) in marks(&picture) {
+            let is_inside = left >= 0.0 && top >= 0.0;
+            let is_inside = is_inside && right <= picture.width as f64 && bottom <= picture.height as f64;
+            assert!(is_inside, "{}: a mark at {left}, {top}, {right}, {bottom}", figure.name);
+        }
+    }
+}
+
+#[test]
+fn forms_tell_how_numbers_came_about() {
+    let mut figure = Figure::new("forms", Kind::Rows, "Forms");
+    figure.points = [How::Measured, How::Emulated, How::Modelled, How::Published]
+        .map(|how| Point::new("all", how, how.to_string(), 2.0))
+        .into();
+    let picture = document(&figure);
+    for class in ["series0 measured", "series0 emulated", "series0 modelled", "published"] {
+        assert!(picture.contains(&format!("class=\"{class}\"")), "{class} is not in:\n{picture}");
+    }
+    // A hatched bar is its outline and its strokes.
+    assert_eq!(picture.matches("series0 emulated").count(), 2);
+    for words in
+        ["measured on this machine", "emulated: says nothing about hardware", ">modelled<", ">published<"]
+    {
+        assert!(picture.contains(words), "{words}");
+    }
+}
+
+#[test]
+fn longer_is_more() {
+    let mut figure = Figure::new("lengths", Kind::Rows, "Lengths");
+    figure.points =
+        [1.0, 2.0, 3.0].map(|value| Point::new("all", How::Measured, value.to_string(), value)).into();
+    fn bars(block: &Block) -> Vec<f64> {
+        let own = block.title.iter().flat_map(|_| &block.paths).map(|path| path.bounds().2 - path.bounds().0);
+        own.chain(block.children.iter().flat_map(bars)).collect()
+    }
+    let bars = bars(&picture(&figure));
+    assert_eq!(bars.len(), 3);
+    assert!((bars[1] / bars[0] - 2.0).abs() < 0.01 && (bars[2] / bars[0] - 3.0).abs() < 0.01, "{bars:?}");
+}
