@@ -68,7 +68,7 @@ fn loom_retired_in_order() {
         let first = model.line.retire().or_else(|| model.line.retire_wait()).expect("two were pushed");
         assert_eq!(first.expect("copied").1.0, [1]);
         let second = model.line.retire_wait().expect("two were pushed");
-        assert_eq!(second.expect_err("fails").error, CopyError::Injected);
+        assert_eq!(second.err().expect("fails").error, CopyError::Injected);
         assert!(model.line.retire().is_none() && model.line.retire_wait().is_none());
         model.end(4);
     });
@@ -81,7 +81,7 @@ fn loom_awaited_in_order() {
         let first = block_on(model.line.next()).expect("two were pushed");
         assert_eq!(first.expect("copied").1.0, [1]);
         let second = block_on(model.line.next()).expect("two were pushed");
-        assert_eq!(second.expect_err("fails").error, CopyError::Injected);
+        assert_eq!(second.err().expect("fails").error, CopyError::Injected);
         assert!(block_on(model.line.next()).is_none());
         model.end(4);
     });

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread::{self, JoinHandle};
 
-use super::{RawCopy, Transfer};
+use super::{CopyMethod, CopyMethods, RawCopy, Transfer};
 use crate::sync::loom_executor::block_on;
 
 /// A buffer that counts its drops. The count is no part of the model.
