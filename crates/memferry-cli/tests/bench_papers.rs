@@ -91,7 +91,8 @@ fn some_on_this_machine() {
     for name in ["submit", "threads", "faults", "routes", "target"] {
         let record = prints_json(&["bench", name, "--quick", "--sizes", "64KiB", "--json"]);
         for row in rows(&record).iter().filter(|row| row["way"] == "core") {
-            assert!(row["value"].as_f64().is_some_and(|value| value > 0.0), "{row}");
+            let is_short_of_memory = row["note"].as_str().is_some_and(|note| note.contains("MiB are free"));
+            assert!(row["value"].as_f64().is_some_and(|value| value > 0.0) || is_short_of_memory, "{row}");
             assert_eq!(row["how"], "measured");
         }
         assert!(

@@ -81,7 +81,7 @@ fn calibrate_check(profile: &str, results: &Path) -> Vec<Value> {
 fn what_cannot_be_written_is_said_before_measuring() {
     fails(&["calibrate", "--out", "/no/such/place/x.json"], FAILURE, &["cannot be written", "--out FILE"]);
     fails(&["calibrate", "--out", "/"], FAILURE, &["cannot be written to /", "--out FILE"]);
-    fails(&["calibrate", "--check", "--results", "/dev/null/x"], FAILURE, &["/dev/null/x", "--out DIR"]);
+    fails(&["calibrate", "--check", "--results", "/dev/null/x"], FAILURE, &["/dev/null/x", "--results"]);
 }
 
 #[test]

@@ -370,12 +370,19 @@ fn bench_cache_in_small() {
     let row = |name: &str| {
         rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
     };
-    for name in ["hit_1_thread", "hit_2_threads_vs_thesis", "hit_hot_key_vs_thesis", "churn_vs_thesis"] {
+    for name in [
+        "hit_1_thread",
+        "hit_2_threads_vs_thesis",
+        "hit_hot_key_vs_thesis",
+        "churn_vs_thesis",
+        "churn_copies_vs_thesis",
+        "churn_64KiB_vs_thesis",
+    ] {
         assert!(row(name)["value"].as_f64().unwrap() > 0.0 && row(name)["ratio"].as_f64().unwrap() > 0.0);
         assert_eq!(row(name)["samples"], 3, "{name}");
     }
     assert_eq!(row("hit_allocations")["value"], 0.0);
-    for name in ["first_access_poll_us", "first_access_block_us", "first_access_block_p99_us"] {
+    for name in ["first_access_poll_us", "first_access_block_p99_us", "first_access_idle_block_us"] {
         assert!(row(name)["value"].is_f64(), "{name}");
     }
     let scans = row("hit_ratio_scans_0.99_200");
@@ -387,6 +394,27 @@ fn bench_cache_in_small() {
     assert_eq!(peers[0], "thesis");
     let has_moka = peers.iter().any(|peer| peer == "moka");
     assert_eq!(rows.iter().any(|row| row["name"] == "hit_2_threads_vs_moka"), has_moka, "{record}");
+}
+
+#[test]
+fn bench_mover_in_small() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().to_str().unwrap();
+    let output = memferry(&["bench", "mover", "--quick", "--json", "--out", out]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = record["rows"].as_array().unwrap();
+    let row = |name: &str| {
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no row {name} in {record}"))
+    };
+    for name in ["copy_hot_4KiB", "copy_hot_64KiB", "copy_hot_1MiB", "copy_cold_1MiB", "copy_2_workers"] {
+        assert!(row(name)["ratio"].as_f64().unwrap() > 0.0 && row(name)["how"] == "measured", "{record}");
+    }
+    for name in ["copy_call_ns", "async_4KiB_overhead_ns"] {
+        assert!(row(name)["value"].is_f64(), "{record}");
+    }
+    // The table that the kernel went by is part of the record.
+    assert_eq!(record["options"]["methods"]["warm"].as_array().unwrap().len(), 5, "{record}");
 }
 
 #[test]

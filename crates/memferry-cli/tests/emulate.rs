@@ -71,6 +71,40 @@ fn this_command_measures_an_emulated_device() {
     }
 }
 
+/// What `bench --on machine` does with the queues of a machine, on emulated ones.
+#[test]
+fn the_papers_benchmarks_find_the_queues() {
+    if !is_available() {
+        return;
+    }
+    for (name, options) in [
+        ("submit", &["--sizes", "64KiB", "--batches", "1,4"][..]),
+        ("operations", &["--sizes", "4KiB", "--depths", "4", "--operations", "copy,crc"]),
+        ("threads", &["--submitters", "2", "--sizes", "4KiB"]),
+        ("latency", &["--sizes", "4KiB", "--batches", "1"]),
+        ("wait", &["--sizes", "64KiB", "--batches", "1"]),
+        ("routes", &["--sizes", "4MiB", "--routes", "single,all"]),
+    ] {
+        let mut command = memferry(&["emulate", "--devices", "2", "--"]);
+        command.args([
+            env!("CARGO_BIN_EXE_memferry"),
+            "bench",
+            name,
+            "--ways",
+            "shared",
+            "--quick",
+            "--json",
+        ]);
+        let output = command.args(options).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", text(&output.stderr));
+        let record: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        for row in record["rows"].as_array().unwrap() {
+            assert_eq!((&row["way"], &row["how"]), (&"shared".into(), &"emulated".into()));
+            assert!(row["value"].as_f64().is_some_and(|value| value > 0.0), "{row}");
+        }
+    }
+}
+
 #[test]
 fn measurements() {
     if !is_available() {

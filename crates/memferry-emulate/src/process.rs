@@ -72,7 +72,7 @@ fn prepare() -> bool {
             is_there
         }
         Err(error) => {
-            complain(&format!("{}: {error}", path.display()));
+            complain(&format!("{}: {error}; this process cannot submit to mapped queues", path.display()));
             false
         }
     }
@@ -130,8 +130,8 @@ impl Wiped {
         if let Err(error) = &started {
             process.engines.fetch_and(!bit, Ordering::AcqRel);
             complain(&format!(
-                "process {} gets no thread for its descriptors ({error}), and so cannot map queues: raise its limits of \
-                memory and processes (ulimit -v, ulimit -u)",
+                "process {} cannot execute descriptors, and so not map queues: {error}; if it is short of memory or \
+                threads, raise its limits (ulimit -v, ulimit -u)",
                 sys::process()
             ));
         }

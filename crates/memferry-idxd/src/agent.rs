@@ -19,6 +19,7 @@ use memferry_dsa::portal::Submission;
 use memferry_dsa::{Descriptor, Flags, Opcode};
 
 use crate::queues::{Client, Opener};
+use crate::system;
 
 /// How often processes are looked at that may be gone. Their entries keep others waiting.
 const LOOK: Duration = Duration::from_millis(50);
@@ -172,8 +173,7 @@ fn memory_of(process: u32) -> io::Result<CheckedMemory> {
 
 /// Whether a process has not ended. One whose first thread alone has is running.
 fn is_running(process: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    match stat.rsplit(')').next().unwrap_or("").split_whitespace().next() {
+    match system::stat(process).unwrap_or_default().split_whitespace().next() {
         None | Some("X") => false,
         Some("Z") => fs::read_dir(format!("/proc/{process}/task")).is_ok_and(|threads| threads.count() > 1),
         Some(_) => true,

@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::namespace::PRIVATE;
 use crate::options::Options;
 use crate::summary::summary;
+use crate::system;
 
 /// First number of the files of queues, beyond those of all others.
 const NUMBERS: u64 = 1 << 32;
@@ -54,6 +55,8 @@ pub(crate) struct Client {
     pub(crate) mode: QueueMode,
     /// Who opened it: the address space that its descriptors are about.
     pub(crate) opener: Opener,
+    /// Pages of it that the kernel has asked for.
+    reads: AtomicU32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -221,7 +224,7 @@ impl Queues {
         }
         *count += 1;
         self.show_clients(queue, *count);
-        Ok(Arc::new(Client { queue, at, mode, opener }))
+        Ok(Arc::new(Client { queue, at, mode, opener, reads: AtomicU32::new(0) }))
     }
 
     /// The last descriptor and the last mapping of an open file are gone.
@@ -282,6 +285,23 @@ impl Queues {
     }
 }
 
+impl Client {
+    /// A thread gets no page of the queue, which is for stores that the preload library catches. Without the library a
+    /// store asks twice and ends in SIGBUS. `MAP_POPULATE` asks for ever, since Linux tries again what it has waited for,
+    /// and lets nothing but SIGKILL through meanwhile.
+    pub(crate) fn refuse_page(&self, thread: u32) {
+        const READS_MAX: u32 = 100;
+        if self.reads.fetch_add(1, Ordering::Relaxed) == READS_MAX {
+            let queue = self.queue;
+            eprintln!(
+                "memferry: thread {thread} maps {queue} without the preload library, which cannot work: killed"
+            );
+            // It may have ended.
+            let _ = system::kill(thread as system::Pid, libc::SIGKILL);
+        }
+    }
+}
+
 /// What the device has, which is more than Linux shows.
 fn setup(device: &Device) -> DeviceSetup {
     let engine = |index: u32| {
@@ -320,9 +340,7 @@ impl Opener {
     fn of(thread: u32) -> Option<Opener> {
         let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
         let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
-        // The second field is a name in brackets that may hold anything.
-        let stack = stat.rsplit(')').next()?.split_whitespace().nth(25)?.parse().ok()?;
+        let stack = system::stat(thread)?.split_whitespace().nth(25)?.parse().ok()?;
         Some(Opener { process, stack })
     }
 }

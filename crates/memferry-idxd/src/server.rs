@@ -255,14 +255,17 @@ impl Server {
         }
     }
 
-    fn read_handle(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
+    fn read_handle(&self, handle: FileHandle, offset: u64, size: u32, thread: u32) -> Result<Vec<u8>, Errno> {
         let part = |bytes: &[u8]| {
             let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
             bytes[start..bytes.len().min(start.saturating_add(size as usize))].to_vec()
         };
         let path = match self.handles().get(&handle.0) {
             None => return Err(Errno::EBADF),
-            Some(Handle::Queue(_)) => return Err(Errno::EIO),
+            Some(Handle::Queue(client)) => {
+                client.refuse_page(thread);
+                return Err(Errno::EIO);
+            }
             Some(Handle::Text(text)) => return Ok(part(format!("{text}\n").as_bytes())),
             Some(Handle::Attribute { text, .. }) if offset > 0 => return Ok(part(text)),
             Some(Handle::Attribute { path, .. }) => path.clone(),
@@ -364,7 +367,7 @@ impl Filesystem for Server {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -373,7 +376,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.read_handle(handle, offset, size) {
+        match self.read_handle(handle, offset, size, request.pid()) {
             Ok(bytes) => reply.data(&bytes),
             Err(error) => reply.error(error),
         }

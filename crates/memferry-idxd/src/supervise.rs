@@ -235,9 +235,8 @@ pub(crate) fn children(spared: &[Pid]) -> Vec<Pid> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<Pid>().ok()) else {
             continue;
         };
-        let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { continue };
-        // The name, in brackets, may hold anything; behind it are state and parent.
-        let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+        let Some(stat) = system::stat(pid) else { continue };
+        let mut fields = stat.split_whitespace();
         let (state, parent) = (fields.next(), fields.next().and_then(|parent| parent.parse::<u32>().ok()));
         if parent == Some(me) && state != Some("Z") && !spared.contains(&pid) {
             found.push(pid);

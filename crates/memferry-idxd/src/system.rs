@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
+use std::fmt::Display;
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -172,6 +174,14 @@ pub(crate) fn process_group(pid: Pid) -> io::Result<Pid> {
 pub(crate) fn join_group(group: Pid) -> io::Result<()> {
     // SAFETY: it takes numbers.
     check(unsafe { libc::setpgid(0, group) }).map(drop)
+}
+
+/// What `/proc` tells of a process or thread, from field 3 (its state) on; none if there is no such one.
+///
+/// Source: proc_pid_stat(5). The field before is a name in brackets that may hold anything.
+pub(crate) fn stat(process: impl Display) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    text.rsplit_once(')').map(|(_, rest)| rest.to_owned())
 }
 
 /// Sends a signal.

@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The guest reads a packet as soon as it has it: into the cache with it.
     let options = CopyOptions { consumer: Consumer::CoresSoon, ..CopyOptions::default() };
     // One burst can be under way while the next is worked on.
-    let mut pipeline = Ordered::new(mover.clone(), 2 * BURST, options)?;
+    let mut pipeline = Ordered::<Vec<u8>, Vec<u8>>::new(mover.clone(), 2 * BURST, options)?;
     let mut guest = Guest::default();
     let mut header_bytes = 0;
 

@@ -692,3 +692,25 @@ fn bad_configurations_are_refused_in_a_sentence() {
     let error = cache.access(&cache.register(vec![0; 10]), 0..10, Access::default()).unwrap_err();
     assert_eq!(error, AccessError::NoBudget { node: NodeId(9), nodes: vec![NEAR] });
 }
+
+/// On a full node one entry leaves for the next, of the same number of pages: they need not go through the pool.
+#[test]
+fn who_evicts_takes_over_the_pages() {
+    let pool = Pool::new(machine(), NEAR, 2 * PAGE).unwrap();
+    let mover = Mover::builder(machine()).build().unwrap();
+    let cache = Cache::builder(mover).pool(pool.clone()).build().unwrap();
+    let bytes = pattern(1, 8 * PAGE);
+    let region = cache.register(bytes.clone());
+    let read = |range: Range<usize>| {
+        let entry = cache.access(&region, range.clone(), Access::default()).unwrap();
+        assert_eq!((entry.wait(), entry.as_slice()), (Location::Near(NEAR), &bytes[range]));
+    };
+    (0..6).for_each(|page| read(page * PAGE..page * PAGE + [PAGE, 100][page % 2]));
+    assert_eq!((cache.stats().evictions, pool.stats().allocated_count), (4, 2));
+    assert_eq!((pool.stats().blocks_count, pool.used_bytes()), (2, 2 * PAGE));
+    // Two pages for one: these do.
+    read(6 * PAGE..8 * PAGE);
+    assert_eq!((cache.stats().evictions, pool.stats().allocated_count), (6, 3));
+    cache.clear();
+    assert_eq!((pool.stats().blocks_count, pool.used_bytes()), (0, 0));
+}

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::future::Future;
 use std::sync::Arc;
 
 use memferry::mover::{
@@ -380,6 +381,53 @@ fn replicas_are_right_on_nasty_devices_and_without_any() {
         let ((source, replicas), (), _) = replicas.wait().expect("copied");
         assert!(replicas.iter().all(|replica| replica[..] == source[..]));
     }
+}
+
+#[test]
+fn borrowed_memory_is_operated_on_in_a_scope() {
+    let (mover, _dsa, _device) = mover_of(&small_queues(), Nasty::from_seed(2));
+    let source: Vec<u8> = (0..100_000_u32).map(|index| (index * 7) as u8).collect();
+    let (mut copy, mut pattern) = (vec![0; 100_000], vec![1; 5000]);
+    let (crc, difference) = mover
+        .scope(|scope| {
+            let crc = scope.run(Request::copy_crc(0, &source, &mut copy));
+            scope.run(Request::fill(0, &mut pattern));
+            let difference = scope.run(Request::compare(&source[..99], &source[1..100]));
+            (crc.wait().expect("done").0, difference.wait().expect("done").0)
+        })
+        .expect("nothing fails");
+    assert!(copy == source && pattern.iter().all(|byte| *byte == 0));
+    assert_eq!(crc, cpu().run(Request::crc(0, &source)).expect("a valid request"));
+    assert_eq!(difference, Some(0));
+    let wrong = mover.scope(|scope| _ = scope.run(Request::fill(0, &mut pattern[..0])));
+    assert_eq!(wrong, Err(CopyError::Invalid(Invalid::Empty(Opcode::Fill))));
+}
+
+/// Neither the closure that makes a request nor the one that a waker runs takes an engine with it.
+#[test]
+fn foreign_code_may_panic() {
+    struct Panics;
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("this panic belongs to the test");
+        }
+    }
+    let (mover, dsa, _device) =
+        mover_of(&small_queues(), Nasty { delay_steps_max: 500, ..Nasty::from_seed(3) });
+    fn make(_: &mut Vec<u8>) -> Request<'_, ()> {
+        panic!("this panic belongs to the test")
+    }
+    let run = std::panic::AssertUnwindSafe(|| mover.run(vec![0; 100], make, options()));
+    assert!(std::panic::catch_unwind(run).is_err());
+    assert_eq!(dsa.stats().accepted, 0);
+    let waker = std::task::Waker::from(Arc::new(Panics));
+    for _ in 0..20 {
+        let mut operation = mover.run(vec![1; 5000], |bytes| Request::fill(2, bytes), options());
+        let _ = std::pin::Pin::new(&mut operation).poll(&mut std::task::Context::from_waker(&waker));
+    }
+    let (bytes, (), _) =
+        mover.run(vec![1; 5000], |bytes| Request::fill(0, bytes), options()).wait().expect("done");
+    assert!(bytes.iter().all(|byte| *byte == 0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
@@ -214,12 +214,18 @@ fn routes_say_who_takes_part() {
 
 #[test]
 fn who_is_done_takes_over_from_who_is_slow() {
-    let slow = Scripted::engine(|_| {
-        thread::sleep(Duration::from_millis(20));
+    let fast = cpu(2);
+    let other = fast.clone();
+    // So slow that the other one has meanwhile done more than its half, which is 16 MiB.
+    let slow = Scripted::engine(move |_| {
+        let end = Instant::now() + HANG;
+        while other.stats().bytes <= 20 * MIB as u64 && Instant::now() < end {
+            thread::sleep(Duration::from_millis(1));
+        }
         Act::Copy
     });
     // It comes second, as the first one copies on the thread of whoever submits.
-    let mover = mover([cpu(2), slow]);
+    let mover = mover([fast, slow]);
     check(&mover, 32 * MIB);
     let bytes = bytes_of(&mover);
     assert!(bytes[1] < 12 * MIB as u64, "half would be 16 MiB: {bytes:?}");

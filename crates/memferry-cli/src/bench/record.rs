@@ -212,7 +212,10 @@ pub(crate) fn check_writable(directory: &Path) -> Result<()> {
 }
 
 pub(crate) fn advice(directory: &Path) -> String {
-    format!("the results cannot be written to {}; make room there or choose --out DIR", directory.display())
+    format!(
+        "the results cannot be written to {}; make room there or choose another directory (--out, --results)",
+        directory.display()
+    )
 }
 
 /// A directory name for a machine: CPU model and number of CPUs, in lower case.

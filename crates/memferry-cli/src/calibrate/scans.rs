@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use memferry::calibrate::{Checked, Effort, parameter, undisturbed};
 use memferry::model::{Column, Fairness, Fetch, Hardware, Pipeline, Stage};
 use memferry::topology::{Machine, NodeId, Parameter};
@@ -15,12 +15,16 @@ use crate::query::{NamedTable, Way, paper_table};
 /// Share of the rows that pass, as in `bench query`.
 const SELECTIVITY: f64 = 0.02;
 
-/// In units of TPC-H's largest table: what is calibrated on is 96 MB a column, which no cache holds for long.
-const SCALE: f64 = 2.0;
+/// Of each of the table's two columns, in 10^6 bytes: a query takes some milliseconds, of which some go undisturbed.
+const COLUMN_MB: f64 = 24.0;
 /// What is checked is smaller and larger.
-const CHECKED_SCALES: [f64; 2] = [1.5, 4.0];
-/// One row group: what is left is the time of a query without rows.
-const EMPTY_SCALE: f64 = 0.001;
+const CHECKED_COLUMNS_MB: [f64; 2] = [12.0, 40.0];
+/// A thousand rows: what is left is the time of a query without rows.
+const EMPTY_COLUMN_MB: f64 = 0.008;
+/// What a column of the papers' table has at scale 1.
+const SCALE_COLUMN_MB: f64 = 48.0;
+/// So much of such tables is queried in turns, so that no cache has the next one.
+const ALL_MB: f64 = 240.0;
 
 /// Where scans are measured.
 pub(super) struct Scans {
@@ -39,8 +43,8 @@ enum Query {
 }
 
 impl Query {
-    fn sql(self) -> String {
-        let sum = tpch::paper_query(SELECTIVITY);
+    fn sql(self, table: &str) -> String {
+        let sum = tpch::paper_query(SELECTIVITY).replace("from ab ", &format!("from {table} "));
         match self {
             Query::Count => sum.replace("sum(b)", "count(*)"),
             Query::Sum => sum,
@@ -49,8 +53,8 @@ impl Query {
 }
 
 /// Steps of [`Scans::parameters`] and of [`Scans::check`].
-pub(super) const STEPS_COUNT: usize = 3;
-pub(super) const CHECK_STEPS_COUNT: usize = 2 * CHECKED_SCALES.len() * 2;
+pub(super) const STEPS_COUNT: usize = 4;
+pub(super) const CHECK_STEPS_COUNT: usize = 2 * CHECKED_COLUMNS_MB.len() * 2;
 
 impl Scans {
     pub(super) fn new(machine: &Arc<Machine>, effort: Effort) -> Result<Scans> {
@@ -70,52 +74,68 @@ impl Scans {
         Ok(self.tiers.machine().node(self.home()?)?.allowed_cpus.len())
     }
 
-    fn scale(&self, scale: f64) -> f64 {
-        if self.effort.is_quick { scale / 20.0 } else { scale }
+    /// Tables of that size, of which there are enough that the next one is in no cache.
+    fn tables(&self, column_mb: f64, partitions: usize) -> Result<Vec<NamedTable>> {
+        let all_mb = if self.effort.is_quick { 0.0 } else { ALL_MB };
+        let count = (all_mb / (2.0 * column_mb)).ceil().clamp(1.0, 64.0) as usize;
+        let table = |index| {
+            let (_, data) = paper_table(column_mb / SCALE_COLUMN_MB, &self.tiers, partitions)?;
+            Ok((format!("ab{index}"), data))
+        };
+        (0..count).map(table).collect()
     }
 
-    fn table(&self, scale: f64, partitions: usize) -> Result<NamedTable> {
-        paper_table(self.scale(scale), &self.tiers, partitions)
-    }
-
-    /// Seconds of a query that nothing disturbs, begun with an empty cache.
-    fn query_s(&self, table: &NamedTable, query: Query, prefetch: Prefetch) -> Result<f64> {
-        let partitions = table.1.partitions().len();
+    /// Seconds of each of some queries that nothing disturbs, each run begun with an empty cache. They take turns, so
+    /// that they can be compared.
+    fn queries_s<const N: usize>(
+        &self,
+        tables: &[NamedTable],
+        queries: [Query; N],
+        prefetch: Prefetch,
+    ) -> Result<[f64; N]> {
+        let partitions = tables.iter().map(|(_, data)| data.partitions().len()).max().unwrap_or(1);
         let options = SessionOptions { partitions, ..SessionOptions::default() };
-        let tables = std::slice::from_ref(table);
         let way = Way::tiered("scan", tables, &self.tiers, &options, prefetch)?;
-        let mut times = Vec::new();
-        for _ in 0..self.effort.rounds.div_ceil(3) {
-            times.push(self.runtime.block_on(way.run_cold(&query.sql()))?.elapsed.as_secs_f64());
+        let mut times = [f64::INFINITY; N];
+        for (name, _) in tables.iter().cycle().take(2 * self.effort.rounds) {
+            for (time, query) in times.iter_mut().zip(queries) {
+                let outcome = self.runtime.block_on(way.run_cold(&query.sql(name)))?;
+                *time = undisturbed(&[*time, outcome.elapsed.as_secs_f64()]);
+            }
         }
-        Ok(undisturbed(&times))
+        Ok(times)
     }
 
     /// What a core's scans cost, from three queries by one core.
     pub(super) fn parameters(&self, source: &str, step: &mut dyn FnMut()) -> Result<Vec<Parameter>> {
-        let mut measure = |scale, query| {
-            let table = self.table(scale, 1)?;
+        let cores_count = self.cores_count()?;
+        let mut empty = |partitions| {
+            let tables = self.tables(EMPTY_COLUMN_MB, partitions)?;
             step();
-            self.query_s(&table, query, Prefetch::Off)
+            self.queries_s(&tables, [Query::Sum], Prefetch::Off)
         };
-        let query_s = measure(EMPTY_SCALE, Query::Sum)?;
-        let (count_s, sum_s) = (measure(SCALE, Query::Count)?, measure(SCALE, Query::Sum)?);
-        let column_bytes = 8.0 * 6e6 * self.scale(SCALE);
+        let ([query_s], [parallel_s]) = (empty(1)?, empty(cores_count)?);
+        let partition_s = (parallel_s - query_s).max(0.0) / (cores_count - 1).max(1) as f64;
+        let tables = self.tables(COLUMN_MB, 1)?;
+        step();
+        let [count_s, sum_s] = self.queries_s(&tables, [Query::Count, Query::Sum], Prefetch::Off)?;
+        step();
         let (filter_s, late_s) = (count_s - query_s, sum_s - count_s);
-        anyhow::ensure!(
+        ensure!(
             filter_s > 0.0 && late_s > 0.0,
             "the time of scans makes no sense, other programs disturb it; end them and run it again"
         );
         let how =
             |what: &str| format!("{source}: {what}, by one core, {} % of the rows pass", 100.0 * SELECTIVITY);
         Ok(vec![
-            parameter("filter_mb_per_s", column_bytes / filter_s / 1e6, &how("count(*) behind a filter")),
+            parameter("filter_mb_per_s", COLUMN_MB / filter_s, &how("count(*) behind a filter")),
+            parameter("late_mb_per_s", COLUMN_MB / late_s, &how("sum() less count(*) behind a filter")),
+            parameter("query_ns", query_s * 1e9, &how("a table of a thousand rows")),
             parameter(
-                "late_mb_per_s",
-                column_bytes / late_s / 1e6,
-                &how("sum() less count(*) behind a filter"),
+                "query_partition_ns",
+                partition_s * 1e9,
+                &format!("{source}: the same table in one partition for each core"),
             ),
-            parameter("query_ns", query_s * 1e9, &how("a table of one row group")),
         ])
     }
 
@@ -123,16 +143,14 @@ impl Scans {
     /// that scan.
     pub(super) fn check(&self, profile: &Machine, step: &mut dyn FnMut()) -> Result<Vec<Checked>> {
         let mut checked = Vec::new();
-        for scale in CHECKED_SCALES {
+        for column_mb in CHECKED_COLUMNS_MB {
             for partitions in [1, self.cores_count()?] {
-                let table = self.table(scale, partitions)?;
+                let tables = self.tables(column_mb, partitions)?;
                 for (what, prefetch) in [("scan", Prefetch::Off), ("pipeline", Prefetch::Always)] {
-                    let megabytes = 48.0 * self.scale(scale);
-                    checked.push(Checked {
-                        name: format!("{what}_2x{megabytes}MB_by_{partitions}"),
-                        predicted_s: self.predicted_s(profile, scale, partitions, prefetch)?,
-                        measured_s: self.query_s(&table, Query::Sum, prefetch)?,
-                    });
+                    let [measured_s] = self.queries_s(&tables, [Query::Sum], prefetch)?;
+                    let predicted_s = self.predicted_s(profile, column_mb, partitions, prefetch)?;
+                    let name = format!("{what}_2x{column_mb}MB_by_{partitions}");
+                    checked.push(Checked { name, predicted_s, measured_s });
                     step();
                 }
             }
@@ -143,7 +161,7 @@ impl Scans {
     fn predicted_s(
         &self,
         profile: &Machine,
-        scale: f64,
+        column_mb: f64,
         partitions: usize,
         prefetch: Prefetch,
     ) -> Result<f64> {
@@ -151,7 +169,7 @@ impl Scans {
             let value = profile.parameter(name).map(|parameter| parameter.value);
             value.with_context(|| format!("{} does not tell {name}; calibrate it anew", profile.name()))
         };
-        let (home, size_bytes) = (self.tiers.home(), (8.0 * 6e6 * self.scale(scale)) as u64);
+        let (home, size_bytes) = (self.tiers.home(), (1e6 * column_mb) as u64);
         let column = |name: &str| Column { name: name.to_owned(), size_bytes, node: home };
         let stage = |name: &str, column, rate: &str| {
             anyhow::Ok(Stage {
@@ -174,6 +192,7 @@ impl Scans {
             fairness: Fairness::default(),
         };
         let run = pipeline.run(profile, &Hardware::of(profile)?)?;
-        Ok(parameter("query_ns")? * 1e-9 + run.total_s)
+        let query_ns = parameter("query_ns")? + (partitions - 1) as f64 * parameter("query_partition_ns")?;
+        Ok(query_ns * 1e-9 + run.total_s)
     }
 }

@@ -28,7 +28,7 @@ pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
 
 /// Between the slots of one position and the next, in slots: a page and a slot. The device's core would fetch its
 /// neighbours without being asked, and take them from the submitter.
-const STRIDE: usize = 4096 / size_of::<Line<Slot>>() + 1;
+const STRIDE: usize = 33;
 
 /// Whose an entry is: 12 bits.
 pub(super) type ClientId = u16;
@@ -84,7 +84,8 @@ struct Slot {
 struct Words([AtomicU64; 8]);
 
 #[cfg(not(memferry_loom))]
-const _: () = assert!(size_of::<Line<Slot>>() == 128 && std::mem::offset_of!(Slot, words) == 64);
+const _: () =
+    assert!((STRIDE - 1) * size_of::<Line<Slot>>() == 4096 && std::mem::offset_of!(Slot, words) == 64);
 
 /// What an entry carries besides its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -4,7 +4,7 @@ use memferry_dsa::emulator::{
     BATCH_MAX, DeviceConfig, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, Timing, dedicated_queue,
     shared_queue,
 };
-use memferry_dsa::measure::load::{self, Load, Seen, TOUCH_NS, emulated};
+use memferry_dsa::measure::load::{self, DEPTH_MAX, Load, Seen, TOUCH_NS, emulated};
 
 use super::{Backend, Data, Effort, Figure, Pages, Point, Taken, Unrun, Way};
 use crate::mover::Journey;
@@ -133,6 +133,9 @@ impl Backend for OnEmulated {
     }
 }
 
+/// Most threads that a benchmark starts or emulates: as many as the largest machines have CPUs.
+const SUBMITTERS_MAX: usize = 1024;
+
 /// The journey of a point whose copies are between nodes.
 pub(super) fn journey(machine: &Machine, point: &Point) -> Result<Journey, Unrun> {
     for node in [point.source, point.target].into_iter().flatten() {
@@ -152,6 +155,11 @@ pub(super) fn load_of(point: &Point, effort: Effort) -> Result<Load, Unrun> {
     };
     if point.batch > BATCH_MAX {
         return Unrun::cannot(format!("a batch has {BATCH_MAX} descriptors at most"));
+    }
+    if point.submitters > SUBMITTERS_MAX || point.queues > SUBMITTERS_MAX || point.depth > DEPTH_MAX {
+        return Unrun::cannot(format!(
+            "there are {SUBMITTERS_MAX} submitters and queues at most, with {DEPTH_MAX} submissions under way each"
+        ));
     }
     if point.submitters == 0 || point.queues == 0 {
         return Unrun::cannot("somebody has to submit to some queue: counts begin at 1");
@@ -254,6 +262,13 @@ mod tests {
         let far = Point { route: Some(Route::Single), target: Some(NodeId(99)), ..point() };
         assert!(run(far).to_string().contains("99"));
         assert!(run(Point { size_bytes: 1 << 33, ..point() }).to_string().contains("2 GiB"));
+        for many in [
+            Point { submitters: usize::MAX, ..point() },
+            Point { queues: usize::MAX, ..point() },
+            Point { depth: usize::MAX, ..point() },
+        ] {
+            assert!(run(many).to_string().contains("at most"));
+        }
     }
 
     #[test]

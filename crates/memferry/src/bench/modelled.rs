@@ -40,7 +40,7 @@ impl OnModel {
     fn throughput(&self, point: &Point) -> Result<f64, Unrun> {
         let bytes = point.size_bytes as f64;
         if let Some(route) = point.route {
-            if point.batch * point.submitters as u32 * point.depth as u32 != 1 {
+            if (point.batch, point.submitters, point.depth) != (1, 1, 1) {
                 return Unrun::cannot("the model computes routed copies one at a time");
             }
             let seconds = copy_s(&self.machine, &self.hardware, route, journey(&self.machine, point)?);

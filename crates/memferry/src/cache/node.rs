@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::index::Index;
 use super::readers::readers;
+use super::slot::Slot;
 use super::stats::{Counters, NodeUsage};
 use crate::memory::{Block, MemoryError, Pool, PoolError};
 use crate::sync;
@@ -70,6 +71,16 @@ impl Near {
                 return None;
             }
             counters.evictions.add(evicted.len());
+            // Mostly one leaves for another of its size, and its pages need not go through the pool.
+            if let Some(block) = only(evicted).and_then(|slot| slot.into_near()?.resized(size_bytes).ok()) {
+                return Some(block);
+            }
         }
     }
+}
+
+/// The slot, if there is one and nobody else has it.
+fn only(slots: Vec<sync::Arc<Slot<Block>>>) -> Option<Slot<Block>> {
+    let [slot] = <[_; 1]>::try_from(slots).ok()?;
+    sync::Arc::try_unwrap(slot).ok()
 }

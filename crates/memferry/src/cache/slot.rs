@@ -91,6 +91,14 @@ impl<B> Slot<B> {
         }
     }
 
+    /// The memory of the near copy, once that is there.
+    pub(super) fn into_near(self) -> Option<B> {
+        match self.outcome.into_inner() {
+            Some(Outcome::Near(block, _)) => Some(block),
+            _ => None,
+        }
+    }
+
     /// The near copy of a slot that was found in a [`Directory`](super::directory::Directory): only such are there, and
     /// the way through it has made the copy visible, so the latch need not be asked.
     #[inline]

@@ -28,7 +28,8 @@ pub struct CacheStats {
     pub unplaced: u64,
     /// Misses that gave a copy to the mover.
     pub submissions: u64,
-    /// Misses for which the node had no room, and nothing whose leaving would have helped.
+    /// Misses for which the node had no room, and nothing was found whose leaving would have helped. Where more than 64
+    /// entries are held, what was let go of a moment ago may be found by a later miss only.
     pub no_room: u64,
     /// Misses of `access_weak`, which starts nothing.
     pub absent: u64,

@@ -3,8 +3,9 @@
 use std::fs;
 
 use super::CalibrateError;
-use super::kernels::{self, Method};
+use super::kernels;
 use crate::memory::{Binding, Mapping};
+use crate::mover::CopyMethod;
 use crate::topology::{Machine, NodeId};
 
 /// Two stretches of a node's memory, walked through in turns: whatever is used next has not been used for long.
@@ -44,7 +45,7 @@ impl Arena {
         kernels::write(self.next(size_bytes).1, 3);
     }
 
-    pub(super) fn copy(&mut self, method: Method, size_bytes: usize) {
+    pub(super) fn copy(&mut self, method: CopyMethod, size_bytes: usize) {
         let (source, target) = self.next(size_bytes);
         method.copy(source, target);
     }
@@ -56,7 +57,7 @@ impl Arena {
 }
 
 /// Size of the largest cache of a CPU, if the kernel tells.
-pub(super) fn cache_bytes(cpu: u32) -> Option<usize> {
+pub(crate) fn cache_bytes(cpu: u32) -> Option<usize> {
     let caches = fs::read_dir(format!("/sys/devices/system/cpu/cpu{cpu}/cache")).ok()?;
     let size = |cache: fs::DirEntry| {
         let text = fs::read_to_string(cache.path().join("size")).ok()?;

@@ -1,10 +1,10 @@
 //! This machine's own copies and reads, anew, beside what the model says of them.
 
 use super::arena::Arena;
-use super::kernels::Method;
 use super::threads::together;
 use super::{CalibrateError, Effort, copies, home, undisturbed};
 use crate::model::{Hardware, copies_s, reads_s, worker_copy_s};
+use crate::mover::CopyMethod;
 use crate::topology::Machine;
 
 /// A benchmark: what the model said and what came out.
@@ -54,7 +54,7 @@ pub fn check(machine: &Machine, profile: &Machine, effort: Effort) -> Result<Vec
     };
     for size_bytes in COPIES_BYTES {
         let predicted_s = copies_s(&hardware, here, (here, here), 1, size_bytes as f64)?;
-        let measured_s = copies::copy_s(first, &mut arenas[0], Method::Memcpy, size_bytes, effort)?;
+        let measured_s = copies::copy_s(first, &mut arenas[0], CopyMethod::Memcpy, size_bytes, effort)?;
         row(format!("copy_{}", size(size_bytes)), predicted_s, measured_s);
     }
     for size_bytes in WORKER_BYTES {
@@ -69,7 +69,7 @@ pub fn check(machine: &Machine, profile: &Machine, effort: Effort) -> Result<Vec
         let times = together(cpus, &mut arenas, effort.rounds, |arena| arena.read(TOGETHER_BYTES))?;
         row(name("read"), reads_s(&hardware, here, here, count, bytes)?, undisturbed(&times));
         if count > 1 {
-            let copy = |arena: &mut Arena| arena.copy(Method::Memcpy, TOGETHER_BYTES);
+            let copy = |arena: &mut Arena| arena.copy(CopyMethod::Memcpy, TOGETHER_BYTES);
             let times = together(cpus, &mut arenas, effort.rounds, copy)?;
             row(name("copy"), copies_s(&hardware, here, (here, here), count, bytes)?, undisturbed(&times));
         }

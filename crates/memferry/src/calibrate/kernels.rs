@@ -1,4 +1,4 @@
-//! What is timed: loops that read, write, copy and follow pointers, as plain as they can be.
+//! What is timed beside copies: loops that read, write and follow pointers, as plain as they can be.
 
 use std::hint::black_box;
 use std::io;
@@ -6,84 +6,6 @@ use std::io;
 /// Bytes of a cache line on every machine that memferry runs on.
 pub(super) const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
-
-/// How a copy is done.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Method {
-    /// The C library's `memcpy`, which chooses by size.
-    Memcpy,
-    /// The instruction `rep movsb`.
-    RepMovsb,
-    /// Stores past the caches (`movntdq`): nobody finds the target there afterwards.
-    NonTemporal,
-}
-
-impl Method {
-    /// Those that this processor has.
-    pub const ALL: &[Method] = match cfg!(target_arch = "x86_64") {
-        true => &[Method::Memcpy, Method::RepMovsb, Method::NonTemporal],
-        false => &[Method::Memcpy],
-    };
-
-    /// As facts and rows spell it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Method::Memcpy => "memcpy",
-            Method::RepMovsb => "rep_movsb",
-            Method::NonTemporal => "non_temporal",
-        }
-    }
-
-    /// Copies as much as both have.
-    pub(super) fn copy(self, source: &[u8], target: &mut [u8]) {
-        let size_bytes = source.len().min(target.len());
-        let (source, target) = (&source[..size_bytes], &mut target[..size_bytes]);
-        match self {
-            #[cfg(target_arch = "x86_64")]
-            Method::RepMovsb => rep_movsb(source, target),
-            #[cfg(target_arch = "x86_64")]
-            Method::NonTemporal => non_temporal(source, target),
-            _ => target.copy_from_slice(source),
-        }
-        black_box(target);
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn rep_movsb(source: &[u8], target: &mut [u8]) {
-    // SAFETY: the caller gives both the same length, so that the instruction reads the first and writes the second
-    // and nothing else; the ABI has the direction flag clear. The registers that it changes are named.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") source.len() => _,
-            inout("rsi") source.as_ptr() => _,
-            inout("rdi") target.as_mut_ptr() => _,
-            options(nostack, preserves_flags),
-        );
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn non_temporal(source: &[u8], target: &mut [u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    const VECTOR_BYTES: usize = size_of::<__m128i>();
-    let head_bytes = target.as_ptr().align_offset(VECTOR_BYTES).min(target.len());
-    let (source_head, source) = source.split_at(head_bytes);
-    let (target_head, target) = target.split_at_mut(head_bytes);
-    target_head.copy_from_slice(source_head);
-    let (from, into) = (source.chunks_exact(VECTOR_BYTES), target.chunks_exact_mut(VECTOR_BYTES));
-    for (from, into) in from.zip(into) {
-        // SAFETY: both are of 16 bytes, and `into` is aligned to that, because its slice begins at such an address.
-        // Every x86-64 has SSE2.
-        unsafe { _mm_stream_si128(into.as_mut_ptr().cast(), _mm_loadu_si128(from.as_ptr().cast())) };
-    }
-    let tail = target.len() - target.len() % VECTOR_BYTES;
-    target[tail..].copy_from_slice(&source[tail..]);
-    // SAFETY: every x86-64 has SSE. The streamed bytes are then in order with all that follows.
-    unsafe { _mm_sfence() };
-}
 
 /// Reads all of it, a word at a time.
 pub(super) fn read(bytes: &[u8]) -> u64 {
@@ -160,23 +82,6 @@ pub(super) fn pin(cpu: u32) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_method_copies() {
-        let source: Vec<u8> = (0..5000_u32).map(|index| (index * 7) as u8).collect();
-        for method in Method::ALL {
-            for (skip, size) in [(0, 0), (1, 1), (3, 17), (0, 64), (5, 4097), (8, 4992)] {
-                let mut target = vec![0xee; size + 2];
-                method.copy(&source[skip..skip + size], &mut target[1..=size]);
-                assert_eq!(target[1..=size], source[skip..skip + size], "{method:?} of {size}");
-                assert_eq!(
-                    (target[0], target[size + 1]),
-                    (0xee, 0xee),
-                    "{method:?} of {size}: not beside it"
-                );
-            }
-        }
-    }
 
     #[test]
     fn a_chain_goes_through_all_lines() {

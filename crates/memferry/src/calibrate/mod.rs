@@ -11,10 +11,10 @@
 //! machine with nothing else to do, as far as one gets them ([`undisturbed`]); the busier it is, the longer one has to
 //! look for them, and the less the figures are worth.
 //!
-//! Source: the chain of pointers is McCalpin's and McVoy's method, `lat_mem_rd` in "lmbench: portable tools for performance
+//! Source: the chain of pointers is `lat_mem_rd` of L. McVoy, C. Staelin, "lmbench: portable tools for performance
 //! analysis" (1996); bandwidths are those of all CPUs of a node, as in Greinsmark (2020), tables 5 to 8.
 
-mod arena;
+pub(crate) mod arena;
 mod check;
 mod copies;
 mod error;
@@ -28,7 +28,6 @@ pub use check::{Checked, check};
 pub use copies::{Copies, CopyRate, best_methods};
 pub use error::CalibrateError;
 pub use fit::{Line, Spread};
-pub use kernels::Method;
 pub use threads::undisturbed;
 pub use ways::Way;
 
@@ -49,13 +48,14 @@ impl Effort {
     /// To see that it works.
     pub const QUICK: Effort = Effort { rounds: 2, is_quick: true };
 
-    /// What each CPU walks through, so that all together exceed the caches several times.
+    /// What each CPU walks through, so that all together exceed the caches several times: of twice a cache's size,
+    /// caches that do not evict in the order of use still have a part.
     fn arena_bytes(self, cpus: &[u32]) -> usize {
         if self.is_quick {
             return 16 << 20;
         }
         let cache_bytes = cpus.first().and_then(|&cpu| arena::cache_bytes(cpu)).unwrap_or(32 << 20);
-        (4 * cache_bytes / cpus.len().max(1)).max(32 << 20)
+        (8 * cache_bytes / cpus.len().max(1)).max(32 << 20)
     }
 
     /// What is read or written in one round: some milliseconds, so that some rounds go undisturbed.
@@ -175,7 +175,7 @@ impl Calibration {
             parameter(
                 "worker_wake_ns",
                 self.copies.wake_s * 1e9,
-                &of("a copy of 64 bytes by a worker that slept, until it is waited for, less the copy"),
+                &of("a small copy by a worker that slept, until it is waited for, less the copy"),
             ),
         ];
         let own = self.ways.iter().find(|way| way.cpus == way.memory);

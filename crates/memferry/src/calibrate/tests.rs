@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::Hardware;
+use crate::mover::CopyMethod;
 
 const NAME: (&str, &str) = ("calibrated", "by a test");
 
@@ -22,7 +23,7 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
         assert!(0.0 < min && min <= mean && mean <= max, "{way:?}");
         assert!(way.latency_s.min > 0.0 && way.read > 0.0 && way.write > 0.0 && way.copy > 0.0, "{way:?}");
     }
-    assert_eq!(calibration.copies.rates.len() % Method::ALL.len(), 0);
+    assert_eq!(calibration.copies.rates.len() % CopyMethod::ALL.len(), 0);
     assert!(!best_methods(&calibration.copies.rates).is_empty());
 
     let others = vec![parameter("filter_mb_per_s", 1000.0, "a test")];

@@ -1,9 +1,10 @@
 //! Latency and bandwidth from the CPUs of a node to a memory.
 
 use super::arena::Arena;
-use super::kernels::{self, Method};
+use super::kernels;
 use super::threads::together;
 use super::{CalibrateError, Effort, Spread, undisturbed};
+use crate::mover::CopyMethod;
 use crate::topology::{Machine, Node, NodeId};
 
 /// What CPUs have of a memory. Rates in bytes per second; a byte that is copied counts once.
@@ -55,7 +56,7 @@ pub(super) fn measure(
     };
     let read = |arena: &mut Arena| arena.read(round_bytes);
     let write = |arena: &mut Arena| arena.write(round_bytes);
-    let copy = |arena: &mut Arena| arena.copy(Method::Memcpy, round_bytes);
+    let copy = |arena: &mut Arena| arena.copy(CopyMethod::Memcpy, round_bytes);
     let (all_read, all_write) = (rate(cpus, &mut arenas, &read)?, rate(cpus, &mut arenas, &write)?);
     let all_copy = rate(cpus, &mut arenas, &copy)?;
     // Of one thread alone: evenly among all.

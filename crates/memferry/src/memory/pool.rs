@@ -375,6 +375,17 @@ impl Block {
         self.bytes.len()
     }
 
+    /// The same pages as a block of `size_bytes`, if these take exactly as many; itself otherwise. Its content stays.
+    ///
+    /// Cost: nothing, where a drop and an [`allocate`](Pool::allocate) would be two locks and some tree operations.
+    pub(crate) fn resized(mut self, size_bytes: usize) -> Result<Block, Block> {
+        if size_bytes.checked_next_multiple_of(page_bytes()) != Some(self.bytes.len()) {
+            return Err(self);
+        }
+        self.size_bytes = size_bytes;
+        Ok(self)
+    }
+
     /// The first byte. The address stays the same when the block is moved.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {

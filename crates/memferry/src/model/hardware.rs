@@ -22,6 +22,7 @@ pub const PARAMETERS: &[(&str, &str)] = &[
     ("filter_mb_per_s", "what a core filters at most, in bytes of the filter's columns"),
     ("late_mb_per_s", "what a core takes in at most of columns that are read for rows that passed a filter"),
     ("query_ns", "what a query takes beyond its columns"),
+    ("query_partition_ns", "what each partition of its tables beyond the first adds to that"),
     (
         "device_offload_ns",
         "from the submission of a descriptor to its completion, without the time for its bytes",

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use super::kernel::{CLASS_BYTES, PROBE_BYTES};
+use super::kernel::{CLASS_BYTES, PROBE_BYTES, PROBED_BYTES_MIN};
 use super::{CopyMethod, CopyMethods};
 
 /// Rounds of a calibration, in which the methods take turns.
@@ -28,7 +28,10 @@ impl CopyMethods {
         for (class, &size_bytes) in CLASS_BYTES.iter().enumerate() {
             if size_bytes <= source.len() {
                 methods.warm[class] = trial.fastest(size_bytes, Bytes::Warm, GAIN_MIN);
-                methods.cold[class] = trial.fastest(size_bytes, Bytes::Cold, GAIN_MIN);
+                methods.cold[class] = match size_bytes < PROBED_BYTES_MIN {
+                    true => methods.warm[class],
+                    false => trial.fastest(size_bytes, Bytes::Cold, GAIN_MIN),
+                };
             } else if class > 0 {
                 methods.warm[class] = methods.warm[class - 1];
                 methods.cold[class] = methods.cold[class - 1];
@@ -76,15 +79,16 @@ impl<'a> Trial<'a> {
     ///
     /// `size_bytes` is from 1 to the length of the buffers.
     pub(super) fn fastest(&mut self, size_bytes: usize, bytes: Bytes, gain_min: f64) -> CopyMethod {
-        let mut times = CopyMethod::ALL.map(|_| Vec::new());
+        let mut times = vec![Vec::new(); CopyMethod::ALL.len()];
         for _ in 0..ROUNDS_COUNT {
-            for (method, times) in CopyMethod::ALL.into_iter().zip(&mut times) {
+            for (method, times) in CopyMethod::ALL.iter().zip(&mut times) {
                 times.push(self.seconds_each(size_bytes, bytes, ROUND_BYTES, |a, b| method.copy(a, b)));
             }
         }
-        let times = CopyMethod::ALL.into_iter().zip(times.map(middle));
-        let weighed = times.filter(|(method, _)| method.is_available()).map(|(method, time)| {
-            (method, if method == CopyMethod::Memcpy { time } else { time * gain_min })
+        let times = CopyMethod::ALL.iter().zip(times.into_iter().map(middle));
+        let weighed = times.map(|(&method, time)| match method {
+            CopyMethod::Memcpy => (method, time),
+            _ => (method, time * gain_min),
         });
         let fastest = weighed.min_by(|a, b| a.1.total_cmp(&b.1));
         fastest.map_or(CopyMethod::Memcpy, |(method, _)| method)
@@ -141,7 +145,7 @@ mod tests {
         let methods = CopyMethods::calibrate(&source, &mut target);
         assert!(target == source, "cold copies rotate over all of it");
         assert!(methods.warm_probe_max > Duration::ZERO);
-        assert!(methods.warm.iter().chain(&methods.cold).all(|method| method.is_available()), "{methods:?}");
+        assert_eq!(methods.warm[..2], methods.cold[..2], "small copies go by their size");
         // 16 MiB do not fit: as 1 MiB.
         assert_eq!(methods.method(16 << 20, true), methods.method(1 << 20, true));
         let tiny = CopyMethods::calibrate(&[1; 100], &mut [0; 100]);

@@ -200,12 +200,32 @@ impl Engine for CpuEngine {
         true
     }
 
+    fn load(&self) -> usize {
+        self.life.get().map_or(0, |life| life.shared.counters.load())
+    }
+
     fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
         if copy.size_bytes() <= self.inline_bytes_max && !IS_INLINE.get() {
             self.copy_inline(copy);
             return Ok(());
         }
         self.push(copy, self.queue_copies_max)
+    }
+
+    /// A batch is handed over under one lock, so that also small copies are better off with a worker; unless all of it is
+    /// small.
+    fn submit_all(&self, copies: Vec<RawCopy>) -> Vec<Rejected> {
+        let size_bytes: usize = copies.iter().map(RawCopy::size_bytes).sum();
+        if size_bytes <= self.inline_bytes_max {
+            return copies.into_iter().filter_map(|copy| self.submit(copy).err()).collect();
+        }
+        let Shared { queue, counters } = &*self.life().shared;
+        // Before they are there: see `Counters::submission`.
+        counters.accepted.add(copies.len() as u64);
+        let (refused, why) = queue.push_all(copies, self.queue_copies_max);
+        counters.accepted.sub(refused.len() as u64);
+        counters.rejected.add(refused.len() as u64);
+        refused.into_iter().map(|copy| Rejected { copy, why }).collect()
     }
 
     fn stats(&self) -> EngineStats {

@@ -24,7 +24,7 @@ impl Joint {
     pub(super) fn of(
         count: usize,
         done: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
-    ) -> impl Iterator<Item = Box<dyn FnOnce(Result<CopyReport, CopyError>) + Send>> {
+    ) -> impl Iterator<Item = Done> {
         let state = State {
             // One more, so that no member ends it while others are being made.
             left_count: count + 1,

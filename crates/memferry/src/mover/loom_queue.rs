@@ -33,6 +33,20 @@ fn loom_two_workers_get_two_items() {
 }
 
 #[test]
+fn loom_a_batch_wakes_two_workers() {
+    loom::model(|| {
+        let queue = Arc::new(Queue::new());
+        let workers = [(); 2].map(|()| {
+            let queue = queue.clone();
+            thread::spawn(move || pop(&queue))
+        });
+        assert_eq!(queue.push_all(vec![1, 2, 4], 2), (vec![4], Refusal::Full));
+        let items = workers.map(|worker| worker.join().expect("no panic").expect("not closed"));
+        assert_eq!(items.iter().sum::<i32>(), 3);
+    });
+}
+
+#[test]
 fn loom_closing_wakes_and_drains() {
     loom::model(|| {
         let queue = Arc::new(Queue::new());

@@ -104,7 +104,7 @@ pub use operation::{Finished, Operation};
 pub use ordered::Ordered;
 pub use owned::OperationError;
 pub use route::{EngineSite, Journey, Route};
-pub use scope::{Scope, ScopedCopy};
+pub use scope::{Scope, ScopedCopy, ScopedOperation};
 pub use share::{SHARE_BYTES_MIN, Share};
 pub use stats::{CopyReport, EngineStats, MoverStats};
 pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};

@@ -9,7 +9,7 @@ use super::{EngineStats, MoverStats};
 /// Name and help of a counter, and where it is.
 type Metric<S> = (&'static str, &'static str, fn(&S) -> u64);
 
-const ENGINE: [Metric<EngineStats>; 22] = [
+const ENGINE: [Metric<EngineStats>; 23] = [
     ("accepted", "Copies it took.", |engine| engine.accepted),
     ("rejected", "Copies it handed back, full or gone.", |engine| engine.rejected),
     ("operations", "Copies finished without error.", |engine| engine.operations),
@@ -21,6 +21,7 @@ const ENGINE: [Metric<EngineStats>; 22] = [
     ("descriptors_skipped", "Members of batches submitted again.", |engine| engine.descriptors_skipped),
     ("descriptors_lost", "Descriptors given up.", |engine| engine.descriptors_lost),
     ("batches", "Batches that a device took.", |engine| engine.batches),
+    ("batch_members", "Descriptors in these.", |engine| engine.batch_members),
     ("hints_dropped", "Hints that a device does not know.", |engine| engine.hints_dropped),
     ("faults_resumed", "Descriptors stopped by a page fault.", |engine| engine.faults_resumed),
     ("retries", "Submissions to full work queues.", |engine| engine.retries),

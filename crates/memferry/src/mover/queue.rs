@@ -74,6 +74,27 @@ impl<T> Queue<T> {
         Ok(())
     }
 
+    /// Adds items, in order, as long as there are fewer than `len_max`; returns the others. One lock, and no more threads
+    /// are woken than there are items.
+    pub(super) fn push_all(&self, mut items: Vec<T>, len_max: usize) -> (Vec<T>, Refusal) {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return (items, Refusal::Gone);
+        }
+        let room = len_max.saturating_sub(state.items.len()).min(items.len());
+        let refused = items.split_off(room);
+        state.items.extend(items);
+        if state.somebody_lingers {
+            // ORDERING: Relaxed: as in `push`.
+            self.news.store(true, Ordering::Relaxed);
+        }
+        let needed_count = state.items.len().saturating_sub(usize::from(state.somebody_lingers));
+        let wakes_count = needed_count.min(state.sleepers_count);
+        drop(state);
+        (0..wakes_count).for_each(|_| self.arrived.notify_one());
+        (refused, Refusal::Full)
+    }
+
     /// Moves the oldest item to `taken`, which is empty; and if it is small, the small ones that follow it, up to
     /// [`TAKEN_MAX`]. Waits for one; none once the queue is closed and empty. `linger` is this thread's.
     pub(super) fn pop(&self, taken: &mut VecDeque<T>, linger: &mut Linger, is_small: impl Fn(&T) -> bool) {

@@ -17,7 +17,7 @@ use crate::topology::NodeId;
 /// What is to be done for one target, or for two.
 enum Part {
     Copy(*const u8, *mut u8, usize),
-    Dualcast(Task),
+    Dualcast(Box<Task>),
 }
 
 impl Mover {
@@ -58,7 +58,7 @@ impl Mover {
                     // SAFETY: as for the copies below.
                     let mut task = unsafe { Task::new(&request) }?;
                     task.add_hints(into_cache(source.len()), options.block_on_fault);
-                    parts.push(Part::Dualcast(task));
+                    parts.push(Part::Dualcast(Box::new(task)));
                 }
             }
             let copy = |target: &mut [u8]| Part::Copy(source.as_ptr(), target.as_mut_ptr(), source.len());
@@ -74,7 +74,7 @@ impl Mover {
             let ends = Joint::of(parts.len(), done);
             let raws = parts.into_iter().zip(ends).map(|(part, end)| match part {
                 Part::Dualcast(task) => {
-                    RawCopy::of_task(task, move |result| end(result.map(|(_, report)| report)))
+                    RawCopy::of_task(*task, move |result| end(result.map(|(_, report)| report)))
                 }
                 Part::Copy(source, target, size_bytes) => {
                     // SAFETY: the ranges belong to values that the end of all keeps where they are until the last part

@@ -1,4 +1,4 @@
-//! Copies between borrowed buffers, inside a scope that does not end before they do.
+//! Copies and operations on borrowed buffers, inside a scope that does not end before they do.
 //!
 //! Built like `std::thread::scope`: the closure gets a [`Scope`] whose lifetime it cannot choose, so what it
 //! borrows outlives the scope; and the scope waits for its copies before it returns or unwinds, whatever became
@@ -13,6 +13,9 @@ use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::abort;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
+
+use memferry_dsa::Request;
+use memferry_dsa::request::{Ended, Outcome as Yields, Task};
 
 use super::{CopyError, CopyOptions, CopyReport, Mover, RawCopy};
 
@@ -72,20 +75,7 @@ impl<'scope> Scope<'scope, '_> {
         let handle = ScopedCopy { end: end.clone(), target, borrowed: PhantomData };
         let open = self.open.clone();
         open.begin();
-        let done = move |result: Result<CopyReport, CopyError>| {
-            if let Err(error) = result
-                && error.buffers_are_lost()
-            {
-                // Not `eprintln!`, which panics when stderr is closed: then nothing would abort.
-                let _ = writeln!(
-                    io::stderr(),
-                    "memferry: a device died while it could write to borrowed memory ({error}); aborting"
-                );
-                abort();
-            }
-            let _ = end.set(result);
-            open.end(result);
-        };
+        let done = done(open, end);
         let (source_bytes, target_bytes) = (source.len(), handle.target.len());
         if source_bytes != target_bytes {
             done(Err(CopyError::LengthMismatch { source_bytes, target_bytes }));
@@ -97,6 +87,45 @@ impl<'scope> Scope<'scope, '_> {
             self.mover.start(self.mover.with_hints(copy, options), options.source_node, options.target_node);
         }
         handle
+    }
+
+    /// Starts an operation on borrowed memory, as [`Mover::run`](super::Mover::run) does on owned buffers.
+    ///
+    /// The scope ends with [`CopyError::Invalid`] if the request is wrong.
+    pub fn run<O: Yields>(&'scope self, request: Request<'scope, O>) -> ScopedOperation<'scope, O> {
+        let end = Arc::new(OnceLock::new());
+        let handle = ScopedOperation { end: end.clone(), borrowed: PhantomData, outcome: PhantomData };
+        let open = self.open.clone();
+        open.begin();
+        let done = done(open, end);
+        // SAFETY: what the request borrows is borrowed for 'scope, and is no cells; `run` does not let 'scope end before
+        // `open` has seen the end of this operation. Lost buffers do not outlive the process.
+        match unsafe { Task::new(&request) } {
+            Ok(task) => self.mover.start(RawCopy::of_task(task, done), None, None),
+            Err(invalid) => done(Err(CopyError::Invalid(invalid))),
+        }
+        handle
+    }
+}
+
+/// Ends an operation of a scope.
+fn done<R: Copy>(
+    open: Arc<Open>,
+    end: Arc<OnceLock<Result<R, CopyError>>>,
+) -> impl FnOnce(Result<R, CopyError>) {
+    move |result| {
+        if let Err(error) = result
+            && error.buffers_are_lost()
+        {
+            // Not `eprintln!`, which panics when stderr is closed: then nothing would abort.
+            let _ = writeln!(
+                io::stderr(),
+                "memferry: a device died while it could write to borrowed memory ({error}); aborting"
+            );
+            abort();
+        }
+        let _ = end.set(result);
+        open.end(result.err());
     }
 }
 
@@ -111,9 +140,9 @@ impl Open {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).copies_count += 1;
     }
 
-    fn end(&self, result: Result<CopyReport, CopyError>) {
+    fn end(&self, error: Option<CopyError>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.first_error = state.first_error.or(result.err());
+        state.first_error = state.first_error.or(error);
         state.copies_count -= 1;
         if state.copies_count == 0 {
             self.changed.notify_all();
@@ -153,6 +182,37 @@ impl<'scope> ScopedCopy<'scope> {
     /// Is the copy done? Never blocks.
     pub fn is_done(&self) -> bool {
         self.end.get().is_some()
+    }
+}
+
+/// An operation inside a scope. Dropping or forgetting it changes nothing: the scope waits for it all the same.
+pub struct ScopedOperation<'scope, O> {
+    end: Arc<OnceLock<Result<(Ended, CopyReport), CopyError>>>,
+    borrowed: PhantomData<&'scope mut [u8]>,
+    outcome: PhantomData<fn() -> O>,
+}
+
+impl<O: Yields> ScopedOperation<'_, O> {
+    /// Waits for it. What it wrote can be had again when the scope has ended.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn wait(self) -> Result<(O, CopyReport), CopyError> {
+        let (ended, report) = (*self.end.wait())?;
+        Ok((ended.outcome().expect("an operation ends as its request's type says"), report))
+    }
+}
+
+impl<O> ScopedOperation<'_, O> {
+    /// Is it done? Never blocks.
+    pub fn is_done(&self) -> bool {
+        self.end.get().is_some()
+    }
+}
+
+impl<O> fmt::Debug for ScopedOperation<'_, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopedOperation").field("done", &self.is_done()).finish_non_exhaustive()
     }
 }
 

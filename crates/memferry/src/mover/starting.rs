@@ -75,7 +75,9 @@ impl Mover {
             let size_bytes = copy.size_bytes();
             let journey = Journey { source_node, target_node, size_bytes, turn: inner.turn() };
             let may_split = size_bytes >= 2 * SHARE_BYTES_MIN;
-            match inner.ask(0..inner.cpus_begin, &copy, journey).next() {
+            let first = |range| inner.ask(range, &copy, journey).next();
+            let (passed_in, own) = (0..inner.cpus_begin, inner.cpus_begin..inner.engines.len());
+            match first(passed_in).or_else(|| first(own)) {
                 Some(engine) if !may_split => together[engine].push(copy),
                 _ => self.start(copy, source_node, target_node),
             }

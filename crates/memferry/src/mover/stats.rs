@@ -73,8 +73,10 @@ pub struct EngineStats {
     pub descriptors_skipped: u64,
     /// Descriptors nobody will hear of again.
     pub descriptors_lost: u64,
-    /// Batches that a device took. Their members are among the descriptors.
+    /// Batches that a device took.
     pub batches: u64,
+    /// Descriptors that were members of these.
+    pub batch_members: u64,
     /// Hints that a device turned out not to know: what carried them was submitted again without.
     pub hints_dropped: u64,
     /// Submissions that a work queue did not take because it was full.
@@ -169,6 +171,7 @@ pub(super) struct Counters {
     pub(super) descriptors_skipped: Counter,
     pub(super) descriptors_lost: Counter,
     pub(super) batches: Counter,
+    pub(super) batch_members: Counter,
     pub(super) hints_dropped: Counter,
     pub(super) retries: Counter,
     pub(super) diverted: Counter,
@@ -224,6 +227,7 @@ impl Counters {
             descriptors_skipped: self.descriptors_skipped.get(),
             descriptors_lost: self.descriptors_lost.get(),
             batches: self.batches.get(),
+            batch_members: self.batch_members.get(),
             hints_dropped: self.hints_dropped.get(),
             retries: self.retries.get(),
             diverted: self.diverted.get(),

@@ -95,7 +95,7 @@ impl Engine for Held {
     }
 
     fn kind(&self) -> EngineKind {
-        EngineKind::Dsa
+        EngineKind::Cpu
     }
 
     fn node(&self) -> Option<NodeId> {

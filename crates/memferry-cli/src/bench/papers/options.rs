@@ -17,6 +17,9 @@ use serde_json::{Value, json};
 use crate::error::usage;
 use crate::options::size_bytes;
 
+/// Enough for every interval that one could want.
+const ITERATIONS_MAX: usize = 100_000;
+
 /// Where a benchmark runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -148,8 +151,11 @@ impl Options {
     }
 
     /// # Errors
-    /// A machine that is not here cannot be measured, and a model needs one.
+    /// Iterations that are none or too many; a machine that is not here cannot be measured, and a model needs one.
     pub(super) fn on(&self) -> Result<On> {
+        if self.iterations.is_some_and(|iterations| !(1..=ITERATIONS_MAX).contains(&iterations)) {
+            return Err(usage(format!("--iterations is a number from 1 to {ITERATIONS_MAX}")));
+        }
         match (self.on, &self.machine) {
             (None, None) => Ok(On::Machine),
             (None, Some(_)) => Ok(On::Model),
@@ -165,7 +171,7 @@ impl Options {
 
     pub(super) fn effort(&self) -> Effort {
         let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
-        Effort { iterations: self.iterations.unwrap_or(effort.iterations).max(1), ..effort }
+        Effort { iterations: self.iterations.unwrap_or(effort.iterations), ..effort }
     }
 
     /// A benchmark's axes with these values; `ways` says which of the ways there are where it runs.
@@ -355,6 +361,7 @@ mod tests {
         assert_eq!(options("machine = 'spr-56c'").on().unwrap(), On::Model);
         assert!(options("on = 'machine'\nmachine = 'spr-56c'").on().is_err());
         assert!(options("on = 'model'").on().is_err());
+        assert!(options("iterations = 0").on().is_err() && options("iterations = 1000000").on().is_err());
         assert_eq!(options("on = 'emulated'\nmachine = 'spr-56c'").on().unwrap(), On::Emulated);
     }
 }

@@ -338,5 +338,7 @@ mod tests {
         }
         let error = emulated(&device(1, QueueMode::Shared), &[(0, Load { depth: 0, ..load(1, 1, 1) })]);
         assert!(error.unwrap_err().to_string().contains("begin at 1"));
+        let error = emulated(&device(1, QueueMode::Shared), &[(0, load(1, 1, usize::MAX))]);
+        assert!(error.unwrap_err().to_string().contains("at most"));
     }
 }

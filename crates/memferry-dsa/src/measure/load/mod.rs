@@ -25,6 +25,9 @@ use crate::Status;
 use crate::emulator::ConfigError;
 use crate::portal::{SubmitError, Unsubmitted};
 
+/// Most submissions that one submitter has under way: far more than a device has entries.
+pub const DEPTH_MAX: usize = 1 << 16;
+
 /// What one submitter does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
@@ -34,7 +37,7 @@ pub struct Load {
     pub size_bytes: u32,
     /// Descriptors of a submission; 1 is not a batch.
     pub batch: u32,
-    /// Submissions under way; 1 waits for each.
+    /// Submissions under way, up to [`DEPTH_MAX`]; 1 waits for each.
     pub depth: usize,
     /// Submissions in all.
     pub repetitions: usize,
@@ -66,6 +69,9 @@ impl Load {
             [u64::from(self.size_bytes), self.batch.into(), self.depth as u64, self.repetitions as u64];
         if counts.contains(&0) {
             return Err(Failed::Load("sizes and counts begin at 1".to_owned()));
+        }
+        if self.depth > DEPTH_MAX {
+            return Err(Failed::Load(format!("a submitter has {DEPTH_MAX} submissions under way at most")));
         }
         self.work.check(self.size_bytes).map_err(Failed::Load)?;
         let is_plain = self.work == Work::Copy && self.batch == 1;

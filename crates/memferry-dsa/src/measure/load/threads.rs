@@ -53,13 +53,18 @@ const LOOKS: u32 = 1 << 16;
 impl<B> Lane<B> {
     /// Bytes of source and target for a load.
     pub fn region_bytes(load: &Load) -> usize {
-        stride(load.size_bytes as usize) * load.batch as usize * load.depth
+        parts(load).saturating_mul(stride(load.size_bytes as usize))
     }
 
     /// Bytes of the third region for a load.
     pub fn extra_bytes(load: &Load) -> usize {
-        stride(load.work.extra_bytes(load.size_bytes as usize)) * load.batch as usize * load.depth
+        parts(load).saturating_mul(stride(load.work.extra_bytes(load.size_bytes as usize)))
     }
+}
+
+/// Descriptors that can be under way.
+fn parts(load: &Load) -> usize {
+    load.depth.saturating_mul(load.batch as usize)
 }
 
 /// Parts begin with a page.
@@ -150,9 +155,8 @@ impl<B: AsMut<[u8]>> Lane<B> {
 fn on_core(load: &Load, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
     let size = load.size_bytes as usize;
     let extra_size = load.work.extra_bytes(size);
-    let parts = |region: usize| (region / stride(size)).max(1);
-    let (source_parts, target_parts) = (parts(source.len()), parts(target.len()));
-    let extra_parts = load.batch as usize * load.depth;
+    let room = |region: usize| (region / stride(size)).max(1);
+    let (source_parts, target_parts, extra_parts) = (room(source.len()), room(target.len()), parts(load));
     for number in 0..load.repetitions * load.batch as usize {
         let source_at = number % source_parts * stride(size);
         let target_at = number % target_parts * stride(size);
@@ -178,7 +182,7 @@ impl<'a> Queue<'a> {
     fn new(portal: &'a dyn Portal, load: &Load, [source, target, extra]: [&mut [u8]; 3]) -> Queue<'a> {
         let size = load.size_bytes as usize;
         let extra_size = load.work.extra_bytes(size);
-        let parts = load.batch as usize * load.depth;
+        let parts = parts(load);
         let (step, extra_step) = (stride(size), stride(extra_size));
         assert!(source.len() >= parts * step && target.len() >= parts * step, "a region is too short");
         assert!(extra.len() >= parts * extra_step, "the third region is too short");

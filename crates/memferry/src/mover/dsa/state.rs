@@ -1,13 +1,14 @@
 //! The books of a DSA engine: which copies it has, into which pieces they are cut, and which slot each piece
 //! flies in. Everything here happens under the engine's one lock, and nothing here waits or runs foreign code.
 
+mod feeding;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::{Completion, Descriptor, Flags, Status, Submission, SubmitError};
+use memferry_dsa::{Completion, Descriptor, Flags, Status, SubmitError};
 use slab::Slab;
 
-use super::super::guidelines;
 use super::super::stats::{Counter, Counters};
 use super::super::{CopyError, CopyReport, RawCopy};
 use super::DsaOptions;
@@ -75,6 +76,15 @@ impl QueueState {
         (!self.gone).then_some((count - self.free.len(), count))
     }
 
+    /// A descriptor could not be submitted.
+    fn refuse(&mut self, error: &SubmitError, counters: &Counters) {
+        counters.refused.add(1);
+        // The kernel has something against this descriptor, and perhaps not against others.
+        if !matches!(error, SubmitError::Refused(_)) {
+            self.give_up(counters);
+        }
+    }
+
     fn give_up(&mut self, counters: &Counters) {
         counters.queues_gone.add(u64::from(!std::mem::replace(&mut self.gone, true)));
     }
@@ -103,17 +113,6 @@ impl Load {
             Load::Many(members) => members.into_iter().map(|(piece, _)| piece).collect(),
         }
     }
-}
-
-/// Why no queue took a piece; of several reasons, the greatest.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Unsent {
-    /// No queue takes work any more, or none would take this.
-    Never,
-    /// All slots are in use: a completion will free one.
-    NoSlot,
-    /// There is a slot, and the queue answered that it is full.
-    Full,
 }
 
 impl State {
@@ -191,142 +190,6 @@ impl State {
         counters.fallback_bytes.add(size_bytes);
         self.jobs[piece.job].report.cpu_bytes += size_bytes;
         self.close(piece, counters);
-    }
-
-    /// Submits as much of the backlog as there are slots for.
-    pub(super) fn feed(&mut self, queues: &[Queue], options: &DsaOptions, counters: &Counters) {
-        if self.backoff_until.is_some_and(|until| Instant::now() < until) {
-            return;
-        }
-        self.backoff_until = None;
-        while self.feed_batch(queues, options, counters) {}
-        while let Some(mut piece) = self.backlog.pop_front() {
-            if self.jobs[piece.job].error.is_some() {
-                self.close(piece, counters);
-                continue;
-            }
-            if let Some(rest) = piece.split(self.piece_bytes_max) {
-                self.jobs[piece.job].pieces_count += 1;
-                self.backlog.push_front(rest);
-            }
-            match self.send(piece, queues, options, counters) {
-                Ok(()) => while self.feed_batch(queues, options, counters) {},
-                Err((piece, Unsent::Never)) => self.for_cpu.push(piece),
-                Err((piece, Unsent::NoSlot)) => return self.backlog.push_front(piece),
-                Err((mut piece, Unsent::Full)) => {
-                    piece.refusals_count += 1;
-                    if piece.refusals_count > options.retries_max {
-                        self.for_cpu.push(piece);
-                        continue;
-                    }
-                    counters.backoffs.add(1);
-                    self.backoff_until = Some(Instant::now() + backoff(piece.refusals_count));
-                    return self.backlog.push_front(piece);
-                }
-            }
-        }
-    }
-
-    /// Submits what is at the front of the backlog as a batch, if there is enough of it and a queue takes it.
-    fn feed_batch(&mut self, queues: &[Queue], options: &DsaOptions, counters: &Counters) -> bool {
-        let jobs = &self.jobs;
-        let front = self.backlog.iter_mut().take(guidelines::BATCH_LEN_MAX);
-        let is_member = |piece: &mut Piece| piece.is_small() && jobs[piece.job].error.is_none();
-        let small_count = front.map(is_member).take_while(|is_member| *is_member).count();
-        if small_count < guidelines::BATCH_LEN_MIN {
-            return false;
-        }
-        let first = guidelines::least_loaded(self.turn % queues.len().max(1), queues.len(), |index| {
-            self.queues[index].load()
-        });
-        for step in 0..queues.len() {
-            let index = (first + step) % queues.len();
-            let (queue, slots) = (&queues[index], &mut self.queues[index]);
-            let info = queue.portal.work_queue();
-            let len_max = options.batch_len_max.min(info.batch_max as usize);
-            let Some(len) = guidelines::batch_len(small_count, len_max) else { continue };
-            let members = self.backlog.iter_mut().take(len);
-            let fits = |piece: &mut Piece| piece.fits(info, options.version, true);
-            if slots.gone
-                || slots.refuses_batches
-                || queue.lists.is_empty()
-                || !members.map(fits).all(|fits| fits)
-            {
-                continue;
-            }
-            let Some(slot) = slots.free.pop() else { continue };
-            let members = self.backlog.iter_mut().take(len);
-            let mut descriptors: Vec<_> =
-                members.map(|piece| piece.descriptor(info, slots.refused)).collect();
-            let batch = queue.lists[slot].write(&mut descriptors);
-            let submission = Piece::submit_batch(&*queue.portal, &batch, &queue.records[slot].0);
-            if submission == Ok(Submission::Accepted) {
-                let members = self.backlog.drain(..len).zip(descriptors).collect();
-                slots.flights[slot] = Some(Flight { load: Load::Many(members), since: self.clock });
-                counters.descriptors.add(len as u64);
-                counters.batches.add(1);
-                self.turn = index + 1;
-                return true;
-            }
-            slots.free.push(slot);
-            // Alone they find out what is in the way, and it is counted.
-            return false;
-        }
-        false
-    }
-
-    /// Offers a piece to each queue once, first to the one with the least to do.
-    fn send(
-        &mut self,
-        mut piece: Piece,
-        queues: &[Queue],
-        options: &DsaOptions,
-        counters: &Counters,
-    ) -> Result<(), (Piece, Unsent)> {
-        let mut why = Unsent::Never;
-        let mut passed_by = false;
-        let first = guidelines::least_loaded(self.turn % queues.len().max(1), queues.len(), |index| {
-            self.queues[index].load()
-        });
-        for step in 0..queues.len() {
-            let index = (first + step) % queues.len();
-            let (queue, slots) = (&queues[index], &mut self.queues[index]);
-            if slots.gone || !piece.fits(queue.portal.work_queue(), options.version, false) {
-                continue;
-            }
-            let Some(slot) = slots.free.pop() else {
-                why = why.max(Unsent::NoSlot);
-                passed_by = true;
-                continue;
-            };
-            let (descriptor, submission) =
-                piece.submit(&*queue.portal, slots.refused, &queue.records[slot].0);
-            match submission {
-                Ok(Submission::Accepted) => {
-                    piece.refusals_count = 0;
-                    slots.flights[slot] =
-                        Some(Flight { load: Load::One(piece, descriptor), since: self.clock });
-                    counters.descriptors.add(1);
-                    counters.diverted.add(u64::from(passed_by));
-                    self.turn = index + 1;
-                    return Ok(());
-                }
-                Ok(Submission::Retry) => {
-                    counters.retries.add(1);
-                    why = Unsent::Full;
-                }
-                Err(error) => {
-                    counters.refused.add(1);
-                    // The kernel has something against this descriptor, and perhaps not against others.
-                    if !matches!(error, SubmitError::Refused(_)) {
-                        slots.give_up(counters);
-                    }
-                }
-            }
-            slots.free.push(slot);
-            passed_by = true;
-        }
-        Err((piece, why))
     }
 
     /// A descriptor has completed. What page faults cut short goes to `cut_short`, with what tells the page: it is to be
@@ -463,11 +326,6 @@ impl State {
         counters.end(copy.made(), result);
         self.finished.push((copy, result));
     }
-}
-
-/// How long to wait after so many refusals in a row: 2 us, doubled each time, up to a millisecond.
-fn backoff(refusals_count: u32) -> Duration {
-    Duration::from_micros(1 << refusals_count.min(10))
 }
 
 #[cfg(all(test, not(memferry_loom)))]

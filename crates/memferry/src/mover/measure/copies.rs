@@ -1,12 +1,12 @@
 //! The copy kernel beside the best of its methods.
 
 use std::cell::RefCell;
-use std::fs;
 
+use super::super::CopyMethods;
 use super::super::calibration::{Bytes, Trial};
-use super::super::{CopyMethod, CopyMethods};
 use super::{Size, take_turns};
 use crate::cache::measure::Comparison;
+use crate::calibrate::arena::cache_bytes;
 
 /// The kernel beside its methods.
 #[derive(Clone, Debug)]
@@ -51,12 +51,7 @@ pub fn copies(size: Size) -> Copies {
                 || ns_each(&|source, target| methods.copy(source, target)),
                 || ns_each(&|source, target| best.copy(source, target)),
             );
-            let peer_name = match best {
-                CopyMethod::Memcpy => "memcpy",
-                CopyMethod::RepMovsb => "rep movsb",
-                CopyMethod::NonTemporal => "non-temporal",
-            };
-            Comparison { name: name.to_owned(), unit: "ns", ours, peer_name: peer_name.to_owned(), peer }
+            Comparison { name: name.to_owned(), unit: "ns", ours, peer_name: best.name().to_owned(), peer }
         })
         .collect();
     let trial = RefCell::new(trial);
@@ -75,13 +70,7 @@ pub fn copies(size: Size) -> Copies {
     Copies { methods, rows, call_ns }
 }
 
-/// Of the first CPU, by sysfs; 32 MiB where it does not say, which few have more of.
+/// Of the first CPU; 32 MiB where Linux does not say, which few have more of.
 pub fn last_level_cache_bytes() -> usize {
-    let size = |index: usize| {
-        let text =
-            fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")).ok()?;
-        let kib: usize = text.trim().strip_suffix('K')?.parse().ok()?;
-        Some(kib << 10)
-    };
-    (0..8).filter_map(size).max().unwrap_or(32 << 20)
+    cache_bytes(0).unwrap_or(32 << 20)
 }
