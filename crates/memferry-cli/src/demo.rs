@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 
 use crate::bench::stats::{geomean, median};
 use crate::options::{scale, session_options};
-use crate::output::{Align, Table, size};
+use crate::output::{Align, Table, number, size};
 use crate::progress::Bar;
 use crate::query::{self, Carried, NamedTable, Way};
 use crate::report::papers_query;
@@ -84,16 +84,16 @@ fn elsewhere(tables: &[NamedTable]) -> Result<String> {
     .indent(2);
     for (what, second) in [("on one node", 0), ("on two nodes", 1)] {
         let advice = model::advise(&machine, &papers_query(home, NodeId(second), bytes))?;
-        let ms = |seconds: f64| format!("{:.2}", seconds * 1e3);
+        let ms = |seconds: f64| number(seconds * 1e3);
         let ratio = |seconds: f64| format!("{:.2}", advice.baseline_s / seconds);
         let line = |what: &str, prefetch: &str, seconds, note: &str| {
             vec![what.to_owned(), prefetch.to_owned(), ms(seconds), ratio(seconds), note.to_owned()]
         };
         table.row(line(what, "off", advice.baseline_s, ""));
         if let Some(all) = advice.alternatives.first() {
-            table.row(line("", "always", all.predicted_s, &all.words));
+            table.row(line("", "always", all.predicted_s, "copies b to HBM"));
         }
-        let verdict = if advice.chosen.is_some() { "copies" } else { "copies nothing" };
+        let verdict = if advice.chosen.is_some() { "copies what pays" } else { "copies nothing" };
         table.row(line("", "auto", advice.predicted_s(), verdict));
     }
     Ok(format!(
