@@ -40,7 +40,7 @@ macro_rules! papers {
         pub(super) enum Paper {
             $(
                 #[command(name = $name, about = about($name))]
-                $variant(Arguments),
+                $variant(Box<Arguments>),
             )*
         }
 
