@@ -220,7 +220,7 @@ fn queues() {
             assert_eq!((counted.operations, counted.reopened), (10, 1), "{told}: {counted:?}");
             assert_eq!((counted.descriptors_done, counted.fallbacks), (10, 0), "{told}: {counted:?}");
             in_child(|| {
-                assert_eq!(copy(&mover, 100), by_dsa(100), "{told}");
+                assert_eq!(copy(&mover, 1000), by_dsa(1000), "{told}");
                 assert_eq!(stats(&mover, EngineKind::Dsa).reopened, 2, "{told}");
             });
         });
