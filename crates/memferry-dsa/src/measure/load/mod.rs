@@ -5,8 +5,8 @@
 //!                        submit a descriptor, or a batch of them
 //! ```
 //!
-//! The same [`Load`] runs on an emulated device in virtual time ([`emulated`]) and, in threads, on queues of a machine
-//! or on the submitting core itself ([`threads`]).
+//! The same [`Load`] runs on an emulated device in virtual time (`emulated`) and, in threads, on queues of a machine
+//! or on the submitting core itself (`threads`).
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
 //! Scalable Processors" (2024), section 4.1; Fürst, "Data Movement in Heterogeneous Memories with Intel Data
