@@ -228,11 +228,11 @@ fn a_full_node_answers_with_the_source() {
 fn workers_run_on_their_nodes_cpus() {
     on_several_nodes(|machine, nodes| {
         let mover = Mover::builder(machine.clone()).cpu_workers(2).build().unwrap();
-        // A copy goes to the workers next to its source.
+        // A copy goes to the workers next to its source, if it is too large to be done on the spot.
         for &node in nodes {
             for _ in 0..8 {
                 let options = CopyOptions { source_node: Some(node), ..CopyOptions::default() };
-                mover.copy(vec![1u8; 4096], vec![0u8; 4096], options).wait().unwrap();
+                mover.copy(vec![1u8; 64 << 10], vec![0u8; 64 << 10], options).wait().unwrap();
             }
         }
         for home in machine.nodes().iter().filter(|node| !node.cpus.is_empty()) {
