@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use crate::shell::{Failure, cargo};
+use crate::shell::{Failure, cargo, program, root};
 use crate::{guest, loom, setup};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
@@ -17,6 +17,7 @@ const STEPS: &[Step] = &[
     // With `CI` set, a test fails rather than do without a program that `set up` installs.
     ("tests, as in the README", || cargo(["test", "--locked"]).env("CI", "true").run()),
     ("demo, small", demo),
+    ("examples", examples),
     ("emulated devices, with real clients", || {
         cargo(["test", "--locked", "--package", "memferry-idxd", "--package", "memferry-emulate"])
             .env("CI", "true")
@@ -78,6 +79,24 @@ fn one_build() -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure(format!("`cargo test` would build these again, with other features: {}", changed.join("; "))))
+}
+
+/// Runs each example, as the tests have built it beside this program: they assert what they say.
+fn examples() -> Result<(), Failure> {
+    let broken = |error: std::io::Error| Failure(format!("the examples cannot be found: {error}"));
+    let built = std::env::current_exe().map_err(broken)?.with_file_name("examples");
+    for package in ["memferry-dsa", "memferry"] {
+        let sources = root().join("crates").join(package).join("examples");
+        for entry in std::fs::read_dir(sources).map_err(broken)? {
+            let source = entry.map_err(broken)?.path();
+            if let (Some(name), true) = (source.file_stem(), source.extension().is_some_and(|it| it == "rs"))
+            {
+                // What it prints is for people who read it.
+                program(&built.join(name).to_string_lossy()).output()?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The demo as a newcomer starts it, on little data. It compares every answer with plain DataFusion's and fails when

@@ -3,9 +3,7 @@
 //! Needs nightly and cargo-fuzz; everything else here does without them, and `cargo test` calls the same functions
 //! with random bytes.
 
-use std::process::Command;
-
-use crate::shell::{Failure, root};
+use crate::shell::{Failure, nightly, root};
 
 /// What CONTRIBUTING.md asks for after a change to what is fuzzed.
 const SECONDS: &str = "120";
@@ -27,7 +25,6 @@ pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
     let (corpus, seeds) = (corpus.to_string_lossy().into_owned(), seeds.to_string_lossy().into_owned());
     // What grows goes to the first directory.
     let arguments = [
-        "+nightly",
         "fuzz",
         "run",
         target,
@@ -39,14 +36,9 @@ pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
         "-timeout=10",
         "-rss_limit_mb=2048",
     ];
-    let line = format!("cargo {}", arguments.join(" "));
+    let line = format!("cargo +nightly {}", arguments.join(" "));
     eprintln!("$ {line}");
-    let mut command = Command::new("cargo");
-    // The cargo that runs this is a stable one, and says so to its children.
-    for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
-        command.env_remove(variable);
-    }
-    let status = command.current_dir(root()).args(arguments).status();
+    let status = nightly().args(arguments).status();
     let status = status.map_err(|error| Failure(format!("`{line}` cannot be run: {error}")))?;
     if status.success() {
         return Ok(());

@@ -4,6 +4,7 @@
 //! Few and small dependencies, because continuous integration builds this first.
 #![deny(unsafe_code)]
 
+mod asan;
 mod ci;
 mod fuzz;
 // Process 1 of a guest and the parent of QEMU talk to the kernel.
@@ -24,6 +25,7 @@ usage: cargo xtask CHORE
   setup          installs what the other chores need, as root
   numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
+  asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
   fuzz TARGET [SECONDS]  one target of fuzz/ (nightly, cargo-fuzz)
   bench [ARGS]   `memferry bench ARGS`, release profile, all peers; without ARGS, `query`
 ";
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         ("numa", _) => guest::run(rest),
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
+        ("asan", []) => asan::run(),
         ("fuzz", [target]) => fuzz::run(target, None),
         ("fuzz", [target, seconds]) => fuzz::run(target, Some(seconds)),
         ("bench", _) => bench(rest),

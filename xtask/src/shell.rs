@@ -27,6 +27,16 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> 
     Call::new(Command::new(program), "cargo").args(arguments)
 }
 
+/// Nightly's cargo, in the root of the workspace. The one that runs this is a stable one, and says so to its children.
+pub(crate) fn nightly() -> Command {
+    let mut command = Command::new("cargo");
+    for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
+        command.env_remove(variable);
+    }
+    command.current_dir(root()).arg("+nightly");
+    command
+}
+
 /// Another program.
 pub(crate) fn program(name: &str) -> Call {
     Call::new(Command::new(name), name)

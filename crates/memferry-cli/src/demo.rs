@@ -1,7 +1,8 @@
 //! `memferry demo`: what this machine is, and what prefetching gains or costs on it.
 //!
-//! A handful of TPC-H queries and the one of the papers on prefetching, each in five ways over the same batches: plain DataFusion, and memferry with prefetching
-//! off, auto, always by the CPU, and always by an emulated DSA. Every answer is compared with plain DataFusion's.
+//! A handful of TPC-H queries and the one of the papers on prefetching, each in five ways over the same batches: plain
+//! DataFusion, and memferry with prefetching off, auto, always by the CPU, and always by a DSA: this machine's, or else
+//! an emulated one. Every answer is compared with plain DataFusion's.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -9,12 +10,14 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use memferry::model;
+use memferry::mover::MoverError;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::load::Progress as _;
-use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, answers_equal, tpch};
+use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, TiersError, answers_equal, tpch};
 use tokio::runtime::Runtime;
 
 use crate::bench::stats::{geomean, median};
+use crate::how::How;
 use crate::options::{scale, session_options};
 use crate::output::{Align, Table, number, size};
 use crate::progress::Bar;
@@ -31,6 +34,10 @@ pub(crate) struct Arguments {
     /// The same on little data (scale 0.01), in seconds.
     #[arg(long)]
     quick: bool,
+    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
+    /// machine [env: MEMFERRY_CALIBRATION].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<String>,
 }
 
 const QUICK_SCALE: f64 = 0.01;
@@ -45,7 +52,7 @@ const RUNS_QUICK: usize = 2;
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let (scale, runs) = if arguments.quick { (QUICK_SCALE, RUNS_QUICK) } else { (arguments.scale, RUNS) };
     let runtime = Runtime::new().context("the threads for the queries cannot be started")?;
-    let machine = Arc::new(Machine::discover()?);
+    let machine = Arc::new(topology::open_calibrated(None, arguments.calibration.as_deref())?);
     let options = session_options(None);
     writeln!(out, "{}", topology::draw(&machine))?;
     out.flush()?;
@@ -122,16 +129,24 @@ fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -
 
 /// Plain DataFusion, and the ways that are compared with it.
 fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions) -> Result<Vec<Way>> {
-    let emulated = Dsa::Emulated { seed: None };
+    let tiers = |dsa| Tiers::builder(Arc::clone(machine)).dsa(dsa).build();
+    let (auto, name, by_dsa) = match tiers(Dsa::System) {
+        Err(TiersError::Mover(MoverError::NoDsa { .. })) => {
+            (tiers(Dsa::None)?, "always, by emulated DSA", tiers(Dsa::Emulated { seed: None })?)
+        }
+        own => {
+            let own = own?;
+            (Arc::clone(&own), "always, by this machine's DSA", own)
+        }
+    };
     let tiered = [
-        ("off", Prefetch::Off, Dsa::None),
-        ("auto", Prefetch::Auto, Dsa::None),
-        ("always, by the CPU", Prefetch::Always, Dsa::None),
-        ("always, by emulated DSA", Prefetch::Always, emulated),
+        ("off", Prefetch::Off, tiers(Dsa::None)?),
+        ("auto", Prefetch::Auto, auto),
+        ("always, by the CPU", Prefetch::Always, tiers(Dsa::None)?),
+        (name, Prefetch::Always, by_dsa),
     ];
     let mut ways = vec![Way::plain(tables, options)?];
-    for (name, prefetch, dsa) in tiered {
-        let tiers = Tiers::builder(Arc::clone(machine)).dsa(dsa).build()?;
+    for (name, prefetch, tiers) in tiered {
         ways.push(Way::tiered(name, tables, &tiers, options, prefetch)?);
     }
     Ok(ways)
@@ -237,7 +252,7 @@ fn near_share(report: &ScanReport) -> String {
 /// Which engine carried how many bytes to which node.
 fn brought_near(timed: &Timed, way: &Way) -> String {
     match &way.tiers {
-        Some(tiers) if timed.carried.engines().next().is_some() => {
+        Some(tiers) if timed.carried.shares().next().is_some() => {
             format!("{} to node {}", timed.carried, tiers.near())
         }
         _ => String::new(),
@@ -264,15 +279,27 @@ fn summary(ways: &[Way], results: &[QueryResult], tiers: &Tiers, runs: usize) ->
     }
     text += &means.to_string();
     text += &if tiers.near_is_faster() {
-        format!("\n`auto` brings columns from node {} to the faster node {}.\n", tiers.home(), tiers.near())
+        format!(
+            "\n`auto` brings columns from node {} to the faster node {} where that is known to pay. What is known is what \
+             `memferry\ncalibrate --out FILE` measured, for `memferry demo --calibration FILE`.\n",
+            tiers.home(),
+            tiers.near()
+        )
     } else {
         format!(
             "\nNo memory of this machine is known to be faster than node {home}'s, so `auto` has nowhere to bring \
              columns\nand does nothing: it is `off`. `always` copies within node {home}, which cannot gain anything here; \
-             the means\nsay what it costs. The emulated DSA shows the way through a DSA, and its speed is that of the \
-             emulation.\n",
+             the means\nsay what it costs.\n",
             home = tiers.home()
         )
     };
+    let dsa = ways
+        .iter()
+        .filter_map(|way| way.tiers.as_ref())
+        .map(|tiers| tiers.dsa())
+        .find(|&dsa| dsa != Dsa::None);
+    if dsa.is_some_and(|dsa| How::of_dsa(dsa) == How::Emulated) {
+        text += "The emulated DSA shows the way through a DSA, and its speed is that of the emulation.\n";
+    }
     text
 }

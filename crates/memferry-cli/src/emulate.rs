@@ -32,13 +32,13 @@ given devices.";
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// Number of devices, 1 to 8 [default: those of the configuration, or one].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = devices, allow_negative_numbers = true)]
     devices: Option<u32>,
     /// How they are configured: a file in accel-config's format, or `none`.
     #[arg(long, value_name = "FILE|none")]
     config: Option<PathBuf>,
     /// Makes the devices behave badly, within the specification, always in the way that S stands for.
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = seed, allow_negative_numbers = true)]
     seed: Option<u64>,
     /// What goes wrong, and how often; in place of what the seed says of it.
     #[arg(long, value_name = "KIND=N,...", value_delimiter = ',', value_parser = fault)]
@@ -110,6 +110,15 @@ pub(crate) fn library() -> Result<PathBuf> {
         (false, true) => Ok(beside),
         (false, false) => Err(Error::NoLibrary { path: beside }.into()),
     }
+}
+
+fn devices(text: &str) -> Result<u32, String> {
+    let count = text.parse().ok().filter(|count| (1..=Options::DEVICES_MAX).contains(count));
+    count.ok_or_else(|| format!("there can be 1 to {} devices", Options::DEVICES_MAX))
+}
+
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "a seed is a number from 0 to 18446744073709551615".to_owned())
 }
 
 /// A kind of fault and its thousandths.
@@ -190,6 +199,17 @@ mod tests {
         assert_eq!(faults, Nasty { retries_per_mille: 1, hardware_errors_per_mille: 2, ..Nasty::none() });
         assert_eq!(options("--config a.conf -- true").setup, Setup::File("a.conf".into()));
         assert_eq!(options("-- accel-config load-config -e").setup, Setup::Disabled);
+    }
+
+    #[test]
+    fn numbers_that_make_no_sense() {
+        for wrong in ["0", "9", "x", "-1", "", "1.5"] {
+            assert!(devices(wrong).unwrap_err().contains("1 to 8"), "{wrong}");
+        }
+        for wrong in ["x", "-1", "18446744073709551616"] {
+            assert!(seed(wrong).unwrap_err().contains("from 0"), "{wrong}");
+        }
+        assert_eq!((devices("8"), seed("18446744073709551615")), (Ok(8), Ok(u64::MAX)));
     }
 
     #[test]

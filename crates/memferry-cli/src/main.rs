@@ -12,6 +12,7 @@ mod demo;
 mod devices;
 mod emulate;
 mod error;
+mod how;
 mod options;
 mod output;
 mod progress;
@@ -21,6 +22,7 @@ mod sim;
 mod source;
 mod sql;
 mod topology;
+mod words;
 
 use std::io::{self, BufWriter, Write};
 use std::panic;

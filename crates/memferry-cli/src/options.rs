@@ -31,6 +31,10 @@ pub(crate) struct TierOptions {
     /// Pretend to be this machine: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
     machine: Option<String>,
+    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
+    /// machine [env: MEMFERRY_CALIBRATION].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<String>,
 }
 
 /// Which DSA copies.
@@ -38,6 +42,8 @@ pub(crate) struct TierOptions {
 pub(crate) enum DsaChoice {
     /// An emulated device in this process: exact, not fast.
     Emulated,
+    /// The devices of this machine, by all work queues that one may use.
+    System,
     /// None.
     None,
 }
@@ -46,13 +52,14 @@ impl TierOptions {
     pub(crate) fn open(&self) -> Result<Arc<Tiers>> {
         let dsa = match (self.dsa, self.seed) {
             (DsaChoice::Emulated, seed) => Dsa::Emulated { seed },
+            (DsaChoice::System, None) => Dsa::System,
             (DsaChoice::None, None) => Dsa::None,
-            (DsaChoice::None, Some(_)) => {
+            (DsaChoice::System | DsaChoice::None, Some(_)) => {
                 return Err(usage("--seed is for the emulated DSA only; add --dsa emulated or leave it out"));
             }
         };
-        let machine = Arc::new(topology::open(self.machine.as_deref())?);
-        let mut tiers = Tiers::builder(machine).near(self.near).budget_bytes(self.budget).dsa(dsa);
+        let machine = topology::open_calibrated(self.machine.as_deref(), self.calibration.as_deref())?;
+        let mut tiers = Tiers::builder(Arc::new(machine)).near(self.near).budget_bytes(self.budget).dsa(dsa);
         if let Some(home) = self.home {
             tiers = tiers.home(home);
         }

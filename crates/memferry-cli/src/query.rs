@@ -16,6 +16,7 @@ use memferry_query::load::{self, LoadError};
 use memferry_query::{Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, session};
 
 use crate::error::{one_line, usage};
+use crate::how::How;
 use crate::output::size;
 use crate::progress::Bar;
 
@@ -129,7 +130,15 @@ impl Way {
 
 /// How many bytes each kind of engine has carried.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Carried(Vec<(EngineKind, u64)>);
+pub(crate) struct Carried(Vec<Share>);
+
+/// What one kind of engine has carried.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) kind: EngineKind,
+    pub(crate) how: How,
+    pub(crate) bytes: u64,
+}
 
 impl Carried {
     /// By the engines of `tiers` so far, once they have nothing to do.
@@ -144,9 +153,10 @@ impl Carried {
                 // The CPU stands in where a device cannot, and copies what no engine has room for.
                 let stood_in: u64 = stats.engines.iter().map(|it| it.fallback_bytes).sum();
                 let by_cpu = stats.bytes_by(EngineKind::Cpu) + stats.inline_bytes + stood_in;
+                let by_dsa = stats.bytes_by(EngineKind::Dsa);
                 return Carried(vec![
-                    (EngineKind::Cpu, by_cpu),
-                    (EngineKind::Dsa, stats.bytes_by(EngineKind::Dsa)),
+                    Share { kind: EngineKind::Cpu, how: How::Measured, bytes: by_cpu },
+                    Share { kind: EngineKind::Dsa, how: How::of_dsa(tiers.dsa()), bytes: by_dsa },
                 ]);
             }
             std::thread::sleep(Duration::from_micros(100));
@@ -154,28 +164,28 @@ impl Carried {
     }
 
     pub(crate) fn since(&self, before: &Carried) -> Carried {
-        let kinds = self.0.iter().zip(&before.0);
-        Carried(kinds.map(|((kind, now), (_, then))| (*kind, now - then)).collect())
+        let shares = self.0.iter().zip(&before.0);
+        Carried(shares.map(|(now, then)| Share { bytes: now.bytes - then.bytes, ..*now }).collect())
     }
 
     /// The engines that carried anything.
-    pub(crate) fn engines(&self) -> impl Iterator<Item = (EngineKind, u64)> {
-        self.0.iter().copied().filter(|(_, bytes)| *bytes > 0)
+    pub(crate) fn shares(&self) -> impl Iterator<Item = Share> {
+        self.0.iter().copied().filter(|share| share.bytes > 0)
     }
 }
 
 /// Such as `3 MiB by emulated DSA, 64 KiB by cpu`; nothing if nothing was carried.
 impl fmt::Display for Carried {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (kind, bytes)) in self.engines().enumerate() {
+        for (index, share) in self.shares().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
-            let engine = match kind {
-                EngineKind::Cpu => "cpu",
-                // No other DSA can be chosen yet.
-                EngineKind::Dsa => "emulated DSA",
+            let engine = match (share.kind, share.how) {
+                (EngineKind::Cpu, _) => "cpu",
+                (EngineKind::Dsa, How::Emulated) => "emulated DSA",
+                (EngineKind::Dsa, _) => "DSA",
                 _ => "another engine",
             };
-            write!(f, "{comma}{} by {engine}", size(bytes))?;
+            write!(f, "{comma}{} by {engine}", size(share.bytes))?;
         }
         Ok(())
     }

@@ -19,7 +19,6 @@ use memferry::topology::{Machine, Origin};
 use memferry_query::{Prefetch, ScanReport, SessionOptions, Tiers};
 use serde_json::{Value, json};
 
-use crate::bench::How;
 use crate::error::usage;
 use crate::options::{TierOptions, partitions, scale, session_options};
 use crate::output::{self, Align, count, line, widen};
@@ -36,7 +35,7 @@ pub(crate) struct Arguments {
     /// Generates the eight TPC-H tables at this scale; 1 takes about 1.7 GiB.
     #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
     tpch: Option<f64>,
-    /// When columns are copied near: off, always, or auto (only if a faster node has room).
+    /// When columns are copied near: off, always, or auto (to a faster node what is known to pay).
     #[arg(long, value_name = "off|always|auto", default_value = "auto")]
     prefetch: Prefetch,
     #[command(flatten)]
@@ -165,23 +164,25 @@ struct Summary<'a> {
 impl Summary<'_> {
     fn sentence(&self) -> String {
         let report = &self.report;
-        if self.carried.engines().next().is_none() {
-            return format!("prefetch {}: nothing was copied", self.mode);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let predicted = |other: Duration, what: &str| match report.time_predicted {
+            Duration::ZERO => String::new(),
+            time => format!(
+                "; scans worked {:.1} ms, predicted {:.1} ms, and {:.1} ms {what}",
+                ms(report.time_working),
+                ms(time),
+                ms(other)
+            ),
+        };
+        if self.carried.shares().next().is_none() {
+            let predicted = predicted(report.time_predicted_with, "with copies");
+            return format!("prefetch {}: nothing was copied{predicted}", self.mode);
         }
         let hits = match report.hit_ratio() {
             Some(ratio) => format!("{:.0} % of what was read late was near", 100.0 * ratio),
             None => "no late column was read".to_owned(),
         };
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let predicted = match report.time_predicted {
-            Duration::ZERO => String::new(),
-            time => format!(
-                "; scans worked {:.1} ms, predicted {:.1} ms, and {:.1} ms without",
-                ms(report.time_working),
-                ms(time),
-                ms(report.time_predicted_without)
-            ),
-        };
+        let predicted = predicted(report.time_predicted_without, "without");
         format!(
             "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms{predicted}",
             self.mode,
@@ -196,8 +197,8 @@ impl Summary<'_> {
         let report = &self.report;
         let engines: Vec<Value> = self
             .carried
-            .engines()
-            .map(|(kind, bytes)| json!({ "engine": kind, "bytes": bytes, "how": How::of_engine(kind) }))
+            .shares()
+            .map(|share| json!({ "engine": share.kind, "bytes": share.bytes, "how": share.how }))
             .collect();
         json!({
             "mode": self.mode.to_string(),
@@ -214,6 +215,7 @@ impl Summary<'_> {
             "waiting_seconds": report.time_waiting.as_secs_f64(),
             "working_seconds": report.time_working.as_secs_f64(),
             "predicted_seconds": report.time_predicted.as_secs_f64(),
+            "predicted_with_seconds": report.time_predicted_with.as_secs_f64(),
             "predicted_without_seconds": report.time_predicted_without.as_secs_f64(),
         })
     }

@@ -66,12 +66,20 @@ fn all_on_the_emulated_device() {
         is_whole(name, &record, "emulated");
         let valued = rows(&record).iter().filter(|row| row["value"].is_number()).count();
         // What the device itself has no notion of, it says; everything else it does.
-        let expected = match name {
-            "target" | "pollution" => 0,
-            "pages" => rows(&record).len() / 2,
-            _ => rows(&record).len(),
+        let is_unknown = |row: &&Value| match name {
+            "target" | "pollution" => true,
+            "pages" => row["pages"] == "huge",
+            "submit" => row["way"] == "write",
+            "priority" => row["read_buffers"].is_string(),
+            // The core's own work.
+            "latency" => matches!(row["figure"].as_str(), Some("allocate" | "prepare")),
+            "remote" => row["name"] == "remote_cxl",
+            _ => false,
         };
-        assert_eq!(valued, expected, "{name}: {record:#}");
+        let unknown = rows(&record).iter().filter(is_unknown).count();
+        assert_eq!(valued, rows(&record).len() - unknown, "{name}: {record:#}");
+        let has_unknown = ["target", "pollution", "pages", "submit", "priority", "latency", "remote"];
+        assert_eq!(unknown > 0, has_unknown.contains(&name), "{name}");
     }
 }
 
@@ -101,7 +109,7 @@ fn some_on_this_machine() {
         );
     }
     let record = prints_json(&["bench", "submit", "--quick", "--sizes", "64KiB", "--ways", "core", "--json"]);
-    assert!(value(&record, "submit_overhead_core_64KiB_batch1") > 0.0);
+    assert!(row(&record, "submit_core_64KiB_batch1")["overhead"].as_f64().is_some_and(|share| share > 0.0));
 }
 
 #[test]
@@ -147,7 +155,7 @@ fn options_from_a_file() {
     fs::write(&file, "seizes = [4096]\n").unwrap();
     fails(&["bench", "submit", "--options", path], USAGE, &["options.toml", "seizes"]);
     fs::write(&file, "on = 'moon'\n").unwrap();
-    fails(&["bench", "submit", "--options", path], USAGE, &["moon", "emulated"]);
+    fails(&["bench", "threads", "--options", path], USAGE, &["moon", "emulated", "bench threads --help"]);
     fails(&["bench", "submit", "--options", "/nowhere.toml"], FAILURE, &["/nowhere.toml"]);
 }
 
@@ -162,6 +170,34 @@ fn mistakes() {
         USAGE,
         &["combination"],
     );
+    // What would be in no row.
+    fails(&["bench", "submit", "--ways", "core", "--entries", "16"], USAGE, &["16 as entries", "--ways"]);
+    fails(&["bench", "submit", "--ways", "write,shared", "--batches", "8"], USAGE, &["write as way"]);
+}
+
+#[test]
+fn devices_that_a_machine_does_not_have() {
+    let record = quick("submit", &["--on", "emulated", "--machine", "skylake-8180-snc-off"]);
+    is_whole("submit", &record, "emulated");
+    for row in rows(&record) {
+        assert!(row["value"].is_null(), "{row}");
+        let note = row["note"].as_str().unwrap();
+        assert!(row["way"] == "write" || note.contains("has no DSA"), "{row}");
+    }
+}
+
+/// Of what is measured; nothing that is computed takes time of what is computed.
+#[test]
+fn each_row_says_what_measuring_cost() {
+    for (backend, expected) in [(&EMULATED[..], 0.0), (&MODEL[..], 0.0)] {
+        let record = quick("threads", backend);
+        let mut valued = rows(&record).iter().filter(|row| row["value"].is_number()).peekable();
+        assert!(valued.peek().is_some());
+        assert!(valued.all(|row| row["overhead"] == expected), "{record:#}");
+        assert_eq!(record["options"]["iterations"], 1);
+    }
+    let text = prints(&["bench", "submit", "--quick", "--sizes", "64KiB", "--ways", "core"]);
+    assert!(text.contains("Measuring took "), "{text}");
 }
 
 /// The only file below a directory whose name ends like this.

@@ -16,8 +16,12 @@ use support::{FAILURE, USAGE, fails, memferry, prints, prints_json, says, text};
 fn calibrate(arguments: &[&str]) -> Output {
     let arguments: Vec<&str> =
         ["calibrate", "--quick"].into_iter().chain(arguments.iter().copied()).collect();
+    undisturbed(|| memferry(&arguments).output().unwrap())
+}
+
+fn undisturbed(run: impl Fn() -> Output) -> Output {
     for _ in 0..30 {
-        let output = memferry(&arguments).output().unwrap();
+        let output = run();
         if output.status.success() {
             return output;
         }
@@ -42,7 +46,9 @@ fn what_is_written_is_a_profile() {
     let parameters = profile["parameters"].as_array().unwrap();
     assert!(parameters.iter().all(|it| it["basis"] == "measured"), "{profile}");
     let source = profile["read_mb_per_s"]["source"].as_str().unwrap();
-    assert!(profile["references"][source].as_str().unwrap().contains("--quick"), "{profile}");
+    let what = profile["references"][source].as_str().unwrap();
+    assert!(what.contains("--quick") && what.contains(" of each figure; "), "{profile}");
+    assert!(printed.contains("hardware threads of a node"), "{printed}");
     let topology = prints_json(&["topology", "--profile", name, "--json"]);
     assert_eq!(topology["parameters"], profile["parameters"]);
 
@@ -57,11 +63,120 @@ fn what_is_written_is_a_profile() {
         assert!(rows.contains("scan"), "{rows}");
     }
 
+    // What it measured is what advice on this machine needs.
+    let advised = ["bench", "qdp", "--quick", "--json", "--variants", "advised", "--sizes", "2MiB"];
+    let record = prints_json(&[&advised[..], &["--calibration", name]].concat());
+    let row = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == "qdp_advised").unwrap();
+    assert!(row["value"].as_f64().unwrap() > 0.0, "{row}");
+    assert!(row["note"].as_str().unwrap().contains("advice: "), "{row}");
+    assert_eq!(record["machine"]["origin"], "discovered", "{record}");
+    assert_eq!(record["machine"]["parameters"], profile["parameters"], "{record}");
+
     let checked = calibrate_check(name, directory.path());
     assert!(checked.iter().any(|row| row["name"] == "own_error_median"), "{checked:?}");
     let predicted = checked.iter().filter(|row| row["peer"] == "modelled");
     assert!(predicted.clone().count() >= 15, "{checked:?}");
     assert!(predicted.clone().all(|row| row["peer_value"].as_f64().unwrap() > 0.0), "{checked:?}");
+}
+
+/// Under `memferry emulate` the devices of the machine are emulated ones: they are measured like others, the profile says
+/// what they are, and whoever reads it has an answer where there was none.
+#[test]
+fn devices_are_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.json");
+    let name = file.to_str().unwrap();
+    let own = env!("CARGO_BIN_EXE_memferry");
+    let probe = memferry(&["emulate", "--", "true"]).output().unwrap();
+    if !probe.status.success() {
+        assert!(std::env::var_os("CI").is_none(), "{}", text(&probe.stderr));
+        return println!("skipped: {}", text(&probe.stderr));
+    }
+    let calibrate = ["calibrate", "--quick", "--out", name];
+    let output =
+        undisturbed(|| memferry(&["emulate", "--devices", "2", "--", own]).args(calibrate).output().unwrap());
+    let printed = text(&output.stdout);
+    for part in ["dsa0, emulated: ", "dsa2, emulated: ", "32 copies under way", "queue wq0.0 by "] {
+        assert!(printed.contains(part), "{part} is not in:\n{printed}");
+    }
+    let profile: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    for device in profile["accelerators"]["value"].as_array().unwrap() {
+        assert!(device["mb_per_s_max"].as_f64().unwrap() > 0.0, "{device}");
+    }
+    let parameters = profile["parameters"].as_array().unwrap();
+    for name in ["submit_ns", "device_offload_ns", "device_descriptor_ns"] {
+        let found = parameters.iter().find(|it| it["name"] == name).expect(name);
+        assert_eq!(found["basis"], "emulated");
+        let source = found["source"].as_str().unwrap();
+        assert!(source.contains("dsa0, which is emulated, queue wq0.0"), "{source}");
+    }
+    let facts = profile["facts"].as_array().unwrap();
+    assert!(facts.iter().any(|it| it["name"] == "copy_dsa2"), "{facts:?}");
+
+    let report = directory.path().join("report");
+    prints(&["report", "--machine", name, "--out", report.to_str().unwrap()]);
+    let page = fs::read_to_string(report.join("index.html")).unwrap();
+    for part in ["One device does at most", "Many copies under way", "The devices were emulated ones"] {
+        assert!(page.contains(part), "the advice has no {part}");
+    }
+    assert!(!page.contains("the rate of a device is not known"));
+}
+
+/// What is there and cannot be used is said, with the sentence of its diagnosis; its figures are null.
+#[test]
+fn a_machine_without_devices_says_so() {
+    if std::path::Path::new("/sys/bus/dsa").exists() {
+        return println!("skipped: this machine has a DSA of its own");
+    }
+    let output = calibrate(&["--json"]);
+    let record: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let notes = record["options"]["notes"].to_string();
+    assert!(notes.contains("no DSA was measured") && notes.contains("idxd"), "{notes}");
+    let rows = record["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| !row["name"].as_str().unwrap().contains("dsa")), "{rows:?}");
+}
+
+/// A prediction follows from the profile alone: twice as slow a filter, scans of the same columns take as much longer.
+#[test]
+fn predictions_follow_from_the_profile() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.json");
+    let name = file.to_str().unwrap();
+    calibrate(&["--out", name]);
+    let mut profile: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let mut predicted = |values: &[(&str, f64)]| {
+        for (name, value) in values {
+            let parameters = profile["parameters"].as_array_mut().unwrap();
+            parameters.iter_mut().find(|it| it["name"] == *name).expect(name)["value"] = (*value).into();
+        }
+        fs::write(&file, profile.to_string()).unwrap();
+        let checked = calibrate_check(name, directory.path());
+        move |name: &str| {
+            let row = checked.iter().find(|row| row["name"] == name).expect("a row");
+            row["peer_value"].as_f64().unwrap()
+        }
+    };
+    // Slow enough that no memory and no core matters, and no time for anything else.
+    let slow = [
+        ("filter_mb_per_s", 10.0),
+        ("filter_together_mb_per_s", 5.0),
+        ("late_mb_per_s", 1e6),
+        ("late_together_mb_per_s", 1e6),
+        ("query_ns", 0.0),
+        ("query_partition_ns", 0.0),
+        ("new_memory_mb_per_s", 1.0),
+    ];
+    let of = predicted(&slow);
+    let is_near = |us: f64, expected_s: f64| (us / 1e6 / expected_s - 1.0).abs() < 0.02;
+    assert!(is_near(of("scan_2x12MB_by_1"), 1.2), "{}", of("scan_2x12MB_by_1"));
+    // What a pool of 16 MiB does not keep comes from the kernel, a megabyte a second.
+    assert!(is_near(of("pipeline_2x12MB_by_1"), 1.2), "{}", of("pipeline_2x12MB_by_1"));
+    let new_s = 40.0 - 16.777_216;
+    assert!(is_near(of("pipeline_2x40MB_by_1"), 4.0 + new_s), "{}", of("pipeline_2x40MB_by_1"));
+    let cpus = std::thread::available_parallelism().unwrap().get();
+    if cpus == 2 {
+        assert!(is_near(of("scan_2x12MB_by_2"), 1.2), "two at half the rate: {}", of("scan_2x12MB_by_2"));
+    }
 }
 
 /// The rows of a check of that profile, which are also kept.

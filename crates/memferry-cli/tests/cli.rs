@@ -1,5 +1,7 @@
 //! The command as users meet it: what it prints, what it says of mistakes, and its exit status.
 
+#[path = "../../memferry-query/tests/rates_support/mod.rs"]
+mod rates_support;
 mod support;
 
 use std::fs::{self, File};
@@ -10,7 +12,9 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
+use memferry::topology::{Machine, Measured};
 use parquet::arrow::ArrowWriter;
+use rates_support::two_tiers_with_rates;
 use serde_json::Value;
 use support::{FAILURE, USAGE, fails, memferry, prints, prints_json, says, text};
 
@@ -120,13 +124,91 @@ fn sql_over_tpch_with_emulated_dsa() {
     assert_eq!(off["prefetch"]["bytes"], 0, "{off}");
 }
 
+/// A file with the profile of two tiers, and rates by which it pays to have a device copy while a filter computes.
+fn file_with_rates(directory: &Path) -> String {
+    let file = directory.join("two-tiers.json");
+    fs::write(&file, two_tiers_with_rates(20e3)).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 #[test]
-fn sql_on_a_made_up_machine_prefetches_by_itself() {
+fn sql_on_a_made_up_machine_prefetches_what_pays() {
+    let directory = tempfile::tempdir().unwrap();
     let query = "select sum(l_tax) from lineitem where l_quantity < 24";
-    let json = prints_json(&["sql", "--tpch", "0.01", "--machine", "made-up-two-tiers", "--json", query]);
-    assert_eq!(json["prefetch"]["near_node"], 1, "{json}");
-    assert_eq!(json["prefetch"]["machine_origin"], "profile", "{json}");
-    assert!(json["prefetch"]["bytes"].as_u64().unwrap() > 0, "{json}");
+    let run = |machine: &str| {
+        let json = prints_json(&[
+            "sql",
+            "--tpch",
+            "0.01",
+            "--partitions",
+            "2",
+            "--dsa",
+            "emulated",
+            "--machine",
+            machine,
+            "--explain",
+            "--json",
+            query,
+        ]);
+        assert_eq!(json["prefetch"]["near_node"], 1, "{json}");
+        assert_eq!(json["prefetch"]["machine_origin"], "profile", "{json}");
+        let prefetch = json["prefetch"].clone();
+        (prefetch, json["plan"].as_str().unwrap().to_owned())
+    };
+    let (prefetch, plan) = run(&file_with_rates(directory.path()));
+    assert!(prefetch["bytes"].as_u64().unwrap() > 0, "{prefetch}");
+    assert!(
+        plan.contains("prefetch=auto to node 1 (l_tax, ")
+            && plan.contains("by one device, same node as the running scan, pays 1."),
+        "{plan}"
+    );
+    let seconds = |name: &str| prefetch[name].as_f64().unwrap();
+    assert_eq!(seconds("predicted_seconds"), seconds("predicted_with_seconds"));
+    assert!(seconds("predicted_with_seconds") < seconds("predicted_without_seconds"), "{prefetch}");
+
+    let (prefetch, plan) = run("made-up-two-tiers");
+    assert_eq!(prefetch["bytes"], 0, "{prefetch}");
+    assert!(plan.contains("prefetch=none (what copying to node 1 gains is not known: "), "{plan}");
+}
+
+/// Figures of this machine leave it this machine; those of another are refused, whoever names them.
+#[test]
+fn sql_with_figures_of_this_machine() {
+    let here = Machine::discover().unwrap();
+    let reference = ("a test".to_owned(), "of this file".to_owned());
+    let measured = here.with_measured(Measured { reference, ..Measured::default() }).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mine.json");
+    fs::write(&file, measured.profile_text("a test").unwrap()).unwrap();
+    let mine = file.to_str().unwrap();
+    let json = prints_json(&["sql", "--calibration", mine, "--json", "select 1"]);
+    assert_eq!(json["prefetch"]["machine_origin"], "discovered", "{json}");
+
+    let other = "xeon-max-9468-2s-flat";
+    let words = [other, "are not those of", "in the profile", "memferry calibrate"];
+    fails(&["sql", "--calibration", other, "select 1"], USAGE, &words);
+    fails(&["demo", "--quick", "--calibration", other], USAGE, &words);
+    fails(&["bench", "query", "--quick", "--calibration", other], USAGE, &words);
+    fails(&["bench", "submit", "--quick", "--calibration", other], USAGE, &words);
+    fails(&["bench", "qdp", "--quick", "--calibration", other], USAGE, &words);
+    fails(&["bench", "atomics", "--quick", "--calibration", other], USAGE, &words);
+    let both = ["sql", "--calibration", mine, "--machine", other, "select 1"];
+    fails(&both, USAGE, &["--machine", "leave out --calibration"]);
+    fails(&["sql", "--calibration", "nowhere.json", "select 1"], FAILURE, &["nowhere.json"]);
+
+    let by_variable = |name: &str, arguments: &[&str]| {
+        memferry(arguments).env("MEMFERRY_CALIBRATION", name).output().unwrap()
+    };
+    says(&by_variable(other, &["sql", "select 1"]), USAGE, &words);
+    for (name, arguments) in [
+        ("", &["sql", "select 1"][..]),
+        (other, &["sql", "--calibration", mine, "select 1"]),
+        // It is about this machine, which this is not.
+        (mine, &["sql", "--machine", other, "select 1"]),
+    ] {
+        let output = by_variable(name, arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    }
 }
 
 #[test]
@@ -412,6 +494,13 @@ fn bench_mover_in_small() {
     }
     for name in ["copy_call_ns", "async_4KiB_overhead_ns"] {
         assert!(row(name)["value"].is_f64(), "{record}");
+    }
+    for (name, how) in [
+        ("ordered_512B", "modelled"),
+        ("ordered_512B_forwarding", "modelled"),
+        ("ordered_512B_measured", "measured"),
+    ] {
+        assert!(row(name)["ratio"].as_f64().unwrap() > 0.0 && row(name)["how"] == how, "{record}");
     }
     // The table that the kernel went by is part of the record.
     assert_eq!(record["options"]["methods"]["warm"].as_array().unwrap().len(), 5, "{record}");

@@ -42,6 +42,41 @@ fn it_ends_as_the_program_ends() {
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("enabled\n".to_owned(), "told\n".to_owned()));
 }
 
+/// The whole way down, from SQL to descriptors of this machine's queues.
+#[test]
+fn a_query_brings_its_columns_near_by_the_machines_devices() {
+    let query = "select sum(l_extendedprice * l_discount) from lineitem where l_quantity < 24";
+    let sql = ["sql", "--tpch", "0.05", "--prefetch", "always", "--json"];
+    let own = [env!("CARGO_BIN_EXE_memferry")];
+    let answer = |command: &mut std::process::Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(), text(&output.stderr))
+    };
+    // Without a device the answer is the way to one.
+    let output = memferry(&sql).args(["--dsa", "system", query]).output().unwrap();
+    if output.status.success() {
+        return println!("skipped: this machine has a DSA of its own");
+    }
+    assert!(
+        text(&output.stderr).contains("no DSA of this machine can be used: "),
+        "{}",
+        text(&output.stderr)
+    );
+    if !is_available() {
+        return;
+    }
+    let (expected, _) = answer(memferry(&sql).arg(query));
+    let mut command = memferry(&["emulate", "--devices", "2", "--seed", "5", "--stats", "--"]);
+    let (json, told) = answer(command.args(own).args(sql).args(["--dsa", "system", query]));
+    assert_eq!(json["rows"], expected["rows"]);
+    let by_dsa =
+        json["prefetch"]["bytes_by_engine"].as_array().unwrap().iter().find(|it| it["engine"] == "dsa");
+    let by_dsa = by_dsa.unwrap_or_else(|| panic!("the devices carried nothing: {json}"));
+    assert!(by_dsa["how"] == "emulated" && by_dsa["bytes"].as_u64().unwrap() > 0, "{json}");
+    assert!(told.contains("dsa0: ") && told.contains("dsa2: "), "{told}");
+}
+
 /// The library that cargo has built with the command is the one that is used, and our own devices are found through it.
 #[test]
 fn this_command_measures_an_emulated_device() {
@@ -84,6 +119,7 @@ fn the_papers_benchmarks_find_the_queues() {
         ("latency", &["--sizes", "4KiB", "--batches", "1"]),
         ("wait", &["--sizes", "64KiB", "--batches", "1"]),
         ("routes", &["--sizes", "4MiB", "--routes", "single,all"]),
+        ("faults", &["--sizes", "64KiB", "--engines", "4"]),
     ] {
         let mut command = memferry(&["emulate", "--devices", "2", "--"]);
         command.args([
@@ -101,6 +137,12 @@ fn the_papers_benchmarks_find_the_queues() {
         for row in record["rows"].as_array().unwrap() {
             assert_eq!((&row["way"], &row["how"]), (&"shared".into(), &"emulated".into()));
             assert!(row["value"].as_f64().is_some_and(|value| value > 0.0), "{row}");
+            let note = row["note"].as_str().unwrap_or_default();
+            assert!(name == "wait" || note.contains("by dsa0"), "{row}");
+            // The pages were really absent.
+            let is_resumed =
+                note.contains("software resumed after ") && !note.contains("after 0 page faults");
+            assert_eq!(is_resumed, row["pages"] == "absent-resume", "{row}");
         }
     }
 }
@@ -158,7 +200,8 @@ fn mistakes_are_told() {
     let wrong = [
         (vec!["--", "no-such-program"], 127, "PATH"),
         (vec!["--", "/"], 126, "executable"),
-        (vec!["--devices", "9", "--", "true"], 125, "1 to 8"),
+        (vec!["--devices", "9", "--", "true"], 2, "1 to 8"),
+        (vec!["--seed", "-1", "--", "true"], 2, "a seed is a number"),
         (vec!["--config", "/nowhere", "--", "true"], 125, "/nowhere"),
     ];
     for (arguments, status, word) in wrong {

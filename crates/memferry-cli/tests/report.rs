@@ -112,17 +112,73 @@ fn a_browser_has_nothing_to_complain_about() {
     let output = chromium(&["--dump-dom", &url("script.html")]).unwrap();
     assert!(!console(&output).is_empty(), "{}", text(&output.stderr));
 
-    // As wide as a phone, it is not to be scrolled sideways. Browsers have a least width of their own, frames have not.
+    // As wide as a phone, it is not to be scrolled sideways.
+    let seen = in_frame(directory.path(), &page, 400, &[], "").unwrap();
+    assert!(seen.width <= seen.room && seen.room <= 400, "{seen:?}");
+}
+
+/// What a page looks like in a frame.
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct Seen {
+    /// What there is, and how much is seen of it.
+    width: u32,
+    room: u32,
+    /// Of the page, and of text in figures.
+    paper: String,
+    ink: String,
+    /// Pictures that stick out.
+    cut: u32,
+    /// Whether the predictions, which are behind a click, are seen.
+    is_open: bool,
+}
+
+/// The page in a frame: browsers have a least width of their own, frames have not. `before` runs on its document `d`.
+fn in_frame(directory: &Path, page: &str, width: u32, arguments: &[&str], before: &str) -> Option<Seen> {
     let escaped = page.replace('&', "&amp;").replace('"', "&quot;");
-    let frame = format!(
-        "<!doctype html><iframe width=400 height=800 srcdoc=\"{escaped}\" onload=\"document.title = \
-         this.contentDocument.documentElement.scrollWidth + ' of ' + this.contentWindow.innerWidth\"></iframe>"
+    let script = format!(
+        "const w = this.contentWindow, d = this.contentDocument, style = it => w.getComputedStyle(it); {before}; \
+         const sticks = it => it.getBoundingClientRect().right > w.innerWidth + 1; \
+         document.title = JSON.stringify({{ width: d.documentElement.scrollWidth, room: w.innerWidth, \
+         paper: style(d.body).backgroundColor, ink: style(d.querySelector('.figures text.ink')).fill, \
+         cut: [...d.querySelectorAll('svg')].filter(sticks).length, \
+         is_open: d.querySelector('#errors details td').checkVisibility({{ contentVisibilityAuto: true }}) }})"
     );
-    fs::write(directory.path().join("phone.html"), frame).unwrap();
-    let output = chromium(&["--dump-dom", &url("phone.html")]).unwrap();
+    let frame = format!(
+        "<!doctype html><iframe width={width} height=800 srcdoc=\"{escaped}\" onload=\"{script}\"></iframe>"
+    );
+    let file = directory.join("frame.html");
+    fs::write(&file, frame).unwrap();
+    let output = chromium(&[arguments, &["--dump-dom", &format!("file://{}", file.display())]].concat())?;
     let dom = text(&output.stdout);
     let title = dom.split("<title>").nth(1).and_then(|rest| rest.split("</title>").next());
-    let (width, room) = title.and_then(|title| title.split_once(" of ")).expect("the frame tells its width");
-    let [width, room] = [width, room].map(|number| number.parse::<u32>().unwrap());
-    assert!(width <= room && room <= 400, "{width} of {room}");
+    let title = title.unwrap_or_else(|| panic!("the frame tells nothing: {}", text(&output.stderr)));
+    Some(serde_json::from_str(title).unwrap())
+}
+
+/// Rules for paper in place of those for screens, as printing has them.
+const ON_PAPER: &str = "for (const sheet of d.styleSheets) for (const rule of sheet.cssRules) if (rule.media) { \
+    const of = rule.media.mediaText; \
+    rule.media.mediaText = of === 'print' ? 'all' : of.startsWith('screen') ? 'not all' : of }";
+
+/// A dark page on a dark screen, and none on paper, where nothing is cut off and nothing needs a click.
+#[test]
+fn dark_and_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(report(directory.path(), &["--machine", "xeon-max-9468-2s-flat"]).status.success());
+    let page = fs::read_to_string(directory.path().join("index.html")).unwrap();
+    let seen = |width, scheme: &str, before| {
+        let setting = format!("--blink-settings=preferredColorScheme={scheme}");
+        in_frame(directory.path(), &page, width, &[&setting], before)
+    };
+    let (dark, light) = ("0", "1");
+    let Some(on_screen) = seen(1200, dark, "") else { return };
+    assert_eq!((&*on_screen.paper, &*on_screen.ink), ("rgb(17, 22, 29)", "rgb(232, 237, 243)"));
+    assert!(!on_screen.is_open, "{on_screen:?}");
+    let light_colours = ("rgb(255, 255, 255)", "rgb(23, 32, 43)");
+    let on_screen = seen(1200, light, "").unwrap();
+    assert_eq!((&*on_screen.paper, &*on_screen.ink), light_colours);
+    // A4 without its margins, for somebody whose screen is dark.
+    let printed = seen(718, dark, ON_PAPER).unwrap();
+    assert_eq!((&*printed.paper, &*printed.ink), light_colours);
+    assert!(printed.width <= printed.room && printed.cut == 0 && printed.is_open, "{printed:?}");
 }

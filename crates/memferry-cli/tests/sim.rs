@@ -63,6 +63,8 @@ fn validation() {
         ("t62_distributed_error", 15.0),
         ("t62_hit_error_points", 7.0),
         ("peak_error", 5.0),
+        ("break_even_waited_error", 1.0),
+        ("break_even_pipelined_error", 1.0),
         ("saturation_error", 1.0),
         ("snc_error", 5.0),
     ] {
@@ -83,6 +85,11 @@ fn validation() {
     {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }
+    // Each prediction says what it was calibrated on, and a fit is none.
+    let line = |name: &str| text.lines().find(|line| line.starts_with(name)).expect(name);
+    assert!(line("baseline [F072, F076]").contains("F072, F073, F084  "), "{text}");
+    assert!(line("baseline [F072, F076]").ends_with("this row"), "{text}");
+    assert!(line("prefetching [F082]").ends_with("F072, F073, F084"), "{text}");
 }
 
 #[test]

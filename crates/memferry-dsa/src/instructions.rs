@@ -165,10 +165,17 @@ pub fn time_stamp() -> u64 {
     imp::time_stamp()
 }
 
+/// As [`time_stamp`], read when all instructions before it have ended: what was copied by then has been read.
+#[inline]
+pub fn time_stamp_after() -> u64 {
+    imp::lfence();
+    imp::time_stamp()
+}
+
 #[cfg(target_arch = "x86_64")]
 mod imp {
     use std::arch::asm;
-    use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_sfence, _rdtsc};
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_lfence, _mm_sfence, _rdtsc};
 
     use super::Descriptor;
 
@@ -214,6 +221,12 @@ mod imp {
     pub(super) fn sfence() {
         // SAFETY: SSE is part of x86-64.
         unsafe { _mm_sfence() }
+    }
+
+    #[inline]
+    pub(super) fn lfence() {
+        // SAFETY: SSE2 is part of x86-64.
+        unsafe { _mm_lfence() }
     }
 
     #[inline]
@@ -269,6 +282,7 @@ mod imp {
     pub(super) fn sfence() {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
+    pub(super) fn lfence() {}
     pub(super) unsafe fn umonitor(_: *const u8) {}
     pub(super) unsafe fn umwait(_: u32, _: u64) -> bool {
         false

@@ -60,6 +60,9 @@
 compile_error!("descriptors and completion records are little-endian in memory, and so must be the target");
 
 mod address;
+#[doc(hidden)]
+#[allow(unsafe_code)]
+pub mod affinity;
 #[cfg(not(memferry_loom))]
 pub mod client;
 mod completion;

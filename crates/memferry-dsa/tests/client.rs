@@ -162,7 +162,7 @@ fn a_silent_device_costs_owned_buffers() {
     let error = client.run_owned(buffers, |(source, target)| Request::copy(&*source, target));
     let error = error.expect_err("nothing came of it");
     assert!(matches!(error.error, ClientError::Silent { .. }) && error.buffers.is_none(), "{error:?}");
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < Duration::from_secs(60), "its patience is 120 ms");
     assert_eq!((client.stats().leaked_bytes, client.stats().lost), (2000 + 64, 1));
     // The next one does not wait for it.
     let again = client.run_owned(Box::new([0u8; 8]), |target| Request::fill(0x0807_0605_0403_0201, target));

@@ -4,14 +4,16 @@
 //! The queue is a file of one page, whose mapping children do not inherit (as VM_DONTCOPY does), and the instructions
 //! are plain copies: whoever writes through his parent's mapping dies, and what arrives can be read in the file.
 
+mod fork_support;
+
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
+use fork_support::{alone, in_child};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::instructions::CpuFeatures;
@@ -76,28 +78,6 @@ fn marked(mark: u64) -> Descriptor {
 fn offer(portal: &dyn Portal, mark: u64) -> Submission {
     // SAFETY: no device reads the file.
     unsafe { portal.submit(&marked(mark)) }.expect("the queue can be opened")
-}
-
-/// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it.
-fn in_child(child: impl FnOnce()) {
-    // SAFETY: this process has one thread, so its child may do anything.
-    match unsafe { libc::fork() } {
-        -1 => panic!("{}", io::Error::last_os_error()),
-        0 => {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            // SAFETY: ends the child without the parent's destructors.
-            unsafe { libc::_exit(if result.is_ok() { 0 } else { 99 }) }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: the child is this process' own.
-            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-            assert!(
-                libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-                "the child ended with {status:#x}"
-            );
-        }
-    }
 }
 
 fn portals() {
@@ -267,24 +247,6 @@ fn own_values() {
     assert_eq!(cell.get_or_init(|| 2), &1);
     in_child(|| assert_eq!((cell.get(), cell.get_or_init(|| 3)), (None, &3)));
     assert_eq!(cell.get(), Some(&1));
-}
-
-const CHILD: &str = "MEMFERRY_TEST_FORK";
-
-/// Runs one of the cases above in a process with one thread: libtest runs its test on the main thread if it may
-/// have only one.
-fn alone(test: &str, case: fn()) {
-    if std::env::var_os(CHILD).is_some() {
-        return case();
-    }
-    let output = Command::new(std::env::current_exe().expect("this program has a path"))
-        .args(["--exact", test, "--test-threads=1", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .expect("this program can be run again");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{}\n{text}\n{errors}", output.status);
 }
 
 #[test]

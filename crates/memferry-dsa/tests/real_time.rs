@@ -28,7 +28,7 @@ fn processor_time() -> Duration {
 
 /// A large transfer takes as long as the model says, and the thread sleeps for most of it.
 fn a_large_transfer() {
-    let timing = Timing { bytes_per_second: 500_000_000, ..Timing::sapphire_rapids() };
+    let timing = Timing { bytes_per_second: 100_000_000, ..Timing::sapphire_rapids() };
     let mut config = DeviceConfig::one_dedicated_queue().with_timing(timing);
     config.groups[0].queues[0].transfer_bytes_max = 1 << 28;
     let emulator = Emulator::start(&config, Nasty::none()).unwrap();
@@ -49,7 +49,7 @@ fn a_large_transfer() {
     let modelled = Duration::from_nanos(timing.transfer_ns(size as u64));
     assert!(took >= modelled, "{took:?} instead of {modelled:?}");
     assert!(took < modelled * 10, "{took:?} instead of {modelled:?}");
-    // Copying itself takes some 10 ms of it.
+    // Copying itself takes some 10 ms of it, on a busy machine 70.
     assert!(worked < took / 2, "modelled {modelled:?}, took {took:?}, of which the processor {worked:?}");
     assert!(target == source);
 }

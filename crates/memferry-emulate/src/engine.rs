@@ -1,7 +1,7 @@
 //! The thread that executes what this process submits to a device.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -59,13 +59,21 @@ fn open(client: &Client) -> io::Result<(CheckedMemory, Option<File>)> {
     }
     // SAFETY: the program has submitted the descriptors that are executed over it, and answers for what they name.
     let memory = unsafe { CheckedMemory::open() }?;
-    Ok((memory, client.state().options().open_trace()?))
+    let trace = client.state().options().open_trace().unwrap_or_else(|error| {
+        without_trace(error);
+        None
+    });
+    Ok((memory, trace))
+}
+
+fn without_trace(error: io::Error) {
+    complain(&format!("the trace cannot be written and ends here: {error}"));
 }
 
 fn work(client: &Client, device: usize, memory: &CheckedMemory, trace: Option<File>) {
     let mut engine = client.engine(device);
     if let Some(trace) = trace {
-        engine.trace(trace, |error| complain(&format!("the trace cannot be written and ends here: {error}")));
+        engine.trace(trace, without_trace);
     }
     let mut looked = Instant::now();
     let looks = || {
@@ -101,8 +109,36 @@ fn end_if_alone() {
 
 /// Whether the thread with this file of `/proc` has ended: a dead one is there until all are.
 ///
-/// Source: proc_pid_stat(5), field 3. The second one is a name in parentheses that may contain anything.
+/// Allocates nothing: it is called all the time, and a program may be at its end.
+///
+/// Source: proc_pid_stat(5), field 3. The second one is a name in parentheses, of 64 bytes at most, that may contain
+/// anything.
 fn has_ended(stat: impl AsRef<Path>) -> bool {
-    let text = fs::read_to_string(stat).unwrap_or_default();
-    text.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))
+    let mut start = [0; 128];
+    let count = File::open(stat).and_then(|mut file| file.read(&mut start)).unwrap_or(0);
+    let state = start[..count].windows(3).rfind(|window| window.starts_with(b") "));
+    state.is_some_and(|window| matches!(window[2], b'Z' | b'X'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_ended() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("stat");
+        for (stat, expected) in [
+            ("1 (name) Z 0 0 0", true),
+            ("1 (name) X 0", true),
+            ("1 (name) S 0", false),
+            ("1 (a) Z (b) R 0", false),
+            ("1 (a) S (b) Z 0", true),
+            ("", false),
+        ] {
+            fs::write(&path, stat).unwrap();
+            assert_eq!(has_ended(&path), expected, "{stat}");
+        }
+        assert!(!has_ended("/nowhere") && !has_ended("/proc/self/stat"));
+    }
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
@@ -57,7 +58,17 @@ pub(crate) fn is_active() -> bool {
 
 fn prepare() -> bool {
     let path = path();
-    let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { return false };
+    let file = match OpenOptions::new().read(true).write(true).open(&path) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return false,
+        Err(error) => {
+            complain(&format!(
+                "cannot open {}: {error}; this process cannot submit to mapped queues",
+                path.display()
+            ));
+            return false;
+        }
+    };
     match State::attach(&file) {
         Ok(state) => {
             state.bury_predecessors();
@@ -143,7 +154,7 @@ impl Wiped {
         while self.is_joining.swap(true, Ordering::Acquire) {
             sys::yield_now();
         }
-        self.is_borrowed(); // it is known from here on whose page this is
+        self.belongs_here();
         let process = self.process().or_else(|| match Client::join(state()?, sys::process()) {
             Ok(client) => {
                 let process = Box::new(Process { client, engines: AtomicU32::new(0) });

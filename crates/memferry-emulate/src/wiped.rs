@@ -52,6 +52,11 @@ pub(crate) fn get() -> Option<&'static Wiped> {
 }
 
 impl Wiped {
+    /// From here on it is known whose page this is: a child of `vfork` that asked first may have taken it for its own.
+    pub(crate) fn belongs_here(&self) {
+        self.id.store(sys::process(), Ordering::Relaxed);
+    }
+
     /// Whether the caller is a child of `vfork`, whose system calls concern itself and whose memory is its parent's.
     pub(crate) fn is_borrowed(&self) -> bool {
         let running = sys::process();

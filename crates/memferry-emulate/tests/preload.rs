@@ -5,6 +5,7 @@
 mod common;
 
 use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
 
 use common::{Machine, told};
 use memferry_dsa::emulator::shared::Options;
@@ -46,13 +47,18 @@ ways! {
     waiting "waits"
     threads_at_one_site "threads"
     forks "forks"
+    children_alone "heirs"
+    programs_that_are_started "spawns"
     own_handlers "handlers"
     handlers_on_their_own_stack "stacks"
     garbage_addresses "garbage"
+    mappings_that_are_no_portals "useless"
     a_portal_mapped_twice "twice"
     a_portal_that_is_unmapped "unmapped"
     blocked_signals "blocked"
     closed_descriptors "closed"
+    ends_of_pipes "pipes"
+    pending_signals "pending"
     many_portals "many"
     a_first_thread_that_ends_first "leaves"
     another_program_with_work_in_flight "execs"
@@ -137,6 +143,37 @@ fn without_memory_for_a_thread_a_queue_cannot_be_mapped() {
     let output = machine.program(USES_DSA, &["poor"]).output().unwrap();
     assert!(output.status.success(), "{}", told(&output));
     assert!(told(&output).contains("raise its limits"), "{}", told(&output));
+}
+
+/// A program that has become another one, without the library, is told from what it was: its entries go.
+#[test]
+fn a_program_that_becomes_another_leaves_nothing() {
+    let machine = Machine::new(&Options::default());
+    let mut program = machine.program(USES_DSA, &["execs-bare"]);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let name = format!("/proc/{}/comm", program.id());
+    while std::fs::read_to_string(&name).unwrap() != "cat\n" {
+        assert!(program.try_wait().unwrap().is_none(), "it ends when its input does");
+        std::thread::yield_now();
+    }
+    // Who comes next looks whether the others are there, and does not wait for what is not.
+    machine.state.reap();
+    assert!(machine.state.processes().is_empty());
+    let output = machine.program(USES_DSA, &["after-exec"]).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    drop(program.stdin.take());
+    assert!(program.wait().unwrap().success());
+    assert_eq!(machine.state.counters(0).in_flight(), 0);
+}
+
+/// A trace that cannot be written keeps nobody from working.
+#[test]
+fn a_trace_that_cannot_be_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let machine = Machine::new(&Options { trace: Some(directory.path().to_owned()), ..Options::default() });
+    let output = machine.program(USES_DSA, &["instructions"]).output().unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(told(&output).contains("the trace cannot be written"), "{}", told(&output));
 }
 
 /// Each descriptor and each completion, with what a person who looks for a mistake wants to know.

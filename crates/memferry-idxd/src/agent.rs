@@ -18,6 +18,7 @@ use memferry_dsa::emulator::shared::{Client as Member, State as Shared};
 use memferry_dsa::portal::Submission;
 use memferry_dsa::{Descriptor, Flags, Opcode};
 
+use crate::error::limit;
 use crate::queues::{Client, Opener};
 use crate::system;
 
@@ -123,23 +124,35 @@ impl Inner {
             }
         };
         if !agent.engines.contains_key(&client.at.device) {
-            let memory = memory_of(process).map_err(|_| libc::EFAULT)?;
-            let stop = Arc::new(AtomicBool::new(false));
-            let mut engine = agent.member.engine(client.at.device);
-            if let Ok(Some(trace)) = self.shared.options().open_trace() {
-                engine.trace(trace, |error| eprintln!("memferry: the trace cannot be written: {error}"));
-            }
-            let stops = Arc::clone(&stop);
-            let work = move || {
-                // The configuration is the driver's, which has checked it.
-                let _ = engine.run(&memory, || stops.load(Ordering::Relaxed));
-            };
-            let thread = thread::Builder::new().name("engine".to_owned());
-            let thread = thread.spawn(work).map_err(|_| libc::EAGAIN)?;
-            agent.engines.insert(client.at.device, Engine { stop, thread });
+            let engine = self.engine(&agent.member, client.at.device).map_err(|error| {
+                let advice = limit(&error).map(|advice| format!("; {advice}")).unwrap_or_default();
+                eprintln!("memferry: cannot execute what process {process} writes: {error}{advice}");
+                // What it says to a writer is that trying again is of no use, as EAGAIN would not.
+                libc::ENOMEM
+            })?;
+            agent.engines.insert(client.at.device, engine);
         }
         self.look.notify_one();
         Ok(agent.member.clone())
+    }
+
+    /// Starts the engine of a process for a device.
+    fn engine(&self, member: &Member, device: usize) -> io::Result<Engine> {
+        let memory = memory_of(member.process())?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut engine = member.engine(device);
+        match self.shared.options().open_trace() {
+            Ok(None) => {}
+            Ok(Some(trace)) => engine.trace(trace, without_trace),
+            Err(error) => without_trace(error),
+        }
+        let stops = Arc::clone(&stop);
+        let work = move || {
+            // The configuration is the driver's, which has checked it.
+            let _ = engine.run(&memory, || stops.load(Ordering::Relaxed));
+        };
+        let thread = thread::Builder::new().name("engine".to_owned()).spawn(work)?;
+        Ok(Engine { stop, thread })
     }
 
     /// Forgets processes that are gone, for ever.
@@ -162,6 +175,10 @@ impl Inner {
             };
         }
     }
+}
+
+fn without_trace(error: io::Error) {
+    eprintln!("memferry: the trace cannot be written: {error}");
 }
 
 /// The memory of a process that has opened a queue.

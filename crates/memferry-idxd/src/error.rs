@@ -78,7 +78,10 @@ pub enum Error {
         source: io::Error,
     },
     /// `/dev/fuse` cannot be used.
-    #[error("cannot open /dev/fuse ({source}), which the emulated driver's files need: {advice}")]
+    #[error(
+        "cannot open /dev/fuse ({source}), which the emulated driver's files need: {}",
+        limit(source).unwrap_or(advice)
+    )]
     Fuse {
         /// What the operating system answered.
         source: io::Error,
@@ -94,7 +97,11 @@ pub enum Error {
         advice: &'static str,
     },
     /// Something could not be mounted in the namespace.
-    #[error("cannot mount on {} in a namespace of its own: {source}; in a container, try --privileged", path.display())]
+    #[error(
+        "cannot mount on {} in a namespace of its own: {source}; {}",
+        path.display(),
+        limit(source).unwrap_or("in a container, try --privileged")
+    )]
     Mount {
         /// Where.
         path: PathBuf,
@@ -105,7 +112,7 @@ pub enum Error {
     #[error("run() was called in a process with {0} threads: call it before any thread is started")]
     Threads(usize),
     /// A system call failed that should not.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {source}{}", limit(source).map(|advice| format!("; {advice}")).unwrap_or_default())]
     System {
         /// What for.
         what: &'static str,
@@ -142,7 +149,48 @@ impl Error {
         }
     }
 
+    /// A program that is there and could not be started.
+    pub(crate) fn start(program: &str, source: io::Error) -> Error {
+        match limit(&source) {
+            Some(_) => Error::System { what: "start the program", source },
+            None => Error::CannotRun { program: program.to_owned(), source },
+        }
+    }
+
     pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Error {
         move |source| Error::System { what, source }
+    }
+}
+
+/// What to do where a limit is reached.
+pub(crate) fn limit(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EAGAIN => Some("raise the limit of processes and threads (ulimit -u)"),
+        libc::EMFILE | libc::ENFILE => Some("raise the limit of open files (ulimit -n)"),
+        libc::ENOMEM => Some("free memory, or raise its limit (ulimit -v)"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_named() {
+        let source = || io::Error::from_raw_os_error(libc::EMFILE);
+        let path = PathBuf::from("/dev");
+        for error in [
+            Error::system("start a thread")(source()),
+            Error::Fuse { source: source(), advice: "load the module" },
+            Error::Mount { path, source: source() },
+            Error::start("true", source()),
+        ] {
+            let told = error.to_string();
+            assert!(told.contains("ulimit -n") && !told.contains("--privileged"), "{told}");
+            assert!(!told.contains("load the module") && error.exit_code() == 125, "{told}");
+        }
+        let missing = io::Error::from_raw_os_error(libc::ENOEXEC);
+        assert_eq!(Error::start("x", missing).exit_code(), 126);
     }
 }

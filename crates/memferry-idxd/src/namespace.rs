@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use crate::error::Error;
+use crate::error::{Error, limit};
 use crate::system;
 
 /// Where what belongs to us lies in the private `/dev`.
@@ -167,7 +167,8 @@ fn cover(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
     // What is below the cover stays reachable through the working directory alone.
     let before = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     std::env::set_current_dir(directory).map_err(failed(directory))?;
-    let entries: Vec<fs::DirEntry> = fs::read_dir(".").map_err(failed(directory))?.flatten().collect();
+    let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(".").and_then(Iterator::collect);
+    let entries = entries.map_err(failed(directory))?;
     mount("memferry", directory, "tmpfs", libc::MS_NOSUID, "mode=755,size=256m")?;
     for entry in entries {
         let name = entry.file_name();
@@ -175,10 +176,12 @@ fn cover(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
             continue;
         }
         let target = directory.join(&name);
-        // What vanished meanwhile, or cannot be bound, is missing; nobody here may need it.
-        let _ = uncover(&entry, &target).inspect_err(|_| {
-            let _ = fs::remove_file(&target).or_else(|_| fs::remove_dir(&target));
-        });
+        match uncover(&entry, &target) {
+            Err(error) if limit(&error).is_some() => return Err(failed(&target)(error)),
+            // What vanished meanwhile, or cannot be bound, is missing; nobody here may need it.
+            Err(_) => _ = fs::remove_file(&target).or_else(|_| fs::remove_dir(&target)),
+            Ok(()) => {}
+        }
     }
     // It may be gone in the meantime, like that of any process.
     std::env::set_current_dir(&before).or_else(|_| std::env::set_current_dir("/")).map_err(failed(&before))

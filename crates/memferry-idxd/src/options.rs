@@ -7,9 +7,6 @@ use memferry_dsa::emulator::{Nasty, Timing};
 
 use crate::supervise::Leftovers;
 
-/// Most devices that can be emulated.
-pub(crate) const DEVICES_MAX: u32 = 8;
-
 /// A program and the devices that it gets.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -70,6 +67,9 @@ impl Setup {
 }
 
 impl Options {
+    /// Most devices that can be emulated.
+    pub const DEVICES_MAX: u32 = 8;
+
     /// Runs `program` on one device that is ready, without a preload library.
     pub fn new(program: impl Into<OsString>) -> Options {
         Options {

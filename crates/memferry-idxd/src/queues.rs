@@ -6,7 +6,7 @@
 //! Source: Linux `drivers/dma/idxd/cdev.c`.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use fuser::FopenFlags;
 use memferry_dsa::emulator::shared::{DeviceSetup, Options as SharedOptions, QueueAt, State as Shared};
-use memferry_dsa::emulator::{Capabilities, OPERATIONS};
+use memferry_dsa::emulator::{Capabilities, OPERATIONS, QUEUES_MAX};
 use memferry_dsa::portal::QueueMode;
 use memferry_dsa::system::{Device, DeviceId, FakeDriver, Queue, QueueId, State};
 use memferry_dsa::{Opcode, OperationSet};
@@ -77,10 +77,6 @@ impl Queues {
         // Past the umask: processes of all users in here map it.
         file.set_permissions(Permissions::from_mode(0o666)).map_err(failed)?;
         let trace = options.trace.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
-        if let Some(path) = &trace {
-            let made = File::create(path);
-            made.map_err(|source| Error::System { what: "make the file for the trace", source })?;
-        }
         let shared = SharedOptions {
             nasty: options.nasty.clone(),
             timing: options.timing,
@@ -143,8 +139,10 @@ impl Queues {
             let is_on = |queue: &Queue| device.is_enabled() && queue.is_enabled() && queue.file.is_some();
             let gone = |queue: &&Queue| !is_on(queue) && enabled.contains_key(&queue.id);
             let closed: Vec<QueueId> = device.queues.iter().filter(gone).map(|queue| queue.id).collect();
-            self.disable(index, &closed);
-            enabled.retain(|queue, _| !closed.contains(queue));
+            // What a device drops, it drops of all its queues: these start anew then.
+            let is_aborted = self.disable(index, &closed);
+            let is_taken = |queue: &QueueId| closed.contains(queue) || is_aborted && queue.device == *id;
+            enabled.retain(|queue, _| !is_taken(queue));
             if device.is_enabled() && !device.queues.iter().any(|queue| enabled.contains_key(&queue.id)) {
                 self.shared.enable_device(index, &setup(device));
             }
@@ -164,8 +162,9 @@ impl Queues {
         }
     }
 
-    /// Takes queues of a device away: they take no more, and what they have is done, or dropped if it takes too long.
-    fn disable(&self, device: usize, queues: &[QueueId]) {
+    /// Takes queues of a device away: they take no more, and what they have is done. If that takes too long, what the
+    /// device has is dropped, and all its queues are taken away; true then.
+    fn disable(&self, device: usize, queues: &[QueueId]) -> bool {
         let mut left: Vec<QueueAt> =
             queues.iter().filter_map(|queue| QueueAt::new(device, queue.index as usize)).collect();
         left.iter().for_each(|at| self.shared.close_queue(*at));
@@ -174,13 +173,15 @@ impl Queues {
         while !left.is_empty() && start.elapsed() < 2 * DRAIN_MAX {
             left.retain(|at| !self.shared.disable_queue(*at));
             if left.is_empty() {
-                return;
+                break;
             }
             if start.elapsed() > DRAIN_MAX && !std::mem::replace(&mut is_aborted, true) {
                 self.shared.abort_device(device);
+                left = (0..QUEUES_MAX).filter_map(|queue| QueueAt::new(device, queue)).collect();
             }
             std::thread::sleep(DRAIN_LOOK);
         }
+        is_aborted
     }
 
     /// Puts what changes by itself where the driver shows it from.
@@ -246,9 +247,9 @@ impl Queues {
     /// # Errors
     /// Nothing was submitted: `EPERM`: another process or program than the one that opened the file; `EINVAL`: a
     /// batch, which the driver does not let through, or a completion record that is not aligned; `EAGAIN`: the queue
-    /// is full; `ENXIO`: it is not enabled any more.
+    /// is full; `ENXIO`: it is not enabled any more; `ENOMEM`: there is no thread to execute them.
     pub(crate) fn write(&self, client: &Client, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
-        if Opener::of(thread) != Some(client.opener) {
+        if !client.is_openers(thread) {
             return Err(libc::EPERM);
         }
         if lock(&self.enabled).get(&client.queue) != Some(&client.mode) {
@@ -286,6 +287,11 @@ impl Queues {
 }
 
 impl Client {
+    /// Whether a thread belongs to the process, and the program, that opened the file.
+    pub(crate) fn is_openers(&self, thread: u32) -> bool {
+        Opener::of(thread) == Some(self.opener)
+    }
+
     /// A thread gets no page of the queue, which is for stores that the preload library catches. Without the library a
     /// store asks twice and ends in SIGBUS. `MAP_POPULATE` asks for ever, since Linux tries again what it has waited for,
     /// and lets nothing but SIGKILL through meanwhile.

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic;
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
+use std::thread;
 
 use memferry_dsa::system::{DeviceId, FakeDriver};
 
@@ -42,10 +43,13 @@ pub fn run(options: Options) -> Result<ExitStatus, Error> {
     }
     let machine = Machine::new(&options)?;
     namespace::open_fuse()?;
-    if let Some(path) = &options.trace {
-        // Empty, and before anything is run: processes append to it, each when it first uses a device.
-        fs::File::create(path).map_err(|source| Error::Trace { path: path.clone(), source })?;
-    }
+    // Empty, and before anything is run: processes append to it, each when it first uses a device. Open until the end:
+    // a pipe's reader would take it for finished between two of them.
+    let trace = options
+        .trace
+        .as_ref()
+        .map(|path| fs::File::create(path).map_err(|source| Error::Trace { path: path.clone(), source }));
+    let trace = trace.transpose()?;
     if let Some(note) = program.note().filter(|_| options.preload.is_some()) {
         eprintln!("memferry: note: {note}");
     }
@@ -62,7 +66,7 @@ pub fn run(options: Options) -> Result<ExitStatus, Error> {
             supervisor(options, program, machine, theirs, &Caller { group, mask, signals });
         }
         Forked::Parent(supervisor) => {
-            drop(theirs);
+            drop((theirs, trace));
             supervise::watch(supervisor, mine, &signals, &before)
         }
     };
@@ -118,8 +122,10 @@ fn supervise_program(
     channel: &mut UnixStream,
     caller: &Caller,
 ) -> Result<Option<ExitStatus>, Error> {
-    // Signals to the caller's group then pass this process by. A session's leader cannot leave, and is none here.
+    // Signals to the caller's group then pass this process by, and `killall -9` of the command does. A session's leader
+    // cannot leave, and is none here.
     let _ = system::join_group(0);
+    system::set_name(c"idxd-emulator");
     system::become_subreaper().map_err(Error::system("adopt orphans"))?;
     let inside = namespace::enter(options.keep_user)?;
     let links = namespace::character_links();
@@ -148,7 +154,7 @@ fn supervise_program(
         Some(machine) if source.raw_os_error() == Some(libc::ENOEXEC) => {
             Error::OtherMachine { program: shown.clone(), machine }
         }
-        _ => Error::CannotRun { program: shown.clone(), source },
+        _ => Error::start(&shown, source),
     };
     if program.machine.is_some() {
         system::run_without_shell(&mut command, &options.program).map_err(failed)?;
@@ -184,12 +190,14 @@ fn serve(
     config.n_threads = Some(SERVER_THREADS);
     let session = fuser::Session::from_fd(server, fuse.into(), fuser::SessionACL::All, config)
         .map_err(Error::system("speak with FUSE"))?;
-    let threads = std::thread::Builder::new().name("fuse".to_owned());
-    threads
-        .spawn(move || {
-            // Ends when the file system is gone, which is at the end of this process.
-            let _ = session.run();
-        })
-        .map_err(Error::system("start a thread"))?;
-    namespace::place(&buses)
+    // Ends when the file system is gone, which is at the end of this process; or soon, if it cannot start its threads.
+    let serving = thread::Builder::new().name("fuse".to_owned()).spawn(move || session.run());
+    let serving = serving.map_err(Error::system("start a thread"))?;
+    namespace::place(&buses).map_err(|error| match error {
+        Error::Mount { source, .. } if source.raw_os_error() == Some(libc::ENOTCONN) => {
+            let why = serving.join().ok().and_then(Result::err).unwrap_or(source);
+            Error::system("serve the driver's files")(why)
+        }
+        error => error,
+    })
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use memferry_dsa::system::apply::{Options as Apply, Plan};
+use memferry_dsa::system::apply::{Options as Apply, Plan, PlanError};
+use memferry_dsa::system::config::{ConfigError, Problems};
 use memferry_dsa::system::{Config, DeviceId, FakeDevice, FakeDriver, State, UnknownKeys};
 
 use crate::error::Error;
-use crate::options::{DEVICES_MAX, Options, Setup};
+use crate::options::{Options, Setup};
 
 /// The devices, in order, and their driver.
 pub(crate) struct Machine {
@@ -31,43 +32,61 @@ impl Machine {
         let config = match (&options.setup, config) {
             (Setup::Disabled, _) => return Ok(Machine { devices, driver }),
             (_, Some(config)) => config,
-            (_, None) => parse(path, &ready(&devices))?,
+            (_, None) => Config::parse(&ready(&devices), UnknownKeys::Refuse)
+                .map_err(|error| Error::Config { path: path.to_owned(), problem: error.to_string() })?,
         };
         let failed = |problem: String| Error::Config { path: path.to_owned(), problem };
         let state = State::read(&driver).map_err(|error| failed(error.to_string()))?;
-        let plan = Plan::new(&config, &state, Apply { disable_first: false, enable: true })
-            .map_err(|error| failed(error.to_string()))?;
+        let plan = Plan::new(&config, &state, Apply { disable_first: false, enable: true });
+        let plan = plan.map_err(|error| match error {
+            PlanError::Invalid(problems) => failed(in_one_line(&problems)),
+            error => failed(error.to_string()),
+        })?;
         plan.apply(&driver, &mut |_| ()).map_err(|error| failed(error.to_string()))?;
         Ok(Machine { devices, driver })
     }
 }
 
-fn read(path: &Path) -> Result<Config, Error> {
-    let text = fs::read_to_string(path).map_err(|source| Error::Config {
-        path: path.to_owned(),
-        problem: format!("cannot be read: {source}"),
-    })?;
-    parse(path, &text)
+fn in_one_line(problems: &Problems) -> String {
+    let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
+    format!("the configuration cannot work: {}", problems.join("; "))
 }
 
-fn parse(path: &Path, text: &str) -> Result<Config, Error> {
-    Config::parse(text, UnknownKeys::Keep)
-        .map_err(|error| Error::Config { path: path.to_owned(), problem: error.to_string() })
+fn read(path: &Path) -> Result<Config, Error> {
+    let config = Config::load(path, UnknownKeys::Keep).map_err(|error| Error::Config {
+        path: path.to_owned(),
+        problem: match error {
+            ConfigError::Read { source, .. } => format!("cannot be read: {source}"),
+            error => error.to_string(),
+        },
+    })?;
+    if config.others.is_empty() {
+        return Ok(config);
+    }
+    let problem = "analytics accelerators (iax) are not emulated, and left out";
+    if config.devices.is_empty() {
+        return Err(Error::Config {
+            path: path.to_owned(),
+            problem: format!("{problem}; it has no DSA device"),
+        });
+    }
+    eprintln!("memferry: note: {}: {problem}", path.display());
+    Ok(config)
 }
 
 /// The names of the devices: as many as are asked for, and those of the configuration.
 fn devices(asked: Option<u32>, config: Option<&Config>) -> Result<Vec<DeviceId>, Error> {
     let named: BTreeSet<DeviceId> =
         config.into_iter().flat_map(|config| &config.devices).map(|device| device.id).collect();
-    let fail = |asked| Err(Error::Devices { asked, most: DEVICES_MAX });
+    let fail = |asked| Err(Error::Devices { asked, most: Options::DEVICES_MAX });
     let Some(count) = asked else {
         return match named.len() as u32 {
             0 => Ok(vec![DeviceId(0)]),
-            1..=DEVICES_MAX => Ok(named.into_iter().collect()),
+            1..=Options::DEVICES_MAX => Ok(named.into_iter().collect()),
             count => fail(count),
         };
     };
-    if !(1..=DEVICES_MAX).contains(&count) {
+    if !(1..=Options::DEVICES_MAX).contains(&count) {
         return fail(count);
     }
     // The analytics accelerators of a machine have the odd numbers.
@@ -173,13 +192,19 @@ mod tests {
             (&good.replace("\"size\": 64", "\"size\": 65"), "128"),
             (&good.replace("\"priority\": 10", "\"priority\": 16"), "priority"),
             (&good.replace("engine3.1", "engine3.9"), "engine"),
+            (&good.replace("\"priority\": 10", "\"priority\": 16"), "; wq3.1: its priority"),
+            (r#"[{"dev": "iax1"}]"#, "not emulated"),
         ] {
             let told = try_it(text, None).unwrap_err();
             assert!(told.starts_with(&*file.to_string_lossy()) && told.contains(part), "{told}");
         }
-        let options = Options { setup: Setup::File("/nowhere".into()), ..Options::new("true") };
-        let told = Machine::new(&options).err().unwrap().to_string();
-        assert_eq!(told, "/nowhere: cannot be read: No such file or directory (os error 2)");
+        let mixed = good.replacen('[', r#"[{"dev": "iax1"}, "#, 1);
+        assert_eq!(try_it(&mixed, None), Ok(vec![DeviceId(3)]));
+        for (path, part) in [("/nowhere", "No such file"), ("/dev/zero", "larger than 16 MiB")] {
+            let options = Options { setup: Setup::File(path.into()), ..Options::new("true") };
+            let told = Machine::new(&options).err().unwrap().to_string();
+            assert!(told.starts_with(&format!("{path}: cannot be read: ")) && told.contains(part), "{told}");
+        }
     }
 
     #[test]

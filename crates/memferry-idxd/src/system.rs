@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt::Display;
 use std::fs;
 use std::io;
@@ -174,6 +174,12 @@ pub(crate) fn process_group(pid: Pid) -> io::Result<Pid> {
 pub(crate) fn join_group(group: Pid) -> io::Result<()> {
     // SAFETY: it takes numbers.
     check(unsafe { libc::setpgid(0, group) }).map(drop)
+}
+
+/// Gives this thread a name, by which `ps` and `pkill` know the process if it is its first.
+pub(crate) fn set_name(name: &CStr) {
+    // SAFETY: the option takes a string that ends in zero. It cannot fail.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
 /// What `/proc` tells of a process or thread, from field 3 (its state) on; none if there is no such one.

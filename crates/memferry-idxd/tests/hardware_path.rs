@@ -3,7 +3,12 @@
 
 mod emulator;
 
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::panic::AssertUnwindSafe;
+use std::process::{Command, Stdio};
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +17,9 @@ use memferry_dsa::conformance::{self, Thoroughness};
 use memferry_dsa::instructions::{CpuFeatures, SleepState};
 use memferry_dsa::portal::{Backoff, OpenOptions, QueueMode, Way};
 use memferry_dsa::system::{State, Wanted};
-use memferry_dsa::{Client, ClientOptions, DevicePortal, Portal, PortalKind, Request, Wait};
+use memferry_dsa::{
+    Client, ClientOptions, Descriptor, DevicePortal, Portal, PortalKind, Request, Submission, Wait,
+};
 
 /// Waits for the device, not for the CPU: what is slow is a machine with other work.
 fn options() -> ClientOptions {
@@ -124,7 +131,7 @@ fn a_process_and_its_child() {
     let portals = open(QueueMode::Shared, Way::Mapped);
     conforms(portals.clone(), Wait::Spin, 30);
     let program = std::env::current_exe().unwrap();
-    let mut other = std::process::Command::new(program);
+    let mut other = Command::new(program);
     let mut other = other.args(["all_instructions_are_there", "--exact"]).spawn().unwrap();
     // SAFETY: the child does not return into the test; it uses what this thread has, and locks of libc, which fork
     // takes care of.
@@ -141,6 +148,100 @@ fn a_process_and_its_child() {
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child, a wait status");
     assert!(other.wait().unwrap().success());
+}
+
+/// The address space that a queue is opened for is the opener's: a child cannot map what it has inherited, and can open
+/// the queue for itself.
+#[test]
+#[allow(unsafe_code)]
+fn a_queue_is_mapped_by_who_opened_it() {
+    if !is_inside(&preload(), "a_queue_is_mapped_by_who_opened_it") {
+        return;
+    }
+    let open = || File::options().read(true).write(true).open("/dev/dsa/wq0.0").unwrap();
+    let map = |file: &File| {
+        // SAFETY: a new mapping where the kernel wants it.
+        let mapped = unsafe {
+            libc::mmap(ptr::null_mut(), 4096, libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if mapped == libc::MAP_FAILED { io::Error::last_os_error().raw_os_error() } else { None }
+    };
+    let file = open();
+    assert_eq!(map(&file), None);
+    // SAFETY: the child maps files and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_right = map(&file) == Some(libc::EPERM) && map(&open()).is_none();
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(i32::from(!is_right)) }
+    }
+    let mut status = 0;
+    // SAFETY: it writes the status.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!((status, map(&file)), (0, None));
+}
+
+/// A queue is disabled while a process that has work in it is stopped. What the device has is dropped then, and its
+/// other queues go on.
+#[test]
+#[allow(unsafe_code)]
+fn a_process_that_is_stopped_stops_no_other_queue() {
+    if !is_inside(&preload(), "a_process_that_is_stopped_stops_no_other_queue") {
+        return;
+    }
+    const BYTES: usize = 32 << 20;
+    let (mut told, mut tells) = io::pipe().unwrap();
+    // SAFETY: the child uses what this thread has, and waits to be killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let portal = open(QueueMode::Shared, Way::Mapped).remove(0);
+        let (source, mut target) = (vec![1u8; BYTES], vec![2u8; BYTES]); // there, or each copy ends at once
+        let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), BYTES as u32);
+        // SAFETY: nobody else has these buffers, which stay until the process ends.
+        while unsafe { portal.submit(&copy) }.unwrap() == Submission::Accepted {}
+        tells.write_all(b"!").unwrap();
+        // SAFETY: it waits.
+        unsafe { libc::pause() };
+    }
+    told.read_exact(&mut [0]).unwrap();
+    // SAFETY: they take numbers.
+    unsafe { libc::kill(child, libc::SIGSTOP) };
+    std::fs::write("/sys/bus/dsa/drivers/user/unbind", "wq0.0").unwrap();
+    let portals = open(QueueMode::Dedicated, Way::Mapped);
+    let client = Client::new(portals, ClientOptions { may_use_cpu: false, ..options() });
+    let (source, mut target) = ([3u8; 777], [0u8; 777]);
+    client.run(Request::copy(&source, &mut target)).unwrap();
+    assert_eq!(source, target);
+    // SAFETY: as above; the status is written.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, &mut 0, 0);
+    }
+}
+
+/// A reader of a pipe sees all of a trace, and its end when the program has ended and not before.
+#[test]
+fn a_trace_into_a_pipe() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let is_outside = std::env::var_os("MEMFERRY_TEST_INSIDE").is_none();
+    if is_outside && !is_available() {
+        return;
+    }
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let reader = is_outside.then(|| Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().unwrap());
+    let with_trace = format!("{} --trace {}", preload(), pipe.display());
+    if is_inside(&with_trace, "a_trace_into_a_pipe") {
+        for way in [Way::Write, Way::Mapped] {
+            let client = Client::new(open(QueueMode::Shared, way), options());
+            let (source, mut target) = ([3u8; 777], [0u8; 777]);
+            client.run(Request::copy(&source, &mut target)).unwrap();
+        }
+        return;
+    }
+    let read = reader.unwrap().wait_with_output().unwrap().stdout;
+    let copies = String::from_utf8(read).unwrap().matches("\"size\":777").count();
+    assert_eq!(copies, 2);
 }
 
 /// The trace has what each way has submitted, wherever it was executed: in the program, or for `write(2)` by the

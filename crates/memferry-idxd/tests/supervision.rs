@@ -6,12 +6,20 @@ use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use emulator::{emulate, emulate_script, is_available, preload, text};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A number that no other process has among its arguments, whichever tests run beside this one. Also a long time, in
+/// seconds for `sleep` as in milliseconds for others.
+fn word() -> String {
+    static WORDS: AtomicU32 = AtomicU32::new(0);
+    (std::process::id() * 100 + WORDS.fetch_add(1, Ordering::Relaxed)).to_string()
+}
 
 /// Numbers of the processes with this word among their arguments.
 fn processes(word: &str) -> Vec<i32> {
@@ -99,8 +107,8 @@ fn signals_reach_the_program() {
     if !is_available() {
         return;
     }
-    for (number, signal) in ["TERM", "INT", "HUP", "USR1", "USR2", "QUIT"].into_iter().enumerate() {
-        let word = format!("98765.{number}");
+    for signal in ["TERM", "INT", "HUP", "USR1", "USR2", "QUIT"] {
+        let word = word();
         let script = format!("trap 'kill $!; exit 42' {signal}; sleep {word} & wait");
         let mut child = emulate_script("", &script).spawn().unwrap();
         wait_until("the program's start", || processes(&word).len() == 1);
@@ -108,8 +116,9 @@ fn signals_reach_the_program() {
         assert_eq!(status(&mut child).code(), Some(42), "{signal}");
     }
     // One that nobody handles ends the program, and the command in the same way.
-    let mut child = emulate("", &["sleep", "98764"]).spawn().unwrap();
-    wait_until("the program's start", || processes("98764").len() == 2);
+    let word = word();
+    let mut child = emulate("", &["sleep", &word]).spawn().unwrap();
+    wait_until("the program's start", || processes(&word).len() == 2);
     kill("-TERM", child.id() as i32);
     assert_eq!(status(&mut child).signal(), Some(15));
 }
@@ -119,10 +128,9 @@ fn whoever_is_killed_nothing_is_left() {
     if !is_available() {
         return;
     }
-    for (victim, word) in
-        [("caller", "87654"), ("supervisor", "87653"), ("program", "87652"), ("group", "87651")]
-    {
-        let child = start_with_daemon(word);
+    for victim in ["caller", "supervisor", "program", "group"] {
+        let word = word();
+        let child = start_with_daemon(&word);
         let caller = child.id() as i32;
         let supervisor = children(caller)[0];
         let program = children(supervisor)[0];
@@ -143,7 +151,7 @@ fn whoever_is_killed_nothing_is_left() {
             }
             _ => assert_eq!(output.status.signal(), Some(9), "{victim}: {}", text(&output)),
         }
-        wait_until("the end of all processes", || processes(word).is_empty());
+        wait_until("the end of all processes", || processes(&word).is_empty());
         wait_until("the supervisor's end", || !fs::exists(format!("/proc/{supervisor}")).unwrap());
     }
 }
@@ -160,13 +168,14 @@ fn whoever_is_killed_at_work_nothing_is_left() {
     }
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
     let before = mounts();
-    for (victim, word) in [("caller", "76541"), ("supervisor", "76542"), ("group", "76543")] {
-        // The word is its time-out, too.
+    for victim in ["caller", "supervisor", "group"] {
+        // It is its time-out, too.
+        let word = word();
         let script =
             format!("while :; do {TEST} -w 1 -l 2097152 -o 1 -b 3 -c 16 -t {word} > /dev/null; done");
-        let mut command = emulate(&preload(), &["sh", "-c", &script, word]);
+        let mut command = emulate(&preload(), &["sh", "-c", &script, &word]);
         let child = command.process_group(0).stderr(Stdio::null()).spawn().unwrap();
-        wait_until("the work's start", || processes(word).len() > 2);
+        wait_until("the work's start", || processes(&word).len() > 2);
         sleep(Duration::from_millis(50));
         let caller = child.id() as i32;
         kill(
@@ -178,7 +187,7 @@ fn whoever_is_killed_at_work_nothing_is_left() {
             },
         );
         child.wait_with_output().unwrap();
-        wait_until("the end of all processes", || processes(word).is_empty());
+        wait_until("the end of all processes", || processes(&word).is_empty());
         assert_eq!(mounts(), before, "{victim}");
     }
 }
@@ -193,8 +202,9 @@ fn nothing_is_seen_outside() {
         (fs::read_to_string("/proc/self/mounts").unwrap(), dsa.map(|path| fs::exists(path).unwrap()))
     };
     let before = look();
-    let mut child = emulate("", &["sleep", "76543"]).spawn().unwrap();
-    wait_until("the program's start", || processes("76543").len() == 2);
+    let word = word();
+    let mut child = emulate("", &["sleep", &word]).spawn().unwrap();
+    wait_until("the program's start", || processes(&word).len() == 2);
     assert_eq!(look(), before);
     kill("-TERM", child.id() as i32);
     child.wait().unwrap();
@@ -208,11 +218,13 @@ fn what_the_program_leaves_behind_is_ended_or_waited_for() {
     }
     let start = Instant::now();
     // The first ignores SIGTERM from its birth on: it may get it before it has run at all.
-    let script = "trap '' TERM; (while :; do sleep 65432; done) & trap - TERM; setsid sleep 65432 & exit 3";
-    let output = emulate_script("", script).stdout(Stdio::null()).output().unwrap();
+    let word = word();
+    let script =
+        format!("trap '' TERM; (while :; do sleep {word}; done) & trap - TERM; setsid sleep {word} & exit 3");
+    let output = emulate_script("", &script).stdout(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(3));
     assert!(text(&output).contains("that the program left behind"), "{}", text(&output));
-    assert!(processes("65432").is_empty() && start.elapsed() < PATIENCE);
+    assert!(processes(&word).is_empty() && start.elapsed() < PATIENCE);
 
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("done");

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use emulator::{USER, emulate, is_root, run_as_user as run, skip, text};
+use emulator::{USER, emulate, is_root, preload, run_as_user as run, skip, text};
 
 #[test]
 fn a_user_is_root_on_his_emulated_machine() {
@@ -47,6 +47,63 @@ fn a_user_s_descriptors_are_carried_out() {
         assert_eq!(output.status.code(), Some(7), "{told}");
         assert!(told.contains("1 ended: success"), "{told}");
     }
+}
+
+/// What the driver wants of who maps a queue, since hardware was found to be unsafe.
+#[test]
+fn a_user_who_stays_one_cannot_map() {
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip("there is no python3");
+    }
+    let script = "exec python3 -c \"
+import mmap, os
+try:
+    mmap.mmap(os.open('/dev/dsa/wq0.0', os.O_RDWR), 4096, mmap.MAP_SHARED, mmap.PROT_WRITE)
+except OSError as error:
+    print('errno', error.errno)
+\"";
+    let Some(output) = run(&format!("--keep-user {}", preload()), script) else { return };
+    assert_eq!(text(&output), "errno 1\n");
+}
+
+/// Where no thread can be started that executes descriptors, a queue cannot be mapped, and later it can; root is exempt
+/// from the limit.
+#[test]
+fn a_program_without_threads_to_spare() {
+    let script = "exec python3 -c \"
+import mmap, os, resource
+f = os.open('/dev/dsa/wq0.0', os.O_RDWR)
+limit = resource.RLIMIT_NPROC
+before = resource.getrlimit(limit)
+for soft in (1, before[0]):
+    resource.setrlimit(limit, (soft, before[1]))
+    try:
+        mmap.mmap(f, 4096, mmap.MAP_SHARED, mmap.PROT_WRITE)
+        print('mapped')
+    except OSError as error:
+        print('errno', error.errno)
+\"";
+    if Command::new("python3").arg("--version").output().is_err() {
+        return skip("there is no python3");
+    }
+    let Some(output) = run(&preload(), script) else { return };
+    let told = text(&output);
+    assert!(output.status.success() && told.starts_with("errno 12\nmapped\n"), "{told}");
+    assert!(told.contains("ulimit -u"), "{told}");
+}
+
+/// The same of the supervisor, which executes what is written. A program that is told to try again would, for ever.
+#[test]
+fn a_supervisor_without_threads_to_spare() {
+    let script = "exec 9>/dev/dsa/wq0.0
+        prlimit --pid $PPID --nproc=1:1 || exit 9
+        printf '\\000%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 \
+            1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 >&9 && exit 1
+        exit 8";
+    let Some(output) = run("", script) else { return };
+    let told = text(&output);
+    assert_eq!(output.status.code(), Some(8), "{told}");
+    assert!(told.contains("ulimit -u"), "{told}");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use arrow::array::{Array, ArrayData, ArrayRef, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::DataType;
 use memferry::cache::{Access, Cache, Entry, Region, RegionOwner};
+use memferry::mover::Route;
 use memferry::topology::NodeId;
 
 use crate::tiers::{Pin, Pins};
@@ -53,6 +54,13 @@ impl ColumnRegions {
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
+
+    /// Bytes of these that are on `near` already, or on their way there. Looking counts as no access.
+    pub(crate) fn near_bytes(&self, cache: &Cache, near: NodeId) -> u64 {
+        let regions = self.regions.iter().flatten();
+        // A node without a budget has nothing.
+        regions.map(|region| cache.near_bytes(region, near).unwrap_or(0) as u64).sum()
+    }
 }
 
 /// A column of one row group while a scan uses it.
@@ -76,9 +84,16 @@ impl NearColumn {
         Self::new(home, vec![], 0)
     }
 
-    /// Starts copies of what is not yet near.
-    pub(crate) fn prefetch(cache: &Cache, near: NodeId, regions: &ColumnRegions, home: &ArrayRef) -> Self {
-        Self::with(regions, home, |region| cache.access(region, 0..region.len(), Access::near(near)).ok())
+    /// Starts copies of what is not yet near, by `route` or as the mover likes.
+    pub(crate) fn prefetch(
+        cache: &Cache,
+        near: NodeId,
+        route: Option<Route>,
+        regions: &ColumnRegions,
+        home: &ArrayRef,
+    ) -> Self {
+        let access = Access { route, ..Access::near(near) };
+        Self::with(regions, home, |region| cache.access(region, 0..region.len(), access).ok())
     }
 
     /// Uses copies that are there, and starts none.

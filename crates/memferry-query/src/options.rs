@@ -16,8 +16,8 @@ pub enum Prefetch {
     Off,
     /// Whenever there is a near node, whether it pays or not.
     Always,
-    /// Only if a faster node than the table's home exists and has room, and as far as the model says that it pays.
-    /// Where the machine does not tell what the model needs, the faster node is reason enough.
+    /// Only if a faster node than the table's home exists and has room, and as far as the model says that it pays. What is
+    /// not known to pay is not copied: most machines have to be calibrated before they tell what the model needs.
     #[default]
     Auto,
 }
@@ -59,7 +59,7 @@ impl ConfigField for Prefetch {
 extensions_options! {
     /// The settings with the prefix `memferry`.
     pub struct MemferryOptions {
-        /// When late columns are copied near: off, always, or auto (only if a faster node has room, and it pays).
+        /// When late columns are copied near: off, always, or auto (only if a faster node has room, and it is known to pay).
         pub prefetch: Prefetch, default = Prefetch::Auto
 
         /// Row groups of a partition whose late columns are requested before their filter runs. At least 1.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memferry::cache::{BuildError, Cache, FixedNode};
-use memferry::mover::{DsaEngine, DsaOptions, Mover, MoverError};
+use memferry::mover::{DsaEngine, DsaOptions, Engine, EngineKind, Mover, MoverError};
 use memferry::topology::{Machine, NodeId, TopologyError};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, StartError};
 use thiserror::Error;
@@ -20,6 +20,8 @@ pub enum Dsa {
         /// Seed of its nastiness; `None` is a well-behaved device.
         seed: Option<u64>,
     },
+    /// The devices of this machine, by all work queues that this process can use.
+    System,
 }
 
 /// Share of the near budget that rows which leave a scan unfiltered may pin, in percent.
@@ -39,14 +41,24 @@ pub struct Tiers {
     near_is_faster: bool,
     budget_bytes: u64,
     budget_was_given: bool,
-    has_dsa: bool,
+    dsa: Dsa,
+    /// The machine with the devices that copy here: what the model is asked about.
+    planned: Machine,
     pins: Arc<Pins>,
 }
 
 impl Tiers {
     /// Starts with defaults: home is the first node with CPUs, near the nearest faster node if there is one.
     pub fn builder(machine: Arc<Machine>) -> TiersBuilder {
-        TiersBuilder { machine, home: None, near: None, budget_bytes: None, cpu_workers: 1, dsa: Dsa::None }
+        TiersBuilder {
+            machine,
+            home: None,
+            near: None,
+            budget_bytes: None,
+            cpu_workers: 1,
+            dsa: Dsa::None,
+            engines: Vec::new(),
+        }
     }
 
     /// The machine whose nodes these are.
@@ -89,9 +101,14 @@ impl Tiers {
         self.budget_was_given
     }
 
-    /// Whether a DSA copies, if only an emulated one.
-    pub(crate) fn has_dsa(&self) -> bool {
-        self.has_dsa
+    /// The DSA that copies.
+    pub fn dsa(&self) -> Dsa {
+        self.dsa
+    }
+
+    /// The machine, with the devices that copy in place of those that it has.
+    pub(crate) fn planned(&self) -> &Machine {
+        &self.planned
     }
 
     pub(crate) fn pins(&self) -> &Arc<Pins> {
@@ -108,6 +125,7 @@ pub struct TiersBuilder {
     budget_bytes: Option<u64>,
     cpu_workers: usize,
     dsa: Dsa,
+    engines: Vec<Arc<dyn Engine>>,
 }
 
 /// Budget of near memory unless one is given: this share of the near node, in percent ...
@@ -146,6 +164,12 @@ impl TiersBuilder {
         self
     }
 
+    /// Adds an engine that copies, beside the DSA.
+    pub fn engine(mut self, engine: Arc<dyn Engine>) -> Self {
+        self.engines.push(engine);
+        self
+    }
+
     /// Starts the engines and the cache.
     ///
     /// # Errors
@@ -169,11 +193,24 @@ impl TiersBuilder {
             self.budget_bytes.unwrap_or((available * BUDGET_SHARE_PERCENT / 100).min(BUDGET_BYTES_MAX));
 
         let mut mover = Mover::builder(Arc::clone(&self.machine)).cpu_workers(self.cpu_workers);
-        if let Dsa::Emulated { seed } = self.dsa {
-            let nasty = seed.map_or_else(Nasty::none, Nasty::from_seed);
-            // On the tables' node, as a route would choose it: the CPU engine then only stands in.
-            let emulator = Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), nasty)?;
-            mover = mover.engine(Arc::new(DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default())?));
+        let options = DsaOptions::default();
+        let devices = match self.dsa {
+            Dsa::None => Vec::new(),
+            Dsa::Emulated { seed } => {
+                let nasty = seed.map_or_else(Nasty::none, Nasty::from_seed);
+                // On the tables' node, as a route would choose it: the CPU engine then only stands in.
+                let emulator = Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), nasty)?;
+                vec![DsaEngine::new(vec![emulator.portal(0)], options)?]
+            }
+            Dsa::System => DsaEngine::discover(&options)?,
+        };
+        let devices = devices.into_iter().map(|device| -> Arc<dyn Engine> { Arc::new(device) });
+        let engines: Vec<Arc<dyn Engine>> = self.engines.into_iter().chain(devices).collect();
+        let of_dsa = engines.iter().filter(|engine| engine.kind() == EngineKind::Dsa);
+        let nodes: Vec<Option<NodeId>> = of_dsa.map(|engine| engine.node()).collect();
+        let planned = Machine::clone(&self.machine).with_devices_on(&nodes);
+        for engine in engines {
+            mover = mover.engine(engine);
         }
         let mover = mover.build()?;
         let cache = Cache::builder(mover.clone())
@@ -191,7 +228,8 @@ impl TiersBuilder {
             near_is_faster,
             budget_bytes,
             budget_was_given: self.budget_bytes.is_some(),
-            has_dsa: self.dsa != Dsa::None,
+            dsa: self.dsa,
+            planned,
             pins,
         }))
     }

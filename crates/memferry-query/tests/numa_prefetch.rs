@@ -8,14 +8,16 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringViewArray};
 use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use memferry::memory::nodes_of_pages;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::{
     Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
 };
-use numa_support::{assert_no_strays, fill_for_good, numa_balancing, pages_preferring, pairs, several_nodes};
+use numa_support::{
+    assert_no_strays, fill_for_good, numa_balancing, pages_preferring, pairs, several_nodes, with_figures,
+};
 use tokio::sync::Mutex;
 
 /// Tests that fill nodes or look at all of this process' mappings take turns.
@@ -62,9 +64,16 @@ async fn tiered(prefetch: Prefetch, data: &Arc<TableData>, tiers: &Arc<Tiers>) -
 }
 
 async fn run(context: &SessionContext) -> (String, ScanReport) {
+    let (answer, report, _) = run_explained(context).await;
+    (answer, report)
+}
+
+/// Also the plan as EXPLAIN shows it.
+async fn run_explained(context: &SessionContext) -> (String, ScanReport, String) {
     let plan = context.sql(QUERY).await.unwrap().create_physical_plan().await.unwrap();
+    let explained = displayable(plan.as_ref()).indent(true).to_string();
     let answer = collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
-    (pretty_format_batches(&answer).unwrap().to_string(), ScanReport::of(plan.as_ref()))
+    (pretty_format_batches(&answer).unwrap().to_string(), ScanReport::of(plan.as_ref()), explained)
 }
 
 async fn expected(data: &TableData) -> String {
@@ -95,16 +104,25 @@ fn assert_at_home(data: &TableData) {
 async fn columns_come_to_the_node_beside_the_tables_home() {
     let Some((machine, _)) = several_nodes() else { return };
     let _alone = ALONE.lock().await;
+    let machine = Arc::new(with_figures(&machine));
     for (home, _) in pairs(&machine) {
         let data = table(&machine, home);
         assert_at_home(&data);
         let expected = expected(&data).await;
         let tiers = tiers(&machine, home, Dsa::None);
         let context = tiered(Prefetch::Auto, &data, &tiers).await;
-        let (answer, report) = run(&context).await;
+        // Then nothing is left out.
+        context.sql("set memferry.reads_to_come = 1000").await.unwrap().collect().await.unwrap();
+        let (answer, report, plan) = run_explained(&context).await;
         assert_eq!(answer, expected, "home {home}");
         match machine.nearest_faster(home) {
             Some(near) => {
+                let words = format!("prefetch=auto to node {} (", near.id);
+                assert!(
+                    plan.contains(&words)
+                        && plan.contains("by the CPU, same node as the running scan, pays "),
+                    "home {home}: {plan}"
+                );
                 assert_eq!((tiers.near(), near.cpu_node), (near.id, home));
                 assert!(report.bytes_prefetched >= LATE_BYTES_MIN, "home {home}: {report:?}");
                 assert_eq!(report.late_bytes_near, report.late_bytes, "home {home}: {report:?}");
@@ -114,6 +132,28 @@ async fn columns_come_to_the_node_beside_the_tables_home() {
             None => assert_eq!(report.bytes_prefetched, 0, "`auto` has nowhere to bring columns: {report:?}"),
         }
         assert_no_strays(&machine);
+    }
+}
+
+/// The kernel tells of the guest which memory is faster, and not what a core copies: what that gains is not known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_figures_nothing_is_copied() {
+    let Some((machine, _)) = several_nodes() else { return };
+    let _alone = ALONE.lock().await;
+    for (home, _) in pairs(&machine) {
+        let data = table(&machine, home);
+        let tiers = tiers(&machine, home, Dsa::None);
+        let context = tiered(Prefetch::Auto, &data, &tiers).await;
+        let (answer, report, plan) = run_explained(&context).await;
+        assert_eq!(answer, expected(&data).await, "home {home}");
+        assert_eq!((report.bytes_prefetched, tiers.cache().stats().submissions), (0, 0), "{report:?}");
+        match machine.nearest_faster(home) {
+            Some(near) => {
+                let words = format!("prefetch=none (what copying to node {} gains is not known: ", near.id);
+                assert!(plan.contains(&words) && plan.contains("memferry calibrate"), "home {home}: {plan}");
+            }
+            None => assert!(plan.contains("no node is faster than home node"), "{plan}"),
+        }
     }
 }
 
@@ -168,15 +208,15 @@ async fn a_full_near_node_costs_nothing_but_the_hits() {
 async fn automatic_numa_balancing_changes_no_answer() {
     let Some((machine, _)) = several_nodes() else { return };
     let _alone = ALONE.lock().await;
-    let Some(_balancing) = numa_balancing() else { return };
+    let Some(balancing) = numa_balancing() else { return };
     let (home, near) = pairs(&machine)[0];
     let data = table(&machine, home);
     let expected = expected(&data).await;
     let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
     let tiers = tiers.budget_bytes(Some(8 << 20)).build().unwrap();
     let context = tiered(Prefetch::Always, &data, &tiers).await;
-    // Until the kernel has looked at this process at least once: numa_balancing_scan_delay is 1 s.
-    let until = std::time::Instant::now() + std::time::Duration::from_millis(1500);
+    // Until the kernel has looked at this process more than once.
+    let until = std::time::Instant::now() + balancing.settles_in;
     while std::time::Instant::now() < until {
         assert_eq!(run(&context).await.0, expected);
         tiers.cache().flush();

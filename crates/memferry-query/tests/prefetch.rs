@@ -1,5 +1,7 @@
 //! Whatever is prefetched, by whichever engine, with whatever option: the answers are those of plain DataFusion.
 
+mod rates_support;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +13,14 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
-use memferry::mover::EngineKind;
+use memferry::mover::{DsaEngine, DsaOptions, Engine, EngineKind};
 use memferry::topology::Machine;
+use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 use memferry_query::{
     BudgetTooSmall, Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load,
     session,
 };
+use rates_support::two_tiers_with_rates;
 
 const ROWS: i64 = 20_000;
 const PARTITIONS: usize = 3;
@@ -99,6 +103,15 @@ fn two_tiers() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().unwrap())
 }
 
+/// The same with rates.
+fn told(device_mb_per_s: f64) -> Arc<Machine> {
+    Arc::new(Machine::from_profile_text("with rates", &two_tiers_with_rates(device_mb_per_s)).unwrap())
+}
+
+/// What a device copies so that all of a column arrives while another one as large is filtered by two cores.
+const FAST_COPIES: f64 = 20e3;
+const BY_DEVICE: Dsa = Dsa::Emulated { seed: None };
+
 fn tiers(machine: &Arc<Machine>, dsa: Dsa) -> Arc<Tiers> {
     Tiers::builder(Arc::clone(machine)).dsa(dsa).budget_bytes(Some(64 << 20)).build().unwrap()
 }
@@ -129,13 +142,18 @@ async fn run(context: &SessionContext, sql: &str) -> (String, ScanReport) {
     (pretty_format_batches(&answer).unwrap().to_string(), ScanReport::of(plan.as_ref()))
 }
 
+async fn explain(context: &SessionContext, sql: &str) -> String {
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    displayable(plan.as_ref()).indent(true).to_string()
+}
+
 async fn set(context: &SessionContext, assignment: &str) {
     context.sql(&format!("set {assignment}")).await.unwrap().collect().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_those_of_plain_datafusion() {
-    let machine = two_tiers();
+    let machine = told(FAST_COPIES);
     let data = table(&machine);
     let plain = plain(&data);
     let mut expected = vec![];
@@ -145,6 +163,7 @@ async fn answers_are_those_of_plain_datafusion() {
     let mut setups = vec![
         (Prefetch::Off, Dsa::None),
         (Prefetch::Auto, Dsa::None),
+        (Prefetch::Auto, BY_DEVICE),
         (Prefetch::Always, Dsa::None),
         (Prefetch::Always, Dsa::Emulated { seed: None }),
     ];
@@ -235,10 +254,12 @@ async fn no_option_changes_an_answer() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_columns_are_read_near_and_reused() {
-    let machine = two_tiers();
+    let machine = told(FAST_COPIES);
     let data = table(&machine);
     let context = tiered(Prefetch::Auto, &data, &tiers(&machine, Dsa::None));
     set(&context, "memferry.wait_us_max = 10000000").await;
+    // Then nothing is left out.
+    set(&context, "memferry.reads_to_come = 1000").await;
     let sql = "select sum(b), max(s) from t where a < 300";
 
     let (_, first) = run(&context, sql).await;
@@ -248,8 +269,29 @@ async fn late_columns_are_read_near_and_reused() {
     assert_eq!(first.columns_prefetched, b_and_s);
     assert!(first.bytes_prefetched > 8 * ROWS as u64, "{first:?}");
 
+    let plan = explain(&context, sql).await;
+    assert!(plan.contains("prefetch=none (b is near already; s is near already)"), "{plan}");
     let (_, second) = run(&context, sql).await;
     assert_eq!((second.hit_ratio(), second.bytes_prefetched), (Some(1.0), 0), "{second:?}");
+    assert_eq!(second.time_predicted, second.time_predicted_without, "{second:?}");
+    assert!(second.time_predicted < first.time_predicted_without, "{second:?}, {first:?}");
+
+    // One of two columns.
+    let plan = explain(&context, "select sum(b), max(d) from t where a < 300").await;
+    assert!(plan.contains("prefetch=auto to node 1 (b is near already; d, "), "{plan}");
+}
+
+/// A plan that was made is carried out, and shown, as it was decided: its own copies do not change its mind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_after_the_run_says_what_was_decided_before() {
+    let machine = told(FAST_COPIES);
+    let context = tiered(Prefetch::Auto, &table(&machine), &tiers(&machine, BY_DEVICE));
+    let sql = "select sum(b) from t where a < 300";
+    let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
+    collect(Arc::clone(&plan), context.task_ctx()).await.unwrap();
+    let shown = displayable(plan.as_ref()).indent(true).to_string();
+    assert!(shown.contains("prefetch=auto to node 1 (b, "), "{shown}");
+    assert!(explain(&context, sql).await.contains("b is near already"), "the next one knows");
 }
 
 /// Plain DataFusion divides by zero here, because it evaluates both sides of AND on all rows of a batch.
@@ -289,26 +331,128 @@ async fn prefetching_refused_touches_no_cache_state() {
 #[tokio::test]
 async fn auto_prefetches_only_to_a_faster_node_with_room() {
     let sql = "select sum(b) from t where a < 300";
-    let explain = |context: SessionContext| async move {
-        let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-        displayable(plan.as_ref()).indent(true).to_string()
-    };
-    let machine = two_tiers();
+    let machine = told(FAST_COPIES);
     let data = table(&machine);
 
-    let faster = explain(tiered(Prefetch::Auto, &data, &tiers(&machine, Dsa::None))).await;
+    let faster = explain(&tiered(Prefetch::Auto, &data, &tiers(&machine, BY_DEVICE)), sql).await;
     assert!(faster.contains("late=[b]") && faster.contains("prefetch=auto to node 1"), "{faster}");
 
     let home = machine.nodes()[0].id;
     let same_node = Tiers::builder(Arc::clone(&machine)).near(Some(home)).build().unwrap();
-    let same_node = explain(tiered(Prefetch::Auto, &data, &same_node)).await;
+    let same_node = explain(&tiered(Prefetch::Auto, &data, &same_node), sql).await;
     assert!(same_node.contains("prefetch=none (no node is faster than home node 0)"), "{same_node}");
 
     let small = Tiers::builder(Arc::clone(&machine)).budget_bytes(Some(128 << 10)).build().unwrap();
     let context = tiered(Prefetch::Auto, &data, &small);
     set(&context, "memferry.window_groups = 50").await;
-    let small = explain(context).await;
+    let small = explain(&context, sql).await;
     assert!(small.contains("does not fit the budget"), "{small}");
+}
+
+/// A faster node is no reason by itself: what copying gains there is not known.
+#[tokio::test]
+async fn auto_copies_nothing_without_figures() {
+    let sql = "select sum(b) from t where a < 300";
+    let machine = two_tiers();
+    let data = table(&machine);
+    for dsa in [Dsa::None, Dsa::Emulated { seed: None }] {
+        let tiers = tiers(&machine, dsa);
+        assert!(tiers.near_is_faster());
+        let context = tiered(Prefetch::Auto, &data, &tiers);
+        for reads_to_come in [0, 1000] {
+            set(&context, &format!("memferry.reads_to_come = {reads_to_come}")).await;
+            let plan = explain(&context, sql).await;
+            let words = "prefetch=none (what copying to node 1 gains is not known: ";
+            assert!(plan.contains(words) && plan.contains("--prefetch always"), "{plan}");
+            let (_, report) = run(&context, sql).await;
+            assert_eq!((report.bytes_prefetched, report.time_predicted), (0, Duration::ZERO), "{report:?}");
+        }
+        assert_eq!(tiers.cache().stats().submissions, 0);
+        // On this machine there is something to do about it, of which a profile knows nothing.
+        assert!(!explain(&context, sql).await.contains("calibrate"));
+    }
+}
+
+/// Copies at a third of the filter's pace: a third of the column arrives before it is read, and the rest would compete
+/// with reading it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_part_of_a_column_is_an_answer() {
+    let sql = "select sum(b) from t where a < 300";
+    let machine = told(6e3);
+    // Row groups of 8 KiB.
+    let data = table_of(&machine, 48 * 1024, 2, 1024);
+    let column_bytes = 48 * 8192;
+    let tiers = tiers(&machine, BY_DEVICE);
+    let context = tiered(Prefetch::Auto, &data, &tiers);
+    set(&context, "memferry.wait_us_max = 10000000").await;
+    let plan = explain(&context, sql).await;
+    let (_, words) = plan.split_once("prefetch=auto to node 1 (b, ").unwrap_or_else(|| panic!("{plan}"));
+    let (kib, words) = words.split_once(" KiB, read after the filter, to node 1 by one device, ").unwrap();
+    assert!(words.contains("pays 1."), "{plan}");
+    let advised_bytes = kib.parse::<u64>().unwrap() << 10;
+    assert!((column_bytes / 5..column_bytes / 2).contains(&advised_bytes), "{plan}");
+
+    let (answer, report) = run(&context, sql).await;
+    assert_eq!(answer, run(&plain(&data), sql).await.0);
+    // Whole row groups, in each of two partitions.
+    let copied_bytes = report.bytes_prefetched;
+    assert!((advised_bytes - 2 * 8192..=advised_bytes).contains(&copied_bytes), "{report:?}, {plan}");
+    assert_eq!(report.late_bytes_near, copied_bytes, "{report:?}");
+    assert_eq!(report.columns_prefetched, copied_bytes / 8192, "{report:?}");
+    assert_eq!(report.time_predicted, report.time_predicted_with, "{report:?}");
+    assert!(report.time_predicted < report.time_predicted_without, "{report:?}");
+
+    let percent = copied_bytes * 100 / column_bytes;
+    let again = explain(&context, sql).await;
+    assert!(again.contains(&format!("of b {percent} % are near already; b, ")), "{again}");
+}
+
+/// The engines that EXPLAIN names are those that copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_take_the_route_that_was_advised() {
+    let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
+    let device = |node: u32| -> Arc<dyn Engine> {
+        let emulator =
+            Emulator::start(&DeviceConfig::one_shared_queue().on_node(node), Nasty::none()).unwrap();
+        Arc::new(DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap())
+    };
+    // 16 bytes a row: small row groups go to the devices in turn, those of 2 MiB are split.
+    for (nodes, row_group_rows, words, took_part) in [
+        (&[0, 1, 2, 3][..], 1024, "by all devices in turn", &[true, true, true, true][..]),
+        (&[0, 1, 2, 3], 128 * 1024, "by push-pull", &[true, true, false, false]),
+        (&[2, 0], 1024, "by all devices in turn", &[true, true]),
+        (&[2], 1024, "by one device", &[true]),
+    ] {
+        let data = decimals(&machine, row_group_rows);
+        let tiers =
+            nodes.iter().fold(Tiers::builder(Arc::clone(&machine)), |it, &node| it.engine(device(node)));
+        let tiers = tiers.budget_bytes(Some(256 << 20)).build().unwrap();
+        let context = tiered(Prefetch::Auto, &data, &tiers);
+        set(&context, "memferry.reads_to_come = 1000").await;
+        let sql = "select sum(d) from t where a < 300";
+        let plan = explain(&context, sql).await;
+        assert!(plan.contains("to node 8 ") && plan.contains(words), "{nodes:?}: {plan}");
+        run(&context, sql).await;
+        tiers.mover().drain().wait().unwrap();
+        let stats = tiers.mover().stats();
+        let copied: Vec<bool> = stats.engines[..nodes.len()].iter().map(|engine| engine.bytes > 0).collect();
+        assert_eq!(copied, took_part, "{nodes:?}: {plan}");
+        assert_eq!(stats.bytes_by(EngineKind::Cpu), 0, "{nodes:?}: {stats:?}");
+    }
+}
+
+/// Two columns in 16 partitions of one row group each.
+fn decimals(machine: &Arc<Machine>, row_group_rows: usize) -> Arc<TableData> {
+    let rows = row_group_rows as i64;
+    let a = Int64Array::from_iter_values((0..rows).map(|row| row % 1000));
+    let d = Decimal128Array::from_iter_values((0..rows).map(i128::from));
+    let columns: [(&str, ArrayRef); 2] =
+        [("a", Arc::new(a)), ("d", Arc::new(d.with_precision_and_scale(20, 0).unwrap()))];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let partitions = vec![vec![batch.clone()]; 16];
+    let home = machine.nodes()[0].id;
+    let layout = Layout { machine: Arc::clone(machine), home, partitions: 16, row_group_rows };
+    Arc::new(load::from_batches(batch.schema(), &partitions, &layout).unwrap())
 }
 
 /// Where the rates of memories are known, the model decides. Both columns lie on one node, so that copying one while the
@@ -321,19 +465,19 @@ async fn auto_prefetches_what_pays_by_the_model() {
     for (dsa, who) in [(Dsa::None, "the CPU"), (Dsa::Emulated { seed: None }, "device")] {
         let tiers = tiers(&machine, dsa);
         let context = tiered(Prefetch::Auto, &data, &tiers);
-        let explain = async || {
-            let plan = context.sql(sql).await.unwrap().create_physical_plan().await.unwrap();
-            displayable(plan.as_ref()).indent(true).to_string()
-        };
-        let once = explain().await;
+        let once = explain(&context, sql).await;
         let words =
             ["prefetch=none (b, ", "read after the filter, to node 8", who, "same node as the running scan"];
         assert!(words.iter().all(|word| once.contains(word)), "{once}");
         let (answer, report) = run(&context, sql).await;
-        assert_eq!((report.bytes_prefetched, report.time_predicted), (0, Duration::ZERO), "{report:?}");
+        assert_eq!(report.bytes_prefetched, 0, "{report:?}");
+        // What it would have taken is known all the same.
+        assert_eq!(report.time_predicted, report.time_predicted_without, "{report:?}");
+        assert!(Duration::ZERO < report.time_predicted_without, "{report:?}");
+        assert!(report.time_predicted_without < report.time_predicted_with, "{report:?}");
 
         set(&context, "memferry.reads_to_come = 100").await;
-        let often = explain().await;
+        let often = explain(&context, sql).await;
         assert!(
             ["prefetch=auto to node 8 (b, ", "pays 1."].iter().all(|word| often.contains(word)),
             "{often}"
@@ -341,10 +485,16 @@ async fn auto_prefetches_what_pays_by_the_model() {
         let (again, report) = run(&context, sql).await;
         assert_eq!(again, answer);
         assert!(report.bytes_prefetched > 0 && report.time_working > Duration::ZERO, "{report:?}");
-        assert!(report.time_predicted > Duration::ZERO && report.time_predicted_without > Duration::ZERO);
+        assert_eq!(report.time_predicted, report.time_predicted_with, "{report:?}");
+        assert!(
+            report.time_predicted > report.time_predicted_without,
+            "a loss now, for a gain later: {report:?}"
+        );
 
         // What is near is read there, whether or not more would be brought.
         set(&context, "memferry.reads_to_come = 0").await;
+        let near = explain(&context, sql).await;
+        assert!(near.contains("prefetch=none (b is near already)"), "{near}");
         let before = tiers.cache().stats();
         assert_eq!(run(&context, sql).await.0, answer);
         let after = tiers.cache().stats();

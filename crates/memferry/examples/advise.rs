@@ -26,7 +26,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             cpus: NodeId(0),
             chunk_bytes: 8 << 20,
             near: None,
-            is_by_devices: true,
             reads_to_come: 0,
         };
         let advice = model::advise(&machine, &plan)?;

@@ -9,6 +9,7 @@
 #[cfg(not(memferry_loom))]
 pub mod bench;
 pub mod cache;
+#[cfg(not(memferry_loom))]
 pub mod calibrate;
 pub mod memory;
 pub mod model;

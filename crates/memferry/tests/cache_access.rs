@@ -1,20 +1,16 @@
-//! What one access after the other does: locations, weak forms, flags, lifetimes, room, errors.
+//! What one access after the other reads: near copies and parts of them, views, weak forms, flags, failures, bad requests.
 
 mod cache_support;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
 
-use cache_support::{Changing, HOME, Mortal, NEAR, PAGE, assert_adds_up, held, machine, pattern, soon};
+use cache_support::{HOME, Mortal, NEAR, PAGE, assert_adds_up, held, machine, pattern, soon};
 use futures::FutureExt;
-use memferry::cache::{
-    Access, AccessError, BuildError, Cache, FixedNode, Flags, Location, NearestFaster, Request, Why,
-};
-use memferry::memory::Pool;
-use memferry::mover::{CopyError, Mover};
-use memferry::topology::{Machine, NodeId};
+use memferry::cache::{Access, AccessError, Cache, Flags, Location, Why};
+use memferry::mover::{Consumer, CopyError, Mover, Route};
+use memferry::topology::NodeId;
 
 const IN_FLIGHT: Location = Location::Source(Why::InFlight);
 
@@ -53,6 +49,47 @@ fn one_range_is_copied_once_and_shared() {
     let stats = cache.stats();
     assert_eq!((stats.accesses, stats.hits_ready, stats.hits_in_flight, stats.misses), (3, 1, 1, 1));
     assert_adds_up(&stats);
+}
+
+#[test]
+fn what_is_near_or_on_its_way_can_be_asked_for() {
+    let (cache, engine) = held(16);
+    let region = cache.register_chunked(pattern(1, 6 * PAGE), Some(HOME), PAGE);
+    let other = cache.register(pattern(2, PAGE));
+    let near = || cache.near_bytes(&region, NEAR).unwrap();
+    let access = |range: Range<usize>| cache.access(&region, range, Access::default()).unwrap();
+    assert_eq!(near(), 0);
+    let _held = [access(PAGE..2 * PAGE), cache.access(&other, 0..PAGE, Access::default()).unwrap()];
+    assert_eq!(near(), PAGE, "on its way");
+    engine.finish_all();
+    assert_eq!(near(), PAGE, "there");
+    let _overlapping =
+        [access(PAGE / 2..3 * PAGE), access(2 * PAGE..2 * PAGE + 7), access(5 * PAGE..6 * PAGE)];
+    engine.finish_all();
+    assert_eq!(near(), 5 * PAGE / 2 + PAGE, "no byte counts twice");
+    let before = cache.stats();
+    near();
+    assert_eq!(cache.stats(), before, "it is no access");
+    cache.clear();
+    assert_eq!(near(), 0);
+    assert!(matches!(cache.near_bytes(&region, NodeId(7)), Err(AccessError::NoBudget { .. })));
+    let foreign = held(1).0.register(pattern(1, PAGE));
+    assert!(matches!(cache.near_bytes(&foreign, NEAR), Err(AccessError::ForeignRegion { .. })));
+}
+
+#[test]
+fn a_copy_takes_the_wishes_of_the_access_that_starts_it() {
+    let (cache, engine) = held(2);
+    let region = cache.register_chunked(pattern(1, 2 * PAGE), Some(HOME), PAGE);
+    for (chunk, route, consumer) in
+        [(0, None, Consumer::Later), (1, Some(Route::PushPull), Consumer::CoresSoon)]
+    {
+        let access = Access { route, consumer, ..Access::near(NEAR) };
+        let _entry = cache.access(&region, chunk * PAGE..(chunk + 1) * PAGE, access).unwrap();
+        assert_eq!(engine.route(chunk), route);
+        assert_eq!(engine.goes_into_cache(chunk), consumer == Consumer::CoresSoon);
+    }
+    engine.finish_all();
 }
 
 /// The thesis' cache looked up addresses and ignored sizes.
@@ -193,113 +230,6 @@ fn a_forgotten_view_only_costs_room() {
 }
 
 #[test]
-fn a_refresh_copies_anew_what_was_near() {
-    let (cache, engine) = held(8);
-    let owner = Changing::new(&[1; 4 * PAGE]);
-    let region = cache.register_chunked(owner.clone(), None, PAGE);
-    let access = |page: usize| {
-        let entry = cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
-        engine.finish_all();
-        entry
-    };
-    let old = [0, 1, 2].map(access);
-    region.drain();
-    // SAFETY: no copy is in flight, and no slice is borrowed.
-    unsafe { owner.set(PAGE, 2) };
-    assert_eq!(cache.refresh(&region, PAGE - 1..PAGE + 1), Ok(2));
-    assert_eq!(engine.accepted(), 5, "without another access");
-    engine.finish_all();
-    assert_eq!((access(1).as_slice()[0], access(1).generation()), (2, 1));
-    assert_eq!((old[1].as_slice()[0], old[1].generation()), (1, 0), "holders keep the version they hold");
-    assert_eq!(cache.refresh(&region, 3 * PAGE..4 * PAGE), Ok(0), "nothing was near");
-    assert_eq!(
-        cache.refresh(&region, 0..4 * PAGE + 1).unwrap_err().to_string().split(' ').next(),
-        Some("bytes")
-    );
-    assert_adds_up(&cache.stats());
-}
-
-/// Two nodes have a budget. Without a named node, the best ready copy is read, also while a better one is on its way.
-#[test]
-fn the_nearest_ready_copy_is_read() {
-    let (_, engine) = held(1);
-    let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
-    let to_near = |_: &Machine, request: &Request<'_>| (request.size_bytes > 10).then_some(NEAR);
-    let cache =
-        Cache::builder(mover).budget(HOME, PAGE).budget(NEAR, PAGE).placement(to_near).build().unwrap();
-    let region = cache.register(pattern(1, PAGE));
-    let by_home = Access { requester: Some(HOME), ..Access::default() };
-    let access = || cache.access(&region, 0..PAGE, by_home).unwrap();
-    drop(cache.access(&region, 0..PAGE, Access::near(HOME)).unwrap());
-    engine.finish_all();
-
-    let first = access();
-    assert!(first.started_copy() && !first.is_ready());
-    assert_eq!((first.location(), first.try_wait()), (Location::Near(HOME), None), "read there meanwhile");
-    assert_eq!(first.as_slice(), region.as_slice());
-    assert_eq!(access().location(), Location::Near(HOME));
-    engine.finish_all();
-    assert_eq!((first.wait(), access().location()), (Location::Near(NEAR), Location::Near(NEAR)));
-    assert_eq!(first.as_slice(), region.as_slice());
-
-    // The policy wants no copy of so little, but there is one.
-    drop(access());
-    assert_eq!(cache.access(&region, 0..5, by_home).unwrap().location(), Location::Near(NEAR));
-    // Who names a node gets that one.
-    let named = cache.access(&region, 0..PAGE, Access::near(HOME)).unwrap();
-    assert_eq!(named.location(), Location::Near(HOME));
-    assert_adds_up(&cache.stats());
-}
-
-/// Once only chunks were looked for on other nodes, and only those that had been hit there before: a range of another
-/// shape was copied again, to a node farther away than where it was.
-#[test]
-fn the_nearest_ready_copy_is_read_of_any_range() {
-    let (_, engine) = held(1);
-    let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
-    let to_home = |_: &Machine, request: &Request<'_>| (request.size_bytes > 10).then_some(HOME);
-    let cache =
-        Cache::builder(mover).budget(HOME, PAGE).budget(NEAR, 2 * PAGE).placement(to_home).build().unwrap();
-    let region = cache.register(pattern(1, PAGE));
-    let by_home = Access { requester: Some(HOME), ..Access::default() };
-    for range in [0..100, 200..205] {
-        drop(cache.access(&region, range, Access::near(NEAR)).unwrap());
-    }
-    engine.finish_all();
-
-    let better = cache.access(&region, 0..100, by_home).unwrap();
-    assert_eq!((better.location(), better.started_copy()), (Location::Near(NEAR), false));
-    assert_eq!(better.as_slice(), &region.as_slice()[..100]);
-    let weak = cache.access_weak(&region, 0..100, by_home).unwrap().unwrap();
-    assert_eq!(weak.location(), Location::Near(NEAR));
-    // The policy wants no copy of so little, but there is one.
-    let unplaced = cache.access(&region, 200..205, by_home).unwrap();
-    assert_eq!(unplaced.location(), Location::Near(NEAR));
-    // A part of it is another range, and goes where the policy says.
-    assert!(cache.access(&region, 0..99, by_home).unwrap().started_copy());
-    engine.finish_all();
-    assert_adds_up(&cache.stats());
-}
-
-/// A pool may be the program's own: its blocks count against the budget, and are nobody's to evict.
-#[test]
-fn a_pool_may_be_shared_and_may_refuse() {
-    let (_, engine) = held(1);
-    let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
-    let pool = Pool::new(machine(), NEAR, 2 * PAGE).unwrap();
-    let own = pool.allocate(PAGE + 1).unwrap();
-    let cache = Cache::builder(mover).pool(pool.clone()).build().unwrap();
-    let region = cache.register(pattern(1, PAGE));
-    let access = || cache.access(&region, 0..PAGE, Access::default()).unwrap();
-    assert_eq!(access().wait(), Location::Source(Why::NoRoom));
-    drop(own);
-    let entry = access();
-    engine.finish_all();
-    assert_eq!((entry.wait(), pool.used_bytes()), (Location::Near(NEAR), PAGE));
-    assert_adds_up(&cache.stats());
-}
-
-#[test]
 fn weak_access_finds_and_starts_nothing() {
     let (cache, engine) = held(4);
     let region = cache.register(pattern(1, PAGE));
@@ -388,268 +318,6 @@ fn buffers_of_a_lost_device_are_leaked() {
 }
 
 #[test]
-fn unused_entries_make_room_and_held_ones_do_not() {
-    let (cache, engine) = held(2);
-    let region = cache.register(pattern(1, 4 * PAGE));
-    let access = |page: usize| {
-        let entry = cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
-        engine.finish_all();
-        entry
-    };
-    let pinned = access(0);
-    drop(access(1));
-    let newcomer = access(2);
-    assert_eq!((newcomer.location(), cache.stats().evictions), (Location::Near(NEAR), 1));
-    let bytes = region.as_slice();
-    assert_eq!(pinned.as_slice(), &bytes[..PAGE]);
-
-    let refused = access(3);
-    assert_eq!(refused.location(), Location::Source(Why::NoRoom));
-    assert!(!refused.started_copy(), "there was no room for a copy");
-    assert_eq!(refused.as_slice(), &bytes[3 * PAGE..]);
-    drop((pinned, refused));
-    assert_eq!(access(3).location(), Location::Near(NEAR), "the answer was for that moment");
-
-    let too_large = cache.access(&region, 0..4 * PAGE, Access::default()).unwrap();
-    assert_eq!(too_large.wait(), Location::Source(Why::NoRoom));
-    let stats = cache.stats();
-    assert_eq!((stats.no_room, stats.evictions, stats.nodes[0].peak_bytes), (2, 2, 2 * PAGE));
-    assert_adds_up(&stats);
-}
-
-#[test]
-fn copies_in_flight_take_room_even_when_nobody_wants_them_any_more() {
-    let (cache, engine) = held(1);
-    let region = cache.register(pattern(1, 2 * PAGE));
-    drop(cache.access(&region, 0..PAGE, Access::default()).unwrap());
-    assert_eq!(cache.clear(), 1);
-    assert_eq!(cache.stats().nodes[0].used_bytes, PAGE);
-    let second = cache.access(&region, PAGE..2 * PAGE, Access::default()).unwrap();
-    assert_eq!(second.location(), Location::Source(Why::NoRoom));
-    engine.finish(0);
-    assert_eq!(cache.stats().nodes[0].used_bytes, 0);
-}
-
-#[test]
-fn budgets_of_nodes_are_apart_and_a_range_may_be_near_on_several() {
-    let (_, engine) = held(1);
-    let mover = Mover::builder(machine()).engine(engine.clone()).build().unwrap();
-    let cache = Cache::builder(mover).budget(HOME, PAGE).budget(NEAR, PAGE).build().unwrap();
-    let region = cache.register_on(pattern(1, 2 * PAGE), Some(HOME));
-    let at_home = cache.access(&region, 0..PAGE, Access::default()).unwrap();
-    let near = cache.access(&region, 0..PAGE, Access::near(NEAR)).unwrap();
-    engine.finish_all();
-    assert_eq!((at_home.location(), near.location()), (Location::Near(HOME), Location::Near(NEAR)));
-    let refused = cache.access(&region, PAGE..2 * PAGE, Access::near(HOME)).unwrap();
-    assert_eq!(refused.location(), Location::Source(Why::NoRoom));
-    drop(near);
-    let evicts = cache.access(&region, PAGE..2 * PAGE, Access::near(NEAR)).unwrap();
-    engine.finish_all();
-    assert!(evicts.is_ready() && at_home.is_ready());
-    assert_eq!(cache.stats().nodes.iter().map(|node| node.used_bytes).collect::<Vec<_>>(), [PAGE, PAGE]);
-}
-
-#[test]
-fn flush_drops_the_unused_and_clear_everything() {
-    let (cache, engine) = held(4);
-    let region = cache.register(pattern(1, 4 * PAGE));
-    let access =
-        |page: usize| cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
-    let held_entry = access(0);
-    drop(access(1));
-    engine.finish_all();
-    drop(access(2));
-    assert_eq!(cache.flush(), 1, "page 0 is held and page 2 in flight");
-    assert_eq!(cache.stats().nodes[0].entries_count, 2);
-    assert_eq!(cache.clear(), 2);
-    assert_eq!(held_entry.as_slice(), &region.as_slice()[..PAGE]);
-    assert!(held_entry.is_ready());
-    assert!(!access(0).is_ready(), "cleared: the next access copies anew");
-    engine.finish_all();
-    assert_eq!(cache.stats().dropped, 3);
-    assert_adds_up(&cache.stats());
-}
-
-#[test]
-fn invalidation_finds_what_overlaps_and_holders_keep_their_version() {
-    let (cache, engine) = held(8);
-    let owner = Changing::new(&[1; 300]);
-    let region = cache.register(owner.clone());
-    let access = |range: std::ops::Range<usize>| {
-        let entry = cache.access(&region, range, Access::default()).unwrap();
-        engine.finish_all();
-        entry
-    };
-    let [before, around, after] = [0..100, 50..250, 200..300].map(access);
-    region.drain();
-    // SAFETY: no copy is in flight, and no slice is borrowed.
-    unsafe { owner.set(150, 2) };
-    assert_eq!(cache.invalidate(&region, 150..151), Ok(1));
-    assert_eq!((region.generation(), around.generation()), (1, 0));
-    assert_eq!(around.as_slice()[100], 1, "holders keep the version they hold");
-    let renewed = access(50..250);
-    assert_eq!((renewed.as_slice()[100], renewed.generation()), (2, 1));
-    assert_eq!(access(0..100).as_slice().as_ptr(), before.as_slice().as_ptr(), "the others stay");
-    assert_eq!(access(200..300).as_slice().as_ptr(), after.as_slice().as_ptr());
-
-    assert_eq!(cache.invalidate(&region, 100..100), Ok(0), "no byte, no entry");
-    assert_eq!(region.generation(), 1);
-    assert_eq!(cache.invalidate(&region, 0..300), Ok(3));
-    assert_eq!(cache.stats().invalidated, 4);
-    assert_adds_up(&cache.stats());
-}
-
-#[test]
-fn a_drain_ends_with_the_last_copy() {
-    let (cache, engine) = held(2);
-    let region = cache.register(pattern(1, 2 * PAGE));
-    region.drain();
-    for page in 0..2 {
-        drop(cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap());
-    }
-    let finished = Arc::new(AtomicU64::new(0));
-    let drainer = std::thread::spawn({
-        let (region, finished) = (region.clone(), finished.clone());
-        move || {
-            region.drain();
-            finished.load(SeqCst)
-        }
-    });
-    for _ in 0..2 {
-        std::thread::sleep(Duration::from_millis(10));
-        finished.fetch_add(1, SeqCst);
-        engine.finish(0);
-    }
-    assert_eq!(drainer.join().unwrap(), 2);
-}
-
-#[test]
-fn the_last_region_drops_its_entries_and_held_ones_keep_their_bytes() {
-    let (cache, engine) = held(4);
-    let ended = Arc::new(AtomicU64::new(0));
-    let region = cache.register(Mortal::new(3 * PAGE, 7, &ended));
-    let expected = pattern(7, 3 * PAGE);
-    let access =
-        |page: usize| cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
-    let near = access(0);
-    drop(access(1));
-    engine.finish_all();
-    let flying = access(2);
-
-    let clone = region.clone();
-    drop(region);
-    assert_eq!(cache.stats().nodes[0].entries_count, 3, "a clone lives");
-    drop(clone);
-    assert_eq!(cache.stats().nodes[0].entries_count, 0);
-    assert_eq!(cache.stats().nodes[0].used_bytes, 2 * PAGE, "page 1 is gone");
-    assert_eq!((near.as_slice(), flying.as_slice()), (&expected[..PAGE], &expected[2 * PAGE..]));
-    drop(near);
-    drop(flying);
-    assert_eq!(ended.load(SeqCst), 0, "a copy still reads the source");
-    engine.finish(0);
-    assert_eq!(ended.load(SeqCst), 1);
-    assert_eq!(cache.stats().nodes[0].used_bytes, 0);
-    assert_adds_up(&cache.stats());
-}
-
-#[test]
-fn entries_outlive_their_cache() {
-    let (cache, engine) = held(2);
-    let region = cache.register(pattern(3, 2 * PAGE));
-    let near = cache.access(&region, 0..PAGE, Access::default()).unwrap();
-    engine.finish_all();
-    let flying = cache.access(&region, PAGE..2 * PAGE, Access::default()).unwrap();
-    drop((cache, region));
-    engine.finish_all();
-    assert!(near.is_ready() && flying.is_ready());
-    assert_eq!([near.as_slice(), flying.as_slice()].concat(), pattern(3, 2 * PAGE));
-}
-
-/// Once a copy in flight, which holds its node's index, kept all that was near.
-#[test]
-fn a_dropped_cache_keeps_nothing_although_a_copy_flies() {
-    let (cache, engine) = held(2);
-    let ended = Arc::new(AtomicU64::new(0));
-    let near = cache.register(Mortal::new(PAGE, 1, &ended));
-    drop(cache.access(&near, 0..PAGE, Access::default()).unwrap());
-    engine.finish_all();
-    let flying = cache.register(Mortal::new(PAGE, 2, &ended));
-    drop(cache.access(&flying, 0..PAGE, Access::default()).unwrap());
-    drop(cache);
-    drop((near, flying));
-    assert_eq!(ended.load(SeqCst), 1, "the slot that is near keeps its source");
-    engine.finish_all();
-    assert_eq!(ended.load(SeqCst), 2);
-}
-
-/// Once such an access emptied the cache and was refused all the same.
-#[test]
-fn a_fragmented_node_loses_few_entries_in_vain() {
-    let (cache, engine) = held(64);
-    let region = cache.register(pattern(1, 70 * PAGE));
-    let entry =
-        |page: usize| cache.access(&region, page * PAGE..(page + 1) * PAGE, Access::default()).unwrap();
-    let entries: Vec<_> = (0..64).map(entry).collect();
-    engine.finish_all();
-    let _every_other: Vec<_> = entries.into_iter().step_by(2).collect();
-    let refused = cache.access(&region, 65 * PAGE..67 * PAGE, Access::default()).unwrap();
-    assert_eq!(refused.location(), Location::Source(Why::NoRoom));
-    let stats = cache.stats();
-    assert_eq!((stats.no_room, stats.evictions), (1, 2 + 8), "{stats:?}");
-    assert_adds_up(&stats);
-}
-
-#[test]
-fn the_same_address_registered_again_is_another_region() {
-    let (cache, engine) = held(4);
-    let bytes: Arc<[u8]> = pattern(1, PAGE).into();
-    let first = cache.register(bytes.clone());
-    drop(cache.access(&first, 0..PAGE, Access::default()).unwrap());
-    engine.finish_all();
-    let second = cache.register(bytes);
-    assert_ne!(first.id(), second.id());
-    assert!(!cache.access(&second, 0..PAGE, Access::default()).unwrap().is_ready(), "no false hit");
-}
-
-#[test]
-fn policies_see_the_request_and_may_decline() {
-    let seen = Arc::new(AtomicU64::new(0));
-    let policy = {
-        let seen = seen.clone();
-        move |machine: &Machine, request: &Request<'_>| {
-            assert_eq!((machine.node_count(), request.source_node), (2, Some(HOME)));
-            assert_eq!((request.requester, request.nodes), (Some(HOME), &[NEAR][..]));
-            seen.fetch_add(1, SeqCst);
-            (request.size_bytes > 100).then_some(NEAR)
-        }
-    };
-    let mover = Mover::builder(machine()).build().unwrap();
-    let cache = Cache::builder(mover).budget(NEAR, PAGE).placement(policy).build().unwrap();
-    let region = cache.register_on(pattern(1, PAGE), Some(HOME));
-    let access = Access { requester: Some(HOME), ..Access::default() };
-    assert_eq!(cache.access(&region, 0..100, access).unwrap().wait(), Location::Source(Why::NotPlaced));
-    assert_eq!(cache.access(&region, 0..101, access).unwrap().wait(), Location::Near(NEAR));
-    assert_eq!(cache.stats().unplaced, 1);
-    assert_eq!(seen.load(SeqCst), 2);
-    assert_adds_up(&cache.stats());
-}
-
-#[test]
-fn nearest_faster_moves_only_to_something_faster() {
-    let mover = Mover::builder(machine()).build().unwrap();
-    let builder = || Cache::builder(mover.clone()).placement(NearestFaster);
-    let placed = |cache: Cache, home: Option<NodeId>| {
-        let region = cache.register_on(pattern(1, PAGE), home);
-        cache.access(&region, 0..PAGE, Access::default()).unwrap().wait()
-    };
-    let not_placed = Location::Source(Why::NotPlaced);
-    assert_eq!(placed(builder().budget(NEAR, PAGE).build().unwrap(), Some(HOME)), Location::Near(NEAR));
-    assert_eq!(placed(builder().budget(NEAR, PAGE).build().unwrap(), Some(NEAR)), not_placed);
-    assert_eq!(placed(builder().budget(NEAR, PAGE).build().unwrap(), None), not_placed);
-    assert_eq!(placed(builder().budget(HOME, PAGE).build().unwrap(), Some(HOME)), not_placed);
-}
-
-#[test]
 fn bad_requests_are_refused_in_a_sentence_and_change_nothing() {
     let (cache, engine) = held(1);
     let region = cache.register(pattern(1, 100));
@@ -674,43 +342,4 @@ fn bad_requests_are_refused_in_a_sentence_and_change_nothing() {
     assert_eq!((empty.wait(), empty.as_slice()), (Location::Source(Why::Empty), &[][..]));
     let stats = cache.stats();
     assert_eq!((stats.accesses, stats.unplaced, engine.accepted()), (1, 1, 0));
-}
-
-#[test]
-fn bad_configurations_are_refused_in_a_sentence() {
-    let mover = Mover::builder(machine()).build().unwrap();
-    let builder = || Cache::builder(mover.clone());
-    let error = builder().build().unwrap_err();
-    assert!(matches!(error, BuildError::NoBudget), "{error}");
-    let error = builder().budget(NEAR, 0).build().unwrap_err();
-    assert!(matches!(error, BuildError::BudgetTooSmall { node: NEAR, budget_bytes: 0 }), "{error}");
-    assert!(error.to_string().contains("at least one page"), "{error}");
-    let error = builder().budget(NodeId(9), PAGE).build().unwrap_err();
-    assert!(matches!(error, BuildError::UnknownNode(_)), "{error}");
-
-    let cache = builder().budget(NEAR, PAGE).placement(FixedNode(NodeId(9))).build().unwrap();
-    let error = cache.access(&cache.register(vec![0; 10]), 0..10, Access::default()).unwrap_err();
-    assert_eq!(error, AccessError::NoBudget { node: NodeId(9), nodes: vec![NEAR] });
-}
-
-/// On a full node one entry leaves for the next, of the same number of pages: they need not go through the pool.
-#[test]
-fn who_evicts_takes_over_the_pages() {
-    let pool = Pool::new(machine(), NEAR, 2 * PAGE).unwrap();
-    let mover = Mover::builder(machine()).build().unwrap();
-    let cache = Cache::builder(mover).pool(pool.clone()).build().unwrap();
-    let bytes = pattern(1, 8 * PAGE);
-    let region = cache.register(bytes.clone());
-    let read = |range: Range<usize>| {
-        let entry = cache.access(&region, range.clone(), Access::default()).unwrap();
-        assert_eq!((entry.wait(), entry.as_slice()), (Location::Near(NEAR), &bytes[range]));
-    };
-    (0..6).for_each(|page| read(page * PAGE..page * PAGE + [PAGE, 100][page % 2]));
-    assert_eq!((cache.stats().evictions, pool.stats().allocated_count), (4, 2));
-    assert_eq!((pool.stats().blocks_count, pool.used_bytes()), (2, 2 * PAGE));
-    // Two pages for one: these do.
-    read(6 * PAGE..8 * PAGE);
-    assert_eq!((cache.stats().evictions, pool.stats().allocated_count), (6, 3));
-    cache.clear();
-    assert_eq!((pool.stats().blocks_count, pool.used_bytes()), (0, 0));
 }

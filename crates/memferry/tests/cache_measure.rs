@@ -94,6 +94,7 @@ fn a_short_soak_finds_nothing() {
         (report.panics_count, "panics"),
         (report.forgotten_count, "forgotten entries"),
         (report.versions_count, "versions"),
+        (report.rewrites_count, "changes at home"),
         (report.checked_bytes, "bytes"),
         (stats.hits_ready, "hits"),
         (stats.hits_in_flight, "hits in flight"),

@@ -1,5 +1,5 @@
 //! The cache against a model so naive that it is obviously right: a list of copies, each flying, near or failed, listed
-//! or not, held or not. Budgets are ample here; eviction is tested elsewhere.
+//! or not, held or not. Budgets are ample here; `cache_model_room` has short ones.
 
 mod cache_support;
 

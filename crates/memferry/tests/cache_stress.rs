@@ -215,6 +215,31 @@ fn concurrent_first_accesses_submit_once() {
     assert_adds_up(&cache.stats());
 }
 
+/// More threads than there are counters from the start: none of their hits is lost, or counted twice.
+#[test]
+fn every_thread_of_many_counts_its_hits() {
+    const THREADS: u64 = 150;
+    const HITS: u64 = 500;
+    let (cache, engine) = held(1);
+    let region = cache.register(pattern(1, PAGE));
+    drop(cache.access(&region, 0..PAGE, Access::default()).unwrap());
+    engine.finish_all();
+    // All of them live at once, or some would count for others that have ended.
+    let barrier = Barrier::new(THREADS as usize);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let view = || cache.view(&region, 0..PAGE, Access::default()).unwrap();
+                assert!(view().is_ready());
+                barrier.wait();
+                assert!((1..HITS).all(|_| view().is_ready()));
+            });
+        }
+    });
+    assert_eq!(cache.stats().hits_ready, THREADS * HITS);
+    assert_adds_up(&cache.stats());
+}
+
 /// Forgotten entries are pinned for ever: that costs room, and nothing else.
 #[test]
 fn forgotten_entries_only_cost_room() {

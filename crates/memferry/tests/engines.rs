@@ -4,6 +4,8 @@
 //! whatever the sizes, however many threads submit, and whatever the callbacks do. Nasty devices come from
 //! seeds, which are printed.
 
+mod mover_support;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -12,11 +14,12 @@ use std::time::Duration;
 
 use memferry::mover::{
     CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineStats, Faults, Faulty,
-    RawCopy, Refusal, Rejected,
+    RawRequest, Refusal, Rejected,
 };
 use memferry::topology::Machine;
 use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::{Portal, WorkQueueInfo};
+use mover_support::check_descriptors;
 
 /// How long anything may take before a test calls it a hang.
 const HANG: Duration = Duration::from_secs(60);
@@ -177,7 +180,7 @@ impl Trial {
     }
 
     /// The copy, at an alignment that depends on the salt, with something to do at its end.
-    fn copy(self: &Arc<Trial>, then: impl FnOnce() + Send + 'static) -> RawCopy {
+    fn copy(self: &Arc<Trial>, then: impl FnOnce() + Send + 'static) -> RawRequest {
         let trial = self.clone();
         let target = self.target.lock().expect("not poisoned").as_mut_ptr();
         let done = move |result| {
@@ -187,7 +190,7 @@ impl Trial {
         };
         // SAFETY: both vectors live in the trial, which `done` keeps; they are looked at after `done` only.
         unsafe {
-            RawCopy::new(
+            RawRequest::new(
                 self.source.as_ptr().add(GUARD_BYTES),
                 target.add(GUARD_BYTES),
                 self.size_bytes,
@@ -218,7 +221,7 @@ impl Trial {
 }
 
 /// Submits until it is taken. A refused copy must come back as it was.
-fn submit(engine: &dyn Engine, mut copy: RawCopy) {
+fn submit(engine: &dyn Engine, mut copy: RawRequest) {
     let before = (copy.source(), copy.target(), copy.size_bytes());
     while let Err(Rejected { copy: returned, why }) = engine.submit(copy) {
         assert_eq!(why, Refusal::Full, "{}: still there", engine.name());
@@ -237,12 +240,7 @@ fn check_sums(stats: &EngineStats, subject: &Subject, copies: u64, bytes: u64) {
     let name = &subject.name;
     assert_eq!(stats.accepted, copies, "{name}: {stats:?}");
     assert_eq!(stats.operations + stats.errors, copies, "{name}: {stats:?}");
-    let ended = stats.descriptors_done
-        + stats.faults_resumed
-        + stats.descriptors_failed
-        + stats.descriptors_skipped
-        + stats.descriptors_lost;
-    assert_eq!(stats.descriptors, ended, "{name}: {stats:?}");
+    check_descriptors(stats, name);
     if !subject.fails {
         assert_eq!(stats.errors, 0, "{name}: {stats:?}");
         assert_eq!(stats.bytes + stats.fallback_bytes, bytes, "{name}: {stats:?}");

@@ -544,6 +544,16 @@ fn idle_memory_is_used_again() {
 }
 
 #[test]
+fn a_pool_keeps_as_much_as_it_is_told() {
+    let pool = a_pool(64 * MIB);
+    for (kept, expected) in [(40 * MIB, 30 * MIB), (4 * MIB, 4 * MIB), (0, 0)] {
+        pool.keep_idle(kept);
+        drop(pool.allocate(30 * MIB).unwrap());
+        assert_eq!(pool.mapped_bytes(), expected, "{kept} may be kept");
+    }
+}
+
+#[test]
 fn blocks_outlive_their_pool() {
     let pool = a_pool(MIB);
     let mut block = pool.allocate(MIB).unwrap();

@@ -1,25 +1,27 @@
 //! A mover in forked children: real forks of a process that has engines with threads, queues mapped or open, and copies
 //! in flight.
 //!
-//! They happen in this program, run again without libtest's threads. A child starts threads of its own, which is more
-//! than POSIX allows; glibc's allocator is ready for it, and it is what programs do that fork their workers.
+//! A child starts threads of its own, which is more than POSIX allows; glibc's allocator is ready for it, and it is what
+//! programs do that fork their workers.
+
+#[path = "../../memferry-dsa/tests/fork_support/mod.rs"]
+mod fork_support;
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
-use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use memferry::cache::{Access, Cache, Location, Why};
+use fork_support::{alone, in_child};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
     EngineStats, Faults, Faulty, Mover,
 };
-use memferry::topology::{Machine, NodeId};
+use memferry::topology::Machine;
 use memferry_dsa::emulator::{
     Deterministic, DeviceConfig, DirectMemory, Emulator, Nasty, dedicated_queue, shared_queue,
 };
@@ -124,29 +126,6 @@ unsafe impl Platform for Inline {
             return Err(io::Error::from_raw_os_error(errno));
         }
         Ok(size_of_val(descriptors))
-    }
-}
-
-/// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it, with an alarm for a child
-/// that hangs.
-fn in_child(child: impl FnOnce()) {
-    // SAFETY: threads of the engines do not exist in the child, which is what this is about.
-    match unsafe { libc::fork() } {
-        -1 => panic!("{}", io::Error::last_os_error()),
-        0 => {
-            // SAFETY: the default action ends the child.
-            unsafe { libc::alarm(60) };
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
-            // SAFETY: ends the child without the parent's destructors.
-            unsafe { libc::_exit(if result.is_ok() { 0 } else { 99 }) }
-        }
-        pid => {
-            let mut status = 0;
-            // SAFETY: the child is this process' own.
-            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
-            let is_well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
-            assert!(is_well, "the child ended with {status:#x}");
-        }
     }
 }
 
@@ -256,47 +235,12 @@ fn workers() {
         assert_eq!(stats(&mover, EngineKind::Cpu).operations, 1);
         let error = futures::executor::block_on(waiting.take().expect("the child's copy"));
         assert_eq!(error.expect_err("it is the parent's").error, CopyError::Forked);
+        assert!(slow.drain().is_done(), "what the parent has under way is not the child's to wait for");
         drop((mover, emulator));
     });
     held.release();
     assert!(waiting.take().expect("the parent's").wait().is_ok());
     assert_eq!(held.stats().operations, 1);
-}
-
-/// A near copy that was in flight is not waited for in a child, which reads the source, and makes others.
-fn entries() {
-    let cpu = CpuEngine::new(&machine(), CpuOptions::default()).expect("threads");
-    let held = Arc::new(Faulty::new(Arc::new(cpu), Faults::default(), 0).expect("a thread"));
-    let mover = Mover::builder(machine()).engine(held.clone()).build().expect("threads");
-    let cache = Cache::builder(mover).budget(NodeId(1), 1 << 20).build().expect("a cache");
-    let region = cache.register(vec![5; 4096]);
-    held.hold();
-    let entry = cache.access(&region, 0..4096, Access::default()).expect("readable");
-    in_child(|| {
-        assert_eq!(entry.wait(), Location::Source(Why::InFlight));
-        assert_eq!(futures::executor::block_on(entry.ready()), Location::Source(Why::InFlight));
-        assert!(entry.as_slice() == [5; 4096]);
-    });
-    held.release();
-    assert_eq!(entry.wait(), Location::Near(NodeId(1)));
-}
-
-const CHILD: &str = "MEMFERRY_TEST_FORK";
-
-/// Runs one of the cases above in a process without libtest's threads: it runs its test on the main thread if it may
-/// have only one.
-fn alone(test: &str, case: fn()) {
-    if std::env::var_os(CHILD).is_some() {
-        return case();
-    }
-    let output = Command::new(std::env::current_exe().expect("this program has a path"))
-        .args(["--exact", test, "--test-threads=1", "--nocapture"])
-        .env(CHILD, "1")
-        .output()
-        .expect("this program can be run again");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{}\n{text}\n{errors}", output.status);
 }
 
 #[test]
@@ -307,9 +251,4 @@ fn children_copy_through_queues_of_their_own() {
 #[test]
 fn children_copy_with_workers_of_their_own() {
     alone("children_copy_with_workers_of_their_own", workers);
-}
-
-#[test]
-fn children_read_the_source_of_what_was_in_flight() {
-    alone("children_read_the_source_of_what_was_in_flight", entries);
 }

@@ -1,6 +1,8 @@
 //! Operations other than copies, and copies of one source to several targets: on devices, nasty ones too, and without
 //! any they come to what the CPU makes of the same request.
 
+mod mover_support;
+
 use std::cell::Cell;
 use std::fmt::Debug;
 use std::future::Future;
@@ -10,34 +12,27 @@ use memferry::mover::{
     CopyError, CopyOptions, DsaEngine, DsaOptions, Engine, EngineKind, EngineStats, Guidelines, Mover,
     MoverStats,
 };
-use memferry::topology::{Machine, NodeId};
+use memferry::topology::NodeId;
 use memferry_dsa::emulator::{
     Capabilities, DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue,
 };
 use memferry_dsa::request::{Invalid, Outcome};
 use memferry_dsa::software::{Delta, DeltaError};
 use memferry_dsa::{
-    Client, ClientOptions, DifFormat, DifSource, DifTags, DifTarget, Opcode, PAGE_BYTES, Portal, Request,
+    Client, ClientOptions, DifFormat, DifSource, DifTags, DifTarget, Opcode, PAGE_BYTES, Request,
     WorkQueueInfo,
 };
+use mover_support::{check_descriptors, machine};
 
 const PAGE: usize = PAGE_BYTES as usize;
 const EVERYTHING: Guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 40 };
-
-fn machine() -> Arc<Machine> {
-    Arc::new(Machine::two_tiers().expect("built in"))
-}
 
 fn options() -> CopyOptions {
     CopyOptions::default()
 }
 
 fn mover_of(config: &DeviceConfig, nasty: Nasty) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
-    let device = Emulator::start(config, nasty).expect("a valid configuration");
-    let portals = (0..device.queue_count()).map(|queue| device.portal(queue) as Arc<dyn Portal>).collect();
-    let dsa = Arc::new(DsaEngine::new(portals, DsaOptions::default()).expect("a thread"));
-    let builder = Mover::builder(machine()).guidelines(EVERYTHING).engine(dsa.clone());
-    (builder.build().expect("threads"), dsa, device)
+    mover_support::mover_of(config, nasty, DsaOptions::default(), EVERYTHING)
 }
 
 /// Two queues whose limits cut what is larger than 32 KiB.
@@ -50,12 +45,7 @@ fn small_queues() -> DeviceConfig {
 }
 
 fn check_sums(stats: &EngineStats) {
-    let ended = stats.descriptors_done
-        + stats.faults_resumed
-        + stats.descriptors_failed
-        + stats.descriptors_skipped
-        + stats.descriptors_lost;
-    assert_eq!(stats.descriptors, ended, "{stats:?}");
+    check_descriptors(stats, "of operations");
     assert_eq!(stats.accepted, stats.operations + stats.errors, "{stats:?}");
 }
 

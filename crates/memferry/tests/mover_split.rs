@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineStats, Faults, Faulty, Mover, RawCopy, Refusal, Rejected, Route,
+    EngineStats, Faults, Faulty, Mover, RawRequest, Refusal, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::Portal;
@@ -127,7 +127,7 @@ impl<F: Fn(usize) -> Act + Send + Sync> Engine for Scripted<F> {
         None
     }
 
-    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
         let _depth = Depth::enter();
         match (self.script)(self.copies_count.fetch_add(1, Ordering::Relaxed)) {
             Act::Refuse(why) => return Err(Rejected { copy, why }),
@@ -197,18 +197,22 @@ fn routes_say_who_takes_part() {
         (Route::PushPull, between(0, 15), vec![0, 7]),
         (Route::Socket, between(4, 14), vec![4, 5, 6, 7]),
     ] {
-        let engines: Vec<_> = (0..8).map(on).collect();
-        let builder = Mover::builder(machine()).route(route);
-        let builder = engines.iter().cloned().fold(builder, |builder, engine| builder.engine(engine));
-        let mover = builder.build().expect("threads");
-        let size_bytes = 8 * MIB;
-        let transfer = mover.copy(pattern(size_bytes), vec![0; size_bytes], options);
-        // Before that nobody could take over what others had not begun.
-        engines.iter().for_each(|engine| engine.release());
-        assert!(transfer.wait().expect("copied").1 == pattern(size_bytes));
-        let bytes = bytes_of(&mover);
-        let took_part: Vec<usize> = (0..bytes.len()).filter(|&engine| bytes[engine] > 0).collect();
-        assert_eq!(took_part, expected, "{route:?}");
+        // Whether the mover has it, or the copy.
+        for (of_mover, of_copy) in [(route, None), (Route::Smart, Some(route))] {
+            let engines: Vec<_> = (0..8).map(on).collect();
+            let builder = Mover::builder(machine()).route(of_mover);
+            let builder = engines.iter().cloned().fold(builder, |builder, engine| builder.engine(engine));
+            let mover = builder.build().expect("threads");
+            let size_bytes = 8 * MIB;
+            let options = CopyOptions { route: of_copy, ..options };
+            let transfer = mover.copy(pattern(size_bytes), vec![0; size_bytes], options);
+            // Before that nobody could take over what others had not begun.
+            engines.iter().for_each(|engine| engine.release());
+            assert!(transfer.wait().expect("copied").1 == pattern(size_bytes));
+            let bytes = bytes_of(&mover);
+            let took_part: Vec<usize> = (0..bytes.len()).filter(|&engine| bytes[engine] > 0).collect();
+            assert_eq!(took_part, expected, "{route:?}, of the copy: {of_copy:?}");
+        }
     }
 }
 
@@ -304,11 +308,11 @@ fn full_and_gone_engines_leave_their_shares_to_others() {
 }
 
 /// A copy that is just too large to be done inline.
-fn small_copy(done: impl FnOnce() + Send + 'static) -> RawCopy {
+fn small_copy(done: impl FnOnce() + Send + 'static) -> RawRequest {
     const SIZE: usize = 4097;
     let bytes = Box::leak(Box::new([1_u8; 2 * SIZE]));
     // SAFETY: the bytes are leaked, and the two halves apart.
-    unsafe { RawCopy::new(bytes.as_ptr(), bytes.as_mut_ptr().add(SIZE), SIZE, move |_| done()) }
+    unsafe { RawRequest::new(bytes.as_ptr(), bytes.as_mut_ptr().add(SIZE), SIZE, move |_| done()) }
 }
 
 #[test]
@@ -332,7 +336,7 @@ fn a_copy_that_nobody_takes_is_handed_back_whole() {
     let (ended, end) = channel();
     let done = move |result: Result<CopyReport, CopyError>| ended.send(result).expect("the test waits");
     // SAFETY: both outlive the copy, which the test waits for.
-    let copy = unsafe { RawCopy::new(source.as_ptr(), target.as_mut_ptr(), source.len(), done) };
+    let copy = unsafe { RawRequest::new(source.as_ptr(), target.as_mut_ptr(), source.len(), done) };
     let Rejected { copy, why } = mover.try_start(copy, None, None).expect_err("all is full");
     assert_eq!((why, copy.size_bytes()), (Refusal::Full, 4 * MIB));
     assert!(end.try_recv().is_err(), "not finished");

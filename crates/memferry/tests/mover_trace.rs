@@ -88,6 +88,12 @@ fn what_falls_back_and_fails_is_told() {
     assert_eq!(names, ["engine", "engine", "mover"]);
     assert!(events[0].2.contains("engine=the-dsa kind=Dsa accepted=1 rejected=0 operations=1"), "{events:?}");
     assert!(events.iter().all(|(level, ..)| *level == Level::INFO), "{events:?}");
+    // Every counter of the struct, so that none that is added later is forgotten.
+    let counters = serde_json::to_value(&calm.stats().engines[0]).expect("plain data");
+    let counters = counters.as_object().expect("a struct").iter().filter(|(_, value)| value.is_u64());
+    for (name, value) in counters {
+        assert!(events[0].2.contains(&format!("{name}={value}")), "{name} is missing: {events:?}");
+    }
 
     let buffers = (vec![0; 4096], vec![0; 4096], vec![0; 80]);
     let delta = calm.run(

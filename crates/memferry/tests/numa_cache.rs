@@ -1,8 +1,6 @@
 //! Copies lie on the node that the policy names, for every node: the kernel is asked, page by page.
 
 mod numa_support;
-#[path = "numa_support/process.rs"]
-mod process;
 
 use std::fs;
 use std::sync::Arc;
@@ -10,15 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use memferry::cache::measure::{Soak, soak};
-use memferry::cache::{Access, Cache, Entry, Location, NearestFaster, Placement, Region, Why};
+use memferry::cache::{Access, Cache, CacheMut, Entry, Location, NearestFaster, Placement, Region, Why};
 use memferry::memory::{Binding, Mapping, nodes_of_pages};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
+use memferry_dsa::affinity::confine;
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 use numa_support::{
     MIB, assert_no_strays, fill_for_good, node_free, numa_balancing, on_several_nodes, pairs,
 };
-use process::pin;
 
 /// Bytes that tell where they belong.
 fn pattern(seed: u8, bytes: &mut [u8]) {
@@ -112,6 +110,25 @@ fn the_nearest_faster_node_is_the_one_beside() {
                 }
             }
         }
+    });
+}
+
+/// The next version of what has a home lies there, whoever carried it; and so do the copies of it that a policy wants.
+#[test]
+fn what_is_written_back_lies_at_home() {
+    on_several_nodes(|machine, _| {
+        let cache = cache(machine, 8 * MIB, paired(machine));
+        for (seed, (home, near)) in (1..).zip(pairs(machine)) {
+            let data = CacheMut::new(&cache, source(machine, home, seed, MIB + 5), Some(home), 0);
+            let mut draft = data.draft(near).unwrap();
+            assert_on(&draft, near);
+            pattern(seed + 100, &mut draft);
+            assert_eq!(draft.write_back().unwrap(), 1);
+            assert_on(&data.read(), home);
+            let entry = data.access(0..MIB + 5, Access::default()).unwrap();
+            assert_near(&entry, near, seed + 100);
+        }
+        assert_no_strays(machine);
     });
 }
 
@@ -252,28 +269,35 @@ fn workers_run_on_their_nodes_cpus() {
 #[test]
 fn automatic_numa_balancing_moves_nothing_of_ours() {
     on_several_nodes(|machine, _| {
-        let Some(_balancing) = numa_balancing() else { return };
+        let Some(balancing) = numa_balancing() else { return };
         let cache = cache(machine, 4 * MIB, paired(machine));
         let pairs = pairs(machine);
         let regions: Vec<_> =
             (1..).zip(&pairs).map(|(seed, &(home, _))| register(&cache, machine, home, seed, MIB)).collect();
-        // Readers on every node touch everything, again and again, for longer than the kernel's first scan takes (1 s).
+        let expected: Vec<Vec<u8>> = (1..)
+            .zip(&pairs)
+            .map(|(seed, _)| {
+                let mut bytes = vec![0; MIB];
+                pattern(seed, &mut bytes);
+                bytes
+            })
+            .collect();
+        // Readers on every node touch everything, again and again, until the kernel has looked more than once.
         thread::scope(|scope| {
             for &(reader, _) in &pairs {
-                let (cache, regions, pairs, machine) = (&cache, &regions, &pairs, machine);
+                let (cache, regions, pairs, expected) = (&cache, &regions, &pairs, &expected);
+                let (machine, pause) = (machine, balancing.settles_in / 4);
                 scope.spawn(move || {
-                    pin(machine.node(reader).unwrap().cpus[0]);
+                    confine(&machine.node(reader).unwrap().cpus[..1]).unwrap();
                     for _ in 0..4 {
-                        for (seed, (region, &(_, near))) in (1..).zip(regions.iter().zip(pairs)) {
+                        for ((region, &(_, near)), expected) in regions.iter().zip(pairs).zip(expected) {
                             for range in [0..MIB / 2, MIB / 2..MIB] {
                                 let entry = cache.access(region, range.clone(), Access::default()).unwrap();
                                 assert_eq!(entry.wait(), Location::Near(near));
-                                let mut expected = vec![0; MIB];
-                                pattern(seed, &mut expected);
                                 assert!(entry.as_slice() == &expected[range]);
                             }
                         }
-                        thread::sleep(Duration::from_millis(300));
+                        thread::sleep(pause);
                     }
                 });
             }

@@ -7,7 +7,6 @@ mod numa_support;
 #[path = "numa_support/process.rs"]
 mod process;
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,9 +16,10 @@ use memferry::memory::{
     interleave_weights, nodes_of_pages, pages_per_node,
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
+use memferry_dsa::affinity::confine;
 use numa_support::smaps::anon_huge_bytes;
 use numa_support::*;
-use process::{Cgroup, bind_thread_strictly, inside, pin};
+use process::{Cgroup, bind_thread_strictly, inside};
 
 const HUGE: usize = 2 * MIB;
 
@@ -744,7 +744,7 @@ fn the_limit_of_a_cgroup_counts() {
 #[test]
 fn balancing_leaves_bound_pages_alone() {
     on_several_nodes(|machine, nodes| {
-        let Some(_balancing) = Setting::change("/proc/sys/kernel/numa_balancing", 1) else { return };
+        let Some(balancing) = numa_balancing() else { return };
         let (a, b) = (nodes[0], nodes[nodes.len() - 1]);
         let cpus: Vec<_> =
             machine.nodes().iter().filter(|node| node.id != a).filter_map(|node| node.cpus.first()).collect();
@@ -762,31 +762,31 @@ fn balancing_leaves_bound_pages_alone() {
         let pool = Pool::new(machine.clone(), a, 4 * MIB).unwrap();
         let block = pool.allocate(4 * MIB).unwrap();
 
-        // The first scan comes after a second of running (numa_balancing_scan_delay_ms).
-        let until = Instant::now() + Duration::from_secs(3);
-        let threads = cpus.iter().take(4).copied();
+        let is_over = AtomicBool::new(false);
+        let is_moved = || pages_per_node(&free).is_ok_and(|pages| pages.elsewhere(a) > 0);
         thread::scope(|scope| {
-            for &cpu in threads {
-                let (bound, free, block) = (&bound, &free, &block);
+            for &cpu in cpus.iter().take(4).copied() {
+                let (bound, free, block, is_over) = (&bound, &free, &block, &is_over);
                 scope.spawn(move || {
-                    pin(cpu);
+                    confine(&[cpu]).unwrap();
                     let touch = |bytes: &[u8]| {
                         let sum = bytes.iter().step_by(PAGE).fold(0u64, |sum, &byte| sum + u64::from(byte));
                         std::hint::black_box(sum);
                     };
-                    let turn = || -> ControlFlow<()> {
+                    while !is_over.load(Ordering::Relaxed) {
                         bound.iter().for_each(|mapping| touch(mapping));
                         touch(free);
                         touch(block.as_slice());
-                        if Instant::now() < until {
-                            ControlFlow::Continue(())
-                        } else {
-                            ControlFlow::Break(())
-                        }
-                    };
-                    while turn().is_continue() {}
+                    }
                 });
             }
+            // Pages without a binding say when the kernel is at it; then it gets the time to look everywhere.
+            let until = Instant::now() + 2 * balancing.settles_in;
+            while !is_moved() && Instant::now() < until {
+                thread::sleep(balancing.settles_in / 10);
+            }
+            thread::sleep(balancing.settles_in / 5);
+            is_over.store(true, Ordering::Relaxed);
         });
         assert_on(&bound[0], a);
         assert_on(&bound[1], b);

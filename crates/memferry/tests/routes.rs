@@ -1,5 +1,6 @@
 //! Which engines take part in a copy, on the machine of the papers and on odd ones.
 
+use memferry::model::{Hardware, Offload, copy_s};
 use memferry::mover::{EngineKind, EngineSite, Journey, Route, SHARE_BYTES_MIN};
 use memferry::topology::{Machine, NodeId};
 
@@ -31,6 +32,34 @@ fn devices(machine: &Machine, route: Route, journey: Journey) -> Vec<usize> {
     route.devices(machine, journey).into_iter().map(|share| share.engine).collect()
 }
 
+/// A calibration knows no rates of devices that it could not use: others copy for them.
+#[test]
+fn devices_of_unknown_rate_take_no_part_where_others_are_known() {
+    let text = xeon_max().profile_text("Fürst 2024").unwrap();
+    let known_are = |known: &[usize]| {
+        let mut profile: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let devices = profile["accelerators"]["value"].as_array_mut().unwrap();
+        for (index, device) in devices.iter_mut().enumerate() {
+            if !known.contains(&index) {
+                device["mb_per_s_max"] = serde_json::Value::Null;
+            }
+        }
+        Machine::from_profile_text("some of it", &profile.to_string()).unwrap()
+    };
+    let journey = journey(0, 8);
+    let some = known_are(&[1, 6]);
+    assert_eq!(devices(&some, Route::Single, journey), [1]);
+    assert_eq!(devices(&some, Route::All, journey), [1, 6]);
+    assert_eq!(devices(&some, Route::RoundRobin, Journey { turn: 3, ..journey }), [6]);
+    let hardware = Hardware::of(&some).unwrap();
+    assert!(copy_s(&some, &hardware, Route::All, journey).is_ok());
+    assert_eq!(Offload::of(&hardware).unwrap().device_rate(), 32_212_254_720.0);
+
+    let none = known_are(&[]);
+    assert_eq!(devices(&none, Route::All, journey).len(), 8, "who copies is known, how fast is not");
+    assert!(Offload::of(&Hardware::of(&none).unwrap()).is_err());
+}
+
 /// Node 8 is the HBM of node 0, 11 is on its socket, 12 and 15 are on the other.
 ///
 /// Source: Fürst 2024, figure 3.6; draft, figure 3.6, for `Smart`.
@@ -57,12 +86,54 @@ fn routes_are_those_of_the_papers() {
     assert_eq!(turns.flatten().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]);
 }
 
+/// The papers' cases begin at node 0. The sockets are alike, HBM belongs to its CPUs' node, and a copy back takes those
+/// of the copy there.
+#[test]
+fn other_nodes_are_like_those_of_the_papers() {
+    let machine = xeon_max();
+    let set = |route, source, target| {
+        let mut engines = devices(&machine, route, journey(source, target));
+        engines.sort_unstable();
+        engines
+    };
+    let other_socket = |node: u32| node ^ 4;
+    for route in ROUTES {
+        for (source, target) in (0..16).flat_map(|source| (0..16).map(move |target| (source, target))) {
+            let what = format!("{route:?} from {source} to {target}");
+            let engines = set(route, source, target);
+            assert_eq!(engines, set(route, source % 8, target % 8), "{what}");
+            if route == Route::RoundRobin {
+                continue;
+            }
+            let mut mirrored = set(route, other_socket(source), other_socket(target));
+            mirrored.iter_mut().for_each(|device| *device ^= 4);
+            mirrored.sort_unstable();
+            assert_eq!(engines, mirrored, "{what}");
+            if source % 8 != target % 8 && route != Route::Single {
+                assert_eq!(engines, set(route, target, source), "{what}");
+            }
+        }
+    }
+}
+
 /// Once every node of a socket had its first device as the helper.
 #[test]
 fn within_their_nodes_neighbours_have_different_helpers() {
     let machine = xeon_max();
     let helper = |node| devices(&machine, Route::PushPull, journey(node, node + 8))[1];
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(helper), [1, 2, 3, 0, 5, 6, 7, 4]);
+}
+
+/// Two on the node are not one there and one elsewhere.
+#[test]
+fn push_pull_within_a_node_takes_one_engine_of_another() {
+    let site = |node| EngineSite { kind: EngineKind::Dsa, node: Some(NodeId(node)) };
+    let engines = |sites: &[EngineSite]| -> Vec<usize> {
+        let shares = Route::PushPull.shares(&xeon_max(), sites, journey(0, 8));
+        shares.into_iter().map(|share| share.engine).collect()
+    };
+    assert_eq!(engines(&[site(0), site(0), site(1)]), [0, 2]);
+    assert_eq!(engines(&[site(0), site(0)]), [0, 1], "where there is no other");
 }
 
 #[test]

@@ -458,6 +458,13 @@ fn wrong_profiles_are_explained() {
             r#""accelerators": {"source": "made up", "value": [{"name": "dsa0", "node": 5}]}"#,
             "dsa0 is attached to node 5",
         ),
+        (r#""name": "made-up-two-tiers","#, "", "missing field `name`"),
+        (r#", "tier": "hbm""#, "", "missing field `tier`"),
+        (
+            r#""facts": [],"#,
+            r#""facts": [], "parameters": [{"name": "submit_ns"}],"#,
+            "missing field `value`",
+        ),
     ] {
         assert!(good.contains(from), "{from}");
         let error = from_text(&good.replacen(from, to, 1)).unwrap_err().to_string();

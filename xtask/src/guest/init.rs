@@ -85,6 +85,7 @@ fn mount_all() -> Result<(), String> {
     for (kind, at, options) in [
         ("proc", "/proc", ""),
         ("sysfs", "/sys", ""),
+        ("debugfs", "/sys/kernel/debug", ""),
         ("devtmpfs", "/dev", ""),
         ("tmpfs", "/tmp", ""),
         ("tmpfs", "/run", ""),

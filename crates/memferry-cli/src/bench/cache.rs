@@ -11,9 +11,10 @@ use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use super::peers::peers;
-use super::record::{Comparison, How, Record, Row};
+use super::record::{BUILD_PROFILE, Comparison, Record, Row};
 use super::stats::Estimate;
 use super::{Keep, allocations};
+use crate::how::How;
 use crate::progress::Bar;
 
 /// Hits of the cache beside other caches, misses on a full node, and first accesses.
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let options = json!({
         "quick": arguments.quick,
         "peers": names,
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     let mut record = Record::start("cache", Machine::discover()?, arguments.seed, options);
     let bar = Bar::of("measuring the cache", 6);

@@ -16,8 +16,9 @@ use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use super::Keep;
-use super::record::{Comparison, How, Record, Row};
+use super::record::{BUILD_PROFILE, Comparison, Record, Row};
 use super::stats::{Pairs, geomean_ratio};
+use crate::how::How;
 use crate::progress::Bar;
 
 /// A DSA queue from one thread, ways to wait for it, and its operations in software.
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "quick": arguments.quick,
         "dsa": arguments.dsa.to_possible_value().map(|value| value.get_name().to_owned()),
         "queue": arguments.queue.map(|queue| queue.to_string()),
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     let mut record = Record::start("dsa", Machine::discover()?, arguments.seed, options);
     record.rows.extend(match arguments.dsa {
@@ -93,7 +94,7 @@ pub(crate) fn is_emulated() -> bool {
 }
 
 /// Under `memferry emulate` they are emulated.
-pub(super) fn how_of_this_machines_devices() -> How {
+pub(crate) fn how_of_this_machines_devices() -> How {
     if is_emulated() { How::Emulated } else { How::Measured }
 }
 

@@ -18,7 +18,8 @@ use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use super::Keep;
-use super::record::{How, Record, Row};
+use super::record::{BUILD_PROFILE, Record, Row};
+use crate::how::How;
 use crate::output;
 use crate::progress::Bar;
 
@@ -51,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
     let options = json!({
         "quick": arguments.quick,
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     // Nothing here is drawn.
     let mut record = Record::start("emulate", Machine::discover()?, 0, options);

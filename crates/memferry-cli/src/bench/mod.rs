@@ -17,9 +17,9 @@ use std::path::Path;
 
 use anyhow::Result;
 
-pub(crate) use dsa::{is_emulated as dsa_is_emulated, open as open_queue};
+pub(crate) use dsa::{how_of_this_machines_devices, is_emulated as dsa_is_emulated};
 use record::check_writable;
-pub(crate) use record::{Comparison, How, Record, Row, machine_slug, rfc3339};
+pub(crate) use record::{BUILD_PROFILE, Comparison, Record, Row, machine_slug, rfc3339};
 
 use crate::output::{self, Align, Table};
 
@@ -34,6 +34,8 @@ pub(crate) struct Arguments {
 enum Bench {
     #[command(flatten)]
     Paper(papers::Paper),
+    Qdp(Box<papers::qdp::Arguments>),
+    Atomics(papers::atomics::Arguments),
     Cache(cache::Arguments),
     Dsa(dsa::Arguments),
     Emulate(emulate::Arguments),
@@ -45,6 +47,8 @@ enum Bench {
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match &arguments.bench {
         Bench::Paper(paper) => papers::run(paper, out),
+        Bench::Qdp(arguments) => papers::qdp::run(arguments, out),
+        Bench::Atomics(arguments) => papers::atomics::run(arguments, out),
         Bench::Cache(arguments) => cache::run(arguments, out),
         Bench::Dsa(arguments) => dsa::run(arguments, out),
         Bench::Emulate(arguments) => emulate::run(arguments, out),

@@ -1,5 +1,5 @@
-//! `memferry bench mover`: the copy kernel beside the methods it chooses from, two workers beside two threads, and what
-//! it costs to have small copies done by a worker.
+//! `memferry bench mover`: the copy kernel beside the methods it chooses from, two workers beside two threads, what it
+//! costs to have small copies done by a worker, and the ordered pipeline.
 
 use std::io::Write;
 
@@ -10,7 +10,8 @@ use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use super::Keep;
-use super::record::{How, Record, Row};
+use super::record::{BUILD_PROFILE, Record, Row};
+use crate::how::How;
 use crate::progress::Bar;
 
 /// Copies by the CPU beside memcpy, `rep movsb` and non-temporal stores, and what handing them over costs.
@@ -29,7 +30,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
     let size = if arguments.quick { Size::QUICK } else { Size::full() };
-    let bar = Bar::of("measuring the mover", 3);
+    let bar = Bar::of("measuring the mover", 4);
     let started = Record::start("mover", Machine::discover()?, arguments.seed, serde_json::Value::Null);
     let copies = measure::copies(size);
     bar.advance(1);
@@ -38,7 +39,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "buffer_bytes": size.buffer_bytes,
         "last_level_cache_bytes": measure::last_level_cache_bytes(),
         "methods": copies.methods,
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     let mut record = Record { options, ..started };
     let median = |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", How::Measured, values);
@@ -51,6 +52,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bar.advance(1);
     let overheads = measure::small_copies(size).map_err(failed).context("small copies cannot be measured")?;
     record.rows.push(median("async_4KiB_overhead_ns", &overheads));
+    bar.advance(1);
+    let modelled = measure::ordered_modelled().map_err(failed).context("the ordered pipeline fails")?;
+    let compared = |times| Row::compared(times, arguments.seed);
+    record.rows.extend(modelled.map(|times| Row { how: How::Modelled, ..compared(times) }));
+    record.rows.push(compared(measure::ordered_measured(size).map_err(failed)?));
     drop(bar);
     arguments.keep.finish(&record, directory, out)
 }

@@ -13,18 +13,20 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use datafusion::config::ExtensionOptions;
 use memferry::mover::EngineKind;
-use memferry::topology::Machine;
+use memferry::topology::{Machine, Measured, Parameter};
 use memferry_query::load::Progress as _;
 use memferry_query::{Dsa, MemferryOptions, Prefetch, SessionOptions, Tiers, answers_equal, tpch};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
 use super::Keep;
-use super::record::{Comparison, How, Record, Row};
+use super::record::{BUILD_PROFILE, Comparison, Record, Row};
 use super::stats::{Pairs, geomean, geomean_ratio, median};
+use crate::how::How;
 use crate::options::{scale, session_options};
 use crate::progress::Bar;
 use crate::query::{self, NamedTable, Outcome, Way};
+use crate::topology;
 
 /// TPC-H against plain DataFusion: answers, times, techniques, memory.
 #[derive(Debug, clap::Args)]
@@ -41,6 +43,10 @@ pub(crate) struct Arguments {
     /// Seed of the emulated DSA's nastiness and of the confidence intervals.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
+    /// machine [env: MEMFERRY_CALIBRATION].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<String>,
     #[command(flatten)]
     keep: Keep,
     /// Does the work whose memory is measured, and prints the peak; `bench query` starts itself with this.
@@ -64,7 +70,7 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let bench = Bench {
-        machine: Arc::new(Machine::discover()?),
+        machine: Arc::new(topology::open_calibrated(None, arguments.calibration.as_deref())?),
         runtime: Runtime::new().context("the threads for the queries cannot be started")?,
         options: session_options(None),
         seed: arguments.seed,
@@ -76,12 +82,13 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
     let options = json!({
         "quick": arguments.quick,
+        "calibration": arguments.calibration,
         "scale": arguments.scale(),
         "answers_scale": arguments.answers_scale(),
         "pairs": bench.pairs,
         "partitions": bench.options.partitions,
         "batch_rows": bench.options.batch_rows,
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     let mut record = Record::start("query", bench.machine.as_ref().clone(), bench.seed, options);
     let (rows, differences) = bench.answers(arguments.answers_scale())?;
@@ -129,7 +136,7 @@ impl Bench {
     /// A way that should prefetch and does not would prove nothing, and is an error.
     fn answers(&self, scale: f64) -> Result<(Vec<Row>, Vec<String>)> {
         let here = || Tiers::builder(Arc::clone(&self.machine));
-        let two_tiers = Tiers::builder(Arc::new(Machine::two_tiers()?)).build()?;
+        let two_tiers = Tiers::builder(Arc::new(two_tiers_with_rates()?)).build()?;
         let home = here().build()?;
         let tables = self.load(scale, &home)?;
         let tables_of_two_tiers = self.load(scale, &two_tiers)?;
@@ -141,6 +148,8 @@ impl Bench {
             (How::Emulated, self.tiered("always_dsa", &tables, &nasty, Prefetch::Always)?),
             (How::Emulated, self.tiered("auto_two_tiers", &tables_of_two_tiers, &two_tiers, Prefetch::Auto)?),
         ];
+        // Within one query not much pays, since all columns of a table have one home.
+        self.set(&ways[3].1, "reads_to_come", "1000")?;
 
         let bar = Bar::of("comparing answers", tpch::QUERIES.count() * ways.len());
         let mut equal = [0; 4];
@@ -298,6 +307,20 @@ impl Bench {
         writeln!(out, "{}", peak_kib * 1024)?;
         Ok(())
     }
+}
+
+/// The made-up machine with rates, also made up, by which it pays to copy what is read again.
+fn two_tiers_with_rates() -> Result<Machine> {
+    let rates = [
+        ("dram_mb_per_s", 40e3),
+        ("hbm_mb_per_s", 200e3),
+        ("core_mb_per_s", 100e3),
+        ("core_copy_mb_per_s", 20e3),
+    ];
+    let parameters = rates.map(|(name, rate)| Parameter::assumed(name, rate, "made up, as the machine is"));
+    let reference = ("made up".to_owned(), "rates of ours that describe no machine".to_owned());
+    let measured = Measured { reference, parameters: parameters.to_vec(), ..Measured::default() };
+    Ok(Machine::two_tiers()?.with_measured(measured)?)
 }
 
 /// Prefix of memferry's settings in SQL.

@@ -4,53 +4,22 @@
 //! which commit and with which options it was taken. A second run on the same day replaces the first. See
 //! results/README.md.
 
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use memferry::mover::EngineKind;
 use memferry::topology::Machine;
 use serde::Serialize;
 
 use super::stats::{Estimate, Pairs, geomean_ratio, median};
 use crate::csv::quoted;
+use crate::how::How;
 use crate::output::Part;
 
-/// How a number came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum How {
-    /// On the machine that the record names.
-    Measured,
-    /// There too, but an emulated device or made-up nodes took part: right in what it did, not in how fast.
-    Emulated,
-    /// Computed.
-    Modelled,
-}
-
-impl How {
-    /// Of what an engine did.
-    pub(crate) fn of_engine(kind: EngineKind) -> How {
-        match kind {
-            // No other DSA can be chosen yet.
-            EngineKind::Dsa => How::Emulated,
-            _ => How::Measured,
-        }
-    }
-}
-
-impl fmt::Display for How {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            How::Measured => "measured",
-            How::Emulated => "emulated",
-            How::Modelled => "modelled",
-        })
-    }
-}
+/// The profile that this command was built with: numbers of another one are not compared with its own.
+pub(crate) const BUILD_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
 
 /// One number.
 #[derive(Clone, Debug, Serialize)]

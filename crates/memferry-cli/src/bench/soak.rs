@@ -10,9 +10,11 @@ use memferry::topology::{Machine, Node, NodeId};
 use serde_json::json;
 
 use super::Keep;
-use super::record::{How, Record, Row};
+use super::record::{BUILD_PROFILE, Record, Row};
+use crate::how::How;
 
-/// The cache under everything at once, on a nasty emulated device; every byte and every counter is checked.
+/// The cache under everything at once, on a nasty emulated device. Every byte that is read is compared with what it must be,
+/// and in the end what calls returned, and the sums of the cache's and the engines' counters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How long; what takes less than 600 is kept only if --out says where.
@@ -45,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let options = json!({
         "seconds": seconds,
         "threads": threads,
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     let mut record = Record::start("soak", Machine::discover()?, seed, options);
     let (machine, nodes) = two_nodes(&record.machine)?;
@@ -74,6 +76,7 @@ fn rows(report: &SoakReport) -> Vec<Row> {
         ("soak_panics", report.panics_count),
         ("soak_forgotten", report.forgotten_count),
         ("soak_versions", report.versions_count),
+        ("soak_rewrites", report.rewrites_count),
         ("soak_accesses", stats.accesses),
         ("soak_hits_ready", stats.hits_ready),
         ("soak_hits_in_flight", stats.hits_in_flight),

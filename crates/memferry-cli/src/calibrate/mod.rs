@@ -5,31 +5,34 @@ mod scans;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
-use memferry::calibrate::{self, Calibration, Checked, Effort, best_methods};
-use memferry::topology::{Machine, Parameter};
-use memferry_dsa::measure::device;
+use memferry::calibrate::{self, Calibration, Calibrator, Check, Checked, Devices, Effort, best_methods};
+use memferry::topology::Machine;
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
-use self::scans::Scans;
-use crate::bench::{self, Comparison, How, Keep, Record, Row, stats};
-use crate::output::{not_written, write_file};
+use self::scans::{Ran, Scans, Times};
+use crate::bench::{BUILD_PROFILE, Comparison, Keep, Record, Row, dsa_is_emulated, stats};
+use crate::how::How;
+use crate::output::{not_written, wrapped, write_file};
 use crate::progress::Bar;
 use crate::topology;
 
 /// Measures this machine, in less than two minutes, and writes what models need to know of it as a profile.
 ///
-/// Latency and bandwidth from each node's CPUs to each memory, copies by method and size, submissions to DSA queues,
-/// waking a worker, scans. Other programs make everything slower; on an idle machine the figures are best.
+/// Latency and bandwidth from each node's CPUs to each memory, copies by method and size, copies by each DSA and what
+/// submitting them costs, waking a worker, scans. The more nodes there are, the fewer samples of each figure; how many
+/// is said. Other programs make everything slower; on an idle machine the figures are best.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Write the profile into this file, for `memferry sim --machine FILE` and `memferry topology --profile FILE`.
+    /// Write the profile into this file, for `memferry sql --calibration FILE` and others here, `memferry sim --machine
+    /// FILE` and `memferry topology --profile FILE` anywhere.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Also run copies, scans and pipelines of other sizes, and print what the model says of them, what they take, and
-    /// how far it is off.
+    /// how far it is off; takes up to twice as long.
     #[arg(long)]
     check: bool,
     /// Check this profile of this machine, written by an earlier run, in place of measuring anew.
@@ -69,27 +72,33 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "quick": arguments.quick,
         "check": arguments.check,
         "machine_profile": arguments.profile,
-        "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+        "profile": BUILD_PROFILE,
     });
     let mut record = Record::start("calibrate", Machine::clone(&machine), 0, options);
     let scans = Scans::new(&machine, arguments.effort())?;
-    let profile = match &arguments.profile {
-        Some(name) => topology::open(Some(name))?,
-        None => {
-            let measured = measure(&machine, &scans, arguments, &record)?;
+    let own_profile = arguments.profile.as_deref().map(|name| topology::open(Some(name))).transpose()?;
+    let passes = passes(&machine, &scans, arguments)?;
+    let profile = match (own_profile, passes.calibrated) {
+        (None, Some((calibration, times))) => {
+            let measured = measured(&machine, &scans, &calibration, &times, arguments, &record)?;
             record.rows.extend(measured.rows);
             if let Some(file) = &arguments.out {
                 let text = measured.profile.profile_text(&measured.source)?;
                 write_file(file, text.as_bytes()).with_context(|| not_written("profile", "--out", file))?;
             }
-            if !arguments.json {
-                measured.notes.iter().try_for_each(|note| writeln!(out, "{note}"))?;
+            if arguments.json {
+                record.options["notes"] = json!(measured.notes);
+            } else {
+                measured.notes.iter().try_for_each(|note| write!(out, "{}", wrapped(note, 0)))?;
             }
-            measured.profile
+            Some(measured.profile)
         }
+        (own_profile, _) => own_profile,
     };
-    if arguments.check {
-        record.rows.extend(checked_rows(check(&machine, &profile, &scans, arguments.effort())?));
+    if let (Some(profile), Some((check, ran))) = (profile, passes.checked) {
+        let mut checked = check.against(&profile)?;
+        checked.extend(scans.against(&profile, &ran)?);
+        record.rows.extend(checked_rows(checked));
     }
     keep.finish(&record, directory, out)?;
     match &arguments.out {
@@ -119,59 +128,109 @@ struct Measured {
     notes: Vec<String>,
 }
 
-fn measure(
+/// What all passes together have measured.
+struct Passes {
+    calibrated: Option<(Calibration, Times)>,
+    checked: Option<(Check, Vec<Ran>)>,
+}
+
+/// How often scans are measured again that were disturbed too much.
+const AGAIN_MAX: usize = 10;
+
+/// Calibrates and checks in turns, so that both see the machine as it is at the same time.
+fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Passes> {
+    let mut effort = arguments.effort();
+    let calibrates = arguments.profile.is_none();
+    if calibrates && arguments.check {
+        effort.limit *= 2;
+    }
+    let mut calibrator = Calibrator::new(machine, effort, dsa_is_emulated())?;
+    let calibration_steps = if calibrates { calibrator.steps_count() + scans::STEPS_COUNT } else { 0 };
+    let check_steps = if arguments.check { 1 + scans::CHECK_STEPS_COUNT } else { 0 };
+    let bar = Bar::of("measuring this machine", effort.passes * (calibration_steps + check_steps));
+    let mut step = || bar.advance(1);
+    let mut all = Passes { calibrated: None, checked: None };
+    let begin = Instant::now();
+    for _ in 0..effort.passes {
+        let pass_begin = Instant::now();
+        if calibrates {
+            let (one, times) = (calibrator.pass(&mut step)?, scans.measure(&mut step)?);
+            all.calibrated = Some(match all.calibrated {
+                Some((best, best_times)) => (best.or_better(one)?, best_times.or_better(times)),
+                None => (one, times),
+            });
+        }
+        if arguments.check {
+            let check = calibrator.check()?;
+            step();
+            let ran = scans.check(&mut step)?;
+            all.checked = Some(match all.checked {
+                Some((best, best_ran)) => (best.or_better(check), scans::better(best_ran, &ran)),
+                None => (check, ran),
+            });
+        }
+        if !effort.has_time(begin.elapsed(), pass_begin.elapsed()) {
+            break;
+        }
+    }
+    // What was disturbed is measured again, and not all the rest with it.
+    if let Some((_, times)) = &mut all.calibrated {
+        for _ in 0..AGAIN_MAX {
+            if times.make_sense() {
+                break;
+            }
+            *times = times.or_better(scans.measure(&mut || ())?);
+        }
+    }
+    Ok(all)
+}
+
+fn measured(
     machine: &Arc<Machine>,
     scans: &Scans,
+    calibration: &Calibration,
+    times: &Times,
     arguments: &Arguments,
     record: &Record,
 ) -> Result<Measured> {
-    let bar = Bar::of("measuring this machine", calibrate::steps_count(machine) + 1 + scans::STEPS_COUNT);
-    let mut step = || bar.advance(1);
-    let calibration = calibrate::measure(machine, arguments.effort(), &mut step)?;
     let source = format!("calibrated {}", &record.started[..10]);
-    let mut others = scans.parameters(&source, &mut step)?;
-    let (dsa, note) = submissions(&source, arguments.effort());
-    others.extend(dsa);
-    step();
+    let others = scans.parameters(times, &source)?;
     let quick = if arguments.quick { ", --quick: too little memory to be true" } else { "" };
     let Record { version, commit, started, .. } = record;
     let what = format!("memferry calibrate {version} ({commit}) on {}, {started}{quick}", machine.name());
-    let mut rows = way_rows(&calibration);
+    let mut rows = way_rows(calibration);
     rows.extend(others.iter().map(|it| row(it.name.clone(), it.value, unit_of(&it.name))));
     let profile = calibration.apply(Machine::clone(machine), others, (&source, &what))?;
     let best = best_methods(&calibration.copies.rates);
     let best: Vec<String> =
         best.iter().map(|(method, bytes)| format!("{} from {bytes} bytes on", method.name())).collect();
-    let notes = vec![note, format!("fastest copies of memory that no cache holds: {}", best.join(", "))];
+    let mut notes = vec![
+        format!("{}", calibration.sampling),
+        format!("fastest copies of memory that no cache holds: {}", best.join(", ")),
+    ];
+    notes.extend(device_notes(&calibration.devices));
     Ok(Measured { profile, source, rows, notes })
 }
 
-/// What submissions to a DSA queue of this machine cost, or why that is not known.
-fn submissions(source: &str, effort: Effort) -> (Vec<Parameter>, String) {
-    const COUNT: usize = 20_000;
-    if bench::dsa_is_emulated() {
-        return (
-            Vec::new(),
-            "the DSA of this machine is an emulated one: its submissions are not measured".to_owned(),
-        );
+/// What was measured of devices, and why others were not.
+fn device_notes(devices: &Devices) -> Vec<String> {
+    let measured = |it: &calibrate::DeviceCosts| {
+        let emulated = if it.is_emulated { ", emulated" } else { "" };
+        format!(
+            "{}{emulated}: {:.1} GB/s with {} copies under way, {:.0} ns to submit one; {}",
+            it.device,
+            it.bytes_per_s / 1e9,
+            it.depth,
+            it.submit_s * 1e9,
+            it.conditions
+        )
+    };
+    let mut notes: Vec<String> = devices.costs.iter().map(measured).collect();
+    if notes.is_empty() {
+        notes.push("no DSA was measured, the profile has no figures of one".to_owned());
     }
-    let count = if effort.is_quick { 100 } else { COUNT };
-    let measured = bench::open_queue(None).and_then(|portal| {
-        let offload_ns = device::round_trip(&*portal, count)?.as_nanos() as f64;
-        let descriptor_ns = 1e9 / device::singles(&*portal, 32, count)?;
-        Ok((portal.work_queue().name.clone(), offload_ns, descriptor_ns))
-    });
-    match measured {
-        Ok((queue, offload_ns, descriptor_ns)) => {
-            let how = |what: &str| format!("{source}: {what}, queue {queue}");
-            let parameters = vec![
-                calibrate::parameter("device_offload_ns", offload_ns, &how("a no-op, spinning")),
-                calibrate::parameter("device_descriptor_ns", descriptor_ns, &how("no-ops, 32 under way")),
-            ];
-            (parameters, format!("submissions measured on DSA queue {queue}"))
-        }
-        Err(error) => (Vec::new(), format!("no DSA submission was measured: {error:#}")),
-    }
+    notes.extend(devices.troubles.iter().map(|trouble| format!("DSA: {trouble}")));
+    notes
 }
 
 fn row(name: String, value: f64, unit: &'static str) -> Row {
@@ -206,15 +265,19 @@ fn way_rows(calibration: &Calibration) -> Vec<Row> {
     rows.push(row("core_copy_mb_per_s".to_owned(), copies.line.bytes_per_s / 1e6, "MB/s"));
     rows.push(row("core_copy_latency_ns".to_owned(), copies.line.base_s * 1e9, "ns"));
     rows.push(row("worker_wake_ns".to_owned(), copies.wake_s * 1e9, "ns"));
+    rows.push(row("worker_warm_ns".to_owned(), copies.warm_s * 1e9, "ns"));
+    for it in &calibration.devices.costs {
+        let how = if it.is_emulated { How::Emulated } else { How::Measured };
+        for (what, value, unit) in [
+            ("copy", it.bytes_per_s / 1e6, "MB/s"),
+            ("submit", it.submit_s * 1e9, "ns"),
+            ("descriptor", it.descriptor_s * 1e9, "ns"),
+            ("offload", it.offload_s() * 1e9, "ns"),
+        ] {
+            rows.push(Row { how, ..row(format!("{what}_{}", it.device), value, unit) });
+        }
+    }
     rows
-}
-
-fn check(machine: &Machine, profile: &Machine, scans: &Scans, effort: Effort) -> Result<Vec<Checked>> {
-    let bar = Bar::of("running what the model predicts", 1 + scans::CHECK_STEPS_COUNT);
-    let mut checked = calibrate::check(machine, profile, effort)?;
-    bar.advance(1);
-    checked.extend(scans.check(profile, &mut || bar.advance(1))?);
-    Ok(checked)
 }
 
 /// Each with what the model said as its peer, and the median of the errors.
@@ -229,4 +292,19 @@ fn checked_rows(checked: Vec<Checked>) -> Vec<Row> {
         rows.push(Row { comparison: Some(comparison), ..row(it.name, it.measured_s * 1e6, "us") });
     }
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_that_of_errors_without_signs() {
+        let checked = |predicted_s| Checked { name: "x".to_owned(), predicted_s, measured_s: 1.0 };
+        let rows = checked_rows([0.5, 1.1, 1.3].map(checked).into());
+        assert_eq!((rows[0].name.as_str(), rows[0].samples), ("own_error_median", 3));
+        assert!((rows[0].value - 30.0).abs() < 1e-9 && (rows[0].max - 50.0).abs() < 1e-9, "{:?}", rows[0]);
+        let comparison = rows[1].comparison.as_ref().expect("the prediction");
+        assert_eq!((rows[1].value, comparison.peer_value, comparison.ratio), (1e6, 5e5, 0.5));
+    }
 }

@@ -2,9 +2,11 @@
 //! and beside copies.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use memferry::calibrate::{Checked, Effort, parameter, undisturbed};
+use memferry::memory::{IDLE_BYTES_MAX, Pool};
 use memferry::model::{Column, Fairness, Fetch, Hardware, Pipeline, Stage};
 use memferry::topology::{Machine, NodeId, Parameter};
 use memferry_query::{Prefetch, SessionOptions, Tiers, tpch};
@@ -52,9 +54,68 @@ impl Query {
     }
 }
 
-/// Steps of [`Scans::parameters`] and of [`Scans::check`].
-pub(super) const STEPS_COUNT: usize = 4;
+/// Measurements of a pass that share its time.
+const FIGURES_COUNT: usize = STEPS_COUNT + CHECK_STEPS_COUNT;
+
+/// Steps of [`Scans::measure`] and of [`Scans::check`].
+pub(super) const STEPS_COUNT: usize = 5;
 pub(super) const CHECK_STEPS_COUNT: usize = 2 * CHECKED_COLUMNS_MB.len() * 2;
+
+/// What calibrates: seconds of queries and of memory.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    /// A table of a thousand rows, in one partition and in one for each core.
+    empty_s: [f64; 2],
+    /// [`Query::Count`] and [`Query::Sum`], in one partition and in one for each core.
+    queries_s: [[f64; 2]; 2],
+    /// [`NEW_BYTES`] of memory from the kernel.
+    new_s: f64,
+}
+
+impl Times {
+    /// Seconds of filtering and of the other column, beyond those of a query without rows, in one partition and in one
+    /// for each core.
+    fn parts_s(&self) -> [[f64; 2]; 2] {
+        let [query_s, parallel_s] = self.empty_s;
+        let parts = |[count_s, sum_s]: [f64; 2], empty_s: f64| [count_s - empty_s, sum_s - count_s];
+        [parts(self.queries_s[0], query_s), parts(self.queries_s[1], parallel_s.max(query_s))]
+    }
+
+    /// Whether more work takes longer. With few samples it may not.
+    pub(super) fn make_sense(&self) -> bool {
+        self.parts_s().iter().flatten().all(|seconds| *seconds > 0.0)
+    }
+
+    /// The better of two passes.
+    pub(super) fn or_better(self, other: Times) -> Times {
+        let pair = |one: [f64; 2], other: [f64; 2]| [0, 1].map(|at| one[at].min(other[at]));
+        Times {
+            empty_s: pair(self.empty_s, other.empty_s),
+            queries_s: [0, 1].map(|at| pair(self.queries_s[at], other.queries_s[at])),
+            new_s: self.new_s.min(other.new_s),
+        }
+    }
+}
+
+/// A query that was checked: how, and how long it took.
+#[derive(Clone)]
+pub(super) struct Ran {
+    column_mb: f64,
+    partitions: usize,
+    prefetch: Prefetch,
+    measured_s: f64,
+}
+
+/// Of each the better of two passes.
+pub(super) fn better(mut ran: Vec<Ran>, other: &[Ran]) -> Vec<Ran> {
+    for (ran, other) in ran.iter_mut().zip(other) {
+        ran.measured_s = ran.measured_s.min(other.measured_s);
+    }
+    ran
+}
+
+/// As much memory as a pool asks for at a time.
+const NEW_BYTES: usize = 2 << 20;
 
 impl Scans {
     pub(super) fn new(machine: &Arc<Machine>, effort: Effort) -> Result<Scans> {
@@ -97,7 +158,11 @@ impl Scans {
         let options = SessionOptions { partitions, ..SessionOptions::default() };
         let way = Way::tiered("scan", tables, &self.tiers, &options, prefetch)?;
         let mut times = [f64::INFINITY; N];
-        for (name, _) in tables.iter().cycle().take(2 * self.effort.rounds) {
+        let (begin, slice) = (Instant::now(), self.effort.slice(FIGURES_COUNT));
+        for (round, (name, _)) in tables.iter().cycle().take(2 * self.effort.rounds).enumerate() {
+            if round > 0 && begin.elapsed() > slice {
+                break;
+            }
             for (time, query) in times.iter_mut().zip(queries) {
                 let outcome = self.runtime.block_on(way.run_cold(&query.sql(name)))?;
                 *time = undisturbed(&[*time, outcome.elapsed.as_secs_f64()]);
@@ -106,56 +171,118 @@ impl Scans {
         Ok(times)
     }
 
-    /// What a core's scans cost, from three queries by one core.
-    pub(super) fn parameters(&self, source: &str, step: &mut dyn FnMut()) -> Result<Vec<Parameter>> {
-        let cores_count = self.cores_count()?;
-        let mut empty = |partitions| {
+    /// What calibrates scans, in one pass.
+    pub(super) fn measure(&self, step: &mut dyn FnMut()) -> Result<Times> {
+        let partitions = [1, self.cores_count()?];
+        let mut empty_s = [0.0; 2];
+        for (time_s, partitions) in empty_s.iter_mut().zip(partitions) {
             let tables = self.tables(EMPTY_COLUMN_MB, partitions)?;
+            [*time_s] = self.queries_s(&tables, [Query::Sum], Prefetch::Off)?;
             step();
-            self.queries_s(&tables, [Query::Sum], Prefetch::Off)
-        };
-        let ([query_s], [parallel_s]) = (empty(1)?, empty(cores_count)?);
+        }
+        let mut queries_s = [[0.0; 2]; 2];
+        for (times_s, partitions) in queries_s.iter_mut().zip(partitions) {
+            let tables = self.tables(COLUMN_MB, partitions)?;
+            *times_s = self.queries_s(&tables, [Query::Count, Query::Sum], Prefetch::Off)?;
+            step();
+        }
+        let new_s = self.new_s()?;
+        step();
+        Ok(Times { empty_s, queries_s, new_s })
+    }
+
+    /// Seconds in which a pool gets [`NEW_BYTES`] of memory that it did not keep.
+    fn new_s(&self) -> Result<f64> {
+        const BLOCKS: usize = 4;
+        let machine = Arc::clone(self.tiers.machine());
+        let pool = Pool::new(machine, self.tiers.near(), 2 * BLOCKS * NEW_BYTES)?;
+        let mut times = Vec::new();
+        for _ in 0..self.effort.rounds {
+            pool.trim();
+            let mut blocks = Vec::with_capacity(BLOCKS);
+            for _ in 0..BLOCKS {
+                let begin = Instant::now();
+                blocks.push(pool.allocate(NEW_BYTES)?);
+                times.push(begin.elapsed().as_secs_f64());
+            }
+        }
+        Ok(undisturbed(&times))
+    }
+
+    /// What scans cost, from those times.
+    pub(super) fn parameters(&self, times: &Times, source: &str) -> Result<Vec<Parameter>> {
+        let cores_count = self.cores_count()?;
+        let Times { empty_s: [query_s, parallel_s], new_s, .. } = *times;
         let partition_s = (parallel_s - query_s).max(0.0) / (cores_count - 1).max(1) as f64;
-        let tables = self.tables(COLUMN_MB, 1)?;
-        step();
-        let [count_s, sum_s] = self.queries_s(&tables, [Query::Count, Query::Sum], Prefetch::Off)?;
-        step();
-        let (filter_s, late_s) = (count_s - query_s, sum_s - count_s);
+        let how = |what: &str| format!("{source}: {what}, {} % of the rows pass", 100.0 * SELECTIVITY);
+        let mut parameters = Vec::new();
         ensure!(
-            filter_s > 0.0 && late_s > 0.0,
+            times.make_sense(),
             "the time of scans makes no sense, other programs disturb it; end them and run it again"
         );
-        let how =
-            |what: &str| format!("{source}: {what}, by one core, {} % of the rows pass", 100.0 * SELECTIVITY);
-        Ok(vec![
-            parameter("filter_mb_per_s", COLUMN_MB / filter_s, &how("count(*) behind a filter")),
-            parameter("late_mb_per_s", COLUMN_MB / late_s, &how("sum() less count(*) behind a filter")),
-            parameter("query_ns", query_s * 1e9, &how("a table of a thousand rows")),
+        let [alone_s, together_s] = times.parts_s();
+        for (names, parts_s, cores_count, by) in [
+            (["filter_mb_per_s", "late_mb_per_s"], alone_s, 1, "one core"),
+            (
+                ["filter_together_mb_per_s", "late_together_mb_per_s"],
+                together_s,
+                cores_count,
+                "all cores, for each",
+            ),
+        ] {
+            let each_mb = COLUMN_MB / cores_count as f64;
+            let what = [
+                format!("count(*) behind a filter, by {by}"),
+                format!("sum() less count(*) behind a filter, by {by}"),
+            ];
+            for ((name, what), time_s) in names.into_iter().zip(what).zip(parts_s) {
+                parameters.push(parameter(name, each_mb / time_s, &how(&what)));
+            }
+        }
+        let plain = |what: &str| format!("{source}: {what}");
+        parameters.extend([
+            parameter("query_ns", query_s * 1e9, &plain("a table of a thousand rows, in one partition")),
             parameter(
                 "query_partition_ns",
                 partition_s * 1e9,
-                &format!("{source}: the same table in one partition for each core"),
+                &plain("the same table in one partition for each core"),
             ),
-        ])
+            parameter(
+                "new_memory_mb_per_s",
+                NEW_BYTES as f64 / 1e6 / new_s,
+                &plain("blocks of 2 MiB of a pool beyond what it keeps"),
+            ),
+        ]);
+        Ok(parameters)
     }
 
     /// Scans of other sizes, by one core and by all, without prefetching and with all of it, which copies on the cores
-    /// that scan.
-    pub(super) fn check(&self, profile: &Machine, step: &mut dyn FnMut()) -> Result<Vec<Checked>> {
-        let mut checked = Vec::new();
+    /// that scan; in one pass.
+    pub(super) fn check(&self, step: &mut dyn FnMut()) -> Result<Vec<Ran>> {
+        let mut ran = Vec::new();
         for column_mb in CHECKED_COLUMNS_MB {
             for partitions in [1, self.cores_count()?] {
                 let tables = self.tables(column_mb, partitions)?;
-                for (what, prefetch) in [("scan", Prefetch::Off), ("pipeline", Prefetch::Always)] {
+                for prefetch in [Prefetch::Off, Prefetch::Always] {
                     let [measured_s] = self.queries_s(&tables, [Query::Sum], prefetch)?;
-                    let predicted_s = self.predicted_s(profile, column_mb, partitions, prefetch)?;
-                    let name = format!("{what}_2x{column_mb}MB_by_{partitions}");
-                    checked.push(Checked { name, predicted_s, measured_s });
+                    ran.push(Ran { column_mb, partitions, prefetch, measured_s });
                     step();
                 }
             }
         }
-        Ok(checked)
+        Ok(ran)
+    }
+
+    /// What the model says of them.
+    pub(super) fn against(&self, profile: &Machine, ran: &[Ran]) -> Result<Vec<Checked>> {
+        let checked = |ran: &Ran| {
+            let Ran { column_mb, partitions, prefetch, measured_s } = *ran;
+            let what = if prefetch == Prefetch::Always { "pipeline" } else { "scan" };
+            let predicted_s = self.predicted_s(profile, column_mb, partitions, prefetch)?;
+            let name = format!("{what}_2x{column_mb}MB_by_{partitions}");
+            Ok(Checked { name, predicted_s, measured_s })
+        };
+        ran.iter().map(checked).collect()
     }
 
     fn predicted_s(
@@ -179,10 +306,14 @@ impl Scans {
                 thread_rate_max: parameter(rate)? * 1e6,
             })
         };
+        let rates = match partitions {
+            1 => ["filter_mb_per_s", "late_mb_per_s"],
+            _ => ["filter_together_mb_per_s", "late_together_mb_per_s"],
+        };
         let fetch = Fetch { column: 1, chunks_count: usize::MAX, node: self.tiers.near(), route: None };
         let pipeline = Pipeline {
             columns: vec![column("a"), column("b")],
-            stages: vec![stage("filter", 0, "filter_mb_per_s")?, stage("sum", 1, "late_mb_per_s")?],
+            stages: vec![stage("filter", 0, rates[0])?, stage("sum", 1, rates[1])?],
             cpus: self.home()?,
             groups_count: partitions,
             // A column of a row group.
@@ -193,6 +324,12 @@ impl Scans {
         };
         let run = pipeline.run(profile, &Hardware::of(profile)?)?;
         let query_ns = parameter("query_ns")? + (partitions - 1) as f64 * parameter("query_partition_ns")?;
-        Ok(query_ns * 1e-9 + run.total_s)
+        // Near copies that a pool keeps no memory for take it from the kernel, in the threads that scan.
+        let new_bytes = match prefetch {
+            Prefetch::Always => size_bytes.saturating_sub(IDLE_BYTES_MAX as u64) as f64,
+            _ => 0.0,
+        };
+        let new_s = new_bytes / partitions as f64 / (parameter("new_memory_mb_per_s")? * 1e6);
+        Ok(query_ns * 1e-9 + new_s + run.total_s)
     }
 }

@@ -91,13 +91,13 @@ const SHAPES: &str = "\
 .memferry .modelled{fill:currentColor;fill-opacity:.12;stroke:currentColor;stroke-width:1.5}
 ";
 
-/// As a style sheet.
+/// As a style sheet: paper is light.
 pub(crate) fn style() -> String {
     let rules = |of: fn(&Colour) -> &'static str| -> String {
         COLOURS.iter().map(|c| format!(".memferry .{}{{{}:{}}}\n", c.class, c.property, of(c))).collect()
     };
     format!(
-        "{}@media (prefers-color-scheme:dark){{\n{}}}\n{SHAPES}",
+        "{}@media screen and (prefers-color-scheme:dark){{\n{}}}\n{SHAPES}",
         rules(|colour| colour.light),
         rules(|colour| colour.dark)
     )

@@ -2,11 +2,12 @@
 
 use memferry::model::{self, Alternative, Column, Hardware, ModelError, Offload, Plan, Stage};
 use memferry::mover::Route;
-use memferry::topology::{Machine, Node, NodeId};
+use memferry::topology::{Basis, Machine, Node, NodeId};
 
-use super::figure::{Axis, Figure, How, Kind, Point, Scale};
+use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::papers::copy_rate;
 use super::records::{Record, Row};
+use crate::how::How;
 use crate::output::size;
 
 /// A setting.
@@ -56,13 +57,17 @@ fn who(machine: &Machine) -> Result<Vec<String>, ModelError> {
     };
     let waited = from(costs.break_even_waited_bytes());
     let busy = from(costs.break_even_pipelined_bytes());
-    Ok(vec![
+    let mut sentences = vec![
         format!(
             "One copy at a time, waited for: the DSA is faster than a core {waited}; below, use the CPU."
         ),
         format!("Many copies under way at the same time: the DSA is faster {busy}."),
         format!("One device does at most {:.1} GB/s.", costs.device_rate() / 1e9),
-    ])
+    ];
+    if machine.parameter("device_offload_ns").is_some_and(|it| it.basis == Basis::Emulated) {
+        sentences.push("The devices were emulated ones: this says nothing about hardware.".to_owned());
+    }
+    Ok(sentences)
 }
 
 /// How many copies to submit at a time.
@@ -220,7 +225,6 @@ pub(crate) fn papers_query(home: &Node, second: NodeId, size_bytes: u64) -> Plan
         // 8 MiB for the thesis's columns.
         chunk_bytes: (size_bytes / 512).max(1 << 20),
         near: None,
-        is_by_devices: true,
         reads_to_come: 0,
     }
 }

@@ -13,24 +13,13 @@
 //! ,time,published,Prefetching,159.72,,
 //! ```
 
-use std::fmt;
-use std::str::FromStr;
-
 use crate::csv::{fields, quoted};
+use crate::how::How;
+use crate::words::words;
 
 /// The version of the format.
 const FORMAT: &str = "# memferry figure 1";
 const COLUMNS: &str = "panel,series,how,x,y,low,high";
-
-/// How a number came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum How {
-    Measured,
-    Emulated,
-    Modelled,
-    Published,
-}
 
 /// The form of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,36 +79,6 @@ pub(crate) struct Figure {
     pub(crate) points: Vec<Point>,
 }
 
-/// The words of an enumeration in files.
-macro_rules! words {
-    ($type:ident, $what:literal, $($variant:ident = $word:literal),+) => {
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(match self { $($type::$variant => $word),+ })
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(word: &str) -> Result<$type, String> {
-                match word {
-                    $($word => Ok($type::$variant),)+
-                    _ => Err(format!("{word:?} is no {}; there are {}", $what, [$($word),+].join(", "))),
-                }
-            }
-        }
-    };
-}
-
-words!(
-    How,
-    "way to come by a number",
-    Measured = "measured",
-    Emulated = "emulated",
-    Modelled = "modelled",
-    Published = "published"
-);
 words!(
     Kind,
     "kind of figure",

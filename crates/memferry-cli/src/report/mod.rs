@@ -18,6 +18,7 @@ mod page;
 mod papers;
 mod points;
 mod records;
+mod tasks;
 
 use std::fs;
 use std::io::{self, Write};
@@ -27,10 +28,11 @@ use anyhow::{Context, Result, bail};
 use memferry::topology::{Basis, Machine, Tier};
 
 pub(crate) use self::advice::papers_query;
-use self::figure::{Axis, Figure, How, Kind, Scale};
+use self::figure::{Axis, Figure, Kind, Scale};
 use self::papers::Papers;
 use self::records::Record;
 use crate::bench::machine_slug;
+use crate::how::How;
 use crate::output::{Part, count, not_written, write_file};
 use crate::topology;
 

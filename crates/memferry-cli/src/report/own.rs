@@ -1,8 +1,10 @@
 //! Figures of what was taken on this machine.
 
-use super::figure::{Axis, Figure, How, Kind, Point, Scale};
+use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::points;
 use super::records::{Record, Row};
+use super::tasks;
+use crate::how::How;
 
 /// The figures of all records. Benchmarks that are told as tables only have none.
 pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
@@ -13,6 +15,9 @@ pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
             "query" => queries(first),
             "dsa" => vec![operations(first)],
             "cache" => vec![cache(first)],
+            "calibrate" => check(first),
+            "qdp" => tasks::query(records),
+            "atomics" => vec![tasks::sharing(records)],
             _ => points::figures(&records.iter().collect::<Vec<_>>()),
         }
     });
@@ -73,6 +78,31 @@ fn cache(record: &Record) -> Figure {
     figure.points =
         (record.rows.iter()).filter_map(|row| ratio(row, "ratio", &row.name.replace('_', " "))).collect();
     figure
+}
+
+/// What a calibration predicts of this machine, beside what it takes; and how far that is off.
+fn check(record: &Record) -> Vec<Figure> {
+    let of = "`memferry calibrate --check`: copies, reads, scans and pipelines of sizes that were not calibrated on";
+    let mut times = Figure::new("calibrate-check", Kind::Rows, "What a model of this machine predicts of it");
+    times.about = format!("{of}, as the model predicts them and as they run.");
+    // From 1 ns on, so that the longer bar is the longer time.
+    times.y = Axis::new("time in ns; in brackets the error of the model", Scale::Log);
+    let mut errors = Figure::new("calibrate-errors", Kind::Rows, "How far a model of this machine is off");
+    errors.about = format!("{of}; below 0 the model is too fast.");
+    if let Some(median) = record.row("own_error_median").and_then(|row| row.value) {
+        errors.about += &format!(" The median of the errors, without their signs, is {median:.1} %.");
+    }
+    errors.y = Axis::new("error in %", Scale::Linear);
+    for row in record.rows.iter().filter(|row| row.peer.as_deref() == Some("modelled")) {
+        let (Some(measured_us), Some(modelled_us)) = (row.value, row.peer_value) else { continue };
+        let name = row.name.replace('_', " ");
+        for (how, time_us) in [(How::Measured, measured_us), (How::Modelled, modelled_us)] {
+            times.points.push(Point::new("time", how, &name, 1e3 * time_us));
+        }
+        let error = 100.0 * (modelled_us / measured_us - 1.0);
+        errors.points.push(Point::new("error", How::Modelled, &name, error));
+    }
+    vec![errors, times]
 }
 
 fn ratio(row: &Row, series: &str, x: &str) -> Option<Point> {

@@ -6,12 +6,13 @@ use clap::CommandFactory;
 use memferry::model::{Prediction, Why};
 
 use super::draw::scale::percent;
-use super::figure::{Figure, How};
+use super::figure::Figure;
 use super::records::Record;
 use super::{Report, Section, draw};
 use crate::Cli;
 use crate::bench::rfc3339;
 use crate::canvas::{escaped, style};
+use crate::how::How;
 use crate::output::{count, number};
 
 /// Benchmarks that the page has nothing of: what they tell is whether all was right, or about programs of others.
@@ -220,6 +221,7 @@ fn taken(report: &Report) -> String {
     text
 }
 
+/// Its rows fill pages, and are in its files: they are not printed.
 fn record(record: &Record) -> String {
     let mut rows = String::new();
     for it in &record.rows {
@@ -233,10 +235,12 @@ fn record(record: &Record) -> String {
         rows += &row(&it.name, &[told(it.value), it.unit.clone(), how, ratio, peer]);
     }
     let heads = ["row", "value", "unit", "how", "ratio", "compared with, or note"];
-    let how = record.rows.iter().find_map(|row| row.how).map_or(String::new(), |how| format!(", {how}"));
+    let how = record.how().map_or(String::new(), |how| format!(", {how}"));
+    let on = record.on().map_or(String::new(), |on| format!(" on {on}"));
     format!(
-        "<details>\n<summary>{}{how}, {}, commit {}: {} rows</summary>\n{}</details>\n",
+        "<details class=\"rows\">\n<summary>{}{}{how}, {}, commit {}: {} rows</summary>\n{}</details>\n",
         escaped(&record.bench),
+        escaped(&on),
         escaped(&record.started),
         escaped(&record.commit),
         record.rows.len(),

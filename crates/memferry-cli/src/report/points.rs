@@ -4,8 +4,9 @@
 //! words bars. What else varies tells series apart, and where that would be too many, figures.
 
 use super::draw::distinct;
-use super::figure::{Axis, Figure, How, Kind, Point, Scale};
+use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
+use crate::how::How;
 
 /// More lines than this are not told apart.
 const SERIES_MAX: usize = 6;
@@ -35,16 +36,24 @@ const COORDINATES: &[Coordinate] = &[
     Coordinate { name: "route", scale: None, of: |row| row.route.clone() },
     Coordinate { name: "pages", scale: None, of: |row| row.pages.clone() },
     Coordinate { name: "data", scale: None, of: |row| row.data.clone() },
+    Coordinate { name: "tenants", scale: None, of: tenants },
     Coordinate { name: "source", scale: None, of: |row| row.source.as_ref().map(ToString::to_string) },
     Coordinate { name: "way", scale: None, of: |row| row.way.clone() },
+    Coordinate { name: "backend", scale: None, of: |row| row.backend.clone() },
 ];
+
+/// What divides a device between two tenants: one or the other.
+fn tenants(row: &Row) -> Option<String> {
+    let priorities = row.priorities.as_ref().map(|it| format!("priorities {it}"));
+    priorities.or_else(|| row.read_buffers.as_ref().map(|it| format!("read buffers {it}")))
+}
 
 /// The figures of a benchmark from the records of all that it ran on; none if their rows are no points.
 pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
     let rows = || records.iter().flat_map(|record| &record.rows);
     let whats = distinct(rows().filter_map(|row| row.figure.as_deref()));
     let bench = records.first().map_or("", |record| record.bench.as_str());
-    let dates = distinct(records.iter().map(|record| record.started.get(..10).unwrap_or(&record.started)));
+    let dates = distinct(records.iter().map(|record| record.date()));
     let figures = whats.into_iter().flat_map(|what| {
         let (there, missing) =
             rows().filter(|row| row.figure.as_deref() == Some(what)).partition(|row| row.value.is_some());
@@ -73,7 +82,7 @@ impl Source<'_> {
         let is_varied = |coordinate: &&Coordinate| values(coordinate, &rows).len() > 1;
         let mut varied: Vec<&Coordinate> = COORDINATES.iter().filter(is_varied).collect();
         // What is not varied is still worth a bar.
-        let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 1] } else { varied.remove(0) };
+        let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 2] } else { varied.remove(0) };
         self.divided(x, varied, rows, String::new())
     }
 

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use crate::how::How;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-
-use super::figure::How;
+use serde_json::Value;
 
 /// A record, as far as a report tells it.
 #[derive(Debug, Deserialize)]
@@ -17,6 +17,8 @@ pub(super) struct Record {
     pub(super) commit: String,
     /// UTC, as in RFC 3339.
     pub(super) started: String,
+    #[serde(default)]
+    options: Value,
     pub(super) rows: Vec<Row>,
 }
 
@@ -52,7 +54,18 @@ pub(super) struct Row {
     pub(super) target: Option<Name>,
     pub(super) pages: Option<String>,
     pub(super) data: Option<String>,
+    pub(super) priorities: Option<String>,
+    pub(super) read_buffers: Option<String>,
     pub(super) note: Option<String>,
+    /// Of `bench atomics`.
+    pub(super) work: Option<String>,
+    pub(super) threads: Option<f64>,
+    pub(super) distance: Option<String>,
+    pub(super) churn: Option<bool>,
+    /// Which backend it is from, where that is not clear from `how`: under `memferry emulate` the devices of the machine
+    /// are emulated as those of `--on emulated` are.
+    #[serde(skip)]
+    pub(super) backend: Option<String>,
 }
 
 /// A word, or the number of a node.
@@ -72,7 +85,31 @@ impl std::fmt::Display for Name {
     }
 }
 
+/// Options that say what the papers' query works on. Where and how often it ran does not make it another.
+const QUERY: [&str; 7] =
+    ["sizes", "groups", "scan-threads", "aggregate-threads", "prefetch-threads", "chunks", "sync"];
+
 impl Record {
+    /// The backend, of the benchmarks that have several: `machine`, `emulated`, `model`.
+    pub(super) fn on(&self) -> Option<&str> {
+        self.options["on"].as_str()
+    }
+
+    /// What the papers' query works on: times of different ones are not compared.
+    pub(super) fn query(&self) -> [&Value; QUERY.len()] {
+        QUERY.map(|option| &self.options[option])
+    }
+
+    /// How its numbers came about.
+    pub(super) fn how(&self) -> Option<How> {
+        self.rows.iter().find_map(|row| row.how)
+    }
+
+    /// The day.
+    pub(super) fn date(&self) -> &str {
+        self.started.get(..10).unwrap_or(&self.started)
+    }
+
     pub(super) fn row(&self, name: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.name == name)
     }
@@ -103,9 +140,7 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
     let mut newest: Vec<(PathBuf, Record)> = Vec::new();
     for file in files {
         let record = parse(&file)?;
-        // Backends of a benchmark have records of their own, and differ in how their numbers came about.
-        let how = |record: &Record| record.rows.iter().find_map(|row| row.how);
-        newest.retain(|(_, it)| it.bench != record.bench || is_by_backend(it) && how(it) != how(&record));
+        newest.retain(|(_, it)| (&it.bench, it.on()) != (&record.bench, record.on()));
         newest.push((file, record));
     }
     for (file, record) in &newest {
@@ -120,13 +155,25 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
         }
     }
     let mut records: Vec<Record> = newest.into_iter().map(|(_, record)| record).collect();
-    records.sort_by(|one, other| one.bench.cmp(&other.bench));
+    // The machine before the model, as numbers do that came about so.
+    records.sort_by(|one, other| {
+        (&one.bench, one.how(), one.on()).cmp(&(&other.bench, other.how(), other.on()))
+    });
+    records
+        .chunk_by_mut(|one, other| (&one.bench, one.how()) == (&other.bench, other.how()))
+        .for_each(tell_apart);
     Ok(records)
 }
 
-/// Whether it is of a benchmark that runs on this machine, on the emulated device and in the model.
-fn is_by_backend(record: &Record) -> bool {
-    record.rows.iter().any(|row| row.figure.is_some())
+/// Of records whose numbers came about alike, the rows say which backend they are from.
+fn tell_apart(records: &mut [Record]) {
+    if records.len() < 2 {
+        return;
+    }
+    for record in records {
+        let backend = record.on().map(|on| format!("on {on}"));
+        record.rows.iter_mut().for_each(|row| row.backend = backend.clone());
+    }
 }
 
 fn parse(file: &Path) -> Result<Record> {

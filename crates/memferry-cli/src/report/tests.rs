@@ -2,6 +2,8 @@ use serde_json::json;
 
 use super::*;
 
+mod backends;
+
 fn report_on(machine: &Machine, records: &[Record]) -> (String, Vec<String>) {
     let report = Report::new(machine, records, Papers::read().unwrap(), Path::new("results")).unwrap();
     (page::html(&report), report.figures().map(|figure| figure.name.clone()).collect())
@@ -55,6 +57,13 @@ fn settings_follow_from_numbers() {
 fn record(bench: &str, started: &str, rows: serde_json::Value) -> serde_json::Value {
     json!({ "bench": bench, "version": env!("CARGO_PKG_VERSION"), "commit": "abc", "started": started, "rows": rows,
         "machine": {}, "seed": 1, "options": {} })
+}
+
+/// Of a benchmark that has several backends.
+fn record_on(on: &str, bench: &str, rows: serde_json::Value) -> serde_json::Value {
+    let mut record = record(bench, "2026-01-01T00:00:00Z", rows);
+    record["options"]["on"] = json!(on);
+    record
 }
 
 #[test]
@@ -113,12 +122,12 @@ fn points_become_lines_over_what_varies() {
             }
         }
     }
-    let text = record("submit", "2026-01-01T00:00:00Z", json!(rows)).to_string();
+    let text = record_on("emulated", "submit", json!(rows)).to_string();
     fs::write(directory.path().join("2026-01-01-submit-emulated.json"), text).unwrap();
     // The same from the model, which has no ways: beside the others, in the same figures.
     let mut modelled = vec![point("any", 1024, 1, Some(2e9))];
     modelled[0]["how"] = json!("modelled");
-    let text = record("submit", "2026-01-02T00:00:00Z", json!(modelled)).to_string();
+    let text = record_on("model", "submit", json!(modelled)).to_string();
     fs::write(directory.path().join("2026-01-02-submit-modelled.json"), text).unwrap();
     let records = records::read(directory.path()).unwrap();
     assert_eq!(records.len(), 2);
@@ -142,6 +151,53 @@ fn points_become_lines_over_what_varies() {
     for figure in &figures {
         assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
     }
+}
+
+#[test]
+fn a_check_is_drawn_with_its_errors() {
+    let row = |name: &str, value: f64, modelled: f64| {
+        json!({ "name": name, "value": value, "unit": "us", "how": "measured", "samples": 1, "min": value,
+            "max": value, "peer": "modelled", "peer_value": modelled, "ratio": modelled / value })
+    };
+    let median = json!({ "name": "own_error_median", "value": 7.5, "unit": "%", "how": "measured" });
+    let rows = json!([median, row("copy_8KiB", 0.5, 0.6), row("scan_2x40MB_by_1", 5000.0, 4900.0)]);
+    let record: Record = serde_json::from_value(record("calibrate", "2026-01-01T00:00:00Z", rows)).unwrap();
+    let figures = own::figures(&[record]);
+    let [errors, times] = &figures[..] else { panic!("{figures:?}") };
+    assert!(errors.about.contains("is 7.5 %"), "{errors:?}");
+    let values: Vec<f64> = errors.points.iter().filter_map(|it| it.y).collect();
+    assert!((values[0] - 20.0).abs() < 1e-9 && (values[1] + 2.0).abs() < 1e-9, "{values:?}");
+    let points: Vec<_> = times.points.iter().map(|it| (it.x.as_str(), it.how, it.y)).collect();
+    assert_eq!(
+        points[..2],
+        [("copy 8KiB", How::Measured, Some(500.0)), ("copy 8KiB", How::Modelled, Some(600.0))]
+    );
+    let picture = draw::document(times);
+    assert!(picture.contains("(+20.0 %)") && picture.contains("(−2.0 %)"), "{picture}");
+}
+
+/// What tells rows of a benchmark apart tells them apart in its figures.
+#[test]
+fn tenants_are_told_by_priorities_and_read_buffers() {
+    let row = |priorities: Option<&str>, buffers: Option<&str>, value: f64| {
+        let mut row = point("shared", 65536, 1, Some(value));
+        (row["figure"], row["priorities"], row["read_buffers"]) =
+            (json!("tenant1"), json!(priorities), json!(buffers));
+        row
+    };
+    let rows = json!([
+        row(Some("15-1"), None, 2e9),
+        row(Some("10-10"), None, 1e9),
+        row(None, Some("96-16"), 3e9),
+        row(None, Some("92-4"), 4e9)
+    ]);
+    let record: Record = serde_json::from_value(record("priority", "2026-01-01T00:00:00Z", rows)).unwrap();
+    let figures = own::figures(&[record]);
+    let points = figures.iter().flat_map(|it| &it.points);
+    let mut names: Vec<String> = points.map(|it| format!("{} {}", it.series, it.x)).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 4, "{figures:?}");
 }
 
 #[test]

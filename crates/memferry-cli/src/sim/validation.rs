@@ -64,6 +64,7 @@ fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
         ("published", Right),
         ("unit", Left),
         ("error", Right),
+        ("calibrated on", Left),
         ("", Left),
     ];
     let mut table = Table::new(columns);
@@ -81,15 +82,17 @@ fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
             }
         };
         let note = match (is_fit, prediction.unexplained) {
-            (true, _) => "calibrated on",
+            (true, _) => "this row",
             (false, Some(_)) => "see below",
             (false, None) => "",
         };
+        let calibrated_on = prediction.calibrated_on.join(", ");
         let rows = rows.join(", ");
         if let Some(reason) = prediction.unexplained {
             wrong.push((reason, rows.clone()));
         }
-        table.row(vec![format!("{name} [{rows}]"), predicted, published, unit, error, note.to_owned()]);
+        let name = format!("{name} [{rows}]");
+        table.row(vec![name, predicted, published, unit, error, calibrated_on, note.to_owned()]);
     }
     write!(out, "{table}")?;
     writeln!(out, "\nWhere the model is off, and why:")?;
@@ -136,7 +139,6 @@ fn advise_us() -> Result<Row> {
         cpus: it.cpus,
         chunk_bytes: it.chunk_bytes,
         near: None,
-        is_by_devices: true,
         reads_to_come: 0,
     };
     let plans: Vec<Plan> = pipelines.iter().map(plan).collect();

@@ -14,6 +14,7 @@ mod plan;
 mod svg;
 mod text;
 
+use std::env::VarError;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -119,6 +120,40 @@ pub(crate) fn open(profile: Option<&str>) -> Result<Machine> {
     };
     machine.map_err(|error| match error {
         TopologyError::UnknownProfile { .. } => usage(error),
+        _ => error.into(),
+    })
+}
+
+/// Names a calibration of this machine, for those who do not want to name it each time.
+const CALIBRATION: &str = "MEMFERRY_CALIBRATION";
+
+/// The machine that an option names, or this one with the figures of its calibration, if there is one.
+///
+/// # Errors
+/// Both are named; the calibration is not of this machine.
+pub(crate) fn open_calibrated(profile: Option<&str>, calibration: Option<&str>) -> Result<Machine> {
+    let named = match (profile, calibration) {
+        (Some(_), Some(_)) => {
+            return Err(usage(
+                "--machine names another machine, whose profile has figures of its own; leave out --calibration, which \
+                 is about this one",
+            ));
+        }
+        (Some(_), None) => return open(profile),
+        (None, Some(name)) => Some(name.to_owned()),
+        (None, None) => match std::env::var(CALIBRATION) {
+            Ok(name) => Some(name).filter(|name| !name.is_empty()),
+            Err(VarError::NotPresent) => None,
+            Err(VarError::NotUnicode(_)) => {
+                return Err(usage(format!("{CALIBRATION} is not UTF-8; name the file with --calibration")));
+            }
+        },
+    };
+    let machine = open(None)?;
+    let Some(name) = named else { return Ok(machine) };
+    let calibrated = machine.with_profile(&open(Some(&name))?);
+    calibrated.map_err(|error| match error {
+        TopologyError::Misfit { .. } => usage(format!("{name}: {error}")),
         _ => error.into(),
     })
 }

@@ -212,16 +212,16 @@ impl Plan {
         let pairs = pairs.join(", ");
         match (alike, beside) {
             (true, true) => format!(
-                "Prefetching `auto` copies from {} to the {} beside it: node {pairs}.",
+                "Prefetching `auto` copies what pays from {} to the {} beside it: node {pairs}.",
                 tier_of_memory(home.tier),
                 tier_of_memory(near.tier)
             ),
             (true, false) => format!(
-                "Prefetching `auto` copies from {} to {}: node {pairs}.",
+                "Prefetching `auto` copies what pays from {} to {}: node {pairs}.",
                 tier_of_memory(home.tier),
                 tier_of_memory(near.tier)
             ),
-            _ => format!("Prefetching `auto` copies from node {pairs}."),
+            _ => format!("Prefetching `auto` copies what pays from node {pairs}."),
         }
     }
 

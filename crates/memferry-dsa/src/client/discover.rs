@@ -1,8 +1,10 @@
 //! A client of what this machine has.
 
+use std::sync::Arc;
+
 use super::{Client, ClientOptions};
-use crate::portal::{DevicePortal, OpenOptions, Portal};
-use crate::system::{State, SystemError, Wanted};
+use crate::portal::{Portal, Usable};
+use crate::system::{SystemError, Wanted};
 
 /// A client of all queues that this process can use, and why not of others.
 #[derive(Debug)]
@@ -21,20 +23,11 @@ impl Client {
     /// # Errors
     /// sysfs makes no sense; having no device is no error.
     pub fn discover(mut options: ClientOptions) -> Result<Discovered, SystemError> {
-        let state = State::discover()?;
-        let diagnosis = state.diagnose(&Wanted::default());
-        let mut troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
-        let mut portals: Vec<std::sync::Arc<dyn Portal>> = Vec::new();
-        for (device, queue) in diagnosis.usable {
-            let Some(file) = &queue.file else { continue };
-            match DevicePortal::open(file.path.as_ref(), queue.info(device)?, OpenOptions::default()) {
-                Ok(portal) => {
-                    options.version.0 = device.version.map_or(0, |version| version.0).min(options.version.0);
-                    portals.push(portal);
-                }
-                Err(error) => troubles.push(error.to_string()),
-            }
+        let Usable { queues, troubles } = Usable::open(&Wanted::default())?;
+        for queue in &queues {
+            options.version = options.version.min(queue.version);
         }
+        let portals = queues.into_iter().map(|queue| queue.portal as Arc<dyn Portal>).collect();
         Ok(Discovered { client: Client::new(portals, options), troubles })
     }
 }

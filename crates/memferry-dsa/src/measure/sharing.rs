@@ -103,6 +103,7 @@ struct Lane {
     target: Vec<u8>,
     record: CompletionRecord,
     since: Instant,
+    took_ns: Option<u64>, // None while it has not ended
 }
 
 /// Copies `count` times `size_bytes` through the shared queue with the file `queue`, up to `depth` at a time.
@@ -119,43 +120,59 @@ pub fn load(queue: &Path, count: usize, depth: usize, size_bytes: u32) -> Result
         target: vec![2u8; size_bytes as usize],
         record: CompletionRecord::new(),
         since: Instant::now(),
+        took_ns: None,
     };
     // Leaked if a copy does not end: the device may still write then.
     let lanes: &'static mut [Lane] = (0..depth).map(lane).collect::<Vec<_>>().leak();
     let source: &'static [u8] = source.leak();
     let mut load = Load { latencies_ns: Vec::with_capacity(count), retries: 0 };
     for number in 0..count + depth {
-        let lane = &mut lanes[number % depth];
+        let lane = number % depth;
         if number >= depth {
-            load.latencies_ns.push(wait(lane, size_bytes)?);
+            load.latencies_ns.push(lanes[lane].wait(size_bytes)?);
         }
         if number < count {
-            lane.record.reset();
-            let copy = Descriptor::memmove(source.as_ptr(), lane.target.as_mut_ptr(), size_bytes)
-                .with_completion(&lane.record);
+            let Lane { target, record, took_ns, .. } = &mut lanes[lane];
+            *took_ns = None;
+            record.reset();
+            let copy =
+                Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), size_bytes).with_completion(record);
             // SAFETY: nobody else uses the target, and all that the copy names is never freed.
             while !unsafe { page.enqcmd(&copy) } {
                 load.retries += 1;
+                // Those before may end meanwhile.
+                lanes.iter_mut().try_for_each(|lane| lane.look(size_bytes).map(|_| ()))?;
                 std::thread::yield_now();
             }
-            lane.since = Instant::now();
+            lanes[lane].since = Instant::now();
         }
     }
     Ok(load)
 }
 
-fn wait(lane: &Lane, size_bytes: u32) -> Result<u64, Failed> {
-    loop {
-        if let Some(completion) = lane.record.poll() {
-            let time = lane.since.elapsed();
-            return match completion.status {
-                Status::Success => Ok(time.as_nanos() as u64),
-                status => Err(Failed::Copy { size_bytes, status: Some(status) }),
-            };
+impl Lane {
+    /// How long its copy took, once it has ended.
+    fn look(&mut self, size_bytes: u32) -> Result<Option<u64>, Failed> {
+        if self.took_ns.is_none()
+            && let Some(completion) = self.record.poll()
+        {
+            if completion.status != Status::Success {
+                return Err(Failed::Copy { size_bytes, status: Some(completion.status) });
+            }
+            self.took_ns = Some(self.since.elapsed().as_nanos() as u64);
         }
-        if lane.since.elapsed() > Duration::from_secs(60) {
-            return Err(Failed::Copy { size_bytes, status: None });
+        Ok(self.took_ns)
+    }
+
+    fn wait(&mut self, size_bytes: u32) -> Result<u64, Failed> {
+        loop {
+            if let Some(took_ns) = self.look(size_bytes)? {
+                return Ok(took_ns);
+            }
+            if self.since.elapsed() > Duration::from_secs(60) {
+                return Err(Failed::Copy { size_bytes, status: None });
+            }
+            std::thread::yield_now();
         }
-        std::thread::yield_now();
     }
 }

@@ -29,6 +29,7 @@ mod mapped;
 mod open;
 mod options;
 mod platform;
+mod usable;
 
 pub use backoff::{Backoff, Exhausted, Unsubmitted, submit_patiently};
 pub use batch::{BatchProbe, probe_batch};
@@ -41,6 +42,7 @@ pub use mapped::Slots;
 pub use open::DevicePortal;
 pub use options::{OpenOptions, Way, WhyWrite};
 pub use platform::{Linux, Platform};
+pub use usable::{Usable, UsableQueue};
 
 use crate::descriptor::Descriptor;
 use crate::operation::{Opcode, OperationSet};

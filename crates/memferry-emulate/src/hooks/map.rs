@@ -1,13 +1,14 @@
 //! mmap, mremap and munmap: a queue that is mapped becomes a portal.
 //!
 //! The mapping is a real one of the queue's file, so that the kernel refuses what it would refuse, but nothing in it
-//! can be accessed: a submission traps on processors that have the instructions, too. Children do not inherit it.
+//! can be accessed: a submission traps on processors that have the instructions, too. Children do not inherit it. One
+//! that cannot be written, or is private, is no portal, as on silicon.
 
 use std::ffi::c_void;
 use std::mem::transmute;
 
 use libc::{c_int, off_t, size_t};
-use memferry_dsa::emulator::shared::QueueAt;
+use memferry_dsa::emulator::shared::{IS_OPENERS, QueueAt};
 
 use super::next::Next;
 use crate::wiped::{self, Wiped};
@@ -60,14 +61,22 @@ pub(crate) unsafe extern "C" fn mmap(
     if length > PAGE {
         return fail(libc::EINVAL);
     }
-    if !may_map() {
+    if !may_map() || !is_openers(file) {
         return fail(libc::EPERM);
     }
     let mapped = next(flags & !libc::MAP_POPULATE);
     if mapped == libc::MAP_FAILED {
         return mapped;
     }
-    if !open_portal(wiped, mapped as usize, at) {
+    if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
+        process::complain(
+            "a queue is mapped with MAP_PRIVATE: what is submitted there goes to a copy of the page and never to the \
+            device; use MAP_SHARED",
+        );
+        wiped.portals.remove(mapped as u64, PAGE as u64);
+        return make_private(mapped, protection);
+    }
+    if !open_portal(wiped, mapped as usize, at, protection) {
         // SAFETY: the mapping was made above, and nobody knows it.
         unsafe { sys::munmap(mapped as usize, PAGE) };
         return fail(libc::ENOMEM);
@@ -190,14 +199,32 @@ fn may_map() -> bool {
     answer == 0 && sets[0][0] >> SYS_RAWIO & 1 == 1
 }
 
-fn open_portal(wiped: &Wiped, page: usize, at: QueueAt) -> bool {
+/// Whether this process has opened the file itself: the driver knows the address space of who did, and no other's.
+///
+/// Source: `idxd_cdev_mmap`, since 2025. Before, a submission by another process ended it.
+fn is_openers(file: c_int) -> bool {
+    // SAFETY: the request has no argument. Only the emulated driver's files answer so.
+    let answer = unsafe { sys::call(libc::SYS_ioctl, [file as usize, IS_OPENERS as usize, 0, 0, 0, 0]) };
+    answer != -(libc::EPERM as isize)
+}
+
+fn open_portal(wiped: &Wiped, page: usize, at: QueueAt, protection: c_int) -> bool {
     // What was a portal here and was unmapped past the hook is none any more.
     wiped.portals.remove(page as u64, PAGE as u64);
+    let is_portal = protection & libc::PROT_WRITE != 0;
     // SAFETY: a mapping that was just made, and that nobody knows.
     (unsafe { sys::mprotect(page, PAGE, libc::PROT_NONE) })
         && sys::madvise(page, PAGE, libc::MADV_DONTFORK)
-        && wiped.start(at.device)
-        && wiped.portals.add(page as u64, at)
+        && (!is_portal || wiped.start(at.device) && wiped.portals.add(page as u64, at))
+}
+
+/// The first store to a private mapping of a device gives it a page of memory in the device's place.
+///
+/// Source: `remap_pfn_range` and `do_wp_page` in Linux' `mm/memory.c`.
+fn make_private(page: *mut c_void, protection: c_int) -> *mut c_void {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: it replaces a mapping that was just made, and that nobody knows.
+    answer(unsafe { sys::mmap(page as usize, PAGE, protection, flags, -1, 0) }) as *mut c_void
 }
 
 fn fail(error: c_int) -> *mut c_void {

@@ -2,17 +2,21 @@
 //!
 //! `off` and `always` are orders. `auto` asks the model what the scan would take with and without: the filter reads its
 //! columns while others are copied, then the rows that passed are read. It takes all rows to pass. What evaluating the
-//! filter costs it knows of machines that were calibrated; of others copies have at least as much time as it says.
-//! Where the machine does not tell what the model needs, a faster node with room is reason enough.
+//! filter costs it knows of machines that were calibrated; of others copies have at least as much time as it says. What is
+//! near already is read there. What nobody knows to pay is not copied: a faster node is no reason, since the thesis lost
+//! 18 % to one, and how many reads earn a copy back is what the rates would tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use memferry::model::{self, Advice, Alternative, Column, ModelError, Plan, Stage};
+use memferry::model::{self, Advice, ModelError};
+use memferry::mover::Route;
 use memferry::topology::NodeId;
 
 use super::TieredScanExec;
+use super::question::Question;
 use crate::options::Prefetch;
 
 /// What a scan does with the cache.
@@ -20,8 +24,8 @@ use crate::options::Prefetch;
 pub(super) enum Admission {
     /// Copies late columns, and reads what is there.
     Prefetch(Near),
-    /// Copies nothing, because ..., but reads what others brought to this node.
-    Reuse(NodeId, String),
+    /// Copies nothing, but reads what others brought to this node.
+    Reuse { node: NodeId, why: String, predicted: Option<Predicted> },
     /// Nothing, because ...
     Refused(String),
 }
@@ -32,29 +36,51 @@ pub(super) struct Near {
     pub(super) node: NodeId,
     /// The mode, and what the model says.
     why: String,
-    /// Table columns with the share of their row groups that is copied.
-    shares: BTreeMap<usize, f64>,
+    /// By table columns.
+    wanted: BTreeMap<usize, Wanted>,
     pub(super) predicted: Option<Predicted>,
+}
+
+/// What is brought near of a column.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Wanted {
+    /// Of its row groups, with those that are near already.
+    share: f64,
+    /// Who copies; `None` leaves it to the mover.
+    route: Option<Route>,
 }
 
 /// How long each partition works. As many as there are CPUs run beside each other, and then the next ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Predicted {
+    /// As it was decided: one of the other two.
     pub(super) time: Duration,
+    /// With what gains most, or loses least, near.
+    pub(super) with: Duration,
     pub(super) without: Duration,
 }
 
 impl Near {
     fn whole(node: NodeId, late: &BTreeSet<usize>, why: String) -> Near {
-        Near { node, why, shares: late.iter().map(|&column| (column, 1.0)).collect(), predicted: None }
+        let whole = Wanted { share: 1.0, route: None };
+        Near { node, why, wanted: late.iter().map(|&column| (column, whole)).collect(), predicted: None }
     }
 
-    /// Whether a column of a partition's row group is copied; those that are lie evenly among the others.
-    pub(super) fn copies(&self, column: usize, group: usize) -> bool {
-        let copied_before = |group: usize, share: f64| (group as f64 * share) as usize;
-        self.shares
-            .get(&column)
-            .is_some_and(|&share| copied_before(group + 1, share) > copied_before(group, share))
+    /// Whether a column of a partition's row group is copied, and by whom; those that are lie evenly among the others.
+    pub(super) fn copies(&self, column: usize, group: usize) -> Option<Option<Route>> {
+        let Wanted { share, route } = *self.wanted.get(&column)?;
+        let copied_before = |group: usize| (group as f64 * share) as usize;
+        (copied_before(group + 1) > copied_before(group)).then_some(route)
+    }
+}
+
+impl Admission {
+    pub(super) fn predicted(&self) -> Option<Predicted> {
+        match self {
+            Admission::Prefetch(near) => near.predicted,
+            Admission::Reuse { predicted, .. } => *predicted,
+            Admission::Refused(_) => None,
+        }
     }
 }
 
@@ -62,14 +88,29 @@ impl fmt::Display for Admission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Admission::Prefetch(near) => write!(f, "{}", near.why),
-            Admission::Reuse(_, why) | Admission::Refused(why) => write!(f, "none ({why})"),
+            Admission::Reuse { why, .. } | Admission::Refused(why) => write!(f, "none ({why})"),
         }
     }
 }
 
+/// What was decided when the scan was first executed or shown: what is near changes while it runs, and all partitions, and
+/// EXPLAIN after them, have to mean the same. A clone is another plan, for which it is decided again.
+#[derive(Debug, Default)]
+pub(super) struct Decided(OnceLock<Admission>);
+
+impl Clone for Decided {
+    fn clone(&self) -> Decided {
+        Decided::default()
+    }
+}
+
 impl TieredScanExec {
-    /// The same for every partition: it depends on the plan, the machine's description and the settings only.
-    pub(super) fn admission(&self) -> Admission {
+    /// The same for every partition.
+    pub(super) fn admission(&self) -> &Admission {
+        self.decided.0.get_or_init(|| self.decide())
+    }
+
+    fn decide(&self) -> Admission {
         let tiers = &self.columns.tiers;
         let mode = self.settings.options.prefetch;
         if mode == Prefetch::Off {
@@ -84,19 +125,30 @@ impl TieredScanExec {
         {
             return Admission::Refused(why);
         }
+        let reuse = |why: String| Admission::Reuse { node, why, predicted: None };
         if late.is_empty() {
-            return Admission::Reuse(node, "no column is late".into());
+            return reuse("no column is late".into());
         }
         if mode == Prefetch::Always {
             return Admission::Prefetch(Near::whole(node, &late, format!("{mode} to node {node}")));
         }
-        match self.advice(&late) {
-            Ok((advice, columns)) => advised(node, &advice, &columns, self.share_of_partition()),
-            Err(error) => {
-                let why =
-                    format!("{mode} to node {node} (it is faster; what that gains is not known: {error})");
-                Admission::Prefetch(Near::whole(node, &late, why))
+        let question = match Question::of(self, &late) {
+            Ok(question) => question,
+            Err(error) => return reuse(error.to_string()),
+        };
+        match model::advise(tiers.planned(), &question.plan) {
+            Ok(advice) => advised(node, &advice, &question, self.share_of_partition()),
+            Err(error @ ModelError::Unknown { .. }) => {
+                let remedy = match tiers.machine().is_this_machine() {
+                    true => "`memferry calibrate --out FILE` measures it, for --calibration FILE; ",
+                    false => "",
+                };
+                reuse(format!(
+                    "what copying to node {node} gains is not known: {error}; {remedy}--prefetch always copies all the \
+                     same"
+                ))
             }
+            Err(error) => reuse(error.to_string()),
         }
     }
 
@@ -125,68 +177,39 @@ impl TieredScanExec {
             )
         })
     }
-
-    /// What the model says, and the table columns that its columns stand for.
-    fn advice(&self, late: &BTreeSet<usize>) -> Result<(Advice, Vec<usize>), ModelError> {
-        let (data, tiers) = (&self.columns.data, &self.columns.tiers);
-        let groups = || self.columns.regions.iter().flatten();
-        // A dynamic filter may read late columns too.
-        let early: BTreeSet<usize> = self.filter_columns().difference(late).copied().collect();
-        let columns: Vec<usize> = early.union(late).copied().collect();
-        let column = |&column: &usize| Column {
-            name: data.schema().field(column).name().clone(),
-            size_bytes: groups().map(|group| group[column].size_bytes()).sum(),
-            node: data.home(),
-        };
-        let stage = |name: &str, read: &BTreeSet<usize>, rate: &str| Stage {
-            name: name.to_owned(),
-            reads: (0..columns.len()).filter(|&place| read.contains(&columns[place])).collect(),
-            threads_count: data.partitions().len().max(1),
-            // Known of machines that were calibrated.
-            thread_rate_max: tiers.machine().parameter(rate).map_or(f64::INFINITY, |rate| rate.value * 1e6),
-        };
-        let chunk_bytes = late
-            .iter()
-            .flat_map(|&column| groups().map(move |group| group[column].size_bytes()))
-            .max()
-            .unwrap_or(0);
-        let plan = Plan {
-            columns: columns.iter().map(column).collect(),
-            stages: vec![
-                stage("the filter", &early, "filter_mb_per_s"),
-                stage("the rows that passed", late, "late_mb_per_s"),
-            ],
-            cpus: tiers.machine().node(data.home())?.cpu_node,
-            chunk_bytes: chunk_bytes.max(1),
-            near: Some(tiers.near()),
-            is_by_devices: tiers.has_dsa(),
-            reads_to_come: u32::try_from(self.settings.options.reads_to_come).unwrap_or(u32::MAX),
-        };
-        Ok((model::advise(tiers.machine(), &plan)?, columns))
-    }
 }
 
-fn advised(node: NodeId, advice: &Advice, columns: &[usize], share_of_partition: f64) -> Admission {
-    let Some(chosen) = advice.chosen.and_then(|index| advice.alternatives.get(index)) else {
-        let why: Vec<&str> = advice.alternatives.iter().map(|it| it.words.as_str()).collect();
-        return Admission::Reuse(
-            node,
-            match why.is_empty() {
-                true => format!("node {node} is hardly faster for the CPUs that read"),
-                false => why.join("; "),
-            },
-        );
+fn advised(node: NodeId, advice: &Advice, question: &Question, share_of_partition: f64) -> Admission {
+    let best = advice.alternatives.iter().max_by(|one, other| one.speed_up.total_cmp(&other.speed_up));
+    let of_partition = |seconds: f64| Duration::from_secs_f64(share_of_partition * seconds);
+    let without = of_partition(advice.baseline_s);
+    let chosen = advice.chosen.and_then(|index| advice.alternatives.get(index));
+    let with = chosen.or(best).map_or(without, |it| of_partition(it.predicted_s));
+    let time = if chosen.is_some() { with } else { without };
+    let predicted = Some(Predicted { time, with, without });
+    let near_already = question.near_already.iter().cloned();
+    let Some(chosen) = chosen else {
+        let why: Vec<String> =
+            near_already.chain(advice.alternatives.iter().map(|it| it.words.clone())).collect();
+        let why = match why.is_empty() {
+            true => format!("node {node} is hardly faster for the CPUs that read"),
+            false => why.join("; "),
+        };
+        return Admission::Reuse { node, why, predicted };
     };
-    let Alternative { words, predicted_s, .. } = chosen;
-    let share = |(place, share): (usize, f64)| Some((*columns.get(place)?, share));
+    let words: Vec<String> = near_already.chain([chosen.words.clone()]).collect();
+    let routes = chosen.fetches.iter().map(|fetch| fetch.route);
+    let wanted = chosen.shares().zip(routes).filter_map(|((place, share), route)| {
+        let part = question.parts.get(place)?;
+        // Of what is at home; what is near already counts as asked for.
+        let share = 1.0 - part.share * (1.0 - share);
+        Some((part.column, Wanted { share, route }))
+    });
     Admission::Prefetch(Near {
         node,
-        why: format!("auto to node {node} ({words})"),
-        shares: chosen.shares().filter_map(share).collect(),
-        predicted: Some(Predicted {
-            time: Duration::from_secs_f64(share_of_partition * predicted_s),
-            without: Duration::from_secs_f64(share_of_partition * advice.baseline_s),
-        }),
+        why: format!("auto to node {node} ({})", words.join("; ")),
+        wanted: wanted.collect(),
+        predicted,
     })
 }
 
@@ -196,15 +219,18 @@ mod tests {
 
     #[test]
     fn a_part_of_the_row_groups_lies_evenly_among_them() {
+        let route = Some(Route::PushPull);
         let near = |share| Near {
-            shares: BTreeMap::from([(3, share)]),
+            wanted: BTreeMap::from([(3, Wanted { share, route })]),
             ..Near::whole(NodeId(1), &BTreeSet::new(), String::new())
         };
-        let copied = |share| (0..8).filter(|&group| near(share).copies(3, group)).collect::<Vec<_>>();
+        let copied =
+            |share| (0..8).filter(|&group| near(share).copies(3, group).is_some()).collect::<Vec<_>>();
         assert_eq!(copied(1.0), [0, 1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(copied(0.5), [1, 3, 5, 7]);
         assert_eq!(copied(0.4), [2, 4, 7]);
         assert_eq!(copied(0.0), [0; 0]);
-        assert!(!near(1.0).copies(4, 0), "another column");
+        assert_eq!(near(1.0).copies(3, 0), Some(route));
+        assert_eq!(near(1.0).copies(4, 0), None, "another column");
     }
 }

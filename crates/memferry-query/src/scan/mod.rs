@@ -6,6 +6,7 @@
 
 mod admission;
 mod filter;
+mod question;
 mod report;
 mod stream;
 
@@ -35,6 +36,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties};
 pub use report::ScanReport;
 
+use self::admission::Decided;
 use crate::options::MemferryOptions;
 use crate::table::TieredColumns;
 
@@ -53,6 +55,7 @@ pub struct TieredScanExec {
     properties: Arc<PlanProperties>,
     /// The filter, and projection, that promise what this scan promises; `None` without predicate.
     as_filter: Option<Arc<dyn ExecutionPlan>>,
+    decided: Decided,
     metrics: ExecutionPlanMetricsSet,
 }
 
@@ -90,6 +93,7 @@ impl TieredScanExec {
             settings,
             properties: Arc::new(properties),
             as_filter: None,
+            decided: Decided::default(),
             metrics: ExecutionPlanMetricsSet::new(),
         };
         match predicate {

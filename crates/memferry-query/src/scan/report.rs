@@ -19,6 +19,7 @@ const LATE_BYTES_NEAR: &str = "late_bytes_near";
 const HIT_RATIO: &str = "hit_ratio";
 const TIME_WAITING: &str = "time_waiting";
 const TIME_PREDICTED: &str = "time_predicted";
+const TIME_PREDICTED_WITH: &str = "time_predicted_with";
 const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
 
 /// The metrics of one partition of a scan.
@@ -54,11 +55,12 @@ impl ScanMetrics {
         }
     }
 
-    /// What the model says of this partition's `elapsed_compute`, and of it without copies. Scans of which it says
-    /// nothing do not have these metrics.
+    /// What the model says of this partition's `elapsed_compute`, and of it with copies and without. Scans of which it
+    /// says nothing do not have these metrics.
     pub(super) fn predicted(metrics: &ExecutionPlanMetricsSet, partition: usize, predicted: Predicted) {
-        let Predicted { time, without } = predicted;
-        for (name, time) in [(TIME_PREDICTED, time), (TIME_PREDICTED_WITHOUT, without)] {
+        let Predicted { time, with, without } = predicted;
+        let times = [(TIME_PREDICTED, time), (TIME_PREDICTED_WITH, with), (TIME_PREDICTED_WITHOUT, without)];
+        for (name, time) in times {
             MetricBuilder::new(metrics).subset_time(name, partition).add_duration(time);
         }
     }
@@ -102,9 +104,12 @@ pub struct ScanReport {
     pub time_waiting: Duration,
     /// Time that scans worked, over all partitions.
     pub time_working: Duration,
-    /// What the model had said of `time_working` of those scans that prefetch by its advice; 0 without.
+    /// What the model had said of `time_working` of those scans that follow its advice, whether that is to prefetch or
+    /// not; 0 without any.
     pub time_predicted: Duration,
-    /// What it had said of them without prefetching.
+    /// What it had said of them with the copies that gain most, or lose least.
+    pub time_predicted_with: Duration,
+    /// What it had said of them without copies.
     pub time_predicted_without: Duration,
 }
 
@@ -133,6 +138,7 @@ impl ScanReport {
             self.time_waiting += Duration::from_nanos(sum(TIME_WAITING));
             self.time_working += Duration::from_nanos(metrics.elapsed_compute().unwrap_or(0) as u64);
             self.time_predicted += Duration::from_nanos(sum(TIME_PREDICTED));
+            self.time_predicted_with += Duration::from_nanos(sum(TIME_PREDICTED_WITH));
             self.time_predicted_without += Duration::from_nanos(sum(TIME_PREDICTED_WITHOUT));
             self.add_engine(EngineKind::Cpu, sum(BYTES_BY_CPU));
             self.add_engine(EngineKind::Dsa, sum(BYTES_BY_DSA));

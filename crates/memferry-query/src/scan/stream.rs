@@ -27,6 +27,7 @@ use datafusion::physical_plan::coop::cooperative;
 use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream;
+use memferry::mover::Route;
 use memferry::topology::NodeId;
 use tokio::task::coop::consume_budget;
 
@@ -168,11 +169,11 @@ impl PartitionScan {
         let coalescer = (!filter.is_empty() && !output.is_empty())
             .then(|| LimitedBatchCoalescer::new(Arc::clone(&schema), batch_rows, None));
         let (near, prefetch) = match scan.admission() {
-            Admission::Prefetch(near) => (Some(near.node), Some(near)),
-            Admission::Reuse(node, _) => (Some(node), None),
+            Admission::Prefetch(near) => (Some(near.node), Some(near.clone())),
+            Admission::Reuse { node, .. } => (Some(*node), None),
             Admission::Refused(_) => (None, None),
         };
-        if let Some(predicted) = prefetch.as_ref().and_then(|near| near.predicted) {
+        if let Some(predicted) = scan.admission().predicted() {
             ScanMetrics::predicted(&scan.metrics, partition, predicted);
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
@@ -276,12 +277,10 @@ impl PartitionScan {
                 .iter()
                 .map(|&(column, usage)| {
                     let (home, regions) = (group.column(column), &regions[column]);
-                    match self.near {
-                        None => NearColumn::at_home(home),
-                        Some(near) if usage == Use::Late && self.copies(column, index) => {
-                            NearColumn::prefetch(cache, near, regions, home)
-                        }
-                        Some(near) => NearColumn::peek(cache, near, regions, home),
+                    match (self.near, self.copies(column, usage, index)) {
+                        (None, _) => NearColumn::at_home(home),
+                        (Some(near), Some(route)) => NearColumn::prefetch(cache, near, route, regions, home),
+                        (Some(near), None) => NearColumn::peek(cache, near, regions, home),
                     }
                 })
                 .collect();
@@ -293,15 +292,15 @@ impl PartitionScan {
     fn close_group(&mut self) {
         let Some(group) = self.window.pop_front() else { return };
         for (near, &(column, usage)) in group.columns.iter().zip(&self.needed) {
-            if usage == Use::Late && self.copies(column, group.index) {
+            if self.copies(column, usage, group.index).is_some() {
                 self.metrics.prefetched(near);
             }
         }
     }
 
-    /// Whether this scan asks for a copy of a late column of its partition's row group.
-    fn copies(&self, column: usize, group: usize) -> bool {
-        self.prefetch.as_ref().is_some_and(|near| near.copies(column, group))
+    /// Whether this scan asks for a copy of a column of its partition's row group, and who shall make it.
+    fn copies(&self, column: usize, usage: Use, group: usize) -> Option<Option<Route>> {
+        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group)
     }
 
     /// Runs the filter over the next rows of the window's first group.
@@ -351,7 +350,7 @@ impl PartitionScan {
                 Some(_) if !column.outlives_filter() => column.read(),
                 _ => column.read_leaving(self.columns.tiers.pins()),
             };
-            if self.prefetch.is_some() && self.needed[place].1 == Use::Late {
+            if self.near.is_some() && self.needed[place].1 == Use::Late {
                 let share = |bytes: u64| bytes * run.rows as u64 / group.rows as u64;
                 self.metrics.late_read(share(near_bytes), share(column.size_bytes()));
             }

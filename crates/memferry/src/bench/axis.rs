@@ -1,5 +1,7 @@
 //! Axes as records have them: a column each, and words for names.
 
+use std::fmt::Display;
+
 use serde_json::Value;
 
 use super::point::{Data, Point};
@@ -24,11 +26,12 @@ pub enum Axis {
     Pages,
     Data,
     Priorities,
+    ReadBuffers,
 }
 
 impl Axis {
     /// All of them, in the order of columns.
-    pub const ALL: [Axis; 15] = [
+    pub const ALL: [Axis; 16] = [
         Axis::Way,
         Axis::Operation,
         Axis::SizeBytes,
@@ -44,6 +47,7 @@ impl Axis {
         Axis::Pages,
         Axis::Data,
         Axis::Priorities,
+        Axis::ReadBuffers,
     ];
 
     /// Its column in records.
@@ -64,6 +68,7 @@ impl Axis {
             Axis::Pages => "pages",
             Axis::Data => "data",
             Axis::Priorities => "priorities",
+            Axis::ReadBuffers => "read_buffers",
         }
     }
 
@@ -86,9 +91,8 @@ impl Axis {
             Axis::Pages => point.pages.to_string().into(),
             Axis::Data if point.data == Data::Any => Value::Null,
             Axis::Data => point.data.to_string().into(),
-            Axis::Priorities => {
-                point.priorities.map_or(Value::Null, |(first, second)| format!("{first}-{second}").into())
-            }
+            Axis::Priorities => pair(point.priorities),
+            Axis::ReadBuffers => pair(point.read_buffers),
         }
     }
 
@@ -98,6 +102,7 @@ impl Axis {
             (_, Value::Null) => String::new(),
             (Axis::SizeBytes, _) => size_name(point.size_bytes),
             (Axis::Priorities, Value::String(word)) => format!("priorities{word}"),
+            (Axis::ReadBuffers, Value::String(word)) => format!("buffers{word}"),
             (_, Value::String(word)) => word,
             (Axis::Source, value) => format!("from{value}"),
             (Axis::Target, value) => format!("to{value}"),
@@ -106,8 +111,12 @@ impl Axis {
     }
 }
 
+fn pair<T: Display>(values: Option<(T, T)>) -> Value {
+    values.map_or(Value::Null, |(first, second)| format!("{first}-{second}").into())
+}
+
 /// `65536` as `64KiB`.
-pub(super) fn size_name(bytes: u64) -> String {
+pub(in crate::bench) fn size_name(bytes: u64) -> String {
     let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
     let whole = units.into_iter().find(|(_, shift)| bytes >= 1 << shift && bytes.is_multiple_of(1 << shift));
     whole.map_or_else(|| format!("{bytes}B"), |(unit, shift)| format!("{}{unit}", bytes >> shift))

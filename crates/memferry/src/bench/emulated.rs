@@ -4,13 +4,14 @@ use memferry_dsa::emulator::{
     BATCH_MAX, DeviceConfig, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, Timing, dedicated_queue,
     shared_queue,
 };
-use memferry_dsa::measure::load::{self, DEPTH_MAX, Load, Seen, TOUCH_NS, emulated};
+use memferry_dsa::measure::load::{Load, Seen, TOUCH_NS, emulated};
 
+use super::load::{figures_of, journey, load_of};
 use super::{Backend, Data, Effort, Figure, Pages, Point, Taken, Unrun, Way};
-use crate::mover::Journey;
-use crate::topology::Machine;
+use crate::topology::{Machine, Origin};
 
 /// A device with the emulator's timing model; several, on the nodes of a machine's devices, for copies by routes.
+/// Measuring takes none of its virtual time.
 #[derive(Debug)]
 pub struct OnEmulated {
     machine: Machine,
@@ -86,6 +87,22 @@ impl Backend for OnEmulated {
     }
 
     fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Unrun> {
+        if point.way == Way::Write {
+            return Unrun::cannot(
+                "what a system call takes is not emulated; run it on a machine, or in memferry emulate",
+            );
+        }
+        if point.read_buffers.is_some() {
+            return Unrun::cannot(
+                "the emulated device has as many read buffers as its rate takes, whatever its groups may use",
+            );
+        }
+        if self.machine.origin() != Origin::Discovered && self.machine.accelerators().is_empty() {
+            return Unrun::cannot(format!(
+                "{} has no DSA: its queues cannot be emulated; leave out --machine, or choose one that has",
+                self.machine.name()
+            ));
+        }
         if !matches!(point.way, Way::Shared | Way::Dedicated) {
             return Unrun::cannot("only a device is emulated; ask for the ways shared and dedicated");
         }
@@ -95,17 +112,15 @@ impl Backend for OnEmulated {
         if point.data != Data::Any {
             return Unrun::cannot("the emulated device has no caches");
         }
+        if point.pages == Pages::Huge {
+            return Unrun::cannot("the emulated device translates pages of 4 KiB only");
+        }
         let load = load_of(point, effort)?;
-        let load = match point.pages {
-            Pages::Huge => return Unrun::cannot("the emulated device translates pages of 4 KiB only"),
-            Pages::Touched => load,
-            Pages::AbsentBlock => Load { pages: load::Pages::AbsentBlock, ..load },
-            Pages::AbsentResume => Load { pages: load::Pages::AbsentResume, ..load },
-        };
         let seen = match point.route {
-            Some(_) if point.submitters > 1 => {
+            Some(_) if point.submitters > 1 || point.queues > 1 => {
                 return Unrun::cannot(
-                    "a routed copy has one submitter; leave out the route or the submitters",
+                    "a routed copy has one submitter, and of each device one queue; leave out the route, or submitters \
+                     and queues",
                 );
             }
             Some(_) => self.routed(point, load)?,
@@ -120,91 +135,21 @@ impl Backend for OnEmulated {
             }
         };
         let mut taken = figures_of(point, figures, effort.repetitions(point.size_bytes), &[seen]);
-        for taken in &mut taken {
-            taken.note = match (point.route, point.pages) {
-                (Some(_), _) => Some("devices alone: memories set no limit here".to_owned()),
-                (None, Pages::AbsentResume) => {
-                    Some(format!("touching a page is assumed to take {TOUCH_NS} ns"))
-                }
-                _ => None,
-            };
+        for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+            taken.overhead = Some(0.0);
+            if point.route.is_some() {
+                taken.add_note("devices alone: memories set no limit here");
+            } else if self.machine.origin() != Origin::Discovered {
+                taken.add_note(
+                    "a device of Sapphire Rapids, whatever the machine: its nodes count for routes",
+                );
+            }
+            if point.pages == Pages::AbsentResume {
+                taken.add_note(&format!("touching a page is assumed to take {TOUCH_NS} ns"));
+            }
         }
         Ok(taken)
     }
-}
-
-/// Most threads that a benchmark starts or emulates: as many as the largest machines have CPUs.
-const SUBMITTERS_MAX: usize = 1024;
-
-/// The journey of a point whose copies are between nodes.
-pub(super) fn journey(machine: &Machine, point: &Point) -> Result<Journey, Unrun> {
-    for node in [point.source, point.target].into_iter().flatten() {
-        machine.node(node).map_err(|error| Unrun::Cannot(error.to_string()))?;
-    }
-    let Ok(size_bytes) = usize::try_from(point.size_bytes) else {
-        return Unrun::cannot("no memory is that large");
-    };
-    Ok(Journey { source_node: point.source, target_node: point.target, size_bytes, turn: 0 })
-}
-
-/// What each submitter of a point does, in memory that was touched before.
-pub(super) fn load_of(point: &Point, effort: Effort) -> Result<Load, Unrun> {
-    let Some(size_bytes) = u32::try_from(point.size_bytes).ok().filter(|size| *size <= TRANSFER_BYTES_MAX)
-    else {
-        return Unrun::cannot("a descriptor is for 2 GiB at most");
-    };
-    if point.batch > BATCH_MAX {
-        return Unrun::cannot(format!("a batch has {BATCH_MAX} descriptors at most"));
-    }
-    if point.submitters > SUBMITTERS_MAX || point.queues > SUBMITTERS_MAX || point.depth > DEPTH_MAX {
-        return Unrun::cannot(format!(
-            "there are {SUBMITTERS_MAX} submitters and queues at most, with {DEPTH_MAX} submissions under way each"
-        ));
-    }
-    if point.submitters == 0 || point.queues == 0 {
-        return Unrun::cannot("somebody has to submit to some queue: counts begin at 1");
-    }
-    Ok(Load {
-        work: point.operation,
-        size_bytes,
-        batch: point.batch,
-        depth: point.depth,
-        repetitions: effort.repetitions(point.size_bytes),
-        pages: load::Pages::Touched,
-    })
-}
-
-/// What the submitters saw in each iteration, as figures.
-pub(super) fn figures_of(
-    point: &Point,
-    figures: &[Figure],
-    repetitions: usize,
-    iterations: &[Vec<Seen>],
-) -> Vec<Taken> {
-    let repetitions = repetitions as f64;
-    let bytes = point.size_bytes as f64 * f64::from(point.batch) * repetitions * point.submitters as f64;
-    let slowest_ns = |seen: &Vec<Seen>| seen.iter().map(|seen| seen.elapsed_ns).fold(0.0, f64::max);
-    // What is known of submitting only where the submitter is part of the simulation.
-    let submitting_ns = |seen: &Vec<Seen>| seen.first().and_then(|seen| seen.submitting_ns);
-    let own_rate = |seen: Option<&Seen>| Some(bytes / point.submitters as f64 / seen?.elapsed_ns * 1e9);
-    let values = |figure: Figure| -> Option<Vec<f64>> {
-        let value = |seen: &Vec<Seen>| match figure {
-            Figure::Throughput => Some(bytes / slowest_ns(seen) * 1e9),
-            Figure::Latency => Some(slowest_ns(seen) / repetitions),
-            Figure::Submit => Some(submitting_ns(seen)? / repetitions),
-            Figure::Wait => Some((slowest_ns(seen) - submitting_ns(seen)?) / repetitions),
-            Figure::Asleep => Some(1.0 - submitting_ns(seen)? / slowest_ns(seen)),
-            Figure::Tenant1 => own_rate(seen.first()),
-            Figure::Tenant2 => own_rate(seen.get(1)),
-            Figure::Overhead | Figure::Load | Figure::Slowdown => None,
-        };
-        iterations.iter().map(value).collect()
-    };
-    let taken = |&figure: &Figure| match values(figure) {
-        Some(values) => Taken::new(figure, values),
-        None => Taken::missing(figure, "a core that works itself neither submits nor waits"),
-    };
-    figures.iter().filter(|figure| **figure != Figure::Overhead).map(taken).collect()
 }
 
 #[cfg(test)]
@@ -249,7 +194,8 @@ mod tests {
         let four = Point { submitters: 4, queues: 4, way: Way::Dedicated, size_bytes: 1024, ..point() };
         let one = Point { submitters: 1, queues: 1, ..four.clone() };
         assert!(throughput(&four) > 3.0 * throughput(&one), "one does not keep a device busy");
-        let error = backend().run(&Point { queues: 9, ..four }, &[Figure::Throughput], Effort::QUICK);
+        let error =
+            backend().run(&Point { queues: 9, submitters: 9, ..four }, &[Figure::Throughput], Effort::QUICK);
         assert!(error.unwrap_err().to_string().contains("work queues"));
     }
 
@@ -257,8 +203,16 @@ mod tests {
     fn what_is_no_device_is_refused() {
         let run = |point: Point| backend().run(&point, &[Figure::Throughput], Effort::QUICK).unwrap_err();
         assert!(run(Point { way: Way::Core, ..point() }).to_string().contains("only a device"));
+        assert!(run(Point { way: Way::Write, ..point() }).to_string().contains("system call"));
+        let limited = Point { read_buffers: Some((96, 16)), ..point() };
+        assert!(run(limited).to_string().contains("read buffers"));
         assert!(run(Point { pages: Pages::Huge, ..point() }).to_string().contains("4 KiB"));
         assert!(run(Point { target: Some(NodeId(8)), ..point() }).to_string().contains("no nodes"));
+        let tenants = Point { priorities: Some((15, 1)), submitters: 2, ..point() };
+        assert!(run(tenants).to_string().contains("2 queues and 2 submitters"));
+        assert!(run(Point { queues: 2, ..point() }).to_string().contains("nobody submits"));
+        let routed = Point { route: Some(Route::All), submitters: 2, queues: 2, ..point() };
+        assert!(run(routed).to_string().contains("one queue"));
         let far = Point { route: Some(Route::Single), target: Some(NodeId(99)), ..point() };
         assert!(run(far).to_string().contains("99"));
         assert!(run(Point { size_bytes: 1 << 33, ..point() }).to_string().contains("2 GiB"));
@@ -269,6 +223,19 @@ mod tests {
         ] {
             assert!(run(many).to_string().contains("at most"));
         }
+    }
+
+    /// Its row would be of a device that the machine does not have.
+    #[test]
+    fn a_machine_without_devices_has_none() {
+        let machine = Machine::from_profile("skylake-8180-snc-off").unwrap();
+        let error = OnEmulated::new(machine, Timing::sapphire_rapids()).run(&point(), &[], Effort::QUICK);
+        assert!(error.unwrap_err().to_string().contains("has no DSA"));
+        let taken = backend().run(&point(), &[Figure::Throughput], Effort::QUICK).unwrap();
+        assert!(
+            taken[0].note.as_ref().is_some_and(|note| note.contains("whatever the machine")),
+            "{taken:?}"
+        );
     }
 
     #[test]
@@ -282,8 +249,11 @@ mod tests {
         };
         let [first, second] = rates((10, 10));
         assert!((first / second - 1.0).abs() < 0.05, "{first} and {second}");
-        let [first, second] = rates((15, 1));
-        assert!(first > 1.5 * second, "{first} and {second}");
+        // Both have n to do. While the first does, the second does its share; then it has the device for itself.
+        for (priorities, ratio) in [((15, 1), 30.0 / 16.0), ((12, 4), 24.0 / 16.0)] {
+            let [first, second] = rates(priorities);
+            assert!((first / second / ratio - 1.0).abs() < 0.05, "{priorities:?}: {first} and {second}");
+        }
         assert!(backend().run(&Point { priorities: Some((16, 1)), ..point() }, &[], Effort::QUICK).is_err());
     }
 
@@ -291,7 +261,13 @@ mod tests {
     fn waiting_is_what_is_not_submitting() {
         let figures = benchmark("latency").unwrap().figures;
         let taken = backend().run(&point(), figures, Effort::QUICK).unwrap();
-        let [latency, submit, wait] = [0, 1, 2].map(|index| taken[index].values[0]);
+        let value = |figure| taken.iter().find(|it| it.figure == figure).map(|it| it.values.clone()).unwrap();
+        let [latency, submit, wait] =
+            [Figure::Latency, Figure::Submit, Figure::Wait].map(|figure| value(figure)[0]);
+        for figure in [Figure::Allocate, Figure::Prepare] {
+            let taken = taken.iter().find(|it| it.figure == figure).unwrap();
+            assert!(taken.values.is_empty() && taken.note.as_ref().is_some_and(|it| it.contains("virtual")));
+        }
         assert_eq!(submit, 400.0);
         assert!((latency - submit - wait).abs() < 1e-6 && wait > 34_000.0, "{latency} = {submit} + {wait}");
     }

@@ -13,23 +13,32 @@
 //! A point says everything about what runs, so that all backends and all benchmarks take the same options. What
 //! a backend does not know, it refuses with a sentence: a figure with a gap is better than one with a guess.
 //!
+//! The papers' query ([`qdp`]) and what sharing costs ([`atomics`]) have points of their own, on the same machines.
+//!
 //! Source: Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (2024), chapter 3;
 //! Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon Scalable
 //! Processors" (2024), chapter 4.
 
+pub mod atomics;
 mod axis;
-mod benchmarks;
+mod benchmark;
 mod emulated;
+mod figure;
+mod load;
 mod machine;
 mod modelled;
+mod papers;
 mod peers;
 mod point;
+pub mod qdp;
 
 pub use axis::Axis;
-pub use benchmarks::{BENCHMARKS, Benchmark, Figure, benchmark};
+pub use benchmark::{Benchmark, benchmark};
 pub use emulated::OnEmulated;
+pub use figure::Figure;
 pub use machine::OnMachine;
 pub use modelled::OnModel;
+pub use papers::BENCHMARKS;
 pub use peers::{Published, published};
 pub use point::{Axes, Data, Pages, Point, Way};
 
@@ -61,15 +70,25 @@ pub struct Taken {
     pub note: Option<String>,
     /// The median of something that was measured beside it, and what that is.
     pub peer: Option<(&'static str, f64)>,
+    /// What measuring took, as a share of what was measured; `None` if nobody knows.
+    pub overhead: Option<f64>,
 }
 
 impl Taken {
     fn new(figure: Figure, values: Vec<f64>) -> Taken {
-        Taken { figure, values, note: None, peer: None }
+        Taken { figure, values, note: None, peer: None, overhead: None }
     }
 
     fn missing(figure: Figure, why: &str) -> Taken {
         Taken { note: Some(why.to_owned()), ..Taken::new(figure, Vec::new()) }
+    }
+
+    /// Says one thing more of it.
+    fn add_note(&mut self, words: &str) {
+        match &mut self.note {
+            Some(note) => *note += &format!("; {words}"),
+            None => self.note = Some(words.to_owned()),
+        }
     }
 }
 
@@ -129,13 +148,4 @@ impl Effort {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn repetitions_are_those_of_the_thesis() {
-        let counts = [1 << 10, 8 << 10, 9 << 10, 1 << 20, 2 << 20].map(|size| Effort::FULL.repetitions(size));
-        assert_eq!(counts, [10_000, 10_000, 1000, 1000, 1]);
-        assert_eq!([1 << 10, 1 << 20, 1 << 30].map(|size| Effort::QUICK.repetitions(size)), [100, 10, 1]);
-    }
-}
+mod tests;

@@ -20,6 +20,8 @@ pub enum Way {
     Shared,
     /// A device, through a dedicated queue.
     Dedicated,
+    /// A device, through write(2) to the file of a queue, as the kernel lets processes without privileges submit.
+    Write,
     /// A device, by a way that makes no difference: the model's.
     Any,
 }
@@ -38,13 +40,13 @@ pub enum Pages {
     AbsentResume,
 }
 
-/// Where a core finds source and target.
+/// Where source and target are when an iteration begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Data {
-    /// Wherever they are after what was before.
+    /// Flushed from all caches; repetitions find them where those before have left them.
     Any,
-    /// Neither is in a cache.
+    /// Neither is in a cache, also for repetitions: a core comes to other bytes with each.
     Memory,
     /// The source is in a cache.
     CachedSource,
@@ -77,9 +79,9 @@ pub struct Point {
     pub engines: Option<u32>,
     /// For copies between nodes: the devices that share in each.
     pub route: Option<Route>,
-    /// Where sources lie; `None`: anywhere.
+    /// Where sources lie; `None`: on the node of the device, or of the core.
     pub source: Option<NodeId>,
-    /// Where targets lie.
+    /// Where targets lie; `None`: as above.
     pub target: Option<NodeId>,
     /// The pages of targets.
     pub pages: Pages,
@@ -87,6 +89,8 @@ pub struct Point {
     pub data: Data,
     /// Weights of two queues of one group, each with a tenant; `None`: as they are.
     pub priorities: Option<(u8, u8)>,
+    /// Read buffers that two groups of a device may use, each with a tenant; `None`: as they are.
+    pub read_buffers: Option<(u32, u32)>,
 }
 
 /// The values of all axes; points are their combinations.
@@ -108,6 +112,7 @@ pub struct Axes {
     pub pages: Vec<Pages>,
     pub data: Vec<Data>,
     pub priorities: Vec<Option<(u8, u8)>>,
+    pub read_buffers: Vec<Option<(u32, u32)>>,
 }
 
 impl Default for Axes {
@@ -129,13 +134,44 @@ impl Default for Axes {
             pages: vec![Pages::Touched],
             data: vec![Data::Any],
             priorities: vec![None],
+            read_buffers: vec![None],
         }
     }
 }
 
 impl Axes {
-    /// All combinations, the first axis slowest.
+    /// All combinations, the first axis slowest. A core that works itself has no queue: it has one point for all values
+    /// of the axes that are about those.
     pub fn points(&self) -> Vec<Point> {
+        let mut of_cores: Vec<Point> = Vec::new();
+        let mut points = self.combinations();
+        points.retain_mut(|point| {
+            if point.way != Way::Core {
+                return true;
+            }
+            *point = point.without_queue();
+            let is_new = !of_cores.contains(point);
+            if is_new {
+                of_cores.push(point.clone());
+            }
+            is_new
+        });
+        points
+    }
+
+    /// The values of an axis that none of these points has, as records have them.
+    pub fn unused(&self, axis: Axis, points: &[Point]) -> Vec<Value> {
+        let mut unused = Vec::new();
+        let is_used = |value: &Value| points.iter().any(|point| axis.value(point) == *value);
+        for value in self.combinations().iter().map(|point| axis.value(point)) {
+            if !unused.contains(&value) && !is_used(&value) {
+                unused.push(value);
+            }
+        }
+        unused
+    }
+
+    fn combinations(&self) -> Vec<Point> {
         let first = Point {
             way: Way::Any,
             operation: Work::Copy,
@@ -152,6 +188,7 @@ impl Axes {
             pages: Pages::Touched,
             data: Data::Any,
             priorities: None,
+            read_buffers: None,
         };
         let mut points = vec![first];
         each(&mut points, &self.ways, |point, &way| point.way = way);
@@ -162,6 +199,7 @@ impl Axes {
         each(&mut points, &self.pages, |point, &pages| point.pages = pages);
         each(&mut points, &self.data, |point, &data| point.data = data);
         each(&mut points, &self.priorities, |point, &priorities| point.priorities = priorities);
+        each(&mut points, &self.read_buffers, |point, &buffers| point.read_buffers = buffers);
         each(&mut points, &self.queues, |point, &queues| point.queues = queues);
         each(&mut points, &self.entries, |point, &entries| point.entries = entries);
         each(&mut points, &self.engines, |point, &engines| point.engines = engines);
@@ -190,14 +228,15 @@ impl Axes {
             Axis::Pages => self.pages.len(),
             Axis::Data => self.data.len(),
             Axis::Priorities => self.priorities.len(),
+            Axis::ReadBuffers => self.read_buffers.len(),
         };
         Axis::ALL.into_iter().filter(|axis| count(axis) > 1).collect()
     }
 }
 
 /// Replaces each point by one for each value.
-fn each<T>(points: &mut Vec<Point>, values: &[T], set: impl Fn(&mut Point, &T)) {
-    let with = |point: &Point, value: &T| {
+pub(super) fn each<P: Clone, T>(points: &mut Vec<P>, values: &[T], set: impl Fn(&mut P, &T)) {
+    let with = |point: &P, value: &T| {
         let mut point = point.clone();
         set(&mut point, value);
         point
@@ -210,6 +249,12 @@ fn each<T>(points: &mut Vec<Point>, values: &[T], set: impl Fn(&mut Point, &T)) 
 }
 
 impl Point {
+    /// The same with the least of everything that is about queues.
+    pub(super) fn without_queue(&self) -> Point {
+        let none = Point { batch: 1, depth: 1, queues: 1, entries: None, engines: None, ..self.clone() };
+        Point { priorities: None, read_buffers: None, ..none }
+    }
+
     /// The columns of a record.
     pub fn columns(&self) -> Map<String, Value> {
         Axis::ALL.into_iter().map(|axis| (axis.column().to_owned(), axis.value(self))).collect()
@@ -229,6 +274,7 @@ impl fmt::Display for Way {
             Way::Core => "core",
             Way::Shared => "shared",
             Way::Dedicated => "dedicated",
+            Way::Write => "write",
             Way::Any => "any",
         })
     }
@@ -266,13 +312,26 @@ mod tests {
     fn points_are_combinations() {
         let axes = Axes { sizes_bytes: vec![1024, 1 << 20], batches: vec![1, 8], ..Axes::default() };
         let points = axes.points();
-        assert_eq!(points.len(), 3 * 2 * 2);
+        assert_eq!(points.len(), 2 + 2 * 2 * 2, "cores have no batches");
         assert_eq!(axes.varied(), [Axis::Way, Axis::SizeBytes, Axis::Batch]);
-        assert_eq!(points[7].name(&axes.varied()), "shared_1MiB_batch8");
+        assert_eq!(points[5].name(&axes.varied()), "shared_1MiB_batch8");
         let mut names: Vec<String> = points.iter().map(|point| point.name(&axes.varied())).collect();
         names.sort();
         names.dedup();
-        assert_eq!(names.len(), 12, "names tell points apart");
+        assert_eq!(names.len(), 10, "names tell points apart");
+    }
+
+    #[test]
+    fn values_that_no_point_has() {
+        let axes =
+            Axes { ways: vec![Way::Core], depths: vec![1, 4], entries: vec![Some(16)], ..Axes::default() };
+        let points = axes.points();
+        assert_eq!(points.len(), 1);
+        assert_eq!(axes.unused(Axis::Depth, &points), [4]);
+        assert_eq!(axes.unused(Axis::Entries, &points), [16]);
+        assert!(axes.unused(Axis::SizeBytes, &points).is_empty());
+        let both = Axes { ways: vec![Way::Core, Way::Shared], ..axes };
+        assert!(both.unused(Axis::Depth, &both.points()).is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::ops::BitOr;
 
 use crate::memory::MemoryError;
+use crate::mover::{Consumer, Route};
 use crate::topology::{NodeId, TopologyError};
 
 /// Wishes that hold for a cache, a call, or a handle; those of the cache are added to those of each call, and an entry
@@ -51,6 +52,10 @@ pub struct Access {
     pub near: Option<NodeId>,
     /// The node whose CPUs will read, for the placement policy.
     pub requester: Option<NodeId>,
+    /// Who copies, if it starts a copy; `None` leaves it to the mover.
+    pub route: Option<Route>,
+    /// Who reads next, if it starts a copy: whether a device writes to the last-level cache or to the node's memory.
+    pub consumer: Consumer,
 }
 
 impl Access {

@@ -147,8 +147,8 @@ impl<'a, B> Guard<'a, B> {
         }
         // SAFETY: the cell pointed to `found` after the hazard was set and fenced. Only `index` writes the cell, since
         // regions are looked up by the cache that registered them alone (`Shared::check`). It empties a slot's cell
-        // before it takes the slot out, runs the other half of the fence, and then finds this hazard: so it keeps the
-        // slot until the hazard is cleared, which only `drop` does. The index outlives 'a.
+        // before it takes the slot out, keeps the slot until the other half of the fence has happened, and then finds
+        // this hazard: so it keeps it until the hazard is cleared, which only `drop` does. The index outlives 'a.
         let slot = unsafe { &*found };
         Some(Guard { slot, index, hazard, _not_send: PhantomData })
     }

@@ -9,8 +9,8 @@ use super::index::{self, Index};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
 use crate::memory::Block;
-use crate::mover::{CopyError, CopyReport, RawCopy};
-use crate::sync::{Arc, Condvar, Mutex, lock, wait_on};
+use crate::mover::{CopyError, CopyReport, Epoch, RawRequest};
+use crate::sync::Arc;
 
 /// The one flight of a slot.
 ///
@@ -22,6 +22,8 @@ pub(super) struct Flight<B> {
     counters: std::sync::Arc<Counters>,
     /// The target of the copy, once there is one.
     block: Option<B>,
+    /// The source's, until it is settled: drains that were begun since wait for it.
+    epoch: Option<std::sync::Arc<Epoch>>,
 }
 
 /// What became of a copy.
@@ -48,7 +50,7 @@ impl From<Result<CopyReport, CopyError>> for Landing {
 impl Flight<Block> {
     /// The copy that fills `block` and lands this flight.
     #[allow(unsafe_code)]
-    pub(super) fn copy_into(mut self, block: Block) -> RawCopy {
+    pub(super) fn copy_into(mut self, block: Block) -> RawRequest {
         let slot = self.slot();
         let (source, size_bytes) = (slot.source_bytes().as_ptr(), slot.range.len());
         assert_eq!(block.len(), size_bytes, "a pool gives what it was asked for");
@@ -57,7 +59,7 @@ impl Flight<Block> {
         // not written during a copy (contract of `RegionOwner`); and the block, which is fresh from its pool, as
         // large as the range, and looked at by nobody before `land`. Lost buffers, and those of a `done` that is
         // dropped uncalled, are leaked. A pool's block overlaps nothing that anybody else owns.
-        unsafe { RawCopy::new(source, target, size_bytes, move |result| self.land(result.into())) }
+        unsafe { RawRequest::new(source, target, size_bytes, move |result| self.land(result.into())) }
     }
 }
 
@@ -68,8 +70,8 @@ impl<B> Flight<B> {
         index: Arc<Index<B>>,
         counters: std::sync::Arc<Counters>,
     ) -> Flight<B> {
-        slot.source.flights.begin();
-        Flight { slot: Some(slot), index, counters, block: None }
+        let epoch = Some(slot.source.flights.current());
+        Flight { slot: Some(slot), index, counters, block: None, epoch }
     }
 
     pub(super) fn slot(&self) -> &Slot<B> {
@@ -133,7 +135,7 @@ impl<B> Flight<B> {
             Outcome::Near(..) => {}
         }
         let landed = slot.settle(outcome);
-        slot.source.flights.end();
+        drop(self.epoch.take());
         drop(slot);
         landed.set();
         if let Some(key) = arrived {
@@ -150,48 +152,5 @@ impl<B> Drop for Flight<B> {
                 None => self.settle(Outcome::Source(Why::Failed)),
             }
         }
-    }
-}
-
-/// How many copies read a source now.
-pub(super) struct Flights {
-    state: Mutex<Flying>,
-    none: Condvar,
-}
-
-struct Flying {
-    count: usize,
-    /// Threads that wait for `none`.
-    sleepers_count: usize,
-}
-
-impl Flights {
-    pub(super) fn new() -> Flights {
-        Flights { state: Mutex::new(Flying { count: 0, sleepers_count: 0 }), none: Condvar::new() }
-    }
-
-    fn begin(&self) {
-        lock(&self.state).count += 1;
-    }
-
-    fn end(&self) {
-        let mut flying = lock(&self.state);
-        flying.count -= 1;
-        // Nobody is woken who is not asleep: that would be a system call for each copy.
-        let wakes = flying.count == 0 && flying.sleepers_count > 0;
-        drop(flying);
-        if wakes {
-            self.none.notify_all();
-        }
-    }
-
-    /// Blocks until there is none.
-    pub(super) fn wait_for_none(&self) {
-        let mut flying = lock(&self.state);
-        flying.sleepers_count += 1;
-        while flying.count > 0 {
-            flying = wait_on(&self.none, flying);
-        }
-        flying.sleepers_count -= 1;
     }
 }

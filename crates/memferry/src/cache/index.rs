@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::directory::Guard;
-use super::readers::{Readers, Record};
+use super::readers::{Look, Readers, Record};
 use super::region::Source;
 use super::sieve::{Sieve, Use};
 use super::slot::Slot;
@@ -53,13 +53,24 @@ struct Inner<B> {
     sieve: Sieve<Arc<Slot<B>>>,
     /// Taken out, and still read under guards. The last guard to end lets go of them.
     retired: Vec<Arc<Slot<B>>>,
+    /// Slots were hidden, and no fence has happened since: any of them may be read by somebody who is in no hazard yet.
+    owes_fence: bool,
+    /// For want of a fence some of the retired may be read by nobody who would say when it is over.
+    has_stranded: bool,
 }
 
 impl<B> Index<B> {
     /// For the cache's node at `position`.
     pub(super) fn new(position: usize, readers: &'static Readers) -> Index<B> {
-        let inner = Inner { by_key: BTreeMap::new(), sieve: Sieve::new(), retired: Vec::new() };
+        let (by_key, sieve, retired) = (BTreeMap::new(), Sieve::new(), Vec::new());
+        let inner = Inner { by_key, sieve, retired, owes_fence: false, has_stranded: false };
         Index { position, readers, inner: Mutex::new(inner) }
+    }
+
+    /// Keeps everybody else out.
+    #[cfg(all(test, not(memferry_loom)))]
+    pub(super) fn hold(&self) -> impl Drop + '_ {
+        lock(&self.inner)
     }
 
     /// How many slots there are.
@@ -103,6 +114,19 @@ impl<B> Index<B> {
         {
             slot.source.directory(self.position).publish(slot);
         }
+    }
+
+    /// Bytes of `source` that are near or on their way. Counts as no hit.
+    pub(super) fn listed_bytes(&self, source: &Source<B>) -> usize {
+        let inner = lock(&self.inner);
+        let keys = inner.by_key.range((source.id, 0, 0)..=(source.id, usize::MAX, usize::MAX));
+        // In the order of their first bytes; ranges may overlap.
+        let (mut listed, mut behind) = (0, 0);
+        for (&(_, start, end), _) in keys {
+            listed += end.max(behind) - start.max(behind);
+            behind = behind.max(end);
+        }
+        listed
     }
 
     /// As [`find`](Index::find), or what `make` makes for exactly this range.
@@ -152,7 +176,7 @@ impl<B> Index<B> {
             if candidates.is_empty() {
                 break;
             }
-            for place in self.vacate(&inner, candidates, HIDDEN_AHEAD) {
+            for place in self.vacate(&mut inner, candidates, HIDDEN_AHEAD) {
                 found_bytes += bytes_of(&inner, place);
                 victims.push(place);
             }
@@ -180,7 +204,7 @@ impl<B> Index<B> {
         let mut inner = lock(&self.inner);
         let places = inner.by_key.values().copied();
         let unused = places.filter(|&place| is_unused(inner.sieve.get(place))).collect();
-        let vacated = self.vacate(&inner, unused, 0);
+        let vacated = self.vacate(&mut inner, unused, 0);
         let slots: Vec<_> = vacated.into_iter().map(|place| inner.take(place)).collect();
         Taken { ranges: slots.iter().map(|slot| slot.range.clone()).collect(), slots }
     }
@@ -202,6 +226,14 @@ impl<B> Index<B> {
         drop(free);
     }
 
+    /// Lets go of what stayed because a fence failed, if one happens now; whether anything left.
+    pub(super) fn catch_up(&self) -> bool {
+        let mut inner = lock(&self.inner);
+        let free = if inner.has_stranded { self.split_retired(&mut inner) } else { Vec::new() };
+        drop(inner);
+        !free.is_empty()
+    }
+
     /// The slot for `range`. What is found ready is published, so that the next one finds it in the directory.
     fn hit(&self, inner: &Inner<B>, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
         let slot = inner.find(source, range)?;
@@ -214,18 +246,17 @@ impl<B> Index<B> {
 
     /// Those of the slots at `places` that turn out to be unused once nobody new can find them. If that takes a fence, up
     /// to `ahead` more are hidden that the hand will come to.
-    fn vacate(&self, inner: &Inner<B>, mut places: Vec<usize>, ahead: usize) -> Vec<usize> {
-        let mut fence = false;
+    fn vacate(&self, inner: &mut Inner<B>, mut places: Vec<usize>, ahead: usize) -> Vec<usize> {
         for &place in &places {
-            fence |= self.hide(inner.sieve.get(place));
+            inner.owes_fence |= self.hide(inner.sieve.get(place));
         }
-        if fence {
+        if inner.owes_fence {
             let next = inner.sieve.ahead().take(ahead).filter(|slot| !slot.is_visited());
             next.for_each(|slot| {
                 self.hide(slot);
             });
         }
-        let look = self.readers.look(fence);
+        let look = self.look(inner);
         places.retain(|&place| {
             let slot = inner.sieve.get(place);
             !look.sees(address(slot)) && is_unused(slot)
@@ -236,23 +267,38 @@ impl<B> Index<B> {
     /// `slots` are in no map any more: those that somebody reads stay here until nobody does, the others are returned.
     fn retire(&self, inner: &mut Inner<B>, slots: Vec<Arc<Slot<B>>>) -> Taken<B> {
         let ranges = slots.iter().map(|slot| slot.range.clone()).collect();
-        let mut fence = false;
         for slot in &slots {
-            fence |= self.hide(slot);
+            inner.owes_fence |= self.hide(slot);
         }
-        let look = self.readers.look(fence);
+        let look = self.look(inner);
         let (read, mut free): (Vec<_>, _) = slots.into_iter().partition(|slot| look.sees(address(slot)));
         inner.retired.extend(read);
         free.extend(self.split_retired(inner));
         Taken { ranges, slots: free }
     }
 
-    /// Those of the retired that nobody reads any more.
+    /// Those of the retired that nobody reads any more. Who reads one of the others will say when it is over, unless a
+    /// fence failed.
     fn split_retired(&self, inner: &mut Inner<B>) -> Vec<Arc<Slot<B>>> {
+        if inner.retired.is_empty() {
+            return Vec::new();
+        }
+        let look = self.look(inner);
         let retired = std::mem::take(&mut inner.retired);
-        let (read, free) = retired.into_iter().partition(|slot| self.readers.ask_for(address(slot)));
+        let (mut read, mut free): (Vec<_>, Vec<_>) =
+            retired.into_iter().partition(|slot| look.ask_for(address(slot)));
+        inner.has_stranded = !read.is_empty() && (look.is_blind() || !self.readers.fence());
+        if !inner.has_stranded {
+            free.extend(read.extract_if(.., |slot| !look.still_sees(address(slot))));
+        }
         inner.retired = read;
         free
+    }
+
+    /// All hazards; blind as long as no fence has happened since something was hidden, whoever hid it.
+    fn look(&self, inner: &mut Inner<B>) -> Look {
+        inner.owes_fence = inner.owes_fence && !self.readers.fence();
+        if inner.owes_fence { Look::blind() } else { self.readers.look() }
     }
 
     fn hide(&self, slot: &Slot<B>) -> bool {

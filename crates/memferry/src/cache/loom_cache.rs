@@ -95,6 +95,8 @@ impl World {
 
     /// The index is the first node's.
     fn with_nodes(nodes_count: usize) -> (World, StdArc<Source<Probe>>) {
+        // As building a mover does: what is made before would count as another process'.
+        memferry_dsa::fork::watch().unwrap();
         let gone = StdArc::new(AtomicBool::new(false));
         let source =
             StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None, 1, nodes_count));
@@ -356,11 +358,36 @@ fn drain_against_landing() {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
         let engine = world.engine(flight.unwrap(), ARRIVED);
-        source.flights.wait_for_none();
+        source.flights.drain().wait().unwrap();
         assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
         slot.wait();
         assert!(slot.near().is_some());
         engine.join().unwrap();
+        drop((slot, source));
+        world.assert_empty();
+    });
+}
+
+/// A drain waits for what was begun before it, and for nothing that is begun later.
+#[test]
+fn drain_against_a_later_flight() {
+    loom::model(|| {
+        let (world, source) = World::new();
+        let (slot, flight) = world.access(&source);
+        let drain = source.flights.drain();
+        let other = 1..2;
+        let Found::New(later) =
+            world.index.find_or_insert(&source, &other, || Slot::in_flight(&source, other.clone()))
+        else {
+            unreachable!("nobody asked for it before")
+        };
+        let later = Flight::new(later, world.index.clone(), world.counters.clone());
+        let engine = world.engine(flight.unwrap(), ARRIVED);
+        drain.wait().unwrap();
+        assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
+        engine.join().unwrap();
+        assert!(slot.near().is_some());
+        world.carry(later, ARRIVED);
         drop((slot, source));
         world.assert_empty();
     });
@@ -417,6 +444,28 @@ fn guard_against_invalidation() {
         let (world, source) = World::ready();
         let reader = world.beside(&source, reads_under_guard);
         drop(world.index.take_overlapping(&source, &(0..1)));
+        reader.join().unwrap();
+        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// The system refuses the taker's half of the fence, for ever or for a time: what was hidden is kept until one has
+/// happened, whoever looks before.
+#[test]
+fn guard_against_takers_without_a_fence() {
+    loom::model(|| {
+        let (world, source) = World::ready();
+        world.readers.fails_fences.store(true, SeqCst);
+        let reader = world.beside(&source, reads_under_guard);
+        assert!(world.index.evict(1, |_| 1).is_empty());
+        assert!(world.index.evict(1, |_| 1).is_empty(), "hidden before, and not fenced since");
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        world.index.reclaim();
+        assert_eq!(world.used.load(SeqCst), 1, "it was freed, and may be read");
+        world.readers.fails_fences.store(false, SeqCst);
+        world.index.catch_up();
         reader.join().unwrap();
         assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
         drop(source);

@@ -29,7 +29,7 @@
 //! Files: `shared` the way above, `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
 //! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
 //! `index` lookup and eviction (with `sieve`), `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
-//! that changes, `stats` the counters.
+//! that changes, `draft` private copies of it, `stats` the counters.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
 //! 2024, chapters 4 and 5. Unlike the cache described there, this one has budgets, knows ranges by their owner rather
@@ -40,6 +40,7 @@ mod barrier;
 mod builder;
 #[allow(unsafe_code)]
 mod directory;
+mod draft;
 mod entry;
 mod flight;
 mod index;
@@ -74,8 +75,9 @@ use view::Hold;
 
 pub use access::{Access, AccessError, BuildError, Flags};
 pub use builder::CacheBuilder;
+pub use draft::{Draft, DraftError, NewOnNode, WriteBackError};
 pub use entry::{Entry, Location, Settled, Why};
-pub use mutable::{CacheMut, Draft, DraftError, Snapshot, WriteBackError};
+pub use mutable::{CacheMut, Snapshot};
 pub use policy::{FixedNode, NearestFaster, Placement, Request};
 pub use region::{Region, RegionOwner};
 pub use stats::{CacheStats, NodeUsage};
@@ -177,7 +179,8 @@ impl Cache {
     }
 
     /// As [`access`](Cache::access), but only what is there, ready or in flight: never starts a copy. `None` also where
-    /// `access` would not start one.
+    /// `access` would not start one. A ready copy on another node than the wished one will do, if the access names
+    /// none and its reader prefers that copy to the source.
     ///
     /// # Errors
     /// As [`access`](Cache::access).
@@ -200,12 +203,31 @@ impl Cache {
             shared.counters.unplaced.add(1);
             return Ok(None);
         };
-        let Some(slot) = shared.nodes[position].index.find(region.source(), &range) else {
-            shared.counters.absent.add(1);
-            return Ok(None);
+        let known = shared.nodes[position].index.find(region.source(), &range);
+        let meanwhile = shared.find_meanwhile(region.source(), &range, known.as_deref(), &access);
+        let (slot, meanwhile) = match (known, meanwhile) {
+            (Some(slot), meanwhile) => (slot, meanwhile),
+            (None, Some(slot)) => (slot, None),
+            (None, None) => {
+                shared.counters.absent.add(1);
+                return Ok(None);
+            }
         };
         shared.count_hit(&slot);
-        Ok(Some(Entry::new(slot, range, flags, false)))
+        Ok(Some(Entry::new(slot, range, flags, false).with_meanwhile(meanwhile)))
+    }
+
+    /// How many bytes of a region are on a node already, or on their way there. For plans: it is no access, and counts
+    /// nowhere; a moment later it may be different.
+    ///
+    /// Cost: one lock, and a look at each entry of the region on that node.
+    ///
+    /// # Errors
+    /// [`AccessError::NoBudget`], [`AccessError::ForeignRegion`].
+    pub fn near_bytes(&self, region: &Region, node: NodeId) -> Result<usize, AccessError> {
+        let shared = &self.shared;
+        shared.check(region, &(0..0))?;
+        Ok(shared.nodes[shared.position(node)?].index.listed_bytes(region.source()))
     }
 
     /// Drops all entries that share a byte with `range`, on every node, and says how many. The next access copies anew;

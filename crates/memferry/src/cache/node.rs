@@ -68,6 +68,9 @@ impl Near {
             // Each round frees something or ends the search; what another thread takes in between is of use to it.
             let evicted = self.index.evict(missing_bytes, Block::rounded_bytes);
             if evicted.is_empty() {
+                if self.index.catch_up() {
+                    continue;
+                }
                 return None;
             }
             counters.evictions.add(evicted.len());
@@ -83,4 +86,68 @@ impl Near {
 fn only(slots: Vec<sync::Arc<Slot<Block>>>) -> Option<Slot<Block>> {
     let [slot] = <[_; 1]>::try_from(slots).ok()?;
     sync::Arc::try_unwrap(slot).ok()
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cache::{Access, Cache, Location, Region, Request};
+    use crate::mover::Mover;
+    use crate::topology::{Machine, NodeId};
+
+    const PAGE: usize = 4096;
+    const FREE: NodeId = NodeId(0);
+    /// The faster one: everybody would rather read there.
+    const BUSY: NodeId = NodeId(1);
+
+    /// Hits, misses and evictions on `FREE`, by readers who look whether `BUSY` has something better. Returns what they
+    /// read, whose end concerns all nodes.
+    fn use_the_free_one(cache: &Cache) -> Region {
+        let region = cache.register_chunked(vec![7; 8 * PAGE], None, PAGE);
+        let access = Access { requester: Some(FREE), ..Access::default() };
+        for page in (0..8).flat_map(|page| [page, page, page / 2]) {
+            // A chunk, and a range that no directory has.
+            for range in [page * PAGE..(page + 1) * PAGE, page * PAGE..page * PAGE + PAGE / 2 + page] {
+                assert_eq!(
+                    cache.access(&region, range.clone(), access).unwrap().wait(),
+                    Location::Near(FREE)
+                );
+                assert!(cache.view(&region, range.clone(), access).unwrap().is_ready());
+                assert!(cache.access_weak(&region, range, access).unwrap().is_some());
+            }
+        }
+        region
+    }
+
+    /// Until they are through; then lets go.
+    fn use_the_free_one_beside<H>(cache: &Cache, held: H) {
+        let (done, is_done) = channel();
+        let user = thread::spawn({
+            let cache = cache.clone();
+            move || done.send(use_the_free_one(&cache)).unwrap()
+        });
+        let in_time = is_done.recv_timeout(Duration::from_secs(30));
+        drop(held);
+        user.join().unwrap();
+        in_time.expect("it did not wait for a node that it did not ask for");
+    }
+
+    /// Somebody makes room on a node, or takes memory there, and does not come to an end: nobody waits for that who asks
+    /// for another node.
+    #[test]
+    fn pressure_on_one_node_delays_no_other() {
+        let machine = Arc::new(Machine::two_tiers().unwrap());
+        let mover = Mover::builder(machine).build().unwrap();
+        let policy = |_: &Machine, _: &Request<'_>| Some(FREE);
+        let builder = Cache::builder(mover).budget(FREE, 2 * PAGE).budget(BUSY, 2 * PAGE);
+        let cache = builder.placement(policy).build().unwrap();
+        let near = &cache.shared.nodes[cache.shared.position(BUSY).unwrap()];
+        use_the_free_one_beside(&cache, near.index.hold());
+        use_the_free_one_beside(&cache, near.pool.hold());
+        assert!(cache.stats().evictions > 0, "too tame");
+    }
 }

@@ -42,6 +42,9 @@ const HAZARDS_COUNT: usize = if cfg!(memferry_loom) { 1 } else { 7 };
 /// All records of a process. They are used again by other threads, and never freed.
 pub(super) struct Readers {
     records: Mutex<Vec<&'static Record>>,
+    /// As a system would that forbids the call. std's, not loom's: it is part of no protocol.
+    #[cfg(test)]
+    pub(super) fails_fences: std::sync::atomic::AtomicBool,
 }
 
 /// The hazards of one thread. Two lines, since CPUs fetch lines in pairs.
@@ -65,14 +68,22 @@ pub(super) struct Hazard {
 
 impl Readers {
     #[cfg(not(memferry_loom))]
-    const fn new() -> Readers {
-        Readers { records: Mutex::new(Vec::new()) }
+    pub(super) const fn new() -> Readers {
+        Readers {
+            records: Mutex::new(Vec::new()),
+            #[cfg(test)]
+            fails_fences: std::sync::atomic::AtomicBool::new(false),
+        }
     }
 
     /// Those of one model.
     #[cfg(memferry_loom)]
     pub(super) fn new() -> &'static Readers {
-        Box::leak(Box::new(Readers { records: Mutex::new(Vec::new()) }))
+        Box::leak(Box::new(Readers {
+            records: Mutex::new(Vec::new()),
+            #[cfg(test)]
+            fails_fences: std::sync::atomic::AtomicBool::new(false),
+        }))
     }
 
     /// A record that is no other thread's.
@@ -99,13 +110,9 @@ impl Readers {
         record.is_taken.store(false, Ordering::Relaxed);
     }
 
-    /// What may be read under guards now, and for addresses that can be found nowhere any more: what may be ever.
-    ///
-    /// `fence`: some of these addresses could be found until a moment ago.
-    pub(super) fn look(&self, fence: bool) -> Look {
-        if fence && !barrier::heavy() {
-            return Look { hazards: Vec::new(), is_blind: true };
-        }
+    /// What may be read under guards now, and for addresses that can be found nowhere any more: what may be ever, if a
+    /// [`fence`](Readers::fence) has happened since they could be found.
+    pub(super) fn look(&self) -> Look {
         let records = lock(&self.records);
         let hazards = records.iter().flat_map(|record| &record.hazards);
         let hazards =
@@ -113,20 +120,14 @@ impl Readers {
         Look { hazards: hazards.collect(), is_blind: false }
     }
 
-    /// Whether a guard has one of these addresses, which can be found nowhere any more. If so, such a guard will say
-    /// that it was waited for.
-    pub(super) fn ask_for(&self, address: *mut ()) -> bool {
-        let look = self.look(false);
-        let mut holders = look.hazards.iter().filter(|(held, _)| *held == address).peekable();
-        if holders.peek().is_none() {
+    /// The heavy half of the fence; false if it did not happen.
+    #[must_use]
+    pub(super) fn fence(&self) -> bool {
+        #[cfg(test)]
+        if self.fails_fences.load(std::sync::atomic::Ordering::SeqCst) {
             return false;
         }
-        let holders: Vec<&Hazard> = holders.map(|(_, hazard)| *hazard).collect();
-        for hazard in &holders {
-            // ORDERING: Relaxed: the fences on both sides order it.
-            hazard.wanted.store(true, Ordering::Relaxed);
-        }
-        !barrier::heavy() || holders.iter().any(|hazard| hazard.address() == address)
+        barrier::heavy()
     }
 
     /// Clears the hazards that have this address. The caller knows that no guard lives that has it.
@@ -143,13 +144,42 @@ impl Readers {
 /// All hazards at one moment.
 pub(super) struct Look {
     hazards: Vec<(*mut (), &'static Hazard)>,
-    /// There was no fence: everything may be read.
+    /// A fence failed: everything may be read.
     is_blind: bool,
 }
 
 impl Look {
+    /// Nothing is known.
+    pub(super) fn blind() -> Look {
+        Look { hazards: Vec::new(), is_blind: true }
+    }
+
+    pub(super) fn is_blind(&self) -> bool {
+        self.is_blind
+    }
+
+    /// Whether a guard may have this address.
     pub(super) fn sees(&self, address: *mut ()) -> bool {
-        self.is_blind || self.hazards.iter().any(|(held, _)| *held == address)
+        self.is_blind || self.holders(address).next().is_some()
+    }
+
+    /// As [`sees`](Look::sees). After the next fence such a guard says that it was waited for, unless it has
+    /// ended by then: then this is [no longer seen](Look::still_sees).
+    pub(super) fn ask_for(&self, address: *mut ()) -> bool {
+        for hazard in self.holders(address) {
+            // ORDERING: Relaxed: the fences on both sides order it.
+            hazard.wanted.store(true, Ordering::Relaxed);
+        }
+        self.sees(address)
+    }
+
+    /// Whether one of the guards that were seen to have this address has it now.
+    pub(super) fn still_sees(&self, address: *mut ()) -> bool {
+        self.holders(address).any(|hazard| hazard.address() == address)
+    }
+
+    fn holders(&self, address: *mut ()) -> impl Iterator<Item = &Hazard> {
+        self.hazards.iter().filter(move |(held, _)| *held == address).map(|(_, hazard)| *hazard)
     }
 }
 

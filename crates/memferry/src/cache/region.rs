@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Shared;
 use super::directory::{Chunks, Directory};
-use super::flight::Flights;
 use crate::memory::{Block, Mapping};
+use crate::mover::{Epochs, Operation};
 use crate::topology::NodeId;
 
 /// An owner of bytes that stay where they are.
@@ -27,8 +27,8 @@ use crate::topology::NodeId;
 /// As long as the owner lives, wherever it is moved,
 /// - `bytes` returns the same address and length each time, and they are readable;
 /// - nobody writes them while a slice of them is borrowed or a copy of them is in flight. For an owner that ever
-///   writes, that is after [`Region::drain`], with no access and no slice of an entry around, and followed by
-///   [`Cache::invalidate`](super::Cache::invalidate).
+///   writes: from before [`Region::drain`] to the end of the writing nobody accesses the region and no slice of an
+///   entry is around, and [`Cache::invalidate`](super::Cache::invalidate) follows, before the next access.
 pub unsafe trait RegionOwner: Send + Sync + 'static {
     /// The bytes.
     fn bytes(&self) -> &[u8];
@@ -105,13 +105,19 @@ impl Region {
         self.source().bytes()
     }
 
-    /// Blocks until no copy that reads this region is in flight; those that others start meanwhile count too. A copy
-    /// whose device was lost counts as over: what it may still read was leaked. An entry that is held may show
+    /// Blocks until all copies have ended that read this region and were begun before; what others begin meanwhile is
+    /// not waited for. A copy whose device was lost counts as over: what it may still read was leaked. So does, in a
+    /// forked child, what the parent has in flight. An entry that is held may show
     /// [`Why::InFlight`](super::Why::InFlight) for a moment longer.
     ///
     /// Do not call it from a waker: it may wait for the thread it is on.
     pub fn drain(&self) {
-        self.source().flights.wait_for_none();
+        self.begin_drain().wait();
+    }
+
+    /// What is to be waited for is decided now.
+    pub(super) fn begin_drain(&self) -> Drain {
+        Drain(self.source().flights.drain())
     }
 
     #[inline]
@@ -123,6 +129,16 @@ impl Region {
     #[inline]
     pub(super) fn is_of(&self, cache: &Arc<Shared>) -> bool {
         std::ptr::eq(self.handle.cache.as_ptr(), Arc::as_ptr(cache))
+    }
+}
+
+/// The wait for the copies that read a region and were begun before this was.
+pub(super) struct Drain(Operation<(), ()>);
+
+impl Drain {
+    pub(super) fn wait(self) {
+        // It fails in a process that was forked meanwhile: the copies are not that one's.
+        let _ = self.0.wait();
     }
 }
 
@@ -152,8 +168,8 @@ pub(super) struct Source<B> {
     pub(super) chunks: Chunks,
     /// One for each node of the cache, in its order.
     directories: Box<[Directory<B>]>,
-    /// Copies that read the bytes now.
-    pub(super) flights: Flights,
+    /// Held by the copies that read the bytes now.
+    pub(super) flights: Epochs,
     /// Bumped by `invalidate` before it removes entries.
     generation: AtomicU64,
     owner: Arc<dyn RegionOwner>,
@@ -172,7 +188,7 @@ impl<B> Source<B> {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let chunks = Chunks::new(owner.bytes().len(), chunk_bytes);
         let directories = (0..nodes_count).map(|_| Directory::new(chunks)).collect();
-        let (flights, generation) = (Flights::new(), AtomicU64::new(0));
+        let (flights, generation) = (Epochs::default(), AtomicU64::new(0));
         Source { id, home, chunks, directories, flights, generation, owner }
     }
 

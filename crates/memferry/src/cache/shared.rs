@@ -15,7 +15,7 @@ use super::stats::Counters;
 use super::view::Hold;
 use super::{Access, AccessError, Entry, Flags, Placement, Region, Request, Why};
 use crate::memory::Block;
-use crate::mover::Mover;
+use crate::mover::{CopyOptions, Mover};
 use crate::sync;
 use crate::topology::{Machine, NodeId};
 
@@ -44,7 +44,7 @@ pub(super) enum Wish {
 
 impl Shared {
     #[inline]
-    fn check(self: &Arc<Self>, region: &Region, range: &Range<usize>) -> Result<(), AccessError> {
+    pub(super) fn check(self: &Arc<Self>, region: &Region, range: &Range<usize>) -> Result<(), AccessError> {
         if !region.is_of(self) {
             return Err(AccessError::ForeignRegion { id: region.id() });
         }
@@ -213,17 +213,30 @@ impl Shared {
                 (slot, false)
             }
             Found::New(slot) => {
-                let started_copy = self.launch(near, slot.clone(), flags);
+                let started_copy = self.launch(near, slot.clone(), access);
                 (slot, started_copy)
             }
         };
-        let meanwhile = match access.near {
-            None if self.nodes.len() > 1 && slot.near().is_none() => {
-                self.find_better(source, range, access, [source.home, None])
-            }
-            _ => None,
-        };
+        let meanwhile = self.find_meanwhile(source, range, Some(&slot), access);
         Entry::new(slot, range.clone(), flags, started_copy).with_meanwhile(meanwhile)
+    }
+
+    /// What is to be read as long as there is no copy on the node that the access asks for: a ready one on another, if it
+    /// is better than the source. Not counted.
+    pub(super) fn find_meanwhile(
+        &self,
+        source: &Source<Block>,
+        range: &Range<usize>,
+        asked_for: Option<&Slot<Block>>,
+        access: &Access,
+    ) -> Option<sync::Arc<Slot<Block>>> {
+        if access.near.is_some()
+            || self.nodes.len() == 1
+            || asked_for.is_some_and(|slot| slot.near().is_some())
+        {
+            return None;
+        }
+        self.find_better(source, range, access, [source.home, None])
     }
 
     /// A ready copy that is better than the one that the access asks for; counted as a hit.
@@ -247,7 +260,7 @@ impl Shared {
     }
 
     /// Finds room for a new slot and gives its copy to the mover; whether there was room.
-    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, flags: Flags) -> bool {
+    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, access: &Access) -> bool {
         let (size_bytes, home) = (slot.range.len(), slot.source.home);
         let flight = Flight::new(slot, near.index.clone(), self.counters.clone());
         match near.room_for(size_bytes, &self.counters) {
@@ -256,8 +269,15 @@ impl Shared {
                 false
             }
             Some(block) => {
-                let copy = flight.copy_into(block).with_block_on_fault(flags.contains(Flags::BLOCK_ON_FAULT));
-                self.mover.start(copy, home, Some(near.pool.node()));
+                let options = CopyOptions {
+                    source_node: home,
+                    target_node: Some(near.pool.node()),
+                    consumer: access.consumer,
+                    block_on_fault: (self.flags | access.flags).contains(Flags::BLOCK_ON_FAULT),
+                    route: access.route,
+                };
+                let copy = self.mover.with_hints(flight.copy_into(block), options);
+                self.mover.start(copy, options.source_node, options.target_node);
                 true
             }
         }

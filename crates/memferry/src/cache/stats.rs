@@ -3,6 +3,7 @@
 //! The counters are written with Relaxed increments by whoever does the thing counted; nobody decides anything by
 //! them. A snapshot taken while calls are under way may show one of them half counted.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::topology::NodeId;
@@ -122,20 +123,35 @@ impl Counter {
 }
 
 /// A figure that grows with every hit: each thread has a line of its own, and no line is ever two threads' at a time.
+///
+/// The lines of the first threads are there from the start, those of more come in segments, each as large as all before
+/// it: none moves, and a cache in a program with few threads is small.
 #[derive(Debug)]
-pub(super) struct Striped(Box<[Stripe]>);
+pub(super) struct Striped {
+    first: Box<[Stripe; FIRST_COUNT]>,
+    /// Each of its lines from [`FIRST_COUNT`] times a power of two to the next.
+    more: [OnceLock<Box<[Stripe]>>; SEGMENTS_COUNT],
+    /// For threads in their last moments, which have no record any more.
+    shared: Counter,
+}
 
 /// Two lines, since CPUs fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe(Counter);
 
-/// How many threads count for themselves; the last stripe is for all others. 8 KiB for each cache.
-const STRIPES_COUNT: usize = 64;
+/// 8 KiB for each cache.
+const FIRST_COUNT: usize = 64;
+/// Enough for 2^22 threads, which is all that Linux has numbers for (PID_MAX_LIMIT).
+const SEGMENTS_COUNT: usize = 16;
 
 impl Default for Striped {
     fn default() -> Striped {
-        Striped((0..STRIPES_COUNT).map(|_| Stripe::default()).collect())
+        Striped {
+            first: Box::new(std::array::from_fn(|_| Stripe::default())),
+            more: Default::default(),
+            shared: Counter::default(),
+        }
     }
 }
 
@@ -143,19 +159,68 @@ impl Striped {
     /// One more, on a thread with the [`Record`](super::readers::Record) of this index, or none.
     #[inline(always)]
     pub(super) fn add_one(&self, record_index: Option<usize>) {
-        let shared = STRIPES_COUNT - 1;
         match record_index {
-            Some(index) if index < shared => {
-                let Stripe(Counter(own)) = &self.0[index];
-                // ORDERING: Relaxed, no partner: only the thread with the record writes here, and records change
-                // hands under a lock.
-                own.store(own.load(Relaxed) + 1, Relaxed);
-            }
-            _ => self.0[shared].0.add(1),
+            Some(index) if index < FIRST_COUNT => self.first[index].add_one(),
+            _ => self.add_one_further(record_index),
         }
     }
 
+    #[inline(never)]
+    fn add_one_further(&self, record_index: Option<usize>) {
+        match record_index.and_then(|index| self.further(index)) {
+            Some(stripe) => stripe.add_one(),
+            None => self.shared.add(1),
+        }
+    }
+
+    /// The stripe of an index from [`FIRST_COUNT`] on.
+    fn further(&self, index: usize) -> Option<&Stripe> {
+        let segment = (index / FIRST_COUNT).ilog2();
+        let start = FIRST_COUNT << segment;
+        let stripes = self.more.get(segment as usize)?;
+        stripes.get_or_init(|| (0..start).map(|_| Stripe::default()).collect()).get(index - start)
+    }
+
     pub(super) fn get(&self) -> u64 {
-        self.0.iter().map(|stripe| stripe.0.get()).sum()
+        let more = self.more.iter().filter_map(OnceLock::get).flatten();
+        self.shared.get() + self.first.iter().chain(more).map(|stripe| stripe.0.get()).sum::<u64>()
+    }
+}
+
+impl Stripe {
+    /// For the thread whose stripe it is.
+    #[inline(always)]
+    fn add_one(&self) {
+        let Stripe(Counter(own)) = self;
+        // ORDERING: Relaxed, no partner: only the thread with the record writes here, and records change hands under
+        // a lock.
+        own.store(own.load(Relaxed) + 1, Relaxed);
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::collections::HashSet;
+    use std::ptr;
+
+    use super::*;
+
+    /// Once all threads from the 64th on wrote one line, each with a locked instruction.
+    #[test]
+    fn no_two_threads_count_in_one_line() {
+        const COUNT: usize = 5 * FIRST_COUNT + 1;
+        let striped = Striped::default();
+        (0..COUNT).for_each(|index| (0..=index).for_each(|_| striped.add_one(Some(index))));
+        let first = striped.first.iter();
+        let stripes: Vec<&Stripe> =
+            first.chain((FIRST_COUNT..COUNT).map(|index| striped.further(index).unwrap())).collect();
+        let lines: HashSet<usize> =
+            stripes.iter().map(|stripe| ptr::from_ref(*stripe).addr() / 128).collect();
+        assert_eq!(lines.len(), COUNT);
+        assert!(stripes.iter().enumerate().all(|(index, stripe)| stripe.0.get() == index as u64 + 1));
+        assert_eq!(striped.shared.get(), 0);
+        striped.add_one(None);
+        striped.add_one(Some(usize::MAX));
+        assert_eq!((striped.shared.get(), striped.get()), (2, (COUNT * (COUNT + 1) / 2) as u64 + 2));
     }
 }

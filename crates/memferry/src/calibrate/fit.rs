@@ -55,6 +55,12 @@ impl Spread {
         let max = figures.iter().copied().reduce(f64::max)?;
         Some(Spread { min, mean: figures.iter().sum::<f64>() / figures.len() as f64, max })
     }
+
+    /// With `better` of two figures each.
+    pub(super) fn or_better(self, other: Spread, better: fn(f64, f64) -> f64) -> Spread {
+        let Spread { min, mean, max } = self;
+        Spread { min: better(min, other.min), mean: better(mean, other.mean), max: better(max, other.max) }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! What is timed beside copies: loops that read, write and follow pointers, as plain as they can be.
 
 use std::hint::black_box;
-use std::io;
 
 /// Bytes of a cache line on every machine that memferry runs on.
 pub(super) const LINE_BYTES: usize = 64;
@@ -59,24 +58,6 @@ pub(super) fn follow(bytes: &[u8], from: u64, steps: usize) -> u64 {
         line = words[line as usize * LINE_WORDS];
     }
     black_box(line)
-}
-
-/// Confines this thread to a CPU.
-///
-/// # Errors
-/// What the kernel says: `EINVAL` for a CPU that this process may not use.
-pub(super) fn pin(cpu: u32) -> io::Result<()> {
-    if cpu >= libc::CPU_SETSIZE as u32 {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // SAFETY: an all-zero cpu_set_t is the empty set, the CPU's number is below CPU_SETSIZE, and the set has the size
-    // that is said.
-    let result = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! ways      each CPU node x each memory node: latency, reading, writing, copying; of hardware threads, of all together
-//! copies    methods by size; the straight line through a core's copies; what waking a worker adds
+//! copies    methods by size, in caches and elsewhere; the straight line through a core's copies; what waking a worker adds
+//! devices   each DSA that can be used: its rate, and what a core does to submit a copy
 //!   └─▶ Calibration ─▶ Machine with links, parameters and facts ─▶ profile_text, model
 //! check     copies at sizes and on numbers of cores that were not measured before, beside what the model says of them
 //! ```
 //!
 //! Everything lies in memory that no cache holds, as columns do that are worth bringing near. Times are those of a
 //! machine with nothing else to do, as far as one gets them ([`undisturbed`]); the busier it is, the longer one has to
-//! look for them, and the less the figures are worth.
+//! look for them, and the less the figures are worth. So everything is measured in several passes; those of a check lie
+//! between those of a calibration, so that both have seen the same machine. A machine with many nodes gets fewer passes
+//! and fewer samples, so that it takes no longer; a profile says how many ([`Sampling`]).
 //!
 //! Source: the chain of pointers is `lat_mem_rd` of L. McVoy, C. Staelin, "lmbench: portable tools for performance
 //! analysis" (1996); bandwidths are those of all CPUs of a node, as in Greinsmark (2020), tables 5 to 8.
@@ -17,57 +20,28 @@
 pub(crate) mod arena;
 mod check;
 mod copies;
+mod devices;
+mod effort;
 mod error;
 mod fit;
 #[allow(unsafe_code)]
 mod kernels;
-mod threads;
+pub(crate) mod threads;
 mod ways;
 
-pub use check::{Checked, check};
+pub use check::{Check, Checked};
 pub use copies::{Copies, CopyRate, best_methods};
+pub use devices::{DeviceCosts, Devices};
+pub use effort::{Effort, Sampling};
 pub use error::CalibrateError;
 pub use fit::{Line, Spread};
 pub use threads::undisturbed;
 pub use ways::Way;
 
+use self::arena::Arenas;
+use self::effort::Sampler;
+use crate::mover::CopyMethods;
 use crate::topology::{Basis, Fact, Link, Machine, Measured, Node, NodeId, Parameter};
-
-/// How much to measure.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Effort {
-    /// Samples of each figure.
-    pub rounds: usize,
-    /// Whether memory is small, so that everything is over soon. The figures are then those of caches.
-    pub is_quick: bool,
-}
-
-impl Effort {
-    /// For figures to keep.
-    pub const FULL: Effort = Effort { rounds: 100, is_quick: false };
-    /// To see that it works.
-    pub const QUICK: Effort = Effort { rounds: 2, is_quick: true };
-
-    /// What each CPU walks through, so that all together exceed the caches several times: of twice a cache's size,
-    /// caches that do not evict in the order of use still have a part.
-    fn arena_bytes(self, cpus: &[u32]) -> usize {
-        if self.is_quick {
-            return 16 << 20;
-        }
-        let cache_bytes = cpus.first().and_then(|&cpu| arena::cache_bytes(cpu)).unwrap_or(32 << 20);
-        (8 * cache_bytes / cpus.len().max(1)).max(32 << 20)
-    }
-
-    /// What is read or written in one round: some milliseconds, so that some rounds go undisturbed.
-    fn round_bytes(self) -> usize {
-        if self.is_quick { 1 << 20 } else { 16 << 20 }
-    }
-
-    /// Hardware threads of a node that are measured one by one, on so many ways between nodes.
-    fn threads_max(self, ways_count: usize) -> usize {
-        if self.is_quick { 2 } else { (64 / ways_count.max(1)).clamp(2, 8) }
-    }
-}
 
 /// What was measured.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,6 +50,12 @@ pub struct Calibration {
     pub ways: Vec<Way>,
     /// Copies on the first node with both.
     pub copies: Copies,
+    /// How a core there copies best, in its caches and elsewhere.
+    pub methods: CopyMethods,
+    /// Copies by devices, and why others do none.
+    pub devices: Devices,
+    /// How much of the machine was looked at, and how often.
+    pub sampling: Sampling,
 }
 
 /// Nodes that have CPUs and nodes that have memory, of those that this process may use.
@@ -85,37 +65,104 @@ fn ends(machine: &Machine) -> (Vec<&Node>, Vec<&Node>) {
     (with_cpus.collect(), with_memory.collect())
 }
 
-/// How many calls of `progress` a [`measure`] makes.
-pub fn steps_count(machine: &Machine) -> usize {
-    let (cpus, memories) = ends(machine);
-    cpus.len() * memories.len() + copies::STEPS_COUNT
+/// Measures this machine pass by pass, in memory and through queues that it keeps until it is dropped.
+///
+/// Whoever makes several passes keeps the best of each figure ([`Calibration::or_better`]).
+pub struct Calibrator<'a> {
+    machine: &'a Machine,
+    arenas: Arenas<'a>,
+    devices: Vec<devices::Device>,
+    troubles: Vec<String>,
+    /// Since the first pass.
+    methods: Option<CopyMethods>,
+    effort: Effort,
 }
 
-/// Measures this machine. `progress` is called after each of [`steps_count`] steps.
-///
-/// # Errors
-/// [`CalibrateError::NotHere`] for a machine that was not discovered, [`NoCpus`](CalibrateError::NoCpus),
-/// [`Memory`](CalibrateError::Memory) where there is no room, [`Pin`](CalibrateError::Pin) where the kernel does not
-/// let threads stay on their CPUs, [`Disturbed`](CalibrateError::Disturbed) for times that make no sense.
-pub fn measure(
-    machine: &Machine,
-    effort: Effort,
-    progress: &mut dyn FnMut(),
-) -> Result<Calibration, CalibrateError> {
-    if !machine.is_this_machine() {
-        return Err(CalibrateError::NotHere { machine: machine.name().to_owned() });
+impl<'a> Calibrator<'a> {
+    /// `are_devices_emulated`: those that Linux shows are no silicon, and the profile has to say so.
+    ///
+    /// # Errors
+    /// [`CalibrateError::NotHere`] for a machine that was not discovered, [`NoCpus`](CalibrateError::NoCpus).
+    pub fn new(
+        machine: &'a Machine,
+        effort: Effort,
+        are_devices_emulated: bool,
+    ) -> Result<Calibrator<'a>, CalibrateError> {
+        if !machine.is_this_machine() {
+            return Err(CalibrateError::NotHere { machine: machine.name().to_owned() });
+        }
+        home(machine)?;
+        let (devices, troubles) = devices::open(machine, are_devices_emulated);
+        let arenas = Arenas::new(machine, effort);
+        Ok(Calibrator { machine, arenas, devices, troubles, methods: None, effort })
     }
-    let (cpus, memories) = ends(machine);
-    let threads_max = effort.threads_max(cpus.len() * memories.len());
-    let mut ways = Vec::new();
-    for cpus in &cpus {
+
+    /// How many calls of `progress` a pass makes.
+    pub fn steps_count(&self) -> usize {
+        self.ways_count() + copies::STEPS_COUNT + self.devices.len()
+    }
+
+    fn ways_count(&self) -> usize {
+        let (cpus, memories) = ends(self.machine);
+        cpus.len() * memories.len()
+    }
+
+    /// Measures everything once. `progress` is called after each of [`steps_count`](Self::steps_count) steps.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Memory`] where there is no room, [`Pin`](CalibrateError::Pin) where the kernel does not let
+    /// threads stay on their CPUs, [`Disturbed`](CalibrateError::Disturbed) for times that make no sense. A device that
+    /// fails is no error, but among [`Devices::troubles`].
+    pub fn pass(&mut self, progress: &mut dyn FnMut()) -> Result<Calibration, CalibrateError> {
+        let (cpus, memories) = ends(self.machine);
+        let threads_max = self.effort.threads_max(self.ways_count());
+        let figures = self.ways_count() * ways::figures_count(threads_max)
+            + copies::FIGURES_COUNT
+            + self.devices.len() * devices::FIGURES_COUNT;
+        let mut sampler = Sampler::new(self.effort, figures);
+        let mut ways = Vec::new();
+        // A memory's arenas are used by all nodes before the next memory's are made.
         for memory in &memories {
-            ways.push(ways::measure(machine, cpus, memory.id, threads_max, effort)?);
+            let arenas = self.arenas.of(memory.id)?;
+            for cpus in &cpus {
+                ways.push(ways::measure(cpus, memory.id, arenas, threads_max, &mut sampler)?);
+                progress();
+            }
+        }
+        // In the order of the machine's nodes, as its links are.
+        ways.sort_by_key(|way| (way.cpus, way.memory));
+        let home = home(self.machine)?;
+        let arena = &mut self.arenas.of(home.id)?[0];
+        let copies = copies::measure(self.machine, home, arena, &mut sampler, progress)?;
+        let methods = self.methods.map_or_else(|| copies::methods(home, arena), Ok)?;
+        self.methods = Some(methods);
+        let mut measured = Devices { costs: Vec::new(), troubles: self.troubles.clone() };
+        for device in &self.devices {
+            match device.measure(self.machine, home, &mut sampler) {
+                Ok(costs) => measured.costs.push(costs),
+                Err(why) => measured.troubles.push(format!("{} was not measured: {why}", device.name)),
+            }
             progress();
         }
+        let of_threads = cpus.iter().map(|node| node.allowed_cpus.len()).max().unwrap_or(0);
+        let step = of_threads.div_ceil(threads_max).max(1);
+        let sampling = Sampling {
+            passes: 1,
+            samples: sampler.taken(),
+            threads: (of_threads.div_ceil(step), of_threads),
+            arena_bytes: self.arenas.bytes_min(),
+        };
+        Ok(Calibration { ways, copies, methods, devices: measured, sampling })
     }
-    let copies = copies::measure(machine, home(machine)?, effort, progress)?;
-    Ok(Calibration { ways, copies })
+
+    /// Runs the benchmarks of a [`Check`] once.
+    ///
+    /// # Errors
+    /// As [`pass`](Self::pass).
+    pub fn check(&mut self) -> Result<Check, CalibrateError> {
+        let home = home(self.machine)?;
+        Check::measure(self.machine, home, self.arenas.of(home.id)?, self.effort)
+    }
 }
 
 /// The first node with CPUs and memory; where copies are measured.
@@ -142,7 +189,27 @@ pub fn parameter(name: &str, value: f64, how: &str) -> Parameter {
     }
 }
 
+fn fact(name: String, value: f64, unit: &str, source: &str) -> Fact {
+    Fact { name, value: rounded(value), unit: unit.to_owned(), source: source.to_owned() }
+}
+
 impl Calibration {
+    /// Of each figure the better one: nothing makes a machine faster than it is. Copy methods, which are the same in all
+    /// passes of a [`Calibrator`], are the first one's.
+    ///
+    /// # Errors
+    /// [`CalibrateError::Disturbed`] as for [`Calibrator::pass`].
+    pub fn or_better(self, other: Calibration) -> Result<Calibration, CalibrateError> {
+        let ways = self.ways.into_iter().zip(other.ways).map(|(one, other)| one.or_better(other));
+        Ok(Calibration {
+            ways: ways.collect(),
+            copies: self.copies.or_better(other.copies)?,
+            methods: self.methods,
+            devices: self.devices.or_better(other.devices),
+            sampling: self.sampling.with(other.sampling),
+        })
+    }
+
     /// The machine with these figures, and with `others` that were measured elsewhere. `name` and `what` say which
     /// measurement it was: short, and with date, version and machine.
     ///
@@ -155,11 +222,14 @@ impl Calibration {
         (name, what): (&str, &str),
     ) -> Result<Machine, CalibrateError> {
         let mut parameters = self.parameters(&machine, name);
+        parameters.extend(self.devices.parameters(name));
         parameters.extend(others);
         let measured = Measured {
-            reference: (name.to_owned(), what.to_owned()),
+            reference: (name.to_owned(), format!("{what}; {}", self.sampling)),
             links: self.ways.iter().map(|way| (way.cpus, way.memory, way.link())).collect(),
+            accelerators: self.devices.rates(),
             parameters,
+            copy_methods: Some(self.methods),
             facts: self.facts(name),
         };
         Ok(machine.with_measured(measured)?)
@@ -167,21 +237,28 @@ impl Calibration {
 
     fn parameters(&self, machine: &Machine, name: &str) -> Vec<Parameter> {
         let of = |what: &str| format!("{name}: {what}");
-        let Line { base_s, bytes_per_s } = self.copies.line;
+        let Copies { line: Line { base_s, bytes_per_s }, wake_s, warm_s, .. } = self.copies;
         let line = "the line through copies of a core by memcpy, of memory that no cache holds, by size";
         let mut parameters = vec![
             parameter("core_copy_mb_per_s", bytes_per_s / 1e6, &of(line)),
             parameter("core_copy_latency_ns", base_s * 1e9, &of(line)),
             parameter(
                 "worker_wake_ns",
-                self.copies.wake_s * 1e9,
+                wake_s * 1e9,
                 &of("a small copy by a worker that slept, until it is waited for, less the copy"),
+            ),
+            parameter(
+                "worker_warm_ns",
+                warm_s * 1e9,
+                &of("a copy of 2 MiB by a worker that slept, less the copy and the waking"),
             ),
         ];
         let own = self.ways.iter().find(|way| way.cpus == way.memory);
         if let Some(way) = own {
             let how = of("reading of a single core, mean over hardware threads");
             parameters.push(parameter("core_mb_per_s", way.core_read.mean / 1e6, &how));
+            let how = of("copying by all CPUs of the first node together");
+            parameters.push(parameter("cores_copy_mb_per_s", way.copy / 1e6, &how));
         }
         for (tier, name) in
             [(crate::topology::Tier::Dram, "dram_mb_per_s"), (crate::topology::Tier::Hbm, "hbm_mb_per_s")]
@@ -200,14 +277,7 @@ impl Calibration {
 
     fn facts(&self, name: &str) -> Vec<Fact> {
         let mut facts = Vec::new();
-        let mut fact = |what: String, value: f64, unit: &str| {
-            facts.push(Fact {
-                name: what,
-                value: rounded(value),
-                unit: unit.to_owned(),
-                source: name.to_owned(),
-            });
-        };
+        let mut fact = |what: String, value: f64, unit: &str| facts.push(fact(what, value, unit, name));
         for Way { cpus, memory, latency_s, core_read, core_copy, copy, .. } in &self.ways {
             let way = format!("{cpus}_to_{memory}");
             for (figure, spread, scale, unit) in [
@@ -227,6 +297,8 @@ impl Calibration {
         for (method, size_bytes) in best_methods(&self.copies.rates) {
             fact(format!("copy_{}_best_from", method.name()), size_bytes as f64, "bytes");
         }
+        facts.extend(self.sampling.facts(name));
+        facts.extend(self.devices.facts(name));
         facts
     }
 }

@@ -1,5 +1,7 @@
 //! A quick calibration of the machine that runs the tests: what comes out is used, not judged.
 
+use std::time::Duration;
+
 use super::*;
 use crate::model::Hardware;
 use crate::mover::CopyMethod;
@@ -11,13 +13,18 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
     let machine = Machine::discover().unwrap();
     let mut steps = 0;
     // Beside other tests even a line through times may be none; that is an answer, and not one to count on.
+    let effort = Effort { limit: Duration::MAX, ..Effort::QUICK };
+    let mut calibrator = Calibrator::new(&machine, effort, false).unwrap();
     let calibration = (0..20)
         .find_map(|_| {
             steps = 0;
-            measure(&machine, Effort::QUICK, &mut || steps += 1).ok()
+            calibrator.pass(&mut || steps += 1).ok()
         })
         .expect("one of many tries is not disturbed");
-    assert_eq!(steps, steps_count(&machine));
+    assert_eq!(steps, calibrator.steps_count());
+    assert_eq!((calibration.sampling.passes, calibration.sampling.samples.0), (1, 2));
+    let Devices { costs, troubles } = &calibration.devices;
+    assert!(!costs.is_empty() || !troubles.is_empty(), "no device, and no reason");
     for way in &calibration.ways {
         let Spread { min, mean, max } = way.core_read;
         assert!(0.0 < min && min <= mean && mean <= max, "{way:?}");
@@ -32,10 +39,18 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
     let profile = Machine::from_profile_text("calibrated", &text).unwrap();
     assert_eq!(profile.parameters(), calibrated.parameters());
     assert_eq!(profile.facts(), calibrated.facts());
+    assert_eq!(profile.copy_methods(), Some(calibration.methods), "{text}");
     assert!(profile.parameters().iter().all(|it| it.basis == Basis::Measured), "{text}");
+    assert!(profile.references()[NAME.0].contains("best of 1 passes with 2"), "{text}");
     Hardware::of(&profile).unwrap();
 
-    let checked = check(&machine, &profile, Effort::QUICK).unwrap();
+    let (one, other) = (calibrator.check().unwrap(), calibrator.check().unwrap());
+    let both = one.clone().or_better(other.clone());
+    let [one, other, both] = [one, other, both].map(|check| check.against(&profile).unwrap());
+    for ((one, other), both) in one.iter().zip(&other).zip(&both) {
+        assert_eq!(both.measured_s, one.measured_s.min(other.measured_s));
+    }
+    let checked = both;
     assert!(checked.len() >= 10, "{checked:?}");
     for it in &checked {
         assert!(it.predicted_s > 0.0 && it.measured_s > 0.0 && it.error().is_finite(), "{it:?}");
@@ -45,14 +60,14 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
 #[test]
 fn only_this_machine_can_be_measured() {
     let profile = Machine::two_tiers().unwrap();
-    let error = measure(&profile, Effort::QUICK, &mut || ()).unwrap_err();
+    let Err(error) = Calibrator::new(&profile, Effort::QUICK, false) else { panic!("it is a profile") };
     assert!(matches!(error, CalibrateError::NotHere { .. }), "{error}");
-    assert!(matches!(check(&profile, &profile, Effort::QUICK), Err(CalibrateError::NotHere { .. })));
 }
 
 #[test]
 fn a_profile_without_figures_predicts_nothing() {
     let machine = Machine::discover().unwrap();
-    let error = check(&machine, &Machine::two_tiers().unwrap(), Effort::QUICK).unwrap_err().to_string();
+    let checked = Calibrator::new(&machine, Effort::QUICK, false).unwrap().check().unwrap();
+    let error = checked.against(&Machine::two_tiers().unwrap()).unwrap_err().to_string();
     assert!(error.contains("not known") || error.contains("no node"), "{error}");
 }

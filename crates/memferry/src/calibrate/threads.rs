@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use super::kernels::pin;
+use memferry_dsa::affinity::confine;
 
 /// The time that something takes when nothing else runs: the least of the samples. What else runs makes things slower
 /// and never faster, and is not what is measured. Infinite without samples.
@@ -20,7 +20,7 @@ pub fn undisturbed(samples: &[f64]) -> f64 {
 ///
 /// # Errors
 /// A thread that cannot be confined to its CPU. Panics if one cannot be started.
-pub(super) fn together<W: Send>(
+pub(crate) fn together<W: Send>(
     cpus: &[u32],
     works: &mut [W],
     rounds: usize,
@@ -29,7 +29,7 @@ pub(super) fn together<W: Send>(
     let barrier = Barrier::new(cpus.len().min(works.len()));
     let (barrier, work) = (&barrier, &work);
     let run = move |cpu: u32, mine: &mut W| {
-        let pinned = pin(cpu);
+        let pinned = confine(&[cpu]);
         let round = |_| {
             // Also of a thread that is not where it should be: the others wait for all.
             barrier.wait();

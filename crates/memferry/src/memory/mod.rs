@@ -58,5 +58,5 @@ pub use mapping::{HugePages, Mapping, MappingOptions};
 pub use moving::Moved;
 pub use near::{fastest_with_room, free_bytes};
 pub use placement::{Placement, nodes_of_pages, pages_per_node};
-pub use pool::{Block, Pool, PoolStats};
+pub use pool::{Block, IDLE_BYTES_MAX, Pool, PoolStats};
 pub use weights::interleave_weights;

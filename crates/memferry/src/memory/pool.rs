@@ -7,25 +7,29 @@
 //!
 //! ```text
 //! pages    |AAAA|AA..|....|BBBB|BB..|....|....|     A, B: blocks   . free
-//! chunks   | committed | idle| committed | empty |  idle: kept for the next block, up to IDLE_BYTES_MAX in a pool
+//! chunks   | committed | idle| committed | empty |  idle: kept for the next block, up to a limit
 //! ```
+
+mod books;
+#[cfg(all(test, memferry_loom))]
+mod loom_pool;
 
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use self::books::{Books, Ground};
 use super::binding::allowed_now;
-use super::extents::Extents;
 use super::reservation::Reservation;
-use super::syscall::{HUGE_PAGE_BYTES as CHUNK_BYTES, page_bytes};
+use super::syscall::page_bytes;
 use super::{Binding, HugePages, MemoryError, PoolError};
 use crate::topology::{Machine, NodeId};
 
-/// What a pool keeps of the memory that no block uses. Enough that a cache which replaces blocks of some MiB
-/// does not ask the kernel each time, and little beside the budgets such caches have.
-const IDLE_BYTES_MAX: usize = 16 << 20;
+/// What a pool keeps of the memory that no block uses, unless it is told otherwise. Enough that a cache which replaces
+/// blocks of some MiB does not ask the kernel each time, and little beside the budgets such caches have.
+pub const IDLE_BYTES_MAX: usize = 16 << 20;
 
 /// A fixed budget of memory on one node, handed out in blocks. Clones share it; blocks keep it alive.
 #[derive(Clone)]
@@ -33,41 +37,25 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// Bytes of a block belong to the block; all else is in `state`, under its mutex.
-struct Shared {
+/// Bytes of a block belong to the block; all else is in the books.
+type Shared = Books<Reserved>;
+
+/// Addresses, which get memory as `machine` has it.
+struct Reserved {
     machine: Arc<Machine>,
-    node: NodeId,
     addresses: Reservation,
-    state: Mutex<State>,
-    /// Signalled when chunks leave `Chunk::Committing`.
-    committed: Condvar,
 }
 
-struct State {
-    /// In pages.
-    free: Extents,
-    chunks: Vec<Chunk>,
-    stats: PoolStats,
-    /// Committed and not used by any block.
-    idle_bytes: usize,
-}
+impl Ground for Reserved {
+    unsafe fn commit(&self, bytes: Range<usize>) -> Result<(), MemoryError> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.addresses.commit(&self.machine, bytes) }
+    }
 
-/// One huge page of a pool; the last may be shorter.
-#[derive(Copy, Clone)]
-struct Chunk {
-    memory: Memory,
-    /// Blocks that reach into it. Only at 0 may its memory go.
-    blocks_count: u32,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum Memory {
-    Empty,
-    /// Of no use as it is, but it could not be given back.
-    LeftOver,
-    /// A thread is at it, outside the mutex; others wait for `Shared::committed`.
-    Committing,
-    Committed,
+    unsafe fn discard(&self, bytes: Range<usize>) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe { self.addresses.discard(bytes) }.is_ok()
+    }
 }
 
 /// What a pool holds and did.
@@ -110,15 +98,8 @@ impl Pool {
             return Err(MemoryError::BudgetTooLarge { node, budget_bytes, memory_bytes });
         }
         let addresses = Reservation::new(&machine, budget_bytes, binding, HugePages::Advised)?;
-        let empty = Chunk { memory: Memory::Empty, blocks_count: 0 };
-        let state = State {
-            free: Extents::new(budget_bytes / page_bytes()),
-            chunks: vec![empty; budget_bytes.div_ceil(CHUNK_BYTES)],
-            stats: PoolStats { budget_bytes, ..PoolStats::default() },
-            idle_bytes: 0,
-        };
-        let shared = Shared { machine, node, addresses, state: Mutex::new(state), committed: Condvar::new() };
-        Ok(Pool { shared: Arc::new(shared) })
+        let ground = Reserved { machine, addresses };
+        Ok(Pool { shared: Arc::new(Books::new(ground, node, budget_bytes, IDLE_BYTES_MAX)) })
     }
 
     /// A block of `size_bytes`, with pages in place. Its content is that of some earlier block, or zero.
@@ -132,23 +113,36 @@ impl Pool {
     pub fn allocate(&self, size_bytes: usize) -> Result<Block, PoolError> {
         let bytes = self.shared.allocate(size_bytes)?;
         // SAFETY: `bytes` was given by the pool, so it lies inside its addresses, which `shared` keeps mapped.
-        let start = unsafe { self.shared.addresses.start().add(bytes.start) };
+        let start = unsafe { self.shared.ground().addresses.start().add(bytes.start) };
         Ok(Block { shared: self.shared.clone(), start, bytes, size_bytes })
     }
 
     /// Gives the memory that no block uses back to the machine; how much that was.
     pub fn trim(&self) -> usize {
-        self.shared.discard_idle(&mut self.shared.lock(), 0)
+        self.shared.trim()
+    }
+
+    /// Keeps up to `idle_bytes_max` of the memory that no block uses for blocks to come, rather than 16 MiB: for users
+    /// that give much back and soon take it again, which would otherwise pay for its pages each time. What is above
+    /// that goes when the next block does.
+    pub fn keep_idle(&self, idle_bytes_max: usize) {
+        self.shared.keep_idle(idle_bytes_max);
+    }
+
+    /// Keeps everybody else from taking blocks, and from giving them back.
+    #[cfg(all(test, not(memferry_loom)))]
+    pub(crate) fn hold(&self) -> impl Drop + '_ {
+        self.shared.hold()
     }
 
     /// The node its memory lies on.
     pub fn node(&self) -> NodeId {
-        self.shared.node
+        self.shared.node()
     }
 
     /// All it may ever take from the machine.
     pub fn budget_bytes(&self) -> usize {
-        self.shared.addresses.size_bytes()
+        self.shared.budget_bytes()
     }
 
     /// In blocks, rounded up to pages.
@@ -163,7 +157,7 @@ impl Pool {
 
     /// All figures at one moment.
     pub fn stats(&self) -> PoolStats {
-        self.shared.lock().stats
+        self.shared.stats()
     }
 }
 
@@ -174,169 +168,6 @@ impl fmt::Debug for Pool {
             .field("stats", &self.stats())
             .finish_non_exhaustive()
     }
-}
-
-impl Shared {
-    /// No critical section panics half-way, so a poisoned mutex would protect nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Offsets of pages that are in place and nobody else's.
-    fn allocate(&self, size_bytes: usize) -> Result<Range<usize>, PoolError> {
-        let mut state = self.lock();
-        let bytes = match state.take(size_bytes) {
-            Some(bytes) => bytes,
-            None => {
-                state.stats.refused_count += 1;
-                return Err(self.too_much(size_bytes, &state.stats));
-            }
-        };
-        let chunks = chunks_of(&bytes);
-        loop {
-            if let Some(run) = state.claim(chunks.clone()) {
-                drop(state);
-                // SAFETY: only this thread commits the claimed chunks, blocks reaching into them are not
-                // handed out before, and nothing else looks at the memory of a pool.
-                let outcome = unsafe { self.addresses.commit(&self.machine, self.bytes_of(&run)) };
-                state = self.lock();
-                state.settle(run, &outcome);
-                self.committed.notify_all();
-                if let Err(error) = outcome {
-                    self.give_back(&mut state, bytes);
-                    state.stats.refused_count += 1;
-                    return Err(error.into());
-                }
-            } else if state.chunks[chunks.clone()].iter().any(|chunk| chunk.memory == Memory::Committing) {
-                state = self.committed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            } else {
-                state.stats.allocated_count += 1;
-                state.stats.blocks_count += 1;
-                return Ok(bytes);
-            }
-        }
-    }
-
-    fn give_back(&self, state: &mut State, bytes: Range<usize>) {
-        state.give_back(bytes);
-        self.discard_idle(state, IDLE_BYTES_MAX);
-    }
-
-    /// Gives idle chunks back to the machine until at most `keep_bytes` are left, from the far end on,
-    /// because blocks come from the near end. Under the mutex: otherwise a block could miss memory that is on
-    /// its way out.
-    fn discard_idle(&self, state: &mut State, keep_bytes: usize) -> usize {
-        let before_bytes = state.idle_bytes;
-        for index in (0..state.chunks.len()).rev() {
-            if state.idle_bytes <= keep_bytes {
-                break;
-            }
-            let chunk = state.chunks[index];
-            if chunk.memory != Memory::Committed || chunk.blocks_count > 0 {
-                continue;
-            }
-            let bytes = self.bytes_of(&(index..index + 1));
-            // SAFETY: no block reaches into the chunk, and none can while the mutex is held.
-            if unsafe { self.addresses.discard(bytes.clone()) }.is_err() {
-                // The kernel keeps it, so the next block may have it.
-                break;
-            }
-            state.chunks[index].memory = Memory::Empty;
-            state.idle_bytes -= bytes.len();
-            state.stats.mapped_bytes -= bytes.len();
-        }
-        before_bytes - state.idle_bytes
-    }
-
-    fn too_much(&self, size_bytes: usize, stats: &PoolStats) -> PoolError {
-        let PoolStats { budget_bytes, used_bytes, .. } = *stats;
-        match size_bytes.checked_next_multiple_of(page_bytes()) {
-            Some(size_bytes) if size_bytes <= budget_bytes => {
-                PoolError::Full { node: self.node, size_bytes, used_bytes, budget_bytes }
-            }
-            _ => PoolError::TooLarge { node: self.node, size_bytes, budget_bytes },
-        }
-    }
-
-    fn bytes_of(&self, chunks: &Range<usize>) -> Range<usize> {
-        chunks.start * CHUNK_BYTES..(chunks.end * CHUNK_BYTES).min(self.addresses.size_bytes())
-    }
-}
-
-impl State {
-    /// Reserves pages for `size_bytes`, which holds their chunks; `None` if there is no such run of them.
-    fn take(&mut self, size_bytes: usize) -> Option<Range<usize>> {
-        let pages_count = size_bytes.div_ceil(page_bytes());
-        let pages = if pages_count == 0 { 0..0 } else { self.free.take(pages_count)? };
-        let bytes = pages.start * page_bytes()..pages.end * page_bytes();
-        self.stats.used_bytes += bytes.len();
-        self.stats.used_bytes_max = self.stats.used_bytes_max.max(self.stats.used_bytes);
-        for index in chunks_of(&bytes) {
-            if self.is_idle(index) {
-                self.idle_bytes -= self.chunk_bytes(index);
-            }
-            self.chunks[index].blocks_count += 1;
-        }
-        Some(bytes)
-    }
-
-    /// Undoes `take`.
-    fn give_back(&mut self, bytes: Range<usize>) {
-        if bytes.is_empty() {
-            return;
-        }
-        self.stats.used_bytes -= bytes.len();
-        for index in chunks_of(&bytes) {
-            self.chunks[index].blocks_count -= 1;
-            if self.is_idle(index) {
-                self.idle_bytes += self.chunk_bytes(index);
-            }
-        }
-        self.free.give_back(bytes.start / page_bytes()..bytes.end / page_bytes());
-    }
-
-    /// The first run among `chunks` of those without memory that is of use, now this thread's to commit.
-    fn claim(&mut self, chunks: Range<usize>) -> Option<Range<usize>> {
-        let is_to_do = |index: &usize| matches!(self.chunks[*index].memory, Memory::Empty | Memory::LeftOver);
-        let start = chunks.clone().find(is_to_do)?;
-        let end = (start..chunks.end).find(|index| !is_to_do(index)).unwrap_or(chunks.end);
-        for index in start..end {
-            if self.chunks[index].memory == Memory::Empty {
-                self.stats.mapped_bytes += self.chunk_bytes(index);
-            }
-            self.chunks[index].memory = Memory::Committing;
-        }
-        Some(start..end)
-    }
-
-    /// What became of claimed chunks.
-    fn settle(&mut self, chunks: Range<usize>, outcome: &Result<(), MemoryError>) {
-        let memory = match outcome {
-            Ok(()) => Memory::Committed,
-            Err(MemoryError::NotGivenBack { .. }) => Memory::LeftOver,
-            Err(_) => Memory::Empty,
-        };
-        for index in chunks {
-            self.chunks[index].memory = memory;
-            if memory == Memory::Empty {
-                self.stats.mapped_bytes -= self.chunk_bytes(index);
-            }
-        }
-    }
-
-    fn is_idle(&self, index: usize) -> bool {
-        let Chunk { memory, blocks_count } = self.chunks[index];
-        memory == Memory::Committed && blocks_count == 0
-    }
-
-    fn chunk_bytes(&self, index: usize) -> usize {
-        CHUNK_BYTES.min(self.stats.budget_bytes - index * CHUNK_BYTES)
-    }
-}
-
-/// The chunks that a range of bytes reaches into.
-fn chunks_of(bytes: &Range<usize>) -> Range<usize> {
-    bytes.start / CHUNK_BYTES..bytes.end.div_ceil(CHUNK_BYTES)
 }
 
 /// Memory out of a [`Pool`], page aligned, its pages in place; returns itself to the pool on drop.
@@ -367,7 +198,7 @@ impl Block {
 
     /// The node it lies on.
     pub fn node(&self) -> NodeId {
-        self.shared.node
+        self.shared.node()
     }
 
     /// What it takes from the budget: its length, rounded up to pages.
@@ -426,9 +257,7 @@ impl AsMut<[u8]> for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.stats.blocks_count -= 1;
-        self.shared.give_back(&mut state, self.bytes.clone());
+        self.shared.free(self.bytes.clone());
     }
 }
 

@@ -30,8 +30,6 @@ pub struct Plan {
     /// Where copies go, if that is settled: then whoever settled it cares for room, such as a cache that lets chunks
     /// leave when they have been read. `None`: to the fastest memory that has room.
     pub near: Option<NodeId>,
-    /// Whether the machine's devices copy, if it has any; otherwise a thread of the plan's CPUs does.
-    pub is_by_devices: bool,
     /// How many more queries are expected to read the same columns from their near copies; 0 if nobody knows.
     pub reads_to_come: u32,
 }
@@ -116,6 +114,9 @@ impl Advice {
 
 /// Decides about a plan.
 ///
+/// The machine's devices are those that would copy; without any, a thread of the plan's CPUs does. Where others copy
+/// than it has, it is first to be made one [with these](Machine::with_devices_on).
+///
 /// Considered are the columns that no thread reads from the start, have a faster memory near the plan's CPUs, and
 /// room there, each alone and all together; and of those that cannot arrive before their stage begins, the part that
 /// can: copying the rest would compete with reading it.
@@ -143,6 +144,31 @@ pub fn advise(machine: &Machine, plan: &Plan) -> Result<Advice, ModelError> {
         advice.chosen = advice.alternatives.iter().position(|it| it.speed_up >= best * EQUAL_RATIO);
     }
     Ok(advice)
+}
+
+impl Pipeline {
+    /// This query with its fetches replaced by what [`advise`] says about it, for all groups; and what that was.
+    ///
+    /// # Errors
+    /// As [`advise`].
+    pub fn advised(&self, machine: &Machine) -> Result<(Pipeline, Advice), ModelError> {
+        let plan = Plan {
+            columns: self.columns.clone(),
+            stages: self.stages.clone(),
+            cpus: self.cpus,
+            chunk_bytes: self.chunk_bytes,
+            near: None,
+            reads_to_come: 0,
+        };
+        let advice = advise(machine, &plan)?;
+        // Advice counts the chunks of a column, a pipeline those of each group.
+        let of_group = |fetch: &Fetch| {
+            let chunks_count = fetch.chunks_count.div_ceil(self.groups_count.max(1));
+            Fetch { chunks_count, ..fetch.clone() }
+        };
+        let fetches = advice.fetches().iter().map(of_group).collect();
+        Ok((Pipeline { fetches, ..self.clone() }, advice))
+    }
 }
 
 struct Advisor<'a> {
@@ -205,7 +231,7 @@ impl Advisor<'_> {
 
     /// The fewest devices that copy about as fast as all; none if there are none.
     fn route(&self, source: NodeId, target: NodeId) -> Option<Route> {
-        if !self.plan.is_by_devices || self.machine.accelerators().is_empty() {
+        if self.machine.accelerators().is_empty() {
             return None;
         }
         let journey = self.journey(source, target);

@@ -14,13 +14,18 @@ pub const PARAMETERS: &[(&str, &str)] = &[
     ("hbm_mb_per_s", "the same of each HBM node"),
     ("core_mb_per_s", "what one core reads at most"),
     ("core_copy_mb_per_s", "what one core copies at most, in bytes copied"),
+    ("cores_copy_mb_per_s", "what all cores of a node copy together at most"),
     ("core_copy_latency_ns", "what a copy by a core takes beyond its bytes"),
     (
         "worker_wake_ns",
         "what a copy by a thread that slept takes beyond that, until who asked for it is told",
     ),
+    ("worker_warm_ns", "what the first megabytes of such a copy take beyond that"),
     ("filter_mb_per_s", "what a core filters at most, in bytes of the filter's columns"),
     ("late_mb_per_s", "what a core takes in at most of columns that are read for rows that passed a filter"),
+    ("filter_together_mb_per_s", "the same of each core if all of a node do it"),
+    ("late_together_mb_per_s", "the same of each core if all of a node do it"),
+    ("new_memory_mb_per_s", "what a core gets of memory that it asks the kernel for"),
     ("query_ns", "what a query takes beyond its columns"),
     ("query_partition_ns", "what each partition of its tables beyond the first adds to that"),
     (
@@ -44,12 +49,16 @@ pub struct Hardware {
     pub(super) ways: Vec<Vec<f64>>,
     /// The same of writing.
     pub(super) write_ways: Vec<Vec<f64>>,
+    /// `None`: nobody knows, and if others are known, it does nothing.
     pub(super) device_rates: Vec<Option<f64>>,
     /// What one core reads at most; infinite where nobody knows.
     pub(super) core_rate: f64,
     pub(super) core_copy_rate: Option<f64>,
+    /// What all cores of a node copy together at most; infinite where nobody knows.
+    pub(super) cores_copy_rate: f64,
     pub(super) core_copy_latency_s: Option<f64>,
     pub(super) worker_wake_s: f64,
+    pub(super) worker_warm_s: f64,
     pub(super) offload_s: f64,
     pub(super) descriptor_s: f64,
     pub(super) device_share: f64,
@@ -123,8 +132,10 @@ impl Hardware {
                 .collect(),
             core_rate: rate("core_mb_per_s").unwrap_or(f64::INFINITY),
             core_copy_rate: rate("core_copy_mb_per_s"),
+            cores_copy_rate: rate("cores_copy_mb_per_s").unwrap_or(f64::INFINITY),
             core_copy_latency_s: seconds("core_copy_latency_ns"),
             worker_wake_s: seconds("worker_wake_ns").unwrap_or(0.0),
+            worker_warm_s: seconds("worker_warm_ns").unwrap_or(0.0),
             offload_s: seconds("device_offload_ns").unwrap_or(0.0),
             descriptor_s: seconds("device_descriptor_ns").unwrap_or(0.0),
             device_share: parameter("device_share").unwrap_or(1.0),
@@ -156,12 +167,12 @@ impl Hardware {
         Ok(self.memory_rate(memory)?.min(self.ways[cpus][memory]).min(cores))
     }
 
-    /// Whether it is known what devices copy, or, without devices, a thread.
+    /// Whether it is known what any device copies, or, without devices, a thread.
     pub(super) fn check_copier(&self, is_by_devices: bool) -> Result<(), ModelError> {
         let unknown = |what: &str| Err(ModelError::Unknown { what: what.to_owned() });
         match self.device_rates.is_empty() || !is_by_devices {
             true if self.thread_copy_rate().is_infinite() => unknown("what a core copies"),
-            false if self.device_rates.contains(&None) => unknown("the rate of a device"),
+            false if self.device_rates.iter().all(Option::is_none) => unknown("the rate of a device"),
             _ => Ok(()),
         }
     }
@@ -172,10 +183,11 @@ impl Hardware {
     }
 
     /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates
-    /// are known. `None` if nothing is known of a device.
+    /// are known. Devices of unknown rate do nothing, as in [`Route::devices`](crate::mover::Route::devices); `None` if
+    /// there are no others.
     pub(super) fn copy_rate(&self, devices: &[usize], journey: Journey) -> Option<f64> {
-        let rates = devices.iter().map(|&device| *self.device_rates.get(device)?);
-        let devices_rate: f64 = rates.sum::<Option<f64>>()?;
+        let rates = devices.iter().filter_map(|&device| *self.device_rates.get(device)?);
+        let devices_rate = rates.reduce(|all, rate| all + rate)?;
         let position = |node: Option<NodeId>| node.and_then(|node| self.position(node).ok());
         let (source, target) = (position(journey.source_node), position(journey.target_node));
         // Inside one memory each byte passes twice.

@@ -7,6 +7,7 @@
 //!               │
 //!    offload   pipeline   clients       a copy; a query with columns brought near; closed-loop scans
 //!    cores                              copies and reads by cores
+//!    side_cache                         memory behind a cache in hardware
 //!         └────────┼────────┘
 //!    scenario              the same as TOML (scenarios/*.toml), with rows as results
 //!    validate  calibrate   against what was published (published/*.csv), and where parameters come from
@@ -30,6 +31,7 @@ mod predictions;
 mod published;
 mod row;
 mod scenario;
+mod side_cache;
 mod tables;
 mod traffic;
 mod validate;
@@ -47,5 +49,6 @@ pub use predictions::Prediction;
 pub use published::{Figure, figures};
 pub use row::{How, Row};
 pub use scenario::{Scenario, scenario, scenarios};
+pub use side_cache::hit_share;
 pub use traffic::Fairness;
 pub use validate::{Validation, validate, variants};

@@ -29,14 +29,14 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Of the machine's first device.
+    /// Of the machine's first device whose rate is known.
     ///
     /// # Errors
     /// [`ModelError::Unknown`].
     pub fn of(hardware: &Hardware) -> Result<Offload, ModelError> {
         let unknown = |what: &str| ModelError::Unknown { what: what.to_owned() };
         Ok(Offload {
-            device_rate: (hardware.device_rates.first().copied().flatten())
+            device_rate: (hardware.device_rates.iter().find_map(|rate| *rate))
                 .ok_or_else(|| unknown("the rate of a device"))?,
             offload_s: hardware.offload_s,
             descriptor_s: hardware.descriptor_s,
@@ -101,13 +101,14 @@ impl Offload {
     }
 }
 
-/// Smallest size, within a byte, that a condition holds for which goes on to hold; infinite if none below 1 GiB.
+/// Smallest size, within a thousandth of a byte, that a condition holds for which goes on to hold; infinite if none
+/// below 1 GiB.
 fn smallest(holds: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, f64::from(1 << 30));
     if !holds(high) {
         return f64::INFINITY;
     }
-    while high - low > 0.5 {
+    while high - low > 1e-3 {
         let middle = (low + high) / 2.0;
         if holds(middle) { high = middle } else { low = middle }
     }

@@ -18,8 +18,8 @@
 //! prefetch = [{ column = "b", node = 8, route = "round-robin" }]
 //! ```
 //!
-//! The others are `[copy]` (one copy, by routes and targets), `[submit]` (sizes, batches, submissions under way) and
-//! `[clients]` (closed-loop scans); `scenarios/` has each.
+//! The others are `[copy]` (one copy, by routes and targets), `[submit]` (sizes, batches, submissions under way, devices)
+//! and `[clients]` (closed-loop scans); `scenarios/` has each.
 
 use std::fs;
 
@@ -45,7 +45,9 @@ const BUILT_IN: &[(&str, &str)] = &[
     built_in!("thesis-threads"),
     built_in!("thesis-routes"),
     built_in!("kuper-submit"),
+    built_in!("kuper-devices"),
     built_in!("snc-scans"),
+    built_in!("snc-packed"),
 ];
 
 /// What to compute.
@@ -187,12 +189,23 @@ impl Scenario {
             copy.run(machine, &hardware, &mut rows)?;
         }
         if let Some(submit) = submit {
-            submit.run(&hardware, &mut rows)?;
+            submit.run(machine, &hardware, &mut rows)?;
         }
         if let Some(clients) = clients {
             clients.run(&hardware, &mut rows)?;
         }
-        Ok(rows)
+        let wrong = |what: String| Err(ModelError::Scenario { what });
+        let repeated =
+            |(index, row): &(usize, &Row)| rows[..*index].iter().any(|before| before.name == row.name);
+        match rows.iter().enumerate().find(repeated) {
+            Some((_, row)) => {
+                wrong(format!("two rows would be called {:?}; give each a name of its own", row.name))
+            }
+            None if rows.is_empty() => {
+                wrong("it has nothing to compute; give it a run or a value".to_owned())
+            }
+            None => Ok(rows),
+        }
     }
 
     /// The queries in it as pipelines, with their names; empty for other scenarios.

@@ -91,6 +91,14 @@ pub(super) struct Prefetch {
 
 impl Query {
     pub(super) fn pipeline(&self, run: &QueryRun) -> Result<Pipeline, ModelError> {
+        let names = || run.columns.iter().map(|column| &column.name);
+        if let Some((index, name)) =
+            names().enumerate().find(|(index, name)| names().take(*index).any(|it| it == *name))
+        {
+            let what =
+                format!("{} has two columns {name}, the second of them number {}", run.name, index + 1);
+            return Err(ModelError::Scenario { what });
+        }
         let column = |name: &String| {
             run.columns.iter().position(|column| column.name == *name).ok_or_else(|| ModelError::Scenario {
                 what: format!("{} reads column {name}, which it does not have", run.name),
@@ -202,27 +210,48 @@ impl Copies {
 pub(super) struct Submit {
     sizes: Vec<Bytes>,
     batches: Vec<usize>,
+    /// By each device.
     under_way: Vec<usize>,
+    /// How many of the machine's devices do the same at the same time.
+    #[serde(default = "one")]
+    devices: Vec<usize>,
+}
+
+fn one() -> Vec<usize> {
+    vec![1]
 }
 
 impl Submit {
-    pub(super) fn run(&self, hardware: &Hardware, rows: &mut Vec<Row>) -> Result<(), ModelError> {
+    pub(super) fn run(
+        &self,
+        machine: &Machine,
+        hardware: &Hardware,
+        rows: &mut Vec<Row>,
+    ) -> Result<(), ModelError> {
         let costs = Offload::of(hardware)?;
-        let is_zero = self.sizes.iter().any(|size| size.0 == 0)
-            || self.batches.iter().chain(&self.under_way).any(|&count| count == 0);
-        if is_zero {
-            return Err(ModelError::Scenario {
-                what: "it submits nothing: sizes and counts begin at 1".into(),
-            });
+        let wrong = |what: String| Err(ModelError::Scenario { what });
+        let mut counts = self.batches.iter().chain(&self.under_way).chain(&self.devices);
+        if self.sizes.iter().any(|size| size.0 == 0) || counts.any(|&count| count == 0) {
+            return wrong("it submits nothing: sizes and counts begin at 1".into());
+        }
+        let there = machine.accelerators().len();
+        if let Some(devices) = self.devices.iter().find(|&&devices| devices > there) {
+            return wrong(format!("it submits to {devices} devices, and {} has {there}", machine.name()));
         }
         for &Bytes(size) in &self.sizes {
             let bytes = size as f64;
-            for &under_way in &self.under_way {
-                for &batch in &self.batches {
-                    let rate = costs.rate(bytes, batch, under_way) / 1e9;
-                    let name = format!("{size} B, batch {batch}, {under_way} under way");
-                    let core = bytes / costs.core_s(bytes) / 1e9;
-                    rows.push(Row::modelled(name, rate, "GB/s").against("core", core, rate / core));
+            let core = bytes / costs.core_s(bytes) / 1e9;
+            for &devices in &self.devices {
+                let most = together_max(machine, hardware, devices);
+                for &under_way in &self.under_way {
+                    for &batch in &self.batches {
+                        let rate = (devices as f64 * costs.rate(bytes, batch, under_way)).min(most) / 1e9;
+                        let mut name = format!("{size} B, batch {batch}, {under_way} under way");
+                        if devices > 1 {
+                            name += &format!(", {devices} devices");
+                        }
+                        rows.push(Row::modelled(name, rate, "GB/s").against("core", core, rate / core));
+                    }
                 }
             }
         }
@@ -231,6 +260,13 @@ impl Submit {
         rows.push(Row::modelled("saturation, pipelined", costs.saturation_bytes(), "B"));
         Ok(())
     }
+}
+
+/// What so many devices copy at most within the memory of the node that the first one is on, if its rate is known.
+fn together_max(machine: &Machine, hardware: &Hardware, devices: usize) -> f64 {
+    let node = machine.accelerators().first().and_then(|device| device.node);
+    let journey = Journey { source_node: node, target_node: node, ..Journey::default() };
+    hardware.copy_rate(&(0..devices).collect::<Vec<_>>(), journey).unwrap_or(f64::INFINITY)
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use crate::topology::{Machine, NodeId};
 
-use super::advise::{Plan, advise};
 use super::calibrate::{Setup, Thesis, with_skew};
 use super::dispositions::{Disposition, disposition};
 use super::hardware::Hardware;
@@ -62,7 +61,12 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
         .map(|it| it.error_percent().abs())
         .fold(0.0, f64::max);
     let times = ["F073", "F085", "F072", "F082"].map(predicted);
-    let saturation = of("K035").map_or(f64::NAN, |it| (it.predicted / it.published.0).log2().abs());
+    let powers = |row: &str| {
+        of(row).map_or(f64::NAN, |it| {
+            let (low, high) = it.published;
+            (it.predicted / it.predicted.clamp(low, high)).log2().abs()
+        })
+    };
     let mut rows = vec![
         Row::modelled(
             "table_6_2_order",
@@ -74,7 +78,9 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
         Row::modelled("t62_hit_error_points", points("F081"), "points"),
         Row::modelled("t62_hit_fit_error_points", points("F084"), "points"),
         Row::modelled("peak_error", error("F048"), "%"),
-        Row::modelled("saturation_error", saturation, "powers of two"),
+        Row::modelled("break_even_waited_error", powers("K040"), "powers of two"),
+        Row::modelled("break_even_pipelined_error", powers("K073"), "powers of two"),
+        Row::modelled("saturation_error", powers("K035"), "powers of two"),
         Row::modelled("snc_error", error("G223").max(skew), "%"),
     ];
     rows.extend(advised()?);
@@ -86,31 +92,15 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
 fn advised() -> Result<Vec<Row>, ModelError> {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
     let hardware = Hardware::of(&machine)?;
-    let thesis = Thesis::default();
-    let advised = |mut pipeline: Pipeline| -> Result<f64, ModelError> {
-        pipeline.fetches.clear();
-        let plan = Plan {
-            columns: pipeline.columns.clone(),
-            stages: pipeline.stages.clone(),
-            cpus: pipeline.cpus,
-            chunk_bytes: pipeline.chunk_bytes,
-            near: None,
-            is_by_devices: true,
-            reads_to_come: 0,
-        };
-        let chunks = |count: usize| count.div_ceil(pipeline.groups_count);
-        pipeline.fetches = (advise(&machine, &plan)?.fetches().iter())
-            .map(|fetch| super::Fetch { chunks_count: chunks(fetch.chunks_count), ..fetch.clone() })
-            .collect();
-        // Submitting takes no threads from the scan, as it does in the thesis: chunks are submitted when the query
-        // starts, and completed by the mover.
-        pipeline.stages[0].threads_count = 64;
+    // Submitting takes no threads from the scan, as it does in the thesis: chunks are submitted when the query starts,
+    // and completed by the mover.
+    let thesis = Thesis { scan_threads_count: 64, ..Thesis::default() };
+    let advised = |pipeline: Pipeline| -> Result<f64, ModelError> {
+        let (pipeline, _) = pipeline.advised(&machine)?;
         Ok(pipeline.run(&machine, &hardware)?.total_s)
     };
     let baseline = |setup| -> Result<f64, ModelError> {
-        let mut pipeline = thesis.pipeline(setup);
-        pipeline.fetches.clear();
-        pipeline.stages[0].threads_count = 64;
+        let pipeline = Pipeline { fetches: Vec::new(), ..thesis.pipeline(setup) };
         Ok(pipeline.run(&machine, &hardware)?.total_s)
     };
     let thesis_s = baseline(Setup::Baseline)?;

@@ -11,8 +11,9 @@ use memferry_dsa::request::Outcome as Yields;
 
 use super::guidelines::{self, Move};
 use super::joint::Joint;
+use super::moment::Moment;
 use super::owned::{End, Owned};
-use super::{CopyError, CopyOptions, CopyReport, Mover, Operation, RawCopy, Transfer};
+use super::{CopyError, CopyOptions, CopyReport, Mover, Operation, RawRequest, Transfer};
 
 /// Copies and operations that begin when [`submit`](Batch::submit) is called.
 ///
@@ -22,7 +23,8 @@ use super::{CopyError, CopyOptions, CopyReport, Mover, Operation, RawCopy, Trans
 pub struct Batch<'m> {
     mover: &'m Mover,
     options: CopyOptions,
-    raws: Vec<RawCopy>,
+    made: Moment,
+    raws: Vec<RawRequest>,
 }
 
 impl Batch<'_> {
@@ -32,8 +34,8 @@ impl Batch<'_> {
         S: AsRef<[u8]> + Send + 'static,
         T: AsMut<[u8]> + Send + 'static,
     {
-        let Batch { mover, options, raws } = self;
-        Transfer::begin(source, target, |copy| raws.push(mover.with_hints(copy, *options)))
+        let Batch { mover, options, made, raws } = self;
+        Transfer::begin(source, target, *made, |copy| raws.push(mover.with_hints(copy, *options)))
     }
 
     /// Adds an operation, as [`Mover::run`] makes one.
@@ -43,7 +45,7 @@ impl Batch<'_> {
         O: Yields + Send + 'static,
         M: for<'a> FnOnce(&'a mut B) -> Request<'a, O>,
     {
-        let Batch { mover, options, raws } = self;
+        let Batch { mover, options, raws, .. } = self;
         Operation::begin(buffers, make, mover.guidelines(), *options, |raw| raws.push(raw))
     }
 
@@ -58,7 +60,9 @@ impl Batch<'_> {
     }
 
     /// Begins all. Never blocks, as [`Mover::start`].
-    pub fn submit(self) {
+    pub fn submit(mut self) {
+        let now = Moment::now();
+        self.raws.iter_mut().for_each(|raw| raw.set_made(now));
         self.mover.start_all(self.raws, self.options.source_node, self.options.target_node);
     }
 }
@@ -88,7 +92,7 @@ impl Mover {
     /// # }
     /// ```
     pub fn batch(&self, options: CopyOptions) -> Batch<'_> {
-        Batch { mover: self, options, raws: Vec::new() }
+        Batch { mover: self, options, made: Moment::now(), raws: Vec::new() }
     }
 
     /// Copies the source of each pair to its target, which is equally long; one handle for all.
@@ -156,12 +160,13 @@ impl Mover {
             Ok(pieces) => pieces,
             Err(error) => return end.finish(Err(error)),
         };
+        let made = Moment::now();
         let ends = Joint::of(pieces.len(), move |result| end.finish(result.map(|report| ((), report))));
         let raw = |(Piece { source, target, size_bytes }, end)| {
             // SAFETY: the ranges are parts of buffers that the end of all keeps where they are until the last piece is
             // done, and leaks if one is lost. Each piece had a unique borrow of its target, so targets are apart from
             // each other and from the sources.
-            self.with_hints(unsafe { RawCopy::new(source, target, size_bytes, end) }, options)
+            self.with_hints(unsafe { RawRequest::told(source, target, size_bytes, end, made) }, options)
         };
         let raws = pieces.into_iter().zip(ends).map(raw).collect();
         self.start_all(raws, options.source_node, options.target_node);

@@ -1,15 +1,21 @@
 //! Which copy method is fastest here: by trying them.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::kernel::{CLASS_BYTES, PROBE_BYTES, PROBED_BYTES_MIN};
+use super::moment::Moment;
 use super::{CopyMethod, CopyMethods};
 
 /// Rounds of a calibration, in which the methods take turns.
 const ROUNDS_COUNT: usize = 7;
 /// Of copies in a round, so that small ones outweigh the clock.
 const ROUND_BYTES: usize = 2 << 20;
+/// Copies whose beginnings are timed, warm and cold, for the threshold between the two. What is warm is then where such a
+/// copy leaves its bytes: mostly in the last-level cache.
+const PROBED_CLASS_BYTES: usize = CLASS_BYTES[2];
+/// How many of each: their times overlap, and it matters by how much.
+const PROBES_COUNT: usize = 101;
 /// What another method must gain over memcpy to be chosen: less is noise.
 const GAIN_MIN: f64 = 1.03;
 
@@ -38,14 +44,11 @@ impl CopyMethods {
             }
         }
         if PROBE_BYTES <= source.len() {
-            let method = methods.method(PROBE_BYTES, false);
+            let size_bytes = PROBED_CLASS_BYTES.min(source.len());
+            let method = methods.method(size_bytes, false);
             let [warm, cold] =
-                [Bytes::Warm, Bytes::Cold].map(|bytes| {
-                    middle((0..ROUNDS_COUNT).map(|_| {
-                        trial.seconds_each(PROBE_BYTES, bytes, ROUND_BYTES, |a, b| method.copy(a, b))
-                    }))
-                });
-            methods.warm_probe_max = Duration::from_secs_f64((warm * cold).sqrt());
+                [Bytes::Warm, Bytes::Cold].map(|bytes| trial.probes_ns(size_bytes, bytes, method));
+            methods.warm_probe_ns_max = threshold(&warm, &cold);
         }
         methods
     }
@@ -94,6 +97,26 @@ impl<'a> Trial<'a> {
         fastest.map_or(CopyMethod::Memcpy, |(method, _)| method)
     }
 
+    /// What the first parts of copies of `size_bytes` take; `PROBE_BYTES` at least.
+    fn probes_ns(&mut self, size_bytes: usize, bytes: Bytes, method: CopyMethod) -> Vec<u64> {
+        let places_count = self.source.len() / size_bytes;
+        let mut one = || {
+            let place = if bytes == Bytes::Warm { 0 } else { self.turn % places_count };
+            self.turn += usize::from(bytes == Bytes::Cold);
+            let bytes = place * size_bytes..(place + 1) * size_bytes;
+            let (probed, rest) = black_box(&self.source[bytes.clone()]).split_at(PROBE_BYTES);
+            let (probed_target, rest_target) = black_box(&mut self.target[bytes]).split_at_mut(PROBE_BYTES);
+            let begin = Moment::now();
+            method.copy(probed, probed_target);
+            let elapsed_ns = begin.elapsed_ns();
+            method.copy(rest, rest_target);
+            elapsed_ns
+        };
+        // It leaves the bytes where the others find them.
+        one();
+        (0..PROBES_COUNT).map(|_| one()).collect()
+    }
+
     /// The mean time of some copies: of `round_bytes` together, but one at least.
     #[inline]
     pub(super) fn seconds_each(
@@ -127,6 +150,20 @@ impl<'a> Trial<'a> {
     }
 }
 
+/// The time that tells copies from caches and from memory apart with the fewest mistakes, where it takes two parts that
+/// are slower to be from memory.
+fn threshold(warm_ns: &[u64], cold_ns: &[u64]) -> u64 {
+    let slow_share = |times: &[u64], limit: u64| {
+        times.iter().filter(|&&ns| ns > limit).count() as f64 / times.len() as f64
+    };
+    let mistakes = |limit: u64| slow_share(warm_ns, limit).powi(2) + 1.0 - slow_share(cold_ns, limit).powi(2);
+    let times = || warm_ns.iter().chain(cold_ns).copied();
+    let best = times().min_by(|&a, &b| mistakes(a).total_cmp(&mistakes(b)).then(a.cmp(&b))).unwrap_or(0);
+    // Up to the next time it is all the same: so in the middle.
+    let next = times().filter(|&ns| ns > best).min().unwrap_or(best);
+    ((best as f64) * (next as f64)).sqrt() as u64
+}
+
 fn middle(times: impl IntoIterator<Item = f64>) -> f64 {
     let mut times: Vec<f64> = times.into_iter().collect();
     times.sort_by(f64::total_cmp);
@@ -144,12 +181,24 @@ mod tests {
         let mut target = vec![0; 1 << 20];
         let methods = CopyMethods::calibrate(&source, &mut target);
         assert!(target == source, "cold copies rotate over all of it");
-        assert!(methods.warm_probe_max > Duration::ZERO);
+        assert!(methods.warm_probe_ns_max > 0);
         assert_eq!(methods.warm[..2], methods.cold[..2], "small copies go by their size");
         // 16 MiB do not fit: as 1 MiB.
         assert_eq!(methods.method(16 << 20, true), methods.method(1 << 20, true));
         let tiny = CopyMethods::calibrate(&[1; 100], &mut [0; 100]);
         assert_eq!(tiny, CopyMethods::only(CopyMethod::Memcpy));
+    }
+
+    #[test]
+    fn the_threshold_makes_the_fewest_mistakes() {
+        // Apart: between them, by factors.
+        assert_eq!(threshold(&[500, 600, 400], &[1600, 1400, 1350]), 900);
+        // An interrupt among the warm ones and a lucky cold one do not move it.
+        let (warm, cold) = ([500, 510, 520, 530, 540, 550, 560, 570, 400, 9000], [1000; 9]);
+        assert_eq!(threshold(&warm, &cold), 754);
+        assert_eq!(threshold(&warm, &[&cold[..], &[505]].concat()), 754);
+        // Where they are the same, it is one of them.
+        assert_eq!(threshold(&[700; 5], &[700; 5]), 700);
     }
 
     #[test]

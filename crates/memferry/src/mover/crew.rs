@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::split::{CUT, Crew, Lane, Split, SplitCounters};
-use super::{Inner, Journey, RawCopy, Refusal, Rejected, Route, SHARE_BYTES_MIN};
+use super::{Inner, Journey, RawRequest, Refusal, Rejected, Route, SHARE_BYTES_MIN};
 
 struct MoverCrew {
     inner: Arc<Inner>,
@@ -19,15 +19,16 @@ struct MoverCrew {
 pub(super) fn try_split(
     inner: &Arc<Inner>,
     range: Range<usize>,
-    copy: RawCopy,
+    copy: RawRequest,
     journey: Journey,
 ) -> Result<(), Rejected> {
     let whole = |copy| Err(Rejected { copy, why: Refusal::Gone });
-    if journey.size_bytes < 2 * SHARE_BYTES_MIN || inner.route == Route::RoundRobin || copy.is_operation() {
+    let route = inner.route_of(&copy);
+    if journey.size_bytes < 2 * SHARE_BYTES_MIN || route == Route::RoundRobin || copy.is_operation() {
         return whole(copy);
     }
     let engines = &inner.engines[range.clone()];
-    let shares = inner.route.shares(&inner.machine, &inner.sites[range.clone()], journey);
+    let shares = route.shares(&inner.machine, &inner.sites[range.clone()], journey);
     let workers_count: usize = shares.iter().map(|share| engines[share.engine].width()).sum();
     if workers_count < 2 {
         return whole(copy);
@@ -40,11 +41,11 @@ pub(super) fn try_split(
 }
 
 impl Crew for MoverCrew {
-    fn submit(&self, engine: usize, piece: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, engine: usize, piece: RawRequest) -> Result<(), Rejected> {
         self.inner.engines[engine].submit(piece)
     }
 
-    fn take_over(&self, piece: RawCopy) {
+    fn take_over(&self, piece: RawRequest) {
         let Journey { source_node, target_node, .. } = self.journey;
         let cpu = self.inner.nearest_cpu(source_node, target_node);
         if let Err(Rejected { copy, .. }) = cpu.submit_beyond_limit(piece) {

@@ -1,6 +1,7 @@
 //! What can go wrong with a copy or another operation, and with building a mover.
 
 use memferry_dsa::request::Invalid;
+use memferry_dsa::system::SystemError;
 
 use crate::topology::TopologyError;
 
@@ -49,8 +50,8 @@ pub enum CopyError {
         "the copy is that of the process that this one was forked from; begin it again, with other buffers"
     )]
     Forked,
-    /// The engine gave the copy up without trying it.
-    #[error("the engine gave the copy up before it began; retry it")]
+    /// The engine gave the copy up: without trying it, or because what did it panicked.
+    #[error("the engine gave the copy up; retry it")]
     Abandoned,
     /// A [`Faulty`](super::Faulty) engine was asked to fail.
     #[error("the copy failed because a fault was injected; retry it")]
@@ -75,6 +76,15 @@ pub enum MoverError {
     /// A DSA engine was given no portal.
     #[error("a DSA engine needs at least one work queue; pass its portal, or use the CPU engine alone")]
     NoPortals,
+    /// This machine has no work queue that this process can use.
+    #[error("no DSA of this machine can be used: {why}")]
+    NoDsa {
+        /// A sentence for each device and queue, or for the driver.
+        why: String,
+    },
+    /// What the driver shows of its devices cannot be read, or makes no sense.
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// A queue of no length was asked for.
     #[error("an engine whose queue holds nothing refuses everything; pass 1 or more")]
     NoQueue,

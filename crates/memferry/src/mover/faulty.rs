@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::Opcode;
 
-use super::engine::{Done, call_done};
+use super::done::{Done, Ending};
+use super::moment::Moment;
 use super::stats::Counters;
-use super::{CopyError, CopyReport, Engine, EngineKind, EngineStats, MoverError, RawCopy, Refusal, Rejected};
+use super::{
+    CopyError, CopyReport, Engine, EngineKind, EngineStats, MoverError, RawRequest, Refusal, Rejected,
+};
 use crate::topology::NodeId;
 
 /// What a [`Faulty`] engine does wrong, and how often. `Faults::default()` does nothing wrong.
@@ -58,7 +61,7 @@ struct State {
 }
 
 struct Late {
-    made: Instant,
+    made: Moment,
     due: Instant,
     done: Done,
     result: Result<CopyReport, CopyError>,
@@ -121,10 +124,10 @@ impl Engine for Faulty {
     }
 
     fn load(&self) -> usize {
-        self.shared.counters.load()
+        self.shared.counters.load(&[])
     }
 
-    fn submit(&self, mut copy: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, mut copy: RawRequest) -> Result<(), Rejected> {
         let (refuse, fail, before, delay) = {
             let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
             let (refuse, fail) = (random.per_mille(), random.per_mille());
@@ -143,7 +146,7 @@ impl Engine for Faulty {
             self.shared.lock().inside_count += 1;
             let shared = self.shared.clone();
             if fail && before {
-                let done = copy.replace_done(Box::new(|_| {}));
+                let done = copy.replace_done(Done::call(|_| {}));
                 shared.end(Late { made, due, done, result: Err(CopyError::Injected) });
                 return Ok(());
             }
@@ -151,7 +154,7 @@ impl Engine for Faulty {
             // with the callback it came with.
             let original = Arc::new(Mutex::new(None));
             let kept = original.clone();
-            let done = copy.replace_done(Box::new(move |result| {
+            let done = copy.replace_done(Done::call(move |result: Ending| {
                 let done: Option<Done> = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
                 // What went wrong inside stays what it is: lost buffers must not pass for injected failures.
                 let result =
@@ -232,7 +235,7 @@ impl Shared {
                     let Late { made, done, result, .. } = state.late.swap_remove(index);
                     drop(state);
                     self.counters.end(made, result);
-                    call_done(done, result);
+                    done.tell(result);
                     self.lock()
                 }
                 (None, Some(next)) => {

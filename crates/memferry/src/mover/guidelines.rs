@@ -7,16 +7,18 @@
 //! | G3 | what is read at once into the last-level cache, the rest into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
 //! | G5 | several engines of a device at once, above all for small transfers | pieces go to all queues, [`least_loaded`] |
-//! | G6 | several dedicated queues, 32 entries suffice; a shared one for many submitters | [`least_loaded`], [`depth`] |
+//! | G6 | several dedicated queues of 32 entries; a shared one for many submitters | [`least_loaded`], [`depth`], [`home`] |
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
 //! Scalable Processors" (2024), sections 4.2, 4.3 and 6.1 to 6.3.
 
 use std::fs;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memferry_dsa::{QueueMode, WorkQueueInfo};
 
+use crate::model::{Hardware, Offload};
 use crate::topology::Machine;
 
 /// Fewer are not worth a batch: the device reads the list before it reads the first member.
@@ -56,7 +58,8 @@ pub struct Guidelines {
     /// Smaller copies are left to CPUs. A device has overtaken them at 128 bytes (figure 15) to 256 (figure 2b) where
     /// nobody waits for it; somebody who waits for each has 4096.
     ///
-    /// Default: 256.
+    /// Default: the size from which a device that is always busy is no slower than a core, if the machine tells what
+    /// both can do; otherwise 256. `memferry calibrate` measures cores, a profile also says what a descriptor takes.
     pub offload_bytes_min: usize,
     /// Size of the last-level cache; 0 if nobody knows, so that nothing is put there.
     ///
@@ -68,7 +71,7 @@ impl Guidelines {
     /// The defaults for a machine.
     pub fn of(machine: &Machine) -> Guidelines {
         let llc_bytes = if machine.is_this_machine() { llc_bytes().unwrap_or(0) } else { 0 };
-        Guidelines { offload_bytes_min: 256, llc_bytes }
+        Guidelines { offload_bytes_min: break_even_bytes(machine).unwrap_or(256), llc_bytes }
     }
 
     /// G2: whether a device shall do it.
@@ -81,6 +84,14 @@ impl Guidelines {
     pub fn into_cache(&self, consumer: Consumer, size_bytes: usize) -> bool {
         consumer == Consumer::CoresSoon && size_bytes as u64 <= self.llc_bytes / DEVICE_PART_OF_LLC
     }
+}
+
+/// Where a device overtakes a core, as modelled with the machine's figures; `usize::MAX` if it never does.
+fn break_even_bytes(machine: &Machine) -> Option<usize> {
+    // Without it a device would seem to cost nothing.
+    machine.parameter("device_descriptor_ns")?;
+    let offload = Offload::of(&Hardware::of(machine).ok()?).ok()?;
+    Some(offload.break_even_pipelined_bytes().ceil() as usize)
 }
 
 /// The cache of the highest level of the first CPU.
@@ -126,6 +137,24 @@ pub fn least_loaded(first: usize, count: usize, load: impl Fn(usize) -> Option<(
         (*has as u128 * *other_size as u128).cmp(&(*other_has as u128 * *size as u128))
     });
     least.map_or(first, |(index, ..)| index)
+}
+
+/// G6: which of `count` equal engines is that of the calling thread, so that threads which submit small copies do not
+/// meet at one lock. Threads are dealt out as they come.
+///
+/// Source: Kuper et al. (2024), section 6.4: each dedicated queue is bound to the core that uses it most.
+pub fn home(count: usize) -> usize {
+    thread_number() % count.max(1)
+}
+
+/// Of the calling thread, in the order in which threads first asked.
+pub(super) fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        // ORDERING: Relaxed: numbers only have to differ.
+        static NUMBER: usize = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
 }
 
 /// A part of a source, and where it goes.
@@ -178,6 +207,23 @@ mod tests {
     fn small_copies_stay_on_the_cpu() {
         let guidelines = Guidelines { offload_bytes_min: 256, llc_bytes: 0 };
         assert_eq!([0, 255, 256, 1 << 20].map(|size| guidelines.offloads(size)), [false, false, true, true]);
+    }
+
+    #[test]
+    fn the_threshold_is_where_the_machines_device_overtakes_its_core() {
+        const PROFILE: &str = include_str!("../../../../machines/spr-56c.json");
+        let with = |from: &str, to: &str| {
+            assert!(PROFILE.contains(from));
+            let machine =
+                Machine::from_profile_text("made up", &PROFILE.replace(from, to)).expect("a profile");
+            Guidelines::of(&machine).offload_bytes_min
+        };
+        // What the profile was calibrated on, and a core that copies twice as fast: twice (126.27 - 80.35) ns.
+        assert_eq!(with("5574.5", "5574.5"), 256);
+        assert_eq!(with("5574.5", "11149.0"), 512);
+        assert_eq!(with("5574.5", "40000.0"), usize::MAX, "no device is that fast");
+        assert_eq!(with("device_descriptor_ns", "worker_wake_ns"), 256, "what is not known is not guessed");
+        assert_eq!(Guidelines::of(&Machine::two_tiers().expect("built in")).offload_bytes_min, 256);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::engine::Done;
+use super::done::{Done, Ending, Ends};
 use super::{CopyError, CopyReport};
 use crate::sync::{Mutex, lock};
 
@@ -21,31 +21,23 @@ struct State {
 
 impl Joint {
     /// The ends of `count` members. With none it is at its end at once.
-    pub(super) fn of(
-        count: usize,
-        done: impl FnOnce(Result<CopyReport, CopyError>) + Send + 'static,
-    ) -> impl Iterator<Item = Done> {
+    pub(super) fn of(count: usize, done: impl FnOnce(Ending) + Send + 'static) -> impl Iterator<Item = Done> {
         let state = State {
             // One more, so that no member ends it while others are being made.
             left_count: count + 1,
             report: CopyReport::default(),
             error: None,
-            done: Some(Box::new(done)),
+            done: Some(Done::call(done)),
         };
         let joint = Arc::new(Joint { state: Mutex::new(state) });
-        let member = {
-            let joint = joint.clone();
-            move |_| {
-                let joint = joint.clone();
-                Box::new(move |result| joint.end(result)) as Done
-            }
-        };
-        let members: Vec<Done> = (0..count).map(member).collect();
+        let members: Vec<Done> = (0..count).map(|_| Done::ends(joint.clone())).collect();
         joint.end(Ok(CopyReport::default()));
         members.into_iter()
     }
+}
 
-    fn end(&self, result: Result<CopyReport, CopyError>) {
+impl Ends for Joint {
+    fn end(self: Arc<Self>, result: Ending) {
         let mut state = lock(&self.state);
         match result {
             Ok(report) => state.report += report,
@@ -60,7 +52,7 @@ impl Joint {
         let done = state.done.take();
         drop(state);
         if let Some(done) = done {
-            done(result);
+            done.tell(result);
         }
     }
 }
@@ -83,7 +75,7 @@ mod tests {
         let (members, results) = joint(3);
         for member in members {
             assert!(results.try_recv().is_err(), "one is left");
-            member(Ok(report));
+            member.tell(Ok(report));
         }
         assert_eq!(results.try_recv(), Ok(Ok(CopyReport { cpu_bytes: 9, dsa_bytes: 12 })));
         assert_eq!(joint(0).1.try_recv(), Ok(Ok(CopyReport::default())));
@@ -94,13 +86,13 @@ mod tests {
     fn lost_buffers_are_reported_before_all_else() {
         let errors = [CopyError::Injected, CopyError::DeviceLost, CopyError::Abandoned];
         let (members, results) = joint(3);
-        members.into_iter().zip(errors).for_each(|(member, error)| member(Err(error)));
+        members.into_iter().zip(errors).for_each(|(member, error)| member.tell(Err(error)));
         assert_eq!(results.try_recv(), Ok(Err(CopyError::DeviceLost)));
         let (members, results) = joint(2);
         members
             .into_iter()
             .zip([Err(CopyError::Injected), Ok(CopyReport::default())])
-            .for_each(|(member, result)| member(result));
+            .for_each(|(member, result)| member.tell(result));
         assert_eq!(results.try_recv(), Ok(Err(CopyError::Injected)));
     }
 }

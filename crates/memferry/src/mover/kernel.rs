@@ -3,24 +3,28 @@
 //! Which method is fastest depends on the CPU, on the size, and on where the bytes are: non-temporal stores save the
 //! read of what they overwrite and leave the caches to others, but cost twice the time where source and target are in
 //! the caches already. Sizes are known. Where the bytes are, the first part of a copy of 256 KiB or more tells by the time
-//! it takes; the rest follows in the way that suits.
+//! it takes; the rest follows in the way that suits. A first part that is slow may have met an interrupt, or page tables
+//! that were in no cache: of bytes that another core had read, a tenth took as long as from memory, of the parts behind
+//! those a hundredth did. So it takes two to be cold.
 //!
 //! ```text
 //! size ─▶ class ─▶ one method for both? ── yes ──▶ that
 //!                        │ no
 //!                        ▼
 //!            first 16 KiB, timed ── as fast as from caches? ──▶ warm[class]
+//!                        │ slower
+//!            next 16 KiB, timed ─── as fast as from caches? ──▶ warm[class]
 //!                        └───────── slower ───────────────────▶ cold[class]
 //! ```
 //!
 //! Which method it is in each case is found out by [`CopyMethods::calibrate`].
 
-use std::time::{Duration, Instant};
+use serde::{Deserialize, Serialize};
 
-use serde::Serialize;
+use super::moment::Moment;
 
 /// A way to copy bytes with a CPU.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CopyMethod {
@@ -87,20 +91,22 @@ fn class_of(size_bytes: usize) -> usize {
 
 const FIRST_CLASS_END_BYTES: usize = 16 << 10;
 
-/// How much of a copy is timed to learn whether its bytes are in the caches: enough that a clock's 25 ns do not matter.
+/// How much of a copy is timed to learn whether its bytes are in the caches: enough that a look at a clock does not matter.
 pub(super) const PROBE_BYTES: usize = 16 << 10;
-/// Smaller copies go by their size alone: to look at the clock twice takes 50 ns, 1 % of this and 5 % of 64 KiB.
+/// Smaller copies go by their size alone: to look at the clock twice takes 30 ns, 0.6 % of this and 3 % of 64 KiB.
 pub(super) const PROBED_BYTES_MIN: usize = 256 << 10;
 
 /// The method for each size, for bytes in this core's caches (warm) and elsewhere (cold).
 ///
-/// The default is for x86-64 CPUs that nobody has measured. [`calibrate`](CopyMethods::calibrate) measures.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+/// The default is for x86-64 CPUs that nobody has measured. [`calibrate`](CopyMethods::calibrate) measures. As JSON:
+/// the methods for copies of less than 16 KiB, 256 KiB, 4 MiB, 64 MiB, and of more, warm and cold, and the threshold.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CopyMethods {
     pub(super) warm: [CopyMethod; CLASS_BYTES.len()],
     pub(super) cold: [CopyMethod; CLASS_BYTES.len()],
-    /// A copy is cold if its first 16 KiB take longer.
-    pub(super) warm_probe_max: Duration,
+    /// A copy is cold if its first 16 KiB take longer, and the next as well.
+    pub(super) warm_probe_ns_max: u64,
 }
 
 impl Default for CopyMethods {
@@ -111,7 +117,7 @@ impl Default for CopyMethods {
         CopyMethods {
             warm: [Memcpy, Memcpy, Memcpy, NonTemporal, NonTemporal],
             cold: [Memcpy, Memcpy, NonTemporal, NonTemporal, NonTemporal],
-            warm_probe_max: Duration::from_nanos(1000),
+            warm_probe_ns_max: 1000,
         }
     }
 }
@@ -120,7 +126,7 @@ impl CopyMethods {
     /// One method for all.
     pub const fn only(method: CopyMethod) -> CopyMethods {
         let all = [method; CLASS_BYTES.len()];
-        CopyMethods { warm: all, cold: all, warm_probe_max: Duration::ZERO }
+        CopyMethods { warm: all, cold: all, warm_probe_ns_max: 0 }
     }
 
     /// The method for copies of this size, as far as it is known whether they are cold.
@@ -165,10 +171,15 @@ impl CopyMethods {
             if warm == cold || size_bytes < PROBED_BYTES_MIN {
                 return warm.copy_raw(source, target, size_bytes);
             }
-            let begin = Instant::now();
-            warm.copy_raw(source, target, PROBE_BYTES);
-            let method = if begin.elapsed() > self.warm_probe_max { cold } else { warm };
-            method.copy_raw(source.add(PROBE_BYTES), target.add(PROBE_BYTES), size_bytes - PROBE_BYTES);
+            let mut done_bytes = 0;
+            let mut is_slow = || {
+                let begin = Moment::now();
+                warm.copy_raw(source.add(done_bytes), target.add(done_bytes), PROBE_BYTES);
+                done_bytes += PROBE_BYTES;
+                begin.elapsed_ns() > self.warm_probe_ns_max
+            };
+            let method = if is_slow() && is_slow() { cold } else { warm };
+            method.copy_raw(source.add(done_bytes), target.add(done_bytes), size_bytes - done_bytes);
         }
     }
 }
@@ -253,8 +264,8 @@ mod tests {
         let sizes = [0, 1, 63, 64, 65, 127, 4095, 4096, 4097, 65_535, 65_536, 65_537, 262_144, 300_001];
         let largest = sizes[sizes.len() - 1];
         let source: Vec<u8> = (0..largest + 2 * GUARD).map(|index| (index % 251) as u8).collect();
-        let warm = CopyMethods { warm_probe_max: Duration::MAX, ..CopyMethods::default() };
-        let cold = CopyMethods { warm_probe_max: Duration::ZERO, ..CopyMethods::default() };
+        let warm = CopyMethods { warm_probe_ns_max: u64::MAX, ..CopyMethods::default() };
+        let cold = CopyMethods { warm_probe_ns_max: 0, ..CopyMethods::default() };
         let all = CopyMethod::ALL.iter().map(|&method| CopyMethods::only(method)).chain([warm, cold]);
         for methods in all {
             for size_bytes in sizes {

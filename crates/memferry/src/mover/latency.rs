@@ -6,10 +6,10 @@
 //! Source: Tene, "HdrHistogram: A High Dynamic Range Histogram", hdrhistogram.org.
 
 use std::array;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use serde::Serialize;
+
+use super::stats::Counter;
 
 /// Buckets per power of two.
 const STEPS: u64 = 1 << STEPS_LOG2;
@@ -18,32 +18,35 @@ const STEPS_LOG2: u32 = 2;
 const BOUND_LOG2: u32 = 44;
 const BUCKETS: usize = (BOUND_LOG2 - STEPS_LOG2 + 1) as usize * STEPS as usize + 1;
 
-/// A histogram that threads write to. Relaxed throughout, as all counters here.
+/// A histogram that threads write to. A reader may see a bucket before the sum.
 #[derive(Debug)]
 pub(super) struct Histogram {
-    buckets: [AtomicU64; BUCKETS],
-    sum_ns: AtomicU64,
+    sum_ns: Counter,
+    buckets: [Counter; BUCKETS],
 }
 
 impl Default for Histogram {
     fn default() -> Histogram {
-        Histogram { buckets: array::from_fn(|_| AtomicU64::new(0)), sum_ns: AtomicU64::new(0) }
+        Histogram { sum_ns: Counter::default(), buckets: array::from_fn(|_| Counter::default()) }
     }
 }
 
 impl Histogram {
-    pub(super) fn record(&self, latency: Duration) {
-        let ns = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
-        // ORDERING: it orders nothing; a reader may see a bucket before the sum.
-        self.buckets[bucket_of(ns)].fetch_add(1, Ordering::Relaxed);
-        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    pub(super) fn record(&self, ns: u64) {
+        self.buckets[bucket_of(ns)].add(1);
+        self.sum_ns.add(ns);
+    }
+
+    /// As [`record`](Histogram::record), for the one thread that writes this histogram.
+    pub(super) fn record_alone(&self, ns: u64) {
+        self.buckets[bucket_of(ns)].add_alone(1);
+        self.sum_ns.add_alone(ns);
     }
 
     pub(super) fn read(&self) -> Latencies {
-        let mut latencies = Latencies { sum_ns: self.sum_ns.load(Ordering::Relaxed), buckets: Vec::new() };
+        let mut latencies = Latencies { sum_ns: self.sum_ns.get(), buckets: Vec::new() };
         for (bucket, count) in self.buckets.iter().enumerate() {
-            // ORDERING: see `record`.
-            let count = count.load(Ordering::Relaxed);
+            let count = count.get();
             if count > 0 {
                 latencies.buckets.push(LatencyBucket { latency_ns_max: upper_end(bucket), count });
             }
@@ -93,6 +96,17 @@ pub struct LatencyBucket {
 }
 
 impl Latencies {
+    /// Adds others.
+    pub(super) fn merge(&mut self, others: Latencies) {
+        self.sum_ns = self.sum_ns.wrapping_add(others.sum_ns);
+        for LatencyBucket { latency_ns_max, count } in others.buckets {
+            match self.buckets.binary_search_by_key(&latency_ns_max, |bucket| bucket.latency_ns_max) {
+                Ok(index) => self.buckets[index].count += count,
+                Err(index) => self.buckets.insert(index, LatencyBucket { latency_ns_max, count }),
+            }
+        }
+    }
+
     /// How many copies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.count).sum()
@@ -143,11 +157,23 @@ mod tests {
     }
 
     #[test]
+    fn merged_latencies_are_those_of_one_histogram() {
+        let (all, parts) = (Histogram::default(), [Histogram::default(), Histogram::default()]);
+        for ns in [1, 5, 5, 70, 900, 900, 10_000, u64::MAX >> 1] {
+            all.record(ns);
+            parts[usize::from(ns % 2 == 0 || ns == 5)].record(ns);
+        }
+        let mut merged = parts[0].read();
+        merged.merge(parts[1].read());
+        assert_eq!(merged, all.read());
+    }
+
+    #[test]
     fn quantiles_are_those_of_the_copies() {
         let histogram = Histogram::default();
         assert_eq!(histogram.read().quantile_ns(0.5), None);
-        (1..=1000).for_each(|us| histogram.record(Duration::from_micros(us)));
-        histogram.record(Duration::MAX);
+        (1..=1000).for_each(|us| histogram.record(1000 * us));
+        histogram.record(u64::MAX);
         let latencies = histogram.read();
         assert_eq!(latencies.count(), 1001);
         for (part, us) in [(0.0, 1), (0.1, 101), (0.5, 501), (0.99, 991)] {

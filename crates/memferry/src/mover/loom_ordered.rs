@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread::{self, JoinHandle};
 
+use super::moment::Moment;
 use super::ordered::Line;
-use super::{CopyError, CopyMethod, CopyMethods, RawCopy, Transfer};
+use super::{CopyError, CopyMethod, CopyMethods, RawRequest, Transfer};
 use crate::sync::loom_executor::block_on;
 
 /// A byte that counts its drops. The count is no part of the model.
@@ -42,10 +43,10 @@ fn begin() -> Model {
     let (mut line, mut engines) = (Line::default(), Vec::new());
     for number in [1, 2] {
         let byte = |value| Byte([value], drops.clone());
-        line.push(Transfer::begin(byte(number), byte(0), |copy: RawCopy| {
+        line.push(Transfer::begin(byte(number), byte(0), Moment::now(), |copy: RawRequest| {
             engines.push(thread::spawn(move || {
-                let report = copy.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
-                copy.finish(if number == 2 { Err(CopyError::Injected) } else { Ok(report) });
+                let result = copy.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
+                copy.finish(if number == 2 { Err(CopyError::Injected) } else { result });
             }));
         }));
     }

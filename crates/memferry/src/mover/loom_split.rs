@@ -11,7 +11,7 @@ use loom::thread::{self, JoinHandle};
 use super::linger::Linger;
 use super::queue::Queue;
 use super::split::{Crew, Cut, Lane, Split, SplitCounters};
-use super::{CopyError, CopyMethod, CopyMethods, CopyReport, RawCopy, Refusal, Rejected};
+use super::{CopyError, CopyMethod, CopyMethods, CopyReport, RawRequest, Refusal, Rejected};
 use crate::sync::{Arc, Latch, Mutex, lock};
 
 /// As small as can be: pieces of one byte.
@@ -19,21 +19,21 @@ const CUT: Cut = Cut { min: 1, max: 1, grain: 1 };
 const SOURCE: [u8; 4] = *b"ferr";
 
 struct Engines {
-    queues: [Queue<RawCopy>; 2],
+    queues: [Queue<RawRequest>; 2],
     /// What an engine accepts.
     limits: [usize; 2],
     counters: StdArc<SplitCounters>,
 }
 
 impl Crew for Arc<Engines> {
-    fn submit(&self, engine: usize, piece: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, engine: usize, piece: RawRequest) -> Result<(), Rejected> {
         let pushed = self.queues[engine].push(piece, self.limits[engine]);
         pushed.map_err(|(copy, why)| Rejected { copy, why })
     }
 
-    fn take_over(&self, piece: RawCopy) {
-        let report = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
-        piece.finish(Ok(report));
+    fn take_over(&self, piece: RawRequest) {
+        let result = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
+        piece.finish(result);
     }
 
     fn counters(&self) -> &SplitCounters {
@@ -73,8 +73,8 @@ fn model(
                     match error.filter(|_| engine == 1) {
                         Some(error) => piece.finish(Err(error)),
                         None => {
-                            let report = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
-                            piece.finish(Ok(report));
+                            let result = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
+                            piece.finish(result);
                         }
                     }
                 }
@@ -88,7 +88,7 @@ fn model(
             told.finished.set();
         };
         // SAFETY: the buffers outlive the workers, which are joined below.
-        let copy = unsafe { RawCopy::new(SOURCE.as_ptr(), target.as_mut_ptr(), size_bytes, done) };
+        let copy = unsafe { RawRequest::new(SOURCE.as_ptr(), target.as_mut_ptr(), size_bytes, done) };
         let half = size_bytes / 2;
         let lane = |engine, share: Range<usize>| Lane::new(engine, 1, share);
         let lanes = vec![lane(0, 0..half), lane(1, half..size_bytes)];

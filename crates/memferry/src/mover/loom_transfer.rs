@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread::{self, JoinHandle};
 
-use super::{CopyMethod, CopyMethods, RawCopy, Transfer};
+use super::moment::Moment;
+use super::{CopyMethod, CopyMethods, RawRequest, Transfer};
 use crate::sync::loom_executor::block_on;
 
 /// A buffer that counts its drops. The count is no part of the model.
@@ -38,10 +39,10 @@ fn begin() -> (Transfer<Buffer, Buffer>, JoinHandle<()>, StdArc<AtomicUsize>) {
     let source = Buffer { bytes: *b"ferr", drops: drops.clone() };
     let target = Buffer { bytes: [0; 4], drops: drops.clone() };
     let mut engine = None;
-    let transfer = Transfer::begin(source, target, |copy: RawCopy| {
+    let transfer = Transfer::begin(source, target, Moment::now(), |copy: RawRequest| {
         engine = Some(thread::spawn(move || {
-            let report = copy.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
-            copy.finish(Ok(report));
+            let result = copy.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
+            copy.finish(result);
         }));
     });
     (transfer, engine.expect("four bytes are to be copied"), drops)

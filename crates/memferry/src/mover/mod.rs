@@ -25,9 +25,9 @@
 //! hundred bytes, against the [`INLINE_BYTES_MAX`] and more that its buffers take already. Both are counted.
 //! [`Mover::try_start`] hands such copies back instead.
 //!
-//! Operations other than copies ([`Mover::run`], [`Mover::replicate`]) go the same way, to engines that have them, and are not
-//! split. Small ones are best submitted together ([`Mover::batch`]). What the mover decides by itself follows published
-//! advice ([`guidelines`]).
+//! Operations other than copies ([`Mover::run`], [`Mover::replicate`]) go the same way, to engines that have them, and
+//! are not split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]).
+//! What the mover decides by itself follows published advice ([`guidelines`]).
 //!
 //! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
 //! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
@@ -36,11 +36,11 @@ mod adaptive;
 #[allow(unsafe_code)]
 mod batch;
 mod calibration;
-#[allow(unsafe_code)]
 mod cpu;
 mod crew;
+mod done;
+mod drain;
 mod dsa;
-#[allow(unsafe_code)]
 mod engine;
 mod error;
 mod faulty;
@@ -62,6 +62,7 @@ mod loom_transfer;
 #[cfg(not(memferry_loom))]
 #[doc(hidden)]
 pub mod measure;
+mod moment;
 #[allow(unsafe_code)]
 mod operation;
 pub mod ordered;
@@ -69,6 +70,8 @@ pub mod ordered;
 mod owned;
 mod prometheus;
 mod queue;
+#[allow(unsafe_code)]
+mod raw;
 #[allow(unsafe_code)]
 mod replicate;
 mod route;
@@ -88,13 +91,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use crate::topology::Machine;
+pub(crate) use drain::{Epoch, Epochs};
+use moment::Moment;
 use split::SplitCounters;
 use stats::Counter;
 
 pub use batch::Batch;
 pub use cpu::{CpuEngine, CpuOptions};
 pub use dsa::{DsaEngine, DsaOptions};
-pub use engine::{Engine, EngineKind, RawCopy, Refusal, Rejected};
+pub use engine::{Engine, EngineKind, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use faulty::{Faults, Faulty};
 pub use guidelines::{Consumer, Guidelines, Move};
@@ -103,6 +108,7 @@ pub use latency::{Latencies, LatencyBucket};
 pub use operation::{Finished, Operation};
 pub use ordered::Ordered;
 pub use owned::OperationError;
+pub use raw::RawRequest;
 pub use route::{EngineSite, Journey, Route};
 pub use scope::{Scope, ScopedCopy, ScopedOperation};
 pub use share::{SHARE_BYTES_MIN, Share};
@@ -137,6 +143,7 @@ struct Inner {
     methods: CopyMethods,
     route: Route,
     guidelines: Guidelines,
+    epochs: Epochs,
     /// Counts copies, for routes that take turns.
     turn: AtomicUsize,
     inline_operations: Counter,
@@ -157,7 +164,9 @@ pub struct MoverBuilder {
 }
 
 impl MoverBuilder {
-    /// Adds an engine. The mover asks engines that were added before its own CPU engines.
+    /// Adds an engine. The mover asks engines that were added before its own CPU engines: these do what the others refuse,
+    /// and no part of a copy that others are split over. Where cores shall take part in those, add a
+    /// [`CpuEngine`] as well.
     pub fn engine(mut self, engine: Arc<dyn Engine>) -> MoverBuilder {
         self.engines.push(engine);
         self
@@ -177,7 +186,8 @@ impl MoverBuilder {
         self
     }
 
-    /// Sets who copies what, [`Route::Single`] by default.
+    /// Sets who copies what, [`Route::Single`] by default. Copies whose options name a route
+    /// ([`CopyOptions::route`]) follow that.
     pub fn route(mut self, route: Route) -> MoverBuilder {
         self.route = route;
         self
@@ -220,6 +230,7 @@ impl MoverBuilder {
                 methods,
                 route,
                 guidelines,
+                epochs: Epochs::default(),
                 turn: AtomicUsize::new(0),
                 inline_operations: Counter::default(),
                 inline_bytes: Counter::default(),
@@ -232,14 +243,16 @@ impl MoverBuilder {
 }
 
 impl Mover {
-    /// A mover with the CPU engines of `machine`, and the engines that are added.
+    /// A mover with the CPU engines of `machine`, and the engines that are added. Thresholds and copy methods are those of
+    /// the machine's figures where it has them, otherwise defaults.
     pub fn builder(machine: Arc<Machine>) -> MoverBuilder {
         let guidelines = Guidelines::of(&machine);
+        let methods = machine.copy_methods().unwrap_or_default();
         MoverBuilder {
             machine,
             engines: Vec::new(),
             workers_count: 1,
-            methods: CopyMethods::default(),
+            methods,
             route: Route::default(),
             guidelines,
         }
@@ -248,7 +261,7 @@ impl Mover {
     /// Copies `source` to `target`, of equal length, both owned by the transfer until it is done.
     ///
     /// Anything that gives out its bytes will do: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, mappings and blocks.
-    /// Cost: two allocations and one lock, and if it is split, one more of each for each piece; the bytes are copied
+    /// Cost: one allocation and two locks, and if it is split, one more of each for each piece; the bytes are copied
     /// by engines.
     /// Cancel: see [`Transfer`].
     pub fn copy<S, T>(&self, source: S, target: T, options: CopyOptions) -> Transfer<S, T>
@@ -256,7 +269,7 @@ impl Mover {
         S: AsRef<[u8]> + Send + 'static,
         T: AsMut<[u8]> + Send + 'static,
     {
-        Transfer::begin(source, target, |copy| {
+        Transfer::begin(source, target, Moment::now(), |copy| {
             self.start(self.with_hints(copy, options), options.source_node, options.target_node);
         })
     }
@@ -333,5 +346,21 @@ impl fmt::Debug for Mover {
 impl fmt::Debug for MoverBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MoverBuilder").field("route", &self.route).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+    use crate::topology::Measured;
+
+    #[test]
+    fn a_mover_copies_as_its_machine_does_best() {
+        let methods = CopyMethods::only(CopyMethod::RepMovsb);
+        let measured = Measured { copy_methods: Some(methods), ..Measured::default() };
+        let machine = Machine::two_tiers().unwrap();
+        assert_eq!(Mover::builder(Arc::new(machine.clone())).methods, CopyMethods::default());
+        let machine = machine.with_measured(measured).unwrap();
+        assert_eq!(Mover::builder(Arc::new(machine)).methods, methods);
     }
 }

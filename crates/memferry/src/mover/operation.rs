@@ -10,10 +10,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use memferry_dsa::Request;
-use memferry_dsa::request::{Outcome as Yields, Task};
+use memferry_dsa::request::{Ended, Outcome as Yields, Task};
 
 use super::owned::{End, OperationError, Owned};
-use super::{CopyError, CopyOptions, CopyReport, Guidelines, Mover, RawCopy};
+use super::{CopyError, CopyOptions, CopyReport, Guidelines, Mover, RawRequest};
 
 /// What an operation ends with: its buffers, what it yields and a report, or an error with the buffers in it.
 pub type Finished<B, O> = Result<(B, O, CopyReport), OperationError<B>>;
@@ -72,7 +72,7 @@ where
         make: impl for<'a> FnOnce(&'a mut B) -> Request<'a, O>,
         guidelines: &Guidelines,
         options: CopyOptions,
-        start: impl FnOnce(RawCopy),
+        start: impl FnOnce(RawRequest),
     ) -> Operation<B, O> {
         let plan = |buffers: &mut B| {
             let request = make(buffers);
@@ -87,11 +87,14 @@ where
         let owned =
             Owned::begin(buffers, plan, |task: Result<Task, _>, end: End<B, (O, CopyReport)>| match task {
                 Err(invalid) => end.finish(Err(CopyError::Invalid(invalid))),
-                Ok(task) => start(RawCopy::of_task(task, move |result| {
-                    end.finish(result.map(|(ended, report)| {
-                        (ended.outcome().expect("an operation ends as its request's type says"), report)
-                    }));
-                })),
+                Ok(task) => {
+                    let done = move |result: Result<(Ended, CopyReport), _>| {
+                        end.finish(result.map(|(ended, report)| {
+                            (ended.outcome().expect("an operation ends as its request's type says"), report)
+                        }));
+                    };
+                    start(RawRequest::of_task(task, done).with_route(options.route));
+                }
             });
         Operation { owned }
     }

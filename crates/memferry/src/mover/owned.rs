@@ -15,7 +15,10 @@ use std::error::Error;
 use std::fmt;
 use std::task::Waker;
 
-use super::CopyError;
+use super::done::Done;
+#[cfg(not(memferry_loom))]
+use super::done::{Ending, Ends};
+use super::{CopyError, CopyReport};
 use crate::sync::{Arc, Latch, UnsafeCell};
 
 /// The side of whoever asked for an operation.
@@ -106,13 +109,39 @@ impl<B, R> Owned<B, R> {
 impl<B, R> End<B, R> {
     /// Reports the end. If the buffers are lost, they are leaked.
     pub(super) fn finish(self, result: Result<R, CopyError>) {
-        if result.as_ref().is_err_and(|error| error.buffers_are_lost()) {
-            std::mem::forget(self.shared.clone());
-        }
-        // SAFETY: `result` is the end's until `finished` is set.
-        self.shared.result.with_mut(|place| unsafe { *place = Some(result) });
-        self.shared.finished.set();
+        finish(self.shared, result);
     }
+}
+
+impl<B: Send + 'static> End<B, CopyReport> {
+    /// Is told the end, and costs no allocation.
+    #[cfg(not(memferry_loom))]
+    pub(super) fn into_done(self) -> Done {
+        Done::ends(self.shared)
+    }
+
+    /// loom's pointers know no dynamic types.
+    #[cfg(memferry_loom)]
+    pub(super) fn into_done(self) -> Done {
+        Done::call(move |ending| self.finish(ending))
+    }
+}
+
+#[cfg(not(memferry_loom))]
+impl<B: Send + 'static> Ends for Shared<B, CopyReport> {
+    fn end(self: Arc<Self>, ending: Ending) {
+        finish(self, ending);
+    }
+}
+
+/// For the one `End` of these buffers.
+fn finish<B, R>(shared: Arc<Shared<B, R>>, result: Result<R, CopyError>) {
+    if result.as_ref().is_err_and(|error| error.buffers_are_lost()) {
+        std::mem::forget(shared.clone());
+    }
+    // SAFETY: `result` is the end's until `finished` is set.
+    shared.result.with_mut(|place| unsafe { *place = Some(result) });
+    shared.finished.set();
 }
 
 /// An operation that failed, with the buffers that it owned.

@@ -22,6 +22,8 @@ pub(super) struct Queue<T> {
     /// Something came, or the queue was closed, since somebody began to linger. Written under the lock of `state`; a
     /// hint for who lingers, who then looks under the lock.
     news: AtomicBool,
+    /// Whether there are items. Written under the lock, when it changes; a hint for who does not take the lock.
+    has_items: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -47,6 +49,7 @@ impl<T> Queue<T> {
             state: Mutex::new(State { items, sleepers_count: 0, somebody_lingers: false, closed: false }),
             arrived: Condvar::new(),
             news: AtomicBool::new(false),
+            has_items: AtomicBool::new(false),
         }
     }
 
@@ -60,6 +63,7 @@ impl<T> Queue<T> {
             return Err((item, Refusal::Full));
         }
         state.items.push_back(item);
+        self.tell_items(&state);
         if state.somebody_lingers {
             // ORDERING: Relaxed: a hint; the items are seen under the lock.
             self.news.store(true, Ordering::Relaxed);
@@ -74,6 +78,20 @@ impl<T> Queue<T> {
         Ok(())
     }
 
+    /// Nothing waited a moment ago. Costs nothing as long as that does not change.
+    pub(super) fn seems_empty(&self) -> bool {
+        // ORDERING: Relaxed: a hint. What this thread knows to have been pushed is seen.
+        !self.has_items.load(Ordering::Relaxed)
+    }
+
+    fn tell_items(&self, state: &State<T>) {
+        let has_items = !state.items.is_empty();
+        // ORDERING: Relaxed: the lock orders the writers, and readers want a hint.
+        if self.has_items.load(Ordering::Relaxed) != has_items {
+            self.has_items.store(has_items, Ordering::Relaxed);
+        }
+    }
+
     /// Adds items, in order, as long as there are fewer than `len_max`; returns the others. One lock, and no more threads
     /// are woken than there are items.
     pub(super) fn push_all(&self, mut items: Vec<T>, len_max: usize) -> (Vec<T>, Refusal) {
@@ -84,6 +102,7 @@ impl<T> Queue<T> {
         let room = len_max.saturating_sub(state.items.len()).min(items.len());
         let refused = items.split_off(room);
         state.items.extend(items);
+        self.tell_items(&state);
         if state.somebody_lingers {
             // ORDERING: Relaxed: as in `push`.
             self.news.store(true, Ordering::Relaxed);
@@ -107,6 +126,7 @@ impl<T> Queue<T> {
                     let Some(item) = state.items.pop_front_if(|item| is_small(item)) else { break };
                     taken.push_back(item);
                 }
+                self.tell_items(&state);
                 return;
             }
             if state.closed {

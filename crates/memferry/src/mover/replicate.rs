@@ -9,8 +9,9 @@ use memferry_dsa::request::Task;
 use memferry_dsa::{Opcode, PAGE_BYTES, Request};
 
 use super::joint::Joint;
+use super::moment::Moment;
 use super::owned::Owned;
-use super::{CopyError, CopyOptions, Mover, Operation, RawCopy};
+use super::{CopyError, CopyOptions, Mover, Operation, RawRequest};
 use crate::memory::{Binding, Mapping, MemoryError};
 use crate::topology::NodeId;
 
@@ -74,18 +75,19 @@ impl Mover {
             let ends = Joint::of(parts.len(), done);
             let raws = parts.into_iter().zip(ends).map(|(part, end)| match part {
                 Part::Dualcast(task) => {
-                    RawCopy::of_task(*task, move |result| end(result.map(|(_, report)| report)))
+                    RawRequest::of_task(*task, move |result| end.tell(result.map(|(_, report)| report)))
                 }
                 Part::Copy(source, target, size_bytes) => {
                     // SAFETY: the ranges belong to values that the end of all keeps where they are until the last part
                     // is done, and leaks if one is lost. Targets are borrowed uniquely from values of their own, and
                     // each is in one part; so only the source is in several, which is read.
-                    let copy = unsafe { RawCopy::new(source, target, size_bytes, end) };
+                    let copy = unsafe { RawRequest::told(source, target, size_bytes, end, Moment::now()) };
                     let copy = copy.with_block_on_fault(options.block_on_fault);
                     copy.with_cache_control(into_cache(size_bytes))
                 }
             });
-            self.start_all(raws.collect(), options.source_node, options.target_node);
+            let raws = raws.map(|raw| raw.with_route(options.route)).collect();
+            self.start_all(raws, options.source_node, options.target_node);
         }))
     }
 

@@ -17,7 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use memferry_dsa::Request;
 use memferry_dsa::request::{Ended, Outcome as Yields, Task};
 
-use super::{CopyError, CopyOptions, CopyReport, Mover, RawCopy};
+use super::{CopyError, CopyOptions, CopyReport, Mover, RawRequest};
 
 /// Where borrowed buffers can be copied. See [`Mover::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
@@ -83,7 +83,7 @@ impl<'scope> Scope<'scope, '_> {
             // SAFETY: both are borrowed for 'scope, the target uniquely, so they do not overlap; and `run` does
             // not let 'scope end before `open` has seen the end of this copy. Lost buffers do not outlive the
             // process.
-            let copy = unsafe { RawCopy::new(source.as_ptr(), handle.target.cast(), source_bytes, done) };
+            let copy = unsafe { RawRequest::new(source.as_ptr(), handle.target.cast(), source_bytes, done) };
             self.mover.start(self.mover.with_hints(copy, options), options.source_node, options.target_node);
         }
         handle
@@ -101,7 +101,7 @@ impl<'scope> Scope<'scope, '_> {
         // SAFETY: what the request borrows is borrowed for 'scope, and is no cells; `run` does not let 'scope end before
         // `open` has seen the end of this operation. Lost buffers do not outlive the process.
         match unsafe { Task::new(&request) } {
-            Ok(task) => self.mover.start(RawCopy::of_task(task, done), None, None),
+            Ok(task) => self.mover.start(RawRequest::of_task(task, done), None, None),
             Err(invalid) => done(Err(CopyError::Invalid(invalid))),
         }
         handle

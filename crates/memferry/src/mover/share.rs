@@ -44,12 +44,20 @@ impl Route {
         split(journey.size_bytes, &engines)
     }
 
-    /// As [`shares`](Route::shares), of all accelerators of a machine: what their copies are planned with. The
+    /// As [`shares`](Route::shares), of the accelerators of a machine: what their copies are planned with. The
     /// indices are those of [`Machine::accelerators`].
+    ///
+    /// Where the rates of some are known, those of unknown rate take no part: a calibration could not use them.
     pub fn devices(self, machine: &Machine, journey: Journey) -> Vec<Share> {
-        let site = |node| EngineSite { kind: EngineKind::Dsa, node };
-        let sites: Vec<_> = machine.accelerators().iter().map(|device| site(device.node)).collect();
-        self.shares(machine, &sites, journey)
+        let devices = machine.accelerators();
+        let is_any_known = devices.iter().any(|device| device.bytes_per_s_max.is_some());
+        let indices = (0..devices.len())
+            .filter(|&index| !is_any_known || devices[index].bytes_per_s_max.is_some())
+            .collect::<Vec<_>>();
+        let site = |&index: &usize| EngineSite { kind: EngineKind::Dsa, node: devices[index].node };
+        let sites: Vec<_> = indices.iter().map(site).collect();
+        let shares = self.shares(machine, &sites, journey).into_iter();
+        shares.map(|share| Share { engine: indices[share.engine], ..share }).collect()
     }
 }
 

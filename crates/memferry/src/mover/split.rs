@@ -24,17 +24,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::done::Done;
 use super::stats::Counter;
-use super::{CopyError, CopyReport, RawCopy, Refusal, Rejected};
+use super::{CopyError, CopyReport, RawRequest, Refusal, Rejected};
 use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Who does the pieces.
 pub(super) trait Crew: Send + Sync + 'static {
     /// As [`Engine::submit`](super::Engine::submit), to the engine of this index.
-    fn submit(&self, engine: usize, piece: RawCopy) -> Result<(), Rejected>;
+    fn submit(&self, engine: usize, piece: RawRequest) -> Result<(), Rejected>;
 
     /// Takes a piece that all engines of the copy refused. Refuses nothing.
-    fn take_over(&self, piece: RawCopy);
+    fn take_over(&self, piece: RawRequest);
 
     /// Where split copies are counted.
     fn counters(&self) -> &SplitCounters;
@@ -104,7 +105,7 @@ pub(super) struct Split<C> {
 
 struct State {
     /// Taken when it is finished.
-    copy: Option<RawCopy>,
+    copy: Option<RawRequest>,
     /// Address of the target.
     target: usize,
     lanes: Vec<Lane>,
@@ -135,7 +136,7 @@ impl<C: Crew> Split<C> {
     ///
     /// # Errors
     /// [`Rejected`], when no engine took anything.
-    pub(super) fn begin(crew: C, copy: RawCopy, mut lanes: Vec<Lane>, cut: Cut) -> Result<(), Rejected> {
+    pub(super) fn begin(crew: C, copy: RawRequest, mut lanes: Vec<Lane>, cut: Cut) -> Result<(), Rejected> {
         let target = copy.target().addr();
         for index in 1..lanes.len() {
             let at = align(target, lanes[index].todo.start, cut.grain).max(lanes[index - 1].todo.start);
@@ -207,11 +208,11 @@ impl<C: Crew> Split<C> {
     }
 
     /// Bytes of the copy as a copy of its own.
-    fn piece(self: &Arc<Self>, state: &State, doer: Doer, bytes: Range<usize>) -> RawCopy {
+    fn piece(self: &Arc<Self>, state: &State, doer: Doer, bytes: Range<usize>) -> RawRequest {
         let split = self.clone();
         let copy = state.copy.as_ref().expect("not finished while there are bytes to do");
         let range = bytes.clone();
-        let done = Box::new(move |result| split.landed(doer, range, result));
+        let done = Done::call(move |result| split.landed(doer, range, result));
         // SAFETY: every byte is in one place at a time: in a lane's `todo`, in `redo`, or in one piece, until that
         // has landed; so pieces do not overlap. `settle` finishes the copy when nothing is flying, and with an
         // error whose buffers are lost if a piece's were.

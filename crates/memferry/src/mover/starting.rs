@@ -7,8 +7,10 @@ use std::sync::atomic::Ordering;
 use memferry_dsa::Opcode;
 use tracing::debug;
 
+use super::drain::Epochs;
+use super::guidelines::{BATCH_LEN_MAX, BATCHED_BYTES_MAX};
 use super::{
-    CopyOptions, CopyReport, CpuEngine, EngineKind, INLINE_BYTES_MAX, Inner, Journey, Mover, RawCopy,
+    CopyOptions, CopyReport, CpuEngine, EngineKind, INLINE_BYTES_MAX, Inner, Journey, Mover, RawRequest,
     Refusal, Rejected, Route, SHARE_BYTES_MIN, crew, guidelines, trace,
 };
 use crate::topology::NodeId;
@@ -17,8 +19,9 @@ impl Mover {
     /// Starts a copy given as raw parts. Never blocks; never refuses either: see the head of this module.
     ///
     /// The copy's `done` may run before this returns, on this thread: hold no lock that it needs.
-    pub fn start(&self, copy: RawCopy, source_node: Option<NodeId>, target_node: Option<NodeId>) {
-        let Err(Rejected { mut copy, .. }) = self.try_start(copy, source_node, target_node) else { return };
+    pub fn start(&self, mut copy: RawRequest, source_node: Option<NodeId>, target_node: Option<NodeId>) {
+        copy.begin_in(|| self.inner.epochs.current());
+        let Err(Rejected { mut copy, .. }) = self.offer(copy, source_node, target_node) else { return };
         if copy.size_bytes() > INLINE_BYTES_MAX {
             let size_bytes = copy.size_bytes();
             match self.inner.nearest_cpu(source_node, target_node).submit_beyond_limit(copy) {
@@ -38,10 +41,26 @@ impl Mover {
     /// making only if somebody has the time.
     ///
     /// # Errors
-    /// [`Rejected`], with the copy in it.
+    /// [`Rejected`], with the copy in it, for which no drain waits.
     pub fn try_start(
         &self,
-        copy: RawCopy,
+        mut copy: RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Result<(), Rejected> {
+        let begins = copy.begin_in(|| self.inner.epochs.current());
+        self.offer(copy, source_node, target_node).map_err(|mut rejected| {
+            if begins {
+                rejected.copy.leave_epoch();
+            }
+            rejected
+        })
+    }
+
+    /// To whichever engine takes it.
+    fn offer(
+        &self,
+        copy: RawRequest,
         source_node: Option<NodeId>,
         target_node: Option<NodeId>,
     ) -> Result<(), Rejected> {
@@ -65,22 +84,34 @@ impl Mover {
     /// Starts several, as if each was started, but small ones together.
     pub(super) fn start_all(
         &self,
-        copies: Vec<RawCopy>,
+        copies: Vec<RawRequest>,
         source_node: Option<NodeId>,
         target_node: Option<NodeId>,
     ) {
         let inner = &self.inner;
-        let mut together: Vec<Vec<RawCopy>> = inner.engines.iter().map(|_| Vec::new()).collect();
-        for copy in copies {
-            let size_bytes = copy.size_bytes();
-            let journey = Journey { source_node, target_node, size_bytes, turn: inner.turn() };
-            let may_split = size_bytes >= 2 * SHARE_BYTES_MIN;
-            let first = |range| inner.ask(range, &copy, journey).next();
-            let (passed_in, own) = (0..inner.cpus_begin, inner.cpus_begin..inner.engines.len());
-            match first(passed_in).or_else(|| first(own)) {
-                Some(engine) if !may_split => together[engine].push(copy),
-                _ => self.start(copy, source_node, target_node),
+        let mut together: Vec<Vec<RawRequest>> = inner.engines.iter().map(|_| Vec::new()).collect();
+        // Of those that are alike only the first asks who does it, unless engines take turns.
+        let mut last = None;
+        let mut left_count = copies.len();
+        let epoch = inner.epochs.current();
+        for mut copy in copies {
+            copy.begin_in(|| epoch.clone());
+            let alike = (copy.size_bytes(), copy.opcode(), copy.is_operation(), copy.route());
+            let engine = match last {
+                Some((last, engine)) if last == alike && inner.route_of(&copy) != Route::RoundRobin => engine,
+                _ => inner.engine_of_one(&copy, source_node, target_node),
+            };
+            last = Some((alike, engine));
+            match engine {
+                Some(engine) => {
+                    if together[engine].is_empty() {
+                        together[engine].reserve_exact(left_count);
+                    }
+                    together[engine].push(copy);
+                }
+                None => self.start(copy, source_node, target_node),
             }
+            left_count -= 1;
         }
         for (engine, copies) in inner.engines.iter().zip(together).filter(|(_, copies)| !copies.is_empty()) {
             for Rejected { copy, .. } in engine.submit_all(copies) {
@@ -89,10 +120,16 @@ impl Mover {
         }
     }
 
+    /// What drains wait for.
+    pub(super) fn epochs(&self) -> &Epochs {
+        &self.inner.epochs
+    }
+
     /// A copy with what its options hint at.
-    pub(super) fn with_hints(&self, copy: RawCopy, options: CopyOptions) -> RawCopy {
+    pub(crate) fn with_hints(&self, copy: RawRequest, options: CopyOptions) -> RawRequest {
         let into_cache = self.guidelines().into_cache(options.consumer, copy.size_bytes());
-        copy.with_block_on_fault(options.block_on_fault).with_cache_control(into_cache)
+        let copy = copy.with_block_on_fault(options.block_on_fault).with_cache_control(into_cache);
+        copy.with_route(options.route)
     }
 
     /// Whether one of the engines that were passed in has the operation.
@@ -107,7 +144,7 @@ impl Inner {
     fn try_engines(
         self: &Arc<Self>,
         range: Range<usize>,
-        copy: RawCopy,
+        copy: RawRequest,
         journey: Journey,
     ) -> Result<(), Rejected> {
         let Rejected { mut copy, mut why } = match crew::try_split(self, range.clone(), copy, journey) {
@@ -124,21 +161,42 @@ impl Inner {
         Err(Rejected { copy, why })
     }
 
-    /// The engines in `range` that can do it, and should, in the order in which they are asked: first the one that the
-    /// route names, or one at the same place that has less to do.
+    /// Who does a small copy of several, if anybody; none for those that may be split.
+    fn engine_of_one(
+        &self,
+        copy: &RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Option<usize> {
+        let size_bytes = copy.size_bytes();
+        if size_bytes >= 2 * SHARE_BYTES_MIN {
+            return None;
+        }
+        let journey = Journey { source_node, target_node, size_bytes, turn: self.turn() };
+        let first = |range| self.ask(range, copy, journey).next();
+        first(0..self.cpus_begin).or_else(|| first(self.cpus_begin..self.engines.len()))
+    }
+
+    /// The engines in `range` that can do it, and should, in the order in which they are asked: first that of the
+    /// calling thread at the place that the route names, or one there that has less to do.
     fn ask(
         &self,
         range: Range<usize>,
-        copy: &RawCopy,
+        copy: &RawRequest,
         journey: Journey,
     ) -> impl Iterator<Item = usize> + use<'_> {
         let (engines, sites) = (&self.engines[range.clone()], &self.sites[range.clone()]);
-        let mut first = self.route.first(&self.machine, sites, journey).unwrap_or(0);
-        if self.route != Route::RoundRobin && sites.len() > 1 {
-            let load = |index: usize| (engines[index].load(), engines[index].width());
+        let route = self.route_of(copy);
+        let mut first = route.first(&self.machine, sites, journey).unwrap_or(0);
+        if route != Route::RoundRobin && sites.len() > 1 {
             let at = sites[first];
+            let is_equal = |index: &usize| sites[*index] == at;
+            let equals_count = (0..sites.len()).filter(is_equal).count();
+            first = (0..sites.len()).filter(is_equal).nth(guidelines::home(equals_count)).unwrap_or(first);
+            // A small copy leaves its thread's engine for one that has a whole batch less to do.
+            let unit = if journey.size_bytes <= BATCHED_BYTES_MAX { BATCH_LEN_MAX } else { 1 };
             first = guidelines::least_loaded(first, sites.len(), |index| {
-                (sites[index] == at).then(|| load(index))
+                is_equal(&index).then(|| (engines[index].load() / unit, engines[index].width()))
             });
         }
         let (opcode, is_operation) = (copy.opcode(), copy.is_operation());
@@ -157,19 +215,24 @@ impl Inner {
         self.engines[..self.cpus_begin].iter().any(|engine| engine.supports(opcode))
     }
 
+    /// The route that its options name, or the mover's.
+    pub(super) fn route_of(&self, copy: &RawRequest) -> Route {
+        copy.route().unwrap_or(self.route)
+    }
+
     fn turn(&self) -> usize {
         // ORDERING: Relaxed: a turn only has to be different from most others.
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Copies here and now.
-    pub(super) fn copy_inline(&self, copy: RawCopy) {
-        let report = copy.copy_on_this_cpu(&self.methods);
+    pub(super) fn copy_inline(&self, copy: RawRequest) {
+        let result = copy.copy_on_this_cpu(&self.methods);
+        let size_bytes = result.map_or(0, |report| report.cpu_bytes);
         self.inline_operations.add(1);
-        self.inline_bytes.add(report.cpu_bytes);
-        let size_bytes = report.cpu_bytes;
+        self.inline_bytes.add(size_bytes);
         trace::safely(|| debug!(target: "memferry::mover", size_bytes, "done by the caller"));
-        copy.finish(Ok(report));
+        copy.finish(result);
     }
 
     pub(super) fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {

@@ -2,11 +2,11 @@
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use serde::Serialize;
 
 use super::latency::{Histogram, Latencies};
+use super::moment::Moment;
 use super::{CopyError, EngineKind, Rejected};
 use crate::topology::NodeId;
 
@@ -144,6 +144,12 @@ impl Counter {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
+    /// Adds without a locked instruction: for the one thread that writes this counter.
+    pub(super) fn add_alone(&self, amount: u64) {
+        // ORDERING: see the type. Nobody else writes in between.
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+    }
+
     /// Takes back what was added too early.
     pub(super) fn sub(&self, amount: u64) {
         // ORDERING: see the type.
@@ -153,6 +159,38 @@ impl Counter {
     pub(super) fn get(&self) -> u64 {
         // ORDERING: see the type.
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What one worker of several counts for itself: in lines of its own, which are written for each copy, by it alone.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Tally {
+    accepted: Counter,
+    operations: Counter,
+    bytes: Counter,
+    latencies: Histogram,
+}
+
+impl Tally {
+    /// Counts a copy of so many bytes that was made at `begun` and did not fail. To be called before it is reported.
+    pub(super) fn end(&self, begun: Moment, bytes: u64) {
+        self.latencies.record_alone(begun.elapsed_ns());
+        self.bytes.add_alone(bytes);
+        self.operations.add_alone(1);
+    }
+
+    /// Counts a copy that the worker leaves to itself. To be called before it is.
+    pub(super) fn accept(&self) {
+        self.accepted.add_alone(1);
+    }
+
+    /// Adds this to the statistics of its engine.
+    pub(super) fn add_to(&self, stats: &mut EngineStats) {
+        stats.accepted += self.accepted.get();
+        stats.operations += self.operations.get();
+        stats.bytes += self.bytes.get();
+        stats.latencies.merge(self.latencies.read());
     }
 }
 
@@ -196,8 +234,8 @@ impl Counters {
     }
 
     /// Counts the end of a copy that was made at `begun`. To be called before it is reported.
-    pub(super) fn end(&self, begun: Instant, result: Result<CopyReport, CopyError>) {
-        self.latencies.record(begun.elapsed());
+    pub(super) fn end(&self, begun: Moment, result: Result<CopyReport, CopyError>) {
+        self.latencies.record(begun.elapsed_ns());
         match result {
             Ok(_) => self.operations.add(1),
             Err(_) => self.errors.add(1),
@@ -205,9 +243,11 @@ impl Counters {
     }
 
     /// Copies that were accepted and have not ended; about, since the counters are read one after the other.
-    pub(super) fn load(&self) -> usize {
-        let ended = self.operations.get() + self.errors.get();
-        self.accepted.get().saturating_sub(ended) as usize
+    pub(super) fn load(&self, tallies: &[Tally]) -> usize {
+        let sum =
+            |own: u64, of: fn(&Tally) -> &Counter| own + tallies.iter().map(|it| of(it).get()).sum::<u64>();
+        let ended = sum(self.operations.get() + self.errors.get(), |tally| &tally.operations);
+        sum(self.accepted.get(), |tally| &tally.accepted).saturating_sub(ended) as usize
     }
 
     pub(super) fn read(&self, name: &str, kind: EngineKind, node: Option<NodeId>) -> EngineStats {

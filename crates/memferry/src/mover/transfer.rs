@@ -5,8 +5,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::moment::Moment;
 use super::owned::{OperationError, Owned};
-use super::{Consumer, CopyError, CopyReport, RawCopy};
+use super::{Consumer, CopyError, CopyReport, RawRequest, Route};
 use crate::topology::NodeId;
 
 /// How to copy. `CopyOptions::default()` knows nothing and asks for nothing.
@@ -21,6 +22,8 @@ pub struct CopyOptions {
     /// Lets a device wait for pages that it misses, where its queue allows that. Usually slower than the default, to
     /// stop there and have software touch the page.
     pub block_on_fault: bool,
+    /// Who copies; `None` leaves it to the mover's [route](super::MoverBuilder::route).
+    pub route: Option<Route>,
 }
 
 /// What a transfer ends with: both buffers and a report, or an error with the buffers in it.
@@ -42,8 +45,14 @@ where
     S: AsRef<[u8]> + Send + 'static,
     T: AsMut<[u8]> + Send + 'static,
 {
-    /// Takes the buffers and hands the copy to `start`, unless the lengths differ or there is nothing to copy.
-    pub(super) fn begin(source: S, target: T, start: impl FnOnce(RawCopy)) -> Transfer<S, T> {
+    /// Takes the buffers and hands the copy, made at `made`, to `start`, unless the lengths differ or there is nothing
+    /// to copy.
+    pub(super) fn begin(
+        source: S,
+        target: T,
+        made: Moment,
+        start: impl FnOnce(RawRequest),
+    ) -> Transfer<S, T> {
         let plan =
             |(source, target): &mut (S, T)| (source.as_ref() as *const [u8], target.as_mut() as *mut [u8]);
         let owned = Owned::begin((source, target), plan, |(source, target), end| {
@@ -53,11 +62,12 @@ where
             } else if source_bytes == 0 {
                 end.finish(Ok(CopyReport::default()));
             } else {
-                let done = move |result| end.finish(result);
                 // SAFETY: the ranges belong to values that `end` keeps where they are, borrowed by nobody else, until
-                // `done` has run; when the buffers are lost, `finish` leaks them. `source` is borrowed from one value
+                // it is told; when the buffers are lost, it leaks them. `source` is borrowed from one value
                 // and `target` uniquely from another, so they do not overlap.
-                start(unsafe { RawCopy::new(source.cast(), target.cast(), source_bytes, done) });
+                start(unsafe {
+                    RawRequest::told(source.cast(), target.cast(), source_bytes, end.into_done(), made)
+                });
             }
         });
         Transfer { owned }

@@ -76,6 +76,19 @@ pub enum TopologyError {
         /// Line, column, and what was wrong there.
         source: serde_json::Error,
     },
+    /// The profile is not of this machine.
+    #[error(
+        "the figures of {profile} are not those of {machine}: {what}; measure this machine with `memferry calibrate \
+         --out FILE`"
+    )]
+    Misfit {
+        /// Name of the machine.
+        machine: String,
+        /// Name of the profile.
+        profile: String,
+        /// The first difference.
+        what: String,
+    },
     /// The machine has no such node.
     #[error("{machine} has no node {node}; it has {}", crate::topology::list::join(known))]
     UnknownNode {

@@ -7,8 +7,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::profile::{self, Placeholders};
+use super::profile::{self, Figure, Placeholders};
 use super::{Directory, NodeSet, Parameter, Recording, TopologyError, Tree, meminfo, sysfs};
+use crate::mover::CopyMethods;
 
 /// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -208,6 +209,8 @@ pub struct Machine {
     pub(super) facts: Vec<Fact>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) parameters: Vec<Parameter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) copy_methods: Option<Figure<CopyMethods>>,
     /// Short name of a publication and its full name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) references: BTreeMap<String, String>,
@@ -389,6 +392,11 @@ impl Machine {
     /// The parameter of that name.
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|parameter| parameter.name == name)
+    }
+
+    /// How its cores copy best, if that was measured; only profiles have it.
+    pub fn copy_methods(&self) -> Option<CopyMethods> {
+        self.copy_methods.as_ref().map(|figure| figure.value)
     }
 
     /// The publications that the figures were taken from: short name, as the sources of [`facts`](Machine::facts) use

@@ -3,6 +3,7 @@
 use super::machine::{Fact, Link, Machine, NodeId};
 use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
 use super::{Parameter, TopologyError, list};
+use crate::mover::CopyMethods;
 
 /// What was measured of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,8 +12,12 @@ pub struct Measured {
     pub reference: (String, String),
     /// From the CPUs of one node to the memory of another. What is `None` in them stays as the machine has it.
     pub links: Vec<(NodeId, NodeId, Link)>,
+    /// Bytes per second of accelerators, by the kernel's name. The others stay as the machine has them.
+    pub accelerators: Vec<(String, u64)>,
     /// What models use. They take the place of those of the same name.
     pub parameters: Vec<Parameter>,
+    /// How cores copy best. `None` stays as the machine has it.
+    pub copy_methods: Option<CopyMethods>,
     /// Anything else.
     pub facts: Vec<Fact>,
 }
@@ -23,23 +28,29 @@ impl Machine {
     /// # Errors
     /// [`TopologyError::Contradiction`] for what no machine can be, such as a rate that is not a number.
     pub fn with_measured(mut self, measured: Measured) -> Result<Machine, TopologyError> {
-        let Measured { reference: (name, full_name), links, parameters, facts } = measured;
+        let Measured { reference, links, accelerators, parameters, copy_methods, facts } = measured;
+        let (name, full_name) = reference;
+        for (device, bytes_per_s) in accelerators {
+            let Some(found) = self.accelerators.iter_mut().find(|it| it.name == device) else {
+                return Err(TopologyError::Contradiction {
+                    machine: self.name,
+                    what: format!("it has no accelerator {device}"),
+                });
+            };
+            found.bytes_per_s_max = Some(bytes_per_s);
+        }
         for (cpus, memory, link) in links {
             let (Some(from), Some(to)) = (self.position(cpus), self.position(memory)) else {
                 let what = format!("it has no way from node {cpus} to node {memory}");
                 return Err(TopologyError::Contradiction { machine: self.name, what });
             };
             let old = &mut self.links[from][to];
-            *old = Link {
-                distance: link.distance.or(old.distance),
-                read_bytes_per_s: link.read_bytes_per_s.or(old.read_bytes_per_s),
-                write_bytes_per_s: link.write_bytes_per_s.or(old.write_bytes_per_s),
-                read_latency_ns: link.read_latency_ns.or(old.read_latency_ns),
-                write_latency_ns: link.write_latency_ns.or(old.write_latency_ns),
-            };
+            *old = link.or(*old);
         }
         self.parameters.retain(|old| parameters.iter().all(|new| new.name != old.name));
         self.parameters.extend(parameters);
+        let sourced = |value| Figure { value, source: name.clone() };
+        self.copy_methods = copy_methods.map(sourced).or(self.copy_methods);
         self.facts.extend(facts);
         self.references.insert(name, full_name);
         match self.contradiction() {
@@ -91,6 +102,7 @@ impl Machine {
             accelerators: (!accelerators.is_empty()).then(|| sourced(accelerators, source)),
             facts: self.facts.clone(),
             parameters: self.parameters.clone(),
+            copy_methods: self.copy_methods.clone(),
             offline: self.offline.iter().collect(),
             placeholders: None,
         };
@@ -108,6 +120,7 @@ impl Machine {
 mod tests {
     use super::super::Basis;
     use super::*;
+    use crate::mover::CopyMethod;
 
     fn measured() -> Measured {
         let parameter = Parameter {
@@ -124,7 +137,9 @@ mod tests {
         Measured {
             reference: ("a test".to_owned(), "of this file".to_owned()),
             links: vec![(NodeId(0), NodeId(8), link)],
+            accelerators: Vec::new(),
             parameters: vec![parameter],
+            copy_methods: Some(CopyMethods::only(CopyMethod::RepMovsb)),
             facts: vec![fact],
         }
     }
@@ -133,10 +148,14 @@ mod tests {
     fn what_is_written_is_read_again() {
         let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
         let before = machine.link(NodeId(0), NodeId(8)).distance;
-        let machine = machine.with_measured(measured()).unwrap();
+        let rates = vec![("dsa2".to_owned(), 12_000_000_000)];
+        let machine = machine.with_measured(Measured { accelerators: rates, ..measured() }).unwrap();
+        let rate = |index: usize| machine.accelerators()[index].bytes_per_s_max;
+        assert_eq!((rate(0), rate(1)), (Some(32_212_254_720), Some(12_000_000_000)), "the others stay");
         let text = machine.profile_text("a test").unwrap();
         let again = Machine::from_profile_text("again", &text).unwrap();
         assert_eq!(again, machine);
+        assert_eq!(again.copy_methods(), Some(CopyMethods::only(CopyMethod::RepMovsb)));
         let link = again.link(NodeId(0), NodeId(8));
         assert_eq!((link.read_bytes_per_s, link.read_latency_ns), (Some(1_234_567_000), Some(99.5)));
         assert_eq!(link.distance, before);
@@ -154,6 +173,10 @@ mod tests {
         let error = machine().with_measured(wrong.clone()).unwrap_err().to_string();
         assert!(error.contains("node 8"), "{error}");
         wrong.links.clear();
+        let accelerators = vec![("dsa99".to_owned(), 1)];
+        let error =
+            machine().with_measured(Measured { accelerators, ..wrong.clone() }).unwrap_err().to_string();
+        assert!(error.contains("no accelerator dsa99"), "{error}");
         wrong.parameters[0].value = f64::NAN;
         let error = machine().with_measured(wrong).unwrap_err().to_string();
         assert!(error.contains("core_mb_per_s is NaN"), "{error}");

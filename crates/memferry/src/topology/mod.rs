@@ -9,7 +9,8 @@
 //! Machine::from_profile(name)  machines/NAME.json, every figure with its source
 //! ```
 //!
-//! Only memory of the first kind can be bound to nodes; the other two are for planning, models and tests.
+//! Only memory of the first kind can be bound to nodes; the other two are for planning, models and tests. What this
+//! machine can do, which its kernel does not tell, a profile of it lends ([`Machine::with_profile`]).
 //!
 //! CPUs with the memory that belongs to them are a [`Domain`], the domains of a package a [`Socket`]. Where
 //! data should lie for some CPUs is answered by [`Machine::memories_near`].
@@ -20,6 +21,7 @@ mod allowed;
 mod domain;
 mod dsa;
 mod error;
+mod lent;
 pub(crate) mod list;
 mod machine;
 mod measured;

@@ -11,6 +11,8 @@ pub enum Basis {
     Published,
     /// Measured on the machine itself.
     Measured,
+    /// Measured there, but of an emulated device: right in what it did, not in how fast.
+    Emulated,
     /// Chosen so that the model reproduces published rows; see [`Parameter::rows`].
     Calibrated,
     /// Nobody has published it. The source says why this value.
@@ -36,6 +38,12 @@ pub struct Parameter {
 }
 
 impl Parameter {
+    /// What is assumed, and why.
+    pub fn assumed(name: &str, value: f64, why: &str) -> Parameter {
+        let (name, source) = (name.to_owned(), why.to_owned());
+        Parameter { name, value, basis: Basis::Assumed, rows: Vec::new(), source }
+    }
+
     /// What is wrong with it, if anything: profiles come from outside.
     pub(super) fn contradiction(&self) -> Option<String> {
         let Parameter { name, value, basis, rows, source } = self;

@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
 use super::sysfs::NODES_MAX;
 use super::{Basis, Parameter, TopologyError, list};
+use crate::mover::CopyMethods;
 
 macro_rules! built_in {
     ($name:literal) => {
@@ -107,6 +108,9 @@ pub(super) struct Profile {
     /// What models use beyond nodes and links.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) parameters: Vec<Parameter>,
+    /// How its cores copy best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) copy_methods: Option<Figure<CopyMethods>>,
     /// Nodes that the machine could have and that are not online.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) offline: Vec<NodeId>,
@@ -130,7 +134,7 @@ pub(super) struct ProfilePlaceholders {
 }
 
 /// A value and where it was taken from.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Figure<T> {
     pub(super) value: T,
@@ -227,6 +231,7 @@ impl Profile {
             accelerators: accelerators.into_iter().map(Accelerator::from).collect(),
             facts: self.facts,
             parameters: self.parameters,
+            copy_methods: self.copy_methods,
             references: self.references,
         };
         match machine.contradiction() {
@@ -248,6 +253,7 @@ impl Profile {
             ("read_latency_ns", source(&self.read_latency_ns)),
             ("write_latency_ns", source(&self.write_latency_ns)),
             ("accelerators", source(&self.accelerators)),
+            ("copy_methods", source(&self.copy_methods)),
         ];
         let facts = self.facts.iter().map(|fact| (fact.name.as_str(), Some(fact.source.as_str())));
         // What is assumed has no publication; its source says why.

@@ -129,6 +129,7 @@ impl Reader<'_> {
             is_demotion_enabled: self.files.switch(&format!("{NUMA}/demotion_enabled"))?,
             facts: Vec::new(),
             parameters: Vec::new(),
+            copy_methods: None,
             references: BTreeMap::new(),
         };
         for (links, distances) in machine.links.iter_mut().zip(distances) {

@@ -2,13 +2,14 @@
 #![allow(dead_code)]
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use memferry::cache::{Cache, CacheStats, RegionOwner};
 use memferry::mover::{
-    CopyError, CopyReport, Engine, EngineKind, EngineStats, Mover, RawCopy, Rejected, Route,
+    CopyError, CopyReport, Engine, EngineKind, EngineStats, Guidelines, Mover, RawRequest, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 
@@ -24,14 +25,16 @@ pub(crate) fn machine() -> Arc<Machine> {
 /// A cache with `pages` on [`NEAR`] whose copies wait until the test finishes them.
 pub(crate) fn held(pages: usize) -> (Cache, Arc<Held>) {
     let engine = Arc::new(Held::default());
-    let mover = Mover::builder(machine()).engine(engine.clone()).route(Route::Single).build().unwrap();
+    let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 20 };
+    let builder = Mover::builder(machine()).engine(engine.clone()).route(Route::Single);
+    let mover = builder.guidelines(guidelines).build().unwrap();
     (Cache::builder(mover).budget(NEAR, pages * PAGE).build().unwrap(), engine)
 }
 
 /// Takes every copy and keeps it until told what to do with it.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    copies: Mutex<Vec<RawCopy>>,
+    copies: Mutex<Vec<RawRequest>>,
     accepted: AtomicU64,
     /// Whether `submit` panics.
     pub(crate) panics: AtomicBool,
@@ -53,7 +56,23 @@ impl Held {
         self.copies.lock().unwrap()[index].block_on_fault()
     }
 
-    fn take(&self, index: usize) -> RawCopy {
+    /// Where the copies that it holds are going to write.
+    pub(crate) fn targets(&self) -> Vec<Range<usize>> {
+        let target = |copy: &RawRequest| copy.target().addr()..copy.target().addr() + copy.size_bytes();
+        self.copies.lock().unwrap().iter().map(target).collect()
+    }
+
+    /// Whether a device shall write the target of this copy to the last-level cache.
+    pub(crate) fn goes_into_cache(&self, index: usize) -> bool {
+        self.copies.lock().unwrap()[index].into_cache()
+    }
+
+    /// Who shall do this copy.
+    pub(crate) fn route(&self, index: usize) -> Option<Route> {
+        self.copies.lock().unwrap()[index].route()
+    }
+
+    fn take(&self, index: usize) -> RawRequest {
         self.copies.lock().unwrap().remove(index)
     }
 
@@ -102,7 +121,7 @@ impl Engine for Held {
         Some(HOME)
     }
 
-    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
         assert!(!self.panics.load(SeqCst), "this engine panics, as the test wants");
         self.accepted.fetch_add(1, SeqCst);
         self.copies.lock().unwrap().push(copy);

@@ -9,12 +9,12 @@ use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError, free_bytes};
-use memferry::topology::{Machine, NodeId};
+use memferry::topology::{Machine, Measured, NodeId, Parameter};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const MIB: usize = 1 << 20;
@@ -52,6 +52,22 @@ fn short_cpu_lists() -> Option<Setting> {
         thread::sleep(Duration::from_millis(100));
     }
     Some(lists)
+}
+
+/// The machine with figures, as a calibration tells them: those of the thesis's machine for a guest with its nodes, a core
+/// standing for the twelve of a node; how fast that copies is made up.
+pub(crate) fn with_figures(machine: &Machine) -> Machine {
+    let published = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
+    let rate = |name: &str, value: f64| Parameter::assumed(name, value, "made up for a test");
+    let of_node = |name: &str, cores: f64| rate(name, published.parameter(name).unwrap().value * cores);
+    let parameters = vec![
+        of_node("dram_mb_per_s", 1.0),
+        of_node("hbm_mb_per_s", 1.0),
+        of_node("core_mb_per_s", 12.0),
+        rate("core_copy_mb_per_s", 10e3),
+    ];
+    let reference = ("made up".to_owned(), "for a test".to_owned());
+    machine.clone().with_measured(Measured { reference, parameters, ..Measured::default() }).unwrap()
 }
 
 /// This machine and its nodes with memory that may be used; `None`, said aloud, if there are fewer than two.
@@ -166,9 +182,26 @@ pub(crate) fn fill_for_good(machine: &Machine, node: NodeId) -> Vec<Mapping> {
     hog
 }
 
-/// Automatic NUMA balancing, until dropped; `None`, said aloud, where it cannot be switched on.
-pub(crate) fn numa_balancing() -> Option<Setting> {
-    Setting::change("/proc/sys/kernel/numa_balancing", 1)
+/// Automatic NUMA balancing, until dropped.
+pub(crate) struct Balancing {
+    _settings: Vec<Setting>,
+    /// In this time the kernel looks more than once at the pages of threads that run, and moves some.
+    pub(crate) settles_in: Duration,
+}
+
+/// Balancing that looks soon and often; `None`, said aloud, where it cannot be switched on.
+pub(crate) fn numa_balancing() -> Option<Balancing> {
+    let mut settings = vec![Setting::change("/proc/sys/kernel/numa_balancing", 1)?];
+    // The kernel's own delay is a second; it stays where debugfs is not mounted.
+    let mut settles_in = Duration::from_secs(3);
+    let tunables = Path::new("/sys/kernel/debug/sched/numa_balancing");
+    if tunables.exists() {
+        settles_in = Duration::from_secs(1);
+        for name in ["scan_delay_ms", "scan_period_min_ms", "scan_period_max_ms"] {
+            settings.push(Setting::change(tunables.join(name), 100)?);
+        }
+    }
+    Some(Balancing { _settings: settings, settles_in })
 }
 
 /// Whether it says that a node has no room.
@@ -212,15 +245,24 @@ pub(crate) fn assert_free_again(node: NodeId, before: usize) {
 }
 
 /// Bytes that tell every place from every other nearby.
+/// Rows of 256 bytes, one after the other: emulated CPUs copy and compare faster than they compute.
+fn pattern_row(number: usize) -> &'static [u8; 256] {
+    static ROWS: LazyLock<Vec<[u8; 256]>> =
+        LazyLock::new(|| (0..=255).map(|row: u8| std::array::from_fn(|index| index as u8 ^ row)).collect());
+    &ROWS[(number ^ number >> 8) % 256]
+}
+
+/// No two pages that are next to each other have the same bytes.
 pub(crate) fn write_pattern(bytes: &mut [u8]) {
-    bytes.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index ^ index >> 8 ^ index >> 16) as u8);
+    let rows = bytes.chunks_mut(256).enumerate();
+    rows.for_each(|(number, row)| row.copy_from_slice(&pattern_row(number)[..row.len()]));
 }
 
 #[track_caller]
 pub(crate) fn assert_pattern(bytes: &[u8]) {
-    let wrong =
-        bytes.iter().enumerate().find(|&(index, &byte)| byte != (index ^ index >> 8 ^ index >> 16) as u8);
-    assert_eq!(wrong, None);
+    let mut rows = bytes.chunks(256).enumerate();
+    let wrong = rows.find(|&(number, row)| row != &pattern_row(number)[..row.len()]);
+    assert_eq!(wrong.map(|(number, _)| number * 256), None, "where the wrong row begins");
 }
 
 /// A file of the kernel's that holds another value until this is dropped.

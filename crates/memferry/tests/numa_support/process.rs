@@ -1,5 +1,4 @@
-//! What a process is made to be: in a cgroup, on one CPU, bound to one node.
-#![allow(dead_code)]
+//! What a process is made to be: in a cgroup, bound to one node.
 
 use std::fs;
 
@@ -73,17 +72,6 @@ pub(crate) fn inside() -> bool {
     let Some(cgroup) = std::env::var_os(INSIDE) else { return false };
     fs::write(Path::new(&cgroup).join("cgroup.procs"), "0").unwrap();
     true
-}
-
-/// Lets this thread run on one CPU only.
-pub(crate) fn pin(cpu: u32) {
-    // SAFETY: an all-zero set is an empty one, and the CPU's number is checked by the macro's function.
-    let answer = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set)
-    };
-    assert_eq!(answer, 0, "{}", io::Error::last_os_error());
 }
 
 /// As `numactl --membind` does, for this thread.

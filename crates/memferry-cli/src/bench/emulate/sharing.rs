@@ -21,8 +21,9 @@ use memferry_dsa::measure::sharing::{self, Load};
 use memferry_idxd::{Options, Setup, exit_as};
 use serde_json::{Value, json};
 
-use crate::bench::record::{How, Row};
+use crate::bench::record::Row;
 use crate::emulate::library;
+use crate::how::How;
 
 /// An engine's time for a descriptor.
 const OCCUPANCY_NS: u64 = 1_000_000;

@@ -7,30 +7,40 @@
 //!                      ▼
 //!                   record      CSV, JSON; the file of unfinished rows is gone
 //! ```
+//!
+//! `qdp` and `atomics` have points of their own, and do the same with them.
 
+pub(super) mod atomics;
 mod options;
+pub(super) mod qdp;
 mod row;
+mod taking;
 mod unfinished;
+mod values;
 
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
-use memferry::bench::{Backend, Benchmark, OnEmulated, OnMachine, OnModel, Unrun, Way, benchmark};
+use memferry::bench::{Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Unrun, Way, benchmark};
 use memferry::model::ModelError;
+use memferry::topology::{Machine, Tier};
 use memferry_dsa::emulator::Timing;
 use memferry_dsa::system::State;
 use memferry_query::load::Progress as _;
 
 use self::options::{On, Options};
 use self::row::PaperRow;
-use self::unfinished::Unfinished;
-use super::Keep;
-use super::dsa::how_of_this_machines_devices;
-use super::record::{How, Record};
+use self::taking::{RunArguments, Taking};
+use super::dsa::{how_of_this_machines_devices, is_emulated as dsa_is_emulated};
 use crate::error::usage;
-use crate::output::{self, Align, Table, count, number, wrapped};
+use crate::how::How;
+use crate::output::{Align, Table, count, number, wrapped};
 use crate::progress::Bar;
 use crate::topology;
+
+/// From this size on measuring should take less than 1 % of what is measured; where less is done, looking at a clock
+/// counts.
+const OVERHEAD_BYTES_MIN: f64 = 65536.0;
 
 /// Subcommands by the names of `memferry::bench`.
 macro_rules! papers {
@@ -81,15 +91,8 @@ papers!(
 pub(super) struct Arguments {
     #[command(flatten)]
     options: Options,
-    /// Takes options from a TOML file, with keys as on the command line, such as `sizes = ["4KiB", "1MiB"]`; those on the
-    /// command line come first.
-    #[arg(long = "options", value_name = "FILE")]
-    file: Option<std::path::PathBuf>,
-    /// Begins anew, even if an interrupted run could be continued.
-    #[arg(long)]
-    restart: bool,
     #[command(flatten)]
-    keep: Keep,
+    run: RunArguments,
 }
 
 fn about(name: &str) -> String {
@@ -101,10 +104,7 @@ fn about(name: &str) -> String {
 pub(super) fn run(paper: &Paper, out: &mut dyn Write) -> Result<()> {
     let (name, arguments) = paper.parts();
     let benchmark = benchmark(name).with_context(|| format!("there is no benchmark {name}"))?;
-    let options = match &arguments.file {
-        Some(file) => arguments.options.clone().or(Options::read(file)?),
-        None => arguments.options.clone(),
-    };
+    let options = arguments.run.options(&arguments.options, Options::or, name)?;
     run_benchmark(benchmark, arguments, &options, out)
 }
 
@@ -122,69 +122,59 @@ fn run_benchmark(
     if points.is_empty() {
         return Err(usage("no combination of these values makes sense here; leave out some options"));
     }
-    let directory = arguments.keep.directory(options.quick)?;
-    let mut record = Record::start(
+    options.check_used(&axes, &points)?;
+    let effort = options.effort(on);
+    let mut taking = Taking::begin(
         benchmark.name,
+        on.suffix(),
         backend.machine().clone(),
-        0,
-        options.record(on, &axes, &options.effort()),
-    );
-    let name = format!("{}{}", benchmark.name, on.suffix());
-    let unfinished = directory.map(|directory| Unfinished::of(&record, &name, directory));
-    if let Some(unfinished) = &unfinished
-        && !arguments.restart
-        && let Some((started, rows)) = unfinished.rows(&record)?
-    {
-        (record.started, record.rows) = (started, rows);
-    }
+        options.record(on, &axes, &effort),
+        (&arguments.run, options.quick),
+    )?;
     let bar = Bar::of("running the benchmark", points.len());
     for point in &points {
         bar.advance(1);
         let row_name = |figure| benchmark.row_name(&axes, point, figure);
         let first = row_name(benchmark.figures[0]);
-        if record.rows.iter().any(|row| row.name() == first) {
+        if taking.row(&first).is_some() {
             continue;
         }
-        match backend.run(point, benchmark.figures, options.effort()) {
+        match backend.run(point, benchmark.figures, effort) {
             Ok(taken) => {
                 let row = |it| PaperRow::taken(benchmark.name, row_name, point, how(on, point.way), it);
-                record.rows.extend(taken.iter().map(row));
+                taking.add(taken.iter().map(row))?;
             }
             Err(Unrun::Cannot(why)) => {
                 let row = PaperRow::missing(first, point, benchmark.figures[0], how(on, point.way), &why);
-                record.rows.push(row);
+                taking.add([row])?;
             }
             Err(Unrun::Failed(error)) => {
-                let kept = match &unfinished {
-                    Some(_) => "; what was done before is kept, and the same command goes on from there",
-                    None => "",
-                };
-                return Err(anyhow!(error)).with_context(|| format!("{first} cannot be run{kept}"));
+                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
             }
-        }
-        if let Some(unfinished) = &unfinished {
-            unfinished.keep(&record)?;
         }
     }
     drop(bar);
-    let written = directory.map(|directory| record.write_as(&name, directory)).transpose()?;
-    if let Some(unfinished) = unfinished {
-        unfinished.remove()?;
-    }
-    if arguments.keep.json {
-        return output::json(out, &record);
-    }
-    text(&record.rows, out)?;
-    if let Some(path) = written {
-        writeln!(out, "\nwritten to {}", path.display())?;
-    }
-    Ok(())
+    let mut absent = lacking(benchmark, backend.machine(), on, &points[0]);
+    absent.retain(|row| taking.row(row.name()).is_none());
+    taking.add(absent)?;
+    taking.end(arguments.run.keep.json, out)
+}
+
+/// A row for each kind of memory that the benchmark is about and the machine does not have.
+fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> Vec<PaperRow> {
+    let nowhere = Point { source: None, target: None, route: None, ..point.clone() };
+    let row = |tier: Tier| {
+        let name = format!("{}_{}", benchmark.name, tier.to_string().to_lowercase());
+        let why = format!("{} has no {tier} memory to copy from or to", machine.name());
+        PaperRow::missing(name, &nowhere, benchmark.figures[0], how(on, point.way), &why)
+    };
+    benchmark.lacks(machine).into_iter().map(row).collect()
 }
 
 fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
-    let machine = topology::open(options.machine.as_deref())?;
+    let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
     Ok(match on {
-        On::Machine => Box::new(OnMachine::new(machine, State::discover()?)),
+        On::Machine => Box::new(OnMachine::new(machine, State::discover()?, dsa_is_emulated())),
         On::Emulated => Box::new(OnEmulated::new(machine, Timing::sapphire_rapids())),
         On::Model => Box::new(OnModel::new(machine).map_err(|error| match error {
             ModelError::Unknown { .. } => usage(error),
@@ -203,7 +193,7 @@ fn how(on: On, way: Way) -> How {
 }
 
 /// The rows with a value as a table, and what the others say.
-fn text(rows: &[PaperRow], out: &mut dyn Write) -> Result<()> {
+fn text<S>(rows: &[PaperRow<S>], out: &mut dyn Write) -> Result<()> {
     use Align::{Left, Right};
     let columns =
         [("row", Left), ("value", Right), ("unit", Left), ("how", Left), ("ratio", Right), ("peer", Left)];
@@ -217,6 +207,13 @@ fn text(rows: &[PaperRow], out: &mut dyn Write) -> Result<()> {
     }
     if rows.iter().any(|row| row.number("value").is_some()) {
         write!(out, "{table}")?;
+    }
+    let overhead = rows.iter().filter(|row| row.number("size_bytes") >= Some(OVERHEAD_BYTES_MIN));
+    if let Some(most) =
+        overhead.filter_map(|row| row.number("overhead")).filter(|it| *it > 0.0).reduce(f64::max)
+    {
+        let percent = format!("{:.2}", most * 100.0);
+        writeln!(out, "\nMeasuring took {percent} % of what was measured at most, from 64 KiB on.")?;
     }
     for (title, is_run) in [("Not run:", false), ("To know:", true)] {
         let mut notes: Vec<(&str, usize)> = Vec::new();

@@ -2,18 +2,18 @@
 
 use std::fs;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context, Result};
-use memferry::bench::{Axes, Data, Effort, Pages, Way};
+use memferry::bench::{Axes, Axis, Data, Effort, Pages, Point, Way};
 use memferry::mover::Route;
 use memferry::topology::NodeId;
 use memferry_dsa::measure::load::Work;
-use serde::de::value::{Error as WordError, StrDeserializer};
-use serde::de::{DeserializeOwned, IntoDeserializer};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::values::{Word, counted, named, node, operation, priorities, read_buffers, route, values};
+use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
 use crate::options::size_bytes;
 
@@ -26,13 +26,22 @@ const ITERATIONS_MAX: usize = 100_000;
 pub(super) enum On {
     /// On this machine: its cores, and the DSA queues that it has.
     Machine,
-    /// On the emulated device with its timing model, in virtual time.
+    /// On the emulated device with its timing model: in virtual time, but for the query (qdp).
     Emulated,
     /// In the model.
     Model,
 }
 
 impl On {
+    /// Its name in records and options.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            On::Machine => "machine",
+            On::Emulated => "emulated",
+            On::Model => "model",
+        }
+    }
+
     /// What the names of its records end with.
     pub(super) fn suffix(self) -> &'static str {
         match self {
@@ -43,10 +52,6 @@ impl On {
     }
 }
 
-/// One value of an axis, not yet read.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Word(String);
-
 /// What can be said on the command line and in a file alike. An axis that is left out has the papers' values.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -54,17 +59,21 @@ pub(super) struct Options {
     /// Where to run it [default: machine; model with --machine].
     #[arg(long, value_enum)]
     on: Option<On>,
-    /// The machine of the model, or whose devices are emulated: the name of a profile (see `memferry topology`), or a JSON
-    /// file.
+    /// The machine of the model, or on whose nodes emulated devices are, all with one timing: the name of a profile (see
+    /// `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
     pub(super) machine: Option<String>,
+    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
+    /// machine [env: MEMFERRY_CALIBRATION].
+    #[arg(long, value_name = "FILE")]
+    pub(super) calibration: Option<String>,
     /// Few values and short: to see that it works, not for the record.
     #[arg(long)]
     pub(super) quick: bool,
-    /// Values of each figure [default: 10; 2 with --quick].
+    /// Values of each figure on this machine [default: 10; 2 with --quick]; elsewhere there is no noise, and one.
     #[arg(long, value_name = "N")]
     iterations: Option<usize>,
-    /// Who works: core, shared, dedicated, or any in the model.
+    /// Who works: core, shared, dedicated, write for write(2) to a queue's file, or any in the model.
     #[arg(long, value_name = "WAY,...", value_delimiter = ',')]
     ways: Option<Vec<Word>>,
     /// What is done, such as copy or crc.
@@ -73,16 +82,16 @@ pub(super) struct Options {
     /// Sizes of descriptors, such as 4KiB.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     sizes: Option<Vec<Word>>,
-    /// Descriptors of a submission.
+    /// Descriptors of a submission. This and what follows up to engines is of queues: a core has one row for all.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     batches: Option<Vec<Word>>,
     /// Threads that submit.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     submitters: Option<Vec<Word>>,
-    /// Submissions that each has under way.
+    /// Submissions that each has under way in its queue.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     depths: Option<Vec<Word>>,
-    /// Queues that submitters are spread over.
+    /// Queues that submitters are spread over; of each device, with a route.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     queues: Option<Vec<Word>>,
     /// Entries of each queue.
@@ -94,42 +103,34 @@ pub(super) struct Options {
     /// Who shares in a copy: single, push-pull, socket, smart, all, adaptive, or none.
     #[arg(long, value_name = "ROUTE,...", value_delimiter = ',')]
     routes: Option<Vec<Word>>,
-    /// Nodes of the sources.
+    /// Nodes of the sources, or any: that of the device, or of the cores.
     #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
     sources: Option<Vec<Word>>,
-    /// Nodes of the targets.
+    /// Nodes of the targets, or any.
     #[arg(long, value_name = "NODE,...", value_delimiter = ',')]
     targets: Option<Vec<Word>>,
     /// Pages of the targets: touched, huge, absent-block, absent-resume.
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
     pages: Option<Vec<Word>>,
-    /// Where a core finds its data: any, memory, cached-source, cached-target, cached.
+    /// Where the data is when an iteration begins: any (flushed), memory (flushed, and other bytes each time), cached-source,
+    /// cached-target, cached.
     #[arg(long, value_name = "KIND,...", value_delimiter = ',')]
     data: Option<Vec<Word>>,
     /// Priorities of two queues, such as 15-1, or any.
     #[arg(long, value_name = "N-N,...", value_delimiter = ',')]
     priorities: Option<Vec<Word>>,
+    /// Read buffers that two groups may use, such as 96-16, or any.
+    #[arg(long, value_name = "N-N,...", value_delimiter = ',')]
+    read_buffers: Option<Vec<Word>>,
 }
 
 impl Options {
-    /// Those of a TOML file.
-    ///
-    /// # Errors
-    /// The sentence names the file, and line and column of what is wrong in it.
-    pub(super) fn read(file: &Path) -> Result<Options> {
-        let path = file.display();
-        let text =
-            fs::read_to_string(file).with_context(|| format!("the options cannot be read from {path}"))?;
-        toml::from_str(&text).map_err(|error| {
-            usage(format!("{path} holds no options as `memferry bench submit --help` lists them: {error}"))
-        })
-    }
-
     /// These, and others where these say nothing.
     pub(super) fn or(self, other: Options) -> Options {
         Options {
             on: self.on.or(other.on),
             machine: self.machine.or(other.machine),
+            calibration: self.calibration.or(other.calibration),
             quick: self.quick || other.quick,
             iterations: self.iterations.or(other.iterations),
             ways: self.ways.or(other.ways),
@@ -147,31 +148,61 @@ impl Options {
             pages: self.pages.or(other.pages),
             data: self.data.or(other.data),
             priorities: self.priorities.or(other.priorities),
+            read_buffers: self.read_buffers.or(other.read_buffers),
         }
     }
 
     /// # Errors
-    /// Iterations that are none or too many; a machine that is not here cannot be measured, and a model needs one.
+    /// As [`place`].
     pub(super) fn on(&self) -> Result<On> {
-        if self.iterations.is_some_and(|iterations| !(1..=ITERATIONS_MAX).contains(&iterations)) {
-            return Err(usage(format!("--iterations is a number from 1 to {ITERATIONS_MAX}")));
-        }
-        match (self.on, &self.machine) {
-            (None, None) => Ok(On::Machine),
-            (None, Some(_)) => Ok(On::Model),
-            (Some(On::Machine), Some(_)) => {
-                Err(usage("another machine cannot be measured here; leave out --on machine, or --machine"))
-            }
-            (Some(On::Model), None) => {
-                Err(usage("the model needs --machine PROFILE; see `memferry topology`"))
-            }
-            (Some(on), _) => Ok(on),
-        }
+        place(self.on, self.machine.as_deref(), self.iterations)
     }
 
-    pub(super) fn effort(&self) -> Effort {
+    /// What has no noise is done once.
+    pub(super) fn effort(&self, on: On) -> Effort {
         let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
-        Effort { iterations: self.iterations.unwrap_or(effort.iterations), ..effort }
+        let iterations = if on == On::Machine { self.iterations.unwrap_or(effort.iterations) } else { 1 };
+        Effort { iterations, ..effort }
+    }
+
+    /// # Errors
+    /// A value that somebody asked for is in no point, so that it would be ignored.
+    pub(super) fn check_used(&self, axes: &Axes, points: &[Point]) -> Result<()> {
+        let Some((axis, value)) = Axis::ALL
+            .into_iter()
+            .filter(|axis| self.words(*axis).is_some())
+            .find_map(|axis| Some((axis, axes.unused(axis, points).into_iter().next()?)))
+        else {
+            return Ok(());
+        };
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        Err(usage(format!(
+            "no combination with {value} as {} makes sense here: leave it out, or change what it goes with, such as --ways",
+            axis.column()
+        )))
+    }
+
+    /// What was said of an axis.
+    fn words(&self, axis: Axis) -> Option<&Vec<Word>> {
+        let words = match axis {
+            Axis::Way => &self.ways,
+            Axis::Operation => &self.operations,
+            Axis::SizeBytes => &self.sizes,
+            Axis::Batch => &self.batches,
+            Axis::Submitters => &self.submitters,
+            Axis::Depth => &self.depths,
+            Axis::Queues => &self.queues,
+            Axis::Entries => &self.entries,
+            Axis::Engines => &self.engines,
+            Axis::Route => &self.routes,
+            Axis::Source => &self.sources,
+            Axis::Target => &self.targets,
+            Axis::Pages => &self.pages,
+            Axis::Data => &self.data,
+            Axis::Priorities => &self.priorities,
+            Axis::ReadBuffers => &self.read_buffers,
+        };
+        words.as_ref()
     }
 
     /// A benchmark's axes with these values; `ways` says which of the ways there are where it runs.
@@ -193,22 +224,19 @@ impl Options {
             pages: values("pages", &self.pages, own.pages, named)?,
             data: values("data", &self.data, own.data, named)?,
             priorities: values("priorities", &self.priorities, own.priorities, priorities)?,
+            read_buffers: values("read-buffers", &self.read_buffers, own.read_buffers, read_buffers)?,
         })
     }
 
     /// What a record says: every value of every axis, whoever chose it.
     pub(super) fn record(&self, on: On, axes: &Axes, effort: &Effort) -> Value {
-        let on = match on {
-            On::Machine => "machine",
-            On::Emulated => "emulated",
-            On::Model => "model",
-        };
         let nodes =
             |nodes: &[Option<NodeId>]| nodes.iter().map(|node| node.map(|node| node.0)).collect::<Vec<_>>();
         let route = |route: &Option<Route>| route.map(|route| format!("{route:?}"));
         json!({
-            "on": on,
+            "on": on.name(),
             "machine": self.machine,
+            "calibration": self.calibration,
             "quick": self.quick,
             "iterations": effort.iterations,
             "ways": axes.ways.iter().map(Way::to_string).collect::<Vec<_>>(),
@@ -226,142 +254,42 @@ impl Options {
             "pages": axes.pages.iter().map(Pages::to_string).collect::<Vec<_>>(),
             "data": axes.data.iter().map(Data::to_string).collect::<Vec<_>>(),
             "priorities": axes.priorities,
-            "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+            "read_buffers": axes.read_buffers,
+            "profile": BUILD_PROFILE,
         })
     }
 }
 
-/// The values of an option, or those that there are without it.
-fn values<T>(
-    option: &str,
-    words: &Option<Vec<Word>>,
-    own: Vec<T>,
-    read: impl Fn(&str) -> Result<T, String>,
-) -> Result<Vec<T>> {
-    let Some(words) = words else { return Ok(own) };
-    if words.is_empty() {
-        return Err(usage(format!("--{option} has no values; leave it out for the papers'")));
+/// The options of a benchmark in a TOML file.
+///
+/// # Errors
+/// The sentence names the file, and line and column of what is wrong in it.
+pub(super) fn read<O: DeserializeOwned>(file: &Path, benchmark: &str) -> Result<O> {
+    let path = file.display();
+    let text = fs::read_to_string(file).with_context(|| format!("the options cannot be read from {path}"))?;
+    toml::from_str(&text).map_err(|error| {
+        usage(format!("{path} holds no options as `memferry bench {benchmark} --help` lists them: {error}"))
+    })
+}
+
+/// Where it runs, of what options say.
+///
+/// # Errors
+/// Iterations that are none or too many; a machine that is not here cannot be measured, and a model needs one.
+pub(super) fn place(on: Option<On>, machine: Option<&str>, iterations: Option<usize>) -> Result<On> {
+    if iterations.is_some_and(|iterations| !(1..=ITERATIONS_MAX).contains(&iterations)) {
+        return Err(usage(format!("--iterations is a number from 1 to {ITERATIONS_MAX}")));
     }
-    let wrong = |word: &Word, why| usage(format!("--{option}: {:?} is none: {why}", word.0));
-    words.iter().map(|word| read(word.0.trim()).map_err(|why| wrong(word, why))).collect()
-}
-
-/// A variant by its name.
-fn named<T: DeserializeOwned>(word: &str) -> Result<T, String> {
-    let word: StrDeserializer<'_, WordError> = word.into_deserializer();
-    T::deserialize(word).map_err(|error| error.to_string())
-}
-
-fn operation(word: &str) -> Result<Work, String> {
-    let found = Work::ALL.into_iter().find(|work| work.name() == word);
-    found.ok_or_else(|| format!("there are {}", Work::ALL.map(Work::name).join(", ")))
-}
-
-fn route(word: &str) -> Result<Option<Route>, String> {
-    if word == "none" { Ok(None) } else { named(word).map(Some) }
-}
-
-fn node(word: &str) -> Result<Option<NodeId>, String> {
-    match word {
-        "any" => Ok(None),
-        _ => word.parse().map(|node| Some(NodeId(node))).map_err(|_| "a node is a number, or any".to_owned()),
-    }
-}
-
-fn priorities(word: &str) -> Result<Option<(u8, u8)>, String> {
-    let priority = |word: &str| word.parse().ok().filter(|priority| (1..=15).contains(priority));
-    let Some((first, second)) = word.split_once('-') else {
-        return if word == "any" { Ok(None) } else { Err(PRIORITIES.to_owned()) };
-    };
-    priority(first).zip(priority(second)).map(Some).ok_or_else(|| PRIORITIES.to_owned())
-}
-
-const PRIORITIES: &str = "priorities are two numbers from 1 to 15, such as 15-1";
-
-fn counted<T: FromStr + PartialEq + Default>(word: &str) -> Result<T, String> {
-    let number = word.parse().ok().filter(|number| *number != T::default());
-    number.ok_or_else(|| "counts are whole numbers from 1 on".to_owned())
-}
-
-impl FromStr for Word {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Word, Self::Err> {
-        Ok(Word(text.to_owned()))
-    }
-}
-
-impl<'de> Deserialize<'de> for Word {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Either {
-            Number(u64),
-            Text(String),
+    match (on, machine) {
+        (None, None) => Ok(On::Machine),
+        (None, Some(_)) => Ok(On::Model),
+        (Some(On::Machine), Some(_)) => {
+            Err(usage("another machine cannot be measured here; leave out --on machine, or --machine"))
         }
-        Ok(Word(match Either::deserialize(deserializer)? {
-            Either::Number(number) => number.to_string(),
-            Either::Text(text) => text,
-        }))
+        (Some(On::Model), None) => Err(usage("the model needs --machine PROFILE; see `memferry topology`")),
+        (Some(on), _) => Ok(on),
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use memferry::bench::benchmark;
-
-    use super::*;
-
-    fn options(toml: &str) -> Options {
-        toml::from_str(toml).unwrap()
-    }
-
-    fn axes(options: &Options) -> Result<Axes> {
-        options.axes((benchmark("submit").unwrap().axes)(true), <[Way]>::to_vec)
-    }
-
-    #[test]
-    fn the_command_line_comes_before_the_file() {
-        let file = options("sizes = ['64KiB', 4096]\nbatches = [8]\nquick = true\non = 'emulated'");
-        let line = options(
-            "sizes = ['1 MiB']\nroutes = ['none', 'push-pull']\ntargets = ['any', 8]\ndata = ['cached']\n\
-                            priorities = ['any', '15-1']",
-        );
-        let both = line.or(file);
-        let axes = axes(&both).unwrap();
-        assert_eq!((axes.sizes_bytes, axes.batches), (vec![1 << 20], vec![8]));
-        assert_eq!(axes.routes, [None, Some(Route::PushPull)]);
-        assert_eq!(axes.targets, [None, Some(NodeId(8))]);
-        assert_eq!((axes.data, axes.priorities), (vec![Data::Cached], vec![None, Some((15, 1))]));
-        assert_eq!((both.on().unwrap(), both.effort()), (On::Emulated, Effort::QUICK));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (toml, words) in [
-            ("sizes = ['big']", ["--sizes", "big"]),
-            ("batches = [0]", ["--batches", "from 1 on"]),
-            ("ways = ['bus']", ["--ways", "dedicated"]),
-            ("operations = ['sort']", ["--operations", "compare-pattern"]),
-            ("targets = ['x']", ["--targets", "number"]),
-            ("pages = []", ["--pages", "no values"]),
-            ("data = ['l2']", ["--data", "cached-source"]),
-            ("priorities = ['16-1']", ["--priorities", "15-1"]),
-            ("priorities = ['3']", ["--priorities", "15-1"]),
-        ] {
-            let error = axes(&options(toml)).unwrap_err().to_string();
-            assert!(words.iter().all(|word| error.contains(word)), "{toml}: {error}");
-        }
-        assert!(toml::from_str::<Options>("size = [1]").unwrap_err().to_string().contains("size"));
-    }
-
-    #[test]
-    fn places() {
-        assert_eq!(options("").on().unwrap(), On::Machine);
-        assert_eq!(options("machine = 'spr-56c'").on().unwrap(), On::Model);
-        assert!(options("on = 'machine'\nmachine = 'spr-56c'").on().is_err());
-        assert!(options("on = 'model'").on().is_err());
-        assert!(options("iterations = 0").on().is_err() && options("iterations = 1000000").on().is_err());
-        assert_eq!(options("on = 'emulated'\nmachine = 'spr-56c'").on().unwrap(), On::Emulated);
-    }
-}
+mod tests;

@@ -1,17 +1,48 @@
 //! Rows of the papers' benchmarks: the columns of all records, and the point.
 
+use std::marker::PhantomData;
+
 use memferry::bench::{Axis, Figure, Point, Published, Taken, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::bench::record::{How, Line};
+use crate::bench::record::Line;
 use crate::bench::stats::median;
 use crate::csv::quoted;
+use crate::how::How;
 
 /// A row by the names of its columns, as it is in the JSON of a record, and read from there when a run is continued.
+///
+/// `S` says which columns its points have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct PaperRow(Map<String, Value>);
+#[serde(transparent, bound = "")]
+pub(super) struct PaperRow<S = Copies>(Map<String, Value>, #[serde(skip)] PhantomData<S>);
+
+/// What the points of a benchmark are made of.
+pub(super) trait Space {
+    /// The names of a point's columns, in their order.
+    fn columns() -> Vec<&'static str>;
+}
+
+/// The points of `memferry::bench`: copies and other operations.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Copies;
+
+impl Space for Copies {
+    fn columns() -> Vec<&'static str> {
+        Axis::ALL.into_iter().map(Axis::column).collect()
+    }
+}
+
+/// What a row is about, in the words of its columns.
+pub(super) struct About {
+    pub(super) name: String,
+    pub(super) figure: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) how: How,
+    /// The columns of the point.
+    pub(super) point: Map<String, Value>,
+}
 
 /// The columns that all benchmarks have.
 const COMMON: [&str; 12] = [
@@ -38,48 +69,65 @@ impl PaperRow {
         how: How,
         taken: &Taken,
     ) -> PaperRow {
-        let mut row = PaperRow::of(name(taken.figure), point, taken.figure, how);
-        row.set("note", json!(taken.note));
-        if taken.values.is_empty() {
-            return row;
-        }
-        let value = median(&taken.values);
-        row.set("value", json!(value));
-        row.set("samples", json!(taken.values.len()));
-        row.set("min", json!(taken.values.iter().copied().fold(f64::INFINITY, f64::min)));
-        row.set("max", json!(taken.values.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
+        let figure = taken.figure;
+        let mut row = PaperRow::new(about(name(figure), point, figure, how), taken.note.as_deref());
+        row.set("overhead", json!(taken.overhead));
         let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
-        if let Some(Published { name, value: peer_value }) =
-            beside.or_else(|| published(benchmark, point, taken.figure))
-        {
-            let ratio = if taken.figure.is_more_better() { value / peer_value } else { peer_value / value };
-            row.set("peer", json!(name));
-            row.set("peer_value", json!(peer_value));
-            row.set("ratio", json!(ratio));
-        }
-        row
+        let peer = beside.or_else(|| published(benchmark, point, figure));
+        row.with_values(&taken.values, peer, figure.is_more_better())
     }
 
     /// A point that cannot be run, and why.
     pub(super) fn missing(name: String, point: &Point, figure: Figure, how: How, why: &str) -> PaperRow {
-        let mut row = PaperRow::of(name, point, figure, how);
-        row.set("note", json!(why));
-        row
+        PaperRow::new(about(name, point, figure, how), Some(why))
     }
+}
 
-    fn of(name: String, point: &Point, figure: Figure, how: How) -> PaperRow {
-        let mut row = PaperRow(point.columns());
+fn about(name: String, point: &Point, figure: Figure, how: How) -> About {
+    About { name, figure: figure.name(), unit: figure.unit(), how, point: point.columns() }
+}
+
+impl<S> PaperRow<S> {
+    /// A row without a value.
+    pub(super) fn new(about: About, note: Option<&str>) -> PaperRow<S> {
+        let About { name, figure, unit, how, point } = about;
+        let mut row = PaperRow(point, PhantomData);
         for (column, value) in [
             ("name", json!(name)),
             ("value", Value::Null),
-            ("unit", json!(figure.unit())),
+            ("unit", json!(unit)),
             ("how", json!(how)),
             ("samples", json!(0)),
-            ("figure", json!(figure.name())),
+            ("figure", json!(figure)),
+            ("note", json!(note)),
         ] {
             row.set(column, value);
         }
         row
+    }
+
+    /// The same with values, if there are some, and what they are compared with.
+    pub(super) fn with_values(
+        mut self,
+        values: &[f64],
+        peer: Option<Published>,
+        is_more_better: bool,
+    ) -> PaperRow<S> {
+        if values.is_empty() {
+            return self;
+        }
+        let value = median(values);
+        self.set("value", json!(value));
+        self.set("samples", json!(values.len()));
+        self.set("min", json!(values.iter().copied().fold(f64::INFINITY, f64::min)));
+        self.set("max", json!(values.iter().copied().fold(f64::NEG_INFINITY, f64::max)));
+        if let Some(Published { name, value: peer_value }) = peer {
+            let ratio = if is_more_better { value / peer_value } else { peer_value / value };
+            self.set("peer", json!(name));
+            self.set("peer_value", json!(peer_value));
+            self.set("ratio", json!(ratio));
+        }
+        self
     }
 
     fn set(&mut self, column: &str, value: Value) {
@@ -100,14 +148,13 @@ impl PaperRow {
 }
 
 /// All columns in their order.
-fn columns() -> impl Iterator<Item = &'static str> {
-    let axes = Axis::ALL.into_iter().map(Axis::column);
-    COMMON.into_iter().chain(["figure"]).chain(axes).chain(["note"])
+fn columns<S: Space>() -> impl Iterator<Item = &'static str> {
+    COMMON.into_iter().chain(["figure"]).chain(S::columns()).chain(["overhead", "note"])
 }
 
-impl Line for PaperRow {
+impl<S: Space> Line for PaperRow<S> {
     fn heading() -> String {
-        columns().collect::<Vec<_>>().join(",")
+        columns::<S>().collect::<Vec<_>>().join(",")
     }
 
     fn line(&self) -> String {
@@ -120,7 +167,7 @@ impl Line for PaperRow {
             },
             Some(other) => quoted(&other.to_string()),
         };
-        columns().map(field).collect::<Vec<_>>().join(",")
+        columns::<S>().map(field).collect::<Vec<_>>().join(",")
     }
 }
 
@@ -138,24 +185,27 @@ mod tests {
     fn a_row_with_a_published_peer() {
         let figure = Figure::Throughput;
         let gib = f64::from(1 << 30);
-        let taken =
-            Taken { figure, values: vec![15.0 * gib, 45.0 * gib, 20.0 * gib], note: None, peer: None };
+        let values = vec![15.0 * gib, 45.0 * gib, 20.0 * gib];
+        let taken = Taken { figure, values, note: None, peer: None, overhead: Some(0.001) };
         let row = PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), How::Emulated, &taken);
         let expected = "submit_x,21474836480,bytes/s,emulated,3,16106127360,48318382080,\
                         \"published (Fürst 2024, F021)\",32212254720,0.6666666666666666,,,throughput,shared,copy,\
-                        1073741824,1,1,1,1,,,,,,touched,,,";
+                        1073741824,1,1,1,1,,,,,,touched,,,,0.001,";
         assert_eq!(row.line(), expected);
-        assert_eq!(PaperRow::heading().split(',').count(), 12 + 1 + 15 + 1);
+        assert_eq!(PaperRow::<Copies>::heading().split(',').count(), 12 + 1 + 16 + 2);
         // What was measured beside it comes first; of a latency less is better.
-        let taken = Taken { figure: Figure::Load, values: vec![4.0], note: None, peer: Some(("alone", 2.0)) };
+        let beside = Some(("alone", 2.0));
+        let taken =
+            Taken { figure: Figure::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
         let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), How::Measured, &taken);
         assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
     }
 
     #[test]
     fn a_row_is_read_as_it_was_written() {
+        let note = Some("a".to_owned());
         let taken =
-            Taken { figure: Figure::Latency, values: vec![0.1], note: Some("a".to_owned()), peer: None };
+            Taken { figure: Figure::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
         let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), How::Measured, &taken);
         let expected = row.line();
         // As it is read back from JSON.

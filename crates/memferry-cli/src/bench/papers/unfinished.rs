@@ -5,11 +5,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::row::PaperRow;
-use crate::bench::record::{Record, advice};
+use crate::bench::record::{Line, Record, advice};
 use crate::output::Part;
 
 /// The file.
@@ -19,17 +19,17 @@ pub(super) struct Unfinished {
 
 /// What of a record tells whether it can be continued.
 #[derive(Deserialize)]
-struct Kept {
+struct Kept<R> {
     version: String,
     commit: String,
     started: String,
     options: Value,
-    rows: Vec<PaperRow>,
+    rows: Vec<R>,
 }
 
 impl Unfinished {
     /// The file of this record, which may not be there, below the directory of all records.
-    pub(super) fn of(record: &Record<PaperRow>, name: &str, directory: &Path) -> Unfinished {
+    pub(super) fn of<R: Serialize + Line>(record: &Record<R>, name: &str, directory: &Path) -> Unfinished {
         Unfinished { path: record.directory(directory).join(format!("{name}.unfinished.json")) }
     }
 
@@ -37,7 +37,7 @@ impl Unfinished {
     ///
     /// # Errors
     /// There is one of another version, of other options, or what is there cannot be read.
-    pub(super) fn rows(&self, record: &Record<PaperRow>) -> Result<Option<(String, Vec<PaperRow>)>> {
+    pub(super) fn rows<R: DeserializeOwned>(&self, record: &Record<R>) -> Result<Option<(String, Vec<R>)>> {
         let path = self.path.display();
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
@@ -47,7 +47,7 @@ impl Unfinished {
                     .with_context(|| format!("{path} cannot be read; begin anew with --restart"));
             }
         };
-        let kept: Kept = serde_json::from_str(&text)
+        let kept: Kept<R> = serde_json::from_str(&text)
             .with_context(|| format!("{path} holds no unfinished run; begin anew with --restart"))?;
         if (kept.version.as_str(), kept.commit.as_str()) != (record.version, record.commit) {
             bail!(
@@ -69,7 +69,7 @@ impl Unfinished {
     }
 
     /// Keeps what there is so far.
-    pub(super) fn keep(&self, record: &Record<PaperRow>) -> Result<()> {
+    pub(super) fn keep<R: Serialize>(&self, record: &Record<R>) -> Result<()> {
         let directory = self.path.parent().unwrap_or(Path::new("."));
         let advice = || advice(directory);
         fs::create_dir_all(directory).with_context(advice)?;

@@ -1,10 +1,11 @@
 //! Upright bars in groups.
 
-use super::super::figure::{Figure, How, Point};
+use super::super::figure::{Figure, Point};
 use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, short};
 use super::{WIDTH, distinct, is_rule, series, told};
 use crate::canvas::{Anchor, Block, LINE, Path, SMALL, fitted, text_width, wrapped};
+use crate::how::How;
 
 const PLOT_HEIGHT: i64 = 190;
 const TOP: i64 = 24;

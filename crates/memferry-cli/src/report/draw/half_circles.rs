@@ -1,10 +1,11 @@
 //! How a time is divided: a half circle for each panel. The longest fills its half circle, as in the theses.
 
-use super::super::figure::{Figure, How, Point};
+use super::super::figure::{Figure, Point};
 use super::marks::{series_class, swatch};
 use super::scale::fixed;
 use super::{WIDTH, distinct, told};
 use crate::canvas::{Anchor, BODY, Block, Path, SMALL, fitted, flow, text_width, wrapped};
+use crate::how::How;
 
 /// What is written into the circle, and is no part of it.
 const TOTAL: &str = "total";

@@ -1,7 +1,7 @@
 //! Marks: their form tells how a number came about, their colour which series it is of.
 
-use super::super::figure::How;
 use crate::canvas::Path;
+use crate::how::How;
 
 /// Half the width of a mark on a line.
 const HALF: f64 = 3.6;

@@ -12,8 +12,9 @@ mod rows;
 pub(super) mod scale;
 
 use self::marks::{series_class, swatch};
-use super::figure::{Figure, How, Kind, Point};
+use super::figure::{Figure, Kind, Point};
 use crate::canvas::{self, BODY, Block, LINE, SMALL, fitted, flow, paragraphs, text_width};
+use crate::how::How;
 
 /// Inside the margins.
 const WIDTH: i64 = 400;

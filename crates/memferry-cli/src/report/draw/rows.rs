@@ -1,10 +1,11 @@
-//! Lying bars below each other, with their numbers and, beside a published one, the error.
+//! Lying bars below each other, with their numbers and, beside a published or measured one, the error.
 
-use super::super::figure::{Figure, How, Point};
+use super::super::figure::{Figure, Point};
 use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, fixed, percent};
 use super::{WIDTH, distinct, is_rule, series, told};
 use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width, wrapped};
+use crate::how::How;
 
 const LABEL_WIDTH_MAX: i64 = 170;
 const BAR_HEIGHT: i64 = 13;
@@ -86,8 +87,10 @@ fn slots<'a>(figure: &'a Figure, name: &'a str) -> Vec<Slot<'a>> {
         let points = figure.points.iter().filter(|it| it.x == name && it.series == series && !is_rule(it));
         let (dots, bars): (Vec<&Point>, Vec<&Point>) = points.partition(|it| it.how == How::Published);
         let published = dots.first().copied();
-        let slot = |point: &'a Point, published| {
-            let text = numbers(point, published);
+        let measured = bars.iter().find(|it| it.how == How::Measured).copied();
+        let slot = |point: &'a Point, published: Option<&'a Point>| {
+            let is_modelled = point.how == How::Modelled;
+            let text = numbers(point, published.or(measured.filter(|_| is_modelled)));
             Slot { name, series: index, point, published, text }
         };
         match bars.is_empty() {
@@ -98,13 +101,13 @@ fn slots<'a>(figure: &'a Figure, name: &'a str) -> Vec<Slot<'a>> {
     slots
 }
 
-/// `156.7 (−1.9 %)`.
-fn numbers(point: &Point, published: Option<&Point>) -> String {
+/// `156.7 (−1.9 %)`, with the distance to what the number should be.
+fn numbers(point: &Point, real: Option<&Point>) -> String {
     let value = point.y.unwrap_or(0.0);
     let text = fixed(value);
-    let Some(published) = published.filter(|it| it.y.is_some_and(|value| value != 0.0)) else { return text };
-    let at = published.y.unwrap_or(0.0);
-    let (low, high) = published.range.unwrap_or((at, at));
+    let Some(real) = real.filter(|it| it.y.is_some_and(|value| value != 0.0)) else { return text };
+    let at = real.y.unwrap_or(0.0);
+    let (low, high) = real.range.unwrap_or((at, at));
     let nearest = value.clamp(low, high);
     let error = 100.0 * (value - nearest) / nearest.abs();
     format!("{text} ({})", percent(error))

@@ -1,7 +1,8 @@
-use super::super::figure::{Axis, Figure, How, Kind, Point, Scale};
+use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::super::papers::Papers;
 use super::*;
 use crate::canvas::tests::xml_error;
+use crate::how::How;
 
 /// The figures of the publications, and some that nobody would draw.
 fn figures() -> Vec<Figure> {

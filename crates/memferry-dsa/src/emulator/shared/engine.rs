@@ -19,7 +19,7 @@ const IDLE_STEPS_MAX: u32 = 400;
 /// Pauses in an idle step, which take 0.1 to 0.4 microseconds together. Each look takes the cache line of the next entry
 /// from who is about to write it: without them a submission took a tenth longer.
 const IDLE_PAUSES: u32 = 8;
-/// Idle steps without letting others run: the submitter, say, where processors are scarce.
+/// Steps without work and without letting others run: the submitter, say, where processors are scarce.
 const STEPS_WITHOUT_YIELD: u32 = 8;
 /// Steps without asking whether to stop, while there is work: some milliseconds.
 const STEPS_UNASKED: u32 = 1024;
@@ -69,7 +69,11 @@ impl ClientEngine {
                     false
                 }
                 Did::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
-                    std::hint::spin_loop();
+                    // It may be another process that is waited for, which needs a processor to go on.
+                    match steps % STEPS_WITHOUT_YIELD {
+                        0 => std::thread::yield_now(),
+                        _ => std::hint::spin_loop(),
+                    }
                     false
                 }
                 Did::Nothing if idle_steps < IDLE_STEPS_MAX => {

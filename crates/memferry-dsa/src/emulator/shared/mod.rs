@@ -52,6 +52,11 @@ use self::mapping::{Mapping, SIZE_BYTES};
 use super::held::Held;
 use super::monotonic::monotonic_ns;
 
+/// The request of `ioctl(2)` by which a process asks whether it has opened a queue's file itself: `EPERM` if not.
+///
+/// Source: `_IO('M', 0)` of Linux' `asm-generic/ioctl.h`; the real driver has no requests.
+pub const IS_OPENERS: u32 = (b'M' as u32) << 8;
+
 /// A state file that is mapped.
 #[derive(Clone)]
 pub struct State(Arc<Mapping>);

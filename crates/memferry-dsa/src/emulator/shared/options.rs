@@ -1,9 +1,13 @@
 //! What the server chooses for all processes, in the header of the state file.
 
+#![allow(unsafe_code)]
+
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -35,9 +39,17 @@ impl Options {
     /// Opens the trace, if there is to be one, for [`ClientEngine::trace`](super::ClientEngine::trace).
     ///
     /// # Errors
-    /// Those of `open(2)`.
+    /// Those of `open(2)`; `ENXIO`: it is a pipe that nobody reads.
     pub fn open_trace(&self) -> io::Result<Option<File>> {
-        self.trace.as_ref().map(|path| OpenOptions::new().append(true).create(true).open(path)).transpose()
+        let Some(path) = &self.trace else { return Ok(None) };
+        // A pipe whose reader has gone is an error here; without the flag, the program would wait for another.
+        let flags = libc::O_NONBLOCK;
+        let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
+        // SAFETY: it takes numbers. To write is to wait for a reader that is slow.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Some(file))
     }
 
     pub(super) fn write(&self, header: &Header) -> io::Result<()> {
@@ -183,5 +195,22 @@ mod tests {
         }
         let relative = Options { trace: Some("trace".into()), ..Options::default() };
         assert!(State::create(&tempfile::tempfile().unwrap(), &relative).is_err());
+    }
+
+    /// Opening a pipe to write waits for a reader, and a program would wait with it.
+    #[test]
+    fn a_trace_into_a_pipe() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let options = Options { trace: Some(path.clone()), ..Options::default() };
+        assert_eq!(options.open_trace().unwrap_err().raw_os_error(), Some(libc::ENXIO));
+        let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        let trace = options.open_trace().unwrap().unwrap();
+        // SAFETY: it takes numbers.
+        let flags = unsafe { libc::fcntl(trace.as_raw_fd(), libc::F_GETFL) };
+        assert_eq!(flags & (libc::O_NONBLOCK | libc::O_APPEND), libc::O_APPEND, "a full pipe is waited for");
+        drop(reader);
+        assert!(Options::default().open_trace().unwrap().is_none());
     }
 }

@@ -6,12 +6,13 @@
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 
-use super::work::{BYTE, Regions};
-use super::{Failed, Load, Pages, Seen};
+use super::work::{BYTE, PROTECTED_BYTES, Regions, delta_entry, protected_block};
+use super::{Failed, Load, Pages, Seen, Work};
 use crate::address::{Address, PAGE_BYTES};
 use crate::completion::{Completion, Status};
 use crate::emulator::{Access, Deterministic, DeviceConfig, Memory, Nasty, Stepped, Vanished};
 use crate::portal::QueueMode;
+use crate::software::ENTRY_BYTES;
 use crate::{Descriptor, Flags, Submission};
 
 /// What touching an absent page takes the submitting core: assumed, the order of a minor fault with its clearing of
@@ -23,6 +24,8 @@ const RECORDS: u64 = 1 << 32;
 const MEMBER_RECORDS: u64 = 1 << 33;
 const LISTS: u64 = 1 << 34;
 const SOURCES: u64 = 1 << 40;
+/// Sources of blocks with data integrity fields.
+const PROTECTED: u64 = 1 << 50;
 const TARGETS: u64 = 1 << 60;
 const EXTRAS: u64 = 1 << 61;
 
@@ -98,18 +101,24 @@ pub fn emulated(config: &DeviceConfig, loads: &[(usize, Load)]) -> Result<Vec<Se
     let seen = |it: &Submitter| Seen {
         elapsed_ns: it.ended_ns as f64,
         submitting_ns: Some(it.submitting_ns as f64),
+        ..Seen::default()
     };
     Ok(submitters.iter().map(seen).collect())
 }
 
 /// The members of a batch, as the device reads them.
 fn list(load: &Load) -> Vec<u8> {
-    let at = Regions { source: Address(SOURCES), target: Address(TARGETS), extra: Address(EXTRAS) };
+    let at = regions(load.work, Address(TARGETS));
     let mut member = load.work.descriptor(at, load.size_bytes);
     if load.work.has_result() {
         member = member.with_completion_at(Address(MEMBER_RECORDS));
     }
     (0..load.batch).flat_map(|_| member.to_bytes()).collect()
+}
+
+fn regions(work: Work, target: Address) -> Regions {
+    let source = Address(if work.reads_fields() { PROTECTED } else { SOURCES });
+    Regions { source, target, extra: Address(EXTRAS) }
 }
 
 struct Submitter {
@@ -167,10 +176,7 @@ impl Submitter {
         let descriptor = match batch {
             1 => {
                 let target = Address(TARGETS).offset((turn * self.load.depth as u64 + slot as u64) * step);
-                work.descriptor(
-                    Regions { source: Address(SOURCES), target, extra: Address(EXTRAS) },
-                    size_bytes,
-                )
+                work.descriptor(regions(work, target), size_bytes)
             }
             _ => Descriptor::batch(Address(LISTS + slot as u64 * LIST_BYTES), batch),
         };
@@ -237,6 +243,14 @@ impl Memory for Nowhere {
                 let (slot, begin) = ((offset / LIST_BYTES) as usize, (offset % LIST_BYTES) as usize);
                 bytes.copy_from_slice(&self.lists[slot][begin..begin + bytes.len()]);
             }
+            _ if (PROTECTED..TARGETS).contains(&address.0) => {
+                repeat(&protected_block(), address.0 - PROTECTED, bytes);
+            }
+            _ if address.0 >= EXTRAS => {
+                for (at, byte) in (address.0 - EXTRAS..).zip(bytes) {
+                    *byte = delta_entry(at as usize / ENTRY_BYTES)[at as usize % ENTRY_BYTES];
+                }
+            }
             _ => bytes.fill(BYTE),
         }
         Ok(())
@@ -258,11 +272,18 @@ impl Memory for Nowhere {
     }
 }
 
+/// What is at an offset in memory that is full of `block`.
+fn repeat(block: &[u8; PROTECTED_BYTES], offset: u64, bytes: &mut [u8]) {
+    let begin = (offset % PROTECTED_BYTES as u64) as usize;
+    for (at, byte) in (begin..).zip(bytes) {
+        *byte = block[at % PROTECTED_BYTES];
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::emulator::{GroupConfig, Timing, dedicated_queue, shared_queue};
-    use crate::measure::load::Work;
 
     fn device(engines: u32, mode: QueueMode) -> DeviceConfig {
         let mut queue = match mode {
@@ -335,6 +356,13 @@ mod tests {
                 let load = Load { work, repetitions: 5, ..load(65536, batch, 2) };
                 assert!(elapsed(&device(2, QueueMode::Shared), load) > 1000.0, "{work}");
             }
+        }
+        for (work, size_bytes) in
+            [(Work::DifStrip, 4000), (Work::ApplyDelta, 12), (Work::CreateDelta, 1 << 20)]
+        {
+            let error =
+                emulated(&device(1, QueueMode::Shared), &[(0, Load { work, ..load(size_bytes, 1, 1) })]);
+            assert!(error.unwrap_err().to_string().contains("multiples"), "{work}");
         }
         let error = emulated(&device(1, QueueMode::Shared), &[(0, Load { depth: 0, ..load(1, 1, 1) })]);
         assert!(error.unwrap_err().to_string().contains("begin at 1"));

@@ -14,11 +14,12 @@
 
 mod emulated;
 #[allow(unsafe_code)]
+mod queue;
 mod threads;
 mod work;
 
 pub use emulated::{TOUCH_NS, emulated};
-pub use threads::{Iterations, Lane, Way, pin, threads};
+pub use threads::{Iterations, Lane, Placed, Way, threads};
 pub use work::{Work, prepare};
 
 use crate::Status;
@@ -33,7 +34,7 @@ pub const DEPTH_MAX: usize = 1 << 16;
 pub struct Load {
     /// The operation.
     pub work: Work,
-    /// Size of one descriptor.
+    /// Size of one descriptor's data.
     pub size_bytes: u32,
     /// Descriptors of a submission; 1 is not a batch.
     pub batch: u32,
@@ -87,8 +88,14 @@ impl Load {
 pub struct Seen {
     /// From the common start until its last submission was complete.
     pub elapsed_ns: f64,
-    /// What of it the submitter was busy submitting, where that is known.
+    /// What of it the submitter was busy making room for descriptors and records, where that is known.
+    pub allocating_ns: Option<f64>,
+    /// Writing descriptors.
+    pub preparing_ns: Option<f64>,
+    /// Submitting them.
     pub submitting_ns: Option<f64>,
+    /// Page faults after which software has resumed.
+    pub faults_count: u64,
 }
 
 /// Why a load was not run.

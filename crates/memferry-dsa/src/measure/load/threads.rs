@@ -1,16 +1,18 @@
 //! A load in threads of this machine, on the submitting cores themselves or on queues.
 
+use std::hint::black_box;
+use std::ops::Range;
 use std::panic;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::work::Regions;
-use super::{Failed, Load, Pages, Seen};
+use super::queue::{LOOKS, LOOKS_ANEW, Queue};
+use super::{Failed, Load, Pages, Seen, Work};
+use crate::Portal;
 use crate::address::PAGE_BYTES;
-use crate::completion::Status;
-use crate::portal::{Backoff, submit_patiently};
-use crate::{CompletionRecord, Descriptor, Portal, Wait};
+use crate::affinity::confine;
+use crate::software::{Flush, flush};
 
 /// Who does the work.
 #[derive(Clone)]
@@ -32,28 +34,43 @@ pub struct Lane<B> {
     pub way: Way,
     /// The CPU of its thread, if it is to have one.
     pub cpu: Option<u32>,
-    /// Whether submissions to a queue are timed one by one, which costs as much as looking at a clock twice.
+    /// Whether submissions to a queue are timed one by one, which costs as much as looking at a clock twice. If there
+    /// is one at a time, records and descriptors are made anew for each, and that is timed, too.
     pub times_submissions: bool,
-    /// Source, target, and what a second target or a delta record needs: at least [`Lane::region_bytes`] the first two,
-    /// [`Lane::extra_bytes`] the third, each beginning with a page. A core goes round in all that there is.
+    /// Where the data is when an iteration begins.
+    pub placed: Placed,
+    /// Source, target, and what a second target or a delta record needs: at least [`Lane::region_bytes`] the first,
+    /// [`Lane::target_bytes`] the second, [`Lane::extra_bytes`] the third, each beginning with a page. A core goes
+    /// round in all that there is.
     pub regions: [B; 3],
 }
 
-/// A record on a cache line of its own.
-#[repr(align(64))]
-#[derive(Default)]
-struct Slot(CompletionRecord);
-
-/// Far beyond everything that a submission takes.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Looks at a record before the clock is asked.
-const LOOKS: u32 = 1 << 16;
+/// Where the data is when an iteration begins: in a cache, or flushed from all of them. Submissions that come to the
+/// same bytes again find them where those before have left them. A device that reads memory does not bring it into a
+/// cache, so that its source stays where it is.
+///
+/// Source: Fürst 2024, figure 3.2 ("clearing of cache entries"); Kuper et al. 2024, section 4.1, and 6.2 G3: the flag
+/// Cache Control chooses for the target.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// The submitting core has read the source.
+    pub is_source_cached: bool,
+    /// The core that works itself has read the target; a device writes it to the last-level cache, not to memory.
+    pub is_target_cached: bool,
+}
 
 impl<B> Lane<B> {
-    /// Bytes of source and target for a load.
+    /// Bytes of the source for a load.
     pub fn region_bytes(load: &Load) -> usize {
-        parts(load).saturating_mul(stride(load.size_bytes as usize))
+        parts(load).saturating_mul(stride(load.work.region_bytes(load.size_bytes as usize)))
+    }
+
+    /// Bytes of the target: where pages are absent, each submission has a part of its own.
+    pub fn target_bytes(load: &Load) -> usize {
+        match load.pages {
+            Pages::Touched => Self::region_bytes(load),
+            _ => Self::region_bytes(&Load { depth: load.repetitions, ..*load }),
+        }
     }
 
     /// Bytes of the third region for a load.
@@ -63,17 +80,18 @@ impl<B> Lane<B> {
 }
 
 /// Descriptors that can be under way.
-fn parts(load: &Load) -> usize {
+pub(super) fn parts(load: &Load) -> usize {
     load.depth.saturating_mul(load.batch as usize)
 }
 
 /// Parts begin with a page.
-fn stride(size_bytes: usize) -> usize {
+pub(super) fn stride(size_bytes: usize) -> usize {
     size_bytes.next_multiple_of(PAGE_BYTES as usize)
 }
 
 /// Runs the loads side by side, `iterations` times. Each iteration begins for all threads together; the answer has
-/// for each of them what each lane saw, and the lanes.
+/// for each of them what each lane saw, and the lanes. Where pages are to be absent, the targets that come along are
+/// untouched, for the one iteration that there is then.
 ///
 /// # Errors
 /// [`Failed`]. The memory of lanes whose device still may write to it is leaked then.
@@ -84,10 +102,29 @@ pub fn threads<B: AsMut<[u8]> + Send>(
     mut lanes: Vec<Lane<B>>,
     iterations: usize,
 ) -> Result<(Iterations, Vec<Lane<B>>), Failed> {
-    for Lane { load, .. } in &lanes {
+    for Lane { load, placed, way, .. } in &lanes {
         load.check()?;
-        if load.pages != Pages::Touched {
-            return Err(Failed::Load("threads run on memory that was touched before".to_owned()));
+        let is_core = matches!(way, Way::Core);
+        if *placed != Placed::default() && !is_core && load.work != Work::Copy {
+            return Err(Failed::Load(
+                "of a device's operations, copies find and leave data in caches".to_owned(),
+            ));
+        }
+        if load.pages != Pages::Touched && iterations > 1 {
+            return Err(Failed::Load("pages are absent once: give each iteration new lanes".to_owned()));
+        }
+        match (way, load.pages) {
+            (Way::Core, Pages::AbsentResume) => {
+                return Err(Failed::Load(
+                    "a core does not stop at absent pages, so it does not resume".to_owned(),
+                ));
+            }
+            (Way::Queue(portal), Pages::AbsentBlock) if !portal.work_queue().block_on_fault => {
+                let queue = &portal.work_queue().name;
+                let how = "set block_on_fault to 1 (memferry configure), or ask for absent-resume";
+                return Err(Failed::Load(format!("{queue} does not wait for absent pages; {how}")));
+            }
+            _ => {}
         }
     }
     let barrier = Barrier::new(lanes.len());
@@ -112,36 +149,53 @@ pub fn threads<B: AsMut<[u8]> + Send>(
 impl<B: AsMut<[u8]>> Lane<B> {
     fn run(&mut self, barrier: &Barrier, iterations: usize) -> Result<Vec<Seen>, Failed> {
         if let Some(cpu) = self.cpu {
-            pin(cpu);
+            // Where it may not run there, it runs elsewhere.
+            let _ = confine(&[cpu]);
         }
         let load = self.load;
+        arrange(&load, self.regions.each_mut().map(AsMut::as_mut));
         let mut failed = None;
         let mut queue = match &self.way {
             Way::Queue(portal) => {
-                Some(Queue::new(&**portal, &load, self.regions.each_mut().map(AsMut::as_mut)))
+                let regions = self.regions.each_mut().map(AsMut::as_mut);
+                Some(Queue::new(&**portal, &load, self.placed, regions))
             }
             Way::Core => None,
         };
         let mut seen = Vec::with_capacity(iterations);
         for _ in 0..iterations {
+            // Nothing is in flight between iterations.
+            for (region, before) in
+                self.regions.iter_mut().zip(before(load.pages, self.placed, queue.is_none()))
+            {
+                place(region.as_mut(), before);
+            }
             // One that has failed still comes to the barrier, or the others would wait for ever.
             barrier.wait();
             if failed.is_some() {
                 continue;
             }
             let start = Instant::now();
-            let mut submitting_ns = None;
+            let mut busy = Seen::default();
             match &mut queue {
                 Some(queue) => {
-                    submitting_ns = self.times_submissions.then_some(0.0);
-                    failed = queue.run(load.depth, load.repetitions, submitting_ns.as_mut()).err();
+                    let ran = match (load.pages, self.times_submissions, load.depth) {
+                        (Pages::Touched, false, _) => queue.run(&load, None),
+                        (Pages::Touched, true, 1) => queue.run_anew(&load, &mut busy),
+                        (Pages::Touched, true, _) => queue.run(&load, Some(busy.submitting_ns.insert(0.0))),
+                        _ => queue.run_absent(&load).map(|faults_count| busy.faults_count = faults_count),
+                    };
+                    failed = ran.err();
                 }
                 None => {
                     let [source, target, extra] = self.regions.each_mut().map(AsMut::as_mut);
                     on_core(&load, source, target, extra);
+                    if self.times_submissions && load.work == Work::Nothing {
+                        look_at_clock(&load);
+                    }
                 }
             }
-            seen.push(Seen { elapsed_ns: start.elapsed().as_nanos() as f64, submitting_ns });
+            seen.push(Seen { elapsed_ns: start.elapsed().as_nanos() as f64, ..busy });
         }
         if failed.is_some() {
             // Its records are the device's.
@@ -151,212 +205,94 @@ impl<B: AsMut<[u8]>> Lane<B> {
     }
 }
 
+/// What becomes of a region before an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Before {
+    Read,
+    Flushed,
+    /// A flush would bring absent pages in.
+    Left,
+}
+
+/// What becomes of source, target and third region.
+fn before(pages: Pages, placed: Placed, is_core: bool) -> [Before; 3] {
+    let read_if = |is_read| if is_read { Before::Read } else { Before::Flushed };
+    let target = read_if(placed.is_target_cached && is_core);
+    [read_if(placed.is_source_cached), if pages == Pages::Touched { target } else { Before::Left }, target]
+}
+
+fn place(region: &[u8], before: Before) {
+    match before {
+        Before::Read => _ = black_box(region.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte))),
+        Before::Flushed => flush(region, Flush::Invalidate),
+        Before::Left => {}
+    }
+}
+
+/// What timing the submissions of such a load one by one costs: as many looks at a clock.
+fn look_at_clock(load: &Load) {
+    let looks_count = if load.depth == 1 { LOOKS_ANEW } else { LOOKS };
+    for _ in 0..load.repetitions * looks_count {
+        black_box(Instant::now());
+    }
+}
+
+/// Writes to each part what the operation does not find in equal bytes.
+fn arrange(load: &Load, [source, _, extra]: [&mut [u8]; 3]) {
+    let size = load.size_bytes as usize;
+    let (source_bytes, extra_bytes) = (load.work.region_bytes(size), load.work.extra_bytes(size));
+    for part in source.chunks_mut(stride(source_bytes)).filter(|part| part.len() >= source_bytes) {
+        load.work.arrange(&mut part[..source_bytes], &mut []);
+    }
+    if extra_bytes > 0 {
+        for part in extra.chunks_mut(stride(extra_bytes)).filter(|part| part.len() >= extra_bytes) {
+            load.work.arrange(&mut [], &mut part[..extra_bytes]);
+        }
+    }
+}
+
 /// Goes round in each region by itself: one with room for one part stays in the caches, a large one does not.
 fn on_core(load: &Load, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
-    let size = load.size_bytes as usize;
-    let extra_size = load.work.extra_bytes(size);
-    let room = |region: usize| (region / stride(size)).max(1);
-    let (source_parts, target_parts, extra_parts) = (room(source.len()), room(target.len()), parts(load));
-    for number in 0..load.repetitions * load.batch as usize {
-        let source_at = number % source_parts * stride(size);
-        let target_at = number % target_parts * stride(size);
-        let extra_at = number % extra_parts * stride(extra_size);
+    let data = load.size_bytes as usize;
+    let (size, extra_size) = (load.work.region_bytes(data), load.work.extra_bytes(data));
+    let (mut source_round, mut target_round) =
+        (Round::new(source.len(), size), Round::new(target.len(), size));
+    let mut extra_round = Round::new(extra.len(), extra_size);
+    for _ in 0..load.repetitions * load.batch as usize {
         load.work.on_this_core(
-            &source[source_at..source_at + size],
-            &mut target[target_at..target_at + size],
-            &mut extra[extra_at..extra_at + extra_size],
+            data,
+            &source[source_round.next()],
+            &mut target[target_round.next()],
+            &mut extra[extra_round.next()],
         );
     }
 }
 
-/// The descriptors of a lane, ready to be submitted again and again.
-struct Queue<'a> {
-    portal: &'a dyn Portal,
-    slots: Vec<Slot>,
-    descriptors: Vec<Descriptor>,
-    _lists: Vec<Vec<Descriptor>>,
-    _member_records: Vec<Slot>,
+/// The parts of a region in turn, for ever. A remainder would cost as much as copying a hundred bytes.
+struct Round {
+    at: usize,
+    size: usize,
+    step: usize,
+    end: usize,
 }
 
-impl<'a> Queue<'a> {
-    fn new(portal: &'a dyn Portal, load: &Load, [source, target, extra]: [&mut [u8]; 3]) -> Queue<'a> {
-        let size = load.size_bytes as usize;
-        let extra_size = load.work.extra_bytes(size);
-        let parts = parts(load);
-        let (step, extra_step) = (stride(size), stride(extra_size));
-        assert!(source.len() >= parts * step && target.len() >= parts * step, "a region is too short");
-        assert!(extra.len() >= parts * extra_step, "the third region is too short");
-        let (source, target, extra) = (source.as_ptr(), target.as_mut_ptr(), extra.as_mut_ptr());
-        let descriptor = |part: usize| {
-            let at = Regions {
-                source: source.wrapping_add(part * step).into(),
-                target: target.wrapping_add(part * step).into(),
-                extra: extra.wrapping_add(part * extra_step).into(),
-            };
-            load.work.descriptor(at, load.size_bytes)
-        };
-        let batch = load.batch as usize;
-        let slots: Vec<Slot> = (0..load.depth).map(|_| Slot::default()).collect();
-        let is_batch = batch > 1;
-        let records_count = if is_batch && load.work.has_result() { parts } else { 0 };
-        let records: Vec<Slot> = (0..records_count).map(|_| Slot::default()).collect();
-        let member = |part: usize| match records.get(part) {
-            Some(Slot(record)) => descriptor(part).with_completion(record),
-            None => descriptor(part),
-        };
-        let list = |slot: usize| (0..batch).map(|it| member(slot * batch + it)).collect();
-        let lists: Vec<Vec<Descriptor>> =
-            if is_batch { (0..load.depth).map(list).collect() } else { Vec::new() };
-        let submission = |(slot, Slot(record)): (usize, &Slot)| {
-            let descriptor = match lists.get(slot) {
-                Some(list) => Descriptor::batch(list.as_ptr(), load.batch),
-                None => descriptor(slot),
-            };
-            descriptor.with_completion(record)
-        };
-        let descriptors = slots.iter().enumerate().map(submission).collect();
-        Queue { portal, slots, descriptors, _lists: lists, _member_records: records }
+impl Round {
+    /// Parts of `size` bytes, at least one, in a region of so many.
+    fn new(region_bytes: usize, size: usize) -> Round {
+        let step = stride(size).max(1);
+        let parts_count = if size == 0 { 1 } else { (region_bytes / step).max(1) };
+        Round { at: 0, size, step, end: parts_count * step }
     }
 
-    fn run(
-        &mut self,
-        depth: usize,
-        repetitions: usize,
-        mut submitting_ns: Option<&mut f64>,
-    ) -> Result<(), Failed> {
-        for number in 0..repetitions {
-            let Slot(record) = &self.slots[number % depth];
-            if number >= depth {
-                self.wait(record)?;
-            }
-            record.reset();
-            let begin = submitting_ns.is_some().then(Instant::now);
-            // Patience for a queue that others fill too.
-            // SAFETY: the regions were borrowed mutably from the lane, which is not touched before all that is in
-            // flight is complete, or leaked; so are records and lists. Parts of different slots do not overlap.
-            unsafe {
-                submit_patiently(self.portal, &self.descriptors[number % depth], Backoff::new(1 << 20))
-            }?;
-            if let (Some(begin), Some(sum)) = (begin, &mut submitting_ns) {
-                **sum += begin.elapsed().as_nanos() as f64;
-            }
+    fn next(&mut self) -> Range<usize> {
+        let part = self.at..self.at + self.size;
+        self.at += self.step;
+        if self.at == self.end {
+            self.at = 0;
         }
-        self.slots[..depth.min(repetitions)].iter().try_for_each(|Slot(record)| self.wait(record))
+        part
     }
-
-    fn wait(&self, record: &CompletionRecord) -> Result<(), Failed> {
-        // A clock is looked at only after some time: it costs a good part of a round trip.
-        let looked = (0..LOOKS).find_map(|_| {
-            let completion = record.poll();
-            if completion.is_none() {
-                std::hint::spin_loop();
-            }
-            completion
-        });
-        let completion = match looked {
-            Some(completion) => completion,
-            None => Wait::Pause.wait(record, TIMEOUT).map_err(|_| Failed::Silent)?,
-        };
-        self.portal.settled(1);
-        match completion.status {
-            Status::Success => Ok(()),
-            status => Err(Failed::Status(status)),
-        }
-    }
-}
-
-/// Binds the calling thread to a CPU. Best effort: a thread that may not run there runs elsewhere.
-pub fn pin(cpu: u32) {
-    if cpu as usize >= libc::CPU_SETSIZE as usize {
-        return;
-    }
-    // SAFETY: all zero is an empty set, and `cpu` is in its range.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu as usize, &mut set);
-        set
-    };
-    // SAFETY: it reads the set, and changes only where this thread runs.
-    unsafe { libc::sched_setaffinity(0, size_of_val(&set), &set) };
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::work::BYTE;
-    use super::*;
-    use crate::measure::device;
-    use crate::measure::load::Work;
-
-    /// Bytes that begin with a page.
-    struct Paged(Vec<u8>, usize, usize);
-
-    impl Paged {
-        fn new(bytes: usize) -> Paged {
-            let all = vec![BYTE; bytes + 4096];
-            let begin = all.as_ptr().align_offset(4096);
-            Paged(all, begin, bytes)
-        }
-    }
-
-    impl AsMut<[u8]> for Paged {
-        fn as_mut(&mut self) -> &mut [u8] {
-            &mut self.0[self.1..self.1 + self.2]
-        }
-    }
-
-    fn lane(load: Load, way: Way) -> Lane<Paged> {
-        let bytes = Lane::<Paged>::region_bytes(&load);
-        let extra = Lane::<Paged>::extra_bytes(&load);
-        Lane { load, way, cpu: None, times_submissions: true, regions: [bytes, bytes, extra].map(Paged::new) }
-    }
-
-    fn load(work: Work, batch: u32) -> Load {
-        Load { work, size_bytes: 4096, batch, depth: 2, repetitions: 5, pages: Pages::Touched }
-    }
-
-    /// Every operation, on cores and through a queue: as often as it says, and with its effect.
-    #[test]
-    fn all_operations_everywhere() {
-        let emulator = device::emulated().unwrap();
-        for way in [Way::Core, Way::Queue(emulator.portal(0))] {
-            for batch in [1, 4] {
-                let before = emulator.counters().ended_count();
-                for work in Work::ALL {
-                    let mut lanes =
-                        vec![lane(load(work, batch), way.clone()), lane(load(work, batch), Way::Core)];
-                    lanes[0].regions[0].as_mut()[..4096].fill(BYTE);
-                    let (seen, _) = threads(lanes, 3).unwrap();
-                    assert_eq!(seen.len(), 3);
-                    assert!(
-                        seen.iter().flatten().all(|seen| seen.elapsed_ns > seen.submitting_ns.unwrap_or(0.0)),
-                        "{work}: {seen:?}"
-                    );
-                }
-                let members = if batch == 1 { 1 } else { batch + 1 };
-                let expected = if matches!(way, Way::Core) { 0 } else { 9 * 3 * 5 * u64::from(members) };
-                assert_eq!(emulator.counters().ended_count() - before, expected);
-            }
-        }
-    }
-
-    #[test]
-    fn copies_arrive() {
-        let emulator = device::emulated().unwrap();
-        let mut copying = lane(load(Work::Copy, 1), Way::Queue(emulator.portal(0)));
-        copying.regions[0].as_mut().fill(9);
-        let (_, lanes) = threads(vec![copying], 1).unwrap();
-        let mut lanes = lanes;
-        assert!(lanes[0].regions[1].as_mut().iter().all(|byte| *byte == 9));
-    }
-
-    #[test]
-    fn a_device_that_is_gone_is_an_error() {
-        let emulator = device::emulated().unwrap();
-        let lanes = vec![
-            lane(load(Work::Copy, 1), Way::Queue(emulator.portal(0))),
-            lane(load(Work::Copy, 1), Way::Core),
-        ];
-        emulator.abort();
-        assert!(matches!(threads(lanes, 3), Err(Failed::Unsubmitted(_))));
-    }
-}
+mod tests;

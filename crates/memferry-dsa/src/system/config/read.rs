@@ -1,7 +1,8 @@
 //! Reads the files of accel-config.
 
 use std::fmt;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -13,6 +14,9 @@ use crate::system::capability::parse_bitmap;
 use crate::system::error::shorten;
 use crate::system::id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
 use crate::system::state::QueueType;
+
+/// Largest file that is read: some hundred times what all settings of the largest machine take.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// What to do with keys that are unknown here. accel-config passes over them in silence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -150,8 +154,7 @@ impl Config {
     /// # Errors
     /// It cannot be read, or is no configuration.
     pub fn load(path: &Path, unknown: UnknownKeys) -> Result<Config, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Config::parse(&text, unknown)
     }
 
@@ -179,6 +182,16 @@ impl Config {
         }
         Ok(config)
     }
+}
+
+/// The text of a file, which may be a pipe or a device that never ends.
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if read as u64 > FILE_BYTES_MAX {
+        return Err(io::Error::other("it is larger than 16 MiB, which no configuration is"));
+    }
+    Ok(text)
 }
 
 /// The keys of an object that have not been taken yet.

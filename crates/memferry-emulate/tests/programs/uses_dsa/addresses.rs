@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Status};
 
 use super::signals::{SKIP, note, noted, set};
-use super::{copies, map, movdir64b, submit, wait};
+use super::{copies, map, map_as, movdir64b, submit, wait};
 
 /// `enqcmd rsi, [rdx]`, 5 bytes, at one site; what the handler was told.
 #[inline(never)]
@@ -99,6 +99,20 @@ pub(super) fn unmapped() {
         movdir64b(page, &good);
         assert_eq!(unsafe { page.cast::<[u8; 64]>().read() }, good.to_bytes());
         assert_eq!(unsafe { libc::munmap(page.cast(), 4096) }, 0);
+    }
+}
+
+/// Mappings by which nothing reaches the device: a copy of the page that is the process' own, and one to read.
+pub(super) fn useless() {
+    set(libc::SIGSEGV, note as *const () as usize, libc::SA_SIGINFO);
+    let good = Descriptor::noop();
+    for _ in 0..3 {
+        let private = map_as("wq0.0", libc::PROT_WRITE, libc::MAP_PRIVATE).unwrap();
+        assert!(!super::enqcmd(private, &good), "memory takes no descriptor");
+        movdir64b(private, &good);
+        assert_eq!(unsafe { private.cast::<[u8; 64]>().read() }, good.to_bytes());
+        let read_only = map_as("wq0.0", libc::PROT_READ, libc::MAP_SHARED).unwrap() as u64;
+        assert_eq!(enqcmd_at(read_only, &raw const good as u64), (libc::SIGSEGV, 2, read_only));
     }
 }
 

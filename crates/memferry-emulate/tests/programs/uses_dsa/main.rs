@@ -31,18 +31,24 @@ const WAYS: &[(&str, fn())] = &[
     ("waits", waits),
     ("threads", threads),
     ("forks", processes::forks),
+    ("heirs", processes::heirs),
+    ("spawns", processes::spawns),
     ("handlers", signals::handlers),
     ("stacks", signals::stacks),
     ("garbage", addresses::garbage),
+    ("useless", addresses::useless),
     ("twice", addresses::twice),
     ("unmapped", addresses::unmapped),
     ("blocked", signals::blocked),
     ("closed", processes::closed),
+    ("pipes", processes::pipes),
+    ("pending", signals::pending),
     ("poor", processes::poor),
     ("many", many),
     ("traced", traced),
     ("leaves", processes::leaves),
     ("execs", processes::execs),
+    ("execs-bare", processes::execs_bare),
     ("after-exec", processes::after_exec),
     ("moved", addresses::moved),
     ("past-the-hooks", signals::past_the_hooks),
@@ -61,8 +67,11 @@ fn map(queue: &str) -> *mut u8 {
 }
 
 fn try_map(queue: &str) -> std::io::Result<*mut u8> {
+    map_as(queue, libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE)
+}
+
+fn map_as(queue: &str, protection: i32, flags: i32) -> std::io::Result<*mut u8> {
     let file = OpenOptions::new().read(true).write(true).open(queue).unwrap();
-    let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
     let page = unsafe { libc::mmap(null_mut(), 4096, protection, flags, file.as_raw_fd(), 0) };
     if page == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(page.cast()) }
 }

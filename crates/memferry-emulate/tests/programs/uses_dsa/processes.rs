@@ -1,10 +1,14 @@
 //! Processes that fork, become others, and end in unusual ways.
 
 use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memferry_dsa::{CompletionRecord, Descriptor};
 
+use super::signals::{note, noted, set};
 use super::{copies, enqcmd, map, try_map};
 
 /// Runs `child` in a child that `fork` makes; its wait status.
@@ -41,6 +45,50 @@ pub(super) fn forks() {
     }
 }
 
+/// Only children use queues, after one of theirs has run in their memory: what that one asks the library for concerns
+/// itself.
+pub(super) fn heirs() {
+    extern "C" fn sets_an_action(_: *mut libc::c_void) -> i32 {
+        set(libc::SIGILL, libc::SIG_DFL, 0);
+        0
+    }
+    let noting = note as *const () as usize;
+    for raw in [false, true] {
+        let status = in_child(raw, || {
+            let mut stack = vec![0u128; 4096];
+            let top = stack.as_mut_ptr_range().end.cast();
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            let id = unsafe { libc::clone(sets_an_action, top, flags, null_mut()) };
+            assert_eq!(unsafe { libc::waitpid(id, null_mut(), 0) }, id);
+            let portal = map("wq0.0");
+            for signal in [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP] {
+                set(signal, noting, libc::SA_SIGINFO);
+            }
+            (0..3).for_each(|round| copies(portal, 5000, round));
+            assert_eq!(noted().0, 0, "a submission is no signal to the program");
+        });
+        assert_eq!(status, 0);
+    }
+}
+
+/// Programs are started while a thread submits.
+pub(super) fn spawns() {
+    let portal = map("wq0.0") as usize;
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                copies(portal as *mut u8, 700, 1);
+            }
+        });
+        for _ in 0..20 {
+            assert!(Command::new("true").status().unwrap().success());
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    copies(portal as *mut u8, 700, 2);
+}
+
 /// All file descriptors are closed, and their numbers used for other files.
 pub(super) fn closed() {
     let portal = map("wq0.0");
@@ -48,6 +96,18 @@ pub(super) fn closed() {
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
     let _files: Vec<_> = (0..20).map(|_| std::fs::File::open("/dev/zero").unwrap()).collect();
     (0..50).for_each(|round| copies(portal, 5000, round));
+}
+
+/// A pipe has an end for its reader when the program has closed it, and not when the program has ended.
+pub(super) fn pipes() {
+    let mut ends = [0; 2];
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let portal = map("wq0.0");
+    copies(portal, 100, 1);
+    assert_eq!(unsafe { libc::close(ends[1]) }, 0);
+    let mut reader = libc::pollfd { fd: ends[0], events: libc::POLLIN, revents: 0 };
+    assert_eq!(unsafe { libc::poll(&mut reader, 1, 20_000) }, 1, "somebody else has it open");
+    assert_eq!(reader.revents, libc::POLLHUP);
 }
 
 /// There is room for a page, and not for a thread that executes descriptors. Later there is.
@@ -89,7 +149,16 @@ pub(super) fn execs() {
     let portal = map("wq0.0");
     while enqcmd(portal, &copy) {}
     let this = std::env::current_exe().unwrap();
-    panic!("{}", std::process::Command::new(this).arg("after-exec").exec());
+    panic!("{}", Command::new(this).arg("after-exec").exec());
+}
+
+/// Becomes a program that the library is not loaded into, with a queue full of what nobody is going to execute.
+pub(super) fn execs_bare() {
+    let portal = map("wq0.0");
+    let (source, mut target) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
+    let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 1 << 20);
+    while enqcmd(portal, &copy) {}
+    panic!("{}", Command::new("cat").env_remove("LD_PRELOAD").exec());
 }
 
 pub(super) fn after_exec() {

@@ -2,12 +2,13 @@
 
 use std::arch::asm;
 use std::mem::zeroed;
+use std::time::Duration;
 
 use memferry_dsa::Descriptor;
 
 use super::map;
 
-/// ENQCMD and MOVDIR64B change the flags that they should, the red zone not at all, and no register.
+/// ENQCMD and MOVDIR64B change the flags that they should, the red zone not at all, no register, and no errno.
 pub(super) fn registers() {
     let portal = map("wq0.0");
     let descriptor = Descriptor::noop();
@@ -24,7 +25,12 @@ pub(super) fn registers() {
     for round in 0..6 {
         for flags_before in [0, ALL_FLAGS] {
             let mut seen: Seen = unsafe { zeroed() };
+            // The engine sleeps then, and has to be woken, which is a system call.
+            std::thread::sleep(Duration::from_millis(5));
+            let errno = unsafe { libc::__errno_location() };
+            unsafe { *errno = 4711 };
             unsafe { look(portal, &descriptor, &mut seen, flags_before, has_avx) };
+            assert_eq!(unsafe { *errno }, 4711, "round {round}");
             let general = std::array::from_fn(|index| 0x1111_0000 + index as u64);
             assert_eq!(seen.general, general, "round {round}");
             assert_eq!(seen.red, std::array::from_fn(|index| 0x2222_0000 + index as u64), "round {round}");

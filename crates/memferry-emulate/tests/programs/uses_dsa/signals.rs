@@ -4,6 +4,7 @@ use std::arch::asm;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use memferry_dsa::Descriptor;
 use memferry_dsa::instructions::{self, SleepState};
@@ -38,6 +39,22 @@ pub(super) fn set(signal: i32, handler: usize, flags: i32) -> libc::sigaction {
         assert_eq!(libc::sigaction(signal, &new, &mut old), 0);
         old
     }
+}
+
+/// A signal that the program blocks waits for the program: no thread of the library's takes it.
+pub(super) fn pending() {
+    set(libc::SIGUSR1, note as *const () as usize, libc::SA_SIGINFO);
+    copies(map("wq0.0"), 100, 1);
+    let wait = libc::timespec { tv_sec: 20, tv_nsec: 0 };
+    unsafe {
+        let mut set: libc::sigset_t = zeroed();
+        libc::sigaddset(&mut set, libc::SIGUSR1);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &set, null_mut());
+        libc::kill(libc::getpid(), libc::SIGUSR1);
+        std::thread::sleep(Duration::from_millis(50)); // time for whoever would take it
+        assert_eq!(libc::sigtimedwait(&set, null_mut(), &wait), libc::SIGUSR1);
+    }
+    assert_eq!(noted().0, 0, "the handler has run");
 }
 
 pub(super) fn handlers() {

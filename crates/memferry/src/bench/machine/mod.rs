@@ -1,154 +1,183 @@
 //! Points on this machine: in threads, by the cores themselves or through the queues that there are.
 
+mod home;
 mod pollution;
 mod queues;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
+use std::thread;
 
-use memferry_dsa::measure::load::{self, Lane, Load, Seen, Work, threads};
+use memferry_dsa::Portal;
+use memferry_dsa::measure::load::{self, Load, Seen, Work, threads};
 use memferry_dsa::measure::waiting;
-use memferry_dsa::system::State;
-use memferry_dsa::{Portal, QueueMode, Wait};
+use memferry_dsa::system::{Device, State};
+use memferry_dsa::wait::{Completer, Wait};
 
-use super::emulated::{figures_of, journey, load_of};
+use self::home::Home;
+use super::load::{figures_of, journey, load_of};
 use super::{Backend, Data, Effort, Figure, Pages, Point, Taken, Unrun, Way};
-use crate::memory::{Binding, HugePages, Mapping, MappingOptions};
-use crate::topology::{Machine, Node, NodeId};
+use crate::cache::measure::median;
+use crate::topology::Machine;
 
 /// The cores of this machine, and its DSA queues.
 #[derive(Debug)]
 pub struct OnMachine {
     machine: Machine,
     state: State,
+    is_emulated: bool,
 }
-
-/// From this size on the cost of measuring is told.
-const OVERHEAD_BYTES_MIN: u64 = 64 << 10;
-
-/// What is larger than the last-level caches of today; those of two sockets of Sapphire Rapids have 210 MB.
-const MEMORY_BYTES: usize = 256 << 20;
 
 /// Memory that absent pages are taken from, for each thread.
 const ABSENT_BYTES_MAX: u64 = 64 << 20;
 
+/// What was seen in each iteration, of how many submissions, and where that was.
+struct Ran {
+    seen: Vec<Vec<Seen>>,
+    repetitions: usize,
+    place: Option<String>,
+}
+
 impl OnMachine {
-    /// `machine` is this one, and `state` what it has of DSA.
-    pub fn new(machine: Machine, state: State) -> OnMachine {
-        OnMachine { machine, state }
+    /// `machine` is this one, and `state` what it has of DSA; devices may be emulated ones.
+    pub fn new(machine: Machine, state: State, is_emulated: bool) -> OnMachine {
+        OnMachine { machine, state, is_emulated }
     }
 
-    /// The CPUs of the submitters: those of the source's node, if it has some.
-    fn cpus(&self, point: &Point) -> Vec<u32> {
-        let home = point.source.and_then(|node| self.machine.node(node).ok()).map(|node| node.cpu_node);
-        let is_meant = |node: &&Node| home.is_none_or(|home| node.id == home);
-        self.machine
-            .nodes()
-            .iter()
-            .filter(is_meant)
-            .flat_map(|node| node.allowed_cpus.iter().copied())
-            .collect()
+    /// Refuses what nobody here can do, and what would be ignored.
+    fn check(&self, point: &Point, figures: &[Figure]) -> Result<(), Unrun> {
+        let is_device = point.way != Way::Core;
+        Unrun::cannot(match point {
+            Point { data, .. } if *data != Data::Any && is_device && self.is_emulated => {
+                "the emulated device has no caches"
+            }
+            Point { read_buffers: Some(_), .. } if self.is_emulated => {
+                "the emulated device has as many read buffers as its rate takes, whatever its groups may use"
+            }
+            Point { way: Way::Write, batch: 2.., .. } => "the kernel submits no batches by write(2)",
+            Point { data, .. } if is_absent(point) && *data != Data::Any => {
+                "absent pages are in no cache: leave out data"
+            }
+            Point { route: Some(_), .. } if is_absent(point) => {
+                "a routed copy comes to the same target again, whose pages are there then: leave out the route"
+            }
+            _ if is_absent(point) && figures.contains(&Figure::Load) => {
+                "copies beside a reader come to the same target again, whose pages are there then: leave out pages"
+            }
+            _ => return Ok(()),
+        })
     }
 
-    /// A lane for each submitter.
-    fn lanes(&self, point: &Point, load: Load, ways: &[load::Way]) -> Result<Vec<Lane<Mapping>>, Unrun> {
-        let plain = Lane::<Mapping>::region_bytes(&load);
-        let large = MEMORY_BYTES.next_multiple_of(plain.max(1));
-        let (source, target) = match point.data {
-            Data::Any | Data::Cached => (plain, plain),
-            Data::Memory => (large, large),
-            Data::CachedSource => (plain, large),
-            Data::CachedTarget => (large, plain),
-        };
-        // Each submission has absent pages of its own.
-        let target = match is_absent(point) {
-            true => Lane::<Mapping>::region_bytes(&Load { depth: load.repetitions, ..load }),
-            false => target,
-        };
-        let extra = Lane::<Mapping>::extra_bytes(&load);
-        let needed =
-            source.saturating_add(target).saturating_add(extra).saturating_mul(point.submitters) as u64;
-        let free: u64 = self.machine.nodes().iter().filter_map(|node| node.free_bytes).sum();
-        // Half: other programs want to live.
-        if free > 0 && needed > free / 2 {
-            return Unrun::cannot(format!(
-                "this takes {} MiB of memory, and {} MiB are free, of which half may be taken",
-                needed >> 20,
-                free >> 20
-            ));
-        }
-        let cpus = self.cpus(point);
-        let lane = |number: usize| {
-            let regions = [
-                self.region(source, point.source, Pages::Touched)?,
-                self.region(target, point.target, point.pages)?,
-                self.region(extra.max(1), point.target, Pages::Touched)?,
-            ];
-            let cpu = cpus.get(number % cpus.len().max(1)).copied();
-            let times_submissions = false;
-            Ok(Lane { load, way: ways[number % ways.len()].clone(), cpu, regions, times_submissions })
-        };
-        (0..point.submitters).map(lane).collect()
+    fn touched(
+        &self,
+        point: &Point,
+        load: Load,
+        (ways, home): (&[load::Way], &Home),
+        figures: &[Figure],
+        effort: Effort,
+    ) -> Result<Ran, Unrun> {
+        let mut lanes = self.lanes(point, load, ways, home)?;
+        let is_timed = is_timed(figures);
+        lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
+        let (seen, lanes) = threads(lanes, effort.iterations)?;
+        Ok(Ran { seen, repetitions: load.repetitions, place: self.place(home, &lanes) })
     }
 
-    fn region(&self, size_bytes: usize, node: Option<NodeId>, pages: Pages) -> Result<Mapping, Unrun> {
-        let options = MappingOptions {
-            binding: node.map_or(Binding::Any, Binding::Bind),
-            huge_pages: if pages == Pages::Huge { HugePages::Advised } else { HugePages::Never },
-            populate: matches!(pages, Pages::Touched | Pages::Huge),
-        };
-        let mut mapping = Mapping::with(&self.machine, size_bytes, options)
-            .map_err(|error| Unrun::Cannot(error.to_string()))?;
-        if matches!(pages, Pages::Touched | Pages::Huge) {
-            load::prepare(&mut mapping);
-        }
-        Ok(mapping)
-    }
-
-    /// Targets whose pages come while a core writes to them: others in each iteration.
-    fn absent(&self, point: &Point, load: Load, effort: Effort) -> Result<(Vec<Vec<Seen>>, usize), Unrun> {
-        if load.work != Work::Copy || load.batch > 1 || point.submitters > 1 || point.data != Data::Any {
-            return Unrun::cannot(
-                "absent pages are for copies by one core, not in batches, and not of cached data",
-            );
-        }
+    /// Targets whose pages come while somebody writes to them: others in each iteration.
+    fn absent(
+        &self,
+        point: &Point,
+        load: Load,
+        (ways, home): (&[load::Way], &Home),
+        effort: Effort,
+    ) -> Result<Ran, Unrun> {
         let fitting = (ABSENT_BYTES_MAX / point.size_bytes.max(1)).max(1) as usize;
         let load = Load { repetitions: fitting.min(load.repetitions), ..load };
-        let iteration = |_| {
-            let lanes = self.lanes(point, load, &[load::Way::Core])?;
-            let (mut seen, _) = threads(lanes, 1)?;
-            Ok(seen.remove(0))
-        };
-        let seen = (0..effort.iterations).map(iteration).collect::<Result<Vec<_>, Unrun>>()?;
-        Ok((seen, load.repetitions))
+        let mut ran = Ran { seen: Vec::new(), repetitions: load.repetitions, place: None };
+        for _ in 0..effort.iterations {
+            let (seen, lanes) = threads(self.lanes(point, load, ways, home)?, 1)?;
+            ran.seen.extend(seen);
+            ran.place = self.place(home, &lanes);
+        }
+        Ok(ran)
     }
 
-    /// What remains of the same run without anything to do.
-    fn overhead(&self, point: &Point, load: Load, seen: &[Vec<Seen>]) -> Result<Taken, Unrun> {
+    /// What remains of the same run without anything to do, as a share of it.
+    fn overhead(
+        &self,
+        point: &Point,
+        load: Load,
+        figures: &[Figure],
+        home: &Home,
+        ran: &Ran,
+    ) -> Result<f64, Unrun> {
         // Nothing is done with the memory, so that it may be small.
-        let nothing = Load { work: Work::Nothing, size_bytes: 1, ..load };
-        let anywhere = Point { data: Data::Any, pages: Pages::Touched, ..point.clone() };
-        let lanes = self.lanes(&anywhere, nothing, &[load::Way::Core])?;
-        let (empty, _) = threads(lanes, seen.len())?;
+        let nothing = Load {
+            work: Work::Nothing,
+            size_bytes: 1,
+            repetitions: ran.repetitions,
+            pages: load::Pages::Touched,
+            ..load
+        };
+        let touched = Point { data: Data::Any, pages: Pages::Touched, ..point.clone() };
+        let mut lanes = self.lanes(&touched, nothing, &[load::Way::Core], home)?;
+        let is_timed = is_timed(figures) && point.way != Way::Core;
+        lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
+        let (empty, _) = threads(lanes, ran.seen.len())?;
         let slowest = |seen: &Vec<Seen>| seen.iter().map(|seen| seen.elapsed_ns).fold(0.0, f64::max);
-        let shares = empty.iter().zip(seen).map(|(empty, seen)| slowest(empty) / slowest(seen));
-        Ok(Taken::new(Figure::Overhead, shares.collect()))
+        let shares: Vec<f64> =
+            empty.iter().zip(&ran.seen).map(|(empty, seen)| slowest(empty) / slowest(seen)).collect();
+        Ok(median(&shares))
     }
 
-    /// The share of a core that a waiter leaves to others. In UMWAIT it would leave none: the thread still has the core.
-    fn asleep(&self, point: &Point, portal: &dyn Portal, effort: Effort) -> Result<Taken, Unrun> {
-        let (Ok(size_bytes), 1) = (u32::try_from(point.size_bytes), point.batch) else {
-            return Unrun::cannot("waiting is measured for single descriptors");
+    /// The share of a core that a waiter leaves to others. In UMWAIT it would leave none: the thread still has it.
+    fn asleep(
+        &self,
+        point: &Point,
+        portal: &dyn Portal,
+        home: &Home,
+        effort: Effort,
+    ) -> Result<Vec<Taken>, Unrun> {
+        let (Ok(size_bytes), true) = (u32::try_from(point.size_bytes), is_plain(point)) else {
+            return Unrun::cannot(
+                "waiting is measured of single copies, one at a time by one thread, of memory near the device: leave \
+                 out operations, batches, submitters, depths, sources, targets, pages and data",
+            );
         };
-        let costs = waiting::costs(portal, &[Wait::Block], size_bytes, effort.iterations)
-            .map_err(|error| Unrun::Failed(error.into()))?;
+        // Its thread begins here: it would inherit the one CPU of whoever waits.
+        Completer::global().map_err(|error| Unrun::Failed(error.into()))?;
+        let costs = thread::scope(|scope| {
+            let costs = scope.spawn(|| {
+                home.pin();
+                waiting::costs(portal, &[Wait::Block], size_bytes, effort.iterations)
+            });
+            costs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let costs = costs.map_err(|error| Unrun::Failed(error.into()))?;
         let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
-        let note = Some("sleeps until the completer wakes it, whose time counts as well".to_owned());
-        Ok(Taken { note, ..Taken::new(Figure::Asleep, asleep.collect()) })
+        let mut taken = Taken::new(Figure::Asleep, asleep.collect());
+        taken.add_note("sleeps until the completer wakes it, whose time counts as well");
+        home.words().into_iter().for_each(|words| taken.add_note(&words));
+        Ok(vec![taken])
     }
 }
 
 fn is_absent(point: &Point) -> bool {
     matches!(point.pages, Pages::AbsentBlock | Pages::AbsentResume)
+}
+
+/// Whether phases of submissions are looked at, so that each of them is timed.
+fn is_timed(figures: &[Figure]) -> bool {
+    figures.contains(&Figure::Submit)
+}
+
+/// Whether it is one copy at a time of whatever memory.
+fn is_plain(point: &Point) -> bool {
+    let Point { operation, batch, submitters, depth, source, target, pages, data, .. } = *point;
+    (operation, batch, submitters, depth) == (Work::Copy, 1, 1, 1)
+        && source.or(target).is_none()
+        && (pages, data) == (Pages::Touched, Data::Any)
 }
 
 /// Those of submitters: queues, or without any the cores.
@@ -169,139 +198,72 @@ impl Backend for OnMachine {
     }
 
     fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Unrun> {
+        self.check(point, figures)?;
         let load = load_of(point, effort)?;
         journey(&self.machine, point)?;
-        if point.data != Data::Any && point.way != Way::Core {
-            return Unrun::cannot(
-                "where a device finds its data is for the core's caches to say, and not measured",
-            );
+        let mut chosen = if point.way == Way::Core { Vec::new() } else { self.chosen(point)? };
+        if point.route.is_none() {
+            chosen.truncate(1);
         }
+        let devices: Vec<&Device> = chosen.iter().map(|chosen| chosen.device).collect();
+        let home = self.home(point, &devices);
         if let Some(route) = point.route {
-            if point.way == Way::Any {
-                return Unrun::cannot("a machine has queues; ask for the ways core, shared or dedicated");
-            }
-            let seen = self.routed(point, route, load, effort)?;
-            let mut taken = figures_of(point, figures, load.repetitions, &seen);
-            if point.way != Way::Core {
-                let note = "by the mover, whose CPU workers take what devices refuse";
-                taken.iter_mut().for_each(|taken| taken.note = Some(note.to_owned()));
+            let ran = self.routed((point, route), load, &chosen, &home, effort)?;
+            let mut taken = figures_of(point, figures, load.repetitions, &ran.seen);
+            let overhead = self.overhead(point, load, figures, &home, &ran)?;
+            for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+                taken.overhead = Some(overhead);
+                taken.add_note(match point.way {
+                    Way::Core => "by the mover's workers, one for each CPU of the node",
+                    _ => "by the mover, whose CPU workers take what devices refuse",
+                });
+                tell(taken, point, &ran);
             }
             return Ok(taken);
         }
-        if point.priorities.is_some() && point.way == Way::Core {
-            return Unrun::cannot("cores have no queues with priorities");
-        }
-        let portals = match point.way {
-            Way::Core => Vec::new(),
-            Way::Shared => self.portals(point, QueueMode::Shared)?,
-            Way::Dedicated => self.portals(point, QueueMode::Dedicated)?,
-            Way::Any => {
-                return Unrun::cannot("a machine has queues; ask for the ways core, shared or dedicated");
+        let opened = chosen.first().map_or(Ok(Vec::new()), |chosen| chosen.open(point.way))?;
+        let by_write =
+            opened.iter().find_map(|portal| portal.why_write()).filter(|_| point.way != Way::Write);
+        let portals: Vec<Arc<dyn Portal>> =
+            opened.into_iter().map(|portal| portal as Arc<dyn Portal>).collect();
+        let mut taken = if figures == [Figure::Asleep] {
+            match portals.first() {
+                Some(portal) => self.asleep(point, &**portal, &home, effort)?,
+                None => return Unrun::cannot("a core that copies does not wait"),
             }
-        };
-        if figures == [Figure::Asleep] {
-            return match portals.first() {
-                Some(portal) => Ok(vec![self.asleep(point, &**portal, effort)?]),
-                None => Unrun::cannot("a core that copies does not wait"),
+        } else if figures.contains(&Figure::Load) {
+            self.pollution(point, load, &ways(portals), home, effort)?
+        } else {
+            let at = (&ways(portals)[..], &home);
+            let ran = match is_absent(point) {
+                true => self.absent(point, load, at, effort)?,
+                false => self.touched(point, load, at, figures, effort)?,
             };
-        }
-        if point.way == Way::Core && point.pages == Pages::AbsentResume {
-            return Unrun::cannot("a core does not stop at absent pages, so it does not resume");
-        }
-        if figures.contains(&Figure::Load) {
-            return self.pollution(point, load, &ways(portals), effort);
-        }
-        let (seen, repetitions) = match (is_absent(point), portals.is_empty()) {
-            (true, true) => self.absent(point, load, effort)?,
-            (true, false) => {
-                return Unrun::cannot("page faults of devices are emulated, not measured; add --on emulated");
+            let overhead = self.overhead(point, load, figures, &home, &ran)?;
+            let mut taken = figures_of(point, figures, ran.repetitions, &ran.seen);
+            for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+                taken.overhead = Some(overhead);
+                tell(taken, point, &ran);
             }
-            (false, _) => {
-                let mut lanes = self.lanes(point, load, &ways(portals))?;
-                let is_timed = figures.contains(&Figure::Submit);
-                lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
-                (threads(lanes, effort.iterations)?.0, load.repetitions)
-            }
+            taken
         };
-        let mut taken = figures_of(point, figures, repetitions, &seen);
-        if figures.contains(&Figure::Overhead) && point.size_bytes >= OVERHEAD_BYTES_MIN {
-            taken.push(self.overhead(point, load, &seen)?);
-        }
-        if point.pages == Pages::Huge {
-            let note = "huge pages are asked for; the kernel gives what it has";
-            taken.iter_mut().for_each(|taken| taken.note = Some(note.to_owned()));
+        if let Some(why) = by_write {
+            taken.iter_mut().for_each(|taken| taken.add_note(&format!("submitted by write(2): {why}")));
         }
         Ok(taken)
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bench::Axes;
-    use crate::mover::Route;
-
-    fn run(point: &Point, figures: &[Figure]) -> Result<Vec<Taken>, Unrun> {
-        let (machine, state) = (Machine::discover().unwrap(), State::discover().unwrap());
-        OnMachine::new(machine, state).run(point, figures, Effort::QUICK)
+/// Says what to know of a run.
+fn tell(taken: &mut Taken, point: &Point, ran: &Ran) {
+    if point.pages == Pages::Huge {
+        taken.add_note("huge pages are asked for; the kernel gives what it has");
     }
-
-    fn point() -> Point {
-        Axes { ways: vec![Way::Core], sizes_bytes: vec![64 << 10], ..Axes::default() }.points().remove(0)
+    if point.pages == Pages::AbsentResume {
+        let faults_count: u64 = ran.seen.iter().flatten().map(|seen| seen.faults_count).sum();
+        taken.add_note(&format!("software resumed after {faults_count} page faults"));
     }
-
-    #[test]
-    fn cores_copy() {
-        for point in [
-            point(),
-            Point { submitters: 2, ..point() },
-            Point { operation: Work::Dualcast, ..point() },
-            Point { pages: Pages::AbsentBlock, depth: 4, ..point() },
-            Point { pages: Pages::Huge, ..point() },
-        ] {
-            let taken = run(&point, &[Figure::Throughput, Figure::Overhead]).unwrap();
-            assert_eq!(
-                taken.iter().map(|it| it.figure).collect::<Vec<_>>(),
-                [Figure::Throughput, Figure::Overhead]
-            );
-            assert!(taken.iter().all(|it| it.values.len() == 2 && it.values.iter().all(|it| *it > 0.0)));
-        }
-    }
-
-    #[test]
-    fn copies_by_workers_and_beside_a_reader() {
-        let large = Point { size_bytes: 4 << 20, route: Some(Route::All), ..point() };
-        assert!(run(&large, &[Figure::Throughput]).unwrap()[0].values[0] > 0.0);
-        let cached = Point { data: Data::CachedTarget, ..point() };
-        match run(&cached, &[Figure::Throughput]) {
-            Ok(taken) => assert!(taken[0].values[0] > 0.0),
-            Err(error) => assert!(error.to_string().contains("MiB are free"), "{error}"),
-        }
-        match run(&Point { submitters: 4, ..point() }, &[Figure::Load, Figure::Slowdown]) {
-            Ok(taken) => {
-                assert!(taken.iter().all(|it| it.values.iter().all(|value| *value > 0.0)), "{taken:?}");
-                assert!(taken[0].peer.is_some_and(|(_, alone)| alone > 0.1), "{taken:?}");
-            }
-            // On a machine with one CPU.
-            Err(error) => assert!(error.to_string().contains("two CPUs"), "{error}"),
-        }
-    }
-
-    #[test]
-    fn what_is_not_there_is_said() {
-        let cannot = |point: Point, figures: &[Figure]| match run(&point, figures) {
-            Err(Unrun::Cannot(what)) => what,
-            other => panic!("{other:?}"),
-        };
-        let figures = [Figure::Throughput];
-        // No device has that many queues.
-        assert!(cannot(Point { way: Way::Shared, queues: 99, ..point() }, &figures).contains("configure"));
-        assert!(cannot(Point { depth: 1 << 16, size_bytes: 1 << 30, ..point() }, &figures).contains("MiB"));
-        assert!(cannot(Point { target: Some(NodeId(4000)), ..point() }, &figures).contains("4000"));
-        let tenants = Point { way: Way::Shared, queues: 2, priorities: Some((15, 1)), ..point() };
-        assert!(cannot(tenants, &figures).contains("priorities 15 and 1"));
-        assert!(cannot(Point { priorities: Some((15, 1)), ..point() }, &figures).contains("no queues"));
-        assert!(cannot(point(), &[Figure::Asleep]).contains("does not wait"));
-        assert!(cannot(Point { way: Way::Any, ..point() }, &figures).contains("core"));
+    if let Some(place) = &ran.place {
+        taken.add_note(place);
     }
 }

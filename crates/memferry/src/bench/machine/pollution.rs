@@ -8,10 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use memferry_dsa::affinity::confine;
 use memferry_dsa::measure::load::{self, Load, threads};
 
 use super::OnMachine;
-use crate::bench::{Effort, Figure, Point, Taken, Unrun, Way};
+use super::home::{Home, crowded};
+use crate::bench::{Effort, Figure, Point, Taken, Unrun};
 use crate::cache::measure::median;
 
 /// Bytes of the working set: that of the paper.
@@ -32,22 +34,22 @@ impl OnMachine {
         point: &Point,
         load: Load,
         ways: &[load::Way],
+        mut home: Home,
         effort: Effort,
     ) -> Result<Vec<Taken>, Unrun> {
-        let mut cpus = self.cpus(point);
-        if cpus.len() < 2 {
-            return Unrun::cannot("a reader beside copies needs two CPUs, and this process may use one");
+        if home.cpus.len() < 2 {
+            return Unrun::cannot(
+                "a reader beside copies needs two CPUs of one node, and this process may use one",
+            );
         }
-        let reader_cpu = cpus.remove(0);
+        let reader_cpu = home.cpus.remove(0);
+        home.crowded = crowded(point.submitters, home.cpus.len());
         let load = Load { repetitions: load.repetitions.saturating_mul(POLLUTION_FACTOR), ..load };
-        let mut lanes = self.lanes(point, load, ways)?;
-        for (number, lane) in lanes.iter_mut().enumerate() {
-            lane.cpu = cpus.get(number % cpus.len()).copied();
-        }
+        let lanes = self.lanes(point, load, ways, &home)?;
         let is_over = &AtomicBool::new(false);
         let (alone, beside, ran) = thread::scope(|scope| {
             let reading = scope.spawn(|| {
-                load::pin(reader_cpu);
+                let _ = confine(&[reader_cpu]);
                 let mut reader = Reader::new();
                 (reader.alone(effort.iterations), reader)
             });
@@ -55,7 +57,7 @@ impl OnMachine {
                 return Unrun::cannot("the reader's thread has ended");
             };
             let reading = scope.spawn(move || {
-                load::pin(reader_cpu);
+                let _ = confine(&[reader_cpu]);
                 reader.until(is_over)
             });
             let ran = {
@@ -65,15 +67,13 @@ impl OnMachine {
             let beside = reading.join().unwrap_or_default();
             Ok((alone, beside, ran))
         })?;
-        ran?;
+        let (_, lanes) = ran?;
         if beside.is_empty() {
             return Unrun::cannot("the reader's thread has ended");
         }
         let own = median(&alone);
         let slowdowns = beside.iter().map(|load_ns| load_ns / own).collect();
-        let busy = point.submitters.div_ceil(cpus.len());
-        let note = (point.way == Way::Core && busy > 1)
-            .then(|| format!("{} submitters share {} CPU(s)", point.submitters, cpus.len()));
+        let note = self.place(&home, &lanes);
         let peer = Some(("alone", own));
         Ok(vec![
             Taken { peer, note: note.clone(), ..Taken::new(Figure::Load, beside) },

@@ -1,11 +1,12 @@
 //! Lookup and eviction against naive ones.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use proptest::prelude::*;
 
 use super::{Found, Index};
-use crate::cache::readers::readers;
+use crate::cache::readers::{Readers, readers};
 use crate::cache::region::Source;
 use crate::cache::slot::{Outcome, Slot};
 use crate::mover::CopyReport;
@@ -24,6 +25,15 @@ struct Ready {
 impl Ready {
     fn new() -> Ready {
         Ready { source: source(), index: Index::new(0, readers()) }
+    }
+
+    /// One slot of a whole chunk, published.
+    fn published(readers: &'static Readers) -> Ready {
+        let source = Arc::new(Source::new(Arc::new(vec![0]), None, 0, 1));
+        let ready = Ready { source, index: Index::new(0, readers) };
+        ready.access(0, 1);
+        ready.access(0, 1);
+        ready
     }
 
     fn access(&self, start: usize, block_bytes: usize) -> Arc<Slot<usize>> {
@@ -72,6 +82,57 @@ fn slots_in_flight_are_not_evicted() {
     let make = || Slot::in_flight(&ready.source, 0..1);
     drop(ready.index.find_or_insert(&ready.source, &(0..1), make));
     assert!(ready.evict(0).is_empty());
+}
+
+/// A fence that failed was remembered for the one look that followed it: the second one freed what was hidden by the first,
+/// although readers might have found it before and be in no hazard that could be seen.
+#[test]
+fn nothing_is_concluded_until_a_fence_has_happened() {
+    let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
+    let fails_fences = |fails| readers.fails_fences.store(fails, SeqCst);
+
+    let ready = Ready::published(readers);
+    fails_fences(true);
+    for _ in 0..3 {
+        assert!(ready.evict(1).is_empty() && ready.index.take_unused().slots.is_empty());
+    }
+    assert_eq!(ready.index.len(), 1, "it can be found all the while");
+    fails_fences(false);
+    assert_eq!(ready.evict(1), [0]);
+
+    let ready = Ready::published(readers);
+    fails_fences(true);
+    let taken = ready.index.take_everything();
+    assert_eq!((taken.ranges.len(), taken.slots.len(), ready.index.len()), (1, 0, 0));
+    ready.index.reclaim();
+    ready.access(0, 1);
+    ready.access(0, 1);
+    assert!(!ready.index.catch_up() && ready.evict(1).is_empty());
+    let held = Arc::strong_count(&ready.source);
+    fails_fences(false);
+    assert!(ready.index.catch_up() && !ready.index.catch_up());
+    assert_eq!(
+        Arc::strong_count(&ready.source),
+        held - 1,
+        "the slot that was retired has gone, with its source"
+    );
+    assert_eq!(ready.evict(1), [0]);
+}
+
+/// A guard that was not told, because the fence after the telling failed, leaves its slot to the next who needs room.
+#[test]
+fn what_no_guard_lets_go_of_is_caught_up_with() {
+    let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
+    let ready = Ready::published(readers);
+    let guard = ready.index.guard(&ready.source, &(0..1), readers.claim()).expect("it was published");
+    readers.fails_fences.store(true, SeqCst);
+    assert!(ready.index.take_everything().slots.is_empty());
+    readers.fails_fences.store(false, SeqCst);
+    assert!(!ready.index.catch_up(), "it is read");
+    assert_eq!(*guard.published(), 1);
+    drop(guard);
+    assert!(!ready.index.catch_up(), "the guard was told, and let go of it");
+    assert_eq!(Arc::strong_count(&ready.source), 1);
 }
 
 proptest! {

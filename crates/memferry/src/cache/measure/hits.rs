@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use memferry_dsa::affinity;
+
 use super::super::{Access, AccessError, Cache, Region};
 use super::{Comparison, Random, ThesisCache, median};
 use crate::memory::Pool;
@@ -168,11 +170,12 @@ fn filled_thesis(keys_count: usize, block_bytes: usize) -> Result<ThesisCache, B
 /// Mean over threads that begin together, each on a CPU of its own where there are enough: on a busy machine they would
 /// otherwise take turns on one, and never meet.
 fn ns_per_hit(peer: &dyn HitPeer, threads_count: usize, keys: &[u32]) -> f64 {
-    let cpus = allowed_cpus();
+    let cpus = affinity::allowed().unwrap_or_default();
     let ready_count = AtomicUsize::new(0);
     let time = |thread: usize| {
         if cpus.len() >= threads_count {
-            run_on(cpus[thread]);
+            // If the kernel refuses, it runs where it likes, and the figures are less steady.
+            let _ = affinity::confine(&[cpus[thread]]);
         }
         // Once in a while a thread's first hit sets something up.
         peer.hits(&keys[..1]);
@@ -191,29 +194,4 @@ fn ns_per_hit(peer: &dyn HitPeer, threads_count: usize, keys: &[u32]) -> f64 {
         let sum: f64 = threads.into_iter().map(|thread| thread.join().expect("a peer panicked")).sum();
         sum / threads_count as f64
     })
-}
-
-/// The CPUs that this thread may run on; none if the kernel does not say.
-#[allow(unsafe_code)]
-fn allowed_cpus() -> Vec<usize> {
-    // SAFETY: an all-zero cpu_set_t is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set has the size that is said, and 0 is the calling thread.
-    if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
-        return Vec::new();
-    }
-    // SAFETY: CPUs are below CPU_SETSIZE.
-    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
-}
-
-/// Confines this thread to a CPU. If the kernel refuses, it runs where it likes, and the figures are less steady.
-#[allow(unsafe_code)]
-fn run_on(cpu: usize) {
-    // SAFETY: an all-zero cpu_set_t is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the CPU came out of a set of this size; 0 is the calling thread.
-    unsafe {
-        libc::CPU_SET(cpu, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &set);
-    }
 }

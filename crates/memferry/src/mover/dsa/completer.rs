@@ -91,12 +91,16 @@ pub(super) fn run(shared: &Shared) {
         } else {
             waiting_since = Instant::now();
         }
-        let mut state = land(shared, shared.lock(), &mut landings);
         let since_check = checked.elapsed();
-        if since_check >= CHECK_EVERY {
+        // First the question, then the records: what had completed before the device was gone is found. Without the lock,
+        // since portals ask sysfs.
+        let gone = (since_check >= CHECK_EVERY)
+            .then(|| shared.queues.iter().map(|queue| queue.portal.is_gone()).collect::<Vec<bool>>());
+        let mut state = land(shared, shared.lock(), &mut landings);
+        if let Some(gone) = gone {
             checked += since_check;
             state.attend(since_check);
-            state = check(shared, state, &mut landings);
+            state = check(shared, state, &gone, &mut landings);
         }
         state.feed(&shared.queues, &shared.options, &shared.counters);
         state = do_on_this_cpu(shared, state);
@@ -169,19 +173,18 @@ fn land<'a>(
     state
 }
 
-/// Looks for devices that died and for descriptors that nothing is heard of.
+/// Gives up what was lost with the queues that are `gone`, and descriptors that nothing is heard of.
 fn check<'a>(
     shared: &'a Shared,
     mut state: MutexGuard<'a, State>,
+    gone: &[bool],
     landings: &mut Vec<Landing>,
 ) -> MutexGuard<'a, State> {
-    // First the question, then the records: what had completed before the device was gone is found.
-    let gone: Vec<bool> = shared.queues.iter().map(|queue| queue.portal.is_gone()).collect();
     poll(shared, landings);
     state = land(shared, state, landings);
     let timeout = shared.options.completion_timeout;
     for (index, (queue, gone)) in shared.queues.iter().zip(gone).enumerate() {
-        if gone {
+        if *gone {
             state.give_up_all(queue, index, &shared.counters);
         } else {
             state.give_up(queue, index, |age| age > timeout, &shared.counters);

@@ -22,9 +22,10 @@
 //! Source: DSA specification, sections 3.10 to 3.12 (page faults) and 5.8 (errors that reach no record).
 
 mod completer;
+mod discover;
 #[allow(unsafe_code)]
 mod piece;
-mod slots;
+pub(in crate::mover) mod slots;
 mod state;
 
 use std::fmt;
@@ -41,7 +42,7 @@ use self::slots::Queue;
 use self::state::State;
 use super::guidelines;
 use super::stats::Counters;
-use super::{CopyReport, Engine, EngineKind, EngineStats, MoverError, RawCopy, Refusal, Rejected};
+use super::{CopyReport, Engine, EngineKind, EngineStats, MoverError, RawRequest, Refusal, Rejected};
 use crate::topology::NodeId;
 
 /// How to build a [`DsaEngine`].
@@ -161,15 +162,15 @@ impl Engine for DsaEngine {
     }
 
     fn load(&self) -> usize {
-        self.life.get().map_or(0, |life| life.shared.counters.load())
+        self.life.get().map_or(0, |life| life.shared.counters.load(&[]))
     }
 
-    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
         self.life().shared.submit(copy)
     }
 
     /// Takes the lock once, so that what is small finds its fellows for a batch.
-    fn submit_all(&self, copies: Vec<RawCopy>) -> Vec<Rejected> {
+    fn submit_all(&self, copies: Vec<RawRequest>) -> Vec<Rejected> {
         self.life().shared.submit_all(copies)
     }
 
@@ -223,7 +224,7 @@ impl Shared {
         }
     }
 
-    fn submit(&self, copy: RawCopy) -> Result<(), Rejected> {
+    fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
         let counters = &self.counters;
         counters.submission(|| {
             if copy.size_bytes() == 0 && !copy.is_operation() {
@@ -239,8 +240,8 @@ impl Shared {
         })
     }
 
-    fn submit_all(&self, copies: Vec<RawCopy>) -> Vec<Rejected> {
-        let is_nothing = |copy: &RawCopy| copy.size_bytes() == 0 && !copy.is_operation();
+    fn submit_all(&self, copies: Vec<RawRequest>) -> Vec<Rejected> {
+        let is_nothing = |copy: &RawRequest| copy.size_bytes() == 0 && !copy.is_operation();
         let (nothing, copies): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_nothing);
         let mut rejected: Vec<_> = nothing.into_iter().filter_map(|copy| self.submit(copy).err()).collect();
         let mut state = self.lock();
@@ -255,7 +256,7 @@ impl Shared {
         rejected
     }
 
-    fn enter(&self, state: &mut State, copy: RawCopy) -> Result<(), Rejected> {
+    fn enter(&self, state: &mut State, copy: RawRequest) -> Result<(), Rejected> {
         if state.all_gone() {
             return Err(Rejected { copy, why: Refusal::Gone });
         }

@@ -7,15 +7,15 @@ use memferry_dsa::{
     WorkQueueInfo,
 };
 
-use super::super::RawCopy;
-use super::super::engine::RawOperation;
-use super::super::guidelines::BATCHED_BYTES_MAX;
+use super::super::RawRequest;
+use super::super::guidelines::{self, BATCHED_BYTES_MAX};
+use super::super::raw::RawOperation;
 
 /// A part of a copy that is still to be done, or what is left of an operation.
 ///
 /// Pieces of one copy do not overlap, and exist only while their copy is not finished: the engine finishes a
 /// copy when its last piece is gone, and leaks its buffers when a piece was lost. So whoever has a piece may
-/// read its source and write its target, under the promise that was made to [`RawCopy::new`]. The same goes for an
+/// read its source and write its target, under the promise that was made to [`RawRequest::new`]. The same goes for an
 /// operation, which is one piece, and the promise that was made when its task was.
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -26,6 +26,8 @@ pub(super) struct Piece {
     pub(super) faults_count: u32,
     /// Times in a row that all queues refused it.
     pub(super) refusals_count: u32,
+    /// Of the thread that submitted the copy.
+    pub(super) thread_number: usize,
     /// It is no member of batches: one did not come to it, or the CPU has to do it.
     pub(super) is_loner: bool,
 }
@@ -67,14 +69,15 @@ pub(super) enum Landed {
 }
 
 impl Piece {
-    /// All of a copy, whose operation it takes, if it is one.
-    pub(super) fn of(job: usize, copy: &mut RawCopy) -> Piece {
+    /// All of a copy, whose operation it takes, if it is one. To be called by the thread that submits it.
+    pub(super) fn of(job: usize, copy: &mut RawRequest) -> Piece {
         let flag = |is_wanted, flag| if is_wanted { flag } else { Flags::NONE };
         let hints = flag(copy.block_on_fault(), Flags::BLOCK_ON_FAULT)
             | flag(copy.into_cache(), Flags::CACHE_CONTROL);
         let run = Run { source: copy.source(), target: copy.target(), size_bytes: copy.size_bytes(), hints };
+        let thread_number = guidelines::thread_number();
         let body = copy.take_operation().map_or(Body::Copy(run), Body::Operation);
-        Piece { job, body, faults_count: 0, refusals_count: 0, is_loner: false }
+        Piece { job, body, faults_count: 0, refusals_count: 0, thread_number, is_loner: false }
     }
 
     /// What is left to be done.
@@ -104,6 +107,7 @@ impl Piece {
             body: Body::Copy(rest),
             faults_count: 0,
             refusals_count: 0,
+            thread_number: self.thread_number,
             is_loner: false,
         })
     }
@@ -275,7 +279,7 @@ mod tests {
     /// A piece of these buffers, which must outlive it.
     fn piece(source: &[u8], target: &mut [u8]) -> Piece {
         // SAFETY: the tests keep the buffers, and do not touch them between the calls.
-        let mut copy = unsafe { RawCopy::new(source.as_ptr(), target.as_mut_ptr(), source.len(), |_| {}) };
+        let mut copy = unsafe { RawRequest::new(source.as_ptr(), target.as_mut_ptr(), source.len(), |_| {}) };
         Piece::of(0, &mut copy)
     }
 

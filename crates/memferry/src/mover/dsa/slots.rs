@@ -15,7 +15,7 @@ use super::super::guidelines::{self, BATCH_LEN_MAX};
 /// another.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct RecordLine(pub(super) CompletionRecord);
+pub(in crate::mover) struct RecordLine(pub(in crate::mover) CompletionRecord);
 
 /// A descriptor as a device reads it.
 #[derive(Debug, Default)]
@@ -27,14 +27,14 @@ const _: () = assert!(size_of::<DescriptorLine>() == size_of::<Descriptor>());
 /// The members of a batch, and their records. Whoever has the slot writes the list while no device has it; the device
 /// reads it and writes the records until the record of the batch is written.
 #[derive(Debug, Default)]
-pub(super) struct List {
+pub(in crate::mover) struct List {
     descriptors: [DescriptorLine; BATCH_LEN_MAX],
     pub(super) records: [RecordLine; BATCH_LEN_MAX],
 }
 
 impl List {
     /// Writes the list. The members with their records, and the batch of them.
-    pub(super) fn write(&self, members: &mut [Descriptor]) -> Descriptor {
+    pub(in crate::mover) fn write(&self, members: &mut [Descriptor]) -> Descriptor {
         for ((member, line), record) in members.iter_mut().zip(&self.descriptors).zip(&self.records) {
             *member = member.with_completion(&record.0);
             for (word, value) in line.0.iter().zip(member.to_words()) {

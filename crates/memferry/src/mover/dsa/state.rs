@@ -10,7 +10,7 @@ use memferry_dsa::{Completion, Descriptor, Flags, Status, SubmitError};
 use slab::Slab;
 
 use super::super::stats::{Counter, Counters};
-use super::super::{CopyError, CopyReport, RawCopy};
+use super::super::{CopyError, CopyReport, RawRequest};
 use super::DsaOptions;
 use super::piece::{Landed, Piece};
 use super::slots::Queue;
@@ -38,7 +38,7 @@ pub(super) struct State {
     /// Pieces that the CPU shall do: work for the completer.
     pub(super) for_cpu: Vec<Piece>,
     /// Copies that are at their end: the completer tells.
-    pub(super) finished: Vec<(RawCopy, Result<CopyReport, CopyError>)>,
+    pub(super) finished: Vec<(RawRequest, Result<CopyReport, CopyError>)>,
     /// The completer sleeps on the condition and wants to be woken by a submission.
     pub(super) completer_sleeps: bool,
     /// Raised with each submission, so that the completer knows when to be attentive again.
@@ -48,7 +48,7 @@ pub(super) struct State {
 
 #[derive(Debug)]
 struct Job {
-    copy: RawCopy,
+    copy: RawRequest,
     /// Pieces of it, wherever they are. The copy ends when there are none.
     pieces_count: usize,
     report: CopyReport,
@@ -168,7 +168,7 @@ impl State {
     }
 
     /// Enters a copy, whose size is not zero, or an operation.
-    pub(super) fn begin(&mut self, mut copy: RawCopy) {
+    pub(super) fn begin(&mut self, mut copy: RawRequest) {
         let entry = self.jobs.vacant_entry();
         self.backlog.push_back(Piece::of(entry.key(), &mut copy));
         entry.insert(Job { copy, pieces_count: 1, report: CopyReport::default(), error: None });

@@ -1,11 +1,15 @@
 //! What `memferry bench mover` runs. For the project's own benchmarks and tests; it may change with any version.
 
 mod copies;
+mod ordered;
 mod small;
+#[allow(unsafe_code)]
+mod virtual_device;
 #[allow(unsafe_code)]
 mod workers;
 
 pub use copies::{Copies, copies, last_level_cache_bytes};
+pub use ordered::{ordered_measured, ordered_modelled};
 pub use small::small_copies;
 pub use workers::two_workers;
 
@@ -28,7 +32,7 @@ impl Size {
     pub fn full() -> Size {
         let buffer_bytes =
             (256 << 20).max((4 * last_level_cache_bytes()).next_multiple_of(1 << 20) + (1 << 20));
-        Size { buffer_bytes, round_bytes: 16 << 20, rounds_count: 31 }
+        Size { buffer_bytes, round_bytes: 16 << 20, rounds_count: 101 }
     }
 }
 

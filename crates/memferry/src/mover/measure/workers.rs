@@ -1,12 +1,15 @@
 //! Two workers beside two threads that do nothing but copy.
 
-use std::sync::Arc;
-use std::sync::Barrier;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Barrier, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::super::{CopyError, CopyMethods, CpuEngine, CpuOptions, Engine, RawCopy};
+use super::super::done::{Done, Ending, Ends};
+use super::super::moment::Moment;
+use super::super::{CopyError, CopyMethods, CpuEngine, CpuOptions, Engine, RawRequest};
 use super::{Size, take_turns};
 use crate::cache::measure::Comparison;
 use crate::topology::Machine;
@@ -17,33 +20,51 @@ const WORKERS_COUNT: usize = 2;
 /// One of the copies that are always under way: when it is done, the worker submits it again.
 struct Chain {
     engine: Arc<CpuEngine>,
-    source: Vec<u8>,
-    target: Vec<u8>,
-    copies_left: usize,
-    ended: Sender<Result<Buffers, CopyError>>,
+    /// Of buffers that live until all chains have ended.
+    source: AtomicPtr<u8>,
+    target: AtomicPtr<u8>,
+    copies_left: AtomicUsize,
+    /// Chains whose first copy, which is not timed, has ended.
+    at_work: Arc<AtomicUsize>,
+    begin: OnceLock<Instant>,
+    ended: Sender<Result<Duration, CopyError>>,
+}
+
+impl Chain {
+    fn submit(self: Arc<Chain>) {
+        let [source, target] = [&self.source, &self.target].map(|place| place.load(Ordering::Relaxed));
+        let done = Done::ends(self.clone());
+        // SAFETY: whoever has the buffers keeps them, and leaves them alone, until the chain has ended; they are as long
+        // as is said. A CPU engine loses no buffers.
+        let copy = unsafe { RawRequest::told(source, target, COPY_BYTES, done, Moment::now()) };
+        // One that is refused ends, and with it the chain.
+        drop(self.engine.submit(copy));
+    }
+
+    /// The first copy has woken a worker: waits for the other's.
+    fn begin(&self) -> Instant {
+        self.at_work.fetch_add(1, Ordering::Relaxed);
+        while self.at_work.load(Ordering::Relaxed) < WORKERS_COUNT {
+            thread::yield_now();
+        }
+        Instant::now()
+    }
+}
+
+impl Ends for Chain {
+    fn end(self: Arc<Chain>, ending: Ending) {
+        let begin = *self.begin.get_or_init(|| self.begin());
+        let copies_left = self.copies_left.load(Ordering::Relaxed);
+        if ending.is_ok() && copies_left > 0 {
+            self.copies_left.store(copies_left - 1, Ordering::Relaxed);
+            return self.submit();
+        }
+        // Nobody listens any more only if the measurement was given up.
+        let _ = self.ended.send(ending.map(|_| begin.elapsed()));
+    }
 }
 
 type Buffers = (Vec<u8>, Vec<u8>);
-
-impl Chain {
-    fn submit(mut self) {
-        let (source, target) = (self.source.as_ptr(), self.target.as_mut_ptr());
-        let engine = self.engine.clone();
-        let done = move |result: Result<_, CopyError>| {
-            self.copies_left -= 1;
-            match result {
-                Ok(_) if self.copies_left > 0 => self.submit(),
-                // Nobody listens any more only if the measurement was given up.
-                _ => drop(self.ended.send(result.map(|_| (self.source, self.target)))),
-            }
-        };
-        // SAFETY: both vectors live in `done`, untouched until it is called, and are as long as is said. A CPU engine
-        // loses no buffers.
-        let copy = unsafe { RawCopy::new(source, target, COPY_BYTES, done) };
-        // One that is refused ends, and with it the chain.
-        drop(engine.submit(copy));
-    }
-}
 
 /// `copy_2_workers`: nanoseconds for each copy of 256 KiB that stays in its caches, two at a time: by an engine with two
 /// workers, and by two threads that call memcpy.
@@ -55,29 +76,40 @@ pub fn two_workers(size: Size, methods: CopyMethods) -> Result<Comparison, Box<d
     let options = CpuOptions { workers_count: WORKERS_COUNT, methods, ..CpuOptions::default() };
     let engine = Arc::new(CpuEngine::new(&machine, options)?);
     // Enough to outweigh the beginning and the end.
-    let copies_count = (16 * size.round_bytes / COPY_BYTES / WORKERS_COUNT).max(1);
+    let copies_count = (64 * size.round_bytes / COPY_BYTES / WORKERS_COUNT).max(1);
     let new_buffers = || (vec![1; COPY_BYTES], vec![2; COPY_BYTES]);
-    let mut buffers: Vec<Buffers> = (0..WORKERS_COUNT).map(|_| new_buffers()).collect();
+    // The same ones for both: how well two buffers share the sets of a cache is a matter of luck.
+    let buffers: RefCell<Vec<Buffers>> = RefCell::new((0..WORKERS_COUNT).map(|_| new_buffers()).collect());
     let mut failure = None;
 
     let ours = || {
         let (ended, ends) = channel();
-        let begin = Instant::now();
-        for (source, target) in buffers.drain(..) {
-            let (engine, ended) = (engine.clone(), ended.clone());
-            Chain { engine, source, target, copies_left: copies_count, ended }.submit();
+        let at_work = Arc::new(AtomicUsize::new(0));
+        let mut buffers = buffers.borrow_mut();
+        for (source, target) in &mut *buffers {
+            let chain = Chain {
+                engine: engine.clone(),
+                source: AtomicPtr::new(source.as_mut_ptr()),
+                target: AtomicPtr::new(target.as_mut_ptr()),
+                copies_left: AtomicUsize::new(copies_count),
+                at_work: at_work.clone(),
+                begin: OnceLock::new(),
+                ended: ended.clone(),
+            };
+            Arc::new(chain).submit();
         }
         drop(ended);
+        let mut longest = Duration::ZERO;
         for end in ends {
             match end {
-                Ok(back) => buffers.push(back),
+                Ok(took) => longest = longest.max(took),
                 Err(error) => failure = Some(error),
             }
         }
-        begin.elapsed().as_nanos() as f64 / (WORKERS_COUNT * copies_count) as f64
+        longest.as_nanos() as f64 / (WORKERS_COUNT * copies_count) as f64
     };
-    let mut peer_buffers: Vec<Buffers> = (0..WORKERS_COUNT).map(|_| new_buffers()).collect();
     let peer = || {
+        let mut buffers = buffers.borrow_mut();
         let barrier = Barrier::new(WORKERS_COUNT);
         let time = |(source, target): &mut Buffers| {
             barrier.wait();
@@ -85,19 +117,16 @@ pub fn two_workers(size: Size, methods: CopyMethods) -> Result<Comparison, Box<d
             for _ in 0..copies_count {
                 std::hint::black_box(&mut *target).copy_from_slice(source);
             }
-            begin.elapsed().as_nanos() as f64
+            begin.elapsed()
         };
-        // Until the last has ended, as above.
-        let longest: f64 = thread::scope(|scope| {
+        // From when both are at work until the last has ended, as above.
+        let longest = thread::scope(|scope| {
             let time = &time;
             let threads: Vec<_> =
-                peer_buffers.iter_mut().map(|buffers| scope.spawn(move || time(buffers))).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("a copy does not panic"))
-                .fold(0.0, f64::max)
+                buffers.iter_mut().map(|buffers| scope.spawn(move || time(buffers))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("a copy does not panic")).max()
         });
-        longest / (WORKERS_COUNT * copies_count) as f64
+        longest.unwrap_or_default().as_nanos() as f64 / (WORKERS_COUNT * copies_count) as f64
     };
     let (ours, peer) = take_turns(size.rounds_count, ours, peer);
     if let Some(error) = failure {

@@ -2,18 +2,20 @@
 //! evict, drop, forget and panic, over an emulated device that is late, out of order, full and faulting, and engines
 //! that fail.
 //!
-//! Every byte that is read is checked: a region's bytes follow from its seed, and those of changing data are all of one
-//! version. Sources overwrite themselves when they end, so that who reads one too late sees it. In the end every
-//! counter must add up, every source must have ended that was not forgotten, and no byte of near memory be in use but
-//! those.
+//! Every byte that is read is compared with what it must be: a region's bytes follow from its seed, those of a version of
+//! changing data from its number, those of an owner that writes from its last change. Sources overwrite themselves when
+//! they end, so that who reads one too late sees it. In the end the sums must be right that the statistics of the cache
+//! and of the engines promise, what calls returned must be what was counted, every source must have ended that was not
+//! forgotten, and no byte of near memory be in use but theirs.
 
+mod books;
 #[allow(unsafe_code)]
 mod source;
 mod steps;
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,8 @@ use super::super::{Cache, CacheMut, CacheStats, Entry, NodeUsage, Region, Reques
 use super::Random;
 use crate::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Mover, Route};
 use crate::topology::{Machine, NodeId};
-use source::{content, register};
+use books::{Done, count};
+use source::{Rewritten, Truth, register, write_version};
 
 const PAGE_BYTES: usize = 4096;
 /// A few pages, so that ranges meet.
@@ -63,6 +66,8 @@ pub struct SoakReport {
     pub forgotten_count: u64,
     /// Versions that were published.
     pub versions_count: u64,
+    /// Changes of bytes where they were.
+    pub rewrites_count: u64,
     /// The cache's counters in the end.
     pub stats: CacheStats,
 }
@@ -104,20 +109,16 @@ struct World {
     nodes: [NodeId; 2],
     regions: [Mutex<(Region, u64)>; REGIONS_COUNT],
     changing: CacheMut<Vec<u8>>,
+    rewritten: Rewritten,
     ended: Arc<AtomicU64>,
     registered: AtomicU64,
-    accesses: AtomicU64,
-    steps: AtomicU64,
-    checked_bytes: AtomicU64,
-    panics: AtomicU64,
-    forgotten: AtomicU64,
+    done: Done,
 }
 
 /// What a thread holds on to.
 struct Held {
     entry: Entry,
-    /// Of the region's bytes; `None`: all bytes are those of some version.
-    seed: Option<u64>,
+    truth: Truth,
 }
 
 impl World {
@@ -146,21 +147,11 @@ impl World {
         let cache = builder.placement(place).build()?;
         let (ended, registered) = (Arc::default(), AtomicU64::new(0));
         let regions = std::array::from_fn(|_| Mutex::new(register(&cache, nodes[0], &registered, &ended)));
-        let changing = CacheMut::new(&cache, vec![0; CHANGING_BYTES], None, CHUNK_BYTES);
-        let [accesses, steps, checked_bytes, panics, forgotten] = [const { AtomicU64::new(0) }; 5];
-        Ok(World {
-            cache,
-            nodes,
-            regions,
-            changing,
-            ended,
-            registered,
-            accesses,
-            steps,
-            checked_bytes,
-            panics,
-            forgotten,
-        })
+        let mut first = vec![0; CHANGING_BYTES];
+        write_version(&mut first, 0);
+        let changing = CacheMut::new(&cache, first, None, CHUNK_BYTES);
+        let rewritten = Rewritten::new(&cache, nodes[0]);
+        Ok(World { cache, nodes, regions, changing, rewritten, ended, registered, done: Done::default() })
     }
 
     /// One thread's life.
@@ -173,20 +164,21 @@ impl World {
                     held.swap_remove(random.below(held.len()));
                 }
             }
-            self.steps.fetch_add(64, Ordering::Relaxed);
+            count(&self.done.steps, 64);
             self.check_budgets()?;
         }
         Ok(())
     }
 
-    fn check(&self, bytes: &[u8], range: Range<usize>, seed: Option<u64>) -> Result<(), Wrong> {
-        self.checked_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let is_right = bytes.len() == range.len()
-            && match seed {
-                Some(seed) => bytes.iter().zip(range.clone()).all(|(&byte, at)| byte == content(seed, at)),
-                None => bytes.iter().all(|&byte| byte == bytes[0]),
-            };
-        if is_right { Ok(()) } else { Err(format!("wrong bytes in {range:?}")) }
+    fn check(&self, bytes: &[u8], range: Range<usize>, truth: &Truth) -> Result<(), Wrong> {
+        count(&self.done.checked_bytes, bytes.len());
+        if bytes.len() != range.len() {
+            return Err(format!("{} bytes of {range:?}", bytes.len()));
+        }
+        match range.zip(bytes).find(|&(at, &byte)| byte != truth.byte(at)) {
+            Some((at, _)) => Err(format!("byte {at} is wrong, of {truth:?}")),
+            None => Ok(()),
+        }
     }
 
     fn check_budgets(&self) -> Result<(), Wrong> {
@@ -195,60 +187,6 @@ impl World {
             Some(node) => Err(format!("the budget was exceeded: {node:?}")),
             None => Ok(()),
         }
-    }
-
-    /// Lets go of everything, and counts.
-    fn finish(self) -> Result<SoakReport, Wrong> {
-        let World {
-            cache,
-            nodes: _,
-            regions,
-            changing,
-            ended,
-            registered,
-            accesses,
-            steps,
-            checked_bytes,
-            panics,
-            forgotten,
-        } = self;
-        let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        for place in &regions {
-            place.lock().unwrap_or_else(PoisonError::into_inner).0.drain();
-        }
-        changing.read().region().drain();
-        // Copies of regions that ended may still fly.
-        within_patience(|| {
-            let stats = cache.stats();
-            stats.submissions == stats.arrived + stats.failed
-        })
-        .map_err(|()| format!("copies did not come to an end: {cache:?}"))?;
-        let stats = cache.stats();
-        add_up(&stats)?;
-        // A refresh makes accesses that the threads did not count.
-        if stats.accesses < load(&accesses) {
-            return Err(format!("{} accesses were made: {stats:?}", load(&accesses)));
-        }
-        let report = SoakReport {
-            steps_count: load(&steps),
-            checked_bytes: load(&checked_bytes),
-            panics_count: load(&panics),
-            forgotten_count: load(&forgotten),
-            versions_count: changing.version(),
-            stats,
-        };
-        drop((regions, changing));
-        cache.clear();
-        // Each forgotten one keeps a copy of one byte, or of the chunk around it, and its source.
-        let kept_bytes_max = report.forgotten_count as usize * CHUNK_BYTES;
-        within_patience(|| {
-            let used_bytes: usize = cache.stats().nodes.iter().map(|node| node.used_bytes).sum();
-            used_bytes <= kept_bytes_max && load(&ended) + report.forgotten_count >= load(&registered)
-        })
-        .map_err(|()| {
-            format!("memory was not freed, {} of {} ended: {cache:?}", load(&ended), load(&registered))
-        })?;
-        Ok(report)
     }
 }
 
@@ -262,17 +200,4 @@ fn within_patience(is_so: impl Fn() -> bool) -> Result<(), ()> {
         thread::sleep(Duration::from_millis(1));
     }
     Ok(())
-}
-
-/// The sums that [`CacheStats`] promises of a cache at rest.
-fn add_up(stats: &CacheStats) -> Result<(), Wrong> {
-    let is_right = stats.accesses == stats.hits_ready + stats.hits_in_flight + stats.misses + stats.unplaced
-        && stats.misses == stats.submissions + stats.no_room + stats.absent
-        && stats.submissions == stats.arrived + stats.failed
-        && stats.arrived >= stats.evictions
-        && stats
-            .nodes
-            .iter()
-            .all(|node| node.used_bytes <= node.peak_bytes && node.peak_bytes <= node.budget_bytes);
-    if is_right { Ok(()) } else { Err(format!("the counters do not add up: {stats:?}")) }
 }

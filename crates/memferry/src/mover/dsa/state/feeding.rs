@@ -71,7 +71,7 @@ impl State {
         if small_count < guidelines::BATCH_LEN_MIN {
             return false;
         }
-        let first = self.first_queue();
+        let first = self.first_queue(self.backlog.front().map(|piece| piece.thread_number));
         for step in 0..queues.len() {
             let index = (first + step) % queues.len();
             let (queue, slots) = (&queues[index], &mut self.queues[index]);
@@ -109,7 +109,7 @@ impl State {
         false
     }
 
-    /// Offers a piece to each queue once, first to the one with the least to do.
+    /// Offers a piece to each queue once.
     fn send(
         &mut self,
         mut piece: Piece,
@@ -119,7 +119,8 @@ impl State {
     ) -> Result<(), (Piece, Unsent)> {
         let mut why = Unsent::Never;
         let mut passed_by = false;
-        let first = self.first_queue();
+        let small_of = piece.is_small().then_some(piece.thread_number);
+        let first = self.first_queue(small_of);
         for step in 0..queues.len() {
             let index = (first + step) % queues.len();
             let (queue, slots) = (&queues[index], &mut self.queues[index]);
@@ -155,10 +156,16 @@ impl State {
         Err((piece, why))
     }
 
-    /// The queue with the least to do; of equals the one whose turn it is.
-    fn first_queue(&self) -> usize {
+    /// The queue to be tried first. What is small goes to that of its thread, unless another has a whole batch less to do;
+    /// other pieces to the queue with the least to do, of equals to the one whose turn it is.
+    fn first_queue(&self, small_of: Option<usize>) -> usize {
         let count = self.queues.len();
-        guidelines::least_loaded(self.turn % count.max(1), count, |index| self.queues[index].load())
+        let (first, unit) = match small_of {
+            Some(thread_number) => (thread_number, guidelines::BATCH_LEN_MAX),
+            None => (self.turn, 1),
+        };
+        let load = |index: usize| self.queues[index].load().map(|(has, size)| (has / unit, size));
+        guidelines::least_loaded(first % count.max(1), count, load)
     }
 }
 

@@ -1,0 +1,184 @@
+//! `memferry bench atomics`: what sharing costs by distance, on this machine or by the latencies of another. What it is
+//! is said in `memferry::bench::atomics`.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, anyhow};
+use memferry::bench::Unrun;
+use memferry::bench::atomics::{Atomics, Axes, Distance, Effort, Figure, Point, Threads, Work};
+use memferry_query::load::Progress as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::options::{On, place};
+use super::row::{About, PaperRow, Space};
+use super::taking::{RunArguments, Taking};
+use super::values::{Word, counted, named, values};
+use crate::bench::BUILD_PROFILE;
+use crate::error::usage;
+use crate::how::How;
+use crate::progress::Bar;
+use crate::topology;
+
+/// A hit in the cache, a shared counter and one's own by the distance of the threads, and hits while blocks come and go
+/// (what the draft of Fürst 2024 leaves to future work, 5.1.3 and 7.2)
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    run: RunArguments,
+}
+
+/// What can be said on the command line and in a file alike.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct Options {
+    /// Where to run it [default: machine; model with --machine].
+    #[arg(long, value_enum)]
+    on: Option<On>,
+    /// The machine of the model: the name of a profile (see `memferry topology`), or a JSON file.
+    #[arg(long, value_name = "PROFILE")]
+    machine: Option<String>,
+    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
+    /// machine [env: MEMFERRY_CALIBRATION].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<String>,
+    /// Few accesses: to see that it works, not for the record.
+    #[arg(long)]
+    quick: bool,
+    /// Values of each figure [default: 10; 2 with --quick]; the model has no noise, and computes one.
+    #[arg(long, value_name = "N")]
+    iterations: Option<usize>,
+    /// What is done: hit, entry, shared, own [default: all].
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    works: Option<Vec<Word>>,
+    /// How many threads, or all [default: 1, 2 and all].
+    #[arg(long, value_name = "N|all,...", value_delimiter = ',')]
+    threads: Option<Vec<Word>>,
+    /// How far they are from each other: sibling, node, nodes, sockets [default: all].
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    distances: Option<Vec<Word>>,
+    /// Whether other blocks leave and come meanwhile: off, on [default: both].
+    #[arg(long, value_name = "off|on,...", value_delimiter = ',')]
+    churn: Option<Vec<Word>>,
+}
+
+impl Options {
+    /// These, and others where these say nothing.
+    fn or(self, other: Options) -> Options {
+        Options {
+            on: self.on.or(other.on),
+            machine: self.machine.or(other.machine),
+            calibration: self.calibration.or(other.calibration),
+            quick: self.quick || other.quick,
+            iterations: self.iterations.or(other.iterations),
+            works: self.works.or(other.works),
+            threads: self.threads.or(other.threads),
+            distances: self.distances.or(other.distances),
+            churn: self.churn.or(other.churn),
+        }
+    }
+
+    fn axes(&self) -> Result<Axes> {
+        let own = Axes::default();
+        let threads = |word: &str| match word {
+            "all" => Ok(Threads::All),
+            word => counted(word).map(Threads::Count).map_err(|why| format!("{why}, or all")),
+        };
+        let churn = |word: &str| match word {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err("there are off and on".to_owned()),
+        };
+        Ok(Axes {
+            works: values("works", &self.works, own.works, named)?,
+            threads: values("threads", &self.threads, own.threads, threads)?,
+            distances: values("distances", &self.distances, own.distances, named)?,
+            churns: values("churn", &self.churn, own.churns, churn)?,
+        })
+    }
+
+    fn effort(&self) -> Effort {
+        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
+        Effort { iterations: self.iterations.unwrap_or(effort.iterations), ..effort }
+    }
+
+    /// What a record says: every value of every axis, whoever chose it.
+    fn record(&self, on: On, axes: &Axes) -> Value {
+        let threads = |threads: &Threads| match threads {
+            Threads::Count(count) => json!(count),
+            Threads::All => json!("all"),
+        };
+        json!({
+            "on": on.name(),
+            "machine": self.machine,
+            "calibration": self.calibration,
+            "quick": self.quick,
+            "iterations": self.effort().iterations,
+            "works": axes.works.iter().copied().map(Work::name).collect::<Vec<_>>(),
+            "threads": axes.threads.iter().map(threads).collect::<Vec<_>>(),
+            "distances": axes.distances.iter().copied().map(Distance::name).collect::<Vec<_>>(),
+            "churn": axes.churns,
+            "profile": BUILD_PROFILE,
+        })
+    }
+}
+
+/// The columns of a point.
+#[derive(Clone, Debug, PartialEq)]
+struct Points;
+
+impl Space for Points {
+    fn columns() -> Vec<&'static str> {
+        Point::COLUMNS.to_vec()
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let options = arguments.run.options(&arguments.options, Options::or, "atomics")?;
+    let on = place(options.on, options.machine.as_deref(), options.iterations)?;
+    let axes = options.axes()?;
+    let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
+    let (atomics, how) = match on {
+        On::Machine => (Atomics::on_machine(machine), How::Measured),
+        On::Emulated => (Atomics::on_emulated(machine), How::Emulated),
+        On::Model => (Atomics::on_model(machine), How::Modelled),
+    };
+    let points = axes.points(atomics.places());
+    if points.is_empty() {
+        return Err(usage(
+            "no combination of these values makes sense: counters have no churn; leave out some options",
+        ));
+    }
+    let mut taking = Taking::<Points>::begin(
+        "atomics",
+        on.suffix(),
+        atomics.machine().clone(),
+        options.record(on, &axes),
+        (&arguments.run, options.quick),
+    )?;
+    let bar = Bar::of("running the benchmark", points.len());
+    for point in &points {
+        bar.advance(1);
+        let first = point.row_name(Figure::Latency);
+        if taking.row(&first).is_some() {
+            continue;
+        }
+        let row = |figure: Figure, values: &[f64], note: Option<&str>| {
+            let name = point.row_name(figure);
+            let about =
+                About { name, figure: figure.name(), unit: figure.unit(), how, point: point.columns() };
+            PaperRow::new(about, note).with_values(values, None, figure.is_more_better())
+        };
+        match atomics.run(point, options.effort()) {
+            Ok(taken) => taking.add(taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())))?,
+            Err(Unrun::Cannot(why)) => taking.add([row(Figure::Latency, &[], Some(&why))])?,
+            Err(Unrun::Failed(error)) => {
+                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+            }
+        }
+    }
+    drop(bar);
+    taking.end(arguments.run.keep.json, out)
+}

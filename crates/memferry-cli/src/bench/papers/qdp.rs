@@ -1,0 +1,308 @@
+//! `memferry bench qdp`: the papers' query with one column brought near, in all variants, on this machine, with
+//! emulated devices, or in the model. What it is is said in `memferry::bench::qdp`.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, anyhow};
+use memferry::bench::qdp::{
+    Axes, Axis, Effort, Figure, Nodes, Qdp, Query, Synchronization, Taken, Variant, published,
+};
+use memferry::bench::{Published, Unrun};
+use memferry::model::ModelError;
+use memferry::topology::NodeId;
+use memferry_dsa::emulator::Timing;
+use memferry_query::load::Progress as _;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::options::{On, place};
+use super::row::{About, PaperRow, Space};
+use super::taking::{RunArguments, Taking};
+use super::values::{Word, counted, named, values};
+use crate::bench::BUILD_PROFILE;
+use crate::bench::dsa::how_of_this_machines_devices;
+use crate::error::usage;
+use crate::how::How;
+use crate::options::size_bytes;
+use crate::progress::Bar;
+use crate::topology;
+
+/// The papers' query, SELECT sum(b) WHERE a < x: column b in DDR, in faster memory, copied there meanwhile, and the
+/// same from another node (Fürst 2024, table 6.2)
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    run: RunArguments,
+}
+
+/// What can be said on the command line and in a file alike.
+#[derive(Clone, Debug, Default, clap::Args, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct Options {
+    /// Where to run it [default: machine; model with --machine].
+    #[arg(long, value_enum)]
+    on: Option<On>,
+    /// The machine of the model, or whose devices are emulated: the name of a profile (see `memferry topology`), or a
+    /// JSON file.
+    #[arg(long, value_name = "PROFILE")]
+    machine: Option<String>,
+    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
+    /// machine [env: MEMFERRY_CALIBRATION].
+    #[arg(long, value_name = "FILE")]
+    calibration: Option<String>,
+    /// Small columns and few runs: to see that it works, not for the record.
+    #[arg(long)]
+    quick: bool,
+    /// Runs that count [default: 5; 2 with --quick]; the model has no noise, and computes one.
+    #[arg(long, value_name = "N")]
+    iterations: Option<usize>,
+    /// Runs before those [default: 5; 1 with --quick]; none in the model.
+    #[arg(long, value_name = "N")]
+    warm_ups: Option<usize>,
+    /// Where column b is, and what is done about it: baseline, upper-limit, prefetching, distributed,
+    /// distributed-alone, cache-mode-cold, cache-mode, advised, advised-distributed [default: all].
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    variants: Option<Vec<Word>>,
+    /// Size of each of the two columns [default: 4GiB in the model, 512MiB elsewhere].
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    sizes: Option<Vec<Word>>,
+    /// Groups of threads; each has its part of the rows.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    groups: Option<Vec<Word>>,
+    /// Threads of the first stage, over all groups.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    scan_threads: Option<Vec<Word>>,
+    /// Those of them that prefetch, where all of column b is prefetched.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    prefetch_threads: Option<Vec<Word>>,
+    /// Threads that aggregate, over all groups.
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    aggregate_threads: Option<Vec<Word>>,
+    /// Sizes of what is scanned, copied and looked for at a time.
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
+    chunks: Option<Vec<Word>>,
+    /// What aggregating waits for: relaxed (the scan of column a) or barrier (copies of column b, too).
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    sync: Option<Vec<Word>>,
+    /// Node of column a and of all threads [default: the first node with CPUs and memory].
+    #[arg(long, value_name = "NODE")]
+    home: Option<u32>,
+    /// Node of the faster memory [default: the nearest that is faster than home].
+    #[arg(long, value_name = "NODE")]
+    near: Option<u32>,
+    /// Node of column b where columns are distributed [default: the nearest of home's kind].
+    #[arg(long, value_name = "NODE")]
+    other: Option<u32>,
+}
+
+/// Why a speed-up is not there.
+const NO_BASELINE: &str =
+    "there is no time of the baseline to compare with: add it to --variants, or see its row";
+
+/// More runs before the first that counts help nobody.
+const WARM_UPS_MAX: usize = 1000;
+
+impl Options {
+    /// These, and others where these say nothing.
+    fn or(self, other: Options) -> Options {
+        Options {
+            on: self.on.or(other.on),
+            machine: self.machine.or(other.machine),
+            calibration: self.calibration.or(other.calibration),
+            quick: self.quick || other.quick,
+            iterations: self.iterations.or(other.iterations),
+            warm_ups: self.warm_ups.or(other.warm_ups),
+            variants: self.variants.or(other.variants),
+            sizes: self.sizes.or(other.sizes),
+            groups: self.groups.or(other.groups),
+            scan_threads: self.scan_threads.or(other.scan_threads),
+            prefetch_threads: self.prefetch_threads.or(other.prefetch_threads),
+            aggregate_threads: self.aggregate_threads.or(other.aggregate_threads),
+            chunks: self.chunks.or(other.chunks),
+            sync: self.sync.or(other.sync),
+            home: self.home.or(other.home),
+            near: self.near.or(other.near),
+            other: self.other.or(other.other),
+        }
+    }
+
+    fn effort(&self, on: On) -> Result<Effort> {
+        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
+        if self.warm_ups.is_some_and(|count| count > WARM_UPS_MAX) {
+            return Err(usage(format!("--warm-ups is a number up to {WARM_UPS_MAX}")));
+        }
+        if on == On::Model {
+            return Ok(Effort { warm_ups: 0, runs: 1 });
+        }
+        Ok(Effort {
+            warm_ups: self.warm_ups.unwrap_or(effort.warm_ups),
+            runs: self.iterations.unwrap_or(effort.runs),
+        })
+    }
+
+    fn axes(&self, qdp: &Qdp, is_model: bool) -> Result<Axes> {
+        let node = |option: &str, node: Option<u32>| -> Result<Option<NodeId>> {
+            let Some(node) = node else { return Ok(None) };
+            let found = qdp.machine().node(NodeId(node));
+            found.map(|node| Some(node.id)).map_err(|error| usage(format!("--{option}: {error}")))
+        };
+        let home = node("home", self.home)?;
+        let own = Nodes::of(qdp.machine(), home).map_err(|error| usage(error.to_string()))?;
+        let nodes = Nodes {
+            near: node("near", self.near)?.or(own.near),
+            other: node("other", self.other)?.or(own.other),
+            ..own
+        };
+        let own = Axes::on(qdp.machine(), nodes, is_model, self.quick);
+        let mut variants = values("variants", &self.variants, own.variants, named)?;
+        // Others are compared with it.
+        variants.sort_by_key(|variant| *variant != Variant::Baseline);
+        Ok(Axes {
+            variants,
+            columns_bytes: values("sizes", &self.sizes, own.columns_bytes, size_bytes)?,
+            groups: values("groups", &self.groups, own.groups, counted)?,
+            scan_threads: values("scan-threads", &self.scan_threads, own.scan_threads, counted)?,
+            prefetch_threads: values(
+                "prefetch-threads",
+                &self.prefetch_threads,
+                own.prefetch_threads,
+                counted,
+            )?,
+            aggregate_threads: values(
+                "aggregate-threads",
+                &self.aggregate_threads,
+                own.aggregate_threads,
+                counted,
+            )?,
+            chunks_bytes: values("chunks", &self.chunks, own.chunks_bytes, size_bytes)?,
+            syncs: values("sync", &self.sync, own.syncs, named)?,
+            nodes,
+        })
+    }
+
+    /// What a record says: every value of every axis, whoever chose it.
+    fn record(&self, on: On, axes: &Axes, effort: Effort) -> Value {
+        json!({
+            "on": on.name(),
+            "machine": self.machine,
+            "calibration": self.calibration,
+            "quick": self.quick,
+            "iterations": effort.runs,
+            "warm-ups": effort.warm_ups,
+            "variants": axes.variants.iter().map(|it| it.name()).collect::<Vec<_>>(),
+            "sizes": axes.columns_bytes,
+            "groups": axes.groups,
+            "scan-threads": axes.scan_threads,
+            "prefetch-threads": axes.prefetch_threads,
+            "aggregate-threads": axes.aggregate_threads,
+            "chunks": axes.chunks_bytes,
+            "sync": axes.syncs.iter().copied().map(Synchronization::name).collect::<Vec<_>>(),
+            "home": axes.nodes.home,
+            "near": axes.nodes.near,
+            "other": axes.nodes.other,
+            "profile": BUILD_PROFILE,
+        })
+    }
+}
+
+/// The columns of a query.
+#[derive(Clone, Debug, PartialEq)]
+struct Queries;
+
+impl Space for Queries {
+    fn columns() -> Vec<&'static str> {
+        Axis::ALL.into_iter().map(Axis::column).collect()
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
+    let options = arguments.run.options(&arguments.options, Options::or, "qdp")?;
+    let on = place(options.on, options.machine.as_deref(), options.iterations)?;
+    let effort = options.effort(on)?;
+    let qdp = qdp(on, &options)?;
+    let axes = options.axes(&qdp, on == On::Model)?;
+    let queries = axes.queries();
+    let mut taking = Taking::<Queries>::begin(
+        "qdp",
+        on.suffix(),
+        qdp.machine().as_ref().clone(),
+        options.record(on, &axes, effort),
+        (&arguments.run, options.quick),
+    )?;
+    let how = how(on);
+    let bar = Bar::of("running the query", queries.len());
+    for query in &queries {
+        bar.advance(1);
+        let name = |figure| axes.row_name(query, figure);
+        let first = name(Figure::Total);
+        if taking.row(&first).is_some() {
+            continue;
+        }
+        let row =
+            |figure, values: &[f64], note: Option<&str>| row(name(figure), query, how, figure, values, note);
+        match qdp.run(query, effort) {
+            Ok(taken) => {
+                let speed_up = match speed_up(&taking, &axes, query, &taken) {
+                    _ if query.variant == Variant::Baseline => None,
+                    Some(value) => Some(row(Figure::SpeedUp, &[value], None)),
+                    None => Some(row(Figure::SpeedUp, &[], Some(NO_BASELINE))),
+                };
+                let rows: Vec<_> =
+                    taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())).collect();
+                taking.add(rows.into_iter().chain(speed_up))?;
+            }
+            Err(Unrun::Cannot(why)) => taking.add([row(Figure::Total, &[], Some(&why))])?,
+            Err(Unrun::Failed(error)) => {
+                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+            }
+        }
+    }
+    drop(bar);
+    taking.end(arguments.run.keep.json, out)
+}
+
+fn qdp(on: On, options: &Options) -> Result<Qdp> {
+    let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
+    let started = |qdp: Result<Qdp, Unrun>| qdp.context("the benchmark cannot begin");
+    match on {
+        On::Machine => started(Qdp::on_machine(machine)),
+        On::Emulated => started(Qdp::on_emulated(machine, Timing::sapphire_rapids())),
+        On::Model => Qdp::on_model(machine).map_err(|error| match error {
+            ModelError::Unknown { .. } => usage(error),
+            _ => error.into(),
+        }),
+    }
+}
+
+fn how(on: On) -> How {
+    match on {
+        // A query with devices and one without are compared, so that both are what the devices are.
+        On::Machine => how_of_this_machines_devices(),
+        On::Emulated => How::Emulated,
+        On::Model => How::Modelled,
+    }
+}
+
+/// The time of the baseline among the rows, divided by this query's.
+fn speed_up(taking: &Taking<'_, Queries>, axes: &Axes, query: &Query, taken: &[Taken]) -> Option<f64> {
+    let baseline = Query { variant: Variant::Baseline, ..query.clone() };
+    let baseline_ms = taking.row(&axes.row_name(&baseline, Figure::Total))?.number("value")?;
+    let total = taken.iter().find(|taken| taken.figure == Figure::Total)?;
+    Some(baseline_ms / crate::bench::stats::median(&total.values))
+}
+
+fn row(
+    name: String,
+    query: &Query,
+    how: How,
+    figure: Figure,
+    values: &[f64],
+    note: Option<&str>,
+) -> PaperRow<Queries> {
+    let point = Axis::ALL.into_iter().map(|axis| (axis.column().to_owned(), axis.value(query))).collect();
+    let about = About { name, figure: figure.name(), unit: figure.unit(), how, point };
+    let peer: Option<Published> = published(query, figure);
+    PaperRow::new(about, note).with_values(values, peer, figure.is_more_better())
+}

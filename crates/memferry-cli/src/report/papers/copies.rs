@@ -1,0 +1,214 @@
+//! Copies by devices: throughput over sizes, batches, threads, devices and nodes.
+
+use anyhow::Result;
+use memferry::model::{self, Hardware, Offload};
+use memferry::mover::{Journey, Route};
+use memferry::topology::{Machine, NodeId};
+
+use super::super::figure::{Axis, Figure, Kind, Point, Scale};
+use super::{Papers, XEON_MAX};
+use crate::how::How;
+
+const SAPPHIRE_RAPIDS: &str = "spr-56c";
+const GIB: f64 = (1 << 30) as f64;
+const ROUTES: [(Route, &str); 5] = [
+    (Route::Single, "one"),
+    (Route::PushPull, "push-pull"),
+    (Route::Socket, "socket"),
+    (Route::Smart, "smart"),
+    (Route::All, "all"),
+];
+
+impl Papers {
+    /// Throughput over sizes, batches, threads, devices and nodes.
+    pub(in crate::report) fn copy_figures(&self) -> Result<Vec<Figure>> {
+        let figures = [
+            self.thesis_submit()?,
+            self.thesis_threads()?,
+            self.thesis_routes()?,
+            self.thesis_scaling()?,
+            self.kuper_sizes()?,
+            self.kuper_batches()?,
+        ];
+        Ok(figures.into())
+    }
+
+    fn thesis_submit(&self) -> Result<Figure> {
+        let costs = Offload::of(&Hardware::of(&Machine::from_profile(XEON_MAX)?)?)?;
+        let mut figure = throughput("figure-3.4", "Single submissions and batches by size", "GiB/s");
+        figure.about = "As figure 3.4 of Fürst 2024: one device copies within node 0, one submission at a time. \
+                        Published are the limit of a device, and the size from which single submissions cost \
+                        little; the library that was measured adds delays to each submission that are not printed, \
+                        and not modelled."
+            .to_owned();
+        for (batch, name) in [(1, "single"), (10, "batches of 10"), (50, "batches of 50")] {
+            for power in 10..=30 {
+                let bytes = f64::from(1 << power);
+                let rate = costs.rate(bytes, batch, 1) / GIB;
+                figure.points.push(Point::new(name, How::Modelled, bytes.to_string(), rate));
+            }
+        }
+        let limit = self.published.get("F021");
+        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", How::Published, rate)));
+        let enough = self.published.get("F017").map(|mib| mib * (1 << 20) as f64);
+        figure
+            .points
+            .extend(enough.map(|bytes| Point::upright_rule("recommended least size", How::Published, bytes)));
+        Ok(figure)
+    }
+
+    fn thesis_threads(&self) -> Result<Figure> {
+        let costs = Offload::of(&Hardware::of(&Machine::from_profile(XEON_MAX)?)?)?;
+        let mut figure = throughput("figure-3.5", "Threads that share a queue", "GiB/s");
+        figure.about =
+            "As figure 3.5 of Fürst 2024, measured with 1, 2 and 12 threads: each waits for its copy. \
+             Published are the limit, that 1 MiB gains from threads, and that 1 GiB is faster."
+                .to_owned();
+        figure.x = Axis::new("threads", Scale::Log);
+        for (bytes, name) in [(1 << 12, "4 KiB"), (1 << 16, "64 KiB"), (1 << 20, "1 MiB"), (1 << 30, "1 GiB")]
+        {
+            for threads in [1, 2, 4, 8, 12] {
+                let rate = costs.rate(f64::from(bytes), 1, threads) / GIB;
+                figure.points.push(Point::new(name, How::Modelled, threads.to_string(), rate));
+            }
+        }
+        let limit = self.published.get("F021");
+        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", How::Published, rate)));
+        Ok(figure)
+    }
+
+    fn thesis_routes(&self) -> Result<Figure> {
+        let machine = Machine::from_profile(XEON_MAX)?;
+        let mut figure =
+            Figure::new("figure-3.6", Kind::Bars, "1 GiB from node 0 to HBM, by the devices that share it");
+        figure.about = "As figure 3.6 of Fürst 2024: node 8 is beside node 0, 11 on the same socket, 12 and 15 on \
+                        the other. Published are the limit of one device, the peak of several, and that eight to \
+                        node 15 come close to what DDR can do in theory; other bars are printed as images only."
+            .to_owned();
+        figure.x = Axis::new("HBM of node", Scale::Linear);
+        figure.y = Axis::new("throughput in GiB/s", Scale::Linear);
+        for target in TARGETS {
+            let x = target.to_string();
+            for (route, name) in ROUTES {
+                let rate = copy_rate(&machine, route, NodeId(0), NodeId(target))? / GIB;
+                figure.points.push(Point::new(name, How::Modelled, &x, rate));
+            }
+            figure.points.extend(self.published.dot("F049", "one", &x));
+        }
+        let (peak, theory) = (self.published.get("F048"), self.published.get("F036"));
+        if let (Some(peak), Some(theory)) = (peak, theory) {
+            figure.points.push(Point::new("all", How::Published, "15", peak).between(peak, theory));
+            figure.points.push(Point::rule("DDR in theory", How::Published, theory));
+        }
+        Ok(figure)
+    }
+
+    fn thesis_scaling(&self) -> Result<Figure> {
+        let machine = Machine::from_profile(XEON_MAX)?;
+        let mut figure = throughput("figure-3.7", "More devices for one copy", "GiB/s");
+        figure.about = "As figure 3.7 of Fürst 2024: mean over nodes 8, 11, 12 and 15 by the devices of one, \
+                        push-pull, socket and all. Published: four are best on average, more than two gain little, \
+                        and eight lose to two; what makes them lose, devices of the other socket, has no number \
+                        and is not modelled."
+            .to_owned();
+        figure.x = Axis::new("devices", Scale::Log);
+        for (devices, route) in
+            [(1, Route::Single), (2, Route::PushPull), (4, Route::Socket), (8, Route::All)]
+        {
+            let mut sum = 0.0;
+            for target in TARGETS {
+                sum += copy_rate(&machine, route, NodeId(0), NodeId(target))? / GIB;
+            }
+            let mean = sum / TARGETS.len() as f64;
+            figure.points.push(Point::new("mean of four nodes", How::Modelled, devices.to_string(), mean));
+        }
+        figure.points.extend(self.published.dot("F038", "mean of four nodes", "1"));
+        let peak = self.published.get("F048");
+        figure.points.extend(peak.map(|rate| Point::rule("peak to a node", How::Published, rate)));
+        Ok(figure)
+    }
+
+    fn kuper_sizes(&self) -> Result<Figure> {
+        let mut figure = by_size("kuper-figure-2", SAPPHIRE_RAPIDS)?;
+        figure.title = "A device and a core, by size".to_owned();
+        figure.about = "As figures 2 and 4 of Kuper et al. 2024, Sapphire Rapids. Published are the sizes from \
+                        which the device is faster, waited for and kept busy, which were calibrated on, and its \
+                        limit."
+            .to_owned();
+        let even = |row, name: &str, unit| {
+            let size = self.published.get(row)?;
+            Some(Point::upright_rule(name, How::Published, size * unit))
+        };
+        figure.points.extend(even("K030", "break-even, kept busy", 1.0));
+        figure.points.extend(even("K029", "break-even, waited for", 1024.0));
+        figure
+            .points
+            .extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
+        Ok(figure)
+    }
+
+    fn kuper_batches(&self) -> Result<Figure> {
+        let costs = Offload::of(&Hardware::of(&Machine::from_profile(SAPPHIRE_RAPIDS)?)?)?;
+        let mut figure = throughput("kuper-figure-3", "Batches that are waited for, by size", "GB/s");
+        figure.about =
+            "As figure 3 of Kuper et al. 2024: one batch at a time; sizes are those of one descriptor. \
+             Published: 256 KB reach the limit in any batch."
+                .to_owned();
+        for batch in [1, 4, 16, 64] {
+            for power in 8..=20 {
+                let bytes = f64::from(1 << power);
+                let name = if batch == 1 { "no batch".to_owned() } else { format!("batches of {batch}") };
+                let rate = costs.rate(bytes, batch, 1) / 1e9;
+                figure.points.push(Point::new(name, How::Modelled, bytes.to_string(), rate));
+            }
+        }
+        figure
+            .points
+            .extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
+        Ok(figure)
+    }
+}
+
+/// HBM beside node 0, on its socket, and on the other one.
+const TARGETS: [u32; 4] = [8, 11, 12, 15];
+
+fn throughput(name: &str, title: &str, unit: &str) -> Figure {
+    let mut figure = Figure::new(name, Kind::Lines, title);
+    figure.x = Axis::new("size of a copy", Scale::Bytes);
+    figure.y = Axis::new(format!("throughput in {unit}"), Scale::Linear);
+    figure
+}
+
+/// A device in different ways, and a core, as the model has them on a machine.
+pub(in crate::report) fn by_size(name: &str, profile: &str) -> Result<Figure> {
+    Ok(device_and_core(name, &Machine::from_profile(profile)?)?)
+}
+
+pub(in crate::report) fn device_and_core(name: &str, machine: &Machine) -> Result<Figure, model::ModelError> {
+    let costs = Offload::of(&Hardware::of(machine)?)?;
+    let mut figure = throughput(name, "A device and a core, by size", "GB/s");
+    for power in 8..=20 {
+        let bytes = f64::from(1 << power);
+        let rates = [
+            ("a core", bytes / costs.core_s(bytes)),
+            ("DSA, waited for", costs.rate(bytes, 1, 1)),
+            ("DSA, batches of 16", costs.rate(bytes, 16, 1)),
+            ("DSA, kept busy", costs.pipelined_rate(bytes)),
+        ];
+        let point = |(name, rate)| Point::new(name, How::Modelled, bytes.to_string(), rate / 1e9);
+        figure.points.extend(rates.map(point));
+    }
+    Ok(figure)
+}
+
+/// Bytes per second of a copy of 1 GiB.
+pub(in crate::report) fn copy_rate(
+    machine: &Machine,
+    route: Route,
+    source: NodeId,
+    target: NodeId,
+) -> Result<f64, model::ModelError> {
+    let size_bytes = 1 << 30;
+    let journey = Journey { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 };
+    Ok(GIB / model::copy_s(machine, &Hardware::of(machine)?, route, journey)?)
+}

@@ -1,0 +1,94 @@
+//! Sub-domains of sockets, and ways between nodes.
+
+use anyhow::Result;
+use memferry::model::Prediction;
+use memferry::topology::{Link, Machine, NodeId};
+
+use super::super::figure::{Axis, Figure, Kind, Point, Scale};
+use super::Papers;
+use crate::how::How;
+
+impl Papers {
+    /// Sub-domains of sockets: what is published of their memories, and what follows for scans.
+    pub(in crate::report) fn domain_figures(&self) -> Result<Vec<Figure>> {
+        let mut scans =
+            Figure::new("scans-by-domain", Kind::Rows, "Scans on one sub-domain, on both, and skewed");
+        scans.about = "Greinsmark 2020, 5.4: 56 clients scan six columns on a Xeon 8180; SNC off is 100 %. \
+                       Published are ranges over tests; skewed is what is left of the balanced case."
+            .to_owned();
+        scans.y = Axis::new("throughput in %; in brackets the error of the model", Scale::Linear);
+        for (row, name) in [
+            ("G223", "one sub-domain"),
+            ("G233", "both, 3/3"),
+            ("G237", "both, workers on one"),
+            ("G241", "skewed, 2/4"),
+        ] {
+            let found = self.validation.predictions.iter().rfind(|prediction| prediction.rows.contains(&row));
+            let Some(Prediction { predicted, published: (low, high), .. }) = found else { continue };
+            scans.points.push(Point::new("throughput", How::Modelled, name, *predicted));
+            let middle = (low + high) / 2.0;
+            scans.points.push(Point::new("throughput", How::Published, name, middle).between(*low, *high));
+        }
+        let machines = [
+            ("skylake-8180-snc-off", "Xeon 8180"),
+            ("skylake-8180-snc-on", "Xeon 8180, SNC"),
+            ("broadwell-2699v4-cod-off", "Xeon E5-2699 v4"),
+            ("broadwell-2699v4-cod-on", "Xeon E5-2699 v4, COD"),
+        ];
+        let heat = |name, kind, title: &str, table, unit, of: fn(&Link) -> Option<f64>| -> Result<Figure> {
+            let mut figure = Figure::new(name, kind, title);
+            figure.about = format!("Greinsmark 2020, {table}, with sub-domains (SNC, COD) off and on.");
+            figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
+            figure.y = Axis::new(unit, Scale::Linear);
+            for (profile, title) in machines {
+                figure.points.extend(links(&Machine::from_profile(profile)?, How::Published, title, of));
+            }
+            Ok(figure)
+        };
+        Ok(vec![
+            scans,
+            heat(
+                "latency-by-domain",
+                Kind::HeatLess,
+                "Latency of reads",
+                "tables 1, 2, 5 and 6",
+                "ns",
+                latency_ns,
+            )?,
+            heat(
+                "bandwidth-by-domain",
+                Kind::HeatMore,
+                "Bandwidth of reads",
+                "tables 3, 4, 7 and 8",
+                "GB/s",
+                read_gb_per_s,
+            )?,
+        ])
+    }
+}
+
+pub(in crate::report) fn latency_ns(link: &Link) -> Option<f64> {
+    link.read_latency_ns
+}
+
+pub(in crate::report) fn read_gb_per_s(link: &Link) -> Option<f64> {
+    link.read_bytes_per_s.map(|rate| rate as f64 / 1e9)
+}
+
+/// A figure of all ways from CPUs to memories; those that are not known are left out.
+pub(in crate::report) fn links(
+    machine: &Machine,
+    how: How,
+    panel: &str,
+    of: fn(&Link) -> Option<f64>,
+) -> Vec<Point> {
+    let from = machine.nodes().iter().filter(|node| !node.cpus.is_empty());
+    let ways = from.flat_map(|from| {
+        machine.nodes().iter().filter(|node| node.has_memory()).map(move |to| (from.id, to.id))
+    });
+    let point = |(from, to): (NodeId, NodeId)| {
+        let value = of(&machine.link(from, to))?;
+        Some(Point::new(from.to_string(), how, to.to_string(), value).in_panel(panel))
+    };
+    ways.filter_map(point).collect()
+}

@@ -1,0 +1,349 @@
+//! The entries of one work queue: a bounded ring of many submitters, in one process or in several.
+//!
+//! ```text
+//! push:  take the slot at tail (its mark says by whom), tail += 1, write the words, mark the slot as ready
+//!        whoever finds the slot at tail taken moves the tail for the other
+//!        (`head` is looked at only when the last look says that the ring is full: its line is the device's)
+//! pop:   if the slot at head is ready and one's own: read the words, head += 1
+//! skip:  if the slot at head belongs to somebody who died, ready or not: head += 1
+//! close: set a bit of the tail and seal the slot there, so that no later push succeeds
+//! ```
+//!
+//! An entry belongs to a client from the moment at which it takes part in the order, so that one that dies anywhere in
+//! `push` leaves nothing that others cannot attribute and remove. Only the owner of the entry at the head moves the
+//! head: there is one consumer at any time. A process with a device of its own is its only client.
+//!
+//! The words are atomics, so that this needs no `unsafe`; on x86 they cost what plain moves cost.
+//!
+//! Source: after Dmitry Vyukov's bounded MPMC queue, with an exact limit because there is one consumer at a time; that
+//! others finish what one has begun is from Michael and Scott's queue (PODC 1996).
+
+#[cfg(all(test, memferry_loom))]
+mod loom_tests;
+#[cfg(all(test, not(memferry_loom)))]
+mod tests;
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// The bit of the tail that says that the ring is closed.
+const CLOSED: u64 = 1 << 63;
+
+/// Slots of a ring: more than the entries of a device, so that the slot at the tail is always free.
+pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
+
+/// Between the slots of one position and the next, in slots: a page and a slot. The device's core would fetch its
+/// neighbours without being asked, and take them from the submitter.
+const STRIDE: usize = 33;
+
+/// Whose an entry is: 12 bits.
+pub(super) type ClientId = u16;
+
+/// The client of a device that one process has for itself.
+pub(super) const ONLY: ClientId = 1;
+
+/// Why [`Ring::push`] took nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    Full,
+    Closed,
+}
+
+/// A ring, which may lie in memory that several processes share. All zero it is empty and open.
+///
+/// | field | written by | read by |
+/// |---|---|---|
+/// | `tail` | submitters, who closes or opens | submitters |
+/// | `head_seen` | submitters: a `head` that one of them has seen | submitters |
+/// | `head` | the owner of the entry there; anybody, if that one died | submitters, devices |
+/// | `mark` of a slot | who takes it; who closes or opens | submitters, devices |
+/// | words of a slot | who took it | its owner's device, after the mark |
+#[repr(C)]
+pub(super) struct Ring {
+    submitters: Line<Submitters>,
+    head: Line<AtomicU64>, // positions popped or skipped since the start
+    slots: [Line<Slot>; SLOTS],
+}
+
+#[repr(C)]
+struct Submitters {
+    tail: AtomicU64, // 63 closed, 62:0 positions taken since the start
+    head_seen: AtomicU64,
+}
+
+/// A value on cache lines of its own. 128: adjacent lines are prefetched in pairs.
+#[derive(Default)]
+#[repr(C, align(128))]
+pub(super) struct Line<T>(pub(super) T);
+
+/// The words have a cache line of their own: a device that has nothing else to do looks at the mark all the time, and
+/// would take the line from the submitter at each of its stores.
+#[repr(C)]
+struct Slot {
+    mark: AtomicU64, // a Mark
+    stamp: AtomicU64,
+    by: AtomicU64,
+    words: Words,
+}
+
+#[repr(C, align(64))]
+struct Words([AtomicU64; 8]);
+
+#[cfg(not(memferry_loom))]
+const _: () =
+    assert!((STRIDE - 1) * size_of::<Line<Slot>>() == 4096 && std::mem::offset_of!(Slot, words) == 64);
+
+/// What an entry carries besides its words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stamp {
+    /// When the entry is in the queue, on the device's clock.
+    pub(super) ns: u64,
+    /// Who submitted it and how, for a trace: nobody else looks at it.
+    pub(super) by: u64,
+}
+
+impl From<u64> for Stamp {
+    fn from(ns: u64) -> Stamp {
+        Stamp { ns, by: 0 }
+    }
+}
+
+/// What is in a slot. 0: nothing yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Mark(u64); // 63:14 position + 1, 13:2 client, 1:0 stage
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The client writes the words.
+    Taken = 0,
+    /// The words are complete.
+    Ready = 1,
+    /// The ring was closed here.
+    Sealed = 2,
+    /// The ring was opened again here.
+    Open = 3,
+}
+
+impl Mark {
+    fn new(position: u64, client: ClientId, stage: Stage) -> Mark {
+        Mark((position + 1) << 14 | u64::from(client) << 2 | stage as u64)
+    }
+
+    fn client(self) -> ClientId {
+        (self.0 >> 2) as ClientId & 0xfff
+    }
+
+    /// Whether it is of this position, in whatever stage.
+    fn is_of(self, position: u64) -> bool {
+        self.0 >> 14 == position + 1
+    }
+
+    fn is(self, stage: Stage) -> bool {
+        self.0 & 3 == stage as u64
+    }
+
+    /// Whether it holds the entry of this position.
+    fn holds(self, position: u64) -> bool {
+        self.is_of(position) && (self.is(Stage::Ready) || self.is(Stage::Taken))
+    }
+
+    /// Whether the slot can be taken for this position: what it held is of an earlier one.
+    fn is_free_for(self, position: u64) -> bool {
+        self.0 >> 14 <= position || self.is_of(position) && self.is(Stage::Open)
+    }
+}
+
+/// The oldest entry of a ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Head {
+    pub(super) client: ClientId,
+    /// Whether its words are complete.
+    pub(super) is_ready: bool,
+    /// The stamp's time, once it is ready.
+    pub(super) stamp: u64,
+    /// The stamp's rest.
+    pub(super) by: u64,
+    position: u64,
+}
+
+impl Head {
+    /// Whether `client` can take it.
+    pub(super) fn is_ready_for(&self, client: ClientId) -> bool {
+        self.is_ready && self.client == client
+    }
+}
+
+impl Ring {
+    pub(super) fn new() -> Ring {
+        let slot = || Slot {
+            mark: AtomicU64::new(0),
+            stamp: AtomicU64::new(0),
+            by: AtomicU64::new(0),
+            words: Words(std::array::from_fn(|_| AtomicU64::new(0))),
+        };
+        Ring {
+            submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
+            head: Line(AtomicU64::new(0)),
+            slots: std::array::from_fn(|_| Line(slot())),
+        }
+    }
+
+    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is less than `SLOTS`.
+    ///
+    /// A SeqCst load behind it sees the sleeper, or the sleeper, who looks into the ring behind a SeqCst fence, sees the
+    /// entry.
+    ///
+    /// The words come by reference, since a copy of what was written just now may keep a processor waiting until its
+    /// stores are done.
+    pub(super) fn push(
+        &self,
+        client: ClientId,
+        words: &[u64; 8],
+        stamp: impl Into<Stamp>,
+        limit: u32,
+    ) -> Result<(), Refusal> {
+        let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
+        // ORDERING: Acquire pairs with the Release in `open`: the slot there is not sealed any more.
+        let mut tail = shared_tail.load(Ordering::Acquire);
+        // ORDERING: Acquire pairs with the Release of `head_seen` below: the slot's former words have been read.
+        let mut head = head_seen.load(Ordering::Acquire);
+        let slot = loop {
+            if tail & CLOSED != 0 {
+                return Err(Refusal::Closed);
+            }
+            // `head` passes a stale `tail`; then nothing is taken, because the slot's mark is of a later position.
+            if tail.saturating_sub(head) >= u64::from(limit) {
+                // ORDERING: Acquire pairs with the Release of `head` in `pop`, and Release hands that on to the
+                // submitter who sees `head_seen`. One that is overtaken by an older value costs a look more.
+                head = self.head.0.load(Ordering::Acquire);
+                head_seen.store(head, Ordering::Release);
+                if tail.saturating_sub(head) >= u64::from(limit) {
+                    return Err(Refusal::Full);
+                }
+            }
+            let slot = self.slot(tail);
+            let mark = slot.mark.load(Ordering::Relaxed);
+            let taken = Mark::new(tail, client, Stage::Taken).0;
+            // ORDERING: Relaxed: to take a slot publishes nothing; that it is ready does.
+            let is_mine = Mark(mark).is_free_for(tail)
+                && slot.mark.compare_exchange(mark, taken, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            if is_mine || Mark(mark).holds(tail) {
+                // Fails if somebody else has done it, or has closed the ring.
+                let _ = shared_tail.compare_exchange(tail, tail + 1, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            if is_mine {
+                break slot;
+            }
+            // As a read-modify-write, which sees the latest: the slot may be sealed already where a load still finds the
+            // tail of before.
+            tail = shared_tail.fetch_or(0, Ordering::Acquire);
+        };
+        for (place, word) in slot.words.0.iter().zip(words) {
+            place.store(*word, Ordering::Relaxed);
+        }
+        let Stamp { ns, by } = stamp.into();
+        slot.stamp.store(ns, Ordering::Relaxed);
+        slot.by.store(by, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
+        // all memory that the submitter wrote before. SeqCst and a read-modify-write for those who look next whether
+        // the device sleeps: a store and a fence would cost several times as much.
+        slot.mark.swap(Mark::new(tail, client, Stage::Ready).0, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The oldest entry.
+    #[inline]
+    pub(super) fn head(&self) -> Option<Head> {
+        // ORDERING: Acquire pairs with the Release in `pop`: who moves the head on from here says that all slots
+        // before it have been read, by whomever.
+        let position = self.head.0.load(Ordering::Acquire);
+        let slot = self.slot(position);
+        // ORDERING: Acquire pairs with the Release of `mark` in `push`.
+        let mark = Mark(slot.mark.load(Ordering::Acquire));
+        mark.holds(position).then(|| Head {
+            client: mark.client(),
+            is_ready: mark.is(Stage::Ready),
+            stamp: slot.stamp.load(Ordering::Relaxed),
+            by: slot.by.load(Ordering::Relaxed),
+            position,
+        })
+    }
+
+    /// Takes the oldest entry, which [`head`](Self::head) said is ready. Only its owner calls this, in one thread.
+    #[inline]
+    pub(super) fn pop(&self, head: Head) -> [u64; 8] {
+        let slot = self.slot(head.position);
+        let words = std::array::from_fn(|index| slot.words.0[index].load(Ordering::Relaxed));
+        // ORDERING: Release pairs with the Acquire of `head` in `push`: the words have been read.
+        self.head.0.store(head.position + 1, Ordering::Release);
+        words
+    }
+
+    /// Removes the oldest entry, whose owner is dead. False if somebody else has.
+    pub(super) fn skip(&self, head: Head) -> bool {
+        let next = head.position + 1;
+        // ORDERING: AcqRel as the Acquire in `head` and the Release in `pop`; the dead read nothing any more.
+        self.head.0.compare_exchange(head.position, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Refuses every `push` from now on; what was taken stays.
+    pub(super) fn close(&self) {
+        let shared_tail = &self.submitters.0.tail;
+        loop {
+            let tail = shared_tail.fetch_or(CLOSED, Ordering::Relaxed) & !CLOSED;
+            let slot = self.slot(tail);
+            let mark = slot.mark.load(Ordering::Relaxed);
+            let sealed = Mark::new(tail, 0, Stage::Sealed).0;
+            if mark == sealed {
+                return;
+            }
+            if Mark(mark).holds(tail) {
+                // Somebody was faster. Fails if another closer has seen that, too.
+                let (from, to) = (tail | CLOSED, (tail + 1) | CLOSED);
+                let _ = shared_tail.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+            } else if slot.mark.compare_exchange(mark, sealed, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Takes entries again after [`close`](Self::close). The caller sees to it that nobody closes meanwhile.
+    pub(super) fn open(&self) {
+        let tail = self.submitters.0.tail.load(Ordering::Relaxed);
+        if tail & CLOSED != 0 {
+            // A mark that was never here, so that a submitter from before `close` does not mistake it for that one.
+            let open = Mark::new(tail & !CLOSED, 0, Stage::Open).0;
+            self.slot(tail & !CLOSED).mark.store(open, Ordering::Relaxed);
+            // ORDERING: Release pairs with the Acquire of `tail` in `push`.
+            self.submitters.0.tail.fetch_and(!CLOSED, Ordering::Release);
+        }
+    }
+
+    /// Entries taken since the start.
+    pub(super) fn pushed(&self) -> u64 {
+        self.submitters.0.tail.load(Ordering::Relaxed) & !CLOSED
+    }
+
+    /// Entries popped or skipped since the start.
+    pub(super) fn popped(&self) -> u64 {
+        self.head.0.load(Ordering::Acquire)
+    }
+
+    /// Entries of `client`: exact if it neither submits nor takes any meanwhile.
+    pub(super) fn entries_of(&self, client: ClientId) -> usize {
+        let is_its = |position: &u64| {
+            let mark = Mark(self.slot(*position).mark.load(Ordering::Acquire));
+            mark.holds(*position) && mark.client() == client
+        };
+        // One more: the slot at the tail may be taken, if somebody died before he moved the tail.
+        (self.popped()..=self.pushed()).filter(is_its).count()
+    }
+
+    fn slot(&self, position: u64) -> &Slot {
+        &self.slots[position as usize * STRIDE % SLOTS].0
+    }
+}
+
+#[cfg(test)]
+fn pop(ring: &Ring) -> Option<[u64; 8]> {
+    ring.head().filter(|head| head.is_ready).map(|head| ring.pop(head))
+}

@@ -1,0 +1,53 @@
+//! Portals to all that this process can use.
+
+use std::sync::Arc;
+
+use super::{DevicePortal, OpenOptions};
+use crate::system::{DeviceId, State, SystemError, Version, Wanted};
+
+/// The work queues that a process can use.
+#[derive(Debug)]
+pub struct Usable {
+    /// The queues, device by device.
+    pub queues: Vec<UsableQueue>,
+    /// A sentence for each queue, device or driver that cannot be used.
+    pub troubles: Vec<String>,
+}
+
+/// An open work queue.
+#[derive(Clone, Debug)]
+pub struct UsableQueue {
+    /// Its device.
+    pub device: DeviceId,
+    /// The device's version; 0 if the driver does not tell.
+    pub version: Version,
+    /// The way in.
+    pub portal: Arc<DevicePortal>,
+}
+
+impl Usable {
+    /// Opens every work queue of Linux that is as wanted and that this process can use.
+    ///
+    /// Having none is no error: `queues` is empty then, and `troubles` say why.
+    ///
+    /// # Errors
+    /// sysfs makes no sense.
+    pub fn open(wanted: &Wanted) -> Result<Usable, SystemError> {
+        let state = State::discover()?;
+        let diagnosis = state.diagnose(wanted);
+        let mut troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
+        let mut queues = Vec::new();
+        for (device, queue) in diagnosis.usable {
+            // Without a file it is among the troubles.
+            let Some(file) = &queue.file else { continue };
+            match DevicePortal::open(file.path.as_ref(), queue.info(device)?, OpenOptions::default()) {
+                Ok(portal) => {
+                    let version = device.version.unwrap_or(Version(0));
+                    queues.push(UsableQueue { device: device.id, version, portal });
+                }
+                Err(error) => troubles.push(error.to_string()),
+            }
+        }
+        Ok(Usable { queues, troubles })
+    }
+}

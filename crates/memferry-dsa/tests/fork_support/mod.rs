@@ -1,0 +1,46 @@
+//! Real forks, in this program run again without libtest's threads.
+
+use std::io;
+use std::process::Command;
+
+/// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it, with an alarm for a child
+/// that hangs.
+pub(crate) fn in_child(child: impl FnOnce()) {
+    // SAFETY: this process has no threads but those of engines, which do not exist in the child; none of them is inside of
+    // a call that the child needs.
+    match unsafe { libc::fork() } {
+        -1 => panic!("{}", io::Error::last_os_error()),
+        0 => {
+            // SAFETY: the default action ends the child.
+            unsafe { libc::alarm(60) };
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child));
+            // SAFETY: ends the child without the parent's destructors.
+            unsafe { libc::_exit(if result.is_ok() { 0 } else { 99 }) }
+        }
+        pid => {
+            let mut status = 0;
+            // SAFETY: the child is this process' own.
+            assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
+            let is_well = libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0;
+            assert!(is_well, "the child ended with {status:#x}");
+        }
+    }
+}
+
+const CHILD: &str = "MEMFERRY_TEST_FORK";
+
+/// Runs the case of a test in a process without libtest's threads: it runs its test on the main thread if it may
+/// have only one.
+pub(crate) fn alone(test: &str, case: fn()) {
+    if std::env::var_os(CHILD).is_some() {
+        return case();
+    }
+    let output = Command::new(std::env::current_exe().expect("this program has a path"))
+        .args(["--exact", test, "--test-threads=1", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("this program can be run again");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{}\n{text}\n{errors}", output.status);
+}

@@ -1,0 +1,76 @@
+//! Memory that a faster one caches in hardware, such as DDR behind HBM in cache mode.
+//!
+//! The thesis names the mode (Fürst 2024, 2.1) and leaves the comparison with prefetching to others (chapter 7). How such a
+//! cache behaves is therefore **assumed** here, as the simplest one that sits beside memory:
+//!
+//! - it is direct-mapped, and pages lie anywhere in physical memory ([`hit_share`]);
+//! - a hit reads a line of the cache; a miss finds that out by reading there, too, then reads the line from the memory
+//!   behind, and writes it into the cache;
+//! - nothing is written back, since columns are not written.
+
+use crate::topology::NodeId;
+
+use super::ModelError;
+use super::hardware::Hardware;
+
+/// Share of reads that hit when `footprint_bytes` at random places are read again and again, in order, through a
+/// direct-mapped cache: a line stays if no other one wants its place, and with evenly spread places that is so with
+/// probability e^(-footprint/cache).
+pub fn hit_share(footprint_bytes: u64, cache_bytes: u64) -> f64 {
+    (-(footprint_bytes as f64) / cache_bytes.max(1) as f64).exp()
+}
+
+impl Hardware {
+    /// The same machine with the memory of `cache` as a cache of `memory`, in which `hit_share` of the reads hit. What
+    /// reads from `memory` reads through the cache.
+    ///
+    /// # Errors
+    /// [`ModelError::Node`], [`Unknown`](ModelError::Unknown).
+    pub fn with_side_cache(
+        &self,
+        memory: NodeId,
+        cache: NodeId,
+        hit_share: f64,
+    ) -> Result<Hardware, ModelError> {
+        let (memory, cache) = (self.position(memory)?, self.position(cache)?);
+        let misses = 1.0 - hit_share.clamp(0.0, 1.0);
+        // Of a byte that is asked for, the memory behind moves those that miss; the cache moves it, and fills those.
+        let through = |behind: f64, beside: f64| (behind / misses).min(beside / (1.0 + misses));
+        let rate = through(self.memory_rate(memory)?, self.memory_rate(cache)?);
+        let mut hardware = self.clone();
+        hardware.memories[memory].rate = Some(rate);
+        for ways in &mut hardware.ways {
+            ways[memory] = (ways[memory] / misses).min(ways[cache]);
+        }
+        Ok(hardware)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::Machine;
+
+    #[test]
+    fn lines_that_share_a_place_miss() {
+        assert_eq!(hit_share(0, 1 << 30), 1.0);
+        assert!((hit_share(8 << 30, 16 << 30) - 0.606_53).abs() < 1e-5);
+        assert!(hit_share(1 << 40, 16 << 30) < 1e-20 && hit_share(1, 0) < 1.0);
+    }
+
+    #[test]
+    fn hits_go_at_the_pace_of_the_cache() {
+        let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
+        let flat = Hardware::of(&machine).unwrap();
+        let (ddr, hbm) = (NodeId(0), NodeId(8));
+        let rate = |hits| flat.with_side_cache(ddr, hbm, hits).unwrap().memory_rate(0).unwrap() / 1e6;
+        assert!((rate(0.0) - 67_521.2).abs() < 0.1, "all of it comes from DDR: {}", rate(0.0));
+        assert!((rate(0.5) - 2.0 * 67_521.2).abs() < 0.1, "half of it does: {}", rate(0.5));
+        assert!((rate(1.0) - 256_000.0).abs() < 0.1, "HBM alone: {}", rate(1.0));
+        // Fills take their part of what HBM has.
+        assert!((rate(0.8) - 256_000.0 / 1.2).abs() < 0.1, "{}", rate(0.8));
+        assert!(flat.with_side_cache(ddr, NodeId(99), 0.5).is_err());
+        let unknown = Hardware::of(&Machine::two_tiers().unwrap()).unwrap();
+        assert!(unknown.with_side_cache(NodeId(0), NodeId(1), 0.5).is_err());
+    }
+}
