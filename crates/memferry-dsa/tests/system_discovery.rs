@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memferry_dsa::system::apply::{Options, Plan};
 use memferry_dsa::system::{
-    Activity, Config, Device, DeviceId, FakeDevice, FakeDriver, GeneralCapabilities, Owner, Profile,
+    Activity, Config, Device, DeviceId, FakeDevice, FakeDriver, Files, GeneralCapabilities, Owner, Profile,
     QueueType, State, SystemError, Trouble, Version, Wanted,
 };
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
@@ -472,6 +472,29 @@ proptest! {
             driver.remove(above.to_str().unwrap());
         }
         everything(&State::read(&driver).expect("what is missing is missing"));
+    }
+}
+
+/// The fake driver adds up what its files hold, and the property above puts a large number into two of the same kind only
+/// now and then.
+#[test]
+fn the_largest_numbers_in_every_file() {
+    const LARGEST: [&str; 4] =
+        ["18446744073709551615", "9223372036854775807", "-9223372036854775808", "4294967295"];
+    for large in LARGEST {
+        let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
+        let mut paths = driver.paths();
+        paths.retain(|path| driver.read(path).is_ok_and(|text| text.iter().any(u8::is_ascii_digit)));
+        paths.iter().for_each(|path| driver.put(path, large));
+        for path in &paths {
+            for value in [large, "1", "0"] {
+                let _refused_or_not = driver.write(path, value);
+            }
+            let _no_panic = driver.read(path);
+        }
+        if let Ok(state) = State::read(&driver) {
+            everything(&state);
+        }
     }
 }
 

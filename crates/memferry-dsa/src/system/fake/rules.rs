@@ -118,8 +118,9 @@ impl Tree {
         self.get(&format!("{DEVICES}/{device}/{queue}/mode")) == "shared"
     }
 
+    /// As [`Tree::number`], of a field without a sign.
     fn of_device(&self, device: DeviceId, attribute: &str) -> u64 {
-        self.get(&format!("{DEVICES}/{device}/{attribute}")).parse().unwrap_or(0)
+        self.get(&format!("{DEVICES}/{device}/{attribute}")).parse::<u32>().map_or(0, u64::from)
     }
 
     fn device_attribute(&self, device: DeviceId, attribute: &str, value: &str) -> Result<String, i32> {
