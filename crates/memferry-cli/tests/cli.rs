@@ -516,4 +516,6 @@ fn bench_soak_for_a_second() {
         assert!(row["value"].as_f64().unwrap() > 0.0 && row["how"] == "emulated", "{row}");
     }
     fails(&["bench", "soak", "--threads", "0"], USAGE, &["1 to 1024"]);
+    fails(&["bench", "soak", "--seconds", "0"], USAGE, &["1..=31536000"]);
+    fails(&["bench", "soak", "--seconds", "18446744073709551615"], USAGE, &["1..=31536000"]);
 }

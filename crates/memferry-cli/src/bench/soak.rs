@@ -18,7 +18,7 @@ use crate::how::How;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// How long; what takes less than 600 is kept only if --out says where.
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
     /// Seed of what the threads do and of the device's faults. Threads still meet as they like.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -32,6 +32,8 @@ pub(crate) struct Arguments {
 
 /// Ten minutes find what a minute does not.
 const RECORD_SECONDS_MIN: u64 = 600;
+/// A year.
+const SECONDS_MAX: u64 = 365 * 24 * 3600;
 const THREADS_MAX: usize = 1024;
 
 fn threads(text: &str) -> Result<usize, String> {
