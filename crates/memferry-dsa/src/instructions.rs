@@ -366,8 +366,9 @@ mod tests {
         assert_eq!((movdir64b, waitpkg), (has("movdir64b"), has("waitpkg")));
     }
 
-    /// Runs the instruction for real, in a process of its own: where CPUID says that it is not there, the process
-    /// dies of SIGILL; where it is there, the instruction does what it says.
+    /// Runs the instruction for real, in a process of its own: where CPUID says that it is there, it does what it says.
+    /// Where not, the process dies of SIGILL; or it works all the same: a hypervisor can hide MOVDIR64B from CPUID, and
+    /// cannot take it away from the CPU (seen on a Zen 5).
     #[test]
     fn cpuid_tells_the_truth() {
         use std::os::unix::process::ExitStatusExt;
@@ -406,12 +407,11 @@ mod tests {
                     .stdout(std::process::Stdio::null())
                     .status()
                     .expect("this program can be run again");
-            if there {
-                assert!(status.success(), "{instruction}: {status}");
-            } else {
-                println!("this CPU has no {instruction}: only that it faults was tried");
-                assert_eq!(status.signal(), Some(libc::SIGILL), "{instruction}: {status}");
+            if !there {
+                println!("this CPU has no {instruction}, it says; tried all the same: {status}");
             }
+            let is_missing = !there && status.signal() == Some(libc::SIGILL);
+            assert!(status.success() || is_missing, "{instruction}: {status}");
         }
     }
 }
