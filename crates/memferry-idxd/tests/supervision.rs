@@ -60,6 +60,13 @@ fn kill(signal: &str, pid: i32) {
     assert!(Command::new("kill").args([signal, "--", &pid.to_string()]).status().unwrap().success());
 }
 
+/// A run of one program, which has `word` as an argument.
+fn start(word: &str) -> Child {
+    let child = emulate_script("", &format!("exec sleep {word}")).spawn().unwrap();
+    wait_until("the program's start", || processes(word).len() == 1);
+    child
+}
+
 /// A run that has a daemon in a session of its own besides the program; both have `word` as an argument.
 fn start_with_daemon(word: &str) -> Child {
     let script = format!("setsid sleep {word} & sleep {word}");
@@ -116,9 +123,7 @@ fn signals_reach_the_program() {
         assert_eq!(status(&mut child).code(), Some(42), "{signal}");
     }
     // One that nobody handles ends the program, and the command in the same way.
-    let word = word();
-    let mut child = emulate("", &["sleep", &word]).spawn().unwrap();
-    wait_until("the program's start", || processes(&word).len() == 2);
+    let mut child = start(&word());
     kill("-TERM", child.id() as i32);
     assert_eq!(status(&mut child).signal(), Some(15));
 }
@@ -202,9 +207,7 @@ fn nothing_is_seen_outside() {
         (fs::read_to_string("/proc/self/mounts").unwrap(), dsa.map(|path| fs::exists(path).unwrap()))
     };
     let before = look();
-    let word = word();
-    let mut child = emulate("", &["sleep", &word]).spawn().unwrap();
-    wait_until("the program's start", || processes(&word).len() == 2);
+    let mut child = start(&word());
     assert_eq!(look(), before);
     kill("-TERM", child.id() as i32);
     child.wait().unwrap();
