@@ -136,6 +136,27 @@ fn order_between_engines_is_free() {
     }
 }
 
+/// A device without a seed ends descriptors of one kind as it gets them, with however many steps between two. Its engines
+/// took turns, and what came next went to the first that was idle: the second of two copies ended first.
+#[test]
+fn what_comes_first_ends_first() {
+    for gaps in 0..4u32.pow(6) {
+        let mut run = run(&DeviceConfig::four_engines(), Nasty::none());
+        run.memory.map(0x10_0000.into(), 0x2000);
+        for number in 0..8u64 {
+            let copy = Descriptor::memmove(0x10_0000, 0x10_1000 + number, 1);
+            assert_eq!(run.device.submit(0, &copy, PASID), Ok(Submission::Accepted));
+            for _ in 0..gaps >> (2 * number) & 3 {
+                run.step();
+            }
+        }
+        run.run_until_idle();
+        let visits = run.memory.visits();
+        let writes: Vec<_> = visits.iter().map(|visit| visit.address.0).filter(|at| *at >= 0x10_1000).collect();
+        assert!(writes.len() == 8 && writes.is_sorted(), "gaps {gaps:b}: {writes:x?}");
+    }
+}
+
 #[test]
 fn an_aborted_device_is_silent() {
     let mut run = plain();

@@ -229,7 +229,7 @@ mod tests {
             Status::HardwareWrite,
             Status::Translation,
         ] {
-            assert!(ends.get(&status) > Some(&20), "{status}: {ends:?}");
+            assert!(ends.get(&status) > Some(&10), "{status}: {ends:?}");
         }
     }
 }
