@@ -152,7 +152,8 @@ fn what_comes_first_ends_first() {
         }
         run.run_until_idle();
         let visits = run.memory.visits();
-        let writes: Vec<_> = visits.iter().map(|visit| visit.address.0).filter(|at| *at >= 0x10_1000).collect();
+        let writes: Vec<_> =
+            visits.iter().map(|visit| visit.address.0).filter(|at| *at >= 0x10_1000).collect();
         assert!(writes.len() == 8 && writes.is_sorted(), "gaps {gaps:b}: {writes:x?}");
     }
 }

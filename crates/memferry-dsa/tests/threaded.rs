@@ -50,6 +50,27 @@ fn copy(portal: &dyn Portal, source: &[u8], target: &mut [u8], told: &str) -> u3
     unreachable!()
 }
 
+/// Descriptors that come while engines look for work, and so to any of them.
+#[test]
+fn the_last_of_some_copies_ends_last() {
+    let emulator = Emulator::start(&DeviceConfig::four_engines(), Nasty::none()).unwrap();
+    let portal = emulator.portal(0);
+    let source = pattern(64, 1);
+    let mut targets = [[0u8; 64]; 4];
+    let records: [CompletionRecord; 4] = std::array::from_fn(|_| CompletionRecord::new());
+    for round in 0..20_000 {
+        for (target, record) in targets.iter_mut().zip(&records) {
+            record.reset();
+            let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 64);
+            submit(&*portal, &copy.with_completion(record));
+        }
+        wait(&records[3], "the last");
+        let ended = records.iter().filter(|record| record.poll().is_some()).count();
+        records.iter().for_each(|record| _ = wait(record, "all"));
+        assert_eq!(ended, 4, "round {round}");
+    }
+}
+
 #[test]
 fn threads_copy_through_one_nasty_device() {
     let mut faults = 0;

@@ -21,6 +21,7 @@ pub(super) struct Engine {
     pub(super) ready_at: u64,  // the step from which it goes on
     pub(super) free_ns: u64,   // when it is done with what it has, for the clock
     pub(super) is_taken: bool, // from those that processes share
+    turn: u64,                 // the lower, the longer it has waited
 }
 
 /// What an engine with a batch does next.
@@ -33,17 +34,11 @@ enum Next {
 
 impl Device {
     /// Gives every idle engine a descriptor, if its group has one, or a member of another engine's batch.
-    ///
-    /// The engine whose turn it is comes first, so that of descriptors with as much to do the first taken ends first.
-    /// Devices do not promise that, but it is how they behave, and programs have got used to it: DPDK's idxd driver takes
-    /// the end of the last descriptor for that of all.
     pub(super) fn dispatch(&mut self, memory: &impl Memory) {
         if self.is_stale {
             return;
         }
-        let count = self.engines.len();
-        let first = self.turn % count.max(1);
-        for number in (first..count).chain(0..first) {
+        for number in 0..self.engines.len() {
             if self.engines[number].is_idle() {
                 if self.shares_engines() && !self.take_engine(number) {
                     continue;
@@ -118,6 +113,7 @@ impl Device {
         let engine = &mut self.engines[number];
         engine.job = Some(job);
         engine.ready_at = self.steps + delay;
+        self.let_wait(number);
         self.charge(number, |timing| timing.occupancy_ns);
     }
 
@@ -129,19 +125,31 @@ impl Device {
         }
     }
 
-    /// The engine that goes on in this step.
+    /// The engine that goes on in this step: the one that has waited longest, unless the device is nasty. So descriptors
+    /// with as much to do end in the order in which they were taken.
+    ///
+    /// Devices do not promise that, but it is how they behave, and programs have got used to it: the test of DPDK's DMA
+    /// devices takes the end of the last copy for that of all.
     pub(super) fn next_engine(&mut self) -> Option<usize> {
         let count = self.engines.len();
-        let first = match self.turn + self.chance.pick(count) {
-            first if first >= count => first % count.max(1),
-            first => first,
-        };
-        let engine = (first..count).chain(0..first).find(|index| {
+        let can_go_on = |index: &usize| {
             let engine = &self.engines[*index];
             !engine.is_idle() && engine.ready_at <= self.steps && self.clock.may_work(engine.free_ns)
-        })?;
-        self.turn = engine + 1;
+        };
+        let engine = if self.chance.nasty().reorder {
+            let first = self.chance.pick(count);
+            (first..count).chain(0..first).find(can_go_on)
+        } else {
+            (0..count).filter(can_go_on).min_by_key(|index| self.engines[*index].turn)
+        }?;
+        self.let_wait(engine);
         Some(engine)
+    }
+
+    /// Puts an engine behind all others.
+    fn let_wait(&mut self, engine: usize) {
+        self.turns += 1;
+        self.engines[engine].turn = self.turns;
     }
 
     /// The next time at which something can go on that cannot now.
@@ -326,7 +334,16 @@ fn member_job(
 
 impl Engine {
     pub(super) fn new(group: usize) -> Engine {
-        Engine { group, batch: None, job: None, ahead: None, ready_at: 0, free_ns: 0, is_taken: false }
+        Engine {
+            group,
+            batch: None,
+            job: None,
+            ahead: None,
+            ready_at: 0,
+            free_ns: 0,
+            is_taken: false,
+            turn: 0,
+        }
     }
 
     /// Has nothing to do.

@@ -52,7 +52,7 @@ pub struct Device {
     clock: Clock,
     steps: u64,
     sequence: u64, // descriptors taken from queues
-    turn: usize,   // the engine that is asked first in the next step
+    turns: u64,    // given so far
     is_disabling: bool,
     is_stale: bool, // takes nothing more, because its configuration has changed
     pub(super) trace: Option<Trace>,
@@ -139,7 +139,7 @@ impl Device {
             clock: Clock::new(config.timing),
             steps: 0,
             sequence: 0,
-            turn: 0,
+            turns: 0,
             is_disabling: false,
             is_stale: false,
             trace: None,
