@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memferry_dsa::affinity;
 use memferry_dsa::emulator::CheckedMemory;
 use memferry_dsa::emulator::shared::Client;
 
@@ -25,6 +26,8 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
     // The program's signals are not for this thread: it would run their handlers, which know nothing of it.
     let before = signals::block_others();
     let spawned = thread::Builder::new().name("memferry-dsa".to_owned()).spawn(move || {
+        // Where these CPUs are none of ours any more, it stays on those of the thread that starts it.
+        let _ = affinity::confine(&client.state().cpus());
         let opened = open(&client);
         let (memory, trace) = match opened {
             Ok(opened) => opened,

@@ -56,6 +56,7 @@ ways! {
     a_portal_mapped_twice "twice"
     a_portal_that_is_unmapped "unmapped"
     blocked_signals "blocked"
+    confined_to_a_cpu "confined"
     closed_descriptors "closed"
     ends_of_pipes "pipes"
     pending_signals "pending"

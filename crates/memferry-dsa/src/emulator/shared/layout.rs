@@ -31,12 +31,15 @@ pub const CLIENTS_MAX: usize = 512;
 /// Bytes of a path to the trace, with a zero at its end: `PATH_MAX`.
 pub(super) const TRACE_BYTES: usize = 4096;
 
+/// As many as glibc's `cpu_set_t` has.
+pub(super) const CPUS_MAX: usize = 1024;
+
 pub(super) const ENGINES: usize = ENGINES_MAX as usize;
 
 /// "memferry", read as a little-endian number.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"memferry");
 /// Changes with each change of the layout.
-pub(super) const VERSION: u64 = 3;
+pub(super) const VERSION: u64 = 4;
 
 /// The state file.
 #[repr(C)]
@@ -54,6 +57,7 @@ pub(super) struct Header {
     pub(super) size_bytes: AtomicU64,
     pub(super) epoch_ns: AtomicU64, // CLOCK_MONOTONIC when the devices' clocks started
     pub(super) keeps_traps: AtomicU64, // 1: call sites are not patched
+    pub(super) cpus: [AtomicU64; CPUS_MAX / 64], // bit by bit, those that engines run on
     pub(super) nasty: [AtomicU64; 12],
     pub(super) timing: [AtomicU64; 9],              // all zero: none
     pub(super) trace: [AtomicU64; TRACE_BYTES / 8], // the path's bytes, then zeros

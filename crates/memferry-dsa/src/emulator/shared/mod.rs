@@ -47,10 +47,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use self::layout::{DeviceState, MAGIC, StateFile, VERSION};
+use self::layout::{CPUS_MAX, DeviceState, MAGIC, StateFile, VERSION};
 use self::mapping::{Mapping, SIZE_BYTES};
 use super::held::Held;
 use super::monotonic::monotonic_ns;
+use crate::affinity;
 
 /// The request of `ioctl(2)` by which a process asks whether it has opened a queue's file itself: `EPERM` if not.
 ///
@@ -85,7 +86,8 @@ pub enum AttachError {
 }
 
 impl State {
-    /// Makes an empty or new file a state file, without devices. The clocks start now.
+    /// Makes an empty or new file a state file, without devices. The clocks start now, and engines run on the CPUs that
+    /// this thread may run on.
     ///
     /// # Errors
     /// Those of `ftruncate(2)` and `mmap(2)`; `InvalidInput` if the options do not fit.
@@ -95,6 +97,10 @@ impl State {
         let state = State(Arc::new(Mapping::new(file)?));
         let header = &state.file().header;
         options.write(header)?;
+        // Not known where there are more than a `cpu_set_t` has.
+        for cpu in affinity::allowed().unwrap_or_default() {
+            header.cpus[cpu as usize / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
+        }
         header.epoch_ns.store(monotonic_ns(), Ordering::Relaxed);
         header.size_bytes.store(SIZE_BYTES as u64, Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
@@ -123,6 +129,14 @@ impl State {
     /// What the server has chosen for all.
     pub fn options(&self) -> Options {
         Options::read(&self.file().header)
+    }
+
+    /// The CPUs that engines run on, whatever their program is confined to: it would confine a device, else. Empty if
+    /// they are not known.
+    pub fn cpus(&self) -> Vec<u32> {
+        let words = &self.file().header.cpus;
+        let is_in = |cpu: &u32| words[*cpu as usize / 64].load(Ordering::Relaxed) >> (cpu % 64) & 1 == 1;
+        (0..CPUS_MAX as u32).filter(is_in).collect()
     }
 
     /// The queue whose file this is, by `st_dev` and `st_ino`.

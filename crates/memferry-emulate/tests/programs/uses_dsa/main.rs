@@ -40,6 +40,7 @@ const WAYS: &[(&str, fn())] = &[
     ("twice", addresses::twice),
     ("unmapped", addresses::unmapped),
     ("blocked", signals::blocked),
+    ("confined", processes::confined),
     ("closed", processes::closed),
     ("pipes", processes::pipes),
     ("pending", signals::pending),

@@ -1,12 +1,13 @@
 //! Processes that fork, become others, and end in unusual ways.
 
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memferry_dsa::{CompletionRecord, Descriptor};
+use memferry_dsa::{CompletionRecord, Descriptor, affinity};
 
 use super::signals::{note, noted, set};
 use super::{copies, enqcmd, map, try_map};
@@ -163,4 +164,21 @@ pub(super) fn execs_bare() {
 
 pub(super) fn after_exec() {
     copies(map("wq0.0"), 5000, 1);
+}
+
+/// A device is not where its program is: what confines the program to a CPU leaves the engines' thread where it was.
+pub(super) fn confined() {
+    let cpus_of = |task: &Path| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap();
+        status.lines().find(|line| line.starts_with("Cpus_allowed_list:")).unwrap().to_owned()
+    };
+    let own = Path::new("/proc/thread-self");
+    let before = cpus_of(own);
+    affinity::confine(&affinity::allowed().unwrap()[..1]).unwrap();
+    copies(map("wq0.0"), 5000, 1);
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_engine = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).unwrap() == "memferry-dsa\n";
+    let engines: Vec<_> = tasks.filter(is_engine).collect();
+    assert_eq!(engines.iter().map(|task| cpus_of(task)).collect::<Vec<_>>(), [before]);
+    assert_eq!(affinity::allowed().unwrap().len(), 1);
 }
