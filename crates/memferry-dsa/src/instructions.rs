@@ -411,7 +411,8 @@ mod tests {
                 println!("this CPU has no {instruction}, it says; tried all the same: {status}");
             }
             let is_missing = !there && status.signal() == Some(libc::SIGILL);
-            assert!(status.success() || is_missing, "{instruction}: {status}");
+            let may_work = there || instruction == "movdir64b";
+            assert!(is_missing || may_work && status.success(), "{instruction}: {status}");
         }
     }
 }

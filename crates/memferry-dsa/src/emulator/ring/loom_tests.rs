@@ -2,18 +2,19 @@ use loom::sync::Arc;
 
 use super::*;
 
+/// A submitter with one entry; whether it was taken.
+fn submitter(ring: &Arc<Ring>, number: u64) -> loom::thread::JoinHandle<bool> {
+    let ring = Arc::clone(ring);
+    loom::thread::spawn(move || ring.push(ONLY, &[number; 8], 0, 1).is_ok())
+}
+
 /// Two submitters and the device on a ring with a limit of one: slots are reused, nothing is lost, torn or
 /// seen twice, and the limit holds.
 #[test]
 fn loom_ring() {
     loom::model(|| {
         let ring = Arc::new(Ring::new());
-        let submitters: Vec<_> = (1..=2)
-            .map(|number| {
-                let ring = Arc::clone(&ring);
-                loom::thread::spawn(move || ring.push(ONLY, &[number; 8], 0, 1).is_ok())
-            })
-            .collect();
+        let submitters: Vec<_> = (1..=2).map(|number| submitter(&ring, number)).collect();
         let mut seen = Vec::new();
         for _ in 0..2 {
             seen.extend(pop(&ring));
@@ -37,10 +38,7 @@ fn loom_ring() {
 fn loom_ring_close() {
     loom::model(|| {
         let ring = Arc::new(Ring::new());
-        let submitter = {
-            let ring = Arc::clone(&ring);
-            loom::thread::spawn(move || ring.push(ONLY, &[1; 8], 0, 1).is_ok())
-        };
+        let submitter = submitter(&ring, 1);
         ring.close();
         let pushed = ring.pushed();
         let accepted = submitter.join().unwrap();
@@ -54,10 +52,7 @@ fn loom_ring_close() {
 fn loom_ring_open() {
     loom::model(|| {
         let ring = Arc::new(Ring::new());
-        let submitter = {
-            let ring = Arc::clone(&ring);
-            loom::thread::spawn(move || ring.push(ONLY, &[1; 8], 0, 1).is_ok())
-        };
+        let submitter = submitter(&ring, 1);
         ring.close();
         ring.open();
         let accepted = submitter.join().unwrap();

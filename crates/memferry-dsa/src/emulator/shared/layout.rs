@@ -1,7 +1,7 @@
 //! The state file: what processes that share devices have in common.
 //!
 //! ```text
-//! header    magic, version, options (seed and bad habits, timing, patches, trace), when the clocks started
+//! header    magic, version, options (seed and bad habits, timing, patches, trace), CPUs, when the clocks started
 //! devices   generation, order, groups, engines' times, arbiters, error register, sums; queues with their rings
 //! clients   who is there; per device: a word to wait on, counters
 //! ```
@@ -31,8 +31,8 @@ pub const CLIENTS_MAX: usize = 512;
 /// Bytes of a path to the trace, with a zero at its end: `PATH_MAX`.
 pub(super) const TRACE_BYTES: usize = 4096;
 
-/// As many as glibc's `cpu_set_t` has.
-pub(super) const CPUS_MAX: usize = 1024;
+/// As many CPUs as a `cpu_set_t` has.
+pub(super) const CPUS_MAX: usize = libc::CPU_SETSIZE as usize;
 
 pub(super) const ENGINES: usize = ENGINES_MAX as usize;
 
