@@ -78,6 +78,8 @@ pub mod instructions;
 #[doc(hidden)]
 pub mod measure;
 mod operation;
+#[doc(hidden)]
+pub mod panics;
 pub mod portal;
 #[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
 pub mod request;

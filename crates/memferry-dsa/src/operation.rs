@@ -144,6 +144,12 @@ impl OperationSet {
         self.0
     }
 
+    /// The operations of both sets.
+    pub const fn union(self, other: OperationSet) -> OperationSet {
+        let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
+        OperationSet([a | e, b | f, c | g, d | h])
+    }
+
     /// The set without these operations.
     pub const fn without(self, opcodes: &[Opcode]) -> OperationSet {
         let OperationSet(mut words) = self;

@@ -84,11 +84,9 @@ impl Client {
             }
             self.stats.batches.add(1);
             self.stats.submitted.add(count as u64);
-            let landed = Flight::new(&*queue.portal, &list.records[count]).land(
-                self.options.wait,
-                self.options.timeout,
-                memory,
-            );
+            let (of_members, record) = (&list.records[..count], &list.records[count]);
+            let flight = Flight::new(&*queue.portal, &queue.traffic, record, of_members);
+            let landed = flight.land(self.options.wait, self.options.timeout, memory);
             let completion = match self.landed(queue, landed, count as u64) {
                 Ok(completion) => completion,
                 Err(error) => {

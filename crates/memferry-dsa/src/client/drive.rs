@@ -136,7 +136,7 @@ impl Client {
             return Ok(Err(nowhere));
         }
         self.stats.submitted.add(1);
-        let flight = Flight::new(&*queue.portal, &line.0);
+        let flight = Flight::new(&*queue.portal, &queue.traffic, &line.0, &[]);
         let landed = flight.land(self.options.wait, self.options.timeout, memory);
         if matches!(landed, Landed::Completed(_)) {
             // A thread that ends has no place for it any more.
@@ -235,7 +235,7 @@ impl Client {
         true
     }
 
-    /// Waits for all that was submitted to a queue.
+    /// Waits for all that was submitted to a queue. One that takes no drain is drained if its device is gone.
     pub(super) fn drain<O>(
         &self,
         index: usize,
@@ -243,14 +243,18 @@ impl Client {
         memory: Memory,
     ) -> Result<(), ClientError> {
         let queue = &self.queues[index];
+        let lost = || match queue.portal.is_gone() {
+            true => Ok(()),
+            false => Err(ClientError::NoDevice(OnCpu::Gone)),
+        };
         if queue.is_lost() {
-            return Ok(()); // it has nothing any more
+            return lost();
         }
         if let Err(unfit) = request.fits(queue.portal.work_queue(), self.options.version) {
             return Err(ClientError::NoDevice(unfit.into()));
         }
         match self.fly(queue, &request.descriptor, memory)? {
-            Err(OnCpu::Gone) => Ok(()),
+            Err(OnCpu::Gone) => lost(),
             Err(why) => Err(ClientError::NoDevice(why)),
             // SAFETY: the device has completed the drain, which has no memory of its own.
             Ok(completion) => match unsafe { Work::new(request).absorb(&completion) } {

@@ -6,7 +6,7 @@
 //! ```text
 //! completed          the memory is the caller's again
 //! gone               the portal says that the device processes nothing any more: an error, the memory is the caller's
-//! silent             nothing for a long time, and the device is not gone: it may still write
+//! silent             no progress for a long time, and the device is not gone: it may still write
 //!   borrowed memory    cannot be given back and cannot be leaked: the process ends
 //!   owned memory       is leaked
 //! unwinding          waits like the call itself, then goes on unwinding
@@ -14,11 +14,13 @@
 
 #![allow(unsafe_code)]
 
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::completion::{Completion, CompletionRecord};
 use crate::portal::Portal;
-use crate::wait::Wait;
+use crate::wait::{ATTENDED_MAX, Patience, Wait};
 
 /// How long to wait before asking whether the device is gone. Portals look at most as often as that.
 const ASK_EVERY: Duration = Duration::from_millis(50);
@@ -39,17 +41,40 @@ pub(super) enum Landed {
     Silent(Duration),
 }
 
+/// The descriptors of a client in one queue, those of batches included. Calls add to both; waiting calls read both.
+#[derive(Default)]
+pub(super) struct Traffic {
+    submitted: AtomicU64,
+    landed: AtomicU64,
+}
+
 /// A descriptor in flight.
 pub(super) struct Flight<'c> {
     portal: &'c dyn Portal,
+    traffic: &'c Traffic,
     record: &'c CompletionRecord,
+    /// Of a batch: the records of its members.
+    members: &'c [CompletionRecord],
+    /// What `traffic` had landed, and what was or is ahead of the end of this: other flights and the own members.
+    landed_before: u64,
+    ahead: u64,
     has_ended: bool,
 }
 
 impl<'c> Flight<'c> {
-    /// Begins with a descriptor that `portal` accepted and whose record is `record`.
-    pub(super) fn new(portal: &'c dyn Portal, record: &'c CompletionRecord) -> Flight<'c> {
-        Flight { portal, record, has_ended: false }
+    /// Begins with a descriptor that `portal` accepted and whose record is `record`; `members` has those of a batch.
+    pub(super) fn new(
+        portal: &'c dyn Portal,
+        traffic: &'c Traffic,
+        record: &'c CompletionRecord,
+        members: &'c [CompletionRecord],
+    ) -> Flight<'c> {
+        // ORDERING: Relaxed: the counts only measure progress, and one too many or too few is a time-out more or less.
+        let landed_before = traffic.landed.load(Ordering::Relaxed);
+        let count = members.len() as u64 + 1;
+        let ahead = traffic.submitted.fetch_add(count, Ordering::Relaxed).saturating_sub(landed_before)
+            + members.len() as u64;
+        Flight { portal, traffic, record, members, landed_before, ahead, has_ended: false }
     }
 
     /// Waits for its end. A silent device ends the process if the memory is borrowed.
@@ -64,20 +89,29 @@ impl<'c> Flight<'c> {
 
     fn wait(&self, wait: Wait, timeout: Duration) -> Landed {
         let start = Instant::now();
+        let mut attended = Duration::ZERO;
+        let mut patience = Patience::new(self.ahead, self.landed_before, attended);
+        let mut counted = 0;
         let mut is_gone = false;
+        let (queue, landed) = (self.portal.work_queue(), &self.traffic.landed);
         loop {
-            let left = timeout.saturating_sub(start.elapsed());
+            let round = Instant::now();
             // Once more after the device has gone: it may have completed this just before.
-            let round = if is_gone { ASK_EVERY } else { left.min(ASK_EVERY) };
-            if let Ok(completion) = wait.wait(self.record, round) {
+            let completed = wait.wait(self.record, if is_gone { ASK_EVERY } else { ASK_EVERY.min(timeout) });
+            if let Ok(completion) = completed {
+                landed.fetch_add(self.members.len() as u64 + 1 - counted, Ordering::Relaxed);
                 self.portal.settled(1);
                 return Landed::Completed(completion);
             }
             if is_gone {
                 return Landed::Gone;
             }
+            let members = self.members.iter().filter(|record| record.poll().is_some()).count() as u64;
+            let all_landed = landed.fetch_add(members - counted, Ordering::Relaxed) + members - counted;
+            counted = members;
+            attended += round.elapsed().min(ATTENDED_MAX);
             is_gone = self.portal.is_gone();
-            if !is_gone && left.is_zero() {
+            if patience.is_over(all_landed, attended, queue, timeout) && !is_gone {
                 return Landed::Silent(start.elapsed());
             }
         }
@@ -85,7 +119,9 @@ impl<'c> Flight<'c> {
 
     fn give_up(&self, waited: Duration) -> ! {
         let queue = &self.portal.work_queue().name;
-        eprintln!(
+        // Not `eprintln!`, which panics when stderr is closed: then nothing would abort.
+        let _ = writeln!(
+            io::stderr(),
             "memferry-dsa: nothing was heard of {queue} for {waited:?}, and it may still write to memory that a call \
              has borrowed; ending the process. Calls that own their memory survive this."
         );
@@ -99,8 +135,8 @@ impl Drop for Flight<'_> {
         if self.has_ended {
             return;
         }
-        /// Longer than any transfer takes.
-        const UNWINDING: Duration = Duration::from_secs(60);
+        /// Longer than 128 entries of 2 GiB take a slow device, at 1 GB/s.
+        const UNWINDING: Duration = Duration::from_secs(300);
         let start = Instant::now();
         // Not `wait`, which may be what panicked: nothing but the record is asked here.
         while self.record.poll().is_none() {

@@ -32,7 +32,7 @@ use std::time::Duration;
 
 pub use discover::Discovered;
 pub use error::{ClientError, OnCpu};
-use flight::Memory;
+use flight::{Memory, Traffic};
 pub use owned::{Owned, OwnedError};
 pub use stats::ClientStats;
 
@@ -77,7 +77,10 @@ pub struct ClientOptions {
     pub faults_max: u32,
     /// Whether the CPU does what no device does; otherwise [`ClientError::NoDevice`].
     pub may_use_cpu: bool,
-    /// How long to wait for a completion before the device counts as silent. A transfer of 2 GiB takes 0.1 s.
+    /// How long a queue may make no progress before its device counts as silent: none of this client's descriptors
+    /// before the one that is waited for has completed. A transfer of 2 GiB takes 0.1 s. Others may have as many
+    /// descriptors in the device as the queue has entries, for whose largest transfers there is more time, at 1 GB/s.
+    /// Time during which this process was stopped does not count.
     ///
     /// If the memory is borrowed, the process ends then ([`Client::run`]).
     pub timeout: Duration,
@@ -102,6 +105,7 @@ impl Default for ClientOptions {
 /// A queue, and what was learnt of it.
 struct Queue {
     portal: Arc<dyn Portal>,
+    traffic: Traffic,
     /// Its device has gone or fallen silent.
     is_lost: AtomicBool,
     /// It refused a batch.
@@ -115,6 +119,7 @@ impl Client {
     pub fn new(portals: Vec<Arc<dyn Portal>>, options: ClientOptions) -> Client {
         let queue = |portal| Queue {
             portal,
+            traffic: Traffic::default(),
             is_lost: AtomicBool::new(false),
             refuses_batches: AtomicBool::new(false),
             lacks_cache_control: AtomicBool::new(false),

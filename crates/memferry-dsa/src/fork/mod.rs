@@ -23,11 +23,14 @@ pub use per_process::PerProcess;
 
 use std::io;
 use std::ptr::{self, NonNull};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The page's word, which is the generation, or zero in a process that has not asked yet.
-static WORD: OnceLock<Result<&'static AtomicU32, i32>> = OnceLock::new();
+/// The page's word, which is the generation, or zero in a process that has not asked yet. Written once by [`watch`], and
+/// never by a thread that others wait for: a child could not finish what that thread began.
+static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNWATCHED).cast_mut());
+
+/// The word before [`watch`]: zero for ever.
+static UNWATCHED: AtomicU32 = AtomicU32::new(0);
 
 /// The generation given out last. Children inherit it and go on from there, so that no process has the number of
 /// one that it descends from; others may, and never meet.
@@ -36,26 +39,51 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 /// Makes [`generation`] work.
 ///
 /// # Errors
-/// The error of the system call; then forks go unnoticed, and no portal should be opened.
+/// The error of the system call; then forks go unnoticed, and no portal should be opened. The next call tries again.
 pub fn watch() -> io::Result<()> {
-    let word = WORD.get_or_init(|| new_word().map_err(|error| error.raw_os_error().unwrap_or(libc::ENOMEM)));
-    word.map(drop).map_err(io::Error::from_raw_os_error)
+    let former = word();
+    if ptr::eq(former, &UNWATCHED) {
+        let fresh = new_word()?;
+        begin(fresh);
+        let [former, fresh] = [former, fresh].map(|word| ptr::from_ref(word).cast_mut());
+        // ORDERING: Release pairs with the Acquire in `word`. Of two threads that come together one leaks its page.
+        let _ = WORD.compare_exchange(former, fresh, Ordering::Release, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 /// The number of this process among those that it descends from. 0 before [`watch`].
 #[inline]
 pub fn generation() -> u32 {
-    let Some(Ok(word)) = WORD.get() else { return 0 };
-    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
-    // with its own orderings.
-    match word.load(Ordering::Relaxed) {
-        0 => begin(word),
+    match known_generation() {
+        0 => first_generation(),
         generation => generation,
     }
 }
 
-/// The first one to ask in a process gives it its number.
+/// [`generation`], or 0 as long as nobody in this process has asked for that. For what is done so often that a branch
+/// counts, and that asks properly when the number is not the expected one.
+#[inline(always)]
+pub fn known_generation() -> u32 {
+    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
+    // with its own orderings.
+    word().load(Ordering::Relaxed)
+}
+
 #[cold]
+fn first_generation() -> u32 {
+    let word = word();
+    if ptr::eq(word, &UNWATCHED) { 0 } else { begin(word) }
+}
+
+#[inline(always)]
+fn word() -> &'static AtomicU32 {
+    // ORDERING: Acquire pairs with the Release in `watch`.
+    // SAFETY: it points to `UNWATCHED` or to the page's word, and both live for ever.
+    unsafe { &*WORD.load(Ordering::Acquire) }
+}
+
+/// The first one to ask in a process gives it its number.
 fn begin(word: &AtomicU32) -> u32 {
     let fresh = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
     match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
@@ -86,24 +114,19 @@ fn new_word() -> io::Result<&'static AtomicU32> {
     // SAFETY: the page is this function's own.
     let wiped = unsafe { libc::madvise(page, page_bytes, libc::MADV_WIPEONFORK) };
     if wiped != 0 {
-        FALLBACK.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
         // SAFETY: the handler stores to an atomic that lives for ever, which is allowed in a forked child.
         let error = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
         if error != 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
     }
-    begin(word);
     Ok(word)
 }
 
-/// The word that `wipe` zeroes.
-static FALLBACK: std::sync::atomic::AtomicPtr<AtomicU32> = std::sync::atomic::AtomicPtr::new(ptr::null_mut());
-
+/// What the kernel does by itself to a page that is wiped on forks.
 extern "C" fn wipe() {
-    // ORDERING: Acquire pairs with the Release in `new_word`, though a forked child sees it anyway.
-    // SAFETY: null, or the word, which lives for ever.
-    if let Some(word) = unsafe { FALLBACK.load(Ordering::Acquire).as_ref() } {
+    let word = word();
+    if !ptr::eq(word, &UNWATCHED) {
         word.store(0, Ordering::Relaxed);
     }
 }
@@ -123,20 +146,16 @@ mod tests {
             }
         });
         watch().expect("it worked before");
-        assert_eq!(super::generation(), generation);
+        assert_eq!((super::generation(), known_generation()), (generation, generation));
     }
 
     /// The way without MADV_WIPEONFORK: the handler leaves a word that gets the next number.
     #[test]
     fn a_wiped_word_gets_a_new_number() {
-        let word: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
-        let before = begin(word);
-        FALLBACK.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
-        wipe();
-        assert_eq!(word.load(Ordering::Relaxed), 0);
-        let after = begin(word);
-        assert!(after > before);
-        assert_eq!(begin(word), after, "the number stays");
-        FALLBACK.store(ptr::null_mut(), Ordering::Release);
+        let word = AtomicU32::new(0);
+        let before = begin(&word);
+        assert_eq!(begin(&word), before, "the number stays");
+        word.store(0, Ordering::Relaxed);
+        assert!(begin(&word) > before);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::{generation, watch};
+use crate::sync::{AtomicPtr, Ordering};
 
 /// A value that a forked child makes anew, when it first asks for it.
 ///
@@ -24,7 +24,14 @@ struct Made<T> {
 
 impl<T> PerProcess<T> {
     /// Nothing is made yet.
+    #[cfg(not(all(test, memferry_loom)))]
     pub const fn new() -> PerProcess<T> {
+        PerProcess { current: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
+    }
+
+    /// The same, of one model.
+    #[cfg(all(test, memferry_loom))]
+    pub(crate) fn new() -> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
@@ -85,9 +92,9 @@ impl<T> Default for PerProcess<T> {
 
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
-        if self.look().1.is_some() {
+        if let (current, Some(_)) = self.look() {
             // SAFETY: from `into_raw`, and there is no other reference, since this has `&mut self`.
-            drop(unsafe { Box::from_raw(*self.current.get_mut()) });
+            drop(unsafe { Box::from_raw(current) });
         }
     }
 }
@@ -152,5 +159,88 @@ mod tests {
         never_asked.current.store(Box::into_raw(Box::new(made)), Ordering::Relaxed);
         drop(never_asked);
         assert_eq!(Arc::strong_count(&former), 3);
+    }
+}
+
+/// A fork leaves one word: nothing, or the value of the parent. Whatever threads of the parent were doing, they are not
+/// there. So these are all the states that a child begins with.
+#[cfg(all(test, memferry_loom))]
+mod loom_per_process {
+    use std::sync::Arc as StdArc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::thread;
+
+    use super::*;
+
+    /// What loom sees written before it is shared, and read after.
+    struct Value {
+        content: UnsafeCell<u32>,
+        living: StdArc<AtomicUsize>,
+    }
+
+    // SAFETY: the claim under test. Loom fails the model if the cell is read and written without order.
+    unsafe impl Sync for Value {}
+
+    impl Value {
+        fn new(content: u32, living: &StdArc<AtomicUsize>) -> Value {
+            living.fetch_add(1, SeqCst);
+            let value = Value { content: UnsafeCell::new(0), living: living.clone() };
+            // SAFETY: nobody else has it yet.
+            value.content.with_mut(|place| unsafe { *place = content });
+            value
+        }
+
+        fn content(&self) -> u32 {
+            // SAFETY: nobody writes it any more.
+            self.content.with(|place| unsafe { *place })
+        }
+    }
+
+    impl Drop for Value {
+        fn drop(&mut self) {
+            self.living.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// Two threads that come together have one value, and the other one is dropped.
+    fn two_threads(cell: PerProcess<Value>, living: &StdArc<AtomicUsize>, leaked_count: usize) {
+        let cell = Arc::new(cell);
+        let look = |cell: &PerProcess<Value>, living: &StdArc<AtomicUsize>| {
+            if let Some(value) = cell.get() {
+                assert_eq!(value.content(), 7);
+            }
+            let value = cell.get_or_init(|| Value::new(7, living));
+            (value.content(), ptr::from_ref(value).addr())
+        };
+        let other = thread::spawn({
+            let (cell, living) = (cell.clone(), living.clone());
+            move || look(&cell, &living)
+        });
+        let mine = look(&cell, living);
+        assert_eq!(mine, other.join().expect("no panic"));
+        assert_eq!((mine.0, living.load(SeqCst)), (7, 1 + leaked_count));
+        drop(cell);
+        assert_eq!(living.load(SeqCst), leaked_count);
+    }
+
+    #[test]
+    fn loom_a_process_makes_one_value() {
+        loom::model(|| two_threads(PerProcess::new(), &StdArc::default(), 0));
+    }
+
+    #[test]
+    fn loom_a_child_makes_its_own_value() {
+        watch().expect("this kernel has anonymous memory");
+        loom::model(|| {
+            let living = StdArc::default();
+            let cell = PerProcess::new();
+            let generation = generation().wrapping_add(1);
+            let of_the_parent = Made { generation, value: Value::new(5, &living) };
+            cell.current.store(Box::into_raw(Box::new(of_the_parent)), Ordering::Relaxed);
+            two_threads(cell, &living, 1);
+        });
     }
 }

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Platform, Portal, QueueMode, Submission};
+use super::{Platform, Portal, QueueMode, States, Submission};
 use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
@@ -45,6 +45,7 @@ struct Inner {
 struct State {
     pages: Vec<Page>,
     files: HashMap<RawFd, u32>, // the generation that opened it
+    states: States,
 }
 
 struct Page {
@@ -101,6 +102,14 @@ impl FakePlatform {
     /// Lets `write(2)` of descriptors fail with this error from now on; 0 lets it work.
     pub fn fail_write(&self, errno: i32) {
         self.0.write_error.store(errno, Ordering::SeqCst);
+    }
+
+    /// Sets the attributes of queues that are opened from now on.
+    ///
+    /// # Safety
+    /// What the files say is true of the device: see [`States`].
+    pub unsafe fn set_states(&self, states: States) {
+        self.state().states = states;
     }
 
     /// Makes this process its own child: what was opened before is the parent's.
@@ -187,6 +196,12 @@ unsafe impl Platform for FakePlatform {
         let file = File::options().read(true).write(true).open("/dev/null")?;
         self.state().files.insert(file.as_raw_fd(), self.generation());
         Ok(file)
+    }
+
+    fn states(&self, _: &File) -> States {
+        let state = self.state();
+        let copy = |file: &Option<File>| file.as_ref().and_then(|file| file.try_clone().ok());
+        States { queue: copy(&state.states.queue), device: copy(&state.states.device) }
     }
 
     fn map(&self, _: &File) -> io::Result<NonNull<u8>> {

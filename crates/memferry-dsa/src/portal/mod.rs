@@ -27,8 +27,10 @@ mod file;
 #[allow(unsafe_code)]
 mod mapped;
 mod open;
+mod openings;
 mod options;
 mod platform;
+mod states;
 mod usable;
 
 pub use backoff::{Backoff, Exhausted, Unsubmitted, submit_patiently};
@@ -42,6 +44,7 @@ pub use mapped::Slots;
 pub use open::DevicePortal;
 pub use options::{OpenOptions, Way, WhyWrite};
 pub use platform::{Linux, Platform};
+pub use states::States;
 pub use usable::{Usable, UsableQueue};
 
 use crate::descriptor::Descriptor;
@@ -99,6 +102,14 @@ pub unsafe trait Portal: Send + Sync {
 
     /// Whether the device is known to process nothing any more: what was in flight and has no completion by now will
     /// get none. Also neither waits nor panics.
+    ///
+    /// For queues of Linux these cases mean "gone", each by an attribute that was opened with the queue:
+    /// - the queue is `disabled`, which the driver says after it has drained or reset the queue;
+    /// - its device is `disabled`, or `halted`;
+    /// - the driver has removed the device (reading its attribute fails with ENODEV), after all queues.
+    ///
+    /// Anything else is "not known": an attribute that cannot be opened or read, as in a process without `/sys`, an error
+    /// of a submission ([`SubmitError::Gone`]), a queue that was opened again after the kernel had refused its file.
     ///
     /// Cost: a look into sysfs for queues of Linux, at most every 50 ms; ask after some time without completions, not
     /// in every round of a loop.

@@ -16,19 +16,19 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::credits::Credits;
 use super::file::{self, Written};
 use super::mapped::Mapping;
-use super::options::{OpenOptions, Way, WhyWrite, state_files};
+use super::openings::{Opening, Openings};
+use super::options::{OpenOptions, Way, WhyWrite};
+use super::states::States;
 use super::{
     BatchProbe, Cells, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
     Submission, SubmitError, WorkQueueInfo, probe_batch,
@@ -41,10 +41,15 @@ const GONE_CHECK_MIN: Duration = Duration::from_millis(50);
 
 /// A portal to a work queue of Linux.
 ///
+/// Memory safety rests on the kernel and the platform alone, and on nothing that a caller says. A wrong path or
+/// [`WorkQueueInfo`] costs descriptors, never memory: too large a `size` lets a dedicated queue lose descriptors, the
+/// wrong `mode` or `operations` has all of them refused, a `transfer_bytes_max` that the queue does not have ends them
+/// with an error. What is lost that way is waited for, and given up without giving its memory back. When a device is
+/// [gone](Portal::is_gone), the attributes of the open queue tell.
+///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `current` | `open_on`, and a child's first submission under `store` | submitters |
-/// | `store` | the same | the same |
+/// | `openings` | `open_on`, and a child's first submission | submitters, `is_gone` |
 /// | `credits`, `cells` | submitters, `settled` | all |
 /// | `gone`, `gone_checked` | `is_gone` | all |
 pub struct DevicePortal<P: Platform = Linux> {
@@ -52,8 +57,7 @@ pub struct DevicePortal<P: Platform = Linux> {
     path: PathBuf,
     info: WorkQueueInfo,
     options: OpenOptions,
-    current: AtomicPtr<Opened>, // null: opening failed; else one of the store's
-    store: Mutex<Store>,
+    openings: Openings<Opened>,
     credits: Credits,
     cells: Cells,
     batch: OnceLock<BatchProbe>,
@@ -61,25 +65,31 @@ pub struct DevicePortal<P: Platform = Linux> {
     gone: AtomicBool,
     gone_checked: AtomicU64, // milliseconds since `started`, plus 1; 0 never
     started: Instant,
-    state_files: Vec<PathBuf>,
 }
 
-/// What was opened, here and in the processes that this one was forked from.
-struct Store {
-    /// All of them, because a submitter may be looking at any that was the current one. From `Box::into_raw`.
-    opened: Vec<NonNull<Opened>>,
-    /// The files of this process, with the generations that opened them.
-    files: Vec<(u32, File)>,
-    /// The last failure, and the generation it belongs to.
-    failed: Option<(u32, OpenError)>,
-}
-
-// SAFETY: the pointers own what they point to, as boxes would; `Opened` may be shared and sent.
-unsafe impl Send for Store {}
-
+/// A queue as one process has opened it. The files belong to that process; `close` is the only writer of `file`.
 struct Opened {
-    generation: u32,
     route: Route,
+    file: AtomicI32, // -1: closed
+    states: States,
+}
+
+impl Opened {
+    /// Closes the queue's file. No thread of this process submits by it.
+    fn close(&self) {
+        // ORDERING: Relaxed: the opener alone calls it, or the owner.
+        let file = self.file.swap(-1, Ordering::Relaxed);
+        if file >= 0 {
+            // SAFETY: from `into_raw_fd` in `enter`, and taken out once.
+            drop(unsafe { OwnedFd::from_raw_fd(file) });
+        }
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 enum Route {
@@ -116,13 +126,10 @@ impl<P: Platform> DevicePortal<P> {
         options: OpenOptions,
     ) -> Result<Arc<DevicePortal<P>>, OpenError> {
         platform.watch_forks().map_err(|error| OpenError::ForkUnnoticed(error.kind(), path.to_owned()))?;
-        let mut state_files = options.state_files.clone().unwrap_or_else(|| state_files(&info.name));
-        state_files.retain(|file| file.exists());
         let portal = DevicePortal {
             platform,
             path: path.to_owned(),
-            current: AtomicPtr::new(ptr::null_mut()),
-            store: Mutex::new(Store { opened: Vec::new(), files: Vec::new(), failed: None }),
+            openings: Openings::new(),
             credits: Credits::new(info.size),
             cells: Cells::default(),
             batch: OnceLock::new(),
@@ -130,15 +137,12 @@ impl<P: Platform> DevicePortal<P> {
             gone: AtomicBool::new(false),
             gone_checked: AtomicU64::new(0),
             started: Instant::now(),
-            state_files,
             info,
             options,
         };
         let generation = portal.platform.generation();
-        {
-            let mut store = portal.store.try_lock().expect("nobody else knows the portal yet");
-            portal.enter(&mut store, generation)?;
-        }
+        let opening = portal.openings.get(generation, || portal.enter());
+        opening.expect("no other thread knows the portal yet").outcome()?;
         if let Some(timeout) = portal.options.batch_probe_timeout
             && portal.kind() != PortalKind::Write
             && !portal.info.operations.contains(Opcode::Batch)
@@ -170,64 +174,37 @@ impl<P: Platform> DevicePortal<P> {
 
     /// What the current or, in a fork that has not submitted yet, the parent's process has opened.
     fn last_opened(&self) -> Option<&Opened> {
-        // ORDERING: Acquire pairs with the Release in `enter`.
-        // SAFETY: null, or from `enter`, which keeps it until the portal is dropped.
-        unsafe { self.current.load(Ordering::Acquire).as_ref() }
+        self.openings.last()?.outcome().ok()
     }
 
-    /// What this process has opened; `None` while another thread is opening it.
-    fn opened(&self, generation: u32) -> Result<Option<&Opened>, SubmitError> {
-        match self.last_opened() {
-            Some(opened) if opened.generation == generation => Ok(Some(opened)),
-            _ => self.reopen(generation),
+    /// What this process has opened, as an answer to a submission; `None` while another thread is opening it.
+    fn opened<'o>(
+        &self,
+        opening: Option<&'o Opening<Opened>>,
+    ) -> Result<Option<(&'o Opening<Opened>, &'o Opened)>, SubmitError> {
+        let Some(opening) = opening else { return Ok(None) };
+        match opening.outcome() {
+            Ok(opened) => Ok(Some((opening, opened))),
+            Err(error) => Err(SubmitError::NotReopened(Box::new(error))),
         }
     }
 
-    /// Opens the queue in this process.
+    /// Opens the queue in a child, or once more.
     #[cold]
-    fn reopen(&self, generation: u32) -> Result<Option<&Opened>, SubmitError> {
-        // Not `lock`: a thread that held it while another one forked does not exist in the child.
-        let mut store = match self.store.try_lock() {
-            Ok(store) => store,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Ok(None),
-        };
-        if let Some(opened) = self.last_opened()
-            && opened.generation == generation
-        {
-            return Ok(Some(opened));
-        }
-        if let Some((failed_in, error)) = &store.failed
-            && *failed_in == generation
-        {
-            return Err(SubmitError::NotReopened(Box::new(error.clone())));
-        }
-        match self.enter(&mut store, generation) {
-            Ok(opened) => {
-                self.cells.reopened.fetch_add(1, Ordering::Relaxed);
-                Ok(Some(opened))
-            }
-            Err(error) => {
-                store.failed = Some((generation, error.clone()));
-                Err(SubmitError::NotReopened(Box::new(error)))
-            }
-        }
+    fn reopen(&self, generation: u32) -> Result<Opened, OpenError> {
+        // No thread of this process uses a parent's file. Closed, it does not keep the queue when the parent lets go.
+        self.openings.of_others(generation).for_each(Opened::close);
+        let opened = self.enter()?;
+        self.cells.reopened.fetch_add(1, Ordering::Relaxed);
+        Ok(opened)
     }
 
-    /// Opens the file, finds a way in, and makes it the current one.
-    fn enter(&self, store: &mut Store, generation: u32) -> Result<&Opened, OpenError> {
-        // Those of a parent are closed: no thread of this process uses them. One of this generation stays open, since
-        // another thread may be writing to it.
-        store.files.retain(|(opened_in, _)| *opened_in == generation);
+    /// Opens the file and finds a way in.
+    fn enter(&self) -> Result<Opened, OpenError> {
         let file = self.platform.open(&self.path).map_err(|error| OpenError::from_io(&self.path, &error))?;
         let route = self.route(&file)?;
-        let opened = NonNull::from(Box::leak(Box::new(Opened { generation, route })));
-        store.opened.push(opened);
-        store.files.push((generation, file));
-        // ORDERING: Release pairs with the Acquire in `last_opened`.
-        self.current.store(opened.as_ptr(), Ordering::Release);
-        // SAFETY: it was just made, and the store keeps it until the portal is dropped.
-        Ok(unsafe { opened.as_ref() })
+        let states = self.platform.states(&file);
+        Ok(Opened { route, states, file: AtomicI32::new(file.into_raw_fd()) })
     }
 
     fn route(&self, file: &File) -> Result<Route, OpenError> {
@@ -267,25 +244,28 @@ impl<P: Platform> DevicePortal<P> {
     /// # Safety
     /// As [`Portal::submit`].
     unsafe fn offer(&self, generation: u32, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
-        let Some(opened) = self.opened(generation)? else { return Ok(Submission::Retry) };
+        let opening = self.openings.get(generation, || self.reopen(generation));
+        let Some((opening, opened)) = self.opened(opening)? else { return Ok(Submission::Retry) };
         // SAFETY: passed on to the caller.
-        let written = match unsafe { self.send(opened, descriptor) } {
-            Written::WrongProcess => {
-                // This process cannot be told from its parent, or the file was handed over. Once more, then never.
-                // ORDERING: Relaxed: null publishes nothing.
-                let this = ptr::from_ref(opened).cast_mut();
-                let _ = self.current.compare_exchange(
-                    this,
-                    ptr::null_mut(),
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                );
-                let Some(opened) = self.opened(generation)? else { return Ok(Submission::Retry) };
-                // SAFETY: passed on to the caller.
-                unsafe { self.send(opened, descriptor) }
+        let mut written = unsafe { self.send(opened, descriptor) };
+        if matches!(written, Written::WrongProcess) {
+            // This process cannot be told from its parent, or the file was handed over. Once more, then never.
+            let again = || {
+                let mut opened = self.reopen(generation)?;
+                // What the former file took may still be in a device, whatever becomes of this one's.
+                opened.states = States::default();
+                Ok(opened)
+            };
+            let opening = self.openings.replace(opening, again);
+            let Some((opening, opened)) = self.opened(opening)? else { return Ok(Submission::Retry) };
+            // SAFETY: passed on to the caller.
+            written = unsafe { self.send(opened, descriptor) };
+            if matches!(written, Written::WrongProcess) {
+                let error = OpenError::Other { path: self.path.clone(), errno: libc::EPERM };
+                self.openings.replace(opening, || Err(error.clone()));
+                return Err(SubmitError::NotReopened(Box::new(error)));
             }
-            written => written,
-        };
+        }
         match written {
             Written::Answer(answer) => Ok(answer),
             Written::Error(error) => {
@@ -294,14 +274,7 @@ impl<P: Platform> DevicePortal<P> {
                 }
                 Err(error)
             }
-            Written::WrongProcess => {
-                let error = OpenError::Other { path: self.path.clone(), errno: libc::EPERM };
-                if let Ok(mut store) = self.store.try_lock() {
-                    store.failed = Some((generation, error.clone()));
-                    self.current.store(ptr::null_mut(), Ordering::Relaxed);
-                }
-                Err(SubmitError::NotReopened(Box::new(error)))
-            }
+            Written::WrongProcess => unreachable!("handled above"),
         }
     }
 
@@ -311,7 +284,7 @@ impl<P: Platform> DevicePortal<P> {
     /// As [`Portal::submit`]; `opened` is of this generation.
     unsafe fn send(&self, opened: &Opened, descriptor: &Descriptor) -> Written {
         // SAFETY: passed on to the caller. Pages of this generation are mapped until the portal is dropped, `map` has
-        // seen that the instruction is there, and the store keeps the files of this generation open.
+        // seen that the instruction is there, and files of this generation stay open until then.
         unsafe {
             match &opened.route {
                 Route::Enqcmd(page) => Written::Answer(page.enqcmd(&self.platform, descriptor)),
@@ -323,18 +296,10 @@ impl<P: Platform> DevicePortal<P> {
             }
         }
     }
-
-    /// Whether a state file says that the queue does not work, or has vanished.
-    fn looks_gone(&self) -> bool {
-        self.state_files.iter().any(|file| match fs::read_to_string(file) {
-            Ok(state) => state.trim() != "enabled",
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        })
-    }
 }
 
-// SAFETY: a device does what the specification says, and the platform brings it nothing but what is submitted here. A
-// queue is disabled, which is what `is_gone` answers by, after the driver has drained or aborted it.
+// SAFETY: a device does what the specification says, and the platform brings it nothing but what is submitted here. `is_gone`
+// answers by attributes of the open queue, which prove that (`States::prove_the_end`).
 unsafe impl<P: Platform> Portal for DevicePortal<P> {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
@@ -389,7 +354,7 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
             return false;
         }
         self.gone_checked.store(now, Ordering::Relaxed);
-        let gone = self.looks_gone();
+        let gone = self.last_opened().is_some_and(|opened| opened.states.prove_the_end());
         if gone {
             self.gone.store(true, Ordering::Relaxed);
         }
@@ -414,14 +379,9 @@ impl<P: Platform> fmt::Debug for DevicePortal<P> {
 impl<P: Platform> Drop for DevicePortal<P> {
     fn drop(&mut self) {
         let generation = self.platform.generation();
-        let store = self.store.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for opened in store.opened.drain(..) {
-            // SAFETY: from `Box::leak` in `enter`, and nobody can be submitting any more.
-            let opened = unsafe { Box::from_raw(opened.as_ptr()) };
-            if let Route::Enqcmd(mapping) | Route::Movdir64b(mapping) = &opened.route
-                && opened.generation == generation
-            {
-                // SAFETY: it was mapped in this address space, and not been unmapped since.
+        for opened in self.openings.of(generation) {
+            if let Route::Enqcmd(mapping) | Route::Movdir64b(mapping) = &opened.route {
+                // SAFETY: it was mapped in this address space, and not been unmapped since; nobody submits any more.
                 unsafe { self.platform.unmap(mapping.page()) };
             }
         }

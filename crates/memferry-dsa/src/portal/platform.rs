@@ -9,6 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
+use super::States;
 use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::fork;
@@ -20,6 +21,7 @@ use crate::instructions::{self, CpuFeatures};
 /// - A page that [`map`](Platform::map) returns is [`PAGE_BYTES`] of one allocation, and stays until `unmap`.
 /// - The [`features`](Platform::features) are there.
 /// - Two processes that are alive, of which one descends from the other, have different generations.
+/// - What the files of [`states`](Platform::states) say is true of the device behind the open queue: see [`States`].
 /// - What submits answers truthfully, and the device behind it keeps the promises of [`Portal`](super::Portal).
 pub unsafe trait Platform: Send + Sync {
     /// The instructions that there are.
@@ -45,6 +47,12 @@ pub unsafe trait Platform: Send + Sync {
     /// # Errors
     /// Those of `mmap(2)`.
     fn map(&self, file: &File) -> io::Result<NonNull<u8>>;
+
+    /// Opens what tells the states of an open queue and of its device; by default nothing, which is never wrong.
+    fn states(&self, queue: &File) -> States {
+        let _ = queue;
+        States::default()
+    }
 
     /// Gives a page back.
     ///
@@ -114,6 +122,10 @@ unsafe impl Platform for Linux {
             return Err(io::Error::last_os_error());
         }
         NonNull::new(page.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
+    }
+
+    fn states(&self, queue: &File) -> States {
+        States::of(queue)
     }
 
     unsafe fn unmap(&self, page: NonNull<u8>) {

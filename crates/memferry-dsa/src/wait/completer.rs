@@ -13,7 +13,6 @@
 
 use std::future::Future;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -28,6 +27,7 @@ use super::table::{Source, Table, Ticket, TimedOut, Waiter};
 use super::timers::sharpen_timers;
 use crate::completion::{Completion, CompletionRecord};
 use crate::fork::{self, PerProcess};
+use crate::panics;
 
 /// How to build a [`Completer`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -315,7 +315,7 @@ fn run(shared: &Shared) {
         for waiter in wake.drain(..) {
             // A task's waker is foreign code. If it panics, the others are still to be woken; the panic has been
             // reported by its hook.
-            let _ = catch_unwind(AssertUnwindSafe(|| waiter.wake()));
+            let _ = panics::contain(|| waiter.wake());
         }
         let Some(youngest) = swept.youngest else {
             if shared.closing.load(Ordering::Relaxed) {

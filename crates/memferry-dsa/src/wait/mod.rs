@@ -21,6 +21,7 @@ mod gate;
 mod kinds;
 #[cfg_attr(memferry_loom, allow(dead_code))]
 mod pace;
+mod patience;
 // The models use less of it than the completer.
 #[cfg_attr(memferry_loom, allow(dead_code))]
 mod table;
@@ -35,5 +36,7 @@ pub use completer::{Completer, CompleterOptions, CompleterStats, Full, Watch, th
 #[cfg(not(memferry_loom))]
 pub use kinds::{Wait, self_polled_count};
 pub use pace::nap;
+#[doc(hidden)]
+pub use patience::{ATTENDED_MAX, Patience};
 pub use table::TimedOut;
 pub use timers::sharpen_timers;

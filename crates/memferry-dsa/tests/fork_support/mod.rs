@@ -6,8 +6,8 @@ use std::process::Command;
 /// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it, with an alarm for a child
 /// that hangs.
 pub(crate) fn in_child(child: impl FnOnce()) {
-    // SAFETY: this process has no threads but those of engines, which do not exist in the child; none of them is inside of
-    // a call that the child needs.
+    // SAFETY: the threads of this process do not exist in the child, and may be inside of calls that it makes: glibc's
+    // allocator is made for that, and so is the library under test.
     match unsafe { libc::fork() } {
         -1 => panic!("{}", io::Error::last_os_error()),
         0 => {

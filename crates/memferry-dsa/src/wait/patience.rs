@@ -1,0 +1,113 @@
+//! How long to wait for a descriptor: as long as its queue makes progress, and a time-out longer.
+//!
+//! A queue is first in, first out, so that a descriptor waits for those before it. Their completions are progress and
+//! start its time anew; completions of those behind it are not, but one of them proves that the device has begun with
+//! it. Which is which is counted, not remembered:
+//!
+//! ```text
+//! submission   `ahead` descriptors of this process are in the queue
+//! completion   one of the first `ahead`, or the next one: time starts anew
+//!              a later one: it says nothing new, since at least one behind it has completed
+//! lost         no progress for the time-out
+//!              before the device has begun: and for the time of all entries that others may have
+//! ```
+//!
+//! So a device that has lost a descriptor is found after `ahead` + 2 such times at most, however busy it is.
+//!
+//! Completions of other processes cannot be seen, and a queue that they keep full answers like one that stands still.
+//! What bounds them is the size of the queue: no more than its entries, of its largest transfers, can be ahead. That
+//! also covers other queues that share the engines. Batches of others may take longer.
+
+use std::time::Duration;
+
+use crate::portal::WorkQueueInfo;
+
+/// The slowest rate at which a device that works still moves data, assumed: a thirtieth of its own.
+///
+/// Source of the device's rate, 30 GB/s: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming
+/// Accelerator in Intel 4th Gen Xeon Scalable Processors" (2024).
+const RATE_MIN_BYTES_PER_NS: u64 = 1;
+
+/// The most that the time between two looks counts. Drivers look every 50 ms and more often, so more than this means
+/// that this process did not run, or its machine was suspended, and that the device may have stood still as well.
+pub const ATTENDED_MAX: Duration = Duration::from_millis(100);
+
+/// The wait for one descriptor. Times are of a clock that its owner advances by at most [`ATTENDED_MAX`] a look.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// Completions of the queue when this was last looked at.
+    landed: u64,
+    /// With more completions than this, one behind the descriptor was among them.
+    landed_before_max: u64,
+    /// The last progress.
+    since: Duration,
+}
+
+impl Patience {
+    /// Of a descriptor that was submitted now: `ahead` of this process are in the queue, of which `landed` have completed
+    /// so far.
+    pub fn new(ahead: u64, landed: u64, now: Duration) -> Patience {
+        Patience { landed, landed_before_max: landed.saturating_add(ahead), since: now }
+    }
+
+    /// Whether the descriptor is lost, `landed` of its queue having completed.
+    pub fn is_over(&mut self, landed: u64, now: Duration, queue: &WorkQueueInfo, timeout: Duration) -> bool {
+        if landed > self.landed && !self.has_begun() {
+            self.since = now;
+        }
+        self.landed = landed;
+        let others = if self.has_begun() { Duration::ZERO } else { time_of_all_entries(queue) };
+        now.saturating_sub(self.since) > timeout.saturating_add(others)
+    }
+
+    /// Whether a descriptor behind it has completed, so that the device has taken it from the queue.
+    fn has_begun(&self) -> bool {
+        self.landed > self.landed_before_max
+    }
+}
+
+/// What all entries of a queue take a slow device, if each is the largest transfer.
+fn time_of_all_entries(queue: &WorkQueueInfo) -> Duration {
+    Duration::from_nanos(u64::from(queue.size) * u64::from(queue.transfer_bytes_max) / RATE_MIN_BYTES_PER_NS)
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+    use crate::emulator::shared_queue;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// The default time-outs are 10 s and 30 s, and 128 entries of 2 GiB take 9 s at best, 256 s at worst.
+    #[test]
+    fn the_largest_entries_are_waited_for() {
+        let queue = WorkQueueInfo { transfer_bytes_max: 2 << 30, ..shared_queue("wq0.0", 128) };
+        // All are ours: one completes every 9 s.
+        let mut last = Patience::new(127, 1000, seconds(0));
+        for done in 0..=127 {
+            assert!(!last.is_over(1000 + done, seconds(9 * done), &queue, TIMEOUT), "after {done}");
+        }
+        assert!(!last.is_over(1127, seconds(9 * 128), &queue, TIMEOUT));
+        // All are of other processes: nothing is seen for 250 s.
+        let mut first = Patience::new(0, 1000, seconds(0));
+        assert!(!first.is_over(1000, seconds(250), &queue, TIMEOUT));
+        assert!(first.is_over(1000, seconds(300), &queue, TIMEOUT), "a silent device is found");
+    }
+
+    /// One that is lost is found while others go on completing.
+    #[test]
+    fn what_is_behind_is_no_progress() {
+        let queue = shared_queue("wq0.0", 8);
+        let mut lost = Patience::new(2, 50, seconds(0));
+        // Two that were ahead, and the first that was behind; then one a second.
+        for done in 1..=3 {
+            assert!(!lost.is_over(50 + done, seconds(9 * done), &queue, TIMEOUT), "after {done}");
+        }
+        let found = (0..30).find(|more| lost.is_over(54 + more, seconds(28 + more), &queue, TIMEOUT));
+        assert_eq!(found, Some(10), "10 s after the third");
+    }
+}

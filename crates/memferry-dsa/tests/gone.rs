@@ -1,0 +1,123 @@
+//! When a queue of Linux counts as gone, so that memory which its device had is given back.
+
+mod slow;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, shared_queue};
+use memferry_dsa::portal::{FakePlatform, OpenOptions, States};
+use memferry_dsa::{
+    Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, SubmitError,
+};
+use slow::{Pace, Slow};
+
+/// A directory with the attributes of a queue and its device; removed on drop.
+struct Sysfs(PathBuf);
+
+impl Sysfs {
+    fn new(name: &str) -> Sysfs {
+        let directory = std::env::temp_dir().join(format!("memferry-gone-{name}-{}", std::process::id()));
+        fs::create_dir_all(&directory).expect("a directory");
+        let sysfs = Sysfs(directory);
+        ["queue", "device"].iter().for_each(|of| sysfs.write(of, "enabled\n"));
+        sysfs
+    }
+
+    fn write(&self, of: &str, state: &str) {
+        fs::write(self.0.join(of), state).expect("a file");
+    }
+
+    fn states(&self) -> States {
+        let open = |of: &str| File::open(self.0.join(of)).ok();
+        States { queue: open("queue"), device: open("device") }
+    }
+}
+
+impl Drop for Sysfs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn open(device: Arc<dyn Portal>, states: States) -> Arc<DevicePortal<FakePlatform>> {
+    let platform = FakePlatform::new(device);
+    // SAFETY: the tests say that a device has ended only if it has been given nothing.
+    unsafe { platform.set_states(states) };
+    let path = Path::new("/dev/dsa/wq0.0");
+    DevicePortal::open_on(platform, path, shared_queue("wq0.0", 4), OpenOptions::default()).expect("a queue")
+}
+
+fn emulated() -> Arc<dyn Portal> {
+    Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a device").portal(0)
+}
+
+/// A queue was gone when the path of its state did not exist any more. In a process without `/sys`, or after a `chroot`,
+/// which is safe, every live queue was: the client gave borrowed memory back, and then the device wrote to it.
+#[test]
+fn live_memory_is_not_given_back() {
+    let sysfs = Sysfs::new("live");
+    let pace = Pace { ahead: Duration::from_millis(700), each: Duration::ZERO, lost_count: 0 };
+    let portal = open(Slow::new(shared_queue("wq0.0", 4), pace), sysfs.states());
+    drop(sysfs);
+    let client = Client::new(vec![portal], ClientOptions::default());
+    let mut target = vec![0; 4096];
+    let answer = client.run(Request::fill(u64::MAX, &mut target));
+    let live: &[u8] = &target;
+    let before = live.to_vec();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(live == before, "a live slice changed after {answer:?}");
+    assert_eq!(answer, Ok(()));
+}
+
+/// The open attributes are read when somebody asks, and say when it is over.
+#[test]
+fn the_open_attributes_say_when_it_is_over() {
+    for (of, state) in [("queue", "disabled\n"), ("device", "disabled\n"), ("device", "halted\n")] {
+        let sysfs = Sysfs::new("over");
+        let portal = open(emulated(), sysfs.states());
+        assert!(!portal.is_gone(), "{of} {state}");
+        sysfs.write(of, state);
+        let start = Instant::now();
+        while !portal.is_gone() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{of} {state}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // SAFETY: a no-op without a record names no memory.
+        assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Err(SubmitError::Gone), "{of} {state}");
+        sysfs.write(of, "enabled\n");
+        assert!(portal.is_gone(), "{of} {state}: once gone, for ever");
+    }
+}
+
+/// An attribute that is missing, empty or says something else proves nothing.
+#[test]
+fn other_states_prove_nothing() {
+    let sysfs = Sysfs::new("unproven");
+    let without = || States { queue: File::open(sysfs.0.join("never-there")).ok(), device: None };
+    let portals = [open(emulated(), without()), open(emulated(), sysfs.states())];
+    for state in ["", "unknown\n", "enabled"] {
+        sysfs.write("queue", state);
+        std::thread::sleep(Duration::from_millis(60));
+        assert!(portals.iter().all(|portal| !portal.is_gone()), "{state:?}");
+    }
+}
+
+/// A drain of a queue that takes no more work said that all was done, whatever the device still had.
+#[test]
+fn a_drain_of_a_refusing_queue_is_no_drain() {
+    let device = emulated();
+    let platform = FakePlatform::new(device);
+    let options = OpenOptions { way: memferry_dsa::portal::Way::Write, ..OpenOptions::default() };
+    let path = Path::new("/dev/dsa/wq0.0");
+    let portal =
+        DevicePortal::open_on(platform.clone(), path, shared_queue("wq0.0", 4), options).expect("a queue");
+    let client = Client::new(vec![portal], ClientOptions::default());
+    platform.fail_write(libc::ENXIO);
+    for _ in 0..2 {
+        let drained = client.run(Request::drain());
+        assert!(matches!(drained, Err(ClientError::NoDevice(_))), "{drained:?}");
+    }
+}
