@@ -2,10 +2,12 @@
 
 use std::ptr;
 
-use memferry_dsa::emulator::{CheckedMemory, Deterministic, DeviceConfig, Memory, Nasty};
+use memferry_dsa::emulator::Access;
+use memferry_dsa::emulator::{AddressSpace, CheckedMemory, Deterministic, DeviceConfig, Memory, Nasty};
 use memferry_dsa::{
     Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status, Submission,
 };
+use memferry_testing::{Needs, skip};
 
 const PAGE: usize = PAGE_BYTES as usize;
 
@@ -73,7 +75,7 @@ fn device() -> Option<Deterministic<CheckedMemory>> {
             Some(Deterministic::new(&config, Nasty::none(), memory).unwrap())
         }
         Err(error) => {
-            println!("skipped: no checked memory here: {error}");
+            skip(Needs::Kernel("process_vm_readv"), format!("no checked memory here: {error}"));
             None
         }
     }
@@ -221,6 +223,24 @@ impl Sleeper {
     }
 }
 
+impl Sleeper {
+    /// One with a process number that is free. None if that is not allowed.
+    fn with_number(number: i32) -> Option<Sleeper> {
+        // struct clone_args of clone(2): exit_signal is the fifth word, set_tid and its length the ninth and tenth.
+        let mut arguments = [0u64; 11];
+        (arguments[4], arguments[8], arguments[9]) = (libc::SIGCHLD as u64, (&raw const number) as u64, 1);
+        // SAFETY: the structure that the call reads, with a list of one number; a copy of the process, which only sleeps.
+        match unsafe { libc::syscall(libc::SYS_clone3, &arguments, size_of_val(&arguments)) } {
+            0 => loop {
+                // SAFETY: it has no preconditions.
+                unsafe { libc::pause() };
+            },
+            child if child > 0 => Some(Sleeper(child as i32)),
+            _ => None,
+        }
+    }
+}
+
 impl Drop for Sleeper {
     fn drop(&mut self) {
         // SAFETY: the child of `fork`, which nobody else has waited for.
@@ -243,13 +263,14 @@ fn memory_of_another_process() {
     pages.fill(0..PAGE, 1);
     let mut config = DeviceConfig::one_shared_queue();
     config.groups[0].queues[0].block_on_fault = true;
+    let space = AddressSpace::of_thread(sleeper.0 as u32).unwrap();
     // SAFETY: the descriptors below name pages of the sleeper, which uses none of them.
-    let memory = unsafe { CheckedMemory::of_process(sleeper.0 as u32) }.unwrap();
+    let memory = unsafe { space.memory() };
     let mut run = Deterministic::new(&config, Nasty::none(), memory).unwrap();
     let mut complete = |descriptor: Descriptor| {
         let record = pages.at(5 * PAGE);
         // SAFETY: as above.
-        let memory = unsafe { CheckedMemory::of_process(sleeper.0 as u32) }.unwrap();
+        let memory = unsafe { space.memory() };
         let _ = memory.write(record, &[0; 32]);
         let descriptor = descriptor.with_flags(Flags::BLOCK_ON_FAULT).with_completion_at(record);
         assert_eq!(run.device.submit(0, &descriptor, 1).unwrap(), Submission::Accepted);
@@ -275,4 +296,37 @@ fn memory_of_another_process() {
     assert_eq!((refused.status, refused.write_fault), (Status::PageFaultRefused, true));
     let nowhere = complete(Descriptor::memmove(Address(0x1000), pages.at(4 * PAGE), 8));
     assert_eq!(nowhere.status, Status::PageFaultRefused);
+}
+
+/// The number of a process that has ended is another one's: descriptors that were left would work on its memory.
+#[test]
+fn a_process_with_the_number_of_one_that_has_ended() {
+    let pages = Pages::writable(1);
+    pages.fill(0..PAGE, 7);
+    let first = Sleeper::fork();
+    let number = first.0;
+    let space = AddressSpace::of_thread(number as u32).unwrap();
+    // SAFETY: only the page is named, which both sleepers have and do not use.
+    let memory = unsafe { space.memory() };
+    assert!(space.is_alive() && memory.is_present(pages.at(0), Access::Read));
+    memory.write(pages.at(0), &[8]).unwrap();
+    drop(first);
+    assert!(!space.is_alive());
+    let Some(second) = Sleeper::with_number(number) else {
+        return println!(
+            "skipped: process numbers cannot be chosen here: {}",
+            std::io::Error::last_os_error()
+        );
+    };
+    assert_eq!(second.0, number);
+    assert!(!space.is_alive() && !memory.is_present(pages.at(0), Access::Read));
+    let refused = memory.write(pages.at(0), &[9]).unwrap_err();
+    assert_eq!((refused.page, refused.bytes_done), (pages.at(0), 0));
+    assert!(memory.read(pages.at(0), &mut [0]).is_err() && !memory.request_page(pages.at(0), Access::Write));
+    let mut found = [0];
+    // SAFETY: as above.
+    unsafe { AddressSpace::of_thread(number as u32).unwrap().memory() }
+        .read(pages.at(0), &mut found)
+        .unwrap();
+    assert_eq!(found, [7], "the second one's page, which it has from this process");
 }

@@ -83,12 +83,7 @@ fn offer(portal: &dyn Portal, mark: u64) -> Submission {
 fn portals() {
     for (name, info) in [("shared", shared_queue("wq0.0", 2)), ("dedicated", dedicated_queue("wq0.0", 2))] {
         let path = new_queue(name);
-        let options = OpenOptions {
-            way: Way::Mapped,
-            slots: Slots::One,
-            batch_probe_timeout: None,
-            state_files: Some(Vec::new()),
-        };
+        let options = OpenOptions { way: Way::Mapped, slots: Slots::One, batch_probe_timeout: None };
         let is_dedicated = name == "dedicated";
         let portal = DevicePortal::open_on(FileDevice, &path, info, options).expect("a file can be mapped");
         let arrived = |mark| {
@@ -130,7 +125,7 @@ fn portals() {
 /// Parent and child go on side by side: the child's opening leaves the parent's mapping as it was.
 fn parent_goes_on() {
     let path = new_queue("parent");
-    let options = OpenOptions { slots: Slots::One, state_files: Some(Vec::new()), ..OpenOptions::default() };
+    let options = OpenOptions { slots: Slots::One, ..OpenOptions::default() };
     let portal = DevicePortal::open_on(FileDevice, &path, shared_queue("wq0.0", 2), options)
         .expect("a file can be mapped");
     in_child(|| {
@@ -145,12 +140,7 @@ fn parent_goes_on() {
 /// What `write(2)` gets is the descriptor, byte by byte.
 fn written() {
     let path = new_queue("write");
-    let options = OpenOptions {
-        way: Way::Write,
-        slots: Slots::One,
-        batch_probe_timeout: None,
-        state_files: Some(Vec::new()),
-    };
+    let options = OpenOptions { way: Way::Write, slots: Slots::One, batch_probe_timeout: None };
     let portal = DevicePortal::open_on(FileDevice, &path, shared_queue("wq0.0", 2), options)
         .expect("a file can be written");
     assert_eq!(offer(&*portal, 1), Submission::Accepted);

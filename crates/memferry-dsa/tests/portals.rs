@@ -43,9 +43,8 @@ fn queue(mode: QueueMode, size: u32) -> WorkQueueInfo {
     }
 }
 
-/// State in a file that is not there, so that no test depends on this machine's sysfs.
 fn options() -> OpenOptions {
-    OpenOptions { state_files: Some(Vec::new()), ..OpenOptions::default() }
+    OpenOptions::default()
 }
 
 fn open(
@@ -359,7 +358,7 @@ fn linux_answers_for_files_that_are_no_queues() {
 }
 
 /// What `write(2)` answers becomes an answer, a refusal or the end, and a dedicated queue's entry is free again. The end of
-/// submissions is not the end of what was submitted: only the states in sysfs tell that.
+/// submissions is not the end of what was submitted: only the attributes in sysfs tell that.
 #[test]
 fn errors_of_write_are_told_apart() {
     for mode in [QueueMode::Shared, QueueMode::Dedicated] {
@@ -548,34 +547,4 @@ fn a_file_of_another_process_is_opened_again() {
         assert!(matches!(answer, Err(SubmitError::NotReopened(_))), "{answer:?}");
     }
     assert_eq!(portal.counters().reopened, 1, "opened at each submission");
-}
-
-/// sysfs is looked at when somebody asks, and not each time.
-#[test]
-fn the_state_in_sysfs_says_when_it_is_over() {
-    let directory = std::env::temp_dir().join(format!("memferry-portal-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).unwrap();
-    for (end, told) in [(Some("disabled\n"), "disabled"), (Some("halted\n"), "halted"), (None, "removed")] {
-        let state = directory.join(told);
-        std::fs::write(&state, "enabled\n").unwrap();
-        let emulator = device(queue(QueueMode::Shared, 4), Nasty::none());
-        let platform = FakePlatform::new(emulator.portal(0));
-        let never_there = directory.join("never-there");
-        let options =
-            OpenOptions { state_files: Some(vec![state.clone(), never_there]), ..OpenOptions::default() };
-        let portal = open(&platform, queue(QueueMode::Shared, 4), options).unwrap();
-        assert!(!portal.is_gone(), "{told}");
-        match end {
-            Some(text) => std::fs::write(&state, text).unwrap(),
-            None => std::fs::remove_file(&state).unwrap(),
-        }
-        let start = Instant::now();
-        while !portal.is_gone() {
-            assert!(start.elapsed() < PATIENCE, "{told}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        // SAFETY: a no-op without a record names no memory.
-        assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Err(SubmitError::Gone), "{told}");
-    }
-    std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -149,6 +149,25 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Two processes share a device, and one of them writes anything into what both can write.
+    #[test]
+    fn one_of_two_processes_tampers(data in prop::collection::vec(any::<u8>(), 0..3000)) {
+        fuzz::order(&data);
+    }
+}
+
+/// What the fuzzer begins with, and what it has found.
+#[test]
+fn seeds_of_tampering() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/order");
+    for entry in std::fs::read_dir(&directory).expect("seeds") {
+        fuzz::order(&std::fs::read(entry.expect("a seed").path()).expect("a seed"));
+    }
+}
+
 /// The fuzzer begins with these, and each gets where its name says: a change of their format would make them noise.
 #[test]
 fn seeds_of_the_fuzzer() {

@@ -1,14 +1,17 @@
 //! Devices that several processes share: clients in one process, clients in processes of their own, clients that die.
 
 use std::env;
-use std::fs::{File, OpenOptions};
-use std::path::Path;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::shared::{Client, DeviceSetup, Options, QueueAt, State, Submitted};
+use memferry_dsa::emulator::shared::{
+    Client, DeviceSetup, Devices, Listening, Options, QueueAt, State, Submitted,
+};
 use memferry_dsa::emulator::{
     Capabilities, CheckedMemory, ConfigError, Nasty, OPERATIONS, Timing, dedicated_queue, shared_queue,
 };
@@ -20,12 +23,11 @@ fn at(queue: usize) -> QueueAt {
     QueueAt::new(1, queue).unwrap()
 }
 
-/// A state file with device 1, called dsa2, whose four engines are in group 0.
-fn state_with(options: &Options, queues: &[WorkQueueInfo]) -> (File, State) {
-    let file = tempfile::tempfile().unwrap();
-    let state = State::create(&file, options).unwrap();
+/// Device 1, called dsa2, whose four engines are in group 0.
+fn state_with(options: &Options, queues: &[WorkQueueInfo]) -> State {
+    let state = State::create(options).unwrap();
     enable(&state, queues, [Some(0); 4]);
-    (file, state)
+    state
 }
 
 fn enable(state: &State, queues: &[WorkQueueInfo], engine_groups: [Option<usize>; 4]) {
@@ -36,8 +38,8 @@ fn enable(state: &State, queues: &[WorkQueueInfo], engine_groups: [Option<usize>
     }
 }
 
-fn join(file: &File) -> Client {
-    Client::join(&State::attach(file).unwrap(), std::process::id()).unwrap()
+fn join(state: &State) -> Client {
+    state.join(std::process::id()).unwrap()
 }
 
 /// Runs the client's engine of device 1 until `stop`.
@@ -76,9 +78,8 @@ fn noop(record: &CompletionRecord) -> [u64; 8] {
 /// One threshold for both, and the order of submission: who is second waits for the first.
 #[test]
 fn a_queue_is_one_queue_for_all() {
-    let (file, state) =
-        state_with(&Options::default(), &[WorkQueueInfo { threshold: 5, ..shared_queue("", 16) }]);
-    let (one, two) = (join(&file), join(&file));
+    let state = state_with(&Options::default(), &[WorkQueueInfo { threshold: 5, ..shared_queue("", 16) }]);
+    let (one, two) = (join(&state), join(&state));
     assert_ne!(one.pasid(), two.pasid());
     let (of_one, of_two): ([_; 3], [_; 2]) = (records(), records());
     for record in &of_one {
@@ -112,7 +113,7 @@ fn a_queue_is_one_queue_for_all() {
 /// What is told of a client stays when it has gone, with entries in the queue or without.
 #[test]
 fn each_client_s_submissions_are_told() {
-    let (file, state) = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
+    let state = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
     let me = std::process::id();
     let told = || {
         let [report] = &state.client_reports()[..] else { panic!("{:?}", state.client_reports()) };
@@ -120,7 +121,7 @@ fn each_client_s_submissions_are_told() {
         report.clone()
     };
     for round in 1..=2 {
-        let client = join(&file);
+        let client = join(&state);
         let stop = AtomicBool::new(false);
         let record = CompletionRecord::new();
         assert_eq!(client.enqcmd(at(0), &mut noop(&record)), Submission::Accepted);
@@ -152,8 +153,8 @@ fn each_client_s_submissions_are_told() {
 /// The right instruction for the queue, or nothing; what a dedicated queue loses is in the error register.
 #[test]
 fn the_instructions_and_the_modes() {
-    let (file, state) = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
-    let client = join(&file);
+    let state = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
+    let client = join(&state);
     let words = Descriptor::drain().to_words();
     client.movdir64b(at(0), &mut words.clone());
     assert_eq!(client.enqcmd(at(1), &mut words.clone()), Submission::Retry);
@@ -169,7 +170,7 @@ fn the_instructions_and_the_modes() {
 
 #[test]
 fn configurations_that_no_device_has() {
-    let (_file, state) = state_with(&Options::default(), &[shared_queue("", 100)]);
+    let state = state_with(&Options::default(), &[shared_queue("", 100)]);
     assert_eq!(state.enable_queue(at(1), 0, &shared_queue("", 29)), Err(ConfigError::TooManyEntries(129)));
     let refused = state.enable_queue(at(1), 1, &shared_queue("", 8));
     assert!(matches!(refused, Err(ConfigError::HalfGroup(_))), "group 1 has no engine: {refused:?}");
@@ -179,8 +180,8 @@ fn configurations_that_no_device_has() {
 /// A queue that is disabled and enabled again as another one; engines follow.
 #[test]
 fn queues_come_and_go() {
-    let (file, state) = state_with(&Options::default(), &[shared_queue("", 8)]);
-    let client = join(&file);
+    let state = state_with(&Options::default(), &[shared_queue("", 8)]);
+    let client = join(&state);
     let stop = AtomicBool::new(false);
     let found: [_; 3] = records();
     thread::scope(|scope| {
@@ -205,8 +206,8 @@ fn queues_come_and_go() {
 fn aborts() {
     let slow = Timing { latency_ns: 3_600_000_000_000, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(slow), ..Options::default() };
-    let (file, state) = state_with(&options, &[shared_queue("", 16)]);
-    let (one, two) = (join(&file), join(&file));
+    let state = state_with(&options, &[shared_queue("", 16)]);
+    let (one, two) = (join(&state), join(&state));
     let stop = AtomicBool::new(false);
     let lost: [_; 6] = records();
     thread::scope(|scope| {
@@ -234,10 +235,9 @@ fn aborts() {
 fn processes_share_engines_and_bandwidth() {
     let timing = Timing { occupancy_ns: 10_000_000, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
-    let file = tempfile::tempfile().unwrap();
-    let state = State::create(&file, &options).unwrap();
+    let state = State::create(&options).unwrap();
     enable(&state, &[shared_queue("", 16)], [Some(0), None, None, None]);
-    let (one, two) = (join(&file), join(&file));
+    let (one, two) = (join(&state), join(&state));
     let stop = AtomicBool::new(false);
     let found: [_; 8] = records();
     let start = Instant::now();
@@ -260,11 +260,10 @@ fn processes_share_engines_and_bandwidth() {
 fn priorities_hold_between_processes() {
     let timing = Timing { occupancy_ns: 1_000_000, submit_shared_ns: 0, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
-    let file = tempfile::tempfile().unwrap();
-    let state = State::create(&file, &options).unwrap();
+    let state = State::create(&options).unwrap();
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 64) };
     enable(&state, &[of(12), of(4)], [Some(0), None, None, None]);
-    let (one, two) = (join(&file), join(&file));
+    let (one, two) = (join(&state), join(&state));
     let stop = AtomicBool::new(false);
     let (of_one, of_two): ([_; 48], [_; 48]) = (records(), records());
     for (first, second) in of_one.iter().zip(&of_two) {
@@ -283,13 +282,12 @@ fn priorities_hold_between_processes() {
 
 #[test]
 fn queues_are_found_by_their_files() {
-    let (file, state) = state_with(&Options::default(), &[]);
-    let other = State::attach(&file).unwrap();
+    let state = state_with(&Options::default(), &[]);
+    let other = state.devices();
     assert_eq!(other.queue_of(7, 0), None);
     state.set_portal(at(3), 7, 99);
     assert_eq!(other.queue_of(7, 99), Some(at(3)));
     assert_eq!((other.queue_of(8, 99), other.queue_of(7, 98)), (None, None));
-    assert!(State::attach(&tempfile::tempfile().unwrap()).is_err());
 }
 
 // ---- clients in processes of their own ------------------------------------------------------------------------
@@ -309,8 +307,9 @@ fn client_process(state: &Path, role: &str) -> Child {
 #[ignore = "is run by other tests, in a process of its own"]
 fn child() {
     let (Some(path), Ok(role)) = (env::var_os(STATE), env::var(ROLE)) else { return };
-    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    let client = join(&file);
+    let connected = Devices::connect(Path::new(&path)).unwrap();
+    // SAFETY: nothing forks here.
+    let client = unsafe { connected.join() }.unwrap();
     match &*role {
         // Leaves entries that nobody will ever take.
         "submit and wait for the end" => {
@@ -355,20 +354,33 @@ fn copy_much(client: &Client, count: usize) {
     });
 }
 
-fn state_file(options: &Options, queues: &[WorkQueueInfo]) -> (tempfile::NamedTempFile, State) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    let state = State::create(file.as_file(), options).unwrap();
-    enable(&state, queues, [Some(0); 4]);
-    (file, state)
+/// The same for other processes.
+struct Served {
+    state: State,
+    directory: tempfile::TempDir,
+    _listening: Listening,
+}
+
+impl Served {
+    fn new(options: &Options, queues: &[WorkQueueInfo]) -> Served {
+        let (state, directory) = (state_with(options, queues), tempfile::tempdir().unwrap());
+        let listening = state.listen(&directory.path().join("devices"), |error| panic!("{error}")).unwrap();
+        Served { state, directory, _listening: listening }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("devices")
+    }
 }
 
 /// A process that is killed with entries at the head of the queue is in nobody's way.
 #[test]
 fn entries_of_the_killed_are_given_back() {
-    let (file, state) = state_file(&Options::default(), &[shared_queue("", 8)]);
-    let mut process = client_process(file.path(), "submit and wait for the end");
+    let served = Served::new(&Options::default(), &[shared_queue("", 8)]);
+    let state = &served.state;
+    let mut process = client_process(&served.path(), "submit and wait for the end");
     wait_for("the other's entries", || state.queue_report(at(0)).occupancy == 3);
-    let client = join(file.as_file());
+    let client = join(&served.state);
     let stop = AtomicBool::new(false);
     let mine: [_; 2] = records();
     thread::scope(|scope| {
@@ -401,11 +413,12 @@ fn processes_are_killed_at_any_moment() {
             ..Options::default()
         };
         let queue = WorkQueueInfo { threshold: 9, block_on_fault: true, ..shared_queue("", 16) };
-        let (file, state) = state_file(&options, &[queue]);
-        let mut honest: Vec<_> = (0..2).map(|_| client_process(file.path(), "copy")).collect();
+        let served = Served::new(&options, &[queue]);
+        let state = &served.state;
+        let mut honest: Vec<_> = (0..2).map(|_| client_process(&served.path(), "copy")).collect();
         let mut round = 0;
         while honest.iter_mut().any(|process| process.try_wait().unwrap().is_none()) && round < 40 {
-            let mut victim = client_process(file.path(), "copy until the end");
+            let mut victim = client_process(&served.path(), "copy until the end");
             thread::sleep(Duration::from_millis(20 + round * 7 % 31));
             victim.kill().unwrap();
             victim.wait().unwrap();
@@ -422,4 +435,31 @@ fn processes_are_killed_at_any_moment() {
         assert!(counters.ended_count() >= 6000 && state.processes().is_empty());
         assert_eq!(state.queue_report(at(0)).occupancy, 0);
     }
+}
+
+/// A process that connects often, says nothing, or says nonsense, keeps nobody from the devices.
+#[test]
+fn connections_that_are_of_no_use() {
+    let served = Served::new(&Options::default(), &[shared_queue("", 8)]);
+    let mut silent = Vec::new();
+    for number in 0..300u32 {
+        let mut socket = UnixStream::connect(served.path()).unwrap();
+        match number % 3 {
+            0 => silent.push(socket),
+            1 => _ = socket.write(&[number as u8; 100]),
+            _ => {}
+        }
+    }
+    let start = Instant::now();
+    let connected = Devices::connect(&served.path()).unwrap();
+    // SAFETY: nothing forks here.
+    let client = unsafe { connected.join() }.unwrap();
+    assert!(start.elapsed() < PATIENCE / 3);
+    assert_eq!(served.state.processes(), [std::process::id()]);
+    assert_eq!(client.enqcmd(at(0), &mut Descriptor::drain().to_words()), Submission::Accepted);
+    // SAFETY: as above.
+    let again = unsafe { connected.join() }.unwrap();
+    assert_ne!(again.pasid(), client.pasid());
+    assert_eq!(served.state.processes(), [std::process::id()], "the one before is void");
+    drop(silent);
 }

@@ -11,6 +11,7 @@ use memferry_dsa::QueueMode;
 use memferry_dsa::system::apply::{Action, Options, Plan};
 use memferry_dsa::system::config::QueueSettings;
 use memferry_dsa::system::{Config, FakeDevice, FakeDriver, Profile, State, UnknownKeys};
+use memferry_testing::{Needs, skip};
 
 /// Runs a command with the tree's `sys` in the place of `/sys`.
 fn with_tree(root: &Path, command: &str) -> Output {
@@ -24,13 +25,13 @@ fn is_possible() -> bool {
         Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
     };
     if Command::new("accel-config").output().is_err() {
-        println!("skipped: accel-config is not installed");
+        skip(Needs::Program("accel-config"), "accel-config is not installed");
         return false;
     }
     let directory = tempfile::tempdir().unwrap();
     let mount = format!("mount --bind {} /sys", directory.path().display());
     if !runs("unshare", &["--user", "--map-root-user", "--mount", "sh", "-c", &mount]) {
-        println!("skipped: this user may not make mount namespaces");
+        skip(Needs::Namespaces, "this user may not make mount namespaces");
         return false;
     }
     true

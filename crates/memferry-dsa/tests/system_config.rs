@@ -5,6 +5,7 @@ use memferry_dsa::system::{
     Config, DeviceId, FakeDevice, FakeDriver, Limits, Profile, QueueType, Shape, State, UnknownKeys,
 };
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
+use memferry_testing::{Needs, skip};
 use proptest::prelude::*;
 
 fn parse(text: &str) -> Config {
@@ -72,7 +73,8 @@ fn installed_files_of_accel_config_are_read() {
     let mut read = 0;
     for directory in ["/etc/accel-config/contrib/configs", "/usr/libexec/accel-config/test/configs"] {
         let Ok(entries) = std::fs::read_dir(directory) else {
-            println!("skipped: there is no {directory}; install accel-config and accel-config-test");
+            let why = format!("there is no {directory}; install accel-config and accel-config-test");
+            skip(Needs::Program("accel-config"), why);
             continue;
         };
         for path in entries.map(|entry| entry.unwrap().path()) {

@@ -15,6 +15,7 @@ use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::wait::{Completer, CompleterOptions, Full, Watch, thread_cpu_time};
 use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Portal, Status, Submission, Wait};
+use memferry_testing::{Needs, skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,7 +50,8 @@ fn publish_after(delay: Duration, records: &[&CompletionRecord]) {
 #[test]
 fn every_way_ends() {
     if !CpuFeatures::detect().waitpkg {
-        println!("this CPU has no UMWAIT: it is tried as PAUSE, and its loop in umwait.rs over a fake");
+        let why = "UMWAIT is tried as PAUSE, and its loop in umwait.rs over a fake";
+        skip(Needs::Instruction("UMWAIT"), why);
     }
     for wait in Wait::ALL {
         for seed in 0..4 {
@@ -207,25 +209,70 @@ fn the_last_waker_is_woken() {
     assert_eq!((stats.found, stats.timed_out), (1, 1));
 }
 
+/// A waker that runs a function.
+struct Waking(fn());
+
+impl Wake for Waking {
+    fn wake(self: Arc<Self>) {
+        self.0();
+    }
+}
+
+/// Completes a record whose watcher's waker runs `wake`, then calls `then` with the completer.
+fn after_waking(wake: fn(), then: impl FnOnce(&Completer)) {
+    let completer = Completer::start(CompleterOptions::default()).unwrap();
+    let record = CompletionRecord::new();
+    // SAFETY: the record outlives the watch.
+    let mut watch = pin!(unsafe { completer.watch(&record, PATIENCE) }.unwrap());
+    let waker = Waker::from(Arc::new(Waking(wake)));
+    assert!(watch.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    record.publish(&done(0));
+    then(&completer);
+}
+
 /// A waker that panics is its own problem.
 #[test]
 fn a_waker_that_panics_stops_nobody() {
-    struct Bad;
-    impl Wake for Bad {
-        fn wake(self: Arc<Self>) {
-            panic!("this one is meant to panic");
+    after_waking(
+        || panic!("this one is meant to panic"),
+        |completer| {
+            let good = CompletionRecord::new();
+            good.publish(&done(1));
+            // SAFETY: the record outlives the watch.
+            assert_eq!(block_on(unsafe { completer.watch(&good, PATIENCE) }.unwrap()), Ok(done(1)));
+        },
+    );
+}
+
+/// The payload of a waker's panic may panic when it is dropped. That once ended the completer, and all who wait for
+/// it slept to their time-outs.
+#[test]
+fn a_payload_that_panics_stops_nobody() {
+    struct Bomb;
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("this payload is meant to panic");
         }
     }
-    let completer = Completer::start(CompleterOptions::default()).unwrap();
-    let [bad, good] = [(); 2].map(|()| CompletionRecord::new());
-    // SAFETY: the records outlive the watches.
-    let mut watch = pin!(unsafe { completer.watch(&bad, PATIENCE) }.unwrap());
-    let waker = Waker::from(Arc::new(Bad));
-    assert!(watch.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    bad.publish(&done(0));
-    good.publish(&done(1));
-    // SAFETY: as above.
-    assert_eq!(block_on(unsafe { completer.watch(&good, PATIENCE) }.unwrap()), Ok(done(1)));
+    after_waking(
+        || std::panic::panic_any(Bomb),
+        |completer| {
+            let good = CompletionRecord::new();
+            // The completer has met the first record when it enters the second one's outcome.
+            let start = Instant::now();
+            while completer.stats().found == 0 {
+                assert!(start.elapsed() < PATIENCE, "the first record is not found");
+                thread::yield_now();
+            }
+            good.publish(&done(1));
+            // SAFETY: the record outlives the watch.
+            let mut other = pin!(unsafe { completer.watch(&good, PATIENCE) }.unwrap());
+            while other.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                assert!(start.elapsed() < PATIENCE, "the completer has ended");
+                thread::yield_now();
+            }
+        },
+    );
 }
 
 /// No place is no wait; dropping a watch makes place, also before anything happens.

@@ -4,7 +4,7 @@
 //! turns. When no queue that has work has credits left, all get theirs back.
 //!
 //! The state is one word, so that processes that share a device can share it: a choice is made on a copy, and counts if
-//! nobody else has chosen meanwhile.
+//! nobody else has chosen meanwhile. Any word will do, whoever wrote it.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 3.4 (group arbiter).
 
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::front::Queue;
 use super::held::Held;
 use super::ring::{ClientId, Head};
+use super::timing::AHEAD_MAX_NS;
 use crate::portal::WorkQueueInfo;
 
 pub(super) struct Arbiter {
@@ -60,7 +61,7 @@ impl Arbiter {
             }
             State::Shared(shared) => {
                 let before = shared.load(Ordering::Relaxed);
-                let is_candidate = |head: &Head| head.is_ready && head.stamp <= stamped_max;
+                let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
                 let word = Word(before);
                 let (seat, head, next) = choose(word, &self.priorities, &queues[self.first..], is_candidate)?;
                 // ORDERING: Relaxed: the entry is published by its ring.
@@ -74,7 +75,7 @@ impl Arbiter {
     /// Whether [`take`](Self::take) would take something now.
     pub(super) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
         let State::Shared(shared) = &self.state else { return true };
-        let is_candidate = |head: &Head| head.is_ready && head.stamp <= stamped_max;
+        let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
         let word = Word(shared.load(Ordering::Relaxed));
         let chosen = choose(word, &self.priorities, &queues[self.first..], is_candidate);
         chosen.is_some_and(|(_, head, _)| head.client == client)
@@ -83,10 +84,23 @@ impl Arbiter {
     /// The earliest stamp of all oldest entries that `client` could take.
     pub(super) fn earliest(&self, queues: &[Queue], client: ClientId) -> Option<u64> {
         let queues = queues[self.first..].iter().take(self.priorities.len());
-        let heads = queues.filter_map(|queue| queue.state.ring.head());
-        heads.filter(|head| head.is_ready_for(client)).map(|head| head.stamp).min()
+        let heads = queues.filter_map(|queue| queue.ring().head());
+        let stamps = heads.filter(|head| head.is_ready_for(client)).map(|head| head.stamp);
+        match self.state {
+            State::Own(_) => stamps.min(),
+            State::Shared(_) => stamps.map(|stamp| stamp.min(STAMP_MAX)).min(),
+        }
     }
 }
+
+/// Whether an entry was in its queue at `stamped_max`. One that claims to come much later has a stamp that somebody has
+/// tampered with.
+fn has_come(stamp: u64, stamped_max: u64) -> bool {
+    stamp <= stamped_max || stamp - stamped_max > AHEAD_MAX_NS
+}
+
+/// No honest stamp is later: 292 years. What is added to it does not overflow.
+const STAMP_MAX: u64 = u64::MAX / 2;
 
 /// The seat whose turn it is among those whose oldest entry is a candidate, that entry, and the state after it.
 #[inline]
@@ -100,7 +114,7 @@ fn choose(
     let turn = word.turn().min(count);
     let mut first = None;
     for seat in (turn..count).chain(0..turn) {
-        let Some(head) = queues[seat].state.ring.head().filter(&is_candidate) else { continue };
+        let Some(head) = queues[seat].ring().head().filter(&is_candidate) else { continue };
         if word.credits(seat) > 0 {
             return Some((seat, head, word.paid(seat)));
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::queue::QueueState;
+use super::queue::QueueOrder;
 use crate::completion::Status;
 
 /// What a device counts, all zero at its start. Only its thread writes.
@@ -41,12 +41,18 @@ impl Default for Counters {
 
 /// Adds to a counter that only this thread writes, without a locked instruction.
 pub(super) fn count(counter: &AtomicU64, by: u64) {
-    counter.store(counter.load(Ordering::Relaxed) + by, Ordering::Relaxed);
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 /// A counter, for the thread that writes it.
 pub(super) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
+}
+
+/// A counter that somebody else writes, who may write anything: sums of all that there can be do not overflow.
+pub(super) fn told(counter: &AtomicU64) -> u64 {
+    const MOST: u64 = 1 << 48; // a descriptor each nanosecond for three days
+    get(counter).min(MOST)
 }
 
 /// What a device has done since it was enabled.
@@ -88,12 +94,13 @@ pub struct DeviceCounters {
 impl DeviceCounters {
     /// Descriptors and members that ended in whatever way.
     pub fn ended_count(&self) -> u64 {
-        self.ended.values().sum()
+        self.ended.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// Descriptors and members that are in a queue or an engine; exact while nobody submits and the device rests.
     pub fn in_flight(&self) -> u64 {
-        (self.accepted + self.members).saturating_sub(self.ended_count() + self.aborted)
+        let begun = self.accepted.saturating_add(self.members);
+        begun.saturating_sub(self.ended_count().saturating_add(self.aborted))
     }
 }
 
@@ -119,13 +126,8 @@ impl Counters {
     /// Adds what `other` has counted.
     pub(super) fn add(&self, other: &Counters) {
         for (mine, theirs) in self.zip(other) {
-            mine.fetch_add(get(theirs), Ordering::Relaxed);
+            mine.fetch_add(told(theirs), Ordering::Relaxed);
         }
-    }
-
-    /// Starts anew.
-    pub(super) fn clear(&self) {
-        self.zip(self).for_each(|(counter, _)| counter.store(0, Ordering::Relaxed));
     }
 
     /// The sum, with what the queues have counted.
@@ -160,10 +162,10 @@ pub(super) struct QueueTotals {
 }
 
 impl QueueTotals {
-    pub(super) fn add(&mut self, queue: &QueueState) {
+    pub(super) fn add(&mut self, queue: &QueueOrder) {
         self.accepted += queue.ring.pushed();
-        self.retried += get(&queue.counts.0.retried);
-        self.dropped += get(&queue.counts.0.dropped);
+        self.retried += told(&queue.counts.0.retried);
+        self.dropped += told(&queue.counts.0.dropped);
         self.dispatched += queue.ring.popped();
     }
 }

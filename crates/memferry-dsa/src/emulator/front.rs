@@ -2,7 +2,6 @@
 //!
 //! The [`Device`](super::Device) behind it belongs to one thread; this part is shared.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::config::DeviceConfig;
@@ -10,9 +9,9 @@ use super::counters::{Counters, DeviceCounters, QueueTotals};
 use super::held::Held;
 use super::monotonic::monotonic_ns;
 use super::nasty::Nasty;
-use super::queue::{Answer, QueueState};
+use super::queue::{Answer, QueueParts};
 use super::register::{ErrorRegister, SoftwareError};
-use super::ring::{ClientId, ONLY};
+use super::ring::{ClientId, Head, ONLY, Ring, Taken};
 use super::shared::Common;
 use crate::completion::Status;
 use crate::descriptor::Descriptor;
@@ -48,16 +47,23 @@ enum Time {
 /// One work queue.
 pub(super) struct Queue {
     pub(super) info: WorkQueueInfo,
-    pub(super) state: Held<QueueState>,
+    pub(super) parts: QueueParts,
+}
+
+impl Queue {
+    #[inline]
+    pub(super) fn ring(&self) -> &Ring {
+        &self.parts.order.ring
+    }
 }
 
 impl Front {
     /// The outside of a device that is this process' own. Its clock runs by itself if `is_real`.
     pub(super) fn new(config: &DeviceConfig, nasty: &Nasty, is_real: bool) -> Front {
         let queue = |(number, info): (usize, &WorkQueueInfo)| {
-            let state = Arc::new(QueueState::new());
-            state.configure(info, number, nasty, config.timing.as_ref());
-            Queue { info: info.clone(), state: Held::part_of(state, |state| state) }
+            let parts = QueueParts::new();
+            parts.config.configure(info, number, nasty, config.timing.as_ref());
+            Queue { info: info.clone(), parts }
         };
         let time = match is_real {
             true => Time::Since(monotonic_ns()),
@@ -118,7 +124,8 @@ impl Front {
         descriptor: &Descriptor,
         pasid: u32,
     ) -> Result<Submission, SubmitError> {
-        let Queue { info, state } = &self.queues[number];
+        let Queue { info, parts } = &self.queues[number];
+        let QueueParts { config, order, own } = parts;
         if self.is_gone() {
             return Err(SubmitError::Gone);
         }
@@ -127,8 +134,9 @@ impl Front {
             QueueMode::Dedicated => descriptor.owned_by(pasid),
         };
         // When the entry is in the queue, on the device's clock.
-        let arrives_ns = self.now_ns().map_or(0, |now_ns| now_ns + state.submit_ns());
-        let answer = state.offer(info.mode, self.client, &entry.to_words(), arrives_ns.into());
+        let arrives_ns = self.now_ns().map_or(0, |now_ns| now_ns + config.submit_ns());
+        let (words, stamp) = (entry.to_words(), arrives_ns.into());
+        let answer = order.offer(config, own, info.mode, self.client, &words, stamp);
         self.spend_until(arrives_ns);
         match answer {
             Answer::Accepted => Ok(Submission::Accepted),
@@ -154,7 +162,7 @@ impl Front {
     /// Takes no more descriptors from now on.
     pub(super) fn close(&self) {
         for queue in &self.queues {
-            queue.state.ring.close();
+            queue.parts.order.ring.close();
         }
     }
 
@@ -174,23 +182,29 @@ impl Front {
     pub(super) fn is_empty(&self) -> bool {
         self.queues
             .iter()
-            .all(|queue| !queue.state.ring.head().is_some_and(|head| head.is_ready_for(self.client)))
+            .all(|queue| !queue.ring().head().is_some_and(|head| head.is_ready_for(self.client)))
     }
 
-    /// An entry of a queue is about to be taken.
+    /// Takes the entry at the head of a queue, which is ready and this client's; `None` if it has not submitted it.
     #[inline]
-    pub(super) fn taking(&self, queue: usize) {
-        if let Some(common) = &self.common {
-            common.taking(queue);
-        }
+    pub(super) fn take(&self, number: usize, head: Head) -> Option<Taken> {
+        let queue = &self.queues[number];
+        let Some(common) = &self.common else { return queue.ring().pop(&queue.parts.own, head) };
+        common.taking(number);
+        let taken = queue.ring().pop(&queue.parts.own, head);
+        common.took(number, taken.is_some());
+        taken
     }
 
-    /// An entry of a queue was taken.
-    #[inline]
-    pub(super) fn took(&self, queue: usize) {
-        if let Some(common) = &self.common {
-            common.took(queue);
-        }
+    /// Takes an entry of this client that the queue's order has lost, and the queue.
+    #[cold]
+    pub(super) fn take_stranded(&self) -> Option<(usize, Taken)> {
+        let common = self.common.as_ref()?;
+        self.queues.iter().enumerate().find_map(|(number, queue)| {
+            let taken = queue.ring().take_stranded(&queue.parts.own)?;
+            common.taking(number);
+            Some((number, taken))
+        })
     }
 
     /// A descriptor that was taken from a queue has ended.
@@ -211,7 +225,7 @@ impl Front {
 
     pub(super) fn snapshot(&self) -> DeviceCounters {
         let mut totals = QueueTotals::default();
-        self.queues.iter().for_each(|queue| totals.add(&queue.state));
+        self.queues.iter().for_each(|queue| totals.add(&queue.parts.order));
         self.counters.snapshot(&totals)
     }
 }

@@ -49,7 +49,9 @@ pub use config::{
 pub use counters::DeviceCounters;
 pub use deterministic::Deterministic;
 pub use device::{Device, Stepped};
-pub use memory::{Access, CheckedMemory, DirectMemory, FakeMemory, Memory, Vanished, Visit};
+pub use memory::{
+    Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, Vanished, Visit,
+};
 pub use nasty::Nasty;
 #[cfg(not(memferry_loom))]
 pub(crate) use nasty::Random;

@@ -1,31 +1,41 @@
-//! A work queue as its submitters find it: its mode and limits, its entries, and what it has counted.
+//! A work queue as its submitters find it: its mode and limits, its order, and what it has counted.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::held::Held;
 use super::nasty::{Nasty, Random};
-use super::ring::{ClientId, Line, Refusal, Ring, Stamp};
+use super::ring::{ClientId, Entries, Line, Refusal, Ring, Stamp};
 use super::timing::Timing;
 use crate::operation::OperationSet;
 use crate::portal::{QueueMode, WorkQueueInfo};
 
-/// A work queue, which may lie in memory that several processes share. All zero it takes nothing.
+/// What a queue consists of, for one client. All zero it takes nothing.
+#[derive(Clone)]
+pub(super) struct QueueParts {
+    pub(super) config: Held<QueueConfig>,
+    pub(super) order: Held<QueueOrder>,
+    /// The client's own.
+    pub(super) own: Held<Entries>,
+}
+
+/// What all who use a queue have in common, which may lie in memory that several processes share.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `config` | who configures the device, while the queue is closed and empty | all |
 /// | `counts` | submitters | observers |
 /// | `ring` | submitters, devices | both |
 #[repr(C)]
-pub(super) struct QueueState {
-    config: Line<QueueConfig>,
+pub(super) struct QueueOrder {
     pub(super) counts: Line<QueueCounts>,
     pub(super) ring: Ring,
 }
 
-/// A [`WorkQueueInfo`] without its name, and what a submission costs.
+/// A [`WorkQueueInfo`] without its name, and what a submission costs. Who configures the device writes it, while the queue
+/// is closed and empty; all read it.
 #[derive(Default)]
-#[repr(C)]
-struct QueueConfig {
+#[repr(C, align(128))] // `Line`'s
+pub(super) struct QueueConfig {
     mode: AtomicU32, // 0 none: takes nothing, 1 shared, 2 dedicated
     limit: AtomicU32,
     size: AtomicU32,
@@ -34,7 +44,8 @@ struct QueueConfig {
     block_on_fault: AtomicU32,
     transfer_bytes_max: AtomicU32,
     batch_max: AtomicU32,
-    node: AtomicU32, // plus 1; 0 unknown
+    node: AtomicU32,   // plus 1; 0 unknown
+    closed: AtomicU32, // 1: the ring takes nothing, whatever somebody has written into it
     retries_per_mille: AtomicU32,
     seed: AtomicU64,
     submit_ns: AtomicU64,
@@ -61,11 +72,24 @@ pub(super) enum Answer {
     Closed,
 }
 
-impl QueueState {
-    pub(super) fn new() -> QueueState {
-        QueueState { config: Line::default(), counts: Line::default(), ring: Ring::new() }
+impl QueueOrder {
+    fn new() -> QueueOrder {
+        QueueOrder { counts: Line::default(), ring: Ring::new() }
     }
+}
 
+impl QueueParts {
+    /// A queue of a device that one process has for itself.
+    pub(super) fn new() -> QueueParts {
+        QueueParts {
+            config: Held::own(QueueConfig::default()),
+            order: Held::own(QueueOrder::new()),
+            own: Held::part_of(Arc::new(Entries::new()), |own| own),
+        }
+    }
+}
+
+impl QueueConfig {
     /// Makes it the queue that `info` says, number `number` of its device. It takes nothing before and meanwhile.
     pub(super) fn configure(
         &self,
@@ -74,7 +98,7 @@ impl QueueState {
         nasty: &Nasty,
         timing: Option<&Timing>,
     ) {
-        let config = &self.config.0;
+        let config = self;
         let (mode, limit, submit_ns) = match info.mode {
             QueueMode::Shared => {
                 (SHARED, info.threshold.min(info.size), timing.map(|timing| timing.submit_shared_ns))
@@ -105,14 +129,24 @@ impl QueueState {
 
     /// Makes it a queue that is not there. It is closed and empty.
     pub(super) fn unconfigure(&self) {
-        self.config.0.mode.store(0, Ordering::Release);
+        self.mode.store(0, Ordering::Release);
+    }
+
+    /// Says for the server's look whether the ring is to be closed.
+    pub(super) fn set_closed(&self, is_closed: bool) {
+        self.closed.store(is_closed.into(), Ordering::Relaxed);
+    }
+
+    /// Whether the ring is to be closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.mode().is_none() || self.closed.load(Ordering::Relaxed) != 0
     }
 
     /// The mode; none if it takes nothing.
     #[inline]
     pub(super) fn mode(&self) -> Option<QueueMode> {
         // ORDERING: Acquire pairs with the Release in `configure`.
-        match self.config.0.mode.load(Ordering::Acquire) {
+        match self.mode.load(Ordering::Acquire) {
             SHARED => Some(QueueMode::Shared),
             DEDICATED => Some(QueueMode::Dedicated),
             _ => None,
@@ -122,7 +156,7 @@ impl QueueState {
     /// What it was configured to be, under a name; `None` if it is not there.
     pub(super) fn info(&self, name: String) -> Option<WorkQueueInfo> {
         let mode = self.mode()?;
-        let config = &self.config.0;
+        let config = self;
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
         let operations = std::array::from_fn(|index| config.operations[index].load(Ordering::Relaxed));
         Some(WorkQueueInfo {
@@ -142,38 +176,49 @@ impl QueueState {
     /// What the instruction takes that submits; 0 without a timing.
     #[inline]
     pub(super) fn submit_ns(&self) -> u64 {
-        self.config.0.submit_ns.load(Ordering::Relaxed)
+        self.submit_ns.load(Ordering::Relaxed)
     }
 
-    /// Offers an entry, as the instruction of the queue's mode does.
-    pub(super) fn offer(&self, mode: QueueMode, client: ClientId, words: &[u64; 8], stamp: Stamp) -> Answer {
-        if mode == QueueMode::Shared && self.retries_out_of_spite() {
-            self.counts.0.retried.fetch_add(1, Ordering::Relaxed);
-            return Answer::Retry;
-        }
-        let limit = self.config.0.limit.load(Ordering::Relaxed);
-        match (self.ring.push(client, words, stamp, limit), mode) {
-            (Ok(()), _) => Answer::Accepted,
-            (Err(Refusal::Closed), _) => Answer::Closed,
-            (Err(Refusal::Full), QueueMode::Shared) => {
-                self.counts.0.retried.fetch_add(1, Ordering::Relaxed);
-                Answer::Retry
-            }
-            (Err(Refusal::Full), QueueMode::Dedicated) => {
-                self.counts.0.dropped.fetch_add(1, Ordering::Relaxed);
-                Answer::Lost
-            }
-        }
-    }
-
-    fn retries_out_of_spite(&self) -> bool {
-        let config = &self.config.0;
-        let per_mille = config.retries_per_mille.load(Ordering::Relaxed) as u16;
+    fn retries_out_of_spite(&self, counts: &QueueCounts) -> bool {
+        let per_mille = self.retries_per_mille.load(Ordering::Relaxed) as u16;
         if per_mille == 0 {
             return false;
         }
-        let number = self.counts.0.offered.fetch_add(1, Ordering::Relaxed);
-        Random::new(config.seed.load(Ordering::Relaxed).wrapping_add(number)).chance(per_mille)
+        let number = counts.offered.fetch_add(1, Ordering::Relaxed);
+        Random::new(self.seed.load(Ordering::Relaxed).wrapping_add(number)).chance(per_mille)
+    }
+}
+
+impl QueueOrder {
+    /// Offers an entry, as the instruction of the queue's mode does. `own` is the client's.
+    #[inline]
+    pub(super) fn offer(
+        &self,
+        config: &QueueConfig,
+        own: &Entries,
+        mode: QueueMode,
+        client: ClientId,
+        words: &[u64; 8],
+        stamp: Stamp,
+    ) -> Answer {
+        let counts = &self.counts.0;
+        if mode == QueueMode::Shared && config.retries_out_of_spite(counts) {
+            counts.retried.fetch_add(1, Ordering::Relaxed);
+            return Answer::Retry;
+        }
+        let limit = config.limit.load(Ordering::Relaxed);
+        match (self.ring.push(own, client, words, stamp, limit), mode) {
+            (Ok(()), _) => Answer::Accepted,
+            (Err(Refusal::Closed), _) => Answer::Closed,
+            (Err(Refusal::Full), QueueMode::Shared) => {
+                counts.retried.fetch_add(1, Ordering::Relaxed);
+                Answer::Retry
+            }
+            (Err(Refusal::Full), QueueMode::Dedicated) => {
+                counts.dropped.fetch_add(1, Ordering::Relaxed);
+                Answer::Lost
+            }
+        }
     }
 }
 

@@ -41,6 +41,7 @@ impl ErrorRegister {
             place.store(word, Ordering::Relaxed);
         }
         // ORDERING: Release pairs with the Acquire in `words`: the words are complete.
+        // An overflow that came meanwhile is kept.
         self.state.fetch_add(VALID - WRITING, Ordering::Release);
     }
 
@@ -54,6 +55,11 @@ impl ErrorRegister {
         let mut words: [u64; 4] = std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed));
         words[0] |= VALID_BIT | if state & OVERFLOW != 0 { OVERFLOW_BIT } else { 0 };
         words
+    }
+
+    /// Starts anew, whatever was there.
+    pub(super) fn clear(&self) {
+        self.state.store(EMPTY, Ordering::Release);
     }
 
     /// Reads the register and clears it.

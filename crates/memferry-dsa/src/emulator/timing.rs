@@ -107,6 +107,11 @@ enum Bandwidth {
     Shared(Held<AtomicU64>),
 }
 
+/// No time that processes share is later than this from now: engines and the bandwidth are asked for pieces of work, of which
+/// none takes a millisecond on any device that somebody has measured. A later one was not written by a device, and is taken
+/// for now.
+pub(super) const AHEAD_MAX_NS: u64 = 2_000_000_000;
+
 /// Parts of a nanosecond: 52 days fit into a word, and pieces of a page are rounded by less than 1 in 100 000.
 const FRACTIONS: u64 = 1 << 12;
 
@@ -185,7 +190,10 @@ impl Bandwidth {
             Bandwidth::Shared(free) => {
                 let fractions = (work * u128::from(FRACTIONS)).div_ceil(rate);
                 let fractions = u64::try_from(fractions).unwrap_or(u64::MAX / 4);
-                let end = |free: u64| free.max(from_ns.saturating_mul(FRACTIONS)).saturating_add(fractions);
+                let from = from_ns.saturating_mul(FRACTIONS);
+                let latest = from.saturating_add(AHEAD_MAX_NS * FRACTIONS);
+                let start = |free: u64| if free > latest { from } else { free.max(from) };
+                let end = |free: u64| start(free).saturating_add(fractions);
                 // ORDERING: Relaxed: the time is all there is to it.
                 let before = free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| Some(end(free)));
                 end(before.unwrap_or(0)).div_ceil(FRACTIONS)

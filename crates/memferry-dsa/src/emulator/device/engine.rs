@@ -10,6 +10,7 @@ use crate::emulator::job::{Advance, Job, MemberOf, Origin};
 use crate::emulator::memory::Memory;
 use crate::emulator::ops::Env;
 use crate::emulator::pages::Chance;
+use crate::emulator::ring::Taken;
 use crate::emulator::timing::Timing;
 
 /// An engine, with its batch unit.
@@ -64,16 +65,29 @@ impl Device {
         let group = self.engines[engine].group;
         let Device { arbiters, front, .. } = self;
         let (queue, head) = arbiters[group].take(&front.queues, front.client, stamped_max)?;
-        front.taking(queue);
-        let words = front.queues[queue].state.ring.pop(head);
-        front.took(queue);
+        let taken = front.take(queue, head)?;
+        Some(self.job(queue, taken, head.stamp))
+    }
+
+    fn job(&mut self, queue: usize, taken: Taken, submitted_ns: u64) -> Job {
         self.sequence += 1;
-        let descriptor = Descriptor::from_words(words);
+        let descriptor = Descriptor::from_words(taken.words);
         let origin = Origin { descriptor, queue, sequence: self.sequence, member: None };
         if let Some(trace) = &mut self.trace {
-            trace.taken(&origin, &self.front.queues[queue].info.name, &head);
+            trace.taken(&origin, &self.front.queues[queue].info.name, submitted_ns, taken.by);
         }
-        Some(Job::new(origin))
+        Job::new(origin)
+    }
+
+    /// Gives an idle engine an entry whose place in its queue somebody has tampered with; false if there is none.
+    pub(in crate::emulator) fn start_stranded(&mut self) -> bool {
+        let Some(number) = self.engines.iter().position(Engine::is_idle).filter(|_| !self.is_stale) else {
+            return false;
+        };
+        let Some((queue, taken)) = self.front.take_stranded() else { return false };
+        let job = self.job(queue, taken, self.clock.now_ns());
+        self.start(number, job);
+        true
     }
 
     /// The latest stamp of an entry that can have come to an engine by now.

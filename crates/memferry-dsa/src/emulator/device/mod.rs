@@ -30,6 +30,7 @@ use super::nasty::Nasty;
 use super::ops::Scratch;
 use super::pages::{Chance, Fault};
 use super::register::SoftwareError;
+use super::ring::SLOTS;
 use super::shared::{RecordFate, Trace};
 use super::timing::Clock;
 use crate::completion::{Completion, Status};
@@ -294,11 +295,10 @@ impl Device {
         count(&self.front.counters.records_lost, self.records.len() as u64);
         self.records.clear();
         for (number, queue) in self.front.queues.iter().enumerate() {
-            let ring = &queue.state.ring;
-            while let Some(head) = ring.head().filter(|head| head.is_ready_for(self.front.client)) {
-                self.front.taking(number);
-                ring.pop(head);
-                self.front.took(number);
+            // No more than there can be, whatever somebody else does to the queue meanwhile.
+            let head = || queue.ring().head().filter(|head| head.is_ready_for(self.front.client));
+            for head in (0..SLOTS).map_while(|_| head()) {
+                self.front.take(number, head);
             }
         }
         members

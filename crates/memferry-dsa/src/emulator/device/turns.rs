@@ -45,7 +45,7 @@ impl Device {
             return dispatch_ns;
         }
         let engines = (0..self.engines.len()).filter(|number| self.engines[*number].group == group);
-        let free_ns = engines.filter_map(|number| common.engine_free_ns(number)).min();
+        let free_ns = engines.filter_map(|number| common.engine_free_ns(number, now_ns)).min();
         match free_ns {
             Some(free_ns) if free_ns > now_ns => free_ns,
             // Another process has them all, or it is another's turn.

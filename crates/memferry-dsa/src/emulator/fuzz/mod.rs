@@ -1,12 +1,14 @@
-//! What a fuzzer does with the device: any descriptors over any memory.
+//! What a fuzzer does with the device: any descriptors over any memory, and any words in memory that processes share.
 //!
-//! [`descriptors`] is the body of the fuzz target `descriptor`, and is called by the property tests as well, with
-//! random bytes.
+//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`; both are called by the property
+//! tests as well, with random bytes.
 
 mod input;
+mod order;
 mod watched;
 
 use self::input::Bytes;
+pub use self::order::order;
 use self::watched::Watched;
 pub use self::watched::names;
 use super::{

@@ -5,19 +5,24 @@
 //! | memory | what it is | bad addresses |
 //! |---|---|---|
 //! | [`DirectMemory`] | this process', through pointers | end the process, but for obvious garbage |
-//! | [`CheckedMemory`] | this or another process', through system calls | are page faults |
+//! | [`CheckedMemory`] | this process', through system calls | are page faults |
+//! | [`ProcessMemory`] | another process', through files of `/proc` | are page faults |
 //! | [`FakeMemory`] | a sparse address space of its own | are page faults, and panics if the device did not ask |
 
+mod address_space;
 mod checked;
 mod direct;
 mod fake;
+mod page_map;
 
+pub use address_space::{AddressSpace, ProcessMemory};
 pub use checked::CheckedMemory;
 pub use direct::DirectMemory;
 pub use fake::{FakeMemory, Visit};
 
-use crate::address::Address;
+use crate::address::{Address, PAGE_BYTES};
 use crate::completion::Completion;
+use crate::emulator::pages::{bytes_from_page_start, bytes_to_page_end};
 
 /// Reading or writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,4 +75,32 @@ pub trait Memory {
         self.write(record.offset(1), &bytes[1..])?;
         self.write(record, &bytes[..1])
     }
+}
+
+/// Copies through a temporary, so that one write touches one page and is done entirely or not at all, whatever overlaps.
+fn copy_by_pages(
+    memory: &impl Memory,
+    source: Address,
+    target: Address,
+    size_bytes: usize,
+) -> Result<(), Vanished> {
+    let is_backwards = source < target && target.0 - source.0 < size_bytes as u64;
+    let mut page = [0; PAGE_BYTES as usize];
+    let mut bytes_done = 0;
+    while bytes_done < size_bytes {
+        let left = size_bytes - bytes_done;
+        let in_page = match is_backwards {
+            true => bytes_from_page_start(target.offset(left as u64)),
+            false => bytes_to_page_end(target.offset(bytes_done as u64)),
+        };
+        let bytes = left.min(in_page as usize);
+        let at = if is_backwards { left - bytes } else { bytes_done } as u64;
+        let piece = &mut page[..bytes];
+        memory
+            .read(source.offset(at), piece)
+            .and_then(|()| memory.write(target.offset(at), piece))
+            .map_err(|vanished| Vanished { bytes_done, ..vanished })?;
+        bytes_done += bytes;
+    }
+    Ok(())
 }

@@ -2,10 +2,30 @@ use loom::sync::Arc;
 
 use super::*;
 
+/// A ring, and the entries of one client.
+struct Queue {
+    ring: Ring,
+    own: Entries,
+}
+
+impl Queue {
+    fn new() -> Arc<Queue> {
+        Arc::new(Queue { ring: Ring::new(), own: Entries::new() })
+    }
+
+    fn push(&self, number: u64) -> Result<(), Refusal> {
+        self.ring.push(&self.own, ONLY, &[number; 8], 0, 1)
+    }
+
+    fn pop(&self) -> Option<[u64; 8]> {
+        pop(&self.ring, &self.own)
+    }
+}
+
 /// A submitter with one entry; whether it was taken.
-fn submitter(ring: &Arc<Ring>, number: u64) -> loom::thread::JoinHandle<bool> {
-    let ring = Arc::clone(ring);
-    loom::thread::spawn(move || ring.push(ONLY, &[number; 8], 0, 1).is_ok())
+fn submitter(queue: &Arc<Queue>, number: u64) -> loom::thread::JoinHandle<bool> {
+    let queue = Arc::clone(queue);
+    loom::thread::spawn(move || queue.push(number).is_ok())
 }
 
 /// Two submitters and the device on a ring with a limit of one: slots are reused, nothing is lost, torn or
@@ -13,16 +33,16 @@ fn submitter(ring: &Arc<Ring>, number: u64) -> loom::thread::JoinHandle<bool> {
 #[test]
 fn loom_ring() {
     loom::model(|| {
-        let ring = Arc::new(Ring::new());
-        let submitters: Vec<_> = (1..=2).map(|number| submitter(&ring, number)).collect();
+        let queue = Queue::new();
+        let submitters: Vec<_> = (1..=2).map(|number| submitter(&queue, number)).collect();
         let mut seen = Vec::new();
         for _ in 0..2 {
-            seen.extend(pop(&ring));
+            seen.extend(queue.pop());
             loom::thread::yield_now();
         }
         let accepted =
             submitters.into_iter().map(|submitter| submitter.join().unwrap()).filter(|ok| *ok).count();
-        seen.extend(std::iter::from_fn(|| pop(&ring)));
+        seen.extend(std::iter::from_fn(|| queue.pop()));
         assert_eq!(seen.len(), accepted);
         assert!(accepted >= 1);
         for words in &seen {
@@ -37,13 +57,13 @@ fn loom_ring() {
 #[test]
 fn loom_ring_close() {
     loom::model(|| {
-        let ring = Arc::new(Ring::new());
-        let submitter = submitter(&ring, 1);
-        ring.close();
-        let pushed = ring.pushed();
+        let queue = Queue::new();
+        let submitter = submitter(&queue, 1);
+        queue.ring.close();
+        let pushed = queue.ring.pushed();
         let accepted = submitter.join().unwrap();
         assert_eq!(pushed, u64::from(accepted), "a closed ring took something, or lost it");
-        assert_eq!(pop(&ring).is_some(), accepted);
+        assert_eq!(queue.pop().is_some(), accepted);
     });
 }
 
@@ -51,15 +71,15 @@ fn loom_ring_close() {
 #[test]
 fn loom_ring_open() {
     loom::model(|| {
-        let ring = Arc::new(Ring::new());
-        let submitter = submitter(&ring, 1);
-        ring.close();
-        ring.open();
+        let queue = Queue::new();
+        let submitter = submitter(&queue, 1);
+        queue.ring.close();
+        queue.ring.open();
         let accepted = submitter.join().unwrap();
-        assert_eq!(pop(&ring).is_some(), accepted);
-        assert_eq!(ring.push(ONLY, &[2; 8], 0, 1), Ok(()));
-        assert_eq!(pop(&ring), Some([2; 8]));
-        assert_eq!(ring.pushed(), u64::from(accepted) + 1);
+        assert_eq!(queue.pop().is_some(), accepted);
+        assert_eq!(queue.push(2), Ok(()));
+        assert_eq!(queue.pop(), Some([2; 8]));
+        assert_eq!(queue.ring.pushed(), u64::from(accepted) + 1);
     });
 }
 
@@ -70,11 +90,12 @@ fn loom_ring_clients() {
     loom::model(|| {
         let ring = Arc::new(Ring::new());
         let client = |client: ClientId, ring: &Ring| {
-            let accepted = ring.push(client, &[u64::from(client); 8], 0, 1).is_ok();
+            let own = Entries::new();
+            let accepted = ring.push(&own, client, &[u64::from(client); 8], 0, 1).is_ok();
             if accepted {
                 let head = ring.head().expect("nobody else takes it");
                 assert!(head.client == client && head.is_ready);
-                assert_eq!(ring.pop(head), [u64::from(client); 8]);
+                assert_eq!(ring.pop(&own, head).map(|taken| taken.words), Some([u64::from(client); 8]));
             }
             accepted
         };
@@ -85,5 +106,49 @@ fn loom_ring_clients() {
         let mine = client(1, &ring);
         assert!(other.join().unwrap() || mine);
         assert_eq!(ring.head(), None);
+    });
+}
+
+/// The owner of the first entry died in the middle of a push, or has: the server, which knows, and a client, which is told,
+/// skip the entry at the same time, and the client's entry behind it is executed once.
+#[test]
+fn loom_ring_dead_owner() {
+    const DEAD: ClientId = 2;
+    loom::model(|| {
+        let queue = Queue::new();
+        queue.ring.take_slot(DEAD, 1).unwrap();
+        let skips = |ring: &Ring| {
+            if let Some(head) = ring.head().filter(|head| head.client == DEAD) {
+                ring.skip(head);
+            }
+        };
+        let server = {
+            let queue = Arc::clone(&queue);
+            loom::thread::spawn(move || skips(&queue.ring))
+        };
+        skips(&queue.ring);
+        let accepted = queue.push(1).is_ok();
+        let seen = queue.pop();
+        server.join().unwrap();
+        assert!(accepted, "the queue has room once the entry is skipped");
+        assert_eq!(seen.or_else(|| queue.pop()), Some([1; 8]));
+        assert_eq!((queue.pop(), queue.ring.popped()), (None, 2));
+    });
+}
+
+/// The server revokes the entry of a submitter that is merely slow: either it was accepted and is executed, or it was not,
+/// and is not.
+#[test]
+fn loom_ring_revoked() {
+    loom::model(|| {
+        let queue = Queue::new();
+        let submitter = submitter(&queue, 1);
+        let standing = queue.ring.standing();
+        let removed = queue.ring.repair(&standing, |_, position| queue.own.has(position));
+        let accepted = submitter.join().unwrap();
+        let executed = queue.pop().or_else(|| queue.ring.take_stranded(&queue.own).map(|taken| taken.words));
+        assert_eq!(executed.is_some(), accepted, "removed: {removed}");
+        assert_eq!(queue.push(2), Ok(()));
+        assert_eq!(queue.pop(), Some([2; 8]));
     });
 }

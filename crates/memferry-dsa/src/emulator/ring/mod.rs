@@ -1,13 +1,18 @@
-//! The entries of one work queue: a bounded ring of many submitters, in one process or in several.
+//! The order of one work queue: a bounded ring of many submitters, in one process or in several.
 //!
 //! ```text
-//! push:  take the slot at tail (its mark says by whom), tail += 1, write the words, mark the slot as ready
+//! push:  take the slot at tail (its mark says by whom), tail += 1, put the words into one's own memory, mark it as ready
 //!        whoever finds the slot at tail taken moves the tail for the other
 //!        (`head` is looked at only when the last look says that the ring is full: its line is the device's)
-//! pop:   if the slot at head is ready and one's own: read the words, head += 1
-//! skip:  if the slot at head belongs to somebody who died, ready or not: head += 1
+//! pop:   if the slot at head is ready and one's own: take the words from one's own memory, head += 1
+//! skip:  if the slot at head belongs to nobody who lives, or has no entry: head += 1
 //! close: set a bit of the tail and seal the slot there, so that no later push succeeds
 //! ```
+//!
+//! The ring says only whose turn it is; the words are in memory of their submitter's own ([`Entries`]). All clients can
+//! write the ring, also one that means harm, so nothing here is believed: whatever the words are, no function panics,
+//! loops for ever, or names a descriptor that its client has not submitted. A ring that makes no sense stands still, and
+//! the server makes sense of it again ([`Ring::repair`]).
 //!
 //! An entry belongs to a client from the moment at which it takes part in the order, so that one that dies anywhere in
 //! `push` leaves nothing that others cannot attribute and remove. Only the owner of the entry at the head moves the
@@ -20,13 +25,21 @@
 
 #[cfg(all(test, memferry_loom))]
 mod loom_tests;
+mod own;
+mod repair;
 #[cfg(all(test, not(memferry_loom)))]
 mod tests;
+
+pub(super) use own::{Entries, Taken};
+pub(super) use repair::Standing;
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// The bit of the tail that says that the ring is closed.
 const CLOSED: u64 = 1 << 63;
+
+/// Positions are numbers of so many bits, and begin anew after the last: marks have no more.
+const POSITION: u64 = (1 << 50) - 1;
 
 /// Slots of a ring: more than the entries of a device, so that the slot at the tail is always free.
 pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
@@ -34,6 +47,10 @@ pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
 /// Between the slots of one position and the next, in slots: a page and a slot. The device's core would fetch its
 /// neighbours without being asked, and take them from the submitter.
 const STRIDE: usize = 33;
+
+/// Tries of a push or a close before it gives up. Each that fails is another submitter's success, unless somebody has
+/// written nonsense into the ring.
+const TRIES_MAX: usize = if cfg!(memferry_loom) { 8 } else { 1 << 14 };
 
 /// Whose an entry is: 12 bits.
 pub(super) type ClientId = u16;
@@ -55,18 +72,18 @@ pub(super) enum Refusal {
 /// | `tail` | submitters, who closes or opens | submitters |
 /// | `head_seen` | submitters: a `head` that one of them has seen | submitters |
 /// | `head` | the owner of the entry there; anybody, if that one died | submitters, devices |
-/// | `mark` of a slot | who takes it; who closes or opens | submitters, devices |
-/// | words of a slot | who took it | its owner's device, after the mark |
+/// | `mark` of a slot | who takes it; who closes, opens or repairs | submitters, devices |
+/// | `stamp` of a slot | who took it | devices, after the mark |
 #[repr(C)]
 pub(super) struct Ring {
     submitters: Line<Submitters>,
-    head: Line<AtomicU64>, // positions popped or skipped since the start
+    head: Line<AtomicU64>, // 49:0 positions popped or skipped since the start
     slots: [Line<Slot>; SLOTS],
 }
 
 #[repr(C)]
 struct Submitters {
-    tail: AtomicU64, // 63 closed, 62:0 positions taken since the start
+    tail: AtomicU64, // 63 closed, 49:0 positions taken since the start
     head_seen: AtomicU64,
 }
 
@@ -75,22 +92,16 @@ struct Submitters {
 #[repr(C, align(128))]
 pub(super) struct Line<T>(pub(super) T);
 
-/// The words have a cache line of their own: a device that has nothing else to do looks at the mark all the time, and
-/// would take the line from the submitter at each of its stores.
+/// A device that has nothing else to do looks at the mark all the time, and would take the line from the submitter at each
+/// of its stores: the words are elsewhere.
 #[repr(C)]
 struct Slot {
     mark: AtomicU64, // a Mark
     stamp: AtomicU64,
-    by: AtomicU64,
-    words: Words,
 }
 
-#[repr(C, align(64))]
-struct Words([AtomicU64; 8]);
-
 #[cfg(not(memferry_loom))]
-const _: () =
-    assert!((STRIDE - 1) * size_of::<Line<Slot>>() == 4096 && std::mem::offset_of!(Slot, words) == 64);
+const _: () = assert!((STRIDE - 1) * size_of::<Line<Slot>>() == 4096);
 
 /// What an entry carries besides its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,7 +136,7 @@ enum Stage {
 
 impl Mark {
     fn new(position: u64, client: ClientId, stage: Stage) -> Mark {
-        Mark((position + 1) << 14 | u64::from(client) << 2 | stage as u64)
+        Mark(next(position) << 14 | u64::from(client) << 2 | stage as u64)
     }
 
     fn client(self) -> ClientId {
@@ -134,7 +145,7 @@ impl Mark {
 
     /// Whether it is of this position, in whatever stage.
     fn is_of(self, position: u64) -> bool {
-        self.0 >> 14 == position + 1
+        self.0 >> 14 == next(position)
     }
 
     fn is(self, stage: Stage) -> bool {
@@ -148,7 +159,10 @@ impl Mark {
 
     /// Whether the slot can be taken for this position: what it held is of an earlier one.
     fn is_free_for(self, position: u64) -> bool {
-        self.0 >> 14 <= position || self.is_of(position) && self.is(Stage::Open)
+        match distance(self.0 >> 14, next(position)) {
+            0 => self.is(Stage::Open),
+            later => later <= POSITION / 2,
+        }
     }
 }
 
@@ -160,9 +174,37 @@ pub(super) struct Head {
     pub(super) is_ready: bool,
     /// The stamp's time, once it is ready.
     pub(super) stamp: u64,
-    /// The stamp's rest.
-    pub(super) by: u64,
     position: u64,
+}
+
+/// What a push answers whose mark was changed: it was about to be ready for too long, or somebody has tampered with it. The
+/// entry counts if it was executed.
+#[cold]
+fn revoked(own: &Entries, position: u64) -> Result<(), Refusal> {
+    if own.take(position).is_some() { Err(Refusal::Full) } else { Ok(()) }
+}
+
+/// The position after this one.
+fn next(position: u64) -> u64 {
+    (position + 1) & POSITION
+}
+
+/// Positions from one to another.
+fn distance(from: u64, to: u64) -> u64 {
+    to.wrapping_sub(from) & POSITION
+}
+
+/// Entries between head and tail. A head that is behind the tail's is one that was seen later.
+fn entries(head: u64, tail: u64) -> u64 {
+    match distance(head, tail) {
+        count if count <= POSITION / 2 => count,
+        _ => 0,
+    }
+}
+
+/// The number of a position's slot.
+fn slot_of(position: u64) -> usize {
+    position as usize * STRIDE % SLOTS
 }
 
 impl Head {
@@ -174,12 +216,7 @@ impl Head {
 
 impl Ring {
     pub(super) fn new() -> Ring {
-        let slot = || Slot {
-            mark: AtomicU64::new(0),
-            stamp: AtomicU64::new(0),
-            by: AtomicU64::new(0),
-            words: Words(std::array::from_fn(|_| AtomicU64::new(0))),
-        };
+        let slot = || Slot { mark: AtomicU64::new(0), stamp: AtomicU64::new(0) };
         Ring {
             submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
             head: Line(AtomicU64::new(0)),
@@ -187,67 +224,77 @@ impl Ring {
         }
     }
 
-    /// Puts 64 bytes and a stamp into the ring if fewer than `limit` entries are taken; `limit` is less than `SLOTS`.
+    /// Puts 64 bytes and a stamp into the ring, the bytes into `own`, which is the client's, if fewer than `limit` entries
+    /// are taken; `limit` is less than `SLOTS`.
     ///
     /// A SeqCst load behind it sees the sleeper, or the sleeper, who looks into the ring behind a SeqCst fence, sees the
     /// entry.
-    ///
-    /// The words come by reference, since a copy of what was written just now may keep a processor waiting until its
-    /// stores are done.
+    #[inline]
     pub(super) fn push(
         &self,
+        own: &Entries,
         client: ClientId,
         words: &[u64; 8],
         stamp: impl Into<Stamp>,
         limit: u32,
     ) -> Result<(), Refusal> {
+        let position = self.take_slot(client, limit)?;
+        let slot = self.slot(position);
+        let stamp = stamp.into();
+        own.put(position, words, &stamp);
+        slot.stamp.store(stamp.ns, Ordering::Relaxed);
+        let [taken, ready] = [Stage::Taken, Stage::Ready].map(|stage| Mark::new(position, client, stage).0);
+        // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
+        // all memory that the submitter wrote before. SeqCst and a read-modify-write for those who look next whether
+        // the device sleeps: a store and a fence would cost several times as much.
+        match slot.mark.compare_exchange(taken, ready, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => revoked(own, position),
+        }
+    }
+
+    /// Takes the slot at the tail; its position.
+    #[inline]
+    fn take_slot(&self, client: ClientId, limit: u32) -> Result<u64, Refusal> {
         let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
         // ORDERING: Acquire pairs with the Release in `open`: the slot there is not sealed any more.
         let mut tail = shared_tail.load(Ordering::Acquire);
         // ORDERING: Acquire pairs with the Release of `head_seen` below: the slot's former words have been read.
         let mut head = head_seen.load(Ordering::Acquire);
-        let slot = loop {
+        for _ in 0..TRIES_MAX {
             if tail & CLOSED != 0 {
                 return Err(Refusal::Closed);
             }
+            let position = tail & POSITION;
             // `head` passes a stale `tail`; then nothing is taken, because the slot's mark is of a later position.
-            if tail.saturating_sub(head) >= u64::from(limit) {
+            if entries(head, position) >= u64::from(limit) {
                 // ORDERING: Acquire pairs with the Release of `head` in `pop`, and Release hands that on to the
                 // submitter who sees `head_seen`. One that is overtaken by an older value costs a look more.
                 head = self.head.0.load(Ordering::Acquire);
                 head_seen.store(head, Ordering::Release);
-                if tail.saturating_sub(head) >= u64::from(limit) {
+                if entries(head, position) >= u64::from(limit) {
                     return Err(Refusal::Full);
                 }
             }
-            let slot = self.slot(tail);
+            let slot = self.slot(position);
             let mark = slot.mark.load(Ordering::Relaxed);
-            let taken = Mark::new(tail, client, Stage::Taken).0;
+            let taken = Mark::new(position, client, Stage::Taken).0;
             // ORDERING: Relaxed: to take a slot publishes nothing; that it is ready does.
-            let is_mine = Mark(mark).is_free_for(tail)
+            let is_mine = Mark(mark).is_free_for(position)
                 && slot.mark.compare_exchange(mark, taken, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-            if is_mine || Mark(mark).holds(tail) {
+            if is_mine || Mark(mark).holds(position) {
                 // Fails if somebody else has done it, or has closed the ring.
-                let _ = shared_tail.compare_exchange(tail, tail + 1, Ordering::Relaxed, Ordering::Relaxed);
+                let after = next(position);
+                let _ = shared_tail.compare_exchange(tail, after, Ordering::Relaxed, Ordering::Relaxed);
             }
             if is_mine {
-                break slot;
+                return Ok(position);
             }
             // As a read-modify-write, which sees the latest: the slot may be sealed already where a load still finds the
             // tail of before.
             tail = shared_tail.fetch_or(0, Ordering::Acquire);
-        };
-        for (place, word) in slot.words.0.iter().zip(words) {
-            place.store(*word, Ordering::Relaxed);
         }
-        let Stamp { ns, by } = stamp.into();
-        slot.stamp.store(ns, Ordering::Relaxed);
-        slot.by.store(by, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
-        // all memory that the submitter wrote before. SeqCst and a read-modify-write for those who look next whether
-        // the device sleeps: a store and a fence would cost several times as much.
-        slot.mark.swap(Mark::new(tail, client, Stage::Ready).0, Ordering::SeqCst);
-        Ok(())
+        Err(Refusal::Full)
     }
 
     /// The oldest entry.
@@ -255,7 +302,7 @@ impl Ring {
     pub(super) fn head(&self) -> Option<Head> {
         // ORDERING: Acquire pairs with the Release in `pop`: who moves the head on from here says that all slots
         // before it have been read, by whomever.
-        let position = self.head.0.load(Ordering::Acquire);
+        let position = self.head.0.load(Ordering::Acquire) & POSITION;
         let slot = self.slot(position);
         // ORDERING: Acquire pairs with the Release of `mark` in `push`.
         let mark = Mark(slot.mark.load(Ordering::Acquire));
@@ -263,43 +310,56 @@ impl Ring {
             client: mark.client(),
             is_ready: mark.is(Stage::Ready),
             stamp: slot.stamp.load(Ordering::Relaxed),
-            by: slot.by.load(Ordering::Relaxed),
             position,
         })
     }
 
-    /// Takes the oldest entry, which [`head`](Self::head) said is ready. Only its owner calls this, in one thread.
+    /// Takes the oldest entry, which [`head`](Self::head) said is ready, from its client's `own` memory. Only its owner
+    /// calls this, in one thread. `None`: the client has submitted nothing at this place, and it is removed.
     #[inline]
-    pub(super) fn pop(&self, head: Head) -> [u64; 8] {
-        let slot = self.slot(head.position);
-        let words = std::array::from_fn(|index| slot.words.0[index].load(Ordering::Relaxed));
-        // ORDERING: Release pairs with the Acquire of `head` in `push`: the words have been read.
-        self.head.0.store(head.position + 1, Ordering::Release);
-        words
+    pub(super) fn pop(&self, own: &Entries, head: Head) -> Option<Taken> {
+        let taken = own.take(head.position);
+        match taken {
+            // ORDERING: Release pairs with the Acquire of `head` in `push`: the words have been read.
+            Some(_) => self.head.0.store(next(head.position), Ordering::Release),
+            None => _ = self.skip(head),
+        }
+        taken
     }
 
-    /// Removes the oldest entry, whose owner is dead. False if somebody else has.
+    /// Removes the oldest entry, which nobody is going to take. False if somebody else has.
     pub(super) fn skip(&self, head: Head) -> bool {
-        let next = head.position + 1;
+        let from = self.head.0.load(Ordering::Relaxed);
         // ORDERING: AcqRel as the Acquire in `head` and the Release in `pop`; the dead read nothing any more.
-        self.head.0.compare_exchange(head.position, next, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        from & POSITION == head.position
+            && self
+                .head
+                .0
+                .compare_exchange(from, next(head.position), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+    }
+
+    /// Takes an entry of `own` that the ring has lost.
+    pub(super) fn take_stranded(&self, own: &Entries) -> Option<Taken> {
+        own.take_stranded(self.popped(), self.pushed())
     }
 
     /// Refuses every `push` from now on; what was taken stays.
     pub(super) fn close(&self) {
         let shared_tail = &self.submitters.0.tail;
-        loop {
-            let tail = shared_tail.fetch_or(CLOSED, Ordering::Relaxed) & !CLOSED;
-            let slot = self.slot(tail);
+        for _ in 0..TRIES_MAX {
+            let tail = shared_tail.fetch_or(CLOSED, Ordering::Relaxed) | CLOSED;
+            let position = tail & POSITION;
+            let slot = self.slot(position);
             let mark = slot.mark.load(Ordering::Relaxed);
-            let sealed = Mark::new(tail, 0, Stage::Sealed).0;
+            let sealed = Mark::new(position, 0, Stage::Sealed).0;
             if mark == sealed {
                 return;
             }
-            if Mark(mark).holds(tail) {
+            if Mark(mark).holds(position) {
                 // Somebody was faster. Fails if another closer has seen that, too.
-                let (from, to) = (tail | CLOSED, (tail + 1) | CLOSED);
-                let _ = shared_tail.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+                let after = next(position) | CLOSED;
+                let _ = shared_tail.compare_exchange(tail, after, Ordering::Relaxed, Ordering::Relaxed);
             } else if slot.mark.compare_exchange(mark, sealed, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 return;
             }
@@ -311,39 +371,59 @@ impl Ring {
         let tail = self.submitters.0.tail.load(Ordering::Relaxed);
         if tail & CLOSED != 0 {
             // A mark that was never here, so that a submitter from before `close` does not mistake it for that one.
-            let open = Mark::new(tail & !CLOSED, 0, Stage::Open).0;
-            self.slot(tail & !CLOSED).mark.store(open, Ordering::Relaxed);
+            let position = tail & POSITION;
+            let open = Mark::new(position, 0, Stage::Open).0;
+            self.slot(position).mark.store(open, Ordering::Relaxed);
             // ORDERING: Release pairs with the Acquire of `tail` in `push`.
             self.submitters.0.tail.fetch_and(!CLOSED, Ordering::Release);
         }
     }
 
+    /// Whether it is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.submitters.0.tail.load(Ordering::Relaxed) & CLOSED != 0
+    }
+
+    /// Removes all that a closed ring has.
+    pub(super) fn discard(&self) {
+        // ORDERING: Release as in `pop`.
+        self.head.0.store(self.pushed(), Ordering::Release);
+    }
+
     /// Entries taken since the start.
     pub(super) fn pushed(&self) -> u64 {
-        self.submitters.0.tail.load(Ordering::Relaxed) & !CLOSED
+        self.submitters.0.tail.load(Ordering::Relaxed) & POSITION
     }
 
     /// Entries popped or skipped since the start.
     pub(super) fn popped(&self) -> u64 {
-        self.head.0.load(Ordering::Acquire)
+        self.head.0.load(Ordering::Acquire) & POSITION
+    }
+
+    /// Entries that are there.
+    pub(super) fn occupancy(&self) -> u64 {
+        entries(self.popped(), self.pushed())
     }
 
     /// Entries of `client`: exact if it neither submits nor takes any meanwhile.
     pub(super) fn entries_of(&self, client: ClientId) -> usize {
-        let is_its = |position: &u64| {
-            let mark = Mark(self.slot(*position).mark.load(Ordering::Acquire));
-            mark.holds(*position) && mark.client() == client
+        let head = self.popped();
+        let is_its = |step: &u64| {
+            let position = (head + step) & POSITION;
+            let mark = Mark(self.slot(position).mark.load(Ordering::Acquire));
+            mark.holds(position) && mark.client() == client
         };
         // One more: the slot at the tail may be taken, if somebody died before he moved the tail.
-        (self.popped()..=self.pushed()).filter(is_its).count()
+        (0..=entries(head, self.pushed()).min(SLOTS as u64 - 1)).filter(is_its).count()
     }
 
     fn slot(&self, position: u64) -> &Slot {
-        &self.slots[position as usize * STRIDE % SLOTS].0
+        &self.slots[slot_of(position)].0
     }
 }
 
 #[cfg(test)]
-fn pop(ring: &Ring) -> Option<[u64; 8]> {
-    ring.head().filter(|head| head.is_ready).map(|head| ring.pop(head))
+fn pop(ring: &Ring, own: &Entries) -> Option<[u64; 8]> {
+    let head = ring.head().filter(|head| head.is_ready)?;
+    ring.pop(own, head).map(|taken| taken.words)
 }

@@ -1,74 +1,57 @@
-//! A process that uses the devices of a state file.
+//! A process that uses devices.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::burial::Identity;
-use super::layout::{CLIENTS_MAX, ClientQueue, Life};
+use super::layout::{ClientQueue, DeviceOrder, Own};
+use super::memory::Mapping;
 use super::trace::{By, WayIn};
-use super::{ClientEngine, QueueAt, State, futex};
+use super::{ClientEngine, Devices, QueueAt, State, futex};
 use crate::completion::Status;
 use crate::descriptor::Descriptor;
-use crate::emulator::queue::{Answer, QueueState};
+use crate::emulator::queue::{Answer, QueueConfig};
 use crate::emulator::register::SoftwareError;
 use crate::emulator::ring::{ClientId, Stamp};
 use crate::portal::{QueueMode, Submission};
 
 /// One process among those that share devices: it submits, and its engines execute what it has submitted.
 ///
-/// When the last clone and the last engine are dropped it leaves: what is in flight never completes. A child of `fork`
-/// is none of its own; it forgets its parent's ([`std::mem::forget`]) and joins for itself.
+/// When the last clone and the last engine of one that the server's own process has [joined](State::join) are dropped it
+/// leaves: what is in flight never completes. Another leaves with its process.
 #[derive(Clone)]
 pub struct Client(Arc<Membership>);
 
 struct Membership {
-    state: State,
+    devices: Devices,
+    own: Arc<Mapping<Own>>,
     id: ClientId,
     process: u32,
     stamps: bool,
     traces: bool,
     has_timing: bool,
-}
-
-/// A process cannot use the devices.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JoinError {
-    /// All places are taken.
-    #[error("{0} processes use the emulated devices already; end some of them")]
-    TooMany(usize),
-    /// The process id is none of a running process here.
-    #[error("/proc knows no process {0}: mount it, for this process id namespace")]
-    NoProcess(u32),
+    /// Of one in the server's process: where it leaves, and by which number.
+    home: Option<(State, u64)>,
 }
 
 impl Client {
-    /// Joins in the name of a process, whose memory its descriptors name: the calling one, or one that the caller acts
-    /// for.
-    ///
-    /// # Errors
-    /// [`JoinError`]: nothing has changed.
-    pub fn join(state: &State, process: u32) -> Result<Client, JoinError> {
-        let identity = Identity::of(process).ok_or(JoinError::NoProcess(process))?;
-        state.free_the_buried();
-        let places = &state.file().places;
-        let claims = |id: &usize| places[*id].turn(process, Life::Free, Life::Live);
-        // What others have left is told of them in the end, so theirs are the last choice.
-        let is_new = |id: &usize| state.file().clients[*id].process.load(Ordering::Relaxed) == 0;
-        let mut choice = (1..CLIENTS_MAX).filter(is_new).chain(1..CLIENTS_MAX);
-        let id = choice.find(claims).ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
-        identity.write(&places[id]);
-        state.file().clients[id].begin(process);
-        places[id].executor.store(std::process::id().into(), Ordering::Relaxed);
-        let options = state.options();
-        Ok(Client(Arc::new(Membership {
-            state: state.clone(),
-            id: id as ClientId,
+    pub(super) fn new(
+        devices: &Devices,
+        own: Mapping<Own>,
+        id: ClientId,
+        process: u32,
+        home: Option<(State, u64)>,
+    ) -> Client {
+        let (traces, has_timing) = (devices.traces(), devices.timing().is_some());
+        Client(Arc::new(Membership {
+            devices: devices.clone(),
+            own: Arc::new(own),
+            id,
             process,
-            stamps: options.timing.is_some() || options.trace.is_some(),
-            traces: options.trace.is_some(),
-            has_timing: options.timing.is_some(),
-        })))
+            stamps: has_timing || traces,
+            traces,
+            has_timing,
+            home,
+        }))
     }
 
     /// The process in whose name it submits.
@@ -81,9 +64,9 @@ impl Client {
         self.0.id.into()
     }
 
-    /// The state file.
-    pub fn state(&self) -> &State {
-        &self.0.state
+    /// The devices.
+    pub fn devices(&self) -> &Devices {
+        &self.0.devices
     }
 
     /// An engine that executes what this client submits to a device. There is at most one at a time.
@@ -118,7 +101,7 @@ impl Client {
     /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
     pub fn written(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
         let by = By { way: WayIn::Write, thread };
-        if self.queue(at).mode() == Some(QueueMode::Dedicated) {
+        if self.config(at).mode() == Some(QueueMode::Dedicated) {
             self.submit_dedicated(at, words, by);
             return Submission::Accepted;
         }
@@ -127,8 +110,7 @@ impl Client {
 
     #[inline]
     fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: By) -> Submission {
-        let queue = self.queue(at);
-        if queue.mode() != Some(QueueMode::Shared) {
+        if self.config(at).mode() != Some(QueueMode::Shared) {
             return Submission::Retry;
         }
         words[0] = words[0] & !u64::from(u32::MAX) | u64::from(self.pasid());
@@ -140,23 +122,24 @@ impl Client {
 
     #[inline]
     fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: By) {
-        if self.queue(at).mode() != Some(QueueMode::Dedicated) {
+        if self.config(at).mode() != Some(QueueMode::Dedicated) {
             return;
         }
         words[0] = words[0] & !0xf_ffff | u64::from(self.pasid());
         if self.offer(at, QueueMode::Dedicated, words, by) == Answer::Lost {
             let entry = Descriptor::from_words(*words);
             let error = SoftwareError::new(Status::QueueOverflow, at.queue, &entry);
-            self.0.state.device(at.device).error.report(&error);
+            self.order(at).error.report(&error);
         }
     }
 
     fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: By) -> Answer {
-        let queue = self.queue(at);
-        let now_ns = if self.0.stamps { self.0.state.now_ns() } else { 0 };
-        let arrives_ns = now_ns + queue.submit_ns();
+        let config = self.config(at);
+        let now_ns = if self.0.stamps { self.0.devices.now_ns() } else { 0 };
+        let arrives_ns = now_ns + config.submit_ns();
         let stamp = Stamp { ns: arrives_ns, by: by.to_word() };
-        let answer = queue.offer(mode, self.0.id, words, stamp);
+        let own = &self.0.own.get().devices[at.device].entries[at.queue];
+        let answer = self.order(at).queues[at.queue].offer(config, own, mode, self.0.id, words, stamp);
         match answer {
             Answer::Accepted => futex::wake_for_entry(self.asleep(at.device)),
             Answer::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
@@ -164,7 +147,7 @@ impl Client {
             Answer::Closed => {}
         }
         if self.0.has_timing {
-            while self.0.state.now_ns() < arrives_ns {
+            while self.0.devices.now_ns() < arrives_ns {
                 std::hint::spin_loop();
             }
         }
@@ -177,17 +160,33 @@ impl Client {
         By { way, thread: if self.0.traces { thread_id() } else { 0 } }
     }
 
-    fn queue(&self, at: QueueAt) -> &QueueState {
-        &self.0.state.device(at.device).queues[at.queue]
+    #[inline]
+    fn config(&self, at: QueueAt) -> &QueueConfig {
+        &self.0.devices.device(at.device).queues[at.queue]
+    }
+
+    #[inline]
+    fn order(&self, at: QueueAt) -> &DeviceOrder {
+        self.0.devices.device_order(at.device)
     }
 
     fn mine(&self, at: QueueAt) -> &ClientQueue {
-        &self.0.state.file().clients[usize::from(self.0.id)].devices[at.device].queues[at.queue]
+        &self.0.own.get().devices[at.device].queues[at.queue].0
     }
 
     /// The word that this client's engine of a device sleeps on.
+    #[inline]
     pub(super) fn asleep(&self, device: usize) -> &AtomicU32 {
-        &self.0.state.file().clients[usize::from(self.0.id)].devices[device].asleep.0
+        &self.0.devices.order().sleepers[usize::from(self.0.id)][device].0
+    }
+
+    /// All that only this client can write.
+    pub(in crate::emulator) fn own_words(&self) -> &[AtomicU64] {
+        self.0.own.words()
+    }
+
+    pub(super) fn own(&self) -> &Arc<Mapping<Own>> {
+        &self.0.own
     }
 
     pub(super) fn id(&self) -> ClientId {
@@ -204,10 +203,8 @@ fn thread_id() -> u32 {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // A client of another process may have been buried before it was dropped, and its place be somebody else's.
-        if self.state.file().places[usize::from(self.id)].process(Life::Live) == Some(self.process) {
-            self.state.bury_client(self.id);
+        if let Some((state, registration)) = &self.home {
+            state.leave(self.id, *registration);
         }
-        self.state.free_the_buried();
     }
 }

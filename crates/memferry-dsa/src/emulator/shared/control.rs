@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use super::layout::{DeviceState, Order};
+use super::layout::{DeviceBoard, Duty};
 use super::{QueueAt, State, futex};
 use crate::emulator::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
 use crate::emulator::register::SoftwareError;
+use crate::emulator::ring::Ring;
 use crate::operation::OperationSet;
 use crate::portal::WorkQueueInfo;
 
@@ -28,6 +29,7 @@ impl State {
     /// # Panics
     /// If there is no such device or group.
     pub fn enable_device(&self, device: usize, setup: &DeviceSetup) {
+        let order = self.devices().device_order(device);
         self.reconfigure(device, |state| {
             state.number.store(setup.number, Ordering::Relaxed);
             state.capabilities.store(setup.capabilities.bits(), Ordering::Relaxed);
@@ -38,8 +40,8 @@ impl State {
                 assert!(group.is_none_or(|group| group < GROUPS_MAX), "no such group: {group:?}");
                 word.store(group.map_or(0, |group| group as u32 + 1), Ordering::Relaxed);
             }
-            state.order.store(Order::Run as u32, Ordering::Relaxed);
-            state.error.take();
+            state.duty.store(Duty::Run as u32, Ordering::Relaxed);
+            order.error.clear();
         });
     }
 
@@ -52,28 +54,33 @@ impl State {
     /// If there is no such queue or group.
     pub fn enable_queue(&self, at: QueueAt, group: usize, info: &WorkQueueInfo) -> Result<(), ConfigError> {
         assert!(group < GROUPS_MAX, "no such group: {group}");
-        let state = self.device(at.device);
+        let state = self.devices().device(at.device);
         let (queue, queue_group) = (&state.queues[at.queue], &state.queue_groups[at.queue]);
-        let options = self.options();
+        let options = self.options().clone();
         let mut refused = Ok(());
         self.reconfigure(at.device, |_| {
             queue.configure(info, at.queue, &options.nasty, options.timing.as_ref());
             queue_group.store(group as u32 + 1, Ordering::Relaxed);
-            refused = self.shape_now(at.device).config.validate();
+            refused = self.devices().shape_now(at.device).config.validate();
             if refused.is_err() {
                 queue_group.store(0, Ordering::Relaxed);
                 queue.unconfigure();
             }
         });
         if refused.is_ok() {
-            queue.ring.open();
+            let _stood = self.lock_stood();
+            queue.set_closed(false);
+            self.ring(at).open();
         }
         refused
     }
 
     /// A queue takes nothing from now on; what it has is processed. [`is_drained`](Self::is_drained) says when.
     pub fn close_queue(&self, at: QueueAt) {
-        self.device(at.device).queues[at.queue].ring.close();
+        // The server's look neither opens it again, nor comes between.
+        let _stood = self.lock_stood();
+        self.devices().device(at.device).queues[at.queue].set_closed(true);
+        self.ring(at).close();
     }
 
     /// All of a device's queues take nothing from now on, and what is in flight is dropped where it is: it never
@@ -81,7 +88,7 @@ impl State {
     pub fn abort_device(&self, device: usize) {
         (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
         // ORDERING: Release pairs with the Acquire in the engines: the queues are closed.
-        self.device(device).order.store(Order::Abort as u32, Ordering::Release);
+        self.devices().device(device).duty.store(Duty::Abort as u32, Ordering::Release);
         self.wake_all(device);
     }
 
@@ -104,9 +111,18 @@ impl State {
         true
     }
 
+    /// Disables a closed queue that is not drained in time: what it has is lost, as with a device that is reset.
+    pub fn discard_queue(&self, at: QueueAt) {
+        let order = &self.devices().device_order(at.device).queues[at.queue];
+        order.ring.discard();
+        let settled = self.settled(at);
+        order.counts.0.retired.store(order.ring.popped().saturating_sub(settled), Ordering::Release);
+        self.disable_queue(at);
+    }
+
     /// Says which file is the queue's, by `st_dev` and `st_ino`.
     pub fn set_portal(&self, at: QueueAt, file_device: u64, inode: u64) {
-        let portal = &self.device(at.device).portals[at.queue];
+        let portal = &self.devices().device(at.device).portals[at.queue];
         portal.device.store(file_device, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire in `queue_of`.
         portal.inode.store(inode, Ordering::Release);
@@ -114,17 +130,17 @@ impl State {
 
     /// The error register: its 32 bytes as four words, all zero without an error.
     pub fn error_words(&self, device: usize) -> [u64; 4] {
-        self.device(device).error.words()
+        self.devices().device_order(device).error.words()
     }
 
     /// Reads the error register and clears it.
     pub fn take_error(&self, device: usize) -> Option<SoftwareError> {
-        self.device(device).error.take()
+        self.devices().device_order(device).error.take()
     }
 
     /// Changes a device's configuration; processes take it over when what they have in progress has ended.
-    fn reconfigure(&self, device: usize, change: impl FnOnce(&DeviceState)) {
-        let state = self.device(device);
+    fn reconfigure(&self, device: usize, change: impl FnOnce(&DeviceBoard)) {
+        let state = self.devices().device(device);
         let generation = state.generation.load(Ordering::Relaxed);
         state.generation.store(generation + 1, Ordering::Relaxed);
         // ORDERING: the fence keeps the changes behind the odd number, Release keeps them before the even one; they
@@ -136,6 +152,10 @@ impl State {
 
     /// Wakes all engines of a device.
     pub(super) fn wake_all(&self, device: usize) {
-        self.clients().for_each(|client| futex::wake(&client.devices[device].asleep.0));
+        self.devices().order().sleepers.iter().for_each(|devices| futex::wake(&devices[device].0));
+    }
+
+    fn ring(&self, at: QueueAt) -> &Ring {
+        &self.devices().device_order(at.device).queues[at.queue].ring
     }
 }

@@ -2,16 +2,19 @@
 
 use std::fs::File;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::common::Common;
-use super::layout::Order;
+use super::layout::Duty;
 use super::{Client, Trace, futex};
 use crate::emulator::config::ConfigError;
 use crate::emulator::device::{Device, Did};
 use crate::emulator::front::{Front, Queue};
+use crate::emulator::held::Held;
 use crate::emulator::memory::Memory;
+use crate::emulator::queue::QueueParts;
 
 /// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake
 /// it costs the submitter more than to submit.
@@ -46,7 +49,7 @@ impl ClientEngine {
     }
 
     /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`:
-    /// files that several processes write are opened for appending. `failed` is told why it ends, if it must.
+    /// files that several engines write are opened for appending. `failed` is told why it ends, if it must.
     pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
@@ -54,7 +57,7 @@ impl ClientEngine {
     /// Works until `should_stop` says so, which is asked at least every 100 ms; what is in progress then is left.
     ///
     /// # Errors
-    /// [`ConfigError`]: the state file has a configuration that no device has.
+    /// [`ConfigError`]: the server has made a configuration that no device has.
     pub fn run(
         &mut self,
         memory: &impl Memory,
@@ -109,14 +112,22 @@ impl ClientEngine {
         if time > Duration::ZERO {
             futex::sleep(asleep, time.min(SLEEP_MAX));
         }
-        asleep.store(0, Ordering::Relaxed);
+        let was_woken = asleep.swap(0, Ordering::Relaxed) == 0;
+        if !was_woken {
+            self.start_stranded();
+        }
         Ok(())
     }
 
-    fn step(&mut self, memory: &impl Memory) -> Result<Did, ConfigError> {
-        let state = self.client.state();
+    /// Somebody may have tampered with the order, so that an entry of this client has lost its place.
+    pub(in crate::emulator) fn start_stranded(&mut self) -> bool {
+        self.device.as_mut().is_some_and(Device::start_stranded)
+    }
+
+    pub(in crate::emulator) fn step(&mut self, memory: &impl Memory) -> Result<Did, ConfigError> {
+        let devices = self.client.devices();
         // ORDERING: Acquire pairs with the Release in `reconfigure`.
-        let is_stale = state.device(self.number).generation.load(Ordering::Acquire) != self.generation;
+        let is_stale = devices.device(self.number).generation.load(Ordering::Acquire) != self.generation;
         if is_stale && self.device.as_mut().is_none_or(Device::finish_part) {
             self.trace = self.device.take().and_then(|device| device.trace).or(self.trace.take());
             (self.generation, self.device) = self.build()?;
@@ -125,7 +136,8 @@ impl ClientEngine {
             }
         }
         // ORDERING: Acquire pairs with the Release in `abort_device`.
-        let is_aborted = state.device(self.number).order.load(Ordering::Acquire) == Order::Abort as u32;
+        let duty = self.client.devices().device(self.number).duty.load(Ordering::Acquire);
+        let is_aborted = duty == Duty::Abort as u32;
         let now_ns = self.now_ns();
         let Some(device) = &mut self.device else { return Ok(Did::Nothing) };
         if is_aborted {
@@ -137,22 +149,27 @@ impl ClientEngine {
 
     /// The device as it is configured now.
     fn build(&self) -> Result<(u64, Option<Device>), ConfigError> {
-        let state = self.client.state();
-        let (generation, shape) = state.shape(self.number);
+        let devices = self.client.devices();
+        let (generation, shape) = devices.shape(self.number);
         if shape.queues.is_empty() {
             return Ok((generation, None));
         }
         let infos = shape.config.queues().zip(&shape.queues);
         let queue = |(info, number): (&crate::WorkQueueInfo, &usize)| Queue {
             info: info.clone(),
-            state: state.hold(|file| &file.devices[self.number].queues[*number]),
+            parts: QueueParts {
+                config: devices.hold_board(|board| &board.devices[self.number].queues[*number]),
+                order: devices.hold_order(|order| &order.devices[self.number].queues[*number]),
+                own: Held::part_of(Arc::clone(self.client.own()), |own| {
+                    &own.get().devices[self.number].entries[*number]
+                }),
+            },
         };
         let queues = infos.map(queue).collect();
-        let common = Common::new(state.clone(), self.number, self.client.id(), &shape);
-        let options = state.options();
-        let epoch_ns = options.timing.map(|_| state.epoch_ns());
+        let common = Common::new(&self.client, self.number, &shape);
+        let epoch_ns = devices.timing().map(|_| devices.epoch_ns());
         let device =
-            Device::of_client(&shape.config, options.nasty, Front::shared(queues, common, epoch_ns))?;
+            Device::of_client(&shape.config, devices.nasty(), Front::shared(queues, common, epoch_ns))?;
         Ok((generation, Some(device)))
     }
 

@@ -1,17 +1,15 @@
-//! What the server chooses for all processes, in the header of the state file.
+//! What the server chooses for all processes: on the board, but for paths, which are its own.
 
 #![allow(unsafe_code)]
 
-use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use super::layout::{Header, TRACE_BYTES};
+use super::layout::Header;
 use crate::emulator::nasty::Nasty;
 use crate::emulator::timing::Timing;
 
@@ -24,7 +22,7 @@ pub struct Options {
     pub timing: Option<Timing>,
     /// Whether call sites are patched after their first trap.
     pub patches: bool,
-    /// Where each process appends what its descriptors were and became. Absolute, since processes change directories.
+    /// Where the server appends what descriptors were and became.
     pub trace: Option<PathBuf>,
 }
 
@@ -52,35 +50,13 @@ impl Options {
         Ok(Some(file))
     }
 
-    pub(super) fn write(&self, header: &Header) -> io::Result<()> {
-        let trace = self.trace.as_ref().map_or(&[][..], |path| path.as_os_str().as_bytes());
-        if trace.len() >= TRACE_BYTES || self.trace.as_ref().is_some_and(|path| !path.is_absolute()) {
-            let message = "the path of the trace must be absolute and shorter than 4096 bytes";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
-        let mut bytes = [0; TRACE_BYTES];
-        bytes[..trace.len()].copy_from_slice(trace);
-        let words = bytes.as_chunks().0.iter().map(|chunk| u64::from_le_bytes(*chunk));
-        header.trace.iter().zip(words).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    pub(super) fn write(&self, header: &Header) {
         header.keeps_traps.store((!self.patches).into(), Ordering::Relaxed);
+        header.traces.store(self.trace.is_some().into(), Ordering::Relaxed);
         let nasty = header.nasty.iter().zip(nasty_words(&self.nasty));
         nasty.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         let timing = header.timing.iter().zip(self.timing.as_ref().map_or([0; 9], timing_words));
         timing.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
-        Ok(())
-    }
-
-    pub(super) fn read(header: &Header) -> Options {
-        let nasty = std::array::from_fn(|index| header.nasty[index].load(Ordering::Relaxed));
-        let timing = std::array::from_fn(|index| header.timing[index].load(Ordering::Relaxed));
-        let words = header.trace.iter().map(|word| word.load(Ordering::Relaxed));
-        let trace: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
-        Options {
-            nasty: nasty_of(nasty),
-            timing: (timing != [0; 9]).then(|| timing_of(timing)),
-            patches: header.keeps_traps.load(Ordering::Relaxed) == 0,
-            trace: (!trace.is_empty()).then(|| OsString::from_vec(trace).into()),
-        }
     }
 }
 
@@ -116,7 +92,7 @@ fn nasty_words(nasty: &Nasty) -> [u64; 12] {
     ]
 }
 
-fn nasty_of(words: [u64; 12]) -> Nasty {
+pub(super) fn nasty_of(words: [u64; 12]) -> Nasty {
     Nasty {
         seed: words[0],
         delay_steps_max: words[1] as u32,
@@ -158,7 +134,7 @@ fn timing_words(timing: &Timing) -> [u64; 9] {
     ]
 }
 
-fn timing_of(words: [u64; 9]) -> Timing {
+pub(super) fn timing_of(words: [u64; 9]) -> Timing {
     Timing {
         submit_shared_ns: words[0],
         submit_dedicated_ns: words[1],
@@ -188,13 +164,11 @@ mod tests {
                 trace: Some("/tmp/a trace\u{e4}.jsonl".into()),
             },
         ] {
-            let file = tempfile::tempfile().unwrap();
-            let created = State::create(&file, &options).unwrap();
-            assert_eq!(created.options(), options);
-            assert_eq!(State::attach(&file).unwrap().options(), options);
+            let state = State::create(&options).unwrap();
+            let devices = state.devices();
+            assert_eq!((devices.nasty(), devices.timing()), (options.nasty, options.timing));
+            assert_eq!((devices.patches(), devices.traces()), (options.patches, options.trace.is_some()));
         }
-        let relative = Options { trace: Some("trace".into()), ..Options::default() };
-        assert!(State::create(&tempfile::tempfile().unwrap(), &relative).is_err());
     }
 
     /// Opening a pipe to write waits for a reader, and a program would wait with it.

@@ -1,13 +1,12 @@
 //! What devices, queues and clients have done, for who looks at them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::sync::atomic::Ordering;
 
-use super::layout::{ClientState, DEVICES_MAX, Life};
+use super::clients::Live;
+use super::layout::DEVICES_MAX;
 use super::{QueueAt, State};
 use crate::emulator::config::QUEUES_MAX;
-use crate::emulator::counters::{Counters, DeviceCounters, QueueTotals, get};
+use crate::emulator::counters::{Counters, DeviceCounters, QueueTotals, told};
 use crate::emulator::ring::ClientId;
 
 /// What a queue has done, and what is in it.
@@ -50,98 +49,64 @@ pub struct ClientReport {
 impl State {
     /// What a queue has done.
     pub fn queue_report(&self, at: QueueAt) -> QueueReport {
-        let queue = &self.device(at.device).queues[at.queue];
+        let queue = &self.devices().device_order(at.device).queues[at.queue];
         // What is settled first: a descriptor that moves on meanwhile is counted as being in progress still.
-        let settled = self.clients().map(|client| get(&client.devices[at.device].queues[at.queue].settled));
-        let settled = settled.sum::<u64>() + queue.counts.0.retired.load(Ordering::Acquire);
-        let popped = queue.ring.popped();
-        let accepted = queue.ring.pushed();
+        let settled = self.settled(at) + told(&queue.counts.0.retired);
         QueueReport {
-            occupancy: accepted.saturating_sub(popped),
-            in_progress: popped.saturating_sub(settled),
-            accepted,
-            retried: get(&queue.counts.0.retried),
-            dropped: get(&queue.counts.0.dropped),
+            in_progress: queue.ring.popped().saturating_sub(settled),
+            occupancy: queue.ring.occupancy(),
+            accepted: queue.ring.pushed(),
+            retried: told(&queue.counts.0.retried),
+            dropped: told(&queue.counts.0.dropped),
         }
     }
 
-    /// What a device has done since the file was made.
+    /// Descriptors of a queue that are settled, of those who are there.
+    pub(super) fn settled(&self, at: QueueAt) -> u64 {
+        self.clients().live.values().map(|client| told(&client.queue(at).settled)).sum()
+    }
+
+    /// What a device has done since it was made.
     pub fn counters(&self, device: usize) -> DeviceCounters {
-        let state = self.device(device);
         let (sum, mut totals) = (Counters::default(), QueueTotals::default());
-        sum.add(&state.retired);
-        self.clients().for_each(|client| sum.add(&client.devices[device].counters));
-        state.queues.iter().for_each(|queue| totals.add(queue));
+        let clients = self.clients();
+        sum.add(&clients.retired[device]);
+        clients.live.values().for_each(|client| sum.add(&client.own.get().devices[device].counters));
+        let order = self.devices().device_order(device);
+        order.queues.iter().for_each(|queue| totals.add(queue));
         sum.snapshot(&totals)
     }
 
     /// The processes that have used devices, by their numbers. If there were more than
-    /// [`CLIENTS_MAX`](super::CLIENTS_MAX), some of those that are gone are left out.
+    /// [`CLIENTS_MAX`](super::CLIENTS_MAX), the first of those that are gone are left out.
     pub fn client_reports(&self) -> Vec<ClientReport> {
+        let clients = self.clients();
+        let live = clients.live.iter().map(|(id, client)| self.client_report(*id, client));
         let mut reports: BTreeMap<(u32, String), BTreeMap<QueueAt, Submitted>> = BTreeMap::new();
-        let known = (0..).zip(&self.file().clients).filter(|(_, client)| get(&client.process) != 0);
-        for (id, client) in known {
-            // A process that maps a queue and writes to one is two clients.
-            let queues = reports.entry((get(&client.process) as u32, client.program())).or_default();
-            for at in (0..DEVICES_MAX)
-                .flat_map(|device| (0..QUEUES_MAX).map(move |queue| QueueAt { device, queue }))
-            {
-                let Submitted { accepted, retried, dropped } = self.submitted(id, client, at);
-                if accepted + retried + dropped > 0 {
-                    let sum = queues.entry(at).or_default();
-                    sum.accepted += accepted;
-                    sum.retried += retried;
-                    sum.dropped += dropped;
-                }
+        // A process that maps a queue and writes to one is two clients.
+        for report in clients.gone.iter().cloned().chain(live) {
+            let sums = reports.entry((report.process, report.program)).or_default();
+            for (at, Submitted { accepted, retried, dropped }) in report.queues {
+                let sum = sums.entry(at).or_default();
+                sum.accepted += accepted;
+                sum.retried += retried;
+                sum.dropped += dropped;
             }
         }
         let report = |((process, program), queues)| ClientReport { process, program, queues };
         reports.into_iter().map(report).collect()
     }
 
-    fn submitted(&self, id: ClientId, client: &ClientState, at: QueueAt) -> Submitted {
-        let queue = &client.devices[at.device].queues[at.queue];
-        let is_live = self.file().places[usize::from(id)].process(Life::Live).is_some();
-        let left = if is_live { self.device(at.device).queues[at.queue].ring.entries_of(id) } else { 0 };
-        Submitted {
-            accepted: get(&queue.accepted) + get(&queue.taken) + left as u64,
-            retried: get(&queue.retried),
-            dropped: get(&queue.dropped),
-        }
-    }
-
-    /// The clients that have counters of their own.
-    pub(super) fn clients(&self) -> impl Iterator<Item = &ClientState> {
-        let file = self.file();
-        let numbered = file.places.iter().zip(&file.clients);
-        let live =
-            numbered.filter(|(place, _)| place.process(Life::Live).or(place.process(Life::Dying)).is_some());
-        live.map(|(_, client)| client)
-    }
-}
-
-impl ClientState {
-    /// The place is a process' from now on: what is told of the one before it is gone.
-    pub(super) fn begin(&self, process: u32) {
-        for queue in self.devices.iter().flat_map(|device| &device.queues) {
-            for word in [&queue.retried, &queue.dropped, &queue.accepted] {
-                word.store(0, Ordering::Relaxed);
-            }
-        }
-        let name = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
-        let mut bytes = [0; 16];
-        name.iter()
-            .take_while(|byte| **byte != b'\n')
-            .zip(&mut bytes)
-            .for_each(|(byte, place)| *place = *byte);
-        for (word, bytes) in self.program.iter().zip(bytes.as_chunks().0) {
-            word.store(u64::from_le_bytes(*bytes), Ordering::Relaxed);
-        }
-        self.process.store(process.into(), Ordering::Relaxed);
-    }
-
-    fn program(&self) -> String {
-        let bytes: Vec<u8> = self.program.iter().flat_map(|word| get(word).to_le_bytes()).collect();
-        String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+    pub(super) fn client_report(&self, id: ClientId, client: &Live) -> ClientReport {
+        let all =
+            (0..DEVICES_MAX).flat_map(|device| (0..QUEUES_MAX).map(move |queue| QueueAt { device, queue }));
+        let queues = all.filter_map(|at| {
+            let left = self.devices().device_order(at.device).queues[at.queue].ring.entries_of(id);
+            let queue = client.queue(at);
+            let accepted = told(&queue.taken) + left as u64;
+            let (retried, dropped) = (told(&queue.retried), told(&queue.dropped));
+            (accepted + retried + dropped > 0).then_some((at, Submitted { accepted, retried, dropped }))
+        });
+        ClientReport { process: client.process, program: client.program.clone(), queues: queues.collect() }
     }
 }

@@ -1,13 +1,13 @@
-//! What a device of the state file consists of at a time.
+//! What a device consists of at a time.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::State;
+use super::Devices;
 use super::layout::ENGINES;
 use crate::emulator::config::{Capabilities, DeviceConfig, GROUPS_MAX, GroupConfig, QUEUES_MAX};
 use crate::operation::OperationSet;
 
-/// A device's configuration, and which numbers its parts have in the file. Groups without an enabled queue are left
+/// A device's configuration, and which numbers its parts have on the board. Groups without an enabled queue are left
 /// out.
 pub(super) struct Shape {
     pub(super) config: DeviceConfig,
@@ -18,7 +18,7 @@ pub(super) struct Shape {
     pub(super) queues: Vec<usize>,
 }
 
-impl State {
+impl Devices {
     /// The device as it is configured, and the generation of that.
     pub(super) fn shape(&self, device: usize) -> (u64, Shape) {
         loop {
@@ -45,7 +45,7 @@ impl State {
                 groups: Vec::new(),
                 operations: OperationSet::from_words(operations),
                 capabilities: Capabilities::from_bits(state.capabilities.load(Ordering::Relaxed)),
-                timing: self.options().timing,
+                timing: self.timing(),
             },
             groups: Vec::new(),
             engines: Vec::new(),
@@ -73,15 +73,5 @@ impl State {
             shape.config.groups.push(GroupConfig { engines: engines.len() as u32, queues });
         }
         shape
-    }
-
-    /// The queue's name in Linux.
-    pub(super) fn queue_name(&self, device: usize, queue: usize) -> String {
-        format!("wq{}.{queue}", self.device_number(device))
-    }
-
-    /// The device's number in Linux.
-    pub(super) fn device_number(&self, device: usize) -> u32 {
-        self.device(device).number.load(Ordering::Relaxed)
     }
 }

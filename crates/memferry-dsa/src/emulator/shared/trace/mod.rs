@@ -17,6 +17,7 @@
 //! | `record` | `written`, `lost`, or `not wanted` |
 //! | `raw` | the 64 bytes of the descriptor, the 32 of the record |
 
+mod channel;
 mod decode;
 
 use std::collections::HashMap;
@@ -25,15 +26,15 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+pub(super) use self::channel::Channels;
 use self::decode::{Hex, Operands, Results, flag_names, operation_name};
-use super::{Client, State};
+use super::{Client, Devices};
 use crate::completion::Completion;
 use crate::emulator::job::Origin;
-use crate::emulator::ring::Head;
 
 /// Writes the lines of one client and device.
 pub(in crate::emulator) struct Trace {
-    state: State,
+    devices: Devices,
     process: u32,
     device: u32,
     /// `None` once it could not be written.
@@ -145,9 +146,9 @@ struct CompletionLine<'a> {
 impl Trace {
     pub(super) fn new(client: &Client, device: usize, file: File, failed: Failed) -> Trace {
         Trace {
-            state: client.state().clone(),
+            devices: client.devices().clone(),
             process: client.process(),
-            device: client.state().device_number(device),
+            device: client.devices().device_number(device),
             file: Some(file),
             failed,
             started: HashMap::new(),
@@ -156,18 +157,18 @@ impl Trace {
         }
     }
 
-    /// An engine has taken the entry `head` from a queue.
-    pub(in crate::emulator) fn taken(&mut self, origin: &Origin, queue: &str, head: &Head) {
-        let By { way, thread } = By::from_word(head.by);
-        let from = From::Submission { thread, way, submitted_ns: head.stamp };
-        self.descriptor(origin, queue, head.stamp, from);
+    /// An engine has taken an entry from a queue.
+    pub(in crate::emulator) fn taken(&mut self, origin: &Origin, queue: &str, submitted_ns: u64, by: u64) {
+        let By { way, thread } = By::from_word(by);
+        let from = From::Submission { thread, way, submitted_ns };
+        self.descriptor(origin, queue, submitted_ns, from);
     }
 
     /// A member of a batch starts.
     pub(in crate::emulator) fn member(&mut self, origin: &Origin, queue: &str) {
         let batch = self.started.get(&(origin.sequence, None)).map(|started| started.id);
         let from = From::Batch { batch, member: origin.member.map(|member| member.index) };
-        self.descriptor(origin, queue, self.state.now_ns(), from);
+        self.descriptor(origin, queue, self.devices.now_ns(), from);
     }
 
     fn descriptor(&mut self, origin: &Origin, queue: &str, since_ns: u64, from: From) {
@@ -176,7 +177,7 @@ impl Trace {
         let descriptor = &origin.descriptor;
         let line = DescriptorLine {
             event: "descriptor",
-            time_ns: self.state.now_ns(),
+            time_ns: self.devices.now_ns(),
             process: self.process,
             device: self.device,
             id: self.ids,
@@ -204,7 +205,7 @@ impl Trace {
         record: RecordFate,
     ) {
         let started = self.started.get(&key(origin)).copied();
-        let time_ns = self.state.now_ns();
+        let time_ns = self.devices.now_ns();
         let line = CompletionLine {
             event: "completion",
             time_ns,

@@ -1,0 +1,154 @@
+//! Memory that processes share: files without a name, sealed so that nobody can cut them.
+
+#![allow(unsafe_code)]
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU64;
+
+/// What can lie in such memory.
+///
+/// # Safety
+/// It consists of atomics and arrays of them, for which all bytes are valid, zeros included.
+pub(super) unsafe trait Plain: Send + Sync + 'static {}
+
+/// Who writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    /// All who have it.
+    All,
+    /// The process that makes it; others cannot, whatever they do with the file.
+    Maker,
+}
+
+/// A `T` in memory, mapped shared until it is dropped.
+pub(super) struct Mapping<T: Plain> {
+    at: NonNull<T>,
+    owns: PhantomData<T>,
+}
+
+impl<T: Plain> Mapping<T> {
+    /// Makes it, all zero; the file is for others.
+    ///
+    /// # Errors
+    /// Those of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
+    pub(super) fn create(name: &CStr, access: Access) -> io::Result<(Mapping<T>, File)> {
+        // SAFETY: a string that ends in zero; the descriptor is new, and nobody else's.
+        let file = unsafe {
+            let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+            let descriptor = libc::memfd_create(name.as_ptr(), flags);
+            if descriptor < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            File::from(OwnedFd::from_raw_fd(descriptor))
+        };
+        file.set_len(size_of::<T>() as u64)?;
+        let mapping = Mapping::map(&file, libc::PROT_READ | libc::PROT_WRITE)?;
+        let writes = if access == Access::Maker { libc::F_SEAL_FUTURE_WRITE } else { 0 };
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | writes;
+        // SAFETY: it takes numbers.
+        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
+            0 => Ok((mapping, file)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Maps a file that another process has made.
+    ///
+    /// # Errors
+    /// Those of `fstat(2)` and `mmap(2)`; `InvalidData` if the file is none of these, or of another version's length.
+    pub(super) fn open(file: &File, access: Access) -> io::Result<Mapping<T>> {
+        // SAFETY: it takes numbers.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || file.metadata()?.len() != size_of::<T>() as u64 {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let writes = if access == Access::All { libc::PROT_WRITE } else { 0 };
+        Mapping::map(file, libc::PROT_READ | writes)
+    }
+
+    fn map(file: &File, protection: i32) -> io::Result<Mapping<T>> {
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= 4096) };
+        let (null, size, file) = (ptr::null_mut(), size_of::<T>(), file.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let address = unsafe { libc::mmap(null, size, protection, libc::MAP_SHARED, file, 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        match NonNull::new(address.cast()) {
+            Some(at) => Ok(Mapping { at, owns: PhantomData }),
+            None => Err(io::ErrorKind::OutOfMemory.into()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> &T {
+        // SAFETY: the mapping is page-aligned, as long as the type, and lives as long as this. The type consists of atomics,
+        // for which all bytes are valid, so that what other processes write is no race. The file is sealed against being
+        // cut. Of memory that only its maker can write, others only load.
+        unsafe { self.at.as_ref() }
+    }
+
+    /// All of it as words, for who tampers with it.
+    pub(super) fn words(&self) -> &[AtomicU64] {
+        const { assert!(size_of::<T>().is_multiple_of(8)) };
+        // SAFETY: as above; it consists of atomics, whose bytes are valid as those of others.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), size_of::<T>() / 8) }
+    }
+
+    /// Children that `fork` makes do not have it.
+    ///
+    /// # Safety
+    /// In a child, nobody uses or drops this.
+    pub(super) unsafe fn keep_from_children(&self) -> io::Result<()> {
+        // SAFETY: the mapping is this one's own; that it is missing in children is the caller's promise not to mind.
+        let answer = unsafe { libc::madvise(self.at.as_ptr().cast(), size_of::<T>(), libc::MADV_DONTFORK) };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl<T: Plain> Drop for Mapping<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one's own, and whoever borrowed from it is gone. It can only fail for an address
+        // that is none.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), size_of::<T>()) };
+    }
+}
+
+// SAFETY: it leads to a `T`, which is `Send` and `Sync`, and can be unmapped from any thread.
+unsafe impl<T: Plain> Send for Mapping<T> {}
+// SAFETY: as above.
+unsafe impl<T: Plain> Sync for Mapping<T> {}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[repr(C)]
+    struct Words([AtomicU64; 1024]);
+    // SAFETY: atomics.
+    unsafe impl Plain for Words {}
+
+    /// A file that another process could cut would end in SIGBUS here.
+    #[test]
+    fn nobody_can_cut_it() {
+        for access in [Access::All, Access::Maker] {
+            let (mine, file) = Mapping::<Words>::create(c"test", access).unwrap();
+            assert!(file.set_len(0).is_err() && file.set_len(1 << 30).is_err());
+            let theirs = Mapping::<Words>::open(&file, access).unwrap();
+            mine.get().0[7].store(7, Ordering::Relaxed);
+            assert_eq!(theirs.get().0[7].load(Ordering::Relaxed), 7);
+            let writable = Mapping::<Words>::open(&file, Access::All).is_ok();
+            assert_eq!(writable, access == Access::All, "who may write");
+        }
+        let other = tempfile::tempfile().unwrap();
+        other.set_len(size_of::<Words>() as u64).unwrap();
+        assert!(Mapping::<Words>::open(&other, Access::All).is_err(), "a file that can be cut");
+    }
+}

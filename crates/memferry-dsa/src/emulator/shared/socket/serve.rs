@@ -1,0 +1,246 @@
+//! The server's side of the socket.
+//!
+//! A connection is short: the server closes one that sends nothing for a second. It also closes the excess of a user who
+//! opens many at a time, so that others are served at once.
+
+use std::fs::Permissions;
+use std::io::{self, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use super::super::State;
+use super::super::clients::Joining;
+use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
+
+/// How long a connection may say nothing.
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Most connections of a user that have not sent their request.
+const SILENT_MAX: usize = 16;
+/// Most such connections of all users.
+const CONNECTIONS_MAX: usize = 256;
+/// How often clients are looked after.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Serves until it is dropped.
+pub struct Listening {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Wakes both threads; the other ends are theirs.
+    wakes: [UnixStream; 2],
+}
+
+/// A connection that has not sent its request yet.
+struct Connection {
+    socket: UnixStream,
+    peer: Peer,
+    since: Instant,
+}
+
+/// The process at the other end, as the kernel reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Peer {
+    process: u32,
+    user: u32,
+}
+
+impl State {
+    /// Serves processes that connect to a socket with this path, of all users, in threads of its own. `trace_failed` is told
+    /// why the trace ends, if it must.
+    ///
+    /// # Errors
+    /// Those of `bind(2)`, `chmod(2)` and of starting a thread.
+    pub fn listen(
+        &self,
+        path: &Path,
+        mut trace_failed: impl FnMut(io::Error) + Send + 'static,
+    ) -> io::Result<Listening> {
+        let listener = UnixListener::bind(path)?;
+        // Past the umask: processes of all users connect.
+        std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
+        listener.set_nonblocking(true)?;
+        let (wakes, woken) = UnixStream::pair()?;
+        let (wakes_trace, trace_woken) = UnixStream::pair()?;
+        for socket in [&woken, &trace_woken, &wakes_trace] {
+            socket.set_nonblocking(true)?;
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut listening = Listening {
+            stop: Arc::clone(&stop),
+            threads: Vec::new(),
+            wakes: [wakes, wakes_trace.try_clone()?],
+        };
+        let (state, stops) = (self.clone(), Arc::clone(&stop));
+        let mut server = Serving { state, listener, connections: Vec::new(), woken, wakes_trace };
+        let serve = move || {
+            while !stops.load(Ordering::Relaxed) {
+                server.turn();
+            }
+        };
+        listening.threads.push(thread::Builder::new().name("clients".to_owned()).spawn(serve)?);
+        let state = self.clone();
+        let trace = move || {
+            while !stop.load(Ordering::Relaxed) {
+                let mut descriptors = state.0.channels.descriptors();
+                descriptors.push(trace_woken.as_raw_fd());
+                poll(&descriptors, None);
+                drop((&trace_woken).read(&mut [0; 64]));
+                if let Err(error) = state.write_trace() {
+                    trace_failed(error);
+                }
+            }
+        };
+        listening.threads.push(thread::Builder::new().name("trace".to_owned()).spawn(trace)?);
+        Ok(listening)
+    }
+
+    /// Writes to the trace what clients in other processes have sent so far, which happens by itself soon.
+    ///
+    /// # Errors
+    /// The trace cannot be written, and has ended.
+    pub fn write_trace(&self) -> io::Result<()> {
+        self.0.channels.drain()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for socket in &mut self.wakes {
+            let _ = socket.write(&[0]); // full: it is awake
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join(); // a panic has been printed
+        }
+    }
+}
+
+/// The state of the thread that answers.
+struct Serving {
+    state: State,
+    listener: UnixListener,
+    connections: Vec<Connection>,
+    woken: UnixStream,
+    wakes_trace: UnixStream,
+}
+
+impl Serving {
+    /// Waits for something to do, and does it.
+    fn turn(&mut self) {
+        let has_clients = !self.state.clients().live.is_empty();
+        let is_idle = self.connections.is_empty() && !has_clients;
+        let mut descriptors = vec![self.listener.as_raw_fd(), self.woken.as_raw_fd()];
+        descriptors.extend(self.connections.iter().map(|connection| connection.socket.as_raw_fd()));
+        poll(&descriptors, (!is_idle).then_some(LOOK));
+        drop(self.woken.read(&mut [0; 64]));
+        self.accept();
+        let Serving { state, connections, wakes_trace, .. } = self;
+        connections.retain_mut(|connection| {
+            let mut byte = [0];
+            match connection.socket.read(&mut byte) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    connection.since.elapsed() < SILENCE_MAX
+                }
+                Ok(1) => {
+                    if let Some(request) = Request::from_byte(byte[0]) {
+                        state.answer(connection, request);
+                        if request == Request::Trace {
+                            let _ = wakes_trace.write(&[0]); // full: it is awake
+                        }
+                    }
+                    false
+                }
+                _ => false,
+            }
+        });
+        if has_clients {
+            self.state.look_after();
+        }
+    }
+
+    /// Takes those who have connected, up to as many as are looked at together.
+    fn accept(&mut self) {
+        for _ in 0..CONNECTIONS_MAX {
+            let Ok((socket, _)) = self.listener.accept() else { return };
+            let Some(peer) = peer(&socket).filter(|_| socket.set_nonblocking(true).is_ok()) else { continue };
+            let is_its = |connection: &&Connection| connection.peer.user == peer.user;
+            let count = self.connections.iter().filter(is_its).count();
+            if self.connections.len() >= CONNECTIONS_MAX
+                || count >= SILENT_MAX && peer.user != self.state.user()
+            {
+                continue; // closed
+            }
+            self.connections.push(Connection { socket, peer, since: Instant::now() });
+        }
+    }
+}
+
+impl State {
+    fn answer(&self, connection: &Connection, request: Request) {
+        let Connection { socket, peer, .. } = connection;
+        let yes = |number: u16, files: &[RawFd]| {
+            let [low, high] = number.to_le_bytes();
+            // The peer may have closed the connection.
+            let _ = send(socket, &[YES[0], YES[1], low, high], files);
+        };
+        let no = |why: String| {
+            let end = why.floor_char_boundary(ANSWER_BYTES_MAX - NO.len());
+            let _ = send(socket, &[&NO[..], &why.as_bytes()[..end]].concat(), &[]);
+        };
+        match request {
+            Request::Look => {
+                // A program asks this once, when it starts.
+                self.bury_predecessors(peer.process);
+                yes(0, &self.0.files.each_ref().map(AsRawFd::as_raw_fd));
+            }
+            Request::Join => {
+                self.bury_predecessors(peer.process);
+                let joining = Joining { process: peer.process, user: peer.user, is_itself: true };
+                match self.admit(&joining) {
+                    Ok(joined) => yes(joined.id, &[joined.own.as_raw_fd()]),
+                    Err(error) => no(error.to_string()),
+                }
+            }
+            Request::Trace => {
+                let is_client = self.processes().contains(&peer.process);
+                let channel = match is_client {
+                    true => self.0.channels.open(self.options()),
+                    false => Err(io::Error::other("the process uses no device")),
+                };
+                match channel {
+                    Ok(channel) => yes(0, &[channel.as_raw_fd()]),
+                    Err(error) => no(error.to_string()),
+                }
+            }
+        }
+    }
+}
+
+/// The peer of a connection; none if its process is not visible here.
+fn peer(socket: &UnixStream) -> Option<Peer> {
+    let mut found = MaybeUninit::<libc::ucred>::zeroed();
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    // SAFETY: it writes one `ucred` at most, which is plain numbers.
+    let (answer, found) = unsafe {
+        let answer =
+            libc::getsockopt(socket.as_raw_fd(), level, option, found.as_mut_ptr().cast(), &mut size);
+        (answer, found.assume_init())
+    };
+    (answer == 0 && found.pid > 0).then_some(Peer { process: found.pid as u32, user: found.uid })
+}
+
+/// Waits until one of the descriptors has something, or the time is over.
+fn poll(descriptors: &[RawFd], at_most: Option<Duration>) {
+    let mut polled: Vec<libc::pollfd> =
+        descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    let time = at_most.map_or(-1, |time| time.as_millis() as i32);
+    // SAFETY: the vector has as many elements as is said.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time) };
+}
