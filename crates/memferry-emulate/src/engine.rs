@@ -1,5 +1,6 @@
 //! The thread that executes what this process submits to a device.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
@@ -10,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::affinity;
 use memferry_dsa::emulator::CheckedMemory;
-use memferry_dsa::emulator::shared::Client;
+use memferry_dsa::emulator::shared::{Client, Connected};
+use memferry_dsa::panics;
 
-use crate::process::complain;
+use crate::process::{self, complain};
 use crate::trap::signals;
 use crate::wiped::{self, Wiped};
 
@@ -27,8 +29,8 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
     let before = signals::block_others();
     let spawned = thread::Builder::new().name("memferry-dsa".to_owned()).spawn(move || {
         // Where these CPUs are none of ours any more, it stays on those of the thread that starts it.
-        let _ = affinity::confine(&client.state().cpus());
-        let opened = open(&client);
+        let _ = affinity::confine(&client.devices().cpus());
+        let opened = open();
         let (memory, trace) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -47,7 +49,7 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
 
 /// What the thread needs of the system. Its file descriptors are its own: programs close all that they have inherited,
 /// and the numbers would be other files' by then.
-fn open(client: &Client) -> io::Result<(CheckedMemory, Option<File>)> {
+fn open() -> io::Result<(CheckedMemory, Option<File>)> {
     // SAFETY: the descriptors of this thread alone change from here on.
     let is_apart = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
     if is_apart {
@@ -62,14 +64,14 @@ fn open(client: &Client) -> io::Result<(CheckedMemory, Option<File>)> {
     }
     // SAFETY: the program has submitted the descriptors that are executed over it, and answers for what they name.
     let memory = unsafe { CheckedMemory::open() }?;
-    let trace = client.state().options().open_trace().unwrap_or_else(|error| {
+    let trace = process::connected().map_or(Ok(None), Connected::open_trace).unwrap_or_else(|error| {
         without_trace(error);
         None
     });
     Ok((memory, trace))
 }
 
-fn without_trace(error: io::Error) {
+fn without_trace(error: impl Display) {
     complain(&format!("the trace cannot be written and ends here: {error}"));
 }
 
@@ -87,8 +89,7 @@ fn work(client: &Client, device: usize, memory: &CheckedMemory, trace: Option<Fi
         false
     };
     // A panic in the device must not end the program: it never sees its completions then.
-    let run = std::panic::AssertUnwindSafe(|| engine.run(memory, looks));
-    if let Ok(Err(error)) = std::panic::catch_unwind(run) {
+    if let Some(Err(error)) = panics::contain(|| engine.run(memory, looks)) {
         complain(&format!("no device has this configuration: {error}"));
     }
 }

@@ -9,8 +9,8 @@
 //!    └── its own signals, handlers ──▶ hooks    kept, and called as if nobody had been here
 //! ```
 //!
-//! The devices are those of `memferry_dsa::emulator::shared`; what they are configured to be is in the state file,
-//! which the command makes. Without that file, the library does nothing.
+//! The devices are those of `memferry_dsa::emulator::shared`; the command serves them, at a socket.
+//! Without that socket, the library does nothing.
 //!
 //! It exports libc's functions that it replaces, `memferry_emulated_instructions`, and nothing else. Nobody links it:
 //! whoever named one of its symbols would have them replaced in his own program.

@@ -1,26 +1,24 @@
 //! This process as a client of the devices.
 //!
 //! ```text
-//! library loaded          state file mapped, handlers installed     or nothing: then this is no emulated machine
-//! first portal mapped     client of the state file                  (a child of fork starts here again)
+//! library loaded          connected, handlers installed      or nothing: then this is no emulated machine
+//! first portal mapped     joined: a client                   (a child of fork starts here again)
 //! first of a device       engine of that device, a thread
 //! ```
 
-use std::fs::OpenOptions;
-use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use memferry_dsa::emulator::shared::{Client, State};
+use memferry_dsa::emulator::shared::{Client, Connected, Devices};
 use memferry_dsa::instructions::CpuFeatures;
 
 use crate::wiped::{self, Wiped};
 use crate::{engine, hooks, sys, trap};
 
-/// Where `memferry emulate` puts the state file.
-const STATE: &str = "/dev/.memferry/state";
+/// Where `memferry emulate` listens.
+const SOCKET: &str = "/dev/.memferry/devices";
 /// Another place, for tests of this library alone.
-const STATE_VARIABLE: &str = "MEMFERRY_EMULATE_STATE";
+const SOCKET_VARIABLE: &str = "MEMFERRY_EMULATE_SOCKET";
 
 /// A client, and which devices have an engine. Lives until the process ends.
 pub(crate) struct Process {
@@ -28,8 +26,8 @@ pub(crate) struct Process {
     engines: AtomicU32, // bit n: device n
 }
 
-/// A state file as this process has it.
-static STATE_FILE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
+/// The emulation that this process is in.
+static CONNECTED: AtomicPtr<Connected> = AtomicPtr::new(std::ptr::null_mut());
 
 /// How far the library is.
 static STAGE: AtomicU32 = AtomicU32::new(NEW);
@@ -58,22 +56,10 @@ pub(crate) fn is_active() -> bool {
 
 fn prepare() -> bool {
     let path = path();
-    let file = match OpenOptions::new().read(true).write(true).open(&path) {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return false,
-        Err(error) => {
-            complain(&format!(
-                "cannot open {}: {error}; this process cannot submit to mapped queues",
-                path.display()
-            ));
-            return false;
-        }
-    };
-    match State::attach(&file) {
-        Ok(state) => {
-            state.bury_predecessors();
-            KEEPS_TRAPS.store(!state.options().patches, Ordering::Relaxed);
-            STATE_FILE.store(Box::into_raw(Box::new(state)), Ordering::Release);
+    match Devices::connect(&path) {
+        Ok(connected) => {
+            KEEPS_TRAPS.store(!connected.devices().patches(), Ordering::Relaxed);
+            CONNECTED.store(Box::into_raw(Box::new(connected)), Ordering::Release);
             trap::prepare();
             hooks::prepare();
             let is_there = wiped::prepare();
@@ -82,6 +68,7 @@ fn prepare() -> bool {
             }
             is_there
         }
+        Err(error) if error.is_nobody() => false,
         Err(error) => {
             complain(&format!("{}: {error}; this process cannot submit to mapped queues", path.display()));
             false
@@ -93,14 +80,14 @@ fn prepare() -> bool {
 fn path() -> PathBuf {
     // SAFETY: it has no preconditions.
     let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    let variable = if is_secure { None } else { std::env::var_os(STATE_VARIABLE) };
-    variable.map_or_else(|| STATE.into(), PathBuf::from)
+    let variable = if is_secure { None } else { std::env::var_os(SOCKET_VARIABLE) };
+    variable.map_or_else(|| SOCKET.into(), PathBuf::from)
 }
 
-/// The state file, once the library is active.
-pub(crate) fn state() -> Option<&'static State> {
+/// The emulation, once the library is active.
+pub(crate) fn connected() -> Option<&'static Connected> {
     // SAFETY: null, or a box that was leaked.
-    unsafe { STATE_FILE.load(Ordering::Acquire).as_ref() }
+    unsafe { CONNECTED.load(Ordering::Acquire).as_ref() }
 }
 
 /// Whether call sites are to stay as they are.
@@ -155,14 +142,19 @@ impl Wiped {
             sys::yield_now();
         }
         self.belongs_here();
-        let process = self.process().or_else(|| match Client::join(state()?, sys::process()) {
+        // SAFETY: the client is in the page that children do not inherit, and they find it nowhere else.
+        let process = self.process().or_else(|| match unsafe { connected()?.join() } {
             Ok(client) => {
                 let process = Box::new(Process { client, engines: AtomicU32::new(0) });
                 self.process.store(Box::into_raw(process), Ordering::Release);
                 self.process()
             }
             Err(error) => {
-                complain(&error.to_string());
+                complain(&format!(
+                    "process {} cannot map queues: {error}; if it is short of memory or files, raise its limits \
+                    (ulimit -v, ulimit -n)",
+                    sys::process()
+                ));
                 None
             }
         });

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use common::{Machine, library, told};
 use memferry_dsa::emulator::shared::Options;
+use memferry_testing::{Needs, skip};
 
 /// A library of glibc's own that takes the place of mmap, munmap, mremap and malloc.
 const OTHER: &str = "/lib/x86_64-linux-gnu/libmemusage.so";
@@ -34,17 +35,12 @@ const EXPORTS: [&str; 17] = [
     "sysv_signal",
 ];
 
-fn skip(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {why}");
-    println!("skipped: {why}");
-}
-
 /// Names of the library's dynamic symbols.
 fn symbols(which: &str) -> Option<Vec<String>> {
     let Ok(output) =
         Command::new("nm").args(["--dynamic", "--format=just-symbols", which]).arg(library()).output()
     else {
-        skip("nm is not installed");
+        skip(Needs::Program("nm"), "nm is not installed");
         return None;
     };
     assert!(output.status.success(), "{}", told(&output));
@@ -77,8 +73,7 @@ fn memory_is_copied_without_others() {
 #[test]
 fn either_order() {
     if !Path::new(OTHER).exists() {
-        skip(&format!("there is no {OTHER}"));
-        return;
+        return skip(Needs::Program("libmemusage.so"), format!("there is no {OTHER}"));
     }
     let summary = |program: &mut Command| {
         let output = program.output().unwrap();

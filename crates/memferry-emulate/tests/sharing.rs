@@ -44,6 +44,7 @@ fn run(
     });
     let loads = sharing::together(programs).unwrap();
     assert!(loads.iter().all(|(load, _)| load.latencies_ns.len() == count));
+    machine.state.write_trace().unwrap();
     let text = std::fs::read_to_string(trace.path()).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let number = |line: &Value, name: &str| line[name].as_u64().unwrap();

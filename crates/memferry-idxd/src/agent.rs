@@ -1,71 +1,81 @@
 //! Agents: what executes the descriptors that a process submits with `write(2)`.
 //!
-//! The kernel submits those for the process; here the supervisor does. For each process that writes there is a client
-//! of the state file in its name, with an engine for each device, whose memory is the process'. It needs nothing from
-//! the process, so that it serves static programs as well.
+//! The kernel submits those for the process; here the supervisor does. Each address space that submits has a client of the
+//! shared state, in the name of its process, with an engine for each device. It needs nothing from the process, so that it
+//! serves static programs as well.
+//!
+//! An engine works on the address space, also after the process has executed another program, and ends when no process has
+//! the address space any more. The client drops the descriptors that are left.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use memferry_dsa::emulator::CheckedMemory;
 use memferry_dsa::emulator::shared::{Client as Member, State as Shared};
+use memferry_dsa::emulator::{AddressSpace, ProcessMemory};
 use memferry_dsa::portal::Submission;
 use memferry_dsa::{Descriptor, Flags, Opcode};
 
 use crate::error::limit;
-use crate::queues::{Client, Opener};
-use crate::system;
+use crate::opener::Opener;
+use crate::queues::Client;
 
 /// How often processes are looked at that may be gone. Their entries keep others waiting.
 const LOOK: Duration = Duration::from_millis(50);
 /// Between two tries of a submission: what the driver's loop of ENQCMDS gives the device is given here to its thread.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
 
-/// The agents of all processes.
+/// The agents of all processes. Descriptors in flight when it is dropped never complete.
 pub(crate) struct Agents(Arc<Inner>);
 
 struct Inner {
     shared: Shared,
-    agents: Mutex<HashMap<u32, Agent>>,
+    agents: Mutex<Vec<Agent>>,
     /// With the lock of `agents`: somebody may have gone.
     look: Condvar,
+    /// Written once, when `Agents` is dropped; read by all threads of the agents.
+    is_over: Arc<AtomicBool>,
 }
 
-/// A process, as far as it writes.
+/// An address space that submits.
 struct Agent {
+    opener: Arc<Opener>,
+    engines: Vec<Engine>,
+    /// Leaves the shared state when it is dropped: after its engines have ended.
     member: Member,
-    /// Whose memory the engines work on.
-    opener: Opener,
-    /// By device.
-    engines: HashMap<usize, Engine>,
 }
 
 /// A thread that executes.
 struct Engine {
-    stop: Arc<AtomicBool>,
+    device: usize,
     thread: JoinHandle<()>,
 }
 
-impl Drop for Agent {
-    /// The place in the state file is free for others only after the engines have stopped.
+impl Agent {
+    /// Whether no process has the address space, and the engines have ended. Nothing waits for an engine: one of its
+    /// accesses may be a page fault that a user process must handle, and does not (userfaultfd(2)).
+    fn is_over(&self) -> bool {
+        !self.opener.space().is_some_and(AddressSpace::is_alive)
+            && self.engines.iter().all(|engine| engine.thread.is_finished())
+    }
+}
+
+impl Drop for Agents {
     fn drop(&mut self) {
-        self.engines.values().for_each(|engine| engine.stop.store(true, Ordering::Relaxed));
-        for (_, engine) in self.engines.drain() {
-            let _ = engine.thread.join(); // a panic has ended the supervisor already
-        }
+        // With the lock: the looking thread is not between its check and its wait.
+        let _agents = self.0.agents();
+        self.0.is_over.store(true, Ordering::Relaxed);
+        self.look_soon();
     }
 }
 
 impl Agents {
-    /// No agents yet, and a thread that looks after them, and after all that use the state file.
+    /// No agents yet, and a thread that looks after them, and after all that use the devices.
     pub(crate) fn new(shared: Shared) -> Agents {
-        let inner = Arc::new(Inner { shared, agents: Mutex::default(), look: Condvar::new() });
+        let is_over = Arc::new(AtomicBool::new(false));
+        let inner = Arc::new(Inner { shared, agents: Mutex::default(), look: Condvar::new(), is_over });
         let looks = Arc::clone(&inner);
         // Without the thread, what dead processes leave stays until the next one asks; so a failure is no end.
         let _ = thread::Builder::new().name("agents".to_owned()).spawn(move || looks.look_after());
@@ -104,67 +114,61 @@ impl Agents {
 }
 
 impl Inner {
-    fn agents(&self) -> MutexGuard<'_, HashMap<u32, Agent>> {
+    fn agents(&self) -> MutexGuard<'_, Vec<Agent>> {
         self.agents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The member in the process' name, with an engine for the device.
+    /// The member for an address space, with an engine for the device.
     fn member(&self, client: &Client) -> Result<Member, i32> {
+        let space = client.opener.space().ok_or(libc::EPERM)?;
+        let process = client.opener.process();
         let mut agents = self.agents();
-        let process = client.opener.process;
-        // It runs another program now; the descriptors of the one before are void, like its memory.
-        if agents.get(&process).is_some_and(|agent| agent.opener != client.opener) {
-            agents.remove(&process);
-        }
-        let agent = match agents.entry(process) {
-            Entry::Occupied(agent) => agent.into_mut(),
-            Entry::Vacant(place) => {
-                let member = Member::join(&self.shared, process).map_err(|_| libc::ENOMEM)?;
-                place.insert(Agent { member, opener: client.opener, engines: HashMap::new() })
+        let known = agents.iter().position(|agent| Arc::ptr_eq(&agent.opener, &client.opener));
+        let agent = match known {
+            Some(known) => &mut agents[known],
+            None => {
+                let member = self.shared.join(process).map_err(|_| libc::ENOMEM)?;
+                agents.push(Agent { opener: Arc::clone(&client.opener), engines: Vec::new(), member });
+                agents.last_mut().expect("it was just put there")
             }
         };
-        if !agent.engines.contains_key(&client.at.device) {
-            let engine = self.engine(&agent.member, client.at.device).map_err(|error| {
+        if !agent.engines.iter().any(|engine| engine.device == client.at.device) {
+            let engine = self.engine(&agent.member, client.at.device, space).map_err(|error| {
                 let advice = limit(&error).map(|advice| format!("; {advice}")).unwrap_or_default();
                 eprintln!("memferry: cannot execute what process {process} writes: {error}{advice}");
                 // What it says to a writer is that trying again is of no use, as EAGAIN would not.
                 libc::ENOMEM
             })?;
-            agent.engines.insert(client.at.device, engine);
+            agent.engines.push(engine);
         }
         self.look.notify_one();
         Ok(agent.member.clone())
     }
 
-    /// Starts the engine of a process for a device.
-    fn engine(&self, member: &Member, device: usize) -> io::Result<Engine> {
-        let memory = memory_of(member.process())?;
-        let stop = Arc::new(AtomicBool::new(false));
+    /// Starts the engine of an address space for a device.
+    fn engine(&self, member: &Member, device: usize, space: &AddressSpace) -> io::Result<Engine> {
+        let memory = memory_of(space);
         let mut engine = member.engine(device);
         match self.shared.options().open_trace() {
             Ok(None) => {}
             Ok(Some(trace)) => engine.trace(trace, without_trace),
             Err(error) => without_trace(error),
         }
-        let stops = Arc::clone(&stop);
+        let (is_over, space) = (Arc::clone(&self.is_over), space.clone());
         let work = move || {
             // The configuration is the driver's, which has checked it.
-            let _ = engine.run(&memory, || stops.load(Ordering::Relaxed));
+            let _ = engine.run(&memory, || is_over.load(Ordering::Relaxed) || !space.is_alive());
         };
         let thread = thread::Builder::new().name("engine".to_owned()).spawn(work)?;
-        Ok(Engine { stop, thread })
+        Ok(Engine { device, thread })
     }
 
-    /// Forgets processes that are gone, for ever.
+    /// Forgets processes that are gone, until all is over.
     fn look_after(&self) {
         let mut agents = self.agents();
-        loop {
-            // An agent first, and then what else the process has left: see `Agent::drop`.
-            for process in self.shared.processes().into_iter().filter(|process| !is_running(*process)) {
-                agents.remove(&process);
-                self.shared.bury(process);
-            }
-            self.shared.reap(); // also those that run another program by now
+        while !self.is_over.load(Ordering::Relaxed) {
+            agents.retain(|agent| !agent.is_over());
+            self.shared.look_after(); // processes that execute for themselves
             let has_users = !agents.is_empty() || !self.shared.processes().is_empty();
             agents = match has_users {
                 true => {
@@ -177,22 +181,14 @@ impl Inner {
     }
 }
 
-fn without_trace(error: io::Error) {
+pub(crate) fn without_trace(error: io::Error) {
     eprintln!("memferry: the trace cannot be written: {error}");
 }
 
-/// The memory of a process that has opened a queue.
+/// The memory that a queue was opened from.
 #[allow(unsafe_code)]
-fn memory_of(process: u32) -> io::Result<CheckedMemory> {
-    // SAFETY: it is not this process, which opens no queue: a wrong descriptor harms the process that wrote it.
-    unsafe { CheckedMemory::of_process(process) }
-}
-
-/// Whether a process has not ended. One whose first thread alone has is running.
-fn is_running(process: u32) -> bool {
-    match system::stat(process).unwrap_or_default().split_whitespace().next() {
-        None | Some("X") => false,
-        Some("Z") => fs::read_dir(format!("/proc/{process}/task")).is_ok_and(|threads| threads.count() > 1),
-        Some(_) => true,
-    }
+fn memory_of(space: &AddressSpace) -> ProcessMemory {
+    // SAFETY: `Openers::of` refuses this process. `Queues::write` takes descriptors from threads with this address space
+    // only: a wrong descriptor harms the program that wrote it.
+    unsafe { space.memory() }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! caller ── supervisor ── PROGRAM, its children
 //!    │         │ FUSE: /sys/bus/dsa, /sys/module/idxd, /dev/dsa     rules: memferry_dsa::system::FakeDriver
-//!    │         └ state file /dev/.memferry/state                    queues: memferry_dsa::emulator::shared
+//!    │         └ socket /dev/.memferry/devices                      queues: memferry_dsa::emulator::shared
 //!    └ signals to the program, its status back
 //! ```
 //!
@@ -18,8 +18,10 @@
 
 mod agent;
 mod error;
+pub mod fuzz;
 mod layout;
 mod namespace;
+mod opener;
 mod options;
 mod program;
 mod queues;

@@ -1,29 +1,32 @@
-//! Queues: who has them open, what is in them, and the state file in which the processes share them.
+//! Queues: who has them open, what is in them, and the shared state by which processes use them together.
 //!
-//! The file follows the driver: what is bound is enabled in it, what is unbound takes nothing more and is drained
-//! first. What the driver shows of a queue that changes by itself comes from the file.
+//! The state follows the driver: what is bound is enabled in it, what is unbound takes nothing more and is drained
+//! first. What the driver shows of a queue that changes by itself comes from the state.
 //!
 //! Source: Linux `drivers/dma/idxd/cdev.c`.
 
 use std::collections::HashMap;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::FopenFlags;
-use memferry_dsa::emulator::shared::{DeviceSetup, Options as SharedOptions, QueueAt, State as Shared};
+use memferry_dsa::emulator::shared::{
+    DeviceSetup, Listening, Options as SharedOptions, QueueAt, State as Shared,
+};
 use memferry_dsa::emulator::{Capabilities, OPERATIONS, QUEUES_MAX};
 use memferry_dsa::portal::QueueMode;
 use memferry_dsa::system::{Device, DeviceId, FakeDriver, Queue, QueueId, State};
 use memferry_dsa::{Opcode, OperationSet};
 
-use crate::agent::Agents;
+use crate::agent::{Agents, without_trace};
 use crate::error::Error;
 use crate::namespace::PRIVATE;
+use crate::opener::{Opener, Openers};
 use crate::options::Options;
 use crate::summary::summary;
 use crate::system;
@@ -41,10 +44,13 @@ pub(crate) struct Queues {
     devices: Vec<DeviceId>,
     shared: Shared,
     agents: Agents,
+    openers: Openers,
+    /// Serves other processes until this is dropped.
+    listening: Option<Listening>,
     is_direct: AtomicBool,
     /// Open files of each queue.
     open: Mutex<HashMap<QueueId, u32>>,
-    /// What is enabled in the state file.
+    /// What is enabled in the shared state.
     enabled: Mutex<HashMap<QueueId, QueueMode>>,
 }
 
@@ -54,7 +60,7 @@ pub(crate) struct Client {
     pub(crate) at: QueueAt,
     pub(crate) mode: QueueMode,
     /// Who opened it: the address space that its descriptors are about.
-    pub(crate) opener: Opener,
+    pub(crate) opener: Arc<Opener>,
     /// Pages of it that the kernel has asked for.
     reads: AtomicU32,
 }
@@ -64,18 +70,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queues {
-    /// Makes the state file in the private `/dev`, with what the driver has enabled.
+    /// Makes the shared state, with what the driver has enabled, and serves it in the private `/dev`.
     pub(crate) fn new(
         driver: &Arc<FakeDriver>,
         devices: &[DeviceId],
         options: &Options,
     ) -> Result<Queues, Error> {
-        let failed = |source| Error::System { what: "make the state file", source };
-        let path = Path::new(PRIVATE).join("state");
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o666).open(&path);
-        let file = file.map_err(failed)?;
-        // Past the umask: processes of all users in here map it.
-        file.set_permissions(Permissions::from_mode(0o666)).map_err(failed)?;
+        let failed = |source| Error::System { what: "make the memory that processes share", source };
         let trace = options.trace.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
         let shared = SharedOptions {
             nasty: options.nasty.clone(),
@@ -83,18 +84,27 @@ impl Queues {
             patches: options.patch,
             trace,
         };
-        let shared = Shared::create(&file, &shared).map_err(failed)?;
+        let mut queues = Queues::over(Shared::create(&shared).map_err(failed)?, driver, devices);
+        let listening = queues.shared.listen(&Path::new(PRIVATE).join("devices"), without_trace);
+        queues.listening = Some(listening.map_err(failed)?);
+        Ok(queues)
+    }
+
+    /// Brings a new shared state to what the driver has enabled; nobody else is served.
+    pub(crate) fn over(shared: Shared, driver: &Arc<FakeDriver>, devices: &[DeviceId]) -> Queues {
         let queues = Queues {
             driver: Arc::clone(driver),
             devices: devices.to_vec(),
             agents: Agents::new(shared.clone()),
+            openers: Openers::default(),
             shared,
+            listening: None,
             is_direct: AtomicBool::new(false),
             open: Mutex::default(),
             enabled: Mutex::default(),
         };
         queues.follow();
-        Ok(queues)
+        queues
     }
 
     /// The number of a queue's file.
@@ -102,7 +112,7 @@ impl Queues {
         NUMBERS | u64::from(queue.device.0) << 8 | u64::from(queue.index)
     }
 
-    /// Says in the state file which files are the queues': once they are served below `/dev/dsa`.
+    /// Says in the shared state which files are the queues': once they are served below `/dev/dsa`.
     pub(crate) fn name_files(&self) -> io::Result<()> {
         let device = fs::metadata("/dev/dsa")?.dev();
         for (index, id) in self.devices.iter().enumerate() {
@@ -128,7 +138,7 @@ impl Queues {
         }
     }
 
-    /// Brings the state file to what the driver says. Takes up to some seconds if processes have work in progress.
+    /// Brings the shared state to what the driver says. Takes up to some seconds if processes have work in progress.
     pub(crate) fn follow(&self) {
         // The driver always makes sense to its own reader.
         let Ok(state) = State::read(&*self.driver) else { return };
@@ -181,6 +191,8 @@ impl Queues {
             }
             std::thread::sleep(DRAIN_LOOK);
         }
+        // A process that is stopped, or that has told nonsense.
+        left.iter().for_each(|at| self.shared.discard_queue(*at));
         is_aborted
     }
 
@@ -213,11 +225,12 @@ impl Queues {
     /// Opens a queue for the process that a thread belongs to.
     ///
     /// # Errors
-    /// `ENXIO`: it is not enabled; `EBUSY`: it is dedicated and has a user.
+    /// `ENXIO`: it is not enabled; `EBUSY`: it is dedicated and has a user; `ESRCH`: there is no such thread; `ENFILE`:
+    /// there are no file descriptors left to look at its memory.
     pub(crate) fn open(&self, queue: QueueId, thread: u32) -> Result<Arc<Client>, i32> {
         let at = self.at(queue).ok_or(libc::ENXIO)?;
         let mode = *lock(&self.enabled).get(&queue).ok_or(libc::ENXIO)?;
-        let opener = Opener::of(thread).ok_or(libc::ESRCH)?;
+        let opener = self.openers.of(thread)?;
         let mut open = lock(&self.open);
         let count = open.entry(queue).or_default();
         if mode == QueueMode::Dedicated && *count > 0 {
@@ -245,9 +258,10 @@ impl Queues {
     /// `write(2)`: submits descriptors for the process that wrote them; how many bytes were taken.
     ///
     /// # Errors
-    /// Nothing was submitted: `EPERM`: another process or program than the one that opened the file; `EINVAL`: a
-    /// batch, which the driver does not let through, or a completion record that is not aligned; `EAGAIN`: the queue
-    /// is full; `ENXIO`: it is not enabled any more; `ENOMEM`: there is no thread to execute them.
+    /// Nothing was submitted: `EPERM`: the thread has another address space than the one that opened the file, or one
+    /// that nobody may look into; `EINVAL`: a batch, which the driver does not let through, or a completion record that
+    /// is not aligned; `EAGAIN`: the queue is full; `ENXIO`: it is not enabled any more; `ENOMEM`: there is no thread to
+    /// execute them.
     pub(crate) fn write(&self, client: &Client, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
         if !client.is_openers(thread) {
             return Err(libc::EPERM);
@@ -280,6 +294,13 @@ impl Queues {
         self.shared.error_words(client.at.device)[0] & 1 == 1
     }
 
+    /// Writes the rest of the trace.
+    pub(crate) fn finish_trace(&self) {
+        if let Err(error) = self.shared.write_trace() {
+            without_trace(error);
+        }
+    }
+
     /// What the devices have done.
     pub(crate) fn summary(&self) -> String {
         summary(&self.devices, &self.shared)
@@ -287,23 +308,29 @@ impl Queues {
 }
 
 impl Client {
-    /// Whether a thread belongs to the process, and the program, that opened the file.
+    /// Whether a thread has the address space that the file was opened from.
     pub(crate) fn is_openers(&self, thread: u32) -> bool {
-        Opener::of(thread) == Some(self.opener)
+        self.opener.is(thread)
     }
 
     /// A thread gets no page of the queue, which is for stores that the preload library catches. Without the library a
     /// store asks twice and ends in SIGBUS. `MAP_POPULATE` asks for ever, since Linux tries again what it has waited for,
-    /// and lets nothing but SIGKILL through meanwhile.
+    /// and lets nothing but SIGKILL through meanwhile. Engines of this process ask as well, for
+    /// descriptors that name the queue's page: they take the refusal.
     pub(crate) fn refuse_page(&self, thread: u32) {
         const READS_MAX: u32 = 100;
+        // 0 is a thread that is not visible here; kill(2) takes it for the whole process group.
+        let Some(pid) = system::Pid::try_from(thread).ok().filter(|pid| *pid > 0 && !system::is_own(thread))
+        else {
+            return;
+        };
         if self.reads.fetch_add(1, Ordering::Relaxed) == READS_MAX {
             let queue = self.queue;
             eprintln!(
                 "memferry: thread {thread} maps {queue} without the preload library, which cannot work: killed"
             );
             // It may have ended.
-            let _ = system::kill(thread as system::Pid, libc::SIGKILL);
+            let _ = system::kill(pid, libc::SIGKILL);
         }
     }
 }
@@ -329,24 +356,4 @@ fn with_batch(operations: OperationSet) -> OperationSet {
     let mut words = operations.to_words();
     words[0] |= 1 << Opcode::Batch as u64;
     OperationSet::from_words(words)
-}
-
-/// An address space: a process, and the program that it runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Opener {
-    pub(crate) process: u32,
-    /// Where its stack begins, which is drawn anew for each program.
-    stack: u64,
-}
-
-impl Opener {
-    /// The address space that a thread belongs to.
-    ///
-    /// Source: proc_pid_status(5); proc_pid_stat(5), field 28.
-    fn of(thread: u32) -> Option<Opener> {
-        let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        let stack = system::stat(thread)?.split_whitespace().nth(25)?.parse().ok()?;
-        Some(Opener { process, stack })
-    }
 }

@@ -160,9 +160,12 @@ fn supervise_program(
         system::run_without_shell(&mut command, &options.program).map_err(failed)?;
     }
     let child = command.spawn().map_err(failed)?;
+    // Now that the program has its own limit: the address space of each process that opens a queue takes three.
+    system::raise_descriptor_limit();
     let signals = caller.signals.descriptor().map_err(Error::system("receive signals"))?;
     let status = supervise::attend(child.id() as Pid, channel, &signals, options.leftovers)
         .map_err(Error::system("wait for the program"))?;
+    queues.finish_trace();
     if options.stats {
         eprint!("{}", queues.summary());
     }

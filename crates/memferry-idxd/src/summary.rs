@@ -91,20 +91,20 @@ mod tests {
 
     /// Runs what was submitted until nothing is in flight.
     #[allow(unsafe_code)]
-    fn execute(client: &Client) {
+    fn execute(state: &State, client: &Client) {
         // SAFETY: the descriptors of this test are no-ops and one without an operation.
         let memory = unsafe { CheckedMemory::open() }.unwrap();
         let mut left = 1000;
         let stop = || {
             left -= 1;
-            left == 0 || client.state().counters(0).in_flight() == 0
+            left == 0 || state.counters(0).in_flight() == 0
         };
         client.engine(0).run(&memory, stop).unwrap();
     }
 
     #[test]
     fn what_was_done_is_told() {
-        let state = State::create(&tempfile::tempfile().unwrap(), &Options::default()).unwrap();
+        let state = State::create(&Options::default()).unwrap();
         let devices = [DeviceId(0), DeviceId(2)];
         for (device, id) in devices.iter().enumerate() {
             let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
@@ -117,7 +117,7 @@ mod tests {
             state.enable_queue(shared, 0, &shared_queue("", 2)).unwrap();
             state.enable_queue(dedicated, 0, &dedicated_queue("", 1)).unwrap();
         }
-        let client = Client::join(&state, std::process::id()).unwrap();
+        let client = state.join(std::process::id()).unwrap();
         let [shared, dedicated] = [0, 1].map(|queue| QueueAt::new(0, queue).unwrap());
         for _ in 0..3 {
             let _ = client.enqcmd(shared, &mut Descriptor::noop().to_words()); // the third time it is full
@@ -126,7 +126,7 @@ mod tests {
         unknown[0] |= 0xff << 56;
         client.movdir64b(dedicated, &mut unknown);
         client.movdir64b(dedicated, &mut unknown);
-        execute(&client);
+        execute(&state, &client);
         let told = summary(&devices, &state);
         let name = std::fs::read_to_string("/proc/self/comm").unwrap();
         let program = format!("{} ({})", name.trim_end(), std::process::id());

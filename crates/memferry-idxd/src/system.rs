@@ -190,6 +190,32 @@ pub(crate) fn stat(process: impl Display) -> Option<String> {
     text.rsplit_once(')').map(|(_, rest)| rest.to_owned())
 }
 
+/// Lets this process have as many file descriptors as it may. Where that fails, it has as many as before.
+pub(crate) fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the limit is written, and then read.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// Whether a thread is one of this process.
+pub(crate) fn is_own(thread: u32) -> bool {
+    fs::exists(format!("/proc/self/task/{thread}")).unwrap_or(false)
+}
+
+/// Whether two threads have the same memory; false also if that cannot be told.
+///
+/// Source: kcmp(2); `KCMP_VM` in Linux' `include/uapi/linux/kcmp.h`.
+pub(crate) fn share_memory(one: u32, other: u32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: it takes numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
+}
+
 /// Sends a signal.
 pub(crate) fn kill(pid: Pid, signal: libc::c_int) -> io::Result<()> {
     // SAFETY: it takes numbers.

@@ -5,15 +5,16 @@ mod emulator;
 use std::fs;
 use std::process::Command;
 
-use emulator::{emulate, emulate_script, is_available, skip, text};
+use emulator::{emulate, emulate_script, is_available, text};
 use memferry_dsa::system::{Config, UnknownKeys};
+use memferry_testing::{Needs, skip};
 
 /// Where Debian's package keeps the files that come with accel-config.
 const CONFIGS: &str = "/etc/accel-config/contrib/configs";
 
 fn is_ready() -> bool {
     if Command::new("accel-config").arg("--version").output().is_err() {
-        skip("accel-config is not installed; `cargo xtask setup` does it");
+        skip(Needs::Program("accel-config"), "accel-config is not installed; `cargo xtask setup` does it");
         return false;
     }
     is_available()

@@ -6,7 +6,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 
-use emulator::{emulate, is_available, is_root, preload, text};
+use emulator::{emulate, has_python, is_available, is_root, preload, text};
+use memferry_testing::{Needs, skip};
 
 /// A whole program of 64-bit x86: the headers of an ELF file, and `exit(7)`.
 fn static_program() -> Vec<u8> {
@@ -63,7 +64,7 @@ fn programs_without_the_library() {
 /// Linux would ask for the pages for ever.
 #[test]
 fn a_populated_mapping_without_the_library_ends() {
-    if !is_available() {
+    if !is_available() || !has_python() {
         return;
     }
     const MAP: &str = "import mmap, os
@@ -91,7 +92,7 @@ fn programs_of_32_bits() {
     let exit = run("exit", &EXIT_7);
     if exit.status.code() == Some(126) {
         assert!(text(&exit).contains("which this kernel does not run"), "{}", text(&exit));
-        return;
+        return skip(Needs::Kernel("32-bit programs"), "this kernel does not run programs of 32 bits");
     }
     assert_eq!(exit.status.code(), Some(7), "{}", text(&exit));
     // enqcmd eax, [edx] of address 0: SIGILL without the instruction, SIGSEGV with it.

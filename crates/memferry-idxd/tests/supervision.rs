@@ -11,6 +11,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use emulator::{emulate, emulate_script, is_available, preload, text};
+use memferry_testing::{Needs, skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -169,7 +170,8 @@ fn whoever_is_killed_at_work_nothing_is_left() {
         return;
     }
     if !Path::new(TEST).is_file() {
-        return emulator::skip(&format!("{TEST} is not installed; `cargo xtask setup` does it"));
+        let why = format!("{TEST} is not installed; `cargo xtask setup` does it");
+        return skip(Needs::Program("accel-config-test"), why);
     }
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
     let before = mounts();

@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use emulator::{USER, emulate, is_root, preload, run_as_user as run, skip, text};
+use emulator::{USER, emulate, has_python, is_root, preload, run_as_user as run, text};
+use memferry_testing::{Needs, skip};
 
 #[test]
 fn a_user_is_root_on_his_emulated_machine() {
@@ -52,8 +53,8 @@ fn a_user_s_descriptors_are_carried_out() {
 /// What the driver wants of who maps a queue, since hardware was found to be unsafe.
 #[test]
 fn a_user_who_stays_one_cannot_map() {
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip("there is no python3");
+    if !has_python() {
+        return;
     }
     let script = "exec python3 -c \"
 import mmap, os
@@ -83,8 +84,8 @@ for soft in (1, before[0]):
     except OSError as error:
         print('errno', error.errno)
 \"";
-    if Command::new("python3").arg("--version").output().is_err() {
-        return skip("there is no python3");
+    if !has_python() {
+        return;
     }
     let Some(output) = run(&preload(), script) else { return };
     let told = text(&output);
@@ -109,7 +110,7 @@ fn a_supervisor_without_threads_to_spare() {
 #[test]
 fn without_fuse_it_says_what_to_do() {
     if !is_root() {
-        return skip("only root can become somebody else");
+        return skip(Needs::Root, "only root can become somebody else");
     }
     let hide = "mount -t tmpfs none /mnt && : > /mnt/fuse && chmod 600 /mnt/fuse && mount --bind /mnt/fuse /dev/fuse";
     let directory =
@@ -126,7 +127,7 @@ fn without_fuse_it_says_what_to_do() {
 #[test]
 fn without_user_namespaces_it_says_what_to_do() {
     if !is_root() {
-        return skip("only root can become somebody else");
+        return skip(Needs::Root, "only root can become somebody else");
     }
     // The limit is counted in each user namespace, so it is set in one of its own, and for a user inside.
     let directory =
@@ -144,7 +145,8 @@ fn without_user_namespaces_it_says_what_to_do() {
     command.args(["--mount", "sh", "-c", &script]).arg(&copy).process_group(0);
     let output = command.output().unwrap();
     if output.status.code() == Some(99) {
-        return println!("skipped: the limit of user namespaces cannot be set here: {}", text(&output));
+        let why = format!("the limit of user namespaces cannot be set here: {}", text(&output));
+        return skip(Needs::Root, why);
     }
     assert_eq!(output.status.code(), Some(125), "{}", text(&output));
     assert!(text(&output).contains("sysctl user.max_user_namespaces"), "{}", text(&output));

@@ -7,15 +7,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
-use emulator::{emulate_script, is_available, preload, run_as_user, skip, text};
+use emulator::{emulate_script, is_available, preload, run_as_user, text};
+use memferry_testing::{Needs, skip};
 
 /// Where Debian's package accel-config-test has its programs.
 const TESTS: &str = "/usr/libexec/accel-config/test";
 const DPDK_TEST: &str = "/usr/bin/dpdk-test";
 
-fn is_there(program: &str) -> bool {
+fn is_there(program: &str, package: &'static str) -> bool {
     if !Path::new(program).is_file() {
-        skip(&format!("{program} is not installed; `cargo xtask setup` does it"));
+        let why = format!("{program} is not installed; `cargo xtask setup` does it");
+        skip(Needs::Program(package), why);
         return false;
     }
     is_available()
@@ -34,7 +36,7 @@ fn succeeds(output: &Output) -> String {
 #[test]
 fn the_runner_of_accel_config() {
     let runner = format!("{TESTS}/dsa_user_test_runner.sh");
-    if !is_there(&runner) {
+    if !is_there(&runner, "accel-config-test") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -96,7 +98,7 @@ fn each_operation() -> String {
 
 #[test]
 fn each_operation_in_dsa_test() {
-    if !is_there(&format!("{TESTS}/dsa_test")) {
+    if !is_there(&format!("{TESTS}/dsa_test"), "accel-config-test") {
         return;
     }
     // It gives up after a few Retry, which a queue with room does not answer but for the seed, and after a page fault of
@@ -108,7 +110,7 @@ fn each_operation_in_dsa_test() {
 
 #[test]
 fn each_operation_in_dsa_test_for_a_user() {
-    if !is_there(&format!("{TESTS}/dsa_test")) {
+    if !is_there(&format!("{TESTS}/dsa_test"), "accel-config-test") {
         return;
     }
     if let Some(output) = run_as_user(&preload(), &each_operation()) {
@@ -140,7 +142,7 @@ fn dma_devices_passed(told: &str) {
 
 #[test]
 fn dma_devices_of_dpdk() {
-    if !is_there(DPDK_TEST) {
+    if !is_there(DPDK_TEST, "dpdk-test") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -150,7 +152,7 @@ fn dma_devices_of_dpdk() {
 
 #[test]
 fn dma_devices_of_dpdk_for_a_user() {
-    if !is_there(DPDK_TEST) {
+    if !is_there(DPDK_TEST, "dpdk-test") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

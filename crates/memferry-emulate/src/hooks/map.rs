@@ -181,7 +181,7 @@ fn queue_of(flags: c_int, file: c_int) -> Option<QueueAt> {
         return None;
     }
     let (device, inode) = sys::identity(file)?;
-    process::state()?.queue_of(device, inode)
+    process::connected()?.devices().queue_of(device, inode)
 }
 
 /// The driver maps queues only for those who may access hardware as they like.

@@ -22,6 +22,7 @@ global_asm!(
     ".globl memferry_enter",
     ".type memferry_enter, @function",
     "memferry_enter:",
+    "endbr64", // trampolines call it by its address, which indirect branch tracking wants to be marked
     "pushfq",
     "push r15",
     "push r14",

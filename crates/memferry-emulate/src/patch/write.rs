@@ -1,12 +1,61 @@
-//! Writing code that is mapped to be executed, and making other threads see it.
+//! The system calls of patching: may this process patch, write code, make other threads see it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::sys;
 
+/// The system calls of patching. Tests have a fake that fails.
+pub(super) trait System {
+    /// Whether code can be replaced in this process by jumps to trampolines.
+    fn can_patch(&self) -> bool;
+
+    /// Writes code. `None`: the system refuses; nothing was written.
+    fn write(&self, address: u64, bytes: &[u8]) -> Option<()>;
+
+    /// Returns true when all threads of the process have executed an instruction that makes them fetch code anew; false
+    /// if the system refuses.
+    fn synchronize(&self) -> bool;
+}
+
+/// Linux.
+pub(super) struct Linux;
+
+impl System for Linux {
+    fn can_patch(&self) -> bool {
+        !has_shadow_stack() && is_registered()
+    }
+
+    fn write(&self, address: u64, bytes: &[u8]) -> Option<()> {
+        write(address, bytes)
+    }
+
+    fn synchronize(&self) -> bool {
+        let is_done = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
+        if !is_done {
+            REGISTERED.store(NO, Ordering::Relaxed); // and it is not tried again
+        }
+        is_done
+    }
+}
+
+/// Whether this thread has a shadow stack: the processor then compares return addresses with those of the calls, and the
+/// slow way out of a trampoline returns elsewhere. A new thread has a shadow stack if its creator has one.
+///
+/// Source: Linux' `Documentation/arch/x86/shstk.rst`; `arch/x86/include/uapi/asm/prctl.h`.
+fn has_shadow_stack() -> bool {
+    const ARCH_SHSTK_STATUS: usize = 0x5005;
+    const ARCH_SHSTK_SHSTK: u64 = 1 << 0;
+    let mut features = u64::MAX;
+    // SAFETY: it writes 8 bytes.
+    let answer = unsafe {
+        sys::call(libc::SYS_arch_prctl, [ARCH_SHSTK_STATUS, &raw mut features as usize, 0, 0, 0, 0])
+    };
+    answer == 0 && features & ARCH_SHSTK_SHSTK != 0 // on an error the kernel has no shadow stacks
+}
+
 /// Writes through `/proc/self/mem`, which does not ask for the protection of a private mapping: nothing becomes
 /// writable, and pages of files are copied first. `None`: the system has none, or refuses; nothing was written.
-pub(super) fn write(address: u64, bytes: &[u8]) -> Option<()> {
+fn write(address: u64, bytes: &[u8]) -> Option<()> {
     let path = c"/proc/self/mem".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
     // SAFETY: the path ends with a zero; the file is closed below. What is written is code of trampolines that are
@@ -24,14 +73,13 @@ pub(super) fn write(address: u64, bytes: &[u8]) -> Option<()> {
 const MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
 const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
 
-/// Whether the process is registered: it must be, before the first [`synchronize`]. A child of fork is if its parent
-/// is.
+/// Whether the process is registered: it must be, before the first command. A child of fork is if its parent is. `NO` also
+/// if a command has failed.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
+const YES: u32 = 1;
+const NO: u32 = 2;
 
-/// Whether [`synchronize`] works here.
-pub(super) fn can_synchronize() -> bool {
-    const YES: u32 = 1;
-    const NO: u32 = 2;
+fn is_registered() -> bool {
     match REGISTERED.load(Ordering::Relaxed) {
         0 => {
             let is_registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE);
@@ -40,11 +88,6 @@ pub(super) fn can_synchronize() -> bool {
         }
         answer => answer == YES,
     }
-}
-
-/// Returns when all threads of the process have executed an instruction that makes them fetch code anew.
-pub(super) fn synchronize() {
-    membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
 }
 
 fn membarrier(command: usize) -> bool {

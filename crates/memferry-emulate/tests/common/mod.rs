@@ -1,20 +1,21 @@
-//! A state file with two devices, plain files for portals, and programs that run over them.
+//! A server with two devices, plain files for portals, and programs that run over them.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use memferry_dsa::WorkQueueInfo;
-use memferry_dsa::emulator::shared::{DeviceSetup, Options, QueueAt, State};
+use memferry_dsa::emulator::shared::{DeviceSetup, Listening, Options, QueueAt, State};
 use memferry_dsa::emulator::{Capabilities, OPERATIONS, dedicated_queue, shared_queue};
 
 /// What the control plane would make: `wq0.0` shared, `wq0.1` dedicated, `wq1.0` shared with room for one.
 pub(crate) struct Machine {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) state: State,
+    _listening: Listening,
 }
 
 impl Machine {
@@ -34,17 +35,16 @@ impl Machine {
     }
 
     fn empty(options: &Options, engine_groups: [Option<usize>; 4]) -> Machine {
-        // Portals are mapped, and the state file is memory: not a matter for a disk.
+        // Portals are mapped: not a matter for a disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let file =
-            File::options().read(true).write(true).create_new(true).open(directory.path().join("state"));
-        let state = State::create(&file.unwrap(), options).unwrap();
+        let state = State::create(options).unwrap();
         for device in 0..2 {
             let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
             let setup = DeviceSetup { number: device as u32, operations, capabilities, engine_groups };
             state.enable_device(device, &setup);
         }
-        Machine { directory, state }
+        let listening = state.listen(&directory.path().join("devices"), |_| {}).unwrap();
+        Machine { directory, state, _listening: listening }
     }
 
     fn queue(&self, device: usize, queue: usize, info: &WorkQueueInfo) {
@@ -61,7 +61,7 @@ impl Machine {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.directory.path());
         command.env("LD_PRELOAD", library());
-        command.env("MEMFERRY_EMULATE_STATE", self.directory.path().join("state"));
+        command.env("MEMFERRY_EMULATE_SOCKET", self.directory.path().join("devices"));
         command
     }
 }

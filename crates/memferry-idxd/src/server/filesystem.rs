@@ -1,21 +1,18 @@
-//! The requests of the kernel, one by one.
+//! The requests of the kernel, handed on one by one.
 
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
 use std::time::SystemTime;
 
 use fuser::{
-    Errno, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll, ReplyWrite, Request,
-    TimeOrNow, WriteFlags,
+    Errno, FileHandle, Filesystem, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
+    OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyPoll, ReplyWrite, Request, TimeOrNow,
+    WriteFlags,
 };
-use memferry_dsa::emulator::shared::IS_OPENERS;
 
-use super::{Handle, Owner, Server, Target};
-use crate::layout::Node;
+use super::Server;
 
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -26,31 +23,16 @@ impl Filesystem for Server {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let found = names.path(parent).map(|parent| match (parent, name.to_str()) {
-            (_, None) => String::new(),
-            ("", Some(name)) => name.to_owned(),
-            (parent, Some(name)) => format!("{parent}/{name}"),
-        });
-        let path = match found {
-            Ok(path) if !path.is_empty() && names.layout.node(&path).is_some() => path,
-            Ok(_) => return reply.error(Errno::ENOENT),
-            Err(error) => return reply.error(error),
-        };
-        let number = names.number(&path);
-        match names.layout.node(&path) {
-            Some(node) => {
-                reply.entry(&Self::memory_of(&path, node), &self.attributes(number, node), Generation(0));
-            }
-            None => reply.error(Errno::ENOENT),
+        match self.look_up(parent, name) {
+            Ok((memory, attributes)) => reply.entry(&memory, &attributes, Generation(0)),
+            Err(error) => reply.error(error),
         }
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let names = self.names();
-        match (names.path(ino), names.node(ino)) {
-            (Ok(path), Ok(node)) => reply.attr(&Self::memory_of(path, node), &self.attributes(ino.0, node)),
-            (Err(error), _) | (_, Err(error)) => reply.error(error),
+        match self.attributes_of(ino) {
+            Ok((memory, attributes)) => reply.attr(&memory, &attributes),
+            Err(error) => reply.error(error),
         }
     }
 
@@ -72,33 +54,21 @@ impl Filesystem for Server {
         _flags: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let names = self.names();
-        let (path, node) = match (names.path(ino), names.node(ino)) {
-            (Ok(path), Ok(node)) => (path, node),
-            (Err(error), _) | (_, Err(error)) => return reply.error(error),
-        };
-        if mode.is_some() || user.is_some() || group.is_some() {
-            let now = self.attributes(ino.0, node);
-            let owner = Owner {
-                mode: mode.map_or(now.perm, |mode| (mode & 0o7777) as u16),
-                user: user.unwrap_or(now.uid),
-                group: group.unwrap_or(now.gid),
-            };
-            self.owners.lock().unwrap_or_else(PoisonError::into_inner).insert(ino.0, owner);
+        match self.set_owner(ino, mode, user, group) {
+            Ok((memory, attributes)) => reply.attr(&memory, &attributes),
+            Err(error) => reply.error(error),
         }
-        reply.attr(&Self::memory_of(path, node), &self.attributes(ino.0, node));
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        match self.names().node(ino) {
-            Ok(Node::Link(target)) => reply.data(target.as_bytes()),
-            Ok(_) => reply.error(Errno::EINVAL),
+        match self.target_of(ino) {
+            Ok(target) => reply.data(target.as_bytes()),
             Err(error) => reply.error(error),
         }
     }
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        match self.open_node(request, ino, flags) {
+        match Server::open(self, ino, flags, request.pid()) {
             Ok((handle, flags)) => reply.opened(handle, flags),
             Err(error) => reply.error(error),
         }
@@ -133,22 +103,7 @@ impl Filesystem for Server {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let answer = match self.handles().get(&handle.0) {
-            None => Err(Errno::EBADF),
-            Some(Handle::Text(_)) => Err(Errno::EACCES),
-            Some(Handle::Attribute { path, .. }) => Ok(Target::Attribute(path.clone())),
-            // Pages of a mapping that were stored to without being caught: no descriptors.
-            Some(Handle::Queue(_)) if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Err(Errno::EIO),
-            Some(Handle::Queue(client)) => {
-                let client = Arc::clone(client);
-                Ok(Target::Queue(client))
-            }
-        };
-        let answer = answer.and_then(|target| match target {
-            Target::Attribute(path) => self.store(&path, data).map(|()| data.len()),
-            Target::Queue(client) => self.queues.write(&client, request.pid(), data).map_err(Errno::from_i32),
-        });
-        match answer {
+        match self.write_handle(handle, data, flags, request.pid()) {
             Ok(count) => reply.written(count as u32),
             Err(error) => reply.error(error),
         }
@@ -175,10 +130,7 @@ impl Filesystem for Server {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let released = self.handles().remove(&handle.0);
-        if let Some(Handle::Queue(client)) = released {
-            self.queues.close(&client);
-        }
+        self.close(handle);
         reply.ok();
     }
 
@@ -190,31 +142,17 @@ impl Filesystem for Server {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let directory = match names.path(ino) {
-            Ok(path) => path.to_owned(),
-            Err(error) => return reply.error(error),
-        };
-        let Some(entries) = names.layout.names(&directory).map(<[String]>::to_vec) else {
-            return reply.error(Errno::ENOTDIR);
-        };
-        let dots = [".", ".."].map(|name| (ino.0, FileType::Directory, name.to_owned()));
-        let real = entries.into_iter().map(|name| {
-            let path = if directory.is_empty() { name.clone() } else { format!("{directory}/{name}") };
-            let kind = match names.layout.node(&path) {
-                Some(Node::Directory(_)) => FileType::Directory,
-                Some(Node::Link(_)) => FileType::Symlink,
-                _ => FileType::RegularFile,
-            };
-            (names.number(&path), kind, name)
-        });
-        let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
-        for (index, (number, kind, name)) in dots.into_iter().chain(real).enumerate().skip(skipped) {
-            if reply.add(INodeNo(number), index as u64 + 1, kind, name) {
-                break;
+        match self.list(ino, offset) {
+            Ok(entries) => {
+                for entry in entries {
+                    if reply.add(entry.number, entry.next, entry.kind, entry.name) {
+                        break; // the rest is asked for again
+                    }
+                }
+                reply.ok();
             }
+            Err(error) => reply.error(error),
         }
-        reply.ok();
     }
 
     fn ioctl(
@@ -228,10 +166,9 @@ impl Filesystem for Server {
         _answer_bytes: u32,
         reply: ReplyIoctl,
     ) {
-        match self.client(handle).filter(|_| command == IS_OPENERS) {
-            Some(client) if client.is_openers(request.pid()) => reply.ioctl(0, &[]),
-            Some(_) => reply.error(Errno::EPERM),
-            None => reply.error(Errno::ENOTTY),
+        match self.ask(handle, command, request.pid()) {
+            Ok(()) => reply.ioctl(0, &[]),
+            Err(error) => reply.error(error),
         }
     }
 
@@ -245,14 +182,7 @@ impl Filesystem for Server {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        // A queue polls readable when the device reports an error, which it does nowhere else.
-        match self.handles().get(&handle.0) {
-            Some(Handle::Queue(client)) if self.queues.has_error(client) => {
-                reply.poll(events & PollEvents::POLLIN)
-            }
-            Some(Handle::Queue(_)) => reply.poll(PollEvents::empty()),
-            _ => reply.poll(events & (PollEvents::POLLIN | PollEvents::POLLOUT)),
-        }
+        reply.poll(self.ready(handle, events));
     }
 
     // Nothing can be made or removed in sysfs.

@@ -6,13 +6,14 @@
 //! Source: Linux `fs/sysfs/file.c` and `fs/kernfs/file.c`; `drivers/dma/idxd/cdev.c` for queues.
 
 mod filesystem;
+mod requests;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime};
 
-use fuser::{Errno, FileAttr, FileHandle, FileType, FopenFlags, INodeNo, OpenAccMode, OpenFlags, Request};
+use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
 use memferry_dsa::system::{DeviceId, FakeDriver, Files};
 
 use crate::layout::{Layout, Node};
@@ -212,70 +213,11 @@ impl Server {
         self.driver.read(path).map_err(Errno::from)
     }
 
-    fn open_node(
-        &self,
-        request: &Request,
-        ino: INodeNo,
-        flags: OpenFlags,
-    ) -> Result<(FileHandle, FopenFlags), Errno> {
-        let node = self.names().node(ino)?.clone();
-        let access = flags.acc_mode();
-        // sysfs checks this for root as well.
-        let may = |bits: u32, mode: u32| if mode & bits == 0 { Err(Errno::EACCES) } else { Ok(()) };
-        let check = |mode: u32| -> Result<(), Errno> {
-            if access != OpenAccMode::O_WRONLY {
-                may(0o444, mode)?;
-            }
-            if access != OpenAccMode::O_RDONLY {
-                may(0o222, mode)?;
-            }
-            Ok(())
-        };
-        match node {
-            Node::Directory(_) => Err(Errno::EISDIR),
-            Node::Link(_) => Err(Errno::ELOOP),
-            Node::Attribute { path, mode } => {
-                check(mode)?;
-                Ok((self.keep(Handle::Attribute { path, text: Vec::new() }), FopenFlags::FOPEN_DIRECT_IO))
-            }
-            Node::Text(text) => {
-                check(0o444)?;
-                Ok((self.keep(Handle::Text(text)), FopenFlags::FOPEN_DIRECT_IO))
-            }
-            Node::Queue(queue) => {
-                let client = self.queues.open(queue, request.pid()).map_err(Errno::from_i32)?;
-                Ok((self.keep(Handle::Queue(client)), self.queues.open_flags()))
-            }
-        }
-    }
-
     /// Whose open file of a queue it is, if it is one.
     fn client(&self, handle: FileHandle) -> Option<Arc<Client>> {
         match self.handles().get(&handle.0) {
             Some(Handle::Queue(client)) => Some(Arc::clone(client)),
             _ => None,
         }
-    }
-
-    fn read_handle(&self, handle: FileHandle, offset: u64, size: u32, thread: u32) -> Result<Vec<u8>, Errno> {
-        let part = |bytes: &[u8]| {
-            let start = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-            bytes[start..bytes.len().min(start.saturating_add(size as usize))].to_vec()
-        };
-        let path = match self.handles().get(&handle.0) {
-            None => return Err(Errno::EBADF),
-            Some(Handle::Queue(client)) => {
-                client.refuse_page(thread);
-                return Err(Errno::EIO);
-            }
-            Some(Handle::Text(text)) => return Ok(part(format!("{text}\n").as_bytes())),
-            Some(Handle::Attribute { text, .. }) if offset > 0 => return Ok(part(text)),
-            Some(Handle::Attribute { path, .. }) => path.clone(),
-        };
-        let bytes = self.show(&path)?;
-        if let Some(Handle::Attribute { text, .. }) = self.handles().get_mut(&handle.0) {
-            text.clone_from(&bytes);
-        }
-        Ok(part(&bytes))
     }
 }

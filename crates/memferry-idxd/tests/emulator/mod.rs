@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use memferry_testing::{Needs, skip};
+
 /// Set for the test program when it runs on emulated devices.
 const INSIDE: &str = "MEMFERRY_TEST_INSIDE";
 
@@ -55,23 +57,23 @@ pub(crate) fn emulate_script(options: &str, script: &str) -> Command {
     emulate(options, &["sh", "-c", script])
 }
 
-/// Whether programs can be run on emulated devices here. Where tests must not be skipped (`CI` is set) it is an error
-/// if not.
+/// Whether programs can be run on emulated devices here; if not, the calling test is skipped.
 pub(crate) fn is_available() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let output = emulate("", &["true"]).output().unwrap();
-        if !output.status.success() {
-            skip(&String::from_utf8_lossy(&output.stderr));
-        }
-        output.status.success()
-    })
+    static OUTPUT: OnceLock<Output> = OnceLock::new();
+    let output = OUTPUT.get_or_init(|| emulate("", &["true"]).output().unwrap());
+    if !output.status.success() {
+        skip(Needs::Namespaces, String::from_utf8_lossy(&output.stderr));
+    }
+    output.status.success()
 }
 
-/// Says why a test does nothing; fails where that is not allowed.
-pub(crate) fn skip(why: &str) {
-    assert!(std::env::var_os("CI").is_none(), "cannot be tested here: {why}");
-    println!("skipped: {why}");
+/// Whether Python is installed; if not, the calling test is skipped.
+pub(crate) fn has_python() -> bool {
+    let is_installed = Command::new("python3").arg("--version").output().is_ok();
+    if !is_installed {
+        skip(Needs::Program("python3"), "python3 is not installed; `cargo xtask setup` does it");
+    }
+    is_installed
 }
 
 /// Runs the test that calls it a second time, on emulated devices. True in that second run.
@@ -109,7 +111,7 @@ pub(crate) fn is_root() -> bool {
 /// alone, the run is in a mount namespace whose `/dev/fuse` is everybody's, as distributions have it.
 pub(crate) fn run_as_user(options: &str, script: &str) -> Option<Output> {
     if !is_root() {
-        skip("only root can become somebody else");
+        skip(Needs::Root, "only root can become somebody else");
         return None;
     }
     // Neither the target directory nor the test's may be readable for others.
@@ -138,7 +140,7 @@ pub(crate) fn run_as_user(options: &str, script: &str) -> Option<Output> {
     unshared.args(["--mount", "sh", "-c", &outer]).arg(&copy).args(command.get_args());
     let output = unshared.output().unwrap();
     if text(&output).contains("namespace") && output.status.code() == Some(125) {
-        skip(&text(&output));
+        skip(Needs::Namespaces, text(&output));
         return None;
     }
     Some(output)

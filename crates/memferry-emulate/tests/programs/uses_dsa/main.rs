@@ -55,6 +55,16 @@ const WAYS: &[(&str, fn())] = &[
     ("past-the-hooks", signals::past_the_hooks),
     ("suspended", signals::suspended),
     ("code", code),
+    ("code-without-membarrier", || {
+        const PRIVATE_EXPEDITED_SYNC_CORE: u32 = 1 << 5;
+        answer(libc::SYS_membarrier, PRIVATE_EXPEDITED_SYNC_CORE, libc::EPERM);
+        code();
+    }),
+    ("code-with-shadow-stack", || {
+        const SHSTK_STATUS: u32 = 0x5005;
+        answer(libc::SYS_arch_prctl, SHSTK_STATUS, 0);
+        code();
+    }),
     ("dies-of-ud2", || unsafe { asm!("ud2") }),
     ("dies-of-null", || unsafe { asm!("mov byte ptr [0], 1") }),
     ("dies-of-int3", || unsafe { asm!("int3") }),
@@ -220,6 +230,28 @@ fn traced() {
     movdir64b(map("wq0.1"), &Descriptor::noop().with_completion(&records[3]));
     assert_eq!(wait(&records[3]).status, Status::Success);
     println!("{} {:?}", unsafe { libc::gettid() }, source.as_ptr());
+}
+
+/// From here on, a system call with this first argument does nothing and has this answer.
+///
+/// Source: seccomp(2).
+fn answer(call: libc::c_long, argument: u32, errno: i32) {
+    let load = |offset: u32| libc::sock_filter { code: 0x20, jt: 0, jf: 0, k: offset }; // of struct seccomp_data
+    let skip_unless = |value: u32, jf: u8| libc::sock_filter { code: 0x15, jt: 0, jf, k: value };
+    let end = |value: u32| libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: value };
+    let mut filter = [
+        load(0),
+        skip_unless(call as u32, 3),
+        load(16),
+        skip_unless(argument, 1),
+        end(libc::SECCOMP_RET_ERRNO | errno as u32),
+        end(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
 }
 
 /// Says whether the code of a call site is what the compiler made of it.

@@ -1,0 +1,369 @@
+//! A written descriptor names the memory of the program that opened the queue, and not that of a program that follows it.
+
+mod emulator;
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::ptr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use emulator::{is_inside, is_root};
+use memferry_dsa::{CompletionRecord, Descriptor, Flags, Status};
+use memferry_testing::{Needs, skip};
+
+const PAGE: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Which of the programs that follow each other in one process this is; with values of one length, so that the stack
+/// begins where it did.
+const STAGE: &str = "MEMFERRY_TEST_STAGE";
+/// A descriptor that the programs inherit.
+const INHERITED: &str = "MEMFERRY_TEST_FD";
+
+fn stage() -> u32 {
+    std::env::var(STAGE).map_or(0, |stage| stage.parse().unwrap())
+}
+
+fn inherited() -> OwnedFd {
+    let number = std::env::var(INHERITED).unwrap().parse().unwrap();
+    // SAFETY: the program before has opened it for this one.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
+/// Becomes the next program.
+fn exec(program: &Path, test: &str, stage: u32) -> ! {
+    let mut command = Command::new(program);
+    let error = command.args([test, "--exact", "--nocapture"]).env(STAGE, stage.to_string()).exec();
+    panic!("{}: {error}", program.display());
+}
+
+fn keep_open(file: &impl AsRawFd) {
+    // SAFETY: it takes numbers.
+    assert_eq!(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+    // SAFETY: no other thread of the test looks at the environment.
+    unsafe { std::env::set_var(INHERITED, format!("{:05}", file.as_raw_fd())) };
+}
+
+fn open(queue: &str) -> File {
+    OpenOptions::new().read(true).write(true).open(format!("/dev/dsa/{queue}")).unwrap()
+}
+
+fn write(file: &File, descriptor: &Descriptor) -> Result<(), i32> {
+    let written = (&mut &*file).write(&descriptor.to_bytes());
+    written.map(|count| assert_eq!(count, 64)).map_err(|error| error.raw_os_error().unwrap())
+}
+
+/// Submits and waits.
+fn complete(file: &File, descriptor: Descriptor) -> Status {
+    let record = CompletionRecord::new();
+    write(file, &descriptor.with_completion(&record)).unwrap();
+    wait_until("the completion", || record.poll().is_some());
+    record.poll().unwrap().status
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what} does not happen");
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// Pages at an address that is free in any program.
+struct Region;
+
+impl Region {
+    const START: usize = 0x20_0000_0000;
+    const SOURCE: usize = 0;
+    const TARGET: usize = 16;
+    const RECORD: usize = 32;
+    const PAGES: usize = 33;
+
+    /// Maps them, with a value in all bytes of the source and another one in the rest.
+    fn map(source: u8, rest: u8) -> Region {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let start = ptr::without_provenance_mut(Region::START);
+        // SAFETY: a new mapping that replaces none.
+        let mapped = unsafe { libc::mmap(start, Region::PAGES * PAGE, protection, flags, -1, 0) };
+        assert_eq!(mapped.addr(), Region::START, "{}", io::Error::last_os_error());
+        for page in 0..Region::PAGES {
+            let value = if page < Region::TARGET { source } else { rest };
+            // SAFETY: a page of the mapping, to which there are no references.
+            unsafe { ptr::write_bytes(Region::at(page), value, PAGE) };
+        }
+        Region
+    }
+
+    fn at(page: usize) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(Region::START + page * PAGE)
+    }
+
+    /// The first byte of a page.
+    fn byte(&self, page: usize) -> u8 {
+        // SAFETY: it is mapped; a device may write it.
+        unsafe { Region::at(page).read_volatile() }
+    }
+}
+
+/// Makes accesses to a page wait until the descriptor is closed: of all if it was never touched, else those that write.
+/// None where the system has no such thing.
+///
+/// Source: userfaultfd(2), ioctl_userfaultfd(2).
+fn hold(page: usize, is_touched: bool) -> Option<OwnedFd> {
+    const API: libc::c_ulong = 0xc018_aa3f;
+    const REGISTER: libc::c_ulong = 0xc020_aa00;
+    const WRITE_PROTECT: libc::c_ulong = 0xc018_aa06;
+    let start = Region::at(page).addr() as u64;
+    let mode = if is_touched { 1 << 1 } else { 1 << 0 };
+    // SAFETY: the structures are those of the requests, and live as long as the calls.
+    unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        if fd < 0 {
+            skip(Needs::Kernel("userfaultfd"), format!("userfaultfd: {}", io::Error::last_os_error()));
+            return None;
+        }
+        let fd = OwnedFd::from_raw_fd(fd as i32);
+        let mut api = [0xaau64, 1, 0];
+        let mut register = [start, PAGE as u64, mode, 0];
+        let mut protect = [start, PAGE as u64, 1];
+        let raw = fd.as_raw_fd();
+        let mut answers = vec![libc::ioctl(raw, API, &mut api), libc::ioctl(raw, REGISTER, &mut register)];
+        if is_touched {
+            answers.push(libc::ioctl(raw, WRITE_PROTECT, &mut protect));
+        }
+        if answers.iter().any(|answer| *answer != 0) {
+            skip(Needs::Kernel("userfaultfd"), format!("userfaultfd: {}", io::Error::last_os_error()));
+            return None;
+        }
+        Some(fd)
+    }
+}
+
+/// A copy whose eighth page waits in the middle, with a completion record, and an `exec` meanwhile. The memory of a
+/// process was addressed by its number then: half of the copy, and the record, came into the program that followed.
+fn exec_in_the_middle_of_a_copy(test: &str, next: &Path, before: impl FnOnce()) {
+    const HELD: usize = Region::TARGET + 8;
+    if stage() == 0 {
+        let region = Region::map(1, 2);
+        let Some(held) = hold(HELD, true) else { return };
+        before();
+        let queue = open("wq0.0");
+        let (source, target) = (Region::at(Region::SOURCE), Region::at(Region::TARGET));
+        let copy = Descriptor::memmove(source.cast_const(), target, 16 * PAGE as u32);
+        write(&queue, &copy.with_completion_at(Region::at(Region::RECORD).addr() as u64)).unwrap();
+        // These wait behind it.
+        (0..20).for_each(|_| write(&queue, &copy).unwrap());
+        wait_until("the first half of the copy", || region.byte(HELD - 1) == 1);
+        keep_open(&held);
+        exec(next, test, 1);
+    }
+    let region = Region::map(3, 4);
+    drop(inherited()); // the copy goes on
+    sleep(Duration::from_millis(300));
+    let changed: Vec<usize> =
+        (Region::TARGET..Region::PAGES).filter(|page| region.byte(*page) != 4).collect();
+    assert!(changed.is_empty(), "pages {changed:?} of the new program were overwritten");
+    // What was behind the copy keeps nobody waiting, and is told of as what is lost.
+    assert_eq!(complete(&open("wq0.0"), Descriptor::noop()), Status::Success);
+}
+
+#[test]
+fn exec_with_descriptors_pending() {
+    const TEST: &str = "exec_with_descriptors_pending";
+    if is_inside("", TEST) {
+        exec_in_the_middle_of_a_copy(TEST, &std::env::current_exe().unwrap(), || ());
+    }
+}
+
+/// The same where the program that follows has rights that the one before had not.
+#[test]
+fn exec_of_a_setuid_program_with_descriptors_pending() {
+    const TEST: &str = "exec_of_a_setuid_program_with_descriptors_pending";
+    const NOBODY: u32 = 65_534;
+    if !is_root() && stage() == 0 {
+        return skip(Needs::Root, "only root can make a program that is run as root");
+    }
+    if !is_inside("", TEST) {
+        return;
+    }
+    if stage() == 1 {
+        // SAFETY: they have no preconditions.
+        let users = unsafe { [libc::getuid(), libc::geteuid()] };
+        assert_eq!(users, [NOBODY, 0]);
+        return exec_in_the_middle_of_a_copy(TEST, Path::new(""), || ());
+    }
+    let directory = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir().unwrap();
+    let program = directory.path().join("setuid");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
+    fs::set_permissions("/dev/dsa/wq0.0", Permissions::from_mode(0o666)).unwrap();
+    exec_in_the_middle_of_a_copy(TEST, &program, || {
+        // SAFETY: it takes numbers.
+        assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
+    });
+}
+
+/// Programs were told apart by where their stacks begin, which is the same for all without randomised addresses: the
+/// next program could submit to the queue of the one before.
+#[test]
+fn another_program_with_the_same_stack_is_another_program() {
+    const TEST: &str = "another_program_with_the_same_stack_is_another_program";
+    if !is_inside("", TEST) {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let stack = || {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap();
+        let stack = stat.rsplit_once(')').unwrap().1.split_whitespace().nth(25).unwrap().to_owned();
+        assert_ne!(stack, "0");
+        stack
+    };
+    let note = std::env::temp_dir().join(format!("memferry-stack-{}", std::process::id()));
+    match stage() {
+        0 => {
+            // SAFETY: it takes a number.
+            unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
+            // The next programs find as many variables, and so the same stack.
+            // SAFETY: no other thread of the test looks at the environment.
+            unsafe { std::env::set_var(INHERITED, "00000") };
+            exec(&this, TEST, 1);
+        }
+        1 => {
+            fs::write(&note, stack()).unwrap();
+            let queue = open("wq0.0");
+            assert_eq!(complete(&queue, Descriptor::noop()), Status::Success);
+            keep_open(&queue);
+            exec(&this, TEST, 2);
+        }
+        _ => {
+            let before = fs::read_to_string(&note).unwrap();
+            fs::remove_file(&note).unwrap();
+            assert_eq!(stack(), before, "the test needs programs that cannot be told apart by this");
+            assert_eq!(write(&inherited().into(), &Descriptor::noop()), Err(libc::EPERM));
+        }
+    }
+}
+
+/// The driver compares memory, not processes: what `vfork` makes writes for its parent. It was refused.
+#[test]
+fn a_child_that_shares_the_memory_may_submit() {
+    if !is_inside("", "a_child_that_shares_the_memory_may_submit") {
+        return;
+    }
+    extern "C" fn child(context: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: what `submitted_by` passes, which waits meanwhile.
+        let (queue, descriptor) = unsafe { *context.cast::<(i32, [u8; 64])>() };
+        // SAFETY: 64 bytes.
+        let written = unsafe { libc::write(queue, descriptor.as_ptr().cast(), 64) };
+        i32::from(written != 64)
+    }
+    // The status that a child ends with that was made with these flags.
+    let submitted_by = |flags: i32, queue: &File, descriptor: Descriptor| {
+        let mut context = (queue.as_raw_fd(), descriptor.to_bytes());
+        let mut stack = vec![0u128; 4096];
+        let mut status = -1;
+        // SAFETY: a stack of its own for a function that makes a system call; this thread waits for its end.
+        unsafe {
+            let top = stack.as_mut_ptr_range().end;
+            let pid = libc::clone(child, top.cast(), flags | libc::SIGCHLD, (&raw mut context).cast());
+            assert!(pid > 0, "{}", io::Error::last_os_error());
+            assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        }
+        libc::WEXITSTATUS(status)
+    };
+    let queue = open("wq0.0");
+    let record = CompletionRecord::new();
+    let noop = Descriptor::noop().with_completion(&record);
+    assert_eq!(submitted_by(0, &queue, noop), 1, "a child with a copy of the memory");
+    assert_eq!(submitted_by(libc::CLONE_VM | libc::CLONE_VFORK, &queue, noop), 0);
+    wait_until("the completion", || record.poll().is_some());
+}
+
+/// A thread that ends after it has opened the queue leaves the queue to the others of its process.
+#[test]
+fn any_thread_of_the_process_may_submit() {
+    if !is_inside("", "any_thread_of_the_process_may_submit") {
+        return;
+    }
+    let queue = std::thread::spawn(|| open("wq0.0")).join().unwrap();
+    assert_eq!(complete(&queue, Descriptor::noop()), Status::Success);
+    let other = std::thread::spawn(move || complete(&queue, Descriptor::noop()));
+    assert_eq!(other.join().unwrap(), Status::Success);
+}
+
+/// A process whose memory answers no access (here nobody handles its page faults) was waited for when it had ended, with
+/// a lock that all others need.
+#[test]
+fn memory_that_does_not_answer_stops_nobody_else() {
+    const TEST: &str = "memory_that_does_not_answer_stops_nobody_else";
+    if !is_inside("--devices 2", TEST) {
+        return;
+    }
+    if stage() == 1 {
+        let region = Region::map(1, 2);
+        // SAFETY: a page of the region, which nothing refers to.
+        let answer = unsafe { libc::madvise(Region::at(0).cast(), PAGE, libc::MADV_DONTNEED) };
+        assert_eq!((answer, region.byte(1)), (0, 1));
+        let Some(held) = hold(0, false) else { return };
+        let source = Region::at(0).cast_const();
+        let copy = Descriptor::memmove(source, Region::at(Region::TARGET), 8);
+        write(&open("wq0.0"), &copy.with_flags(Flags::BLOCK_ON_FAULT)).unwrap();
+        println!("held {}", held.as_raw_fd());
+        sleep(PATIENCE * 2);
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([TEST, "--exact", "--nocapture"]).env(STAGE, "1").stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut lines = io::BufRead::lines(io::BufReader::new(child.stdout.take().unwrap()));
+    let number = lines.find_map(|line| line.unwrap().strip_prefix("held ").map(str::to_owned));
+    let Some(number) = number else {
+        child.wait().unwrap();
+        return; // it has said why
+    };
+    sleep(Duration::from_millis(200)); // the device asks for the page
+    // The child's descriptor is held by this process as well, so that its death does not settle the fault.
+    // SAFETY: they take numbers; the answer is a descriptor of this process' own.
+    let held = unsafe {
+        let pidfd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
+        let held = libc::syscall(libc::SYS_pidfd_getfd, pidfd, number.parse::<i32>().unwrap(), 0);
+        assert!(held >= 0, "{}", io::Error::last_os_error());
+        OwnedFd::from_raw_fd(held as i32)
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    sleep(Duration::from_millis(200)); // it is noticed
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || says.send(complete(&open("wq2.0"), Descriptor::noop())));
+    let answer = hears.recv_timeout(PATIENCE / 2);
+    drop(held);
+    assert_eq!(answer.expect("a process waits for what another one's memory answers"), Status::Success);
+}
+
+/// Pages of a mapped queue are the server's to refuse. It killed those who asked again and again, also itself, when it was
+/// the device that asked in the name of a process.
+#[test]
+fn a_mapped_queue_as_the_source_of_a_copy() {
+    if !is_inside("", "a_mapped_queue_as_the_source_of_a_copy") {
+        return;
+    }
+    let queue = open("wq0.0");
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping.
+    let portal = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, queue.as_raw_fd(), 0) };
+    if portal == libc::MAP_FAILED {
+        return skip(Needs::Kernel("mapping of such files"), "this kernel maps no such file");
+    }
+    let target = [0u8; 8];
+    for _ in 0..150 {
+        let copy = Descriptor::memmove(portal as *const u8, target.as_ptr(), 8);
+        let status = complete(&queue, copy.with_flags(Flags::BLOCK_ON_FAULT));
+        assert_eq!(status, Status::PageFaultRefused);
+    }
+}
