@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memferry::cache::measure::{
-    FirstAccess, HitPeer, Ours, Size, Soak, churn, first_access, hits, hits_allocations, median, soak,
+    FirstAccess, HitPeer, Ours, Size, Soak, churn, evictions, first_access, hits, hits_allocations, median,
+    soak,
 };
 use memferry::topology::{Machine, NodeId};
 
@@ -58,6 +59,7 @@ fn every_row_is_measured() {
     let twin = Twin(Ours::new(Size::QUICK.keys_count, Size::QUICK.block_bytes).unwrap());
     let mut rows = hits(Size::QUICK, 1, &[&twin]).unwrap();
     rows.extend(churn("churn", Size::QUICK, 1).unwrap());
+    rows.push(evictions(Size::QUICK).unwrap());
     let names: Vec<&str> = rows.iter().map(|row| &row.name[..]).collect();
     let expected = [
         "hit_1_thread",
@@ -66,6 +68,7 @@ fn every_row_is_measured() {
         "hit_hot_key_vs_thesis",
         "churn_vs_thesis",
         "churn_copies_vs_thesis",
+        "evict_after_4000_threads_us",
     ];
     assert_eq!(names, expected);
     for row in rows {

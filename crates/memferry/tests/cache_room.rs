@@ -12,6 +12,7 @@ use memferry::cache::{Access, Cache, Location, Why};
 use memferry::memory::{Binding, Mapping, MappingOptions, Pool};
 use memferry::mover::Mover;
 use memferry::topology::Machine;
+use memferry_testing::{Needs, skip};
 use refusing::refusing;
 
 /// A pool may be the program's own: its blocks count against the budget, and are nobody's to evict.
@@ -196,7 +197,7 @@ fn a_machine_with_less_memory_than_the_budget_has_no_room() {
     let options = MappingOptions { populate: false, ..MappingOptions::from(Binding::Any) };
     let huge = match Mapping::with(&machine, all_bytes, options) {
         Ok(huge) => cache.register(huge),
-        Err(error) => return println!("skipped: {error}"),
+        Err(error) => return skip(Needs::Memory, error),
     };
     let small = cache.register(pattern(1, PAGE));
     let access = |region| cache.access(region, 0..region.len(), Access::default()).unwrap().wait();
@@ -232,7 +233,7 @@ fn without_a_fence_nothing_is_freed() {
     let Some(outcome) = outcome else { return };
     let no_room = Location::Source(Why::NoRoom);
     if outcome.0.0 == Location::Near(NEAR) {
-        return println!("skipped: this kernel has no membarrier, and nobody asks for it");
+        return skip(Needs::Kernel("membarrier"), "this kernel has none, and the cache does not call it");
     }
     assert_eq!(outcome, ((no_room, 0), 1, PAGE, no_room));
     assert_eq!(access(1), Location::Near(NEAR), "the page of what was taken out");

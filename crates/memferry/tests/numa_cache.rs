@@ -14,6 +14,7 @@ use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::affinity::confine;
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_testing::{Needs, skip};
 use numa_support::{
     MIB, assert_no_strays, fill_for_good, node_free, numa_balancing, on_several_nodes, pairs,
 };
@@ -162,8 +163,7 @@ fn eviction_frees_pages_on_the_right_node() {
         // More than the pools keep for the next block: see IDLE_BYTES_MAX in memory/pool.rs.
         const BUDGET: usize = 40 * MIB;
         let [(home, near), (other_home, other_near), ..] = pairs(machine)[..] else {
-            println!("skipped: it takes two nodes with CPUs and memory");
-            return;
+            return skip(Needs::Nodes, "it takes two nodes with CPUs and memory");
         };
         let cache = cache(machine, BUDGET, paired(machine));
         let other = register(&cache, machine, other_home, 3, MIB);
@@ -200,8 +200,7 @@ fn eviction_frees_pages_on_the_right_node() {
 fn a_full_node_answers_with_the_source() {
     on_several_nodes(|machine, _| {
         let [(home, near), (other_home, other_near), ..] = pairs(machine)[..] else {
-            println!("skipped: it takes two nodes with CPUs and memory");
-            return;
+            return skip(Needs::Nodes, "it takes two nodes with CPUs and memory");
         };
         let cache = cache(machine, 32 * MIB, paired(machine));
         let (region, other) =

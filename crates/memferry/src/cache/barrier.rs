@@ -19,18 +19,21 @@ pub(super) use system::{heavy, light, prepare};
 
 #[cfg(not(memferry_loom))]
 mod system {
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
+    use std::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
 
-    /// Set once, after the kernel has agreed.
-    static KERNEL_FENCES: AtomicBool = AtomicBool::new(false);
+    /// Whether the kernel runs the fences. It is asked once, and the first answer stays. No thread waits for another's:
+    /// in a forked child that one would be missing.
+    static KERNEL_FENCES: AtomicU8 = AtomicU8::new(UNKNOWN);
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
 
     /// The reader's half.
     #[inline]
     pub(in crate::cache) fn light() {
-        // ORDERING: Relaxed: who reads an old `false` runs a full fence, which suits either kind of `heavy`. `true` is
-        // written after the answer below was stored, so a `heavy` beside it asks the kernel.
-        if KERNEL_FENCES.load(Ordering::Relaxed) {
+        // ORDERING: Relaxed: a thread that reads an old `UNKNOWN` runs a full fence, which suits either kind of `heavy`.
+        // `YES` stays, so a `heavy` beside it asks the kernel.
+        if KERNEL_FENCES.load(Ordering::Relaxed) == YES {
             compiler_fence(Ordering::SeqCst);
         } else {
             fence(Ordering::SeqCst);
@@ -39,11 +42,14 @@ mod system {
 
     /// Asks the kernel once, so that readers need no fence of their own from the first on; whether it agrees.
     pub(in crate::cache) fn prepare() -> bool {
-        static ANSWER: OnceLock<bool> = OnceLock::new();
-        let kernel_fences =
-            *ANSWER.get_or_init(|| membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED));
-        KERNEL_FENCES.store(kernel_fences, Ordering::Relaxed);
-        kernel_fences
+        let mut answer = KERNEL_FENCES.load(Ordering::Relaxed);
+        if answer == UNKNOWN {
+            let agrees = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+            let fresh = if agrees { YES } else { NO };
+            let first = KERNEL_FENCES.compare_exchange(UNKNOWN, fresh, Ordering::Relaxed, Ordering::Relaxed);
+            answer = first.map_or_else(|answer| answer, |_| fresh);
+        }
+        answer == YES
     }
 
     /// The taker's half; false if it did not happen, and nothing may be concluded from what is read afterwards.

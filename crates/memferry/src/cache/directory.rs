@@ -13,8 +13,10 @@ use std::ops::{Deref, Range};
 use std::ptr;
 use std::sync::OnceLock;
 
+use memferry_dsa::fork;
+
 use super::index::Index;
-use super::readers::{Hazard, Record};
+use super::readers::{self, Hazard, Record};
 use super::slot::Slot;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicPtr, Ordering};
@@ -66,19 +68,22 @@ impl Chunks {
     }
 }
 
-/// The chunks of one region on one node.
+/// The chunks of one region on one node, in the process that registered the region. A forked child finds nothing here,
+/// and looks under the lock: the cells point to copies that its own index does not have.
 pub(super) struct Directory<B> {
     chunks: Chunks,
+    /// That process.
+    generation: u32,
     /// Made when the first copy arrives.
     cells: OnceLock<Box<[AtomicPtr<Slot<B>>]>>,
 }
 
 impl<B> Directory<B> {
     pub(super) fn new(chunks: Chunks) -> Directory<B> {
-        Directory { chunks, cells: OnceLock::new() }
+        Directory { chunks, generation: fork::generation(), cells: OnceLock::new() }
     }
 
-    /// The cell of the chunk that all of `range` lies in, if there is one yet.
+    /// The cell of the chunk that all of `range` lies in, if there is one yet; for the process that registered the region.
     #[inline(always)]
     fn find(&self, range: &Range<usize>) -> Option<&AtomicPtr<Slot<B>>> {
         self.cells.get()?.get(self.chunks.containing(range)?)
@@ -87,7 +92,8 @@ impl<B> Directory<B> {
     /// Lets a slot be found, if it is that of a whole chunk. For the index, under its lock: the slot is near, and
     /// listed.
     pub(super) fn publish(&self, slot: &Arc<Slot<B>>) {
-        if self.chunks.around(&slot.range).as_ref() != Some(&slot.range) {
+        let is_whole_chunk = self.chunks.around(&slot.range).as_ref() == Some(&slot.range);
+        if !is_whole_chunk || self.generation != fork::generation() {
             return;
         }
         let cells =
@@ -101,6 +107,9 @@ impl<B> Directory<B> {
 
     /// Hides a slot; whether it could be found. For the index, under its lock.
     pub(super) fn hide(&self, slot: &Slot<B>) -> bool {
+        if self.generation != fork::generation() {
+            return false;
+        }
         let Some(cell) = self.find(&slot.range) else { return false };
         // ORDERING: Relaxed: the index' lock orders the writers; what the readers see, the fence sees to that follows.
         let is_found = ptr::eq(cell.load(Ordering::Relaxed), slot);
@@ -122,7 +131,8 @@ pub(super) struct Guard<'a, B> {
 
 impl<'a, B> Guard<'a, B> {
     /// The ready slot of the chunk that all of `range` lies in. `directory` is `index`' of some region, `record` this
-    /// thread's. `None` also if the thread has no free hazard, or a taker came in between: look under the lock.
+    /// thread's. `None` also if the thread has no free hazard, if a taker came in between, or in a forked child if one of
+    /// the two is the parent's: look under the lock.
     #[inline(always)]
     pub(super) fn new(
         index: &'a Index<B>,
@@ -130,6 +140,10 @@ impl<'a, B> Guard<'a, B> {
         range: &Range<usize>,
         record: &'static Record,
     ) -> Option<Guard<'a, B>> {
+        let generation = fork::known_generation();
+        if (directory.generation ^ generation) | (record.generation() ^ generation) != 0 {
+            return None;
+        }
         let cell = directory.find(range)?;
         // ORDERING: Relaxed: it is read again below.
         let found = cell.load(Ordering::Relaxed);
@@ -178,6 +192,7 @@ impl<B> Drop for Guard<'_, B> {
     fn drop(&mut self) {
         if self.hazard.clear() {
             self.index.reclaim();
+            readers::guard_was_awaited();
         }
     }
 }

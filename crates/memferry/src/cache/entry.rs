@@ -1,6 +1,6 @@
 //! What an access returns: readable bytes, from the fastest place they are in.
 
-use std::future::{Future, IntoFuture, poll_fn};
+use std::future::{Future, IntoFuture};
 use std::ops::Range;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,7 +9,7 @@ use super::Flags;
 use super::slot::{Outcome, Slot};
 use crate::memory::Block;
 use crate::mover::CopyReport;
-use crate::sync::Arc;
+use crate::sync::{Arc, Place};
 use crate::topology::NodeId;
 
 /// A range of a region, readable for as long as this or a clone of it lives.
@@ -140,11 +140,7 @@ impl Entry {
     ///
     /// Cancel: dropping it changes nothing. `entry.await` does the same and returns the entry.
     pub fn ready(&self) -> impl Future<Output = Location> + Send + '_ {
-        poll_fn(
-            |context| {
-                if self.slot.poll(context.waker()) { Poll::Ready(self.location()) } else { Poll::Pending }
-            },
-        )
+        Ready { entry: self, place: Place::default() }
     }
 
     /// Length of the range.
@@ -207,7 +203,28 @@ impl IntoFuture for Entry {
     type IntoFuture = Settled;
 
     fn into_future(self) -> Settled {
-        Settled { entry: Some(self) }
+        Settled { entry: Some(self), place: Place::default() }
+    }
+}
+
+/// The future of [`Entry::ready`].
+struct Ready<'a> {
+    entry: &'a Entry,
+    place: Place,
+}
+
+impl Future for Ready<'_> {
+    type Output = Location;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Location> {
+        let Ready { entry, place } = &mut *self;
+        if entry.slot.poll(place, context.waker()) { Poll::Ready(entry.location()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Ready<'_> {
+    fn drop(&mut self) {
+        self.entry.slot.leave(&mut self.place);
     }
 }
 
@@ -215,18 +232,28 @@ impl IntoFuture for Entry {
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
 pub struct Settled {
+    /// `None` once it has been returned.
     entry: Option<Entry>,
+    place: Place,
 }
 
 impl Future for Settled {
     type Output = Entry;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Entry> {
-        let entry = self.entry.take().expect("polled after it was ready");
-        if entry.slot.poll(context.waker()) {
-            return Poll::Ready(entry);
+        let Settled { entry, place } = &mut *self;
+        let slot = &entry.as_ref().expect("polled after it was ready").slot;
+        if !slot.poll(place, context.waker()) {
+            return Poll::Pending;
         }
-        self.entry = Some(entry);
-        Poll::Pending
+        Poll::Ready(entry.take().expect("looked at above"))
+    }
+}
+
+impl Drop for Settled {
+    fn drop(&mut self) {
+        if let Some(entry) = &self.entry {
+            entry.slot.leave(&mut self.place);
+        }
     }
 }

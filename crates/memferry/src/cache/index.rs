@@ -17,23 +17,28 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use memferry_dsa::fork::PerProcess;
+
 use super::directory::Guard;
 use super::readers::{Look, Readers, Record};
 use super::region::Source;
 use super::sieve::{Sieve, Use};
 use super::slot::Slot;
-use crate::sync::{Arc, Mutex, lock, try_lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, try_lock};
 
 /// How many slots are hidden for later evictions when one has to run the fence anyway. A hit on a hidden slot costs a
 /// lock; the fence some 3 us.
 const HIDDEN_AHEAD: usize = 15;
 
 /// The slots of one node. Every slot in it is in flight or near.
+///
+/// A forked child begins without any: what the parent has listed is not taken out there, and so never freed, and nobody
+/// waits for a thread of the parent that was at it.
 pub(super) struct Index<B> {
     /// Of the node, among those of the cache.
     position: usize,
     readers: &'static Readers,
-    inner: Mutex<Inner<B>>,
+    inner: PerProcess<Mutex<Inner<B>>>,
 }
 
 /// What [`Index::find_or_insert`] did.
@@ -62,20 +67,33 @@ struct Inner<B> {
 impl<B> Index<B> {
     /// For the cache's node at `position`.
     pub(super) fn new(position: usize, readers: &'static Readers) -> Index<B> {
-        let (by_key, sieve, retired) = (BTreeMap::new(), Sieve::new(), Vec::new());
-        let inner = Inner { by_key, sieve, retired, owes_fence: false, has_stranded: false };
-        Index { position, readers, inner: Mutex::new(inner) }
+        let index = Index { position, readers, inner: PerProcess::new() };
+        // What is made later might be made twice, and once in vain.
+        index.inner();
+        index
+    }
+
+    /// This process'.
+    fn inner(&self) -> &Mutex<Inner<B>> {
+        self.inner.get_or_init(|| {
+            let (by_key, sieve, retired) = (BTreeMap::new(), Sieve::new(), Vec::new());
+            Mutex::new(Inner { by_key, sieve, retired, owes_fence: false, has_stranded: false })
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner<B>> {
+        lock(self.inner())
     }
 
     /// Keeps everybody else out.
     #[cfg(all(test, not(memferry_loom)))]
     pub(super) fn hold(&self) -> impl Drop + '_ {
-        lock(&self.inner)
+        self.lock()
     }
 
     /// How many slots there are.
     pub(super) fn len(&self) -> usize {
-        lock(&self.inner).sieve.len()
+        self.lock().sieve.len()
     }
 
     /// The ready slot of the chunk around `range`, without a lock; counts as a hit. `None` says little: see
@@ -94,20 +112,20 @@ impl<B> Index<B> {
 
     /// The slot of exactly this range, or of the chunk around it; counts as a hit.
     pub(super) fn find(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
-        self.hit(&lock(&self.inner), source, range)
+        self.hit(&self.lock(), source, range)
     }
 
     /// As [`find`](Index::find), but only what is ready, and nobody is waited for: `None` also while another thread has
     /// the lock. For those who would rather read here than on the node they ask for, and can do without.
     pub(super) fn try_find_ready(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
-        let inner = try_lock(&self.inner)?;
+        let inner = try_lock(self.inner())?;
         inner.find(source, range)?.near()?;
         self.hit(&inner, source, range)
     }
 
     /// Lets the copy of exactly this range that has arrived be found in the directory, if it is still listed.
     pub(super) fn publish(&self, key: &Key) {
-        let inner = lock(&self.inner);
+        let inner = self.lock();
         if let Some(&place) = inner.by_key.get(key)
             && let slot = inner.sieve.get(place)
             && slot.near().is_some()
@@ -118,7 +136,7 @@ impl<B> Index<B> {
 
     /// Bytes of `source` that are near or on their way. Counts as no hit.
     pub(super) fn listed_bytes(&self, source: &Source<B>) -> usize {
-        let inner = lock(&self.inner);
+        let inner = self.lock();
         let keys = inner.by_key.range((source.id, 0, 0)..=(source.id, usize::MAX, usize::MAX));
         // In the order of their first bytes; ranges may overlap.
         let (mut listed, mut behind) = (0, 0);
@@ -136,7 +154,7 @@ impl<B> Index<B> {
         range: &Range<usize>,
         make: impl FnOnce() -> Slot<B>,
     ) -> Found<B> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         if let Some(slot) = self.hit(&inner, source, range) {
             return Found::Known(slot);
         }
@@ -149,7 +167,7 @@ impl<B> Index<B> {
     /// Removes this slot, if it is still the one under its key. It is not near, and the caller holds it.
     pub(super) fn remove(&self, slot: &Arc<Slot<B>>) {
         let key = key(&slot.source, &slot.range);
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         if let Some(&place) = inner.by_key.get(&key)
             && Arc::ptr_eq(inner.sieve.get(place), slot)
         {
@@ -161,7 +179,7 @@ impl<B> Index<B> {
     ///
     /// `freed_bytes` says what the end of a block frees. Cost: see [`Sieve`].
     pub(super) fn evict(&self, size_bytes: usize, freed_bytes: impl Fn(&B) -> usize) -> Vec<Arc<Slot<B>>> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let bytes_of = |inner: &Inner<B>, place| inner.sieve.get(place).near().map_or(0, &freed_bytes);
         let mut search = inner.sieve.search();
         let (mut victims, mut found_bytes) = (Vec::new(), 0);
@@ -191,7 +209,7 @@ impl<B> Index<B> {
     ///
     /// Cost: a look at each slot of the region that begins before the end of `range`.
     pub(super) fn take_overlapping(&self, source: &Source<B>, range: &Range<usize>) -> Taken<B> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let before_end = inner.by_key.range((source.id, 0, 0)..(source.id, range.end, 0));
         let overlapping = before_end.filter(|(key, _)| key.2 > range.start);
         let places: Vec<usize> = overlapping.map(|(_, &place)| place).collect();
@@ -201,7 +219,7 @@ impl<B> Index<B> {
 
     /// Takes out every slot that nobody holds or reads, and no copy fills.
     pub(super) fn take_unused(&self) -> Taken<B> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let places = inner.by_key.values().copied();
         let unused = places.filter(|&place| is_unused(inner.sieve.get(place))).collect();
         let vacated = self.vacate(&mut inner, unused, 0);
@@ -211,7 +229,7 @@ impl<B> Index<B> {
 
     /// Takes out every slot; as [`take_overlapping`](Index::take_overlapping).
     pub(super) fn take_everything(&self) -> Taken<B> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         inner.by_key.clear();
         let slots = inner.sieve.take_all().collect();
         self.retire(&mut inner, slots)
@@ -220,7 +238,7 @@ impl<B> Index<B> {
     /// Lets go of what was taken out under guards that have ended.
     #[cold]
     pub(super) fn reclaim(&self) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let free = self.split_retired(&mut inner);
         drop(inner);
         drop(free);
@@ -228,7 +246,7 @@ impl<B> Index<B> {
 
     /// Lets go of what stayed because a fence failed, if one happens now; whether anything left.
     pub(super) fn catch_up(&self) -> bool {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.lock();
         let free = if inner.has_stranded { self.split_retired(&mut inner) } else { Vec::new() };
         drop(inner);
         !free.is_empty()
@@ -310,7 +328,8 @@ impl<B> Index<B> {
 /// them any more; but their hazards would keep whatever comes to lie at the same address.
 impl<B> Drop for Index<B> {
     fn drop(&mut self) {
-        for slot in &lock(&self.inner).retired {
+        let Some(inner) = self.inner.get() else { return };
+        for slot in &lock(inner).retired {
             self.readers.abandon(address(slot));
         }
     }

@@ -21,7 +21,7 @@ use super::region::{RegionOwner, Source};
 use super::slot::{Outcome, Slot};
 use super::stats::Counters;
 use crate::mover::CopyReport;
-use crate::sync::{Arc, Latch};
+use crate::sync::{Arc, Latch, Place};
 
 const CONTENT: u8 = 0xA5;
 const ARRIVED: Landing = Landing::Arrived(CopyReport { cpu_bytes: 1, dsa_bytes: 0 });
@@ -274,9 +274,10 @@ fn lost_wake_up() {
         });
         let engine = world.engine(flight.unwrap(), ARRIVED);
         let alarm = StdArc::new(Alarm(Latch::new()));
-        if !slot.poll(&Waker::from(alarm.clone())) {
+        let mut place = Place::default();
+        if !slot.poll(&mut place, &Waker::from(alarm.clone())) {
             alarm.0.wait();
-            assert!(slot.poll(Waker::noop()), "woken too early");
+            assert!(slot.poll(&mut place, Waker::noop()), "woken too early");
         }
         assert_eq!(read(&slot), CONTENT);
         sleeper.join().unwrap();
@@ -588,6 +589,58 @@ fn an_arrival_is_published() {
         let (world, source) = World::with_nodes(2);
         drop(world.access_at_once(&source, ARRIVED));
         assert!(world.guard(&source, world.readers.claim()).is_some());
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// Threads come and go: one gives its record back, another claims it, and a taker sees whoever has a guard.
+#[test]
+fn a_record_changes_hands() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, source) = World::ready();
+        let passing = |world: &World, source: &StdArc<Source<Probe>>| {
+            let record = world.readers.claim();
+            if let Some(guard) = world.guard(source, record) {
+                assert_eq!(guard.published().read(), CONTENT);
+            }
+            assert!(world.readers.give_back(record));
+        };
+        let others: Vec<_> = (0..2).map(|_| world.beside(&source, passing)).collect();
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        others.into_iter().for_each(|other| other.join().unwrap());
+        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        drop(source);
+        world.assert_empty();
+    });
+}
+
+/// A thread gives its record back while it has a guard, as with a view in a thread-local that is dropped later. The next
+/// thread resets the word by which that guard is told, if it gets the same hazard.
+#[test]
+fn a_guard_outlives_its_thread() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let (world, source) = World::ready();
+        let ending = world.beside(&source, |world, source| {
+            let record = world.readers.claim();
+            let guard = world.guard(source, record);
+            let has_guard = guard.is_some();
+            assert_ne!(world.readers.give_back(record), has_guard);
+            if let Some(guard) = guard {
+                assert_eq!(guard.published().read(), CONTENT);
+                drop(guard);
+                assert!(world.readers.give_back(record));
+            }
+        });
+        let next = world.beside(&source, reads_under_guard);
+        drop(world.index.take_overlapping(&source, &(0..1)));
+        ending.join().unwrap();
+        next.join().unwrap();
+        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
         drop(source);
         world.assert_empty();
     });

@@ -26,6 +26,11 @@
 //! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or
 //! held by an entry that the cache no longer lists. Pressure on one node touches no other.
 //!
+//! A forked child begins with an empty cache and the whole budget of each node. What the parent has listed it neither uses
+//! nor frees, and it waits for no thread of the parent: indexes, pools and the records of readers are per process. Entries
+//! and views that it inherits stay readable. It accesses a region that it inherits under the lock; one that it registers
+//! itself has hits without.
+//!
 //! Files: `shared` the way above, `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
 //! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
 //! `index` lookup and eviction (with `sieve`), `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
@@ -52,6 +57,9 @@ mod mutable;
 mod nearness;
 mod node;
 mod policy;
+#[cfg(all(test, not(memferry_loom)))]
+#[allow(unsafe_code)]
+mod races;
 mod readers;
 #[allow(unsafe_code)]
 mod region;
@@ -89,6 +97,7 @@ use crate::topology::{Machine, NodeId};
 /// Near copies of registered memory. Clones share it.
 ///
 /// Dropping the last clone frees what is near and not held; entries, regions and copies in flight live on without it.
+/// In a forked child it is empty, and has the whole budget; counters go on from those of the parent.
 #[derive(Clone)]
 pub struct Cache {
     shared: Arc<Shared>,

@@ -17,6 +17,7 @@
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use memferry_dsa::fork::PerProcess;
 
@@ -36,9 +37,18 @@ pub(super) struct Inner<T> {
     pub(super) cache: Cache,
     pub(super) home: Option<NodeId>,
     chunk_bytes: usize,
-    current: Mutex<Snapshot<T>>,
+    current: Current<T>,
     /// Held by whoever makes the next version; by nobody in a process that was forked meanwhile.
     writer: PerProcess<Mutex<()>>,
+}
+
+/// The current version. A forked child goes on with that of its parent, whatever a thread of the parent was doing here:
+/// the lock is the child's own, and the version one pointer, which is never half written.
+struct Current<T> {
+    /// Held by whoever reads or writes `latest`.
+    lock: PerProcess<Mutex<()>>,
+    /// From `Box::into_raw`, and owned. Written under the lock.
+    latest: AtomicPtr<Snapshot<T>>,
 }
 
 /// One version of a [`CacheMut`]'s value. Clones share it; near copies of it go when the last one does, if not before.
@@ -69,19 +79,19 @@ impl<T: RegionOwner> CacheMut<T> {
     pub fn new(cache: &Cache, value: T, home: Option<NodeId>, chunk_bytes: usize) -> CacheMut<T> {
         let value = Arc::new(value);
         let region = cache.register_chunked(Shared(value.clone()), home, chunk_bytes);
-        let current = Mutex::new(Snapshot { region, value, version: 0 });
+        let current = Current::new(Snapshot { region, value, version: 0 });
         let (cache, writer) = (cache.clone(), PerProcess::new());
         CacheMut { inner: Arc::new(Inner { cache, home, chunk_bytes, current, writer }) }
     }
 
     /// The current version. Cost: a lock, which no mutation holds while it works.
     pub fn read(&self) -> Snapshot<T> {
-        lock(&self.inner.current).clone()
+        self.inner.current.look(Snapshot::clone)
     }
 
     /// The number of the current version. By the time it is looked at there may be another.
     pub fn version(&self) -> u64 {
-        lock(&self.inner.current).version
+        self.inner.current.look(Snapshot::version)
     }
 
     /// The bytes of `range` in the current version; see [`Snapshot::access`].
@@ -102,11 +112,11 @@ impl<T: RegionOwner> CacheMut<T> {
         let value = Arc::new(value);
         let Inner { cache, home, chunk_bytes, current, .. } = &*self.inner;
         let region = cache.register_chunked(Shared(value.clone()), *home, *chunk_bytes);
-        let mut current = lock(current);
-        let version = current.version + 1;
-        let old = std::mem::replace(&mut *current, Snapshot { region, value, version });
-        // Before anybody knows of the new version: whoever holds the old one may go on making copies of it for ever.
-        let copies = old.region.begin_drain();
+        let version = self.version() + 1;
+        // The drain begins before anybody knows of the new version: whoever holds the old one may go on making copies of
+        // it for ever.
+        let (old, copies) =
+            current.replace(Snapshot { region, value, version }, |old| old.region.begin_drain());
         Published { version, old, copies }
     }
 
@@ -118,6 +128,47 @@ impl<T: RegionOwner> CacheMut<T> {
         taken.expect("the region is this cache's, and the range its own");
     }
 }
+
+impl<T> Current<T> {
+    fn new(snapshot: Snapshot<T>) -> Current<T> {
+        let latest = AtomicPtr::new(Box::into_raw(Box::new(snapshot)));
+        Current { lock: PerProcess::new(), latest }
+    }
+
+    /// Passes the current version to `look`, which is short and calls nothing of others.
+    fn look<R>(&self, look: impl FnOnce(&Snapshot<T>) -> R) -> R {
+        let _current = lock(self.lock.get_or_init(Mutex::default));
+        // ORDERING: Relaxed: the lock orders it; what a thread of the parent wrote, the fork does.
+        // SAFETY: from `into_raw`, and freed after it was replaced only, which takes the lock.
+        look(unsafe { &*self.latest.load(Ordering::Relaxed) })
+    }
+
+    /// Makes `next` the current version; the former one, and what `at_once` says of it before anybody sees `next`.
+    fn replace<R>(&self, next: Snapshot<T>, at_once: impl FnOnce(&Snapshot<T>) -> R) -> (Snapshot<T>, R) {
+        let next = Box::into_raw(Box::new(next));
+        let current = lock(self.lock.get_or_init(Mutex::default));
+        // ORDERING: Relaxed, as above.
+        let former = self.latest.swap(next, Ordering::Relaxed);
+        // SAFETY: from `into_raw`; nobody else has it any more, since all look under the lock.
+        let former = unsafe { Box::from_raw(former) };
+        let said = at_once(&former);
+        drop(current);
+        (*former, said)
+    }
+}
+
+impl<T> Drop for Current<T> {
+    fn drop(&mut self) {
+        // SAFETY: from `into_raw`, and this has `&mut self`.
+        drop(unsafe { Box::from_raw(*self.latest.get_mut()) });
+    }
+}
+
+// The pointer owns a snapshot that threads share, and that another one than its maker drops.
+// SAFETY: `&Current<T>` passes out `&Snapshot<T>`, and takes in and gives out a `Snapshot<T>`.
+unsafe impl<T: Send + Sync> Sync for Current<T> {}
+// SAFETY: a snapshot goes along.
+unsafe impl<T: Send + Sync> Send for Current<T> {}
 
 /// What a publication leaves to be done.
 pub(super) struct Published<T> {
@@ -234,7 +285,8 @@ impl<T: RegionOwner> AsRef<[u8]> for Snapshot<T> {
 
 impl<T> fmt::Debug for CacheMut<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CacheMut").field("current", &*lock(&self.inner.current)).finish_non_exhaustive()
+        let current = self.inner.current.look(Snapshot::clone);
+        f.debug_struct("CacheMut").field("current", &current).finish_non_exhaustive()
     }
 }
 

@@ -31,20 +31,32 @@
 
 use std::ptr;
 
+use memferry_dsa::fork::{self, PerProcess};
+
 use super::barrier;
-use crate::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// Guards that a thread may have at once before it falls back on counted handles: with the rest of a [`Record`], what
 /// fills its two lines.
 const HAZARDS_COUNT: usize = if cfg!(memferry_loom) { 1 } else { 7 };
 
-/// All records of a process. They are used again by other threads, and never freed.
+/// The records of each process. A forked child begins with none: those that it inherits are of threads that it does not
+/// have, and of slots that nobody there takes.
 pub(super) struct Readers {
-    records: Mutex<Vec<&'static Record>>,
+    records: PerProcess<Mutex<Records>>,
     /// As a system would that forbids the call. std's, not loom's: it is part of no protocol.
     #[cfg(test)]
     pub(super) fails_fences: std::sync::atomic::AtomicBool,
+}
+
+/// The records of one process, which are never freed.
+#[derive(Default)]
+struct Records {
+    /// Those of threads that run, and those with guards that their thread left behind: all that a taker looks at.
+    taken: Vec<&'static Record>,
+    /// For threads to come. Their hazards are null.
+    free: Vec<&'static Record>,
 }
 
 /// The hazards of one thread. Two lines, since CPUs fetch lines in pairs.
@@ -53,14 +65,20 @@ pub(super) struct Record {
     hazards: [Hazard; HAZARDS_COUNT],
     /// Counts records from 0.
     index: usize,
-    /// Written under the lock of [`Readers::records`].
-    is_taken: AtomicBool,
+    /// The process that made it.
+    generation: u32,
+    /// In [`Records::taken`]. Read and written under the lock of [`Readers::records`].
+    place: AtomicU32,
 }
+
+#[cfg(not(memferry_loom))]
+const _: () = assert!(size_of::<Record>() == 128);
 
 /// One address that may not be freed.
 ///
 /// `address` is set by the thread of the record, and only while it is null; it is cleared by the guard that was made
-/// with it. Takers read it. `wanted` is reset by the record's thread before it sets `address`, and set by takers.
+/// with it. Takers read it. `wanted` is set by takers, and reset by the record's thread when it has seen it, so before it sets
+/// the next `address`. A taker that is late sets it for a guard that has ended: then a later one tells in vain.
 pub(super) struct Hazard {
     address: AtomicPtr<()>,
     wanted: AtomicBool,
@@ -70,7 +88,7 @@ impl Readers {
     #[cfg(not(memferry_loom))]
     pub(super) const fn new() -> Readers {
         Readers {
-            records: Mutex::new(Vec::new()),
+            records: PerProcess::new(),
             #[cfg(test)]
             fails_fences: std::sync::atomic::AtomicBool::new(false),
         }
@@ -80,41 +98,76 @@ impl Readers {
     #[cfg(memferry_loom)]
     pub(super) fn new() -> &'static Readers {
         Box::leak(Box::new(Readers {
-            records: Mutex::new(Vec::new()),
+            records: PerProcess::new(),
             #[cfg(test)]
             fails_fences: std::sync::atomic::AtomicBool::new(false),
         }))
     }
 
+    fn lock(&self) -> MutexGuard<'_, Records> {
+        lock(self.records.get_or_init(Mutex::default))
+    }
+
     /// A record that is no other thread's.
     pub(super) fn claim(&self) -> &'static Record {
-        let mut records = lock(&self.records);
-        // ORDERING: Relaxed: the lock orders it.
-        let free = records.iter().find(|record| !record.is_taken.load(Ordering::Relaxed));
-        let record = free.copied().unwrap_or_else(|| {
+        let mut records = self.lock();
+        let record = records.free.pop().unwrap_or_else(|| {
             let hazard = || Hazard { address: AtomicPtr::default(), wanted: AtomicBool::new(false) };
-            let hazards = std::array::from_fn(|_| hazard());
-            let record = Record { hazards, index: records.len(), is_taken: AtomicBool::new(false) };
-            let record: &'static Record = Box::leak(Box::new(record));
-            records.push(record);
-            record
+            Box::leak(Box::new(Record {
+                hazards: std::array::from_fn(|_| hazard()),
+                index: records.taken.len(),
+                generation: fork::generation(),
+                place: AtomicU32::new(0),
+            }))
         });
-        record.is_taken.store(true, Ordering::Relaxed);
+        // ORDERING: Relaxed: the lock orders it. Linux has numbers for 2^22 threads.
+        record.place.store(records.taken.len() as u32, Ordering::Relaxed);
+        records.taken.push(record);
         record
     }
 
-    /// Gives a record back. Its hazards may still be set, by guards that were forgotten or outlive the thread's end.
-    #[cfg(not(memferry_loom))]
-    fn release(&self, record: &'static Record) {
-        let _records = lock(&self.records);
-        record.is_taken.store(false, Ordering::Relaxed);
+    /// The thread of a record ends, and gives it back; but not as long as it has guards, which may outlive other state of
+    /// the thread: then `false`, and the end of each guard says that it is waited for. Call it again at those ends.
+    ///
+    /// Only the thread of the record may call it. It sets no hazard of the record any more.
+    pub(super) fn give_back(&self, record: &'static Record) -> bool {
+        if record.generation != fork::generation() {
+            // It is nobody's in this process.
+            return true;
+        }
+        // ORDERING: Relaxed, all of it: guards end on the thread that this is.
+        let mut set =
+            record.hazards.iter().filter(|hazard| !hazard.address.load(Ordering::Relaxed).is_null());
+        if set.by_ref().map(|hazard| hazard.wanted.store(true, Ordering::Relaxed)).count() > 0 {
+            return false;
+        }
+        let mut records = self.lock();
+        let place = record.place.load(Ordering::Relaxed);
+        records.taken.swap_remove(place as usize);
+        if let Some(moved) = records.taken.get(place as usize) {
+            moved.place.store(place, Ordering::Relaxed);
+        }
+        records.free.push(record);
+        true
+    }
+
+    /// How many records a taker looks at.
+    #[cfg(all(test, not(memferry_loom)))]
+    fn taken_count(&self) -> usize {
+        self.lock().taken.len()
+    }
+
+    /// Whether a taker looks at this one.
+    #[cfg(all(test, not(memferry_loom)))]
+    fn is_taken(&self, record: &Record) -> bool {
+        self.lock().taken.iter().any(|taken| ptr::eq(*taken, record))
     }
 
     /// What may be read under guards now, and for addresses that can be found nowhere any more: what may be ever, if a
     /// [`fence`](Readers::fence) has happened since they could be found.
     pub(super) fn look(&self) -> Look {
-        let records = lock(&self.records);
-        let hazards = records.iter().flat_map(|record| &record.hazards);
+        let records = self.lock();
+        let hazards = records.taken.iter().flat_map(|record| &record.hazards);
         let hazards =
             hazards.map(|hazard| (hazard.address(), hazard)).filter(|(address, _)| !address.is_null());
         Look { hazards: hazards.collect(), is_blind: false }
@@ -132,7 +185,7 @@ impl Readers {
 
     /// Clears the hazards that have this address. The caller knows that no guard lives that has it.
     pub(super) fn abandon(&self, address: *mut ()) {
-        for hazard in lock(&self.records).iter().flat_map(|record| &record.hazards) {
+        for hazard in self.lock().taken.iter().flat_map(|record| &record.hazards) {
             // ORDERING: Relaxed: nothing is read through it. Only if it still has the address: its thread may have set
             // another one since.
             let cleared = ptr::null_mut();
@@ -189,6 +242,12 @@ impl Record {
         self.index
     }
 
+    /// The [process](fork::generation) that made it.
+    #[inline]
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
     /// A hazard that no guard has, for the thread of this record.
     #[inline]
     pub(super) fn free(&self) -> Option<&Hazard> {
@@ -201,8 +260,6 @@ impl Hazard {
     /// Announces that `address` is going to be read. Whether it may be, the caller then looks up once more.
     #[inline]
     pub(super) fn set(&self, address: *mut ()) {
-        // ORDERING: Relaxed: takers set it for an address that they have seen here.
-        self.wanted.store(false, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire of `address`: who finds this address here and no longer the one
         // before may free the one before, so all reads of that must be over.
         self.address.store(address, Ordering::Release);
@@ -216,8 +273,13 @@ impl Hazard {
         // ORDERING: Release pairs with the Acquire of `address`: all reads under the guard come before.
         self.address.store(ptr::null_mut(), Ordering::Release);
         barrier::light();
-        // ORDERING: Relaxed: the fences on both sides order it.
-        self.wanted.load(Ordering::Relaxed)
+        // ORDERING: Relaxed: the fences on both sides order it. A taker sets it again for an address that it has seen
+        // here, which is set after the reset.
+        let is_wanted = self.wanted.load(Ordering::Relaxed);
+        if is_wanted {
+            self.wanted.store(false, Ordering::Relaxed);
+        }
+        is_wanted
     }
 
     fn address(&self) -> *mut () {
@@ -227,19 +289,20 @@ impl Hazard {
 }
 
 #[cfg(not(memferry_loom))]
-pub(super) use process::{current, readers};
+pub(super) use process::{current, guard_was_awaited, known, readers};
 
 /// What a process has one of, and a thread.
 #[cfg(not(memferry_loom))]
 mod process {
     use std::cell::Cell;
 
+    use memferry_dsa::fork;
+
     use super::{Readers, Record, barrier};
 
     static READERS: Readers = Readers::new();
 
-    /// Those of this process. In a forked child the hazards of threads that it does not have stay as they were: what
-    /// those threads read at the fork cannot leave the child's cache.
+    /// Those of this process.
     pub(in crate::cache) fn readers() -> &'static Readers {
         barrier::prepare();
         &READERS
@@ -249,27 +312,52 @@ mod process {
         /// Without a destructor, so that reading it is one instruction.
         static CURRENT: Cell<Option<&'static Record>> = const { Cell::new(None) };
         /// Gives the record back when the thread ends.
-        static CLAIM: Claim = Claim(READERS.claim());
+        static CLAIM: Claim = Claim(Cell::new(READERS.claim()));
+        /// What the thread could not give back, because guards were left: views in other thread-locals.
+        static LEFT: Cell<Option<&'static Record>> = const { Cell::new(None) };
     }
 
-    struct Claim(&'static Record);
+    struct Claim(Cell<&'static Record>);
 
     impl Drop for Claim {
         fn drop(&mut self) {
             CURRENT.set(None);
-            READERS.release(self.0);
+            give_back(self.0.get());
         }
+    }
+
+    fn give_back(record: &'static Record) {
+        LEFT.set((!READERS.give_back(record)).then_some(record));
+    }
+
+    /// A guard of this thread has ended, and somebody waited for that.
+    pub(in crate::cache) fn guard_was_awaited() {
+        if let Some(record) = LEFT.take() {
+            give_back(record);
+        }
+    }
+
+    /// The record that this thread has claimed. In a forked child it may be that of a thread of the parent.
+    #[inline(always)]
+    pub(in crate::cache) fn known() -> Option<&'static Record> {
+        CURRENT.get()
     }
 
     /// This thread's record; `None` in the last moments of a thread.
     #[inline]
     pub(in crate::cache) fn current() -> Option<&'static Record> {
-        CURRENT.get().or_else(claim)
+        known().filter(|record| record.generation() == fork::generation()).or_else(claim)
     }
 
     #[cold]
     fn claim() -> Option<&'static Record> {
-        let record = CLAIM.try_with(|claim| claim.0).ok()?;
+        let renewed = |claim: &Claim| {
+            if claim.0.get().generation() != fork::generation() {
+                claim.0.set(READERS.claim());
+            }
+            claim.0.get()
+        };
+        let record = CLAIM.try_with(renewed).ok()?;
         CURRENT.set(Some(record));
         Some(record)
     }
@@ -285,3 +373,14 @@ pub(super) fn readers() -> &'static Readers {
 pub(super) fn current() -> Option<&'static Record> {
     None
 }
+
+#[cfg(memferry_loom)]
+pub(super) fn known() -> Option<&'static Record> {
+    None
+}
+
+#[cfg(memferry_loom)]
+pub(super) fn guard_was_awaited() {}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests;

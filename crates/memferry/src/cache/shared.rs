@@ -105,7 +105,7 @@ impl Shared {
         if !region.is_of(self) || range.start > range.end || range.end > region.len() {
             return None;
         }
-        let record = readers::current()?;
+        let record = readers::known()?;
         let guard = self.nodes[position].index.guard(region.source(), range, record)?;
         self.counters.hits_ready.add_one(Some(record.index()));
         Some(guard)

@@ -22,7 +22,7 @@ use std::task::Waker;
 use super::entry::Why;
 use super::region::Source;
 use crate::mover::CopyReport;
-use crate::sync::{self, Latch};
+use crate::sync::{self, Latch, Place};
 
 /// Shared by the index, entries and the flight; `B` is the near memory.
 ///
@@ -138,8 +138,13 @@ impl<B> Slot<B> {
     }
 
     /// Whether it is settled; if not, `waker` is woken then.
-    pub(super) fn poll(&self, waker: &Waker) -> bool {
-        self.landed.poll(waker)
+    pub(super) fn poll(&self, place: &mut Place, waker: &Waker) -> bool {
+        self.landed.poll(place, waker)
+    }
+
+    /// The future of this place waits no longer.
+    pub(super) fn leave(&self, place: &mut Place) {
+        self.landed.leave(place);
     }
 
     /// The bytes at home.

@@ -3,8 +3,9 @@
 //! The counters are written with Relaxed increments by whoever does the thing counted; nobody decides anything by
 //! them. A snapshot taken while calls are under way may show one of them half counted.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use memferry_dsa::fork::PerProcess;
 
 use crate::topology::NodeId;
 
@@ -13,6 +14,7 @@ use crate::topology::NodeId;
 /// - `accesses = hits_ready + hits_in_flight + misses + unplaced`
 /// - `misses = submissions + no_room + absent`
 /// - `submissions = arrived + failed`; before that, the difference is in flight
+/// - in a forked child, copies that were in flight at the fork stay so, since they arrive in the parent
 /// - `arrived >= evictions` and `used_bytes <= peak_bytes <= budget_bytes` on every node, always
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
@@ -130,7 +132,8 @@ impl Counter {
 pub(super) struct Striped {
     first: Box<[Stripe; FIRST_COUNT]>,
     /// Each of its lines from [`FIRST_COUNT`] times a power of two to the next.
-    more: [OnceLock<Box<[Stripe]>>; SEGMENTS_COUNT],
+    /// A forked child begins without these: one of them may just have been in the making.
+    more: [PerProcess<Box<[Stripe]>>; SEGMENTS_COUNT],
     /// For threads in their last moments, which have no record any more.
     shared: Counter,
 }
@@ -182,7 +185,7 @@ impl Striped {
     }
 
     pub(super) fn get(&self) -> u64 {
-        let more = self.more.iter().filter_map(OnceLock::get).flatten();
+        let more = self.more.iter().filter_map(PerProcess::get).flatten();
         self.shared.get() + self.first.iter().chain(more).map(|stripe| stripe.0.get()).sum::<u64>()
     }
 }

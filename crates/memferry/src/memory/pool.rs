@@ -9,6 +9,9 @@
 //! pages    |AAAA|AA..|....|BBBB|BB..|....|....|     A, B: blocks   . free
 //! chunks   | committed | idle| committed | empty |  idle: kept for the next block, up to a limit
 //! ```
+//!
+//! A forked child has addresses and books of its own, with the whole budget. Blocks that it inherits stay readable and
+//! writable, in its own copy of the memory; their pages are never handed out again there.
 
 mod books;
 #[cfg(all(test, memferry_loom))]
@@ -19,6 +22,9 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memferry_dsa::fork::PerProcess;
 
 use self::books::{Books, Ground};
 use super::binding::allowed_now;
@@ -32,13 +38,25 @@ use crate::topology::{Machine, NodeId};
 pub const IDLE_BYTES_MAX: usize = 16 << 20;
 
 /// A fixed budget of memory on one node, handed out in blocks. Clones share it; blocks keep it alive.
+///
+/// Each process has the budget once: a forked child begins with an empty pool.
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// Bytes of a block belong to the block; all else is in the books.
-type Shared = Books<Reserved>;
+/// What the clones of a pool share.
+struct Shared {
+    machine: Arc<Machine>,
+    node: NodeId,
+    budget_bytes: usize,
+    /// For the books of a forked child.
+    idle_bytes_max: AtomicUsize,
+    ledger: PerProcess<Arc<Ledger>>,
+}
+
+/// A pool in one process. Bytes of a block belong to the block; all else is in the books.
+type Ledger = Books<Reserved>;
 
 /// Addresses, which get memory as `machine` has it.
 struct Reserved {
@@ -97,9 +115,15 @@ impl Pool {
         {
             return Err(MemoryError::BudgetTooLarge { node, budget_bytes, memory_bytes });
         }
-        let addresses = Reservation::new(&machine, budget_bytes, binding, HugePages::Advised)?;
-        let ground = Reserved { machine, addresses };
-        Ok(Pool { shared: Arc::new(Books::new(ground, node, budget_bytes, IDLE_BYTES_MAX)) })
+        let shared = Shared {
+            machine,
+            node,
+            budget_bytes,
+            idle_bytes_max: AtomicUsize::new(IDLE_BYTES_MAX),
+            ledger: PerProcess::new(),
+        };
+        shared.ledger()?;
+        Ok(Pool { shared: Arc::new(shared) })
     }
 
     /// A block of `size_bytes`, with pages in place. Its content is that of some earlier block, or zero.
@@ -111,38 +135,43 @@ impl Pool {
     /// [`PoolError::Full`] now, [`TooLarge`](PoolError::TooLarge) for ever, [`Memory`](PoolError::Memory)
     /// when the machine has less than the budget promises.
     pub fn allocate(&self, size_bytes: usize) -> Result<Block, PoolError> {
-        let bytes = self.shared.allocate(size_bytes)?;
-        // SAFETY: `bytes` was given by the pool, so it lies inside its addresses, which `shared` keeps mapped.
-        let start = unsafe { self.shared.ground().addresses.start().add(bytes.start) };
-        Ok(Block { shared: self.shared.clone(), start, bytes, size_bytes })
+        let ledger = self.shared.ledger()?;
+        let bytes = ledger.allocate(size_bytes)?;
+        // SAFETY: `bytes` was given by the ledger, so it lies inside its addresses, which the ledger keeps mapped.
+        let start = unsafe { ledger.ground().addresses.start().add(bytes.start) };
+        Ok(Block { ledger: ledger.clone(), start, bytes, size_bytes })
     }
 
     /// Gives the memory that no block uses back to the machine; how much that was.
     pub fn trim(&self) -> usize {
-        self.shared.trim()
+        self.shared.ledger.get().map_or(0, |ledger| ledger.trim())
     }
 
     /// Keeps up to `idle_bytes_max` of the memory that no block uses for blocks to come, rather than 16 MiB: for users
     /// that give much back and soon take it again, which would otherwise pay for its pages each time. What is above
     /// that goes when the next block does.
     pub fn keep_idle(&self, idle_bytes_max: usize) {
-        self.shared.keep_idle(idle_bytes_max);
+        // ORDERING: Relaxed, no partner: a forked child has what its parent last wrote.
+        self.shared.idle_bytes_max.store(idle_bytes_max, Ordering::Relaxed);
+        if let Some(ledger) = self.shared.ledger.get() {
+            ledger.keep_idle(idle_bytes_max);
+        }
     }
 
     /// Keeps everybody else from taking blocks, and from giving them back.
     #[cfg(all(test, not(memferry_loom)))]
     pub(crate) fn hold(&self) -> impl Drop + '_ {
-        self.shared.hold()
+        self.shared.ledger.get().expect("this process has made the pool").hold()
     }
 
     /// The node its memory lies on.
     pub fn node(&self) -> NodeId {
-        self.shared.node()
+        self.shared.node
     }
 
     /// All it may ever take from the machine.
     pub fn budget_bytes(&self) -> usize {
-        self.shared.budget_bytes()
+        self.shared.budget_bytes
     }
 
     /// In blocks, rounded up to pages.
@@ -157,7 +186,22 @@ impl Pool {
 
     /// All figures at one moment.
     pub fn stats(&self) -> PoolStats {
-        self.shared.stats()
+        let unused = || PoolStats { budget_bytes: self.budget_bytes(), ..PoolStats::default() };
+        self.shared.ledger.get().map_or_else(unused, |ledger| ledger.stats())
+    }
+}
+
+impl Shared {
+    /// This process'; a forked child makes its own with the first block.
+    fn ledger(&self) -> Result<&Arc<Ledger>, MemoryError> {
+        self.ledger.get_or_try_init(|| {
+            let Shared { machine, node, budget_bytes, .. } = self;
+            let binding = Binding::Bind(*node);
+            let addresses = Reservation::new(machine, *budget_bytes, binding, HugePages::Advised)?;
+            let ground = Reserved { machine: machine.clone(), addresses };
+            let idle_bytes_max = self.idle_bytes_max.load(Ordering::Relaxed);
+            Ok(Arc::new(Books::new(ground, *node, *budget_bytes, idle_bytes_max)))
+        })
     }
 }
 
@@ -172,8 +216,8 @@ impl fmt::Debug for Pool {
 
 /// Memory out of a [`Pool`], page aligned, its pages in place; returns itself to the pool on drop.
 pub struct Block {
-    shared: Arc<Shared>,
-    /// The first byte; kept here because the cache's hit path reads it, and the way through `shared` is two misses long.
+    ledger: Arc<Ledger>,
+    /// The first byte; kept here because the cache's hit path reads it, and the way through `ledger` is two misses long.
     start: NonNull<u8>,
     /// Whole pages of the pool, this block's own.
     bytes: Range<usize>,
@@ -198,7 +242,7 @@ impl Block {
 
     /// The node it lies on.
     pub fn node(&self) -> NodeId {
-        self.shared.node()
+        self.ledger.node()
     }
 
     /// What it takes from the budget: its length, rounded up to pages.
@@ -257,7 +301,7 @@ impl AsMut<[u8]> for Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        self.shared.free(self.bytes.clone());
+        self.ledger.free(self.bytes.clone());
     }
 }
 

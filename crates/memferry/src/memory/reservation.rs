@@ -257,6 +257,8 @@ pub(super) fn pages_of(
 
 #[cfg(test)]
 mod tests {
+    use memferry_testing::{Needs, skip};
+
     use super::*;
     use crate::memory::syscall::Policy;
     use crate::topology::NodeSet;
@@ -276,7 +278,7 @@ mod tests {
         unsafe { pages.commit(&machine, all.clone()).unwrap() };
         let there = pages.look(&machine, &all).unwrap();
         let Some(Page { node, .. }) = there.first().copied() else {
-            return println!("skipped: move_pages is not to be had here");
+            return skip(Needs::Kernel("move_pages"), "it does not tell where pages are");
         };
         assert_eq!(there.len(), 8);
         // SAFETY: as above.
@@ -307,7 +309,7 @@ mod tests {
         }
         let there = pages.look(&machine, &(0..2 * HUGE_PAGE_BYTES)).unwrap();
         if there.is_empty() || !HugePages::Advised.come(Path::new("/")) {
-            return println!("skipped: no huge pages, or no looking at them, here");
+            return skip(Needs::HugePages, "no huge pages come here, or nobody tells where they are");
         }
         assert_eq!(there.len(), 1 + HUGE_PAGE_BYTES / page_bytes());
         assert!(!there[0].is_huge && there[0].address == pages.start.as_ptr());
@@ -335,7 +337,7 @@ mod tests {
         };
         match set(Policy::Preferred, &nodes).map_err(|error| error.raw_os_error()) {
             Err(Some(error @ (libc::ENOSYS | libc::EPERM))) => {
-                return println!("skipped: mbind answers {error}");
+                return skip(Needs::Kernel("mbind"), format!("its error number is {error}"));
             }
             answer => answer.unwrap(),
         }
@@ -359,7 +361,7 @@ mod tests {
     fn the_kernel_tells_the_allowed_nodes() {
         let machine = Machine::discover().unwrap();
         match syscall::allowed_nodes() {
-            Err(error) => println!("skipped: get_mempolicy is not to be had here: {error}"),
+            Err(error) => skip(Needs::Kernel("get_mempolicy"), error),
             Ok(nodes) => {
                 assert!(!nodes.is_empty());
                 assert!(nodes.iter().all(|node| machine.node(node).is_ok()), "{nodes}");

@@ -13,6 +13,7 @@ use crate::mover::CopyReport;
 
 /// A hundred bytes, which nobody asks for in whole chunks.
 fn source<B>() -> Arc<Source<B>> {
+    readers();
     Arc::new(Source::new(Arc::new(vec![0; 100]), None, 0, 1))
 }
 

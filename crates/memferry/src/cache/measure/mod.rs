@@ -5,6 +5,7 @@
 //! [`HitPeer`]s.
 
 mod churn;
+mod evictions;
 mod first_access;
 mod hits;
 mod random;
@@ -13,6 +14,7 @@ mod thesis;
 mod trace;
 
 pub use churn::churn;
+pub use evictions::evictions;
 pub use first_access::{FirstAccess, first_access};
 pub use hits::{HitPeer, Ours, Size, hits, hits_allocations};
 pub use random::{Random, Zipf};

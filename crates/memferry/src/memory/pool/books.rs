@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use memferry_dsa::fork;
+
 use super::super::extents::Extents;
 use super::super::syscall::{HUGE_PAGE_BYTES as CHUNK_BYTES, page_bytes};
 use super::super::{MemoryError, PoolError};
@@ -28,6 +30,8 @@ pub(super) trait Ground {
 /// Pages are handed out, and chunks committed, under the one mutex; a chunk's memory comes without it, while all who
 /// reach into the chunk wait.
 pub(super) struct Books<G> {
+    /// The process that made them, and the only one that uses them.
+    generation: u32,
     ground: G,
     node: NodeId,
     budget_bytes: usize,
@@ -77,7 +81,7 @@ impl<G: Ground> Books<G> {
             idle_bytes_max,
         };
         let (state, committed) = (Mutex::new(state), Condvar::new());
-        Books { ground, node, budget_bytes, state, committed }
+        Books { generation: fork::generation(), ground, node, budget_bytes, state, committed }
     }
 
     pub(super) fn ground(&self) -> &G {
@@ -86,10 +90,6 @@ impl<G: Ground> Books<G> {
 
     pub(super) fn node(&self) -> NodeId {
         self.node
-    }
-
-    pub(super) fn budget_bytes(&self) -> usize {
-        self.budget_bytes
     }
 
     pub(super) fn stats(&self) -> PoolStats {
@@ -134,8 +134,12 @@ impl<G: Ground> Books<G> {
         }
     }
 
-    /// Takes back what was allocated, which nobody uses any more.
+    /// Takes back what was allocated, which nobody uses any more. What a forked child has inherited it keeps: the lock may
+    /// be held by a thread that it does not have.
     pub(super) fn free(&self, bytes: Range<usize>) {
+        if self.generation != fork::generation() {
+            return;
+        }
         let mut state = self.lock();
         state.stats.blocks_count -= 1;
         self.give_back(&mut state, bytes);

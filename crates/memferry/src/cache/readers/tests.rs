@@ -1,0 +1,100 @@
+//! Records of threads that come and go.
+
+use std::cell::RefCell;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use super::{Readers, Record, current, readers};
+use crate::cache::{Access, Cache, View};
+use crate::mover::Mover;
+use crate::topology::{Machine, NodeId};
+
+/// A taker looked at the records of all threads that had ever been there at a time, for good and under the lock of the
+/// index: after 4000 threads an eviction took 129 us instead of 2.4.
+#[test]
+fn a_taker_looks_at_records_of_live_threads() {
+    const THREADS: usize = 4000;
+    let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
+    let claim_all = || (0..THREADS).map(|_| readers.claim()).collect::<Vec<_>>();
+    let mut records = claim_all();
+    let survivor = records.swap_remove(THREADS / 2);
+    assert!(records.into_iter().all(|record| readers.give_back(record)));
+    assert_eq!(readers.taken_count(), 1);
+    let hazard = survivor.free().expect("it has no guard");
+    let address = std::ptr::dangling_mut::<()>();
+    hazard.set(address);
+    assert!(readers.look().sees(address), "the one that is left is looked at");
+    let mut indices: Vec<usize> = claim_all().into_iter().map(Record::index).collect();
+    indices.sort_unstable();
+    indices.dedup();
+    assert_eq!((indices.len(), indices.last()), (THREADS, Some(&THREADS)), "all but one are used again");
+}
+
+/// A record whose thread ends with a guard is taken until that guard ends.
+#[test]
+fn a_guard_keeps_its_record() {
+    let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
+    let record = readers.claim();
+    let hazard = record.free().expect("it has no guard");
+    hazard.set(std::ptr::dangling_mut());
+    assert!(!readers.give_back(record));
+    assert_ne!(readers.claim().index(), record.index());
+    assert!(hazard.clear(), "the end of the guard tells");
+    assert!(readers.give_back(record));
+    assert_eq!((readers.taken_count(), readers.claim().index()), (1, record.index()));
+}
+
+/// What a thread-local has of the view of a thread that ends.
+struct Kept {
+    view: Option<View<'static>>,
+    ends: Sender<&'static Record>,
+    go: Receiver<()>,
+    record: &'static Record,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        assert!(current().is_none(), "the thread has no record any more");
+        let _ = self.ends.send(self.record);
+        let _ = self.go.recv();
+        drop(self.view.take());
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
+}
+
+/// A view in a thread-local can end after the record of its thread was given back. Another thread had that record by then
+/// and used its hazards: it reset the word by which the view was to be told that its slot waits for it, and the slot was
+/// not freed when the view ended.
+#[test]
+fn a_view_in_a_thread_local_keeps_its_record() {
+    let mover = Mover::builder(Machine::two_tiers().unwrap().into()).build().unwrap();
+    let cache: &'static Cache =
+        Box::leak(Box::new(Cache::builder(mover).budget(NodeId(1), 1 << 20).build().unwrap()));
+    let region = cache.register(vec![5; 4096]);
+    for _ in 0..2 {
+        cache.access(&region, 0..4096, Access::default()).unwrap().wait();
+    }
+    let (ends, ended) = channel();
+    let (go, may_go) = channel();
+    let thread = thread::spawn({
+        let region = region.clone();
+        move || {
+            // Destructors run backwards: this one's after that of the record, which the first view claims.
+            KEPT.with_borrow_mut(|kept| {
+                let view = cache.view(&region, 0..4096, Access::default()).unwrap();
+                let record = current().unwrap();
+                *kept = Some(Kept { view: Some(view), ends, go: may_go, record });
+            });
+        }
+    });
+    let record = ended.recv().unwrap();
+    assert!(readers().is_taken(record), "its hazard is set");
+    assert_eq!(cache.invalidate(&region, 0..4096), Ok(1));
+    assert_eq!(cache.stats().nodes[0].used_bytes, 4096, "it is read");
+    go.send(()).unwrap();
+    thread.join().unwrap();
+    assert_eq!(cache.stats().nodes[0].used_bytes, 0);
+}
