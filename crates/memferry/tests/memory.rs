@@ -16,6 +16,7 @@ use memferry::memory::{
     fastest_with_room, free_bytes, interleave_weights, nodes_of_pages, pages_per_node,
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
+use memferry_testing::{Needs, skip};
 use proptest::prelude::*;
 use refusing::refusing;
 use smaps::anon_huge_bytes;
@@ -44,7 +45,7 @@ fn look(bytes: &[u8]) -> Option<Vec<Option<NodeId>>> {
         Err(MemoryError::Refused { source, .. })
             if [Some(libc::ENOSYS), Some(libc::EPERM)].contains(&source.raw_os_error()) =>
         {
-            println!("skipped: move_pages is not to be had here: {source}");
+            skip(Needs::Kernel("move_pages"), source);
             None
         }
         answer => Some(answer.unwrap()),
@@ -58,7 +59,7 @@ fn bindings(machine: &Machine, node: NodeId) -> Vec<Binding> {
     bindings.extend(many.map(|many| many(node.into())));
     bindings.retain(|binding| match Mapping::new(machine, PAGE, binding.clone()) {
         Err(error @ MemoryError::Unsupported { .. }) => {
-            println!("skipped: {error}");
+            skip(Needs::Kernel("memory policies"), error);
             false
         }
         mapping => mapping.is_ok_and(|mapping| mapping.binding() == binding),
@@ -172,7 +173,7 @@ fn what_does_not_fit_is_refused_when_it_shall_come() {
     let machine_bytes: u64 = machine.nodes().iter().filter_map(|node| node.memory_bytes).sum();
     let options = MappingOptions { populate: false, ..Binding::Bind(a_node(&machine)).into() };
     let mut mapping = match Mapping::with(&machine, 2 * machine_bytes as usize, options) {
-        Err(error) => return println!("skipped: no addresses for that: {error}"),
+        Err(error) => return skip(Needs::Memory, format!("no addresses for that: {error}")),
         Ok(mapping) => mapping,
     };
     mapping[5] = 5;
@@ -200,14 +201,16 @@ fn after_mlockall_pages_come_when_asked_for() {
     let node = a_node(&machine);
     // SAFETY: no preconditions.
     if unsafe { libc::mlockall(libc::MCL_FUTURE) } != 0 {
-        return println!("skipped: mlockall: {}", std::io::Error::last_os_error());
+        return skip(Needs::Root, format!("mlockall: {}", std::io::Error::last_os_error()));
     }
     let options = MappingOptions { populate: false, ..Binding::Bind(node).into() };
     let mut mapping = match Mapping::with(&machine, 3 * MIB, options) {
-        Err(error @ MemoryError::Refused { .. }) => return println!("skipped: {error}"),
+        Err(error @ MemoryError::Refused { .. }) => return skip(Needs::Memory, error),
         mapping => mapping.unwrap(),
     };
-    let Ok(placement) = pages_per_node(&mapping) else { return println!("skipped: no move_pages") };
+    let Ok(placement) = pages_per_node(&mapping) else {
+        return skip(Needs::Kernel("move_pages"), "it does not tell where pages are");
+    };
     assert_eq!(placement.absent(), 3 * MIB / PAGE, "{placement}");
     mapping.populate(&machine).unwrap();
     assert_eq!(pages_per_node(&mapping).unwrap().on(node), 3 * MIB / PAGE);
@@ -271,14 +274,14 @@ fn addresses_without_pages_cost_little() {
     let node = a_node(&machine);
     let options = MappingOptions { populate: false, ..Binding::Bind(node).into() };
     let mut mapping = match Mapping::with(&machine, 1 << 40, options) {
-        Err(error) => return println!("skipped: no addresses for that: {error}"),
+        Err(error) => return skip(Needs::Memory, format!("no addresses for that: {error}")),
         Ok(mapping) => mapping,
     };
     (mapping[5], mapping[1 << 39]) = (5, 6);
     let pages_count = if anon_huge_bytes(&mapping) > 0 { 2 * 2 * MIB / PAGE } else { 2 };
     let Some(_) = look(&mapping[..1]) else { return };
     if kernel_release() < (6, 7) {
-        return println!("skipped: before Linux 6.7 each address costs");
+        return skip(Needs::Kernel("PAGEMAP_SCAN"), "before Linux 6.7 each address costs");
     }
     let started = std::time::Instant::now();
     let moved = mapping.rebind(&machine, Binding::Prefer(node)).unwrap();
@@ -337,7 +340,7 @@ fn small_pages_are_small() {
             std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
         match expected {
             Some(true) if modes.is_empty() || modes.contains("[never]") => {
-                println!("skipped: no transparent huge pages here");
+                skip(Needs::HugePages, format!("transparent huge pages are off: {modes:?}"));
             }
             // Memory may be too fragmented for some, and is not for all.
             Some(true) => assert!(huge_bytes > 0, "{modes}"),
@@ -429,7 +432,7 @@ fn free_bytes_can_be_mapped() {
 fn weights_are_positive() {
     let machine = this_machine();
     match interleave_weights(&machine) {
-        Err(error @ MemoryError::Unsupported { .. }) => println!("skipped: {error}"),
+        Err(error @ MemoryError::Unsupported { .. }) => skip(Needs::Kernel("weighted interleave"), error),
         weights => {
             let weights = weights.unwrap();
             assert!(weights[&a_node(&machine)] > 0);

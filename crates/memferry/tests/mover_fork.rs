@@ -175,7 +175,7 @@ fn queues() {
             QueueMode::Shared => shared_queue("wq0.0", 4),
             QueueMode::Dedicated => dedicated_queue("wq0.0", 4),
         };
-        let options = OpenOptions { way, state_files: Some(Vec::new()), ..OpenOptions::default() };
+        let options = OpenOptions { way, ..OpenOptions::default() };
         let portal = DevicePortal::open_on(platform.clone(), &path, info, options).expect("a queue");
         let mut owner = Some(mover(portal));
         let mover = owner.clone().expect("just made");

@@ -54,8 +54,7 @@ fn of_linux(name: &'static str, mode: QueueMode, way: Way, nasty: &Nasty) -> Que
     let device = device(mode, nasty);
     let info = device.config().groups[0].queues[0].clone();
     let platform = FakePlatform::new(device.uncounted_portal(0));
-    // State in a file that is not there, so that no test depends on this machine's sysfs.
-    let options = OpenOptions { way, state_files: Some(Vec::new()), ..OpenOptions::default() };
+    let options = OpenOptions { way, ..OpenOptions::default() };
     let path = Path::new("/dev/dsa/wq0.0");
     let portal = DevicePortal::open_on(platform.clone(), path, info, options).expect("all is there");
     Queue { name, portal, device, platform: Some(platform), mode }

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use memferry::topology::{Machine, NodeId, Tier};
+use memferry_testing::{Needs, skip};
 use serde::Deserialize;
 
 /// `/layout.json`, as `xtask/src/guest/layout.rs` writes it.
@@ -40,7 +41,7 @@ struct LayoutLink {
 /// The layout and what is discovered, in a guest.
 fn guest() -> Option<(Layout, Machine)> {
     let Some(file) = std::env::var_os("MEMFERRY_GUEST_LAYOUT") else {
-        println!("skipped: not a guest of `cargo xtask numa`, MEMFERRY_GUEST_LAYOUT is not set");
+        skip(Needs::Guest, "not a guest of `cargo xtask numa`, MEMFERRY_GUEST_LAYOUT is not set");
         return None;
     };
     let layout = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();

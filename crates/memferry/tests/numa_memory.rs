@@ -17,6 +17,7 @@ use memferry::memory::{
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
 use memferry_dsa::affinity::confine;
+use memferry_testing::{Needs, skip};
 use numa_support::smaps::anon_huge_bytes;
 use numa_support::*;
 use process::{Cgroup, bind_thread_strictly, inside};
@@ -48,7 +49,7 @@ fn bound_pages_lie_on_their_node() {
         for &node in nodes {
             for size in [1, PAGE + 1, HUGE - PAGE, 3 * HUGE + 5 * PAGE] {
                 if !fits(machine, node, size) {
-                    println!("skipped: node {node} has no {size} bytes");
+                    skip(Needs::Memory, format!("node {node} has no {size} bytes"));
                     continue;
                 }
                 for options in [Binding::Bind(node).into(), small_pages(Binding::Bind(node))] {
@@ -183,7 +184,7 @@ fn interleaved_pages_take_turns() {
             if anon_huge_bytes(&mapping) >= 3 * HUGE {
                 assert_interleaved(&mapping, &turns, true);
             } else {
-                println!("skipped: no huge pages for all of it");
+                skip(Needs::HugePages, "none for all of the mapping");
             }
         }
     });
@@ -275,7 +276,7 @@ fn a_tail_needs_no_more_than_it_takes() {
             }
             drop(before);
         }
-        println!("skipped: no such address, or no room at all");
+        skip(Needs::Memory, "no such address, or no room at all");
     });
 }
 
@@ -306,7 +307,7 @@ fn rebinding_moves_pages_and_keeps_content() {
                 if huge_bytes == 0 || huge_bytes >= size / HUGE * HUGE {
                     assert_interleaved(&mapping, &turns, huge_bytes > 0);
                 } else {
-                    println!("skipped: huge and small pages mixed");
+                    skip(Needs::HugePages, "huge and small pages are mixed");
                 }
                 assert_pattern(&mapping);
                 let before = pages_per_node(&mapping).unwrap();
@@ -375,7 +376,7 @@ fn a_node_that_fills_up_meanwhile_is_an_answer() {
         let Some((node, other)) = a_node_to_fill(machine, nodes) else { return };
         let machine_bytes: u64 = machine.nodes().iter().filter_map(|node| node.memory_bytes).sum();
         if machine_bytes > 16 << 30 {
-            return println!("skipped: on a machine of this size others would feel it");
+            return skip(Needs::Consent, "on a machine of this size others would feel it");
         }
         // All but so much is taken before, because moving takes the emulated CPUs of a guest long.
         const LEFT: usize = 64 * MIB;
@@ -411,7 +412,7 @@ fn a_node_that_fills_up_meanwhile_is_an_answer() {
                     Ok(()) => println!("the node did not fill up in time"),
                 }
             }
-            println!("skipped: not without the privilege, or by chance");
+            skip(Needs::Root, "the node does not fill up without the privilege, or it filled up too late");
             None
         };
 
@@ -494,7 +495,7 @@ fn huge_pages_are_there_if_advised() {
         let modes =
             std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
         if modes.is_empty() || modes.contains("[never]") {
-            return println!("skipped: no transparent huge pages here");
+            return skip(Needs::HugePages, format!("transparent huge pages are off: {modes:?}"));
         }
         for &node in nodes {
             let mapping = Mapping::new(machine, 4 * HUGE, Binding::Bind(node)).unwrap();
@@ -613,7 +614,7 @@ fn the_fastest_memory_is_left_when_it_is_full() {
         let first = fastest_with_room(machine, cpus, size_bytes).unwrap().id;
         assert_eq!(first, machine.memories_near(cpus)[0].id);
         if machine.node(first).unwrap().memory_bytes > machine.node(node).unwrap().memory_bytes {
-            return println!("skipped: node {first}, the fastest, is too large to be filled");
+            return skip(Needs::Consent, format!("node {first}, the fastest, is too large to be filled"));
         }
         let (_filling, _) = fill(machine, first);
         let second = fastest_with_room(machine, cpus, size_bytes).unwrap().id;
@@ -749,7 +750,7 @@ fn balancing_leaves_bound_pages_alone() {
         let cpus: Vec<_> =
             machine.nodes().iter().filter(|node| node.id != a).filter_map(|node| node.cpus.first()).collect();
         if cpus.is_empty() {
-            return println!("skipped: no CPUs on other nodes");
+            return skip(Needs::Nodes, "no CPUs on other nodes");
         }
         let filled = |binding: Binding| {
             let mut mapping = Mapping::with(machine, 8 * MIB, small_pages(binding)).unwrap();

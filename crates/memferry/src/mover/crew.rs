@@ -27,15 +27,15 @@ pub(super) fn try_split(
     if journey.size_bytes < 2 * SHARE_BYTES_MIN || route == Route::RoundRobin || copy.is_operation() {
         return whole(copy);
     }
-    let engines = &inner.engines[range.clone()];
-    let shares = route.shares(&inner.machine, &inner.sites[range.clone()], journey);
-    let workers_count: usize = shares.iter().map(|share| engines[share.engine].width()).sum();
+    let able: Vec<usize> = range.filter(|&index| inner.engines[index].supports(copy.opcode())).collect();
+    let sites: Vec<_> = able.iter().map(|&index| inner.sites[index]).collect();
+    let shares = route.shares(&inner.machine, &sites, journey);
+    let width = |share: &super::Share| inner.engines[able[share.engine]].width();
+    let workers_count: usize = shares.iter().map(width).sum();
     if workers_count < 2 {
         return whole(copy);
     }
-    let lane = |share: super::Share| {
-        Lane::new(range.start + share.engine, engines[share.engine].width(), share.bytes)
-    };
+    let lane = |share: super::Share| Lane::new(able[share.engine], width(&share), share.bytes);
     let lanes = shares.into_iter().map(lane).collect();
     Split::begin(MoverCrew { inner: inner.clone(), journey }, copy, lanes, CUT)
 }

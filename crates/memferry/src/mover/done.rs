@@ -1,7 +1,8 @@
 //! What is told the end of a copy.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+use memferry_dsa::panics;
 
 use super::drain::Epoch;
 use super::{CopyError, CopyReport};
@@ -56,10 +57,10 @@ impl Done {
     /// since the copies behind this one are not to blame.
     pub(super) fn tell(self, ending: Ending) {
         let Done { whom, epoch } = self;
-        let _ = catch_unwind(AssertUnwindSafe(|| match whom {
+        let _ = panics::contain(|| match whom {
             Whom::Call(callback) => callback(ending),
             Whom::Ends(ends) => ends.end(ending),
-        }));
+        });
         drop(epoch);
     }
 }

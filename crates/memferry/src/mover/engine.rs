@@ -26,6 +26,10 @@ pub enum EngineKind {
 /// Every copy that [`submit`](Engine::submit) accepts is finished exactly once, whatever happens to the engine:
 /// dropping an engine first finishes what it accepted. Engines never block in `submit`, and finish copies in
 /// any order, on any thread.
+///
+/// The trait is safe to implement, because no memory depends on its word: an engine that finishes a copy which it did not
+/// make leaves wrong bytes in initialised buffers. To read or write these it needs unsafe code, which answers for having
+/// ended before it finishes the copy.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// What reports call it.
     fn name(&self) -> &str;
@@ -41,10 +45,10 @@ pub trait Engine: fmt::Debug + Send + Sync {
         1
     }
 
-    /// Whether it takes operations of this kind, which are more than a copy. Nobody submits them to an engine that does
-    /// not.
-    fn supports(&self, _opcode: Opcode) -> bool {
-        false
+    /// Whether it does operations of this kind; copies are [`Opcode::Memmove`], and all that it does by default. A mover
+    /// submits nothing else to it.
+    fn supports(&self, opcode: Opcode) -> bool {
+        opcode == Opcode::Memmove
     }
 
     /// Copies that it has: of equal engines the one with the least is asked first.

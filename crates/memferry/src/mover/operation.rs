@@ -138,7 +138,7 @@ impl<B, O> Operation<B, O> {
 impl<B, O> Future for Operation<B, O> {
     type Output = Finished<B, O>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B, O>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Finished<B, O>> {
         if self.owned.poll(context.waker()) { Poll::Ready(self.take()) } else { Poll::Pending }
     }
 }

@@ -19,11 +19,13 @@ use super::done::Done;
 #[cfg(not(memferry_loom))]
 use super::done::{Ending, Ends};
 use super::{CopyError, CopyReport};
-use crate::sync::{Arc, Latch, UnsafeCell};
+use crate::sync::{Arc, Latch, Place, UnsafeCell};
 
 /// The side of whoever asked for an operation.
 pub(super) struct Owned<B, R> {
     shared: Arc<Shared<B, R>>,
+    /// In `Shared::finished`.
+    place: Place,
 }
 
 /// The side of whoever does it.
@@ -64,7 +66,7 @@ impl<B, R> Owned<B, R> {
         let plan =
             shared.buffers.with_mut(|buffers| plan(unsafe { (*buffers).as_mut().expect("put there above") }));
         start(plan, End { shared: shared.clone() });
-        Owned { shared }
+        Owned { shared, place: Place::default() }
     }
 
     /// Blocks until it is finished.
@@ -78,8 +80,8 @@ impl<B, R> Owned<B, R> {
     }
 
     /// As [`is_done`](Self::is_done), and wakes `waker` when it is.
-    pub(super) fn poll(&self, waker: &Waker) -> bool {
-        self.shared.finished.poll(waker)
+    pub(super) fn poll(&mut self, waker: &Waker) -> bool {
+        self.shared.finished.poll(&mut self.place, waker)
     }
 
     /// The buffers and the result of what is done.
@@ -103,6 +105,12 @@ impl<B, R> Owned<B, R> {
             Ok(result) => Ok((buffers, result)),
             Err(error) => Err(OperationError { error, buffers: Some(buffers) }),
         }
+    }
+}
+
+impl<B, R> Drop for Owned<B, R> {
+    fn drop(&mut self) {
+        self.shared.finished.leave(&mut self.place);
     }
 }
 

@@ -3,11 +3,10 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use memferry_dsa::request::{Ended, Task};
-use memferry_dsa::{Opcode, Status};
+use memferry_dsa::{Opcode, Status, panics};
 
 use super::done::Done;
 use super::drain::Epoch;
@@ -218,8 +217,7 @@ impl RawRequest {
     pub(super) fn copy_on_this_cpu(&self, methods: &CopyMethods) -> Result<CopyReport, CopyError> {
         let report = CopyReport { cpu_bytes: self.size_bytes as u64, dsa_bytes: 0 };
         if let Some(operation) = &self.operation {
-            let done = catch_unwind(AssertUnwindSafe(|| operation.execute()));
-            return done.map(|()| report).map_err(|_| CopyError::Abandoned);
+            return panics::contain(|| operation.execute()).map(|()| report).ok_or(CopyError::Abandoned);
         }
         // SAFETY: `new`'s caller promised that both ranges are valid, unshared and apart until `finish`, which
         // has not happened, since it would have consumed `self`.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use memferry_dsa::Opcode;
 use tracing::debug;
 
-use super::drain::Epochs;
+use super::drain::{Epoch, Epochs};
 use super::guidelines::{BATCH_LEN_MAX, BATCHED_BYTES_MAX};
 use super::{
     CopyOptions, CopyReport, CpuEngine, EngineKind, INLINE_BYTES_MAX, Inner, Journey, Mover, RawRequest,
@@ -20,7 +20,7 @@ impl Mover {
     ///
     /// The copy's `done` may run before this returns, on this thread: hold no lock that it needs.
     pub fn start(&self, mut copy: RawRequest, source_node: Option<NodeId>, target_node: Option<NodeId>) {
-        copy.begin_in(|| self.inner.epochs.current());
+        self.begin(&mut copy, || self.inner.epochs.current());
         let Err(Rejected { mut copy, .. }) = self.offer(copy, source_node, target_node) else { return };
         if copy.size_bytes() > INLINE_BYTES_MAX {
             let size_bytes = copy.size_bytes();
@@ -48,13 +48,25 @@ impl Mover {
         source_node: Option<NodeId>,
         target_node: Option<NodeId>,
     ) -> Result<(), Rejected> {
-        let begins = copy.begin_in(|| self.inner.epochs.current());
+        let begins = self.begin(&mut copy, || self.inner.epochs.current());
         self.offer(copy, source_node, target_node).map_err(|mut rejected| {
             if begins {
                 rejected.copy.leave_epoch();
             }
             rejected
         })
+    }
+
+    /// Joins the epoch, and counts what no engine that was passed in does. Returns true on the first call.
+    fn begin(&self, copy: &mut RawRequest, epoch: impl FnOnce() -> Arc<Epoch>) -> bool {
+        let begins = copy.begin_in(epoch);
+        let is_nothing = copy.size_bytes() == 0 && !copy.is_operation();
+        if begins && !is_nothing && self.inner.cpus_begin > 0 && !self.accelerates(copy.opcode()) {
+            self.inner.unsupported_operations.add(1);
+            let operation = copy.opcode().name();
+            trace::safely(|| debug!(target: "memferry::mover", operation, "not supported"));
+        }
+        begins
     }
 
     /// To whichever engine takes it.
@@ -70,11 +82,6 @@ impl Mover {
         }
         let inner = &self.inner;
         let journey = Journey { source_node, target_node, size_bytes: copy.size_bytes(), turn: inner.turn() };
-        if copy.is_operation() && !inner.accelerates(copy.opcode()) && inner.cpus_begin > 0 {
-            inner.unsupported_operations.add(1);
-            let operation = copy.opcode().name();
-            trace::safely(|| debug!(target: "memferry::mover", operation, "not supported"));
-        }
         // The engines that were passed in come first; with none, the mover's own CPU engines are what there is.
         let own = inner.cpus_begin;
         let passed_in = inner.try_engines(0..own, copy, journey);
@@ -95,7 +102,7 @@ impl Mover {
         let mut left_count = copies.len();
         let epoch = inner.epochs.current();
         for mut copy in copies {
-            copy.begin_in(|| epoch.clone());
+            self.begin(&mut copy, || epoch.clone());
             let alike = (copy.size_bytes(), copy.opcode(), copy.is_operation(), copy.route());
             let engine = match last {
                 Some((last, engine)) if last == alike && inner.route_of(&copy) != Route::RoundRobin => engine,
@@ -199,13 +206,12 @@ impl Inner {
                 is_equal(&index).then(|| (engines[index].load() / unit, engines[index].width()))
             });
         }
-        let (opcode, is_operation) = (copy.opcode(), copy.is_operation());
+        let opcode = copy.opcode();
         // A no-op has no bytes that a CPU could be faster with.
         let offloads = opcode == Opcode::Noop || self.guidelines.offloads(copy.size_bytes());
         let order = (0..engines.len()).map(move |step| (first + step) % engines.len());
         let should = move |&index: &usize| {
-            (!is_operation || engines[index].supports(opcode))
-                && (offloads || engines[index].kind() != EngineKind::Dsa)
+            engines[index].supports(opcode) && (offloads || engines[index].kind() != EngineKind::Dsa)
         };
         order.filter(should).map(move |index| range.start + index)
     }

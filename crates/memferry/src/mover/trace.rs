@@ -11,8 +11,7 @@
 //! | `done by the caller`, `queued beyond the limit` | debug | all engines are full |
 //! | `not supported` | debug | no engine that was passed in has an operation |
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
+use memferry_dsa::panics;
 use tracing::info;
 
 use super::MoverStats;
@@ -72,5 +71,5 @@ impl MoverStats {
 /// Writes an event from where a panic must not go: subscribers are foreign code, and run on threads of engines, or
 /// between a copy's submission and its end. No lock is held around it.
 pub(super) fn safely(event: impl FnOnce()) {
-    let _ = catch_unwind(AssertUnwindSafe(event));
+    let _ = panics::contain(event);
 }

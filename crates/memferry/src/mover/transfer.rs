@@ -108,7 +108,7 @@ impl<S, T> Transfer<S, T> {
 impl<S, T> Future for Transfer<S, T> {
     type Output = Outcome<S, T>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<S, T>> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<S, T>> {
         if self.owned.poll(context.waker()) { Poll::Ready(self.take()) } else { Poll::Pending }
     }
 }

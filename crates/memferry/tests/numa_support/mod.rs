@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError, free_bytes};
 use memferry::topology::{Machine, Measured, NodeId, Parameter};
+use memferry_testing::{Needs, skip};
 
 pub(crate) const PAGE: usize = 4096;
 pub(crate) const MIB: usize = 1 << 20;
@@ -77,7 +78,8 @@ pub(crate) fn several_nodes() -> Option<(Arc<Machine>, Vec<NodeId>)> {
         machine.nodes().iter().filter(|node| free_bytes(&machine, node.id).is_ok_and(|free| free > 0));
     let nodes: Vec<_> = usable.map(|node| node.id).collect();
     if nodes.len() < 2 {
-        println!("skipped: this machine has fewer than two nodes with memory; `cargo xtask numa` has more");
+        let why = "this machine has fewer than two nodes with memory; `cargo xtask numa` has more";
+        skip(Needs::Nodes, why);
         return None;
     }
     Some((machine, nodes))
@@ -141,9 +143,9 @@ pub(crate) fn a_node_to_fill(machine: &Machine, nodes: &[NodeId]) -> Option<(Nod
     let smallest = nodes.iter().copied().min_by_key(size_bytes).unwrap();
     let largest = nodes.iter().copied().filter(|&node| node != smallest).max_by_key(size_bytes).unwrap();
     if size_bytes(&smallest) > FILL_BYTES_MAX && std::env::var_os("MEMFERRY_FILL_NODES").is_none() {
-        println!(
-            "skipped: filling node {smallest} takes its memory from others; MEMFERRY_FILL_NODES=1 allows it"
-        );
+        let why =
+            format!("filling node {smallest} takes memory from others; MEMFERRY_FILL_NODES=1 allows it");
+        skip(Needs::Consent, why);
         return None;
     }
     Some((smallest, largest))
@@ -285,7 +287,7 @@ impl Setting {
         match change() {
             Ok(before) => Some(Setting { path, before }),
             Err(error) => {
-                println!("skipped: {} cannot be set: {error}", path.display());
+                skip(Needs::Kernel("settings"), format!("{} cannot be set: {error}", path.display()));
                 None
             }
         }

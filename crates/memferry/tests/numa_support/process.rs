@@ -1,10 +1,11 @@
 //! What a process is made to be: in a cgroup, bound to one node.
 
 use std::fs;
-
-use memferry::topology::NodeId;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use memferry::topology::NodeId;
+use memferry_testing::{Needs, skip};
 
 /// A cgroup of version 2 for a child process; removed on drop.
 pub(crate) struct Cgroup(PathBuf);
@@ -40,7 +41,7 @@ impl Cgroup {
         match make() {
             Ok(cgroup) => Some(cgroup),
             Err(error) => {
-                println!("skipped: no cgroup of version 2 to be had: {error}");
+                skip(Needs::Kernel("cgroups"), format!("no cgroup of version 2 can be made: {error}"));
                 None
             }
         }

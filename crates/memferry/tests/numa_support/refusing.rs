@@ -4,6 +4,8 @@
 use std::io;
 use std::thread;
 
+use memferry_testing::{Needs, skip};
+
 /// A system call, one of its arguments by number, the value of it that is refused, and the answer.
 pub(crate) type Refusal = (libc::c_long, u32, u32, i32);
 
@@ -11,14 +13,15 @@ pub(crate) type Refusal = (libc::c_long, u32, u32, i32);
 ///
 /// Source: Linux `Documentation/userspace-api/seccomp_filter.rst`.
 pub(crate) fn refusing<R: Send>(refusals: &[Refusal], work: impl FnOnce() -> R + Send) -> Option<R> {
-    let run = || {
-        if let Err(error) = refusals.iter().try_for_each(refuse) {
-            println!("skipped: no seccomp filter to be had: {error}");
-            return None;
+    let run = || refusals.iter().try_for_each(refuse).map(|()| work());
+    let outcome = thread::scope(|scope| scope.spawn(run).join());
+    match outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            skip(Needs::Kernel("seccomp"), error);
+            None
         }
-        Some(work())
-    };
-    thread::scope(|scope| scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
 }
 
 /// For this thread, for ever.

@@ -187,7 +187,7 @@ fn check<'a>(
         if *gone {
             state.give_up_all(queue, index, &shared.counters);
         } else {
-            state.give_up(queue, index, |age| age > timeout, &shared.counters);
+            state.give_up_lost(queue, index, timeout, &shared.counters);
         }
     }
     state

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::system::Version;
-use memferry_dsa::{Opcode, Portal};
+use memferry_dsa::{Opcode, OperationSet, Portal};
 
 use self::slots::Queue;
 use self::state::State;
@@ -61,7 +61,9 @@ pub struct DsaOptions {
     pub batch_len_max: usize,
     /// Version of the devices, which decides about operations that are newer than 1.0.
     pub version: Version,
-    /// A descriptor that has not completed by then is lost. Time during which this process was stopped does not count.
+    /// A descriptor is lost when its queue has made no progress that it waits for in so long: no descriptor before it
+    /// has completed. Others may have as many descriptors in the device as the queue has entries, for whose largest
+    /// transfers there is more time, at 1 GB/s. Time during which this process was stopped does not count.
     /// Cost: below 100 ms it is no sharper than the pauses that the scheduler makes.
     pub completion_timeout: Duration,
 }
@@ -89,6 +91,8 @@ pub struct DsaEngine {
     options: DsaOptions,
     portals: Box<[Arc<dyn Portal>]>,
     node: Option<NodeId>,
+    /// Those that at least one queue has.
+    operations: OperationSet,
     life: PerProcess<Life>,
 }
 
@@ -121,8 +125,11 @@ impl DsaEngine {
             return Err(MoverError::NoQueue);
         }
         let node = first.work_queue().node.map(NodeId);
+        let operations_of = |portal: &Arc<dyn Portal>| portal.work_queue().operations;
+        let operations = portals.iter().map(operations_of).reduce(OperationSet::union).unwrap_or_default();
         fork::watch().map_err(MoverError::Forks)?;
-        let engine = DsaEngine { options, portals: portals.into(), node, life: PerProcess::new() };
+        let engine =
+            DsaEngine { options, portals: portals.into(), node, operations, life: PerProcess::new() };
         engine
             .life
             .get_or_try_init(|| Life::start(&engine.portals, &engine.options))
@@ -158,7 +165,7 @@ impl Engine for DsaEngine {
     }
 
     fn supports(&self, opcode: Opcode) -> bool {
-        self.portals.iter().any(|portal| portal.work_queue().operations.contains(opcode))
+        self.operations.contains(opcode)
     }
 
     fn load(&self) -> usize {

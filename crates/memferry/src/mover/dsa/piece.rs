@@ -3,8 +3,8 @@
 use memferry_dsa::request::Progress;
 use memferry_dsa::system::Version;
 use memferry_dsa::{
-    Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Portal, Status, Submission, SubmitError,
-    WorkQueueInfo,
+    Completion, CompletionRecord, Descriptor, Flags, Opcode, PAGE_BYTES, Portal, Status, Submission,
+    SubmitError, WorkQueueInfo,
 };
 
 use super::super::RawRequest;
@@ -115,7 +115,10 @@ impl Piece {
     /// Whether a queue takes it: whole, as a member of a batch must be, or in parts.
     pub(super) fn fits(&mut self, queue: &WorkQueueInfo, version: Version, is_member: bool) -> bool {
         match &mut self.body {
-            Body::Copy(run) => run.size_bytes <= queue.transfer_bytes_max as usize,
+            Body::Copy(run) => {
+                queue.operations.contains(Opcode::Memmove)
+                    && run.size_bytes <= queue.transfer_bytes_max as usize
+            }
             Body::Operation(operation) => operation.task().fits(queue, version, !is_member).is_ok(),
         }
     }
@@ -240,7 +243,10 @@ impl Run {
             self.hints = self.hints.without(hints);
             return Landed::HintRefused(hints);
         }
-        Landed::Failed(completion.status)
+        match completion.status {
+            Status::BadOpcode => Landed::NotTaken,
+            status => Landed::Failed(status),
+        }
     }
 
     fn touch(&self, completion: &Completion) {

@@ -6,6 +6,7 @@ mod feeding;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use memferry_dsa::wait::{ATTENDED_MAX, Patience};
 use memferry_dsa::{Completion, Descriptor, Flags, Status, SubmitError};
 use slab::Slab;
 
@@ -14,10 +15,6 @@ use super::super::{CopyError, CopyReport, RawRequest};
 use super::DsaOptions;
 use super::piece::{Landed, Piece};
 use super::slots::Queue;
-
-/// The most that the time between two checks counts. Checks come every few milliseconds, so more than this means
-/// that this process did not run, or its machine was suspended, and that the device may have stood still as well.
-const ATTENDED_MAX: Duration = Duration::from_millis(100);
 
 /// What the lock protects.
 #[derive(Debug)]
@@ -61,6 +58,8 @@ struct QueueState {
     free: Vec<usize>,
     /// By slot.
     flights: Vec<Option<Flight>>,
+    /// Descriptors that have completed.
+    landed: u64,
     /// It gets no more work: its device died, it lost a descriptor, or it could not be opened in this process.
     gone: bool,
     /// Hints that its device has refused.
@@ -72,8 +71,17 @@ struct QueueState {
 impl QueueState {
     /// Slots in use, and all slots: what is compared when a queue is chosen.
     fn load(&self) -> Option<(usize, usize)> {
-        let count = self.flights.len();
-        (!self.gone).then_some((count - self.free.len(), count))
+        (!self.gone).then_some((self.in_use(), self.flights.len()))
+    }
+
+    fn in_use(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    /// The queue has accepted what `slot` was taken for.
+    fn accept(&mut self, slot: usize, load: Load, clock: Duration) {
+        let ahead = self.in_use() as u64 - 1;
+        self.flights[slot] = Some(Flight { load, patience: Patience::new(ahead, self.landed, clock) });
     }
 
     /// A descriptor could not be submitted.
@@ -94,8 +102,7 @@ impl QueueState {
 #[derive(Debug)]
 struct Flight {
     load: Load,
-    /// The clock when it was submitted.
-    since: Duration,
+    patience: Patience,
 }
 
 /// What a slot was given, with the descriptors of the pieces.
@@ -122,6 +129,7 @@ impl State {
         let queues = queues.iter().map(|queue| QueueState {
             free: (0..queue.records.len()).rev().collect(),
             flights: queue.records.iter().map(|_| None).collect(),
+            landed: 0,
             gone: false,
             refused: Flags::NONE,
             refuses_batches: false,
@@ -209,6 +217,7 @@ impl State {
         // None: the descriptor had been given up. The slot stays out of use, as the queue does.
         let Some(Flight { load, .. }) = slots.flights[slot].take() else { return };
         slots.free.push(slot);
+        slots.landed += 1;
         let members = match load {
             Load::One(piece, descriptor) => {
                 cut_short.extend(self.land_piece(index, piece, &descriptor, completion, counters));
@@ -287,18 +296,29 @@ impl State {
         self.give_up(queue, index, |_| true, counters);
     }
 
-    /// Gives up the descriptors of an age, in attended time, that `is_lost`. A queue that loses any gets no more work.
-    pub(super) fn give_up(
+    /// Gives up the descriptors that have waited for `timeout` without progress of the queue.
+    pub(super) fn give_up_lost(
         &mut self,
         queue: &Queue,
         index: usize,
-        is_lost: impl Fn(Duration) -> bool,
+        timeout: Duration,
         counters: &Counters,
     ) {
-        let clock = self.clock;
+        let (clock, landed, info) = (self.clock, self.queues[index].landed, queue.portal.work_queue());
+        self.give_up(queue, index, |patience| patience.is_over(landed, clock, info, timeout), counters);
+    }
+
+    /// Gives up the descriptors that `are_lost`. A queue that loses any gets no more work.
+    fn give_up(
+        &mut self,
+        queue: &Queue,
+        index: usize,
+        are_lost: impl Fn(&mut Patience) -> bool,
+        counters: &Counters,
+    ) {
         for slot in 0..queue.records.len() {
             let slots = &mut self.queues[index];
-            let Some(flight) = slots.flights[slot].take_if(|flight| is_lost(clock - flight.since)) else {
+            let Some(flight) = slots.flights[slot].take_if(|flight| are_lost(&mut flight.patience)) else {
                 continue;
             };
             slots.give_up(counters);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::Submission;
 
-use super::{Flight, Load, State};
+use super::{Load, State};
 use crate::mover::dsa::DsaOptions;
 use crate::mover::dsa::piece::Piece;
 use crate::mover::dsa::slots::Queue;
@@ -92,7 +92,7 @@ impl State {
             match submission {
                 Ok(Submission::Accepted) => {
                     let members = self.backlog.drain(..len).zip(descriptors).collect();
-                    slots.flights[slot] = Some(Flight { load: Load::Many(members), since: self.clock });
+                    slots.accept(slot, Load::Many(members), self.clock);
                     counters.descriptors.add(len as u64);
                     counters.batches.add(1);
                     counters.batch_members.add(len as u64);
@@ -137,8 +137,7 @@ impl State {
             match submission {
                 Ok(Submission::Accepted) => {
                     piece.refusals_count = 0;
-                    slots.flights[slot] =
-                        Some(Flight { load: Load::One(piece, descriptor), since: self.clock });
+                    slots.accept(slot, Load::One(piece, descriptor), self.clock);
                     counters.descriptors.add(1);
                     counters.diverted.add(u64::from(passed_by));
                     self.turn = index + 1;
