@@ -1,14 +1,12 @@
 //! AddressSanitizer, with its look for leaks, over the tests of what hands memory about: cache, mover, pools, and the
-//! layer below. Needs nightly; a target directory of its own, because everything is built anew.
+//! layer below.
 //!
 //! What loom's models and the borrow checker cannot see are raw pointers that engines, devices and guards hold. Tests of
 //! other modules, of forks (a child ends without its destructors) and of the figures that benchmarks count (an allocator
 //! of their own) are left out.
 
-use crate::shell::{Failure, nightly, target_directory};
-
-/// The sanitizer wants it named, so that build scripts and macros are built without.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+use crate::sanitizer::{Sanitizer, Tests};
+use crate::shell::Failure;
 
 /// The tests need no speed, and with it they take twice as long to build.
 const LIGHTLY: &str = "profile.dev.package.memferry.opt-level=1";
@@ -44,52 +42,32 @@ const LEAKED_ON_PURPOSE: &[&str] = &[
     "a_wiped_word_gets_a_new_number",
 ];
 
-/// Package, then what of it: cargo's choice of targets, and the tests in them.
-const RUNS: &[(&str, &[&str], &[&str])] = &[
-    ("memferry", &["--lib"], &["cache::", "mover::", "memory::"]),
-    (
-        "memferry",
-        &["--test", "cache_*", "--test", "mover*", "--test", "ordered", "--test", "engines"],
-        &["--skip", "children_", "--skip", "every_row_is_measured"],
-    ),
-    ("memferry-dsa", &["--lib", "--test", "client", "--test", "batch", "--test", "operations"], &[]),
+const RUNS: &[Tests] = &[
+    Tests { package: "memferry", targets: &["--lib"], arguments: &["cache::", "mover::", "memory::"] },
+    Tests {
+        package: "memferry",
+        targets: &["--test", "cache_*", "--test", "mover*", "--test", "ordered", "--test", "engines"],
+        arguments: &["--skip", "children_", "--skip", "every_row_is_measured"],
+    },
+    Tests {
+        package: "memferry-dsa",
+        targets: &["--lib", "--test", "client", "--test", "batch", "--test", "operations"],
+        arguments: &[],
+    },
 ];
 
-/// Runs all of them, also after one failed.
 pub(crate) fn run() -> Result<(), Failure> {
-    let directory = target_directory().join("asan");
-    let suppressions = directory.join("leaked-on-purpose");
-    let text: String = LEAKED_ON_PURPOSE.iter().map(|name| format!("leak:{name}\n")).collect();
-    std::fs::create_dir_all(&directory)
-        .and_then(|()| std::fs::write(&suppressions, text))
-        .map_err(|error| Failure(format!("{} cannot be written: {error}", suppressions.display())))?;
-    let failed: Vec<String> = (RUNS.iter())
-        .filter_map(|(package, targets, tests)| {
-            let mut command = nightly();
-            command
-                .env("CARGO_TARGET_DIR", &directory)
-                .env("RUSTFLAGS", "-Zsanitizer=address")
-                // Frame pointers end in the standard library.
-                .env("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0")
-                .env("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", suppressions.display()))
-                .args(["test", "--locked", "--no-fail-fast", "--target", TARGET])
-                .args(["--config", LIGHTLY, "--package", package])
-                .args(*targets)
-                .arg("--")
-                .args(*tests);
-            eprintln!("$ {command:?}");
-            match command.status() {
-                Ok(status) if status.success() => None,
-                Ok(status) => Some(format!("{package} {targets:?}: {status}")),
-                Err(error) => Some(format!("{package} {targets:?}: {error}")),
-            }
-        })
-        .collect();
-    if failed.is_empty() {
-        return Ok(());
-    }
-    Err(Failure(format!(
-        "{}; if nightly is missing: rustup toolchain install nightly --profile minimal",
-        failed.join(", ")
-    )))
+    let lines: Vec<String> = LEAKED_ON_PURPOSE.iter().map(|name| format!("leak:{name}")).collect();
+    let suppressions = Sanitizer::suppressions("asan", &lines)?;
+    let asan = Sanitizer {
+        name: "asan",
+        rust_flags: "-Zsanitizer=address",
+        configuration: &[LIGHTLY],
+        variables: vec![
+            // Frame pointers end in the standard library.
+            ("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0".into()),
+            ("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", suppressions.display()).into()),
+        ],
+    };
+    asan.run(RUNS)
 }

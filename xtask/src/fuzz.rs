@@ -3,48 +3,111 @@
 //! Needs nightly and cargo-fuzz; everything else here does without them, and `cargo test` calls the same functions
 //! with random bytes.
 
-use crate::shell::{Failure, nightly, root};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::shell::{self, Failure, cargo, nightly, root, target_directory};
 
 /// What CONTRIBUTING.md asks for after a change to what is fuzzed.
 const SECONDS: &str = "120";
 
-/// Runs one target; what it finds is kept below `fuzz/artifacts`.
+/// Runs one target or, for `all`, each of them, also after one failed.
+///
+/// The corpus and the inputs that failed are kept outside of the checkout, so that the next run starts from them.
 pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
     let seconds = seconds.unwrap_or(SECONDS);
     if seconds.parse::<u32>().is_err() {
-        return Err(Failure(format!("{seconds:?} is no number of seconds")));
+        return Err(Failure(format!("{seconds:?} is not a number of seconds")));
     }
+    let all = targets()?;
+    let chosen: Vec<&String> = all.iter().filter(|name| target == "all" || *name == target).collect();
+    if chosen.is_empty() {
+        return Err(Failure(format!(
+            "no fuzz target is called {target:?}; there are all, {}",
+            all.join(", ")
+        )));
+    }
+    let kept = shell::cache("fuzz")?;
+    let failed: Vec<String> =
+        chosen.iter().filter_map(|target| run_one(target, seconds, &kept).err()).map(|it| it.0).collect();
+    if failed.is_empty() { Ok(()) } else { Err(Failure(failed.join("\n"))) }
+}
+
+/// The binaries of `fuzz/Cargo.toml`.
+fn targets() -> Result<Vec<String>, Failure> {
+    let manifest = root().join("fuzz/Cargo.toml");
+    let metadata = cargo(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
+        .arg(&manifest.to_string_lossy())
+        .output()?;
+    let metadata: Value = serde_json::from_str(&metadata)
+        .map_err(|error| Failure(format!("cannot read the metadata of {}: {error}", manifest.display())))?;
+    Ok(binaries(&metadata))
+}
+
+fn binaries(metadata: &Value) -> Vec<String> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let targets = list(&metadata["packages"]).into_iter().flat_map(|package| list(&package["targets"]));
+    targets
+        .filter(|target| list(&target["kind"]).contains(&"bin".into()))
+        .filter_map(|target| target["name"].as_str().map(str::to_owned))
+        .collect()
+}
+
+fn run_one(target: &str, seconds: &str, kept: &Path) -> Result<(), Failure> {
+    let directory = |name: &str| -> Result<PathBuf, Failure> {
+        let path = kept.join(name).join(target);
+        std::fs::create_dir_all(&path)
+            .map_err(|error| Failure(format!("cannot make {}: {error}", path.display())))?;
+        Ok(path)
+    };
+    let (corpus, findings) = (directory("corpus")?, directory("findings")?);
+    let mut command = nightly();
+    command.args(["fuzz", "run", "--target-dir"]).arg(target_directory().join("fuzz"));
+    // New inputs go to the first directory.
+    command.arg(target).arg(corpus);
     let seeds = root().join("fuzz/seeds").join(target);
-    if !seeds.is_dir() {
-        return Err(Failure(format!("no target {target:?}; fuzz/fuzz_targets has them")));
+    if seeds.is_dir() {
+        command.arg(seeds);
     }
-    let corpus = root().join("fuzz/corpus").join(target);
-    std::fs::create_dir_all(&corpus)
-        .map_err(|error| Failure(format!("{} cannot be made: {error}", corpus.display())))?;
-    let time = format!("-max_total_time={seconds}");
-    let (corpus, seeds) = (corpus.to_string_lossy().into_owned(), seeds.to_string_lossy().into_owned());
-    // What grows goes to the first directory.
-    let arguments = [
-        "fuzz",
-        "run",
-        target,
-        &corpus,
-        &seeds,
-        "--",
-        &time,
-        "-max_len=4096",
-        "-timeout=10",
-        "-rss_limit_mb=2048",
-    ];
-    let line = format!("cargo +nightly {}", arguments.join(" "));
-    eprintln!("$ {line}");
-    let status = nightly().args(arguments).status();
-    let status = status.map_err(|error| Failure(format!("`{line}` cannot be run: {error}")))?;
+    command.args(["--", "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"]);
+    command.arg(format!("-max_total_time={seconds}"));
+    command.arg(format!("-artifact_prefix={}/", findings.display()));
+    eprintln!("$ {command:?}");
+    let status = command.status();
+    let status =
+        status.map_err(|error| Failure(format!("fuzzing {target}: cargo cannot be run: {error}")))?;
     if status.success() {
         return Ok(());
     }
     Err(Failure(format!(
-        "`{line}` failed ({status}); if nightly or cargo-fuzz is missing: rustup toolchain install nightly \
-         --profile minimal, cargo install cargo-fuzz --locked"
+        "fuzzing {target} failed ({status}); inputs that it found are in {}; if nightly or cargo-fuzz is missing: \
+         `cargo xtask setup` installs them",
+        findings.display()
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_the_binaries_of_the_manifest() {
+        let metadata = serde_json::json!({"packages": [{"targets": [
+            {"kind": ["lib"], "name": "x"},
+            {"kind": ["bin"], "name": "sysfs"},
+            {"kind": ["bin"], "name": "ring"},
+        ]}]});
+        assert_eq!(binaries(&metadata), ["sysfs", "ring"]);
+        assert!(binaries(&Value::Null).is_empty());
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = run("sysfs", Some("ten")).unwrap_err().to_string();
+        assert!(error.contains("\"ten\" is not a number of seconds"), "{error}");
+        let error = run("nonesuch", None).unwrap_err().to_string();
+        assert!(error.contains("no fuzz target is called \"nonesuch\"; there are all, "), "{error}");
+        assert!(error.contains("sysfs"), "{error}");
+    }
 }

@@ -5,14 +5,18 @@
 #![deny(unsafe_code)]
 
 mod asan;
+mod beside;
 mod ci;
 mod fuzz;
 // Process 1 of a guest and the parent of QEMU talk to the kernel.
 #[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
 mod guest;
 mod loom;
+mod sanitizer;
 mod setup;
 mod shell;
+mod skips;
+mod tsan;
 
 use std::process::ExitCode;
 
@@ -26,7 +30,8 @@ usage: cargo xtask CHORE
   numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
-  fuzz TARGET [SECONDS]  one target of fuzz/ (nightly, cargo-fuzz)
+  tsan           tests of what threads share by atomics under ThreadSanitizer (nightly)
+  fuzz TARGET [SECONDS]  one target of fuzz/, or `all` (nightly, cargo-fuzz)
   bench [ARGS]   `memferry bench ARGS`, release profile, all peers; without ARGS, `query`
 ";
 
@@ -50,6 +55,7 @@ fn main() -> ExitCode {
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
         ("asan", []) => asan::run(),
+        ("tsan", []) => tsan::run(),
         ("fuzz", [target]) => fuzz::run(target, None),
         ("fuzz", [target, seconds]) => fuzz::run(target, Some(seconds)),
         ("bench", _) => bench(rest),

@@ -1,6 +1,7 @@
-//! `cargo xtask setup`: what the chores need and this machine lacks, from the packages of its distribution.
+//! `cargo xtask setup`: what the chores need and this machine lacks, from the packages of its distribution, rustup and
+//! crates.io.
 
-use crate::shell::{self, Failure, program};
+use crate::shell::{self, Failure, cargo, nightly, program};
 
 /// Program (a name in PATH, or a path), package of Debian and Ubuntu, what for.
 const NEEDS: &[(&str, &str, &str)] = &[
@@ -15,13 +16,30 @@ const NEEDS: &[(&str, &str, &str)] = &[
     ),
     ("dpdk-test", "dpdk-dev", "tests of emulated devices with a large user of theirs"),
     ("chromium", "chromium", "tests of the report's page"),
+    ("g++", "g++", "building libFuzzer"),
     ("python3", "python3", "tests of emulated devices with another language's file functions"),
 ];
 
+/// cargo-fuzz: 0.13.2 is the version that the fuzz targets were last tried with.
+const CARGO_FUZZ: [&str; 5] = ["install", "cargo-fuzz", "--version", "0.13.2", "--locked"];
+
 pub(crate) fn run() -> Result<(), Failure> {
+    packages()?;
+    if !nightly().arg("--version").output().is_ok_and(|output| output.status.success()) {
+        eprintln!("nightly Rust is missing, for the sanitizers and fuzzing");
+        program("rustup").args(["toolchain", "install", "nightly", "--profile", "minimal"]).run()?;
+    }
+    if !nightly().args(["fuzz", "--version"]).output().is_ok_and(|output| output.status.success()) {
+        eprintln!("cargo-fuzz is missing");
+        cargo(CARGO_FUZZ).run()?;
+    }
+    Ok(())
+}
+
+fn packages() -> Result<(), Failure> {
     let missing: Vec<_> = NEEDS.iter().filter(|(program, ..)| !shell::is_installed(program)).collect();
     if missing.is_empty() {
-        eprintln!("nothing is missing");
+        eprintln!("no package is missing");
         return Ok(());
     }
     for (program, package, purpose) in &missing {

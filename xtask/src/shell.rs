@@ -118,3 +118,16 @@ pub(crate) fn target_directory() -> PathBuf {
     // directory, never a wrong result.
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
+
+/// The directory `NAME` of `$XDG_CACHE_HOME/memferry`, for files that outlive build directories and checkouts.
+pub(crate) fn cache(name: &str) -> Result<PathBuf, Failure> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
+    let base = base.ok_or_else(|| {
+        Failure(format!("no place for the {name} cache: neither XDG_CACHE_HOME nor HOME is set"))
+    })?;
+    let directory = base.join("memferry").join(name);
+    let failed = |error| Failure(format!("cannot make {}: {error}", directory.display()));
+    std::fs::create_dir_all(&directory).map_err(failed)?;
+    Ok(directory)
+}

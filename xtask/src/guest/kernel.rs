@@ -58,7 +58,7 @@ pub(crate) fn find(scratch: &Path) -> Result<PathBuf, Failure> {
         let unpacked = scratch.join("vmlinux");
         return fs::write(&unpacked, image).map(|()| unpacked).map_err(|error| failed(&error));
     }
-    let directory = cache()?;
+    let directory = shell::cache("numa").map_err(|why| Failure(format!("{why}; or set {VARIABLE}")))?;
     if let Some((_, kept)) = kept(&directory).pop() {
         return Ok(kept);
     }
@@ -68,21 +68,6 @@ pub(crate) fn find(scratch: &Path) -> Result<PathBuf, Failure> {
     // What apt left there is of no use any more, and the outcome is known.
     let _ = fs::remove_dir_all(&work);
     fetched
-}
-
-/// `$XDG_CACHE_HOME/memferry/numa`: outside build directories, which are emptied.
-fn cache() -> Result<PathBuf, Failure> {
-    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    let base = base.ok_or_else(|| {
-        Failure(format!(
-            "no place to keep a kernel: neither XDG_CACHE_HOME nor HOME is set; or set {VARIABLE}"
-        ))
-    })?;
-    let directory = base.join("memferry/numa");
-    let failed = |error| Failure(format!("{} cannot be made: {error}", directory.display()));
-    fs::create_dir_all(&directory).map_err(failed)?;
-    Ok(directory)
 }
 
 /// Kernels that were kept, the newest last.
@@ -180,6 +165,8 @@ fn unpack(program: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use memferry_testing::{Needs, skip};
+
     use super::*;
 
     /// A bzImage with nothing in it but a header and `payload`.
@@ -212,7 +199,7 @@ mod tests {
         assert_eq!(extract(&image(b"\x7fELF12345")).unwrap(), b"\x7fELF12345");
         for program in ["gzip", "xz", "zstd"] {
             if !shell::is_installed(program) {
-                println!("skipped: {program} is not installed");
+                skip(Needs::Program(program), format!("{program} is not installed"));
                 continue;
             }
             assert_eq!(extract(&image(&packed(program, 0))).unwrap().len(), 100_004, "{program}");

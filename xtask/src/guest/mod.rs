@@ -30,6 +30,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use crate::shell::{Failure, target_directory};
+use crate::skips;
 use build::TestBinary;
 use image::Image;
 use layout::Layout;
@@ -388,6 +389,7 @@ impl Host {
             record: recording.as_ref().map(|file| file.0.as_path()),
         };
         let mut show = |line: &str| {
+            skips::take_from_console(&layout.profile, line);
             if label { println!("[{}] {line}", layout.profile) } else { println!("{line}") }
         };
         let run = self.qemu.run(layout, &boot, self.limit, &mut show)?;
