@@ -13,6 +13,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use memferry::topology::{Machine, Measured};
+use memferry_testing::{Needs, skip};
 use parquet::arrow::ArrowWriter;
 use rates_support::two_tiers_with_rates;
 use serde_json::Value;
@@ -373,7 +374,7 @@ fn bench_query_in_small_on_a_full_disk() {
             output
         }
         refused => {
-            eprintln!("no mount namespace here, so the full disk is left out: {refused:?}");
+            skip(Needs::Namespaces, format!("the full disk is left out: {refused:?}"));
             let output = memferry(&["bench", "query", "--quick", "--json"]).output().unwrap();
             assert!(output.status.success(), "{}", text(&output.stderr));
             output
@@ -459,6 +460,7 @@ fn bench_cache_in_small() {
         "churn_vs_thesis",
         "churn_copies_vs_thesis",
         "churn_64KiB_vs_thesis",
+        "evict_after_4000_threads_us",
     ] {
         assert!(row(name)["value"].as_f64().unwrap() > 0.0 && row(name)["ratio"].as_f64().unwrap() > 0.0);
         assert_eq!(row(name)["samples"], 3, "{name}");

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use memferry_testing::{Needs, skip};
 use support::{FAILURE, USAGE, fails, memferry, prints_json, text};
 
 const SIGTERM: i32 = 15;
@@ -15,18 +16,14 @@ fn emulate(arguments: &[&str]) -> Output {
     memferry(&[&["emulate"], arguments].concat()).output().unwrap()
 }
 
-/// Whether it can be tested here; where nothing may be skipped (`CI` is set) it is an error if not.
+/// Whether emulation works here; if not, the calling test is skipped.
 fn is_available() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let output = emulate(&["--", "true"]);
-        let why = text(&output.stderr);
-        assert!(output.status.success() || std::env::var_os("CI").is_none(), "{why}");
-        if !output.status.success() {
-            println!("skipped: {why}");
-        }
-        output.status.success()
-    })
+    static OUTPUT: OnceLock<Output> = OnceLock::new();
+    let output = OUTPUT.get_or_init(|| emulate(&["--", "true"]));
+    if !output.status.success() {
+        skip(Needs::Namespaces, text(&output.stderr));
+    }
+    output.status.success()
 }
 
 #[test]
@@ -56,7 +53,7 @@ fn a_query_brings_its_columns_near_by_the_machines_devices() {
     // Without a device the answer is the way to one.
     let output = memferry(&sql).args(["--dsa", "system", query]).output().unwrap();
     if output.status.success() {
-        return println!("skipped: this machine has a DSA of its own");
+        return skip(Needs::NoDsa, "this machine has a DSA of its own");
     }
     assert!(
         text(&output.stderr).contains("no DSA of this machine can be used: "),
@@ -153,8 +150,10 @@ fn measurements() {
         return;
     }
     if Command::new("accel-config").arg("--version").output().is_err() {
-        assert!(std::env::var_os("CI").is_none(), "accel-config is missing; `cargo xtask setup` installs it");
-        return println!("skipped: accel-config is missing; `cargo xtask setup` installs it");
+        return skip(
+            Needs::Program("accel-config"),
+            "accel-config is missing; `cargo xtask setup` installs it",
+        );
     }
     let record = prints_json(&["bench", "emulate", "--quick", "--json"]);
     let value = |name: &str| {

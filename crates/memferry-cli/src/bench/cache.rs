@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "profile": BUILD_PROFILE,
     });
     let mut record = Record::start("cache", Machine::discover()?, arguments.seed, options);
-    let bar = Bar::of("measuring the cache", 6);
+    let bar = Bar::of("measuring the cache", 7);
     let mut take = |rows: Result<Vec<Row>, Box<dyn std::error::Error>>, what: &str| {
         bar.advance(1);
         let rows = rows.map_err(|error| anyhow::anyhow!("{error}"));
@@ -71,6 +71,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         take(times.map(|times| first_access_rows(kind, times)), "first accesses")?;
     }
     take(Ok(measure::traces(seed).iter().map(ratio_row).collect()), "hit ratios")?;
+    take(measure::evictions(size).map(|times| vec![Row::compared(times, seed)]), "evictions")?;
     drop(bar);
     arguments.keep.finish(&record, directory, out)?;
     if names.len() == 1 && !arguments.keep.json {

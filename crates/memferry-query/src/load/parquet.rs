@@ -7,11 +7,11 @@ use std::cell::Cell;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
-use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema};
+use memferry_dsa::panics;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -100,9 +100,9 @@ pub fn panics_become_errors() -> bool {
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     GUARDED.set(true);
     // After a panic nothing that `read` has touched is used again: every caller gives up at an error.
-    let result = panic::catch_unwind(AssertUnwindSafe(read));
+    let result = panics::contain(read);
     GUARDED.set(false);
-    result.unwrap_or_else(|_| Err(ParquetError::General("its content is damaged".to_owned())))
+    result.unwrap_or_else(|| Err(ParquetError::General("its content is damaged".to_owned())))
 }
 
 fn read_metadata(file: &File) -> Result<ArrowReaderMetadata, ParquetError> {
