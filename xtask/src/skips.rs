@@ -1,6 +1,6 @@
 //! The tests that did not run, or not whole: their tally, and whether each is on the list.
 //!
-//! Tests append to [`file`] through the crate memferry-testing; a guest's are read from its console. The list is below: a
+//! Tests append to [`file()`] through the crate memferry-testing; a guest's are read from its console. The list is below: a
 //! skip that is not on it fails, so that a test which silently stops running is found.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,8 +26,10 @@ const LISTED: &[(&str, Needs)] = &[
     ("*/numa_memory::balancing_leaves_bound_pages_alone", Needs::Nodes),
     ("*/numa_memory::the_fastest_memory_is_left_when_it_is_full", Needs::Consent),
     ("*/numa_cli::figures_of_another_machine_are_refused", Needs::Nodes),
-    // In a guest, a node may be too small for the largest mapping, and memory too fragmented for huge pages.
+    // In a guest, a node may be too small for the largest mapping or have no page left when it is full, and memory too
+    // fragmented for huge pages.
     ("*/numa_memory::bound_pages_lie_on_their_node", Needs::Memory),
+    ("*/numa_memory::a_tail_needs_no_more_than_it_takes", Needs::Memory),
     ("*/numa_memory::interleaved_pages_take_turns", Needs::HugePages),
     ("*/numa_memory::rebinding_moves_pages_and_keeps_content", Needs::HugePages),
     // A race that the kernel may win five times.

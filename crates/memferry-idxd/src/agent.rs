@@ -22,7 +22,7 @@ use crate::error::limit;
 use crate::opener::Opener;
 use crate::queues::Client;
 
-/// How often processes are looked at that may be gone. Their entries keep others waiting.
+/// How often address spaces are looked at that may be gone. Their entries keep others waiting.
 const LOOK: Duration = Duration::from_millis(50);
 /// Between two tries of a submission: what the driver's loop of ENQCMDS gives the device is given here to its thread.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
@@ -72,7 +72,7 @@ impl Drop for Agents {
 }
 
 impl Agents {
-    /// No agents yet, and a thread that looks after them, and after all that use the devices.
+    /// No agents yet, and a thread that looks after them.
     pub(crate) fn new(shared: Shared) -> Agents {
         let is_over = Arc::new(AtomicBool::new(false));
         let inner = Arc::new(Inner { shared, agents: Mutex::default(), look: Condvar::new(), is_over });
@@ -163,20 +163,18 @@ impl Inner {
         Ok(Engine { device, thread })
     }
 
-    /// Forgets processes that are gone, until all is over.
+    /// Forgets address spaces that are gone, until all is over; when somebody may have gone, processes that execute for
+    /// themselves as well, which the shared state looks after by itself only now and then.
     fn look_after(&self) {
         let mut agents = self.agents();
         while !self.is_over.load(Ordering::Relaxed) {
             agents.retain(|agent| !agent.is_over());
-            self.shared.look_after(); // processes that execute for themselves
-            let has_users = !agents.is_empty() || !self.shared.processes().is_empty();
-            agents = match has_users {
-                true => {
-                    let waited = self.look.wait_timeout(agents, LOOK);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                false => self.look.wait(agents).unwrap_or_else(PoisonError::into_inner),
-            };
+            let time = if agents.is_empty() { Duration::MAX } else { LOOK };
+            let waited = self.look.wait_timeout(agents, time).unwrap_or_else(PoisonError::into_inner);
+            agents = waited.0;
+            if !waited.1.timed_out() {
+                self.shared.look_after();
+            }
         }
     }
 }

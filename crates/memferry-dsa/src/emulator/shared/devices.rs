@@ -117,7 +117,7 @@ impl Devices {
 
     /// Whether there is such a client.
     pub(super) fn is_live(&self, client: usize) -> bool {
-        // ORDERING: Acquire pairs with the Release in `bury`: who is gone takes nothing any more.
+        // ORDERING: Acquire pairs with the Release in `bury_client`: who is gone takes nothing any more.
         self.board().live.get(client).is_some_and(|live| live.load(Ordering::Acquire) == 1)
     }
 
