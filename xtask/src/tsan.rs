@@ -27,6 +27,7 @@ const FALSE_POSITIVES: &[(&str, &str)] = &[
     ("alloc::sync::Weak<*::drop", "the same"),
     ("library/alloc/src/sync.rs", "the same, where it is inlined"),
     ("std::sync::once_lock::OnceLock<", "its value is published in code that is not instrumented"),
+    ("library/std/src/sys/sync/once/", "the same, of a LazyLock"),
     ("std::sync::mpmc::", "blocks of a channel are handed over in code that is not instrumented"),
 ];
 
