@@ -9,7 +9,7 @@
 //! silent             no progress for a long time, and the device is not gone: it may still write
 //!   borrowed memory    cannot be given back and cannot be leaked: the process ends
 //!   owned memory       is leaked
-//! unwinding          waits like the call itself, then goes on unwinding
+//! unwinding          waits until it is completed or gone, then goes on unwinding; the process ends after a long time
 //! ```
 
 #![allow(unsafe_code)]
@@ -48,6 +48,31 @@ pub(super) struct Traffic {
     landed: AtomicU64,
 }
 
+/// A place in the traffic of a queue, taken before the descriptor is submitted: what a device takes first is counted first.
+#[must_use = "a descriptor that is not accepted leaves the traffic"]
+pub(super) struct Position {
+    /// What had landed.
+    landed_before: u64,
+    /// What was submitted before and had not landed.
+    ahead: u64,
+    /// The own descriptors.
+    count: u64,
+}
+
+impl Traffic {
+    pub(super) fn enter(&self, count: u64) -> Position {
+        // ORDERING: Relaxed: the counts only measure progress; one too many ahead is a longer time-out.
+        let landed_before = self.landed.load(Ordering::Relaxed);
+        let ahead = self.submitted.fetch_add(count, Ordering::Relaxed).saturating_sub(landed_before);
+        Position { landed_before, ahead, count }
+    }
+
+    /// Nothing was accepted.
+    pub(super) fn leave(&self, position: &Position) {
+        self.submitted.fetch_sub(position.count, Ordering::Relaxed);
+    }
+}
+
 /// A descriptor in flight.
 pub(super) struct Flight<'c> {
     portal: &'c dyn Portal,
@@ -66,14 +91,13 @@ impl<'c> Flight<'c> {
     pub(super) fn new(
         portal: &'c dyn Portal,
         traffic: &'c Traffic,
+        position: &Position,
         record: &'c CompletionRecord,
         members: &'c [CompletionRecord],
     ) -> Flight<'c> {
-        // ORDERING: Relaxed: the counts only measure progress, and one too many or too few is a time-out more or less.
-        let landed_before = traffic.landed.load(Ordering::Relaxed);
-        let count = members.len() as u64 + 1;
-        let ahead = traffic.submitted.fetch_add(count, Ordering::Relaxed).saturating_sub(landed_before)
-            + members.len() as u64;
+        let &Position { landed_before, ahead, count } = position;
+        debug_assert_eq!(count, members.len() as u64 + 1);
+        let ahead = ahead + members.len() as u64;
         Flight { portal, traffic, record, members, landed_before, ahead, has_ended: false }
     }
 
@@ -138,12 +162,16 @@ impl Drop for Flight<'_> {
         /// Longer than 128 entries of 2 GiB take a slow device, at 1 GB/s.
         const UNWINDING: Duration = Duration::from_secs(300);
         let start = Instant::now();
-        // Not `wait`, which may be what panicked: nothing but the record is asked here.
+        // Not `wait`, which may be what panicked.
         while self.record.poll().is_none() {
+            if self.portal.is_gone() {
+                return;
+            }
             if start.elapsed() > UNWINDING {
                 std::process::abort();
             }
             std::thread::yield_now();
         }
+        self.portal.settled(1);
     }
 }

@@ -51,7 +51,7 @@ const GONE_CHECK_MIN: Duration = Duration::from_millis(50);
 /// |---|---|---|
 /// | `openings` | `open_on`, and a child's first submission | submitters, `is_gone` |
 /// | `credits`, `cells` | submitters, `settled` | all |
-/// | `gone`, `gone_checked` | `is_gone` | all |
+/// | `gone_checked`, and `gone` of an opening | `is_gone` | all |
 pub struct DevicePortal<P: Platform = Linux> {
     platform: P,
     path: PathBuf,
@@ -62,7 +62,6 @@ pub struct DevicePortal<P: Platform = Linux> {
     cells: Cells,
     batch: OnceLock<BatchProbe>,
     batch_refused: AtomicBool,
-    gone: AtomicBool,
     gone_checked: AtomicU64, // milliseconds since `started`, plus 1; 0 never
     started: Instant,
 }
@@ -72,6 +71,7 @@ struct Opened {
     route: Route,
     file: AtomicI32, // -1: closed
     states: States,
+    gone: AtomicBool, // its states have proved it
 }
 
 impl Opened {
@@ -134,7 +134,6 @@ impl<P: Platform> DevicePortal<P> {
             cells: Cells::default(),
             batch: OnceLock::new(),
             batch_refused: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
             gone_checked: AtomicU64::new(0),
             started: Instant::now(),
             info,
@@ -204,7 +203,7 @@ impl<P: Platform> DevicePortal<P> {
         let file = self.platform.open(&self.path).map_err(|error| OpenError::from_io(&self.path, &error))?;
         let route = self.route(&file)?;
         let states = self.platform.states(&file);
-        Ok(Opened { route, states, file: AtomicI32::new(file.into_raw_fd()) })
+        Ok(Opened { route, states, file: AtomicI32::new(file.into_raw_fd()), gone: AtomicBool::new(false) })
     }
 
     fn route(&self, file: &File) -> Result<Route, OpenError> {
@@ -246,6 +245,9 @@ impl<P: Platform> DevicePortal<P> {
     unsafe fn offer(&self, generation: u32, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
         let opening = self.openings.get(generation, || self.reopen(generation));
         let Some((opening, opened)) = self.opened(opening)? else { return Ok(Submission::Retry) };
+        if opened.gone.load(Ordering::Relaxed) {
+            return Err(SubmitError::Gone);
+        }
         // SAFETY: passed on to the caller.
         let mut written = unsafe { self.send(opened, descriptor) };
         if matches!(written, Written::WrongProcess) {
@@ -322,9 +324,6 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
     }
 
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
-        if self.gone.load(Ordering::Relaxed) {
-            return self.cells.count(Err(SubmitError::Gone));
-        }
         let generation = self.platform.generation();
         let is_counted = self.info.mode == QueueMode::Dedicated;
         if is_counted && !self.credits.take(generation) {
@@ -345,7 +344,13 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
     }
 
     fn is_gone(&self) -> bool {
-        if self.gone.load(Ordering::Relaxed) {
+        // What the parent has opened proves nothing about the queue that this process will open.
+        let generation = self.platform.generation();
+        let Some(opened) = self.openings.last_of(generation).and_then(|opening| opening.outcome().ok())
+        else {
+            return false;
+        };
+        if opened.gone.load(Ordering::Relaxed) {
             return true;
         }
         let now = self.started.elapsed().as_millis() as u64 + 1;
@@ -354,10 +359,8 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
             return false;
         }
         self.gone_checked.store(now, Ordering::Relaxed);
-        let gone = self.last_opened().is_some_and(|opened| opened.states.prove_the_end());
-        if gone {
-            self.gone.store(true, Ordering::Relaxed);
-        }
+        let gone = opened.states.prove_the_end();
+        opened.gone.fetch_or(gone, Ordering::Relaxed);
         gone
     }
 

@@ -54,6 +54,11 @@ impl<T> Openings<T> {
         unsafe { self.current.load(Ordering::Acquire).as_ref() }
     }
 
+    /// What was opened last, if it was in this generation.
+    pub(super) fn last_of(&self, generation: u32) -> Option<&Opening<T>> {
+        self.last().filter(|last| last.generation == generation)
+    }
+
     /// What this process has opened, which `open` does unless it is done; `None` while another thread is opening.
     pub(super) fn get(
         &self,

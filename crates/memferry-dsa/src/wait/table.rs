@@ -134,15 +134,17 @@ impl<S: Source> Table<S> {
 
     /// The same; if nothing did, `waker` is told.
     pub(super) fn outcome_or_wake(&self, ticket: &Ticket, waker: &Waker) -> Option<Outcome<S::Found>> {
+        // Wakers are foreign code, which may enter the table again: neither cloned nor dropped under the lock.
+        let mut waiter = Some(Waiter::Waker(waker.clone()));
         let mut places = self.chunk(ticket).lock();
         let place = &mut places.list[ticket.0 % CHUNK_PLACES];
-        if place.outcome.is_none() {
-            match &mut place.waiter {
-                Some(Waiter::Waker(old)) => old.clone_from(waker),
-                other => *other = Some(Waiter::Waker(waker.clone())),
-            }
+        let outcome = place.outcome;
+        if outcome.is_none() {
+            std::mem::swap(&mut place.waiter, &mut waiter);
         }
-        place.outcome
+        drop(places);
+        drop(waiter);
+        outcome
     }
 
     /// Gives the place back. After this the record is not looked at.

@@ -56,12 +56,10 @@ struct Inner<B> {
     /// Keys of `sieve`.
     by_key: BTreeMap<Key, usize>,
     sieve: Sieve<Arc<Slot<B>>>,
-    /// Taken out, and still read under guards. The last guard to end lets go of them.
+    /// Taken out, and perhaps read under guards. The last guard to end lets go of them, or [`catch_up`](Index::catch_up).
     retired: Vec<Arc<Slot<B>>>,
     /// Slots were hidden, and no fence has happened since: any of them may be read by somebody who is in no hazard yet.
     owes_fence: bool,
-    /// For want of a fence some of the retired may be read by nobody who would say when it is over.
-    has_stranded: bool,
 }
 
 impl<B> Index<B> {
@@ -77,7 +75,7 @@ impl<B> Index<B> {
     fn inner(&self) -> &Mutex<Inner<B>> {
         self.inner.get_or_init(|| {
             let (by_key, sieve, retired) = (BTreeMap::new(), Sieve::new(), Vec::new());
-            Mutex::new(Inner { by_key, sieve, retired, owes_fence: false, has_stranded: false })
+            Mutex::new(Inner { by_key, sieve, retired, owes_fence: false })
         })
     }
 
@@ -244,10 +242,11 @@ impl<B> Index<B> {
         drop(free);
     }
 
-    /// Lets go of what stayed because a fence failed, if one happens now; whether anything left.
+    /// Lets go of retired slots that nobody reads, where no guard did: a fence had failed, or the guard looked at the index of
+    /// another node. Returns whether anything left.
     pub(super) fn catch_up(&self) -> bool {
         let mut inner = self.lock();
-        let free = if inner.has_stranded { self.split_retired(&mut inner) } else { Vec::new() };
+        let free = self.split_retired(&mut inner);
         drop(inner);
         !free.is_empty()
     }
@@ -305,8 +304,7 @@ impl<B> Index<B> {
         let retired = std::mem::take(&mut inner.retired);
         let (mut read, mut free): (Vec<_>, Vec<_>) =
             retired.into_iter().partition(|slot| look.ask_for(address(slot)));
-        inner.has_stranded = !read.is_empty() && (look.is_blind() || !self.readers.fence());
-        if !inner.has_stranded {
+        if !read.is_empty() && !look.is_blind() && self.readers.fence() {
             free.extend(read.extract_if(.., |slot| !look.still_sees(address(slot))));
         }
         inner.retired = read;

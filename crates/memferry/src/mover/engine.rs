@@ -28,7 +28,8 @@ pub enum EngineKind {
 /// any order, on any thread.
 ///
 /// The trait is safe to implement, because no memory depends on its word: an engine that finishes a copy which it did not
-/// make leaves wrong bytes in initialised buffers. To read or write these it needs unsafe code, which answers for having
+/// make leaves wrong bytes in initialised buffers, and one that hands back another request than the one it was given keeps
+/// that one. To read or write these it needs unsafe code, which answers for having
 /// ended before it finishes the copy.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// What reports call it.

@@ -167,11 +167,15 @@ impl Engine for Faulty {
                 });
             }));
             *original.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-            self.inner().submit(copy).map_err(|mut rejected| {
+            let offered = copy.identity();
+            self.inner().submit(copy).or_else(|mut rejected| {
+                if rejected.copy.identity() != offered {
+                    return Ok(()); // the engine keeps the copy; the other request ends as abandoned
+                }
                 let done = original.lock().unwrap_or_else(PoisonError::into_inner).take();
                 drop(rejected.copy.replace_done(done.expect("a rejected copy has not been finished")));
                 self.shared.lock().inside_count -= 1;
-                rejected
+                Err(rejected)
             })
         })
     }

@@ -252,6 +252,15 @@ impl RawRequest {
         part.with_block_on_fault(self.block_on_fault).with_cache_control(self.into_cache)
     }
 
+    /// What no other live request has, unless it moves no byte: targets of copies do not overlap, and an operation is in a
+    /// box. An engine is safe code and may hand back another request than the one that it was given.
+    pub(super) fn identity(&self) -> (*const (), usize) {
+        match &self.operation {
+            Some(operation) => (std::ptr::from_ref::<RawOperation>(operation).cast(), 0),
+            None => (self.target.cast_const().cast(), self.size_bytes),
+        }
+    }
+
     /// Ends it without calling `done`: for a part that nobody has taken.
     pub(super) fn cancel(mut self) {
         self.done = None;

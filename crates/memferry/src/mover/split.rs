@@ -181,12 +181,20 @@ impl<C: Crew> Split<C> {
             state.lanes[lane].is_fed = true;
             let engine = state.lanes[lane].engine;
             let piece = self.piece(&state, Doer::Lane(lane), bytes.clone());
+            let offered = piece.identity();
             drop(state);
             let submission = self.crew.submit(engine, piece);
             state = lock(&self.state);
             state.lanes[lane].is_fed = false;
             match submission {
                 Ok(()) => state.accepted_count += 1,
+                // The engine keeps the piece; the other request ends as abandoned.
+                Err(Rejected { copy, .. }) if copy.identity() != offered => {
+                    state.accepted_count += 1;
+                    drop(state);
+                    drop(copy);
+                    state = lock(&self.state);
+                }
                 Err(Rejected { copy, why }) => {
                     state.give_back(lane, bytes, why);
                     drop(state);

@@ -48,25 +48,39 @@ impl Mover {
         source_node: Option<NodeId>,
         target_node: Option<NodeId>,
     ) -> Result<(), Rejected> {
-        let begins = self.begin(&mut copy, || self.inner.epochs.current());
-        self.offer(copy, source_node, target_node).map_err(|mut rejected| {
-            if begins {
-                rejected.copy.leave_epoch();
+        let begins = copy.begin_in(|| self.inner.epochs.current());
+        let unsupported = self.unsupported(&copy).filter(|_| begins);
+        match self.offer(copy, source_node, target_node) {
+            Ok(()) => unsupported.into_iter().for_each(|opcode| self.count_unsupported(opcode)),
+            Err(mut rejected) => {
+                if begins {
+                    rejected.copy.leave_epoch();
+                }
+                return Err(rejected);
             }
-            rejected
-        })
+        }
+        Ok(())
     }
 
-    /// Joins the epoch, and counts what no engine that was passed in does. Returns true on the first call.
-    fn begin(&self, copy: &mut RawRequest, epoch: impl FnOnce() -> Arc<Epoch>) -> bool {
-        let begins = copy.begin_in(epoch);
-        let is_nothing = copy.size_bytes() == 0 && !copy.is_operation();
-        if begins && !is_nothing && self.inner.cpus_begin > 0 && !self.accelerates(copy.opcode()) {
-            self.inner.unsupported_operations.add(1);
-            let operation = copy.opcode().name();
-            trace::safely(|| debug!(target: "memferry::mover", operation, "not supported"));
+    /// Joins the epoch. The first time, a copy that no engine does which was passed in is counted.
+    fn begin(&self, copy: &mut RawRequest, epoch: impl FnOnce() -> Arc<Epoch>) {
+        if copy.begin_in(epoch)
+            && let Some(opcode) = self.unsupported(copy)
+        {
+            self.count_unsupported(opcode);
         }
-        begins
+    }
+
+    /// The operation, if no engine that was passed in does it.
+    fn unsupported(&self, copy: &RawRequest) -> Option<Opcode> {
+        let is_nothing = copy.size_bytes() == 0 && !copy.is_operation();
+        let is = !is_nothing && self.inner.cpus_begin > 0 && !self.accelerates(copy.opcode());
+        is.then_some(copy.opcode())
+    }
+
+    fn count_unsupported(&self, opcode: Opcode) {
+        self.inner.unsupported_operations.add(1);
+        trace::safely(|| debug!(target: "memferry::mover", operation = opcode.name(), "not supported"));
     }
 
     /// To whichever engine takes it.

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use memferry_dsa::Submission;
+use memferry_dsa::portal::Refused;
+use memferry_dsa::{Submission, SubmitError};
 
 use super::{Load, State};
 use crate::mover::dsa::DsaOptions;
@@ -100,7 +101,10 @@ impl State {
                     return true;
                 }
                 Ok(Submission::Retry) => counters.retries.add(1),
-                Err(error) => slots.refuse(&error, counters),
+                Err(error) => {
+                    slots.refuses_batches |= error == SubmitError::Refused(Refused::Batch);
+                    slots.refuse(&error, counters);
+                }
             }
             slots.free.push(slot);
             // Alone they find out what is in the way, and it is counted.
