@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, shared_queue};
 use memferry_dsa::portal::{FakePlatform, OpenOptions, States};
 use memferry_dsa::{
-    Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, SubmitError,
+    Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, Submission, SubmitError,
 };
 use slow::{Pace, Slow};
 
@@ -90,6 +90,31 @@ fn the_open_attributes_say_when_it_is_over() {
         sysfs.write(of, "enabled\n");
         assert!(portal.is_gone(), "{of} {state}: once gone, for ever");
     }
+}
+
+/// A child asked the attributes that its parent had open. They said that the parent's queue was gone, and the child then
+/// refused the queue that it could have opened, or gave back memory of a descriptor that the new queue had accepted.
+#[test]
+fn the_parents_queue_proves_nothing_about_the_childs() {
+    let sysfs = Sysfs::new("child");
+    let platform = FakePlatform::new(emulated());
+    // SAFETY: the parent has given its queue nothing.
+    unsafe { platform.set_states(sysfs.states()) };
+    let path = Path::new("/dev/dsa/wq0.0");
+    let portal =
+        DevicePortal::open_on(platform.clone(), path, shared_queue("wq0.0", 4), OpenOptions::default())
+            .expect("a queue");
+    sysfs.write("device", "disabled\n");
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(portal.is_gone(), "for the parent");
+    platform.fork();
+    // SAFETY: nobody stops the device that the child opens.
+    unsafe { platform.set_states(States::default()) };
+    assert!(!portal.is_gone(), "the child has not opened it yet");
+    // SAFETY: a no-op without a record names no memory.
+    assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Ok(Submission::Accepted));
+    std::thread::sleep(Duration::from_millis(60));
+    assert!(!portal.is_gone(), "the child's queue lives");
 }
 
 /// An attribute that is missing, empty or says something else proves nothing.

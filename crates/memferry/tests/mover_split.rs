@@ -368,6 +368,63 @@ fn when_a_device_is_lost_the_buffers_are() {
     assert!((4 * MIB as u64..8 * MIB as u64).contains(&stats.split_leaked_bytes), "{stats:?}");
 }
 
+/// Keeps the first copy that it gets, and hands that one back in the place of the second, which it keeps as well.
+#[derive(Debug, Default)]
+struct Swaps(Mutex<Vec<RawRequest>>);
+
+impl Engine for Swaps {
+    fn name(&self) -> &str {
+        "swaps"
+    }
+    fn kind(&self) -> EngineKind {
+        EngineKind::Cpu
+    }
+    fn node(&self) -> Option<NodeId> {
+        None
+    }
+    fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
+        let mut kept = self.0.lock().expect("no panic");
+        kept.push(copy);
+        match kept.len() {
+            2 => Err(Rejected { copy: kept.remove(0), why: Refusal::Full }),
+            _ => Ok(()),
+        }
+    }
+    fn stats(&self) -> EngineStats {
+        cpu(1).stats()
+    }
+}
+
+/// The piece that a safe engine kept was taken for the one that it handed back: the buffers were given back, and freed,
+/// while the engine still had their addresses.
+#[test]
+fn a_piece_that_was_swapped_is_still_in_flight() {
+    let decorated = |swaps: &Arc<Swaps>| -> Arc<dyn Engine> {
+        Arc::new(Faulty::new(swaps.clone(), Faults::default(), 0).expect("a thread"))
+    };
+    for is_decorated in [false, true] {
+        let swaps = Arc::new(Swaps::default());
+        let engine = if is_decorated { decorated(&swaps) } else { swaps.clone() };
+        let mover = mover([engine, cpu(1)]);
+        let (tells, told) = channel();
+        let (source, mut target) = (vec![1; 10], vec![0; 10]);
+        // SAFETY: both live until the end of the copy, which is awaited.
+        #[allow(unsafe_code)]
+        let small = unsafe {
+            RawRequest::new(source.as_ptr(), target.as_mut_ptr(), 10, move |end| tells.send(end).unwrap())
+        };
+        mover.start(small.with_route(Some(Route::Single)), None, None);
+        let transfer = mover.copy(pattern(4 * MIB), vec![0; 4 * MIB], CopyOptions::default());
+        assert_eq!(told.recv_timeout(HANG).expect("an end"), Err(CopyError::Abandoned));
+        thread::sleep(Duration::from_millis(200));
+        assert!(!transfer.is_done(), "an engine has a piece");
+        let kept = std::mem::take(&mut *swaps.0.lock().expect("no panic"));
+        assert_eq!(kept.len(), 1);
+        kept.into_iter().for_each(|piece| cpu(1).submit(piece).expect("there is room"));
+        assert!(transfer.wait().expect("copied").1 == pattern(4 * MIB));
+    }
+}
+
 #[test]
 fn engines_that_copy_inside_of_submit_do_not_recurse() {
     let inline = || Scripted::engine(|_| Act::Copy);

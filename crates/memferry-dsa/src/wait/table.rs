@@ -221,6 +221,9 @@ impl<S: Source> Chunk<S> {
 mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
+    use std::sync::{Arc, mpsc};
+    use std::task::Wake;
+    use std::thread;
 
     use super::*;
 
@@ -255,6 +258,40 @@ mod tests {
         assert!(enter().is_none(), "outcomes wait to be fetched");
         assert!(tickets.into_iter().all(|ticket| table.remove(ticket) == Some(Ok(7))));
         assert!(enter().is_some());
+    }
+
+    /// A waker that gives its own place back when it is dropped hung: it was dropped under the lock.
+    #[test]
+    fn wakers_may_enter_the_table_when_they_are_dropped() {
+        struct Pending;
+        impl Source for Pending {
+            type Found = u32;
+            fn poll(&self) -> Option<u32> {
+                None
+            }
+        }
+        struct Removes(Arc<Table<Pending>>, Mutex<Option<Ticket>>);
+        impl Wake for Removes {
+            fn wake(self: Arc<Self>) {}
+        }
+        impl Drop for Removes {
+            fn drop(&mut self) {
+                let ticket = self.1.lock().unwrap().take().unwrap();
+                assert_eq!(self.0.remove(ticket), None);
+            }
+        }
+        let (tells, told) = mpsc::channel();
+        thread::spawn(move || {
+            let table = Arc::new(Table::new(2));
+            let enter = || table.enter(Pending, None, Instant::now(), LONG).unwrap();
+            let (ticket, its) = (enter(), Mutex::new(Some(enter())));
+            let waker = Waker::from(Arc::new(Removes(table.clone(), its)));
+            assert_eq!(table.outcome_or_wake(&ticket, &waker), None);
+            drop(waker);
+            assert_eq!(table.outcome_or_wake(&ticket, Waker::noop()), None);
+            tells.send(table.sweep(Instant::now(), &mut Vec::new()).watched_count).unwrap();
+        });
+        assert_eq!(told.recv_timeout(Duration::from_secs(60)), Ok(1));
     }
 
     #[test]
