@@ -87,13 +87,14 @@ impl Agents {
         self.0.look.notify_one();
     }
 
-    /// What the driver does with a descriptor that a thread has written.
+    /// What the driver does with a descriptor that a thread has written. Tries that a full queue costs are taken from
+    /// `retries`.
     pub(crate) fn submit(
         &self,
         client: &Client,
         thread: u32,
         bytes: &[u8; 64],
-        retries: u32,
+        retries: &mut u32,
     ) -> Result<(), i32> {
         let descriptor = Descriptor::from_bytes(bytes);
         let is_batch = descriptor.opcode() == Ok(Opcode::Batch);
@@ -103,13 +104,11 @@ impl Agents {
         }
         let member = self.0.member(client)?;
         let mut words = descriptor.to_words();
-        for _ in 0..=retries {
-            if member.written(client.at, &mut words, thread) == Submission::Accepted {
-                return Ok(());
-            }
+        while member.written(client.at, &mut words, thread) != Submission::Accepted {
+            *retries = retries.checked_sub(1).ok_or(libc::EAGAIN)?;
             thread::sleep(RETRY_PAUSE);
         }
-        Err(libc::EAGAIN)
+        Ok(())
     }
 }
 
@@ -149,7 +148,7 @@ impl Inner {
     fn engine(&self, member: &Member, device: usize, space: &AddressSpace) -> io::Result<Engine> {
         let memory = memory_of(space);
         let mut engine = member.engine(device);
-        match self.shared.options().open_trace() {
+        match self.shared.trace() {
             Ok(None) => {}
             Ok(Some(trace)) => engine.trace(trace, without_trace),
             Err(error) => without_trace(error),

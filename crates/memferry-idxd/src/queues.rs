@@ -269,10 +269,11 @@ impl Queues {
         if lock(&self.enabled).get(&client.queue) != Some(&client.mode) {
             return Err(libc::ENXIO);
         }
-        let retries = self.retries(client.queue);
+        // All descriptors of a call share them: a thread of the file system waits meanwhile.
+        let mut retries = self.retries(client.queue);
         let mut taken = 0;
         for bytes in bytes.as_chunks().0 {
-            match self.agents.submit(client, thread, bytes, retries) {
+            match self.agents.submit(client, thread, bytes, &mut retries) {
                 Ok(()) => taken += bytes.len(),
                 Err(errno) if taken == 0 => return Err(errno),
                 Err(_) => break,
@@ -324,7 +325,7 @@ impl Client {
         else {
             return;
         };
-        if self.reads.fetch_add(1, Ordering::Relaxed) == READS_MAX {
+        if self.reads.fetch_add(1, Ordering::Relaxed) >= READS_MAX && self.is_openers(thread) {
             let queue = self.queue;
             eprintln!(
                 "memferry: thread {thread} maps {queue} without the preload library, which cannot work: killed"

@@ -23,7 +23,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use super::page_map::PageMap;
 use super::{Access, Memory, Vanished, copy_by_pages};
@@ -53,7 +53,7 @@ impl AddressSpace {
             File::options().read(true).write(is_written).open(format!("/proc/{thread}/{name}"))
         };
         let mut maps = open("maps", false)?;
-        if !knows_query(&maps) {
+        if !knows_query() {
             // The text is readable until the thread ends that the file belongs to: the first thread mostly ends last.
             maps = File::open(format!("/proc/{}/maps", process_of(thread)?)).unwrap_or(maps);
         }
@@ -63,8 +63,9 @@ impl AddressSpace {
 
     /// Whether a process still has it. Once none has it, none ever has it again.
     pub fn is_alive(&self) -> bool {
-        // The null page is an error, or is read; the end of the file means that no process has the address space.
-        !matches!(self.0.mem.read_at(&mut [0], 0), Ok(0))
+        // A read that is no multiple of an entry is an error; the end of the file means that no process has the address space.
+        // Neither takes a lock of the address space, which a thread of it could keep for ever, as a read of `mem` would.
+        !matches!(self.0.page_map.read_at(&mut [0], 0), Ok(0))
     }
 
     /// The memory, for a device.
@@ -155,9 +156,14 @@ fn query(maps: &File, address: Address) -> io::Result<Mapping> {
     Ok(Mapping { end: query.vma_end, is_readable: flag(0), is_writable: flag(1) })
 }
 
-/// Whether the kernel has the request.
-fn knows_query(maps: &File) -> bool {
-    !matches!(query(maps, Address(0)), Err(error) if error.raw_os_error() == Some(libc::ENOTTY))
+/// Whether the kernel has the request. This process is asked: the lock of another's mappings may be kept for ever.
+fn knows_query() -> bool {
+    static KNOWS: LazyLock<bool> = LazyLock::new(|| {
+        let maps = File::open("/proc/self/maps");
+        let error = maps.and_then(|maps| query(&maps, Address(0))).err();
+        error.and_then(|error| error.raw_os_error()) != Some(libc::ENOTTY)
+    });
+    *KNOWS
 }
 
 /// The process that a thread belongs to.
@@ -263,7 +269,7 @@ mod tests {
     #[test]
     fn the_text_tells_what_the_request_tells() {
         let maps = File::open("/proc/self/maps").unwrap();
-        if !knows_query(&maps) {
+        if !knows_query() {
             return println!("skipped: this kernel has no PROCMAP_QUERY");
         }
         // Other threads map and unmap meanwhile: what is there before and after.

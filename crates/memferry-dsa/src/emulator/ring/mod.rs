@@ -417,6 +417,18 @@ impl Ring {
         (0..=entries(head, self.pushed()).min(SLOTS as u64 - 1)).filter(is_its).count()
     }
 
+    /// Tells `has` each client that has entries.
+    pub(super) fn clients(&self, mut has: impl FnMut(ClientId)) {
+        let head = self.popped();
+        for step in 0..=entries(head, self.pushed()).min(SLOTS as u64 - 1) {
+            let position = (head + step) & POSITION;
+            let mark = Mark(self.slot(position).mark.load(Ordering::Acquire));
+            if mark.holds(position) {
+                has(mark.client());
+            }
+        }
+    }
+
     fn slot(&self, position: u64) -> &Slot {
         &self.slots[slot_of(position)].0
     }

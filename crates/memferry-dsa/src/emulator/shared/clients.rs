@@ -101,9 +101,13 @@ impl State {
     /// [`JoinError`]: nothing has changed.
     pub fn join(&self, process: u32) -> Result<Client, JoinError> {
         let is_itself = process == std::process::id();
-        let joined = self.admit(&Joining { process, user: self.user(), is_itself })?;
-        let own =
-            Mapping::open(&joined.own, Access::All).map_err(|error| JoinError::Memory(process, error))?;
+        let user =
+            if is_itself { self.user() } else { user_of(process).ok_or(JoinError::NoProcess(process))? };
+        let joined = self.admit(&Joining { process, user, is_itself })?;
+        let own = Mapping::open(&joined.own, Access::All).map_err(|error| {
+            self.leave(joined.id, joined.registration);
+            JoinError::Memory(process, error)
+        })?;
         let home = Some((self.clone(), joined.registration));
         Ok(Client::new(self.devices(), own, joined.id, process, home))
     }
@@ -127,8 +131,11 @@ impl State {
         // The number that was in use longest ago, so that none is of somebody who has left entries behind others'.
         let first = usize::from(clients.last);
         let numbers = (first + 1..CLIENTS_MAX).chain(1..=first).map(|id| id as ClientId);
-        let mut free = numbers.filter(|id| !clients.live.contains_key(id));
-        let id = free.find(|id| !self.has_entries(*id)).ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
+        let mut free = numbers.filter(|id| !clients.live.contains_key(id)).peekable();
+        // Somebody may have marked entries as everybody's. Memory that is new seals none of them.
+        let any = *free.peek().ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
+        let has_entries = self.clients_with_entries();
+        let id = free.find(|id| !has_entries[usize::from(*id)]).unwrap_or(any);
         clients.last = id;
         clients.registrations += 1;
         let registration = clients.registrations;
@@ -208,10 +215,29 @@ impl State {
         }
     }
 
-    fn has_entries(&self, id: ClientId) -> bool {
-        let devices = self.devices().order().devices.iter();
-        devices.flat_map(|device| &device.queues).any(|queue| queue.ring.entries_of(id) > 0)
+    fn clients_with_entries(&self) -> Vec<bool> {
+        let mut has_entries = vec![false; CLIENTS_MAX];
+        for device in 0..DEVICES_MAX {
+            if self.devices().device(device).generation.load(Ordering::Acquire) == 0 {
+                continue; // never configured
+            }
+            for queue in &self.devices().device_order(device).queues {
+                queue.ring.clients(|id| {
+                    has_entries.get_mut(usize::from(id)).into_iter().for_each(|has| *has = true)
+                });
+            }
+        }
+        has_entries
     }
+}
+
+/// The real user of a process.
+///
+/// Source: proc_pid_status(5).
+fn user_of(process: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_whitespace().next()?.parse().ok()
 }
 
 /// Whether a client's process has ended or runs another program; also if it only waits for its parent, or if its id is

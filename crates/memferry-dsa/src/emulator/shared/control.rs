@@ -104,11 +104,15 @@ impl State {
         if !self.is_drained(at) {
             return false;
         }
+        self.unconfigure(at);
+        true
+    }
+
+    fn unconfigure(&self, at: QueueAt) {
         self.reconfigure(at.device, |state| {
             state.queues[at.queue].unconfigure();
             state.queue_groups[at.queue].store(0, Ordering::Relaxed);
         });
-        true
     }
 
     /// Disables a closed queue that is not drained in time: what it has is lost, as with a device that is reset.
@@ -117,7 +121,8 @@ impl State {
         order.ring.discard();
         let settled = self.settled(at);
         order.counts.0.retired.store(order.ring.popped().saturating_sub(settled), Ordering::Release);
-        self.disable_queue(at);
+        // Not `disable_queue`: a client may falsify the counts that tell whether the queue is drained.
+        self.unconfigure(at);
     }
 
     /// Says which file is the queue's, by `st_dev` and `st_ino`.

@@ -34,11 +34,12 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Opens the trace, if there is to be one, for [`ClientEngine::trace`](super::ClientEngine::trace).
+    /// Opens the trace, if there is to be one. The server does so once, before there are clients: later, the path could lead
+    /// to a file that another user has chosen.
     ///
     /// # Errors
     /// Those of `open(2)`; `ENXIO`: it is a pipe that nobody reads.
-    pub fn open_trace(&self) -> io::Result<Option<File>> {
+    pub(super) fn open_trace(&self) -> io::Result<Option<File>> {
         let Some(path) = &self.trace else { return Ok(None) };
         // A pipe whose reader has gone is an error here; without the flag, the program would wait for another.
         let flags = libc::O_NONBLOCK;
@@ -155,13 +156,14 @@ mod tests {
 
     #[test]
     fn options_reach_the_other_side() {
+        let directory = tempfile::tempdir().unwrap();
         for options in [
             Options::default(),
             Options {
                 nasty: Nasty::from_seed(0x1234_5678_9abc_def0),
                 timing: Some(Timing::sapphire_rapids()),
                 patches: false,
-                trace: Some("/tmp/a trace\u{e4}.jsonl".into()),
+                trace: Some(directory.path().join("a trace\u{e4}.jsonl")),
             },
         ] {
             let state = State::create(&options).unwrap();

@@ -25,10 +25,12 @@ pub(super) struct Server {
     /// The board's and the order's, to hand out.
     pub(super) files: [File; 2],
     options: Options,
+    trace: io::Result<Option<File>>,
     user: u32,
     pub(super) clients: Mutex<Clients>,
     pub(super) stood: Mutex<Stood>,
-    pub(super) channels: Channels,
+    /// To the trace.
+    pub(super) channels: Option<Channels>,
 }
 
 impl State {
@@ -50,20 +52,35 @@ impl State {
         header.epoch_ns.store(monotonic_ns(), Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Relaxed);
+        let trace = options.open_trace();
+        let channels =
+            trace.as_ref().ok().and_then(|trace| trace.as_ref()?.try_clone().ok()).map(Channels::new);
         Ok(State(Arc::new(Server {
             devices,
             files: [board_file, order_file],
             options: options.clone(),
+            trace,
             user: user(),
             clients: Mutex::new(Clients::new()),
             stood: Mutex::default(),
-            channels: Channels::default(),
+            channels,
         })))
     }
 
     /// What was chosen for all.
     pub fn options(&self) -> &Options {
         &self.0.options
+    }
+
+    /// The trace, if there is one, for [`ClientEngine::trace`](super::ClientEngine::trace).
+    ///
+    /// # Errors
+    /// It could not be opened; `ENXIO`: it is a pipe that nobody reads. Or there are no file descriptors left.
+    pub fn trace(&self) -> io::Result<Option<File>> {
+        match &self.0.trace {
+            Ok(trace) => trace.as_ref().map(File::try_clone).transpose(),
+            Err(error) => Err(error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)),
+        }
     }
 
     /// The devices as clients see them.

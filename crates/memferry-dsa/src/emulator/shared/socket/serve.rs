@@ -6,7 +6,7 @@
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use super::super::State;
 use super::super::clients::Joining;
+use super::super::trace::Channels;
 use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
 
 /// How long a connection may say nothing.
@@ -25,6 +26,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 const SILENT_MAX: usize = 16;
 /// Most such connections of all users.
 const CONNECTIONS_MAX: usize = 256;
+/// Lines of a channel that the trace takes before it looks at the next channel: a client may send without end.
+const DRAINED_MAX: usize = 64;
+/// More lines than the buffer of a channel has.
+const SENT_MAX: usize = 1024;
 /// How often clients are looked after.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -87,11 +92,12 @@ impl State {
         let state = self.clone();
         let trace = move || {
             while !stop.load(Ordering::Relaxed) {
-                let mut descriptors = state.0.channels.descriptors();
+                let channels = state.0.channels.as_ref();
+                let mut descriptors = channels.map_or(Vec::new(), Channels::descriptors);
                 descriptors.push(trace_woken.as_raw_fd());
                 poll(&descriptors, None);
                 drop((&trace_woken).read(&mut [0; 64]));
-                if let Err(error) = state.write_trace() {
+                if let Err(error) = state.drain_trace(DRAINED_MAX) {
                     trace_failed(error);
                 }
             }
@@ -105,7 +111,7 @@ impl State {
     /// # Errors
     /// The trace cannot be written, and has ended.
     pub fn write_trace(&self) -> io::Result<()> {
-        self.0.channels.drain()
+        self.drain_trace(SENT_MAX)
     }
 }
 
@@ -182,6 +188,15 @@ impl Serving {
 }
 
 impl State {
+    fn open_channel(&self) -> io::Result<OwnedFd> {
+        self.trace()?; // the reason why there are none
+        self.0.channels.as_ref().ok_or(io::ErrorKind::NotFound)?.open()
+    }
+
+    fn drain_trace(&self, lines_max: usize) -> io::Result<()> {
+        self.0.channels.as_ref().map_or(Ok(()), |channels| channels.drain(lines_max))
+    }
+
     fn answer(&self, connection: &Connection, request: Request) {
         let Connection { socket, peer, .. } = connection;
         let yes = |number: u16, files: &[RawFd]| {
@@ -210,7 +225,7 @@ impl State {
             Request::Trace => {
                 let is_client = self.processes().contains(&peer.process);
                 let channel = match is_client {
-                    true => self.0.channels.open(self.options()),
+                    true => self.open_channel(),
                     false => Err(io::Error::other("the process uses no device")),
                 };
                 match channel {

@@ -6,37 +6,33 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use crate::emulator::shared::Options;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longer than any line: that of a descriptor has some 900 bytes.
 const LINE_BYTES_MAX: usize = 4096;
 /// Most channels: an engine for each device of each client.
 const CHANNELS_MAX: usize = 1024;
 
-/// The server's ends.
-#[derive(Default)]
-pub(in crate::emulator::shared) struct Channels(Mutex<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    /// Once the first channel was asked for.
-    file: Option<File>,
-    channels: Vec<File>,
+/// The server's ends. To open a channel is not to wait for lines that are being written.
+pub(in crate::emulator::shared) struct Channels {
+    list: Mutex<Vec<Arc<File>>>,
+    /// Locked while lines are written.
+    file: Mutex<File>,
 }
 
 impl Channels {
+    /// Channels to a trace; none yet.
+    pub(in crate::emulator::shared) fn new(trace: File) -> Channels {
+        Channels { list: Mutex::default(), file: Mutex::new(trace) }
+    }
+
     /// Makes a channel; the client's end, to which it writes a line at a time.
     ///
     /// # Errors
-    /// Those of [`Options::open_trace`] and `socketpair(2)`; `NotFound`: there is no trace.
-    pub(in crate::emulator::shared) fn open(&self, options: &Options) -> io::Result<OwnedFd> {
-        let mut inner = self.lock();
-        if inner.file.is_none() {
-            inner.file = Some(options.open_trace()?.ok_or(ErrorKind::NotFound)?);
-        }
-        if inner.channels.len() >= CHANNELS_MAX {
+    /// Those of `socketpair(2)`; there are too many.
+    pub(in crate::emulator::shared) fn open(&self) -> io::Result<OwnedFd> {
+        let mut list = lock(&self.list);
+        if list.len() >= CHANNELS_MAX {
             return Err(io::Error::other("too many engines write to the trace"));
         }
         let mut ends = [0; 2];
@@ -52,50 +48,51 @@ impl Channels {
         if unsafe { libc::fcntl(mine.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        inner.channels.push(mine.into());
+        list.push(Arc::new(mine.into()));
         Ok(theirs)
     }
 
     /// The descriptors to wait for.
     pub(in crate::emulator::shared) fn descriptors(&self) -> Vec<i32> {
-        self.lock().channels.iter().map(AsRawFd::as_raw_fd).collect()
+        lock(&self.list).iter().map(|channel| channel.as_raw_fd()).collect()
     }
 
-    /// Appends what has come; the error that ended the trace.
-    pub(in crate::emulator::shared) fn drain(&self) -> io::Result<()> {
-        let mut inner = self.lock();
-        let Inner { file: Some(file), channels } = &mut *inner else { return Ok(()) };
-        let mut failed = None;
-        channels.retain_mut(|channel| {
-            // One byte more than a line, to tell what is longer.
-            let mut line = [0; LINE_BYTES_MAX + 1];
-            loop {
-                match channel.read(&mut line) {
-                    Ok(0) => return false,
-                    Ok(count) if !is_line(&line[..count]) => {}
-                    Ok(count) => {
-                        if let Err(error) = file.write_all(&line[..count]) {
-                            failed = Some(error);
-                            return false;
-                        }
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    Err(error) => return error.kind() == ErrorKind::WouldBlock,
+    /// Appends what has come, up to `lines_max` of each channel; the error that ended the trace.
+    pub(in crate::emulator::shared) fn drain(&self, lines_max: usize) -> io::Result<()> {
+        let mut file = lock(&self.file);
+        let list = lock(&self.list).clone();
+        for channel in list {
+            match forward(&channel, &mut file, lines_max) {
+                Ok(true) => {}
+                Ok(false) => lock(&self.list).retain(|other| !Arc::ptr_eq(other, &channel)),
+                Err(error) => {
+                    lock(&self.list).clear();
+                    return Err(error);
                 }
             }
-        });
-        match failed {
-            Some(error) => {
-                channels.clear();
-                Err(error)
-            }
-            None => Ok(()),
+        }
+        Ok(())
+    }
+}
+
+/// Appends lines of a channel; whether more can come. The error is that of the file.
+fn forward(mut channel: &File, file: &mut File, lines_max: usize) -> io::Result<bool> {
+    // One byte more than a line, to tell what is longer.
+    let mut line = [0; LINE_BYTES_MAX + 1];
+    for _ in 0..lines_max {
+        match channel.read(&mut line) {
+            Ok(0) => return Ok(false),
+            Ok(count) if !is_line(&line[..count]) => {}
+            Ok(count) => file.write_all(&line[..count])?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Ok(error.kind() == ErrorKind::WouldBlock),
         }
     }
+    Ok(true)
+}
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether somebody has sent one line of text, and nothing else.
@@ -106,26 +103,60 @@ fn is_line(bytes: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
+
+    const SEVERAL: usize = 1000;
 
     #[test]
     fn whole_lines_arrive_and_nothing_else() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let options = Options { trace: Some(file.path().to_owned()), ..Options::default() };
-        let channels = Channels::default();
-        assert_eq!(channels.open(&Options::default()).unwrap_err().kind(), ErrorKind::NotFound);
-        let mut ends: Vec<File> = (0..3).map(|_| channels.open(&options).unwrap().into()).collect();
+        let channels = Channels::new(file.reopen().unwrap());
+        let mut ends: Vec<File> = (0..3).map(|_| channels.open().unwrap().into()).collect();
         for bytes in [&b"{1}\n"[..], b"{2}", b"{3}\n{4}\n", b"\n", b"{\x1b[2J}\n", &[b'{'; 5000]] {
             ends[0].write_all(bytes).unwrap();
         }
         ends[1].write_all(b"{5}\n").unwrap();
         ends.pop();
         assert!(ends[0].set_len(0).is_err(), "a client cannot cut the file");
-        channels.drain().unwrap();
+        channels.drain(100).unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), b"{1}\n{5}\n");
         assert_eq!(channels.descriptors().len(), 2);
         drop(ends);
-        channels.drain().unwrap();
+        channels.drain(100).unwrap();
         assert_eq!(channels.descriptors().len(), 0);
+    }
+    /// One client kept the trace's thread, and with it the thread that answers clients, for as long as it sent.
+    #[test]
+    fn a_client_that_sends_without_end_keeps_nobody() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let channels = Channels::new(file.reopen().unwrap());
+        let [mut hostile, mut other] = [(); 2].map(|()| File::from(channels.open().unwrap()));
+        let (sent, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (tells, told) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    hostile.write_all(b"no line").unwrap();
+                    sent.fetch_add(1, Relaxed);
+                }
+            });
+            let channels = &channels;
+            scope.spawn(move || {
+                other.write_all(b"{1}\n").unwrap();
+                (0..100).for_each(|_| channels.drain(4).unwrap());
+                tells.send(channels.open().is_ok()).unwrap();
+            });
+            let told = told.recv_timeout(Duration::from_secs(60));
+            stop.store(true, Relaxed);
+            channels.drain(SEVERAL).unwrap();
+            assert_eq!((told, sent.load(Relaxed) > 0), (Ok(true), true));
+        });
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"{1}\n");
     }
 }
