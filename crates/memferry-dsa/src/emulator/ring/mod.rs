@@ -341,7 +341,7 @@ impl Ring {
 
     /// Takes an entry of `own` that the ring has lost.
     pub(super) fn take_stranded(&self, own: &Entries) -> Option<Taken> {
-        own.take_stranded(self.popped(), self.pushed())
+        own.take_stranded(|| (self.popped(), self.pushed()))
     }
 
     /// Refuses every `push` from now on; what was taken stays.

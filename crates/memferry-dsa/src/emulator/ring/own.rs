@@ -81,13 +81,20 @@ impl Entries {
         sealed != 0 && sealed == seal(&words, position)
     }
 
-    /// Takes an entry whose position is not in the range from `head` to `tail`: its mark is lost, and nobody would ever
-    /// come to it.
-    pub(crate) fn take_stranded(&self, head: u64, tail: u64) -> Option<Taken> {
-        let waits = |position: u64| super::distance(head, position) <= super::distance(head, tail);
-        let entries = self.0.iter().filter(|entry| entry.seal.load(Ordering::Acquire) != 0);
-        let mut positions = entries.map(|entry| entry.position.load(Ordering::Relaxed));
-        positions.find(|position| !waits(*position)).and_then(|position| self.take(position))
+    /// Takes an entry whose position is not in the ring's range: the head has passed it, and no device would ever come to
+    /// it. `range` is the head and the tail.
+    pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<Taken> {
+        self.0.iter().find_map(|entry| {
+            // ORDERING: Acquire pairs with the Release in `put`: the tail was behind the position by then, and is read
+            // after it.
+            if entry.seal.load(Ordering::Acquire) == 0 {
+                return None;
+            }
+            let position = entry.position.load(Ordering::Relaxed);
+            let (head, tail) = range();
+            let waits = super::distance(head, position) <= super::distance(head, tail);
+            if waits { None } else { self.take(position) }
+        })
     }
 
     fn entry(&self, position: u64) -> &Entry {

@@ -152,6 +152,34 @@ fn a_mark_alone_makes_no_entry() {
     assert_eq!(ring.take_stranded(&own).map(|taken| taken.words), None);
 }
 
+/// Entries that are pushed while stranded ones are looked for are not stranded: they were executed before their
+/// predecessors, and counted twice.
+#[test]
+fn entries_pushed_during_the_look_are_not_stranded() {
+    const COUNT: u64 = 200_000;
+    let (ring, own) = (Ring::new(), Entries::new());
+    let is_over = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..COUNT {
+                while ring.push(&own, 1, &[number; 8], 0, 64).is_err() && is_over.load(Ordering::Relaxed) == 0
+                {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let (mut number, mut stranded) = (0, None);
+        while number < COUNT && stranded.is_none() {
+            stranded = ring.take_stranded(&own).map(|taken| (number, taken.words[0]));
+            while pop(&ring, &own).is_some() {
+                number += 1;
+            }
+        }
+        is_over.store(1, Ordering::Relaxed);
+        assert_eq!(stranded, None, "the entry at the head, and the one that was taken");
+    });
+}
+
 /// An entry whose submitter stops for ever in the middle, or to which nobody owns up, does not stop the queue; and a
 /// submitter that goes on after that is told that the queue took nothing.
 #[test]
