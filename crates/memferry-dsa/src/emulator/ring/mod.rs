@@ -417,6 +417,17 @@ impl Ring {
         (0..=entries(head, self.pushed()).min(SLOTS as u64 - 1)).filter(is_its).count()
     }
 
+    /// Writes what a hostile client can: entries of other clients.
+    #[cfg(test)]
+    pub(super) fn forge(&self, clients: impl Iterator<Item = ClientId>) {
+        let mut tail = 0;
+        for (position, client) in (0..).zip(clients) {
+            self.slot(position).mark.store(Mark::new(position, client, Stage::Ready).0, Ordering::Relaxed);
+            tail = position + 1;
+        }
+        self.submitters.0.tail.store(tail, Ordering::Relaxed);
+    }
+
     /// Tells `has` each client that has entries.
     pub(super) fn clients(&self, mut has: impl FnMut(ClientId)) {
         let head = self.popped();

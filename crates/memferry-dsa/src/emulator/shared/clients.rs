@@ -287,3 +287,39 @@ impl Identity {
         differ(self.started, now.started) || differ(self.stack, now.stack)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::shared::{DeviceSetup, Options};
+    use crate::emulator::{Capabilities, OPERATIONS};
+
+    /// With entries of everybody in queues that need not even be there, a client kept all others from joining, also after
+    /// it had ended.
+    #[test]
+    fn forged_entries_keep_nobody_out() {
+        let state = State::create(&Options::default()).unwrap();
+        let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
+        let engine_groups = [Some(0), None, None, None];
+        state.enable_device(0, &DeviceSetup { number: 0, operations, capabilities, engine_groups });
+        let id = || state.join(std::process::id()).map(|client| client.pasid());
+        let all = || 1..CLIENTS_MAX as ClientId;
+        for device in [1, 0] {
+            for (queue, half) in [all().step_by(2).collect::<Vec<_>>(), all().skip(1).step_by(2).collect()]
+                .into_iter()
+                .enumerate()
+            {
+                state.devices().device_order(device).queues[queue].ring.forge(half.into_iter());
+            }
+            assert!(id().is_ok(), "device {device}");
+        }
+    }
+
+    #[test]
+    fn a_process_has_the_user_of_the_process() {
+        let own = user_of(std::process::id());
+        // SAFETY: it takes nothing.
+        assert_eq!(own, Some(unsafe { libc::getuid() }));
+        assert_eq!(user_of(u32::MAX), None);
+    }
+}
