@@ -69,11 +69,11 @@ pub(super) enum Refusal {
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `tail` | submitters, who closes or opens | submitters |
+/// | `tail` | submitters; the server: `close`, `open` | all |
 /// | `head_seen` | submitters: a `head` that one of them has seen | submitters |
-/// | `head` | the owner of the entry there; anybody, if that one died | submitters, devices |
-/// | `mark` of a slot | who takes it; who closes, opens or repairs | submitters, devices |
-/// | `stamp` of a slot | who took it | devices, after the mark |
+/// | `head` | the owner of the entry there; all, if the owner died; the server: `repair`, `discard` | all |
+/// | `mark` of a slot | the submitter that takes it; the server: `close`, `open`, `repair` | all |
+/// | `stamp` of a slot | the submitter that took it | devices, after the mark |
 #[repr(C)]
 pub(super) struct Ring {
     submitters: Line<Submitters>,
@@ -177,8 +177,8 @@ pub(super) struct Head {
     position: u64,
 }
 
-/// What a push answers whose mark was changed: it was about to be ready for too long, or somebody has tampered with it. The
-/// entry counts if it was executed.
+/// The answer of a push whose mark has changed: the push took too long, or somebody has tampered with the mark. Without the
+/// seal, a device has executed the entry.
 #[cold]
 fn revoked(own: &Entries, position: u64) -> Result<(), Refusal> {
     if own.take(position).is_some() { Err(Refusal::Full) } else { Ok(()) }
@@ -239,10 +239,30 @@ impl Ring {
         limit: u32,
     ) -> Result<(), Refusal> {
         let position = self.take_slot(client, limit)?;
+        self.put(own, position, client, words, stamp.into())
+    }
+
+    /// The rest of a push: the entry comes into the slot that was taken.
+    #[inline]
+    fn put(
+        &self,
+        own: &Entries,
+        position: u64,
+        client: ClientId,
+        words: &[u64; 8],
+        stamp: Stamp,
+    ) -> Result<(), Refusal> {
+        if !own.put(position, words, &stamp) {
+            return self.give_up(position, client);
+        }
+        self.put_in_order(own, position, client, stamp.ns)
+    }
+
+    /// The last step of a push: the entry in `own` becomes ready.
+    #[inline]
+    fn put_in_order(&self, own: &Entries, position: u64, client: ClientId, ns: u64) -> Result<(), Refusal> {
         let slot = self.slot(position);
-        let stamp = stamp.into();
-        own.put(position, words, &stamp);
-        slot.stamp.store(stamp.ns, Ordering::Relaxed);
+        slot.stamp.store(ns, Ordering::Relaxed);
         let [taken, ready] = [Stage::Taken, Stage::Ready].map(|stage| Mark::new(position, client, stage).0);
         // ORDERING: Release pairs with the Acquire of `mark` in `head`: whoever sees the mark sees the words, and
         // all memory that the submitter wrote before. SeqCst and a read-modify-write for those who look next whether
@@ -251,6 +271,17 @@ impl Ring {
             Ok(_) => Ok(()),
             Err(_) => revoked(own, position),
         }
+    }
+
+    /// Leaves a slot to whoever removes the entries of nobody. Its former entry is still there: another submitter was held
+    /// up in the middle of a push, and has not been told that its entry was revoked, or the head has passed an entry.
+    #[cold]
+    fn give_up(&self, position: u64, client: ClientId) -> Result<(), Refusal> {
+        let [taken, nobody_s] = [client, 0].map(|client| Mark::new(position, client, Stage::Taken).0);
+        // Fails if this is the submitter that was held up: the slot is another one's by now.
+        let mark = &self.slot(position).mark;
+        let _ = mark.compare_exchange(taken, nobody_s, Ordering::Relaxed, Ordering::Relaxed);
+        Err(Refusal::Full)
     }
 
     /// Takes the slot at the tail; its position.

@@ -16,8 +16,8 @@ use crate::sync::{AtomicU64, Ordering};
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | words, `by`, `position` | the client's submitter that has the slot | the client's device, after the seal |
-/// | `seal` | that submitter; the device, which takes it away | the device; the server, for what stays at the head |
+/// | words, `by`, `position` | the client's submitter that has the slot | the client's device, the server |
+/// | `seal` | that submitter; it, or the device, takes the seal away | submitters, the client's device, the server |
 #[repr(C)]
 pub(crate) struct Entries([Entry; SLOTS]);
 
@@ -45,13 +45,16 @@ impl Entries {
         Entries(std::array::from_fn(|_| entry()))
     }
 
-    /// Puts an entry into the slot of its position.
+    /// Puts an entry into the slot of its position. False, and nothing has changed, if the slot has an entry.
     ///
     /// The words come by reference, since a copy of what was written just now may keep a processor waiting until its
     /// stores are done.
     #[inline]
-    pub(super) fn put(&self, position: u64, words: &[u64; 8], stamp: &Stamp) {
+    pub(super) fn put(&self, position: u64, words: &[u64; 8], stamp: &Stamp) -> bool {
         let entry = self.entry(position);
+        if entry.seal.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
         for (place, word) in entry.words.iter().zip(words) {
             place.store(*word, Ordering::Relaxed);
         }
@@ -59,6 +62,7 @@ impl Entries {
         entry.position.store(position, Ordering::Relaxed);
         // ORDERING: Release pairs with the Acquire in `take`: the words, and all memory that the submitter wrote before.
         entry.seal.store(seal(words, position), Ordering::Release);
+        true
     }
 
     /// Takes the entry of a position, if there is one: of several who try, one gets it.
@@ -82,19 +86,33 @@ impl Entries {
     }
 
     /// Takes an entry whose position is not in the ring's range: the head has passed it, and no device would ever come to
-    /// it. `range` is the head and the tail.
+    /// it. `range` is the head and the tail. What makes no sense there is cleared, since no entry comes into such a slot.
     pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<Taken> {
         self.0.iter().find_map(|entry| {
             // ORDERING: Acquire pairs with the Release in `put`: the tail was behind the position by then, and is read
             // after it.
-            if entry.seal.load(Ordering::Acquire) == 0 {
+            let sealed = entry.seal.load(Ordering::Acquire);
+            if sealed == 0 {
                 return None;
             }
             let position = entry.position.load(Ordering::Relaxed);
             let (head, tail) = range();
             let waits = super::distance(head, position) <= super::distance(head, tail);
-            if waits { None } else { self.take(position) }
+            if waits {
+                return None;
+            }
+            let taken = self.take(position);
+            if taken.is_none() {
+                let _ = entry.seal.compare_exchange(sealed, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+            taken
         })
+    }
+
+    /// Changes a word without changing the seal.
+    #[cfg(all(test, not(memferry_loom)))]
+    pub(super) fn tear(&self, position: u64) {
+        self.entry(position).words[3].fetch_xor(1, Ordering::Relaxed);
     }
 
     fn entry(&self, position: u64) -> &Entry {

@@ -180,6 +180,57 @@ fn entries_pushed_during_the_look_are_not_stranded() {
     });
 }
 
+/// A submitter that is held up, by a signal handler or a stopped process, until its slot is in use again. What the queue
+/// has accepted by then was overwritten, or its own entry was, and it was told that the queue had taken it.
+#[test]
+fn a_slot_that_comes_round_loses_nothing() {
+    for has_put in [false, true] {
+        let (ring, own) = (Ring::new(), Entries::new());
+        let held_up = ring.take_slot(1, 4).unwrap();
+        if has_put {
+            assert!(own.put(held_up, &[7; 8], &0.into()));
+        }
+        assert!(ring.repair(&ring.standing(), |_, _| true));
+        for number in 1..SLOTS as u64 {
+            ring.push(&own, 1, &[number; 8], 0, 4).unwrap();
+            assert_eq!(pop(&ring, &own), Some([number; 8]));
+        }
+        let second = ring.push(&own, 1, &[8; 8], 0, 4);
+        let first = match has_put {
+            true => ring.put_in_order(&own, held_up, 1, 0),
+            false => ring.put(&own, held_up, 1, &[7; 8], 0.into()),
+        };
+        assert_eq!(first, Err(Refusal::Full), "it is told that the queue took nothing");
+        let executed = pop(&ring, &own);
+        assert_eq!(executed, second.is_ok().then_some([8; 8]), "has put: {has_put}");
+        assert!(ring.take_stranded(&own).is_none());
+        // A slot that was given up is nobody's, and the next round finds it free.
+        while let Some(head) = ring.head() {
+            assert_eq!((head.client, ring.skip(head)), (0, true));
+        }
+        for number in 0..2 * SLOTS as u64 {
+            ring.push(&own, 1, &[number; 8], 0, 4).unwrap();
+            assert_eq!(pop(&ring, &own), Some([number; 8]));
+        }
+    }
+}
+
+/// Two submitters that a falsified tail has given one slot leave an entry that makes no sense. The slot is used again.
+#[test]
+fn torn_entries_are_cleared() {
+    let (ring, own) = (Ring::new(), Entries::new());
+    let position = ring.take_slot(1, 4).unwrap();
+    assert!(own.put(position, &[7; 8], &0.into()));
+    own.tear(position);
+    assert_eq!(ring.put_in_order(&own, position, 1, 0), Ok(()));
+    assert_eq!(pop(&ring, &own), None, "it is not executed");
+    assert!(ring.take_stranded(&own).is_none());
+    for number in 0..2 * SLOTS as u64 {
+        ring.push(&own, 1, &[number; 8], 0, 4).unwrap();
+        assert_eq!(pop(&ring, &own), Some([number; 8]));
+    }
+}
+
 /// An entry whose submitter stops for ever in the middle, or to which nobody owns up, does not stop the queue; and a
 /// submitter that goes on after that is told that the queue took nothing.
 #[test]
