@@ -405,7 +405,7 @@ fn a_piece_that_was_swapped_is_still_in_flight() {
     for is_decorated in [false, true] {
         let swaps = Arc::new(Swaps::default());
         let engine = if is_decorated { decorated(&swaps) } else { swaps.clone() };
-        let mover = mover([engine, cpu(1)]);
+        let mover = mover([engine.clone(), cpu(1)]);
         let (tells, told) = channel();
         let (source, mut target) = (vec![1; 10], vec![0; 10]);
         // SAFETY: both live until the end of the copy, which is awaited.
@@ -413,7 +413,7 @@ fn a_piece_that_was_swapped_is_still_in_flight() {
         let small = unsafe {
             RawRequest::new(source.as_ptr(), target.as_mut_ptr(), 10, move |end| tells.send(end).unwrap())
         };
-        mover.start(small.with_route(Some(Route::Single)), None, None);
+        engine.submit(small).expect("there is room");
         let transfer = mover.copy(pattern(4 * MIB), vec![0; 4 * MIB], CopyOptions::default());
         assert_eq!(told.recv_timeout(HANG).expect("an end"), Err(CopyError::Abandoned));
         thread::sleep(Duration::from_millis(200));
