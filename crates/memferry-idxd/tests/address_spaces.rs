@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Which of the programs that follow each other in one process this is; with values of one length, so that the stack
 /// begins where it did.
 const STAGE: &str = "MEMFERRY_TEST_STAGE";
+/// A directory, or a process and an address.
+const PLACE: &str = "MEMFERRY_TEST_PLACE";
 /// A descriptor that the programs inherit.
 const INHERITED: &str = "MEMFERRY_TEST_FD";
 
@@ -344,6 +346,186 @@ fn memory_that_does_not_answer_stops_nobody_else() {
     let answer = hears.recv_timeout(PATIENCE / 2);
     drop(held);
     assert_eq!(answer.expect("a process waits for what another one's memory answers"), Status::Success);
+}
+
+/// A file system whose one file answers no read, so that whoever reads it by a page fault keeps its address space locked.
+struct Silent;
+
+impl Silent {
+    fn attributes(number: fuser::INodeNo) -> fuser::FileAttr {
+        let (kind, perm) = match number {
+            fuser::INodeNo::ROOT => (fuser::FileType::Directory, 0o755),
+            _ => (fuser::FileType::RegularFile, 0o644),
+        };
+        let time = std::time::UNIX_EPOCH;
+        fuser::FileAttr {
+            ino: number,
+            size: PAGE as u64,
+            blocks: 8,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            crtime: time,
+            kind,
+            perm,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: PAGE as u32,
+            flags: 0,
+        }
+    }
+
+    /// Mounts it and serves it until this process ends, as the kernel then gives up; not where that is impossible.
+    fn serve(at: &Path) {
+        let fuse = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            Ok(fuse) => fuse,
+            Err(error) => return skip(Needs::Kernel("FUSE"), format!("/dev/fuse: {error}")),
+        };
+        let options = format!("fd={},rootmode=40755,user_id=0,group_id=0\0", fuse.as_raw_fd());
+        let place = std::ffi::CString::new(at.to_str().unwrap()).unwrap();
+        let (source, kind) = (c"silent".as_ptr(), c"fuse".as_ptr());
+        // SAFETY: all are strings that end in zero and live until the call returns.
+        let answer = unsafe { libc::mount(source, place.as_ptr(), kind, 0, options.as_ptr().cast()) };
+        assert_eq!(answer, 0, "{}", io::Error::last_os_error());
+        let (all, config) = (fuser::SessionACL::All, fuser::Config::default());
+        let session = fuser::Session::from_fd(Silent, fuse.into(), all, config).unwrap();
+        println!("serves");
+        session.run().unwrap();
+    }
+}
+
+/// Another run of this test, which ends with this process; `None` if it ends without having said the word.
+fn start(test: &str, stage: u32, place: &Path, word: &str) -> Option<std::process::Child> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).stdout(std::process::Stdio::piped());
+    command.env(STAGE, stage.to_string()).env(PLACE, place);
+    // SAFETY: prctl(2) is a system call.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    let mut child = command.spawn().unwrap();
+    let mut lines = io::BufRead::lines(io::BufReader::new(child.stdout.take().unwrap()));
+    let found = lines.any(|line| line.is_ok_and(|line| line.ends_with(word)));
+    found.then_some(child)
+}
+
+impl fuser::Filesystem for Silent {
+    fn lookup(&self, _: &fuser::Request, _: fuser::INodeNo, _: &std::ffi::OsStr, reply: fuser::ReplyEntry) {
+        reply.entry(&PATIENCE, &Silent::attributes(fuser::INodeNo(2)), fuser::Generation(0));
+    }
+
+    fn getattr(
+        &self,
+        _: &fuser::Request,
+        number: fuser::INodeNo,
+        _: Option<fuser::FileHandle>,
+        reply: fuser::ReplyAttr,
+    ) {
+        reply.attr(&PATIENCE, &Silent::attributes(number));
+    }
+
+    fn read(
+        &self,
+        _: &fuser::Request,
+        _: fuser::INodeNo,
+        _: fuser::FileHandle,
+        _: u64,
+        _: u32,
+        _: fuser::OpenFlags,
+        _: Option<fuser::LockOwner>,
+        reply: fuser::ReplyData,
+    ) {
+        std::mem::forget(reply); // dropped, it would be an answer
+    }
+}
+
+/// A process whose address space is locked: a page fault in a file that nobody serves holds the lock, and mmap(2) waits for
+/// it. Who looked whether the process lives waited as well, with locks that all others need.
+#[test]
+fn a_locked_address_space_stops_nobody_else() {
+    const TEST: &str = "a_locked_address_space_stops_nobody_else";
+    if !is_root() && stage() == 0 {
+        return skip(Needs::Root, "a test that mounts a file system is run as root");
+    }
+    if !is_inside("--devices 2", TEST) {
+        return;
+    }
+    let place = std::env::var_os(PLACE).unwrap_or_default();
+    match stage() {
+        0 => {}
+        1 => return Silent::serve(Path::new(&place)),
+        _ => {
+            let file = File::open(Path::new(&place).join("file")).unwrap();
+            let (descriptor, flags) = (file.as_raw_fd(), libc::MAP_SHARED);
+            // SAFETY: a new mapping.
+            let source = unsafe { libc::mmap(ptr::null_mut(), PAGE, libc::PROT_READ, flags, descriptor, 0) };
+            assert_ne!(source, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+            let target = [0u8; 8];
+            let copy = Descriptor::memmove(source as *const u8, target.as_ptr(), 8);
+            let queue = open("wq0.0");
+            std::thread::spawn(|| {
+                sleep(Duration::from_millis(500));
+                drop(open("wq0.0"));
+            });
+            sleep(Duration::from_millis(100)); // the thread has its memory
+            write(&queue, &copy.with_flags(Flags::BLOCK_ON_FAULT)).unwrap();
+            sleep(Duration::from_millis(200)); // the device asks for the page
+            println!("locks");
+            drop(Region::map(1, 2)); // it waits
+            return;
+        }
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(mut server) = start(TEST, 1, directory.path(), "serves") else { return };
+    let mut child = start(TEST, 2, directory.path(), "locks").expect("it says so");
+    sleep(Duration::from_secs(1)); // it waits in mmap(2), and one of its threads has been in open(2)
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || says.send(complete(&open("wq2.0"), Descriptor::noop())));
+    let answer = hears.recv_timeout(PATIENCE / 2);
+    let has_ended = child.try_wait().unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let _ = child.kill(); // it may have gone on, and ended
+    child.wait().unwrap();
+    assert_eq!(has_ended, None, "the test needs an address space that is locked");
+    assert_eq!(answer.expect("a process waits for another one's address space"), Status::Success);
+}
+
+/// A thread that reads another process' mapped queue was killed for it: any debugger, and whatever root looks with.
+#[test]
+fn a_reader_of_another_process_is_not_killed() {
+    const TEST: &str = "a_reader_of_another_process_is_not_killed";
+    if !is_inside("", TEST) {
+        return;
+    }
+    if stage() == 1 {
+        let place = std::env::var(PLACE).unwrap();
+        let (process, address) = place.split_once(' ').unwrap();
+        let Ok(memory) = File::open(format!("/proc/{process}/mem")) else {
+            return skip(Needs::Root, "this process may not look at its parent's memory");
+        };
+        for _ in 0..150 {
+            let read = std::os::unix::fs::FileExt::read_at(&memory, &mut [0], address.parse().unwrap());
+            assert_eq!(read.map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
+        }
+        return;
+    }
+    let queue = open("wq0.0");
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping.
+    let portal = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, queue.as_raw_fd(), 0) };
+    if portal == libc::MAP_FAILED {
+        return skip(Needs::Kernel("mapping of such files"), "this kernel maps no such file");
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([TEST, "--exact", "--nocapture"]).env(STAGE, "1");
+    let status = command.env(PLACE, format!("{} {}", std::process::id(), portal.addr())).status().unwrap();
+    assert!(status.success(), "{status}");
 }
 
 /// Pages of a mapped queue are the server's to refuse. It killed those who asked again and again, also itself, when it was
