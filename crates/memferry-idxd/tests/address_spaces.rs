@@ -445,7 +445,7 @@ impl fuser::Filesystem for Silent {
 }
 
 /// A process whose address space is locked: a page fault in a file that nobody serves holds the lock, and mmap(2) waits for
-/// it. Who looked whether the process lives waited as well, with locks that all others need.
+/// it. The supervisor waited as well when it looked whether the process lives, under locks that all others need.
 #[test]
 fn a_locked_address_space_stops_nobody_else() {
     const TEST: &str = "a_locked_address_space_stops_nobody_else";
@@ -496,7 +496,19 @@ fn a_locked_address_space_stops_nobody_else() {
     assert_eq!(answer.expect("a process waits for another one's address space"), Status::Success);
 }
 
-/// A thread that reads another process' mapped queue was killed for it: any debugger, and whatever root looks with.
+/// The address of a mapped queue; not where the kernel maps no such file.
+fn map(queue: &File) -> Option<usize> {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping.
+    let portal = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, queue.as_raw_fd(), 0) };
+    if portal == libc::MAP_FAILED {
+        skip(Needs::Kernel("mapping of such files"), "this kernel maps no such file");
+        return None;
+    }
+    Some(portal.addr())
+}
+
+/// A thread that reads another process' mapped queue, as a debugger does, was killed.
 #[test]
 fn a_reader_of_another_process_is_not_killed() {
     const TEST: &str = "a_reader_of_another_process_is_not_killed";
@@ -516,15 +528,10 @@ fn a_reader_of_another_process_is_not_killed() {
         return;
     }
     let queue = open("wq0.0");
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping.
-    let portal = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, queue.as_raw_fd(), 0) };
-    if portal == libc::MAP_FAILED {
-        return skip(Needs::Kernel("mapping of such files"), "this kernel maps no such file");
-    }
+    let Some(portal) = map(&queue) else { return };
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([TEST, "--exact", "--nocapture"]).env(STAGE, "1");
-    let status = command.env(PLACE, format!("{} {}", std::process::id(), portal.addr())).status().unwrap();
+    let status = command.env(PLACE, format!("{} {}", std::process::id(), portal)).status().unwrap();
     assert!(status.success(), "{status}");
 }
 
@@ -536,15 +543,10 @@ fn a_mapped_queue_as_the_source_of_a_copy() {
         return;
     }
     let queue = open("wq0.0");
-    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new mapping.
-    let portal = unsafe { libc::mmap(ptr::null_mut(), PAGE, protection, flags, queue.as_raw_fd(), 0) };
-    if portal == libc::MAP_FAILED {
-        return skip(Needs::Kernel("mapping of such files"), "this kernel maps no such file");
-    }
+    let Some(portal) = map(&queue) else { return };
     let target = [0u8; 8];
     for _ in 0..150 {
-        let copy = Descriptor::memmove(portal as *const u8, target.as_ptr(), 8);
+        let copy = Descriptor::memmove(ptr::without_provenance::<u8>(portal), target.as_ptr(), 8);
         let status = complete(&queue, copy.with_flags(Flags::BLOCK_ON_FAULT));
         assert_eq!(status, Status::PageFaultRefused);
     }

@@ -18,7 +18,7 @@ use memferry_dsa::{
 use mover_support::{check_descriptors, machine, mover_of};
 
 const EVERYTHING: Guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 40 };
-/// What copies: two targets of a replication may happen to lie as Dualcast needs it.
+/// The operations that copy: Dualcast serves a replication whose targets happen to be equal modulo 4096.
 const COPY: &[Opcode] = &[Opcode::Memmove, Opcode::Dualcast];
 
 fn options() -> CopyOptions {

@@ -152,6 +152,8 @@ impl Client {
 
     /// Submits with pauses.
     ///
+    /// `count` is that of its descriptors, with the members of a batch.
+    ///
     /// # Safety
     /// As [`Portal::submit`](crate::Portal::submit) if the answer is `Ok`.
     pub(super) unsafe fn submit(

@@ -54,7 +54,7 @@ impl<T> Openings<T> {
         unsafe { self.current.load(Ordering::Acquire).as_ref() }
     }
 
-    /// What was opened last, if it was in this generation.
+    /// The last opening, if this generation made it.
     pub(super) fn last_of(&self, generation: u32) -> Option<&Opening<T>> {
         self.last().filter(|last| last.generation == generation)
     }

@@ -27,10 +27,10 @@ pub enum EngineKind {
 /// dropping an engine first finishes what it accepted. Engines never block in `submit`, and finish copies in
 /// any order, on any thread.
 ///
-/// The trait is safe to implement, because no memory depends on its word: an engine that finishes a copy which it did not
-/// make leaves wrong bytes in initialised buffers, and one that hands back another request than the one it was given keeps
-/// that one. To read or write these it needs unsafe code, which answers for having
-/// ended before it finishes the copy.
+/// The trait is safe to implement, because no memory depends on its word. An engine that finishes a copy which it did not
+/// make leaves wrong bytes in initialised buffers. An engine that hands back another request than the one it was given is
+/// taken to keep the latter. To read or write the buffers it needs unsafe code, which answers for having ended before it
+/// finishes the copy.
 pub trait Engine: fmt::Debug + Send + Sync {
     /// What reports call it.
     fn name(&self) -> &str;

@@ -252,8 +252,8 @@ impl RawRequest {
         part.with_block_on_fault(self.block_on_fault).with_cache_control(self.into_cache)
     }
 
-    /// What no other live request has, unless it moves no byte: targets of copies do not overlap, and an operation is in a
-    /// box. An engine is safe code and may hand back another request than the one that it was given.
+    /// A key that differs between live requests, unless they move no byte: targets of copies do not overlap, and each
+    /// operation is in a box. It tells whether an engine, which is safe code, hands back the request that it was given.
     pub(super) fn identity(&self) -> (*const (), usize) {
         match &self.operation {
             Some(operation) => (std::ptr::from_ref::<RawOperation>(operation).cast(), 0),

@@ -49,20 +49,20 @@ impl Mover {
         target_node: Option<NodeId>,
     ) -> Result<(), Rejected> {
         let begins = copy.begin_in(|| self.inner.epochs.current());
-        let unsupported = self.unsupported(&copy).filter(|_| begins);
-        match self.offer(copy, source_node, target_node) {
-            Ok(()) => unsupported.into_iter().for_each(|opcode| self.count_unsupported(opcode)),
-            Err(mut rejected) => {
-                if begins {
-                    rejected.copy.leave_epoch();
-                }
-                return Err(rejected);
+        let unsupported = if begins { self.unsupported(&copy) } else { None };
+        self.offer(copy, source_node, target_node).map_err(|mut rejected| {
+            if begins {
+                rejected.copy.leave_epoch();
             }
+            rejected
+        })?;
+        if let Some(opcode) = unsupported {
+            self.count_unsupported(opcode);
         }
         Ok(())
     }
 
-    /// Joins the epoch. The first time, a copy that no engine does which was passed in is counted.
+    /// Joins the epoch. On the first call, counts a copy that only the mover's own CPU engines support.
     fn begin(&self, copy: &mut RawRequest, epoch: impl FnOnce() -> Arc<Epoch>) {
         if copy.begin_in(epoch)
             && let Some(opcode) = self.unsupported(copy)
@@ -71,7 +71,7 @@ impl Mover {
         }
     }
 
-    /// The operation, if no engine that was passed in does it.
+    /// The operation, if only the mover's own CPU engines support it.
     fn unsupported(&self, copy: &RawRequest) -> Option<Opcode> {
         let is_nothing = copy.size_bytes() == 0 && !copy.is_operation();
         let is = !is_nothing && self.inner.cpus_begin > 0 && !self.accelerates(copy.opcode());

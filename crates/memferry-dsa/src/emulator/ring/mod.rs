@@ -438,14 +438,7 @@ impl Ring {
 
     /// Entries of `client`: exact if it neither submits nor takes any meanwhile.
     pub(super) fn entries_of(&self, client: ClientId) -> usize {
-        let head = self.popped();
-        let is_its = |step: &u64| {
-            let position = (head + step) & POSITION;
-            let mark = Mark(self.slot(position).mark.load(Ordering::Acquire));
-            mark.holds(position) && mark.client() == client
-        };
-        // One more: the slot at the tail may be taken, if somebody died before he moved the tail.
-        (0..=entries(head, self.pushed()).min(SLOTS as u64 - 1)).filter(is_its).count()
+        self.owners().filter(|owner| *owner == client).count()
     }
 
     /// Writes what a hostile client can: entries of other clients.
@@ -459,16 +452,15 @@ impl Ring {
         self.submitters.0.tail.store(tail, Ordering::Relaxed);
     }
 
-    /// Tells `has` each client that has entries.
-    pub(super) fn clients(&self, mut has: impl FnMut(ClientId)) {
+    /// The client of each entry, as the marks have it.
+    pub(super) fn owners(&self) -> impl Iterator<Item = ClientId> {
         let head = self.popped();
-        for step in 0..=entries(head, self.pushed()).min(SLOTS as u64 - 1) {
+        // One more: the slot at the tail may be taken, if a submitter died before it moved the tail.
+        (0..=entries(head, self.pushed()).min(SLOTS as u64 - 1)).filter_map(move |step| {
             let position = (head + step) & POSITION;
             let mark = Mark(self.slot(position).mark.load(Ordering::Acquire));
-            if mark.holds(position) {
-                has(mark.client());
-            }
-        }
+            mark.holds(position).then_some(mark.client())
+        })
     }
 
     fn slot(&self, position: u64) -> &Slot {
