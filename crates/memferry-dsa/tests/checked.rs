@@ -1,6 +1,7 @@
 //! The memory of this process behind system calls: what is not there is a page fault, and nothing crashes.
 
 use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use memferry_dsa::emulator::Access;
 use memferry_dsa::emulator::{AddressSpace, CheckedMemory, Deterministic, DeviceConfig, Memory, Nasty};
@@ -10,6 +11,13 @@ use memferry_dsa::{
 use memferry_testing::{Needs, skip};
 
 const PAGE: usize = PAGE_BYTES as usize;
+
+/// One test at a time: while the child of a fork lives, a write would copy any page of the process first, so all are
+/// absent for writing.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Some fresh pages, unmapped at the end.
 struct Pages {
@@ -91,6 +99,7 @@ fn run(device: &mut Deterministic<CheckedMemory>, descriptor: Descriptor) -> Com
 
 #[test]
 fn operations_on_present_pages() {
+    let _alone = alone();
     let Some(mut device) = device() else { return };
     let pages = Pages::writable(8);
     pages.fill(0..8 * PAGE, 0);
@@ -119,6 +128,7 @@ fn operations_on_present_pages() {
 /// Pages that were never touched are absent for reading; those that were only read are absent for writing.
 #[test]
 fn untouched_pages_are_faults() {
+    let _alone = alone();
     let Some(mut device) = device() else { return };
     let pages = Pages::writable(6);
     pages.fill(0..3 * PAGE, 7);
@@ -144,6 +154,7 @@ fn untouched_pages_are_faults() {
 /// What no access is allowed to, and what does not exist: page faults, refused ones if the system was asked.
 #[test]
 fn bad_addresses_are_faults() {
+    let _alone = alone();
     let Some(mut device) = device() else { return };
     let pages = Pages::writable(4);
     pages.fill(0..4 * PAGE, 7);
@@ -191,6 +202,7 @@ fn bad_addresses_are_faults() {
 /// A record that cannot be written is lost, and the error register knows.
 #[test]
 fn a_record_that_cannot_be_written() {
+    let _alone = alone();
     let Some(mut device) = device() else { return };
     let pages = Pages::writable(2);
     pages.fill(0..2 * PAGE, 0);
@@ -255,6 +267,7 @@ impl Drop for Sleeper {
 /// that it would have.
 #[test]
 fn memory_of_another_process() {
+    let _alone = alone();
     let pages = Pages::writable(6);
     pages.fill(0..PAGE, 7);
     pages.fill(PAGE..2 * PAGE, 8);
@@ -301,6 +314,7 @@ fn memory_of_another_process() {
 /// The number of a process that has ended is another one's: descriptors that were left would work on its memory.
 #[test]
 fn a_process_with_the_number_of_one_that_has_ended() {
+    let _alone = alone();
     let pages = Pages::writable(1);
     pages.fill(0..PAGE, 7);
     let first = Sleeper::fork();

@@ -11,11 +11,11 @@
 //! Source: `idxd_cdev_open` and `idxd_cdev_write` in Linux' `drivers/dma/idxd/cdev.c`.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use memferry_dsa::emulator::AddressSpace;
+use memferry_dsa::emulator::procfs::{Identity, Status};
 
 use crate::system;
 
@@ -23,9 +23,13 @@ use crate::system;
 #[derive(Default)]
 pub(crate) struct Openers(Mutex<HashMap<u32, Weak<Opener>>>); // by process
 
+/// Most address spaces of a user other than this process': each takes three file descriptors of this process.
+const USERS_MAX: usize = 256;
+
 /// An address space.
 pub(crate) struct Opener {
     identity: Identity,
+    user: u32,
     /// `None` if this process may not trace it.
     space: Option<AddressSpace>,
 }
@@ -35,27 +39,35 @@ impl Openers {
     ///
     /// # Errors
     /// `ESRCH`: there is no such thread; `EPERM`: the thread is one of this process, which only executes for others;
-    /// `ENFILE`: there are no file descriptors left.
+    /// `EMFILE`: the user has queues open from too many processes; `ENFILE`: there are no file descriptors left.
     pub(crate) fn of(&self, thread: u32) -> Result<Arc<Opener>, i32> {
         if system::is_own(thread) {
             return Err(libc::EPERM);
         }
-        let identity = Identity::of(thread).ok_or(libc::ESRCH)?;
+        let no_descriptors = |error: io::Error| {
+            eprintln!("memferry: cannot look at the memory of thread {thread}: {error}; raise `ulimit -n`");
+            libc::ENFILE
+        };
+        let identity = Identity::of_thread(thread).map_err(no_descriptors)?.ok_or(libc::ESRCH)?;
+        let user = Status::of(thread).map_err(no_descriptors)?.ok_or(libc::ESRCH)?.user;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, opener| opener.strong_count() > 0);
+        let mut count = 0;
+        known.retain(|_, opener| {
+            let opener = opener.upgrade();
+            count += usize::from(opener.as_ref().is_some_and(|opener| opener.user == user));
+            opener.is_some()
+        });
         let opener = known.get(&identity.process).and_then(Weak::upgrade);
         if let Some(opener) = opener.filter(|opener| opener.is_now(identity)) {
             return Ok(opener);
         }
+        if user != system::real_user() && count >= USERS_MAX {
+            eprintln!("memferry: user {user} has queues open from {count} processes, and may not from more");
+            return Err(libc::EMFILE);
+        }
         let space = match AddressSpace::of_thread(thread) {
             Ok(space) => Some(space),
-            Err(error) if is_limit(&error) => {
-                eprintln!(
-                    "memferry: cannot open the memory of process {}: {error}; raise `ulimit -n`",
-                    identity.process
-                );
-                return Err(libc::ENFILE);
-            }
+            Err(error) if is_limit(&error) => return Err(no_descriptors(error)),
             Err(error) => {
                 eprintln!(
                     "memferry: process {} cannot submit with write(2): cannot open its memory: {error}; run memferry as \
@@ -65,7 +77,7 @@ impl Openers {
                 None
             }
         };
-        let opener = Arc::new(Opener { identity, space });
+        let opener = Arc::new(Opener { identity, user, space });
         known.insert(identity.process, Arc::downgrade(&opener));
         Ok(opener)
     }
@@ -86,38 +98,19 @@ impl Opener {
         self.space.as_ref()
     }
 
-    /// Whether a thread has this address space: a thread of the process, or of another process made with CLONE_VM.
+    /// Whether a thread has this address space: a thread of the process, or of another process made with CLONE_VM. False
+    /// also if that cannot be told.
     pub(crate) fn is(&self, thread: u32) -> bool {
-        let Some(now) = Identity::of(thread) else { return false };
+        let Ok(Some(now)) = Identity::of_thread(thread) else { return false };
         if now.process == self.identity.process {
             return self.is_now(now);
         }
-        let process = Identity::of(self.identity.process);
-        system::share_memory(thread, self.identity.process) && process.is_some_and(|now| self.is_now(now))
+        let process = Identity::of_thread(self.identity.process);
+        system::share_memory(thread, self.identity.process)
+            && matches!(process, Ok(Some(now)) if self.is_now(now))
     }
 
     fn is_now(&self, now: Identity) -> bool {
         now == self.identity && self.space.as_ref().is_none_or(AddressSpace::is_alive)
-    }
-}
-
-/// The identity of a process and the program that it runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Identity {
-    process: u32,
-    started: u64, // in the kernel's units since boot
-    stack: u64,   // the start of the program's stack, which Linux randomises for each program
-}
-
-impl Identity {
-    /// That of the process of a thread.
-    ///
-    /// Source: proc_pid_status(5); proc_pid_stat(5), fields 22 and 28. A first thread that has ended has no stack.
-    fn of(thread: u32) -> Option<Identity> {
-        let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
-        let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()?;
-        let field =
-            |task: u32, number: usize| system::stat(task)?.split_whitespace().nth(number - 3)?.parse().ok();
-        Some(Identity { process, started: field(process, 22)?, stack: field(thread, 28)? })
     }
 }

@@ -225,8 +225,7 @@ impl Queues {
     /// Opens a queue for the process that a thread belongs to.
     ///
     /// # Errors
-    /// `ENXIO`: it is not enabled; `EBUSY`: it is dedicated and has a user; `ESRCH`: there is no such thread; `ENFILE`:
-    /// there are no file descriptors left to look at its memory.
+    /// `ENXIO`: it is not enabled; `EBUSY`: it is dedicated and has a user; those of [`Openers::of`].
     pub(crate) fn open(&self, queue: QueueId, thread: u32) -> Result<Arc<Client>, i32> {
         let at = self.at(queue).ok_or(libc::ENXIO)?;
         let mode = *lock(&self.enabled).get(&queue).ok_or(libc::ENXIO)?;

@@ -125,6 +125,7 @@ fn supervise_program(
     // Signals to the caller's group then pass this process by, and `killall -9` of the command does. A session's leader
     // cannot leave, and is none here.
     let _ = system::join_group(0);
+    supervise::supervisor_signals().block().map_err(Error::system("block signals"))?;
     system::set_name(c"idxd-emulator");
     system::become_subreaper().map_err(Error::system("adopt orphans"))?;
     let inside = namespace::enter(options.keep_user)?;

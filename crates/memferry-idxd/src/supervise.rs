@@ -21,11 +21,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use memferry_dsa::emulator::procfs::{self, Stat};
+
 use crate::error::Error;
 use crate::system::{self, Pid, Signals};
 
 /// Between SIGTERM and SIGKILL for what the program leaves behind. Long enough to write a file, short enough to wait.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a process may take to die of SIGKILL. One that waits for a file system that does not answer takes for ever.
+const DEATH_MAX: Duration = Duration::from_secs(5);
 /// How often processes that ignore everything are looked at; they are killed and just take time to die.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// How often the loops look around without any event.
@@ -44,19 +48,18 @@ pub enum Leftovers {
 /// Signals that the caller and the supervisor wait for: all but those that stop a job, which must stop the caller with
 /// the program, and those of errors of their own.
 pub(crate) fn handled_signals() -> Signals {
-    Signals::all_but(&[
-        libc::SIGTSTP,
-        libc::SIGTTIN,
-        libc::SIGTTOU,
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGTRAP,
-        libc::SIGABRT,
-        libc::SIGSYS,
-    ])
+    Signals::all_but(&[&STOPS[..], &ERRORS].concat())
 }
+
+/// Signals that the supervisor blocks. It has a process group of its own, which a terminal stops when it writes a
+/// message (`stty tostop`), and the program would wait for it.
+pub(crate) fn supervisor_signals() -> Signals {
+    Signals::all_but(&ERRORS)
+}
+
+const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+const ERRORS: [i32; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
 /// What the supervisor says last.
 enum Report {
@@ -150,6 +153,10 @@ pub(crate) fn attend(
                 }
                 signal_children(libc::SIGKILL, &[]);
             }
+            if Instant::now() >= late + DEATH_MAX {
+                tell_immortal(&children(&[]));
+                return Ok(ended);
+            }
         }
         let patience = if deadline.is_some() { PATIENCE } else { TICK };
         let [signalled, spoken] =
@@ -205,12 +212,16 @@ fn collect(program: Pid, ended: &mut Option<ExitStatus>) -> io::Result<Children>
 }
 
 /// Kills all descendants but the children in `spared`. Those of a killed process become this one's children and are
-/// next, until there are none.
+/// next, until there are none, or until those that are left do not die.
 pub(crate) fn end_descendants(spared: &[Pid]) {
+    let start = Instant::now();
     loop {
         let left = children(spared);
         if left.is_empty() {
             return;
+        }
+        if start.elapsed() >= DEATH_MAX {
+            return tell_immortal(&left);
         }
         for pid in left {
             let _ = system::kill(pid, libc::SIGKILL);
@@ -218,6 +229,14 @@ pub(crate) fn end_descendants(spared: &[Pid]) {
         while let Ok(Some(_)) = system::reap() {}
         std::thread::sleep(PATIENCE);
     }
+}
+
+fn tell_immortal(pids: &[Pid]) {
+    eprintln!(
+        "memferry: SIGKILL does not end {}: the kernel makes a process wait for a file system that does not answer; \
+        look at its mounts",
+        names(pids)
+    );
 }
 
 fn signal_children(signal: i32, spared: &[Pid]) {
@@ -235,10 +254,8 @@ pub(crate) fn children(spared: &[Pid]) -> Vec<Pid> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<Pid>().ok()) else {
             continue;
         };
-        let Some(stat) = system::stat(pid) else { continue };
-        let mut fields = stat.split_whitespace();
-        let (state, parent) = (fields.next(), fields.next().and_then(|parent| parent.parse::<u32>().ok()));
-        if parent == Some(me) && state != Some("Z") && !spared.contains(&pid) {
+        let Ok(Some(stat)) = Stat::of(pid as u32) else { continue };
+        if stat.parent == me && stat.state != b'Z' && !spared.contains(&pid) {
             found.push(pid);
         }
     }
@@ -247,10 +264,7 @@ pub(crate) fn children(spared: &[Pid]) -> Vec<Pid> {
 
 /// "2 processes (1234 sleep, 1240 cat)".
 fn names(pids: &[Pid]) -> String {
-    let name = |pid: &Pid| {
-        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        format!("{pid} {}", name.trim())
-    };
+    let name = |pid: &Pid| format!("{pid} {}", procfs::name(*pid as u32));
     let list = pids.iter().map(name).collect::<Vec<_>>().join(", ");
     let word = if pids.len() == 1 { "process" } else { "processes" };
     format!("{} {word} ({list})", pids.len())

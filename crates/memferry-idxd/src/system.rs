@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, OsStr, OsString};
-use std::fmt::Display;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
@@ -87,6 +86,12 @@ pub(crate) fn unmount_lazily(target: &Path) -> io::Result<()> {
 pub(crate) fn identity() -> (u32, u32) {
     // SAFETY: they take nothing and cannot fail.
     unsafe { (libc::geteuid(), libc::getegid()) }
+}
+
+/// The real user, as `/proc` tells it of other processes.
+pub(crate) fn real_user() -> u32 {
+    // SAFETY: it takes nothing and cannot fail.
+    unsafe { libc::getuid() }
 }
 
 /// Makes this process the one that children of dead descendants come to.
@@ -180,14 +185,6 @@ pub(crate) fn join_group(group: Pid) -> io::Result<()> {
 pub(crate) fn set_name(name: &CStr) {
     // SAFETY: the option takes a string that ends in zero. It cannot fail.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
-}
-
-/// What `/proc` tells of a process or thread, from field 3 (its state) on; none if there is no such one.
-///
-/// Source: proc_pid_stat(5). The field before is a name in brackets that may hold anything.
-pub(crate) fn stat(process: impl Display) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    text.rsplit_once(')').map(|(_, rest)| rest.to_owned())
 }
 
 /// Lets this process have as many file descriptors as it may. Where that fails, it has as many as before.

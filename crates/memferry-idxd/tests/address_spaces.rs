@@ -13,7 +13,7 @@ use std::ptr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use emulator::{is_inside, is_root};
+use emulator::{emulate_script, is_available, is_inside, is_root, text};
 use memferry_dsa::{CompletionRecord, Descriptor, Flags, Status};
 use memferry_testing::{Needs, skip};
 
@@ -349,6 +349,7 @@ fn memory_that_does_not_answer_stops_nobody_else() {
 }
 
 /// A file system whose one file answers no read, so that whoever reads it by a page fault keeps its address space locked.
+/// For other names it does not answer whether there is such a file, and nothing ends a process that has asked.
 struct Silent;
 
 impl Silent {
@@ -415,7 +416,16 @@ fn start(test: &str, stage: u32, place: &Path, word: &str) -> Option<std::proces
 }
 
 impl fuser::Filesystem for Silent {
-    fn lookup(&self, _: &fuser::Request, _: fuser::INodeNo, _: &std::ffi::OsStr, reply: fuser::ReplyEntry) {
+    fn lookup(
+        &self,
+        _: &fuser::Request,
+        _: fuser::INodeNo,
+        name: &std::ffi::OsStr,
+        reply: fuser::ReplyEntry,
+    ) {
+        if name != "file" {
+            return std::mem::forget(reply); // dropped, it would be an answer
+        }
         reply.entry(&PATIENCE, &Silent::attributes(fuser::INodeNo(2)), fuser::Generation(0));
     }
 
@@ -494,6 +504,36 @@ fn a_locked_address_space_stops_nobody_else() {
     child.wait().unwrap();
     assert_eq!(has_ended, None, "the test needs an address space that is locked");
     assert_eq!(answer.expect("a process waits for another one's address space"), Status::Success);
+}
+
+/// A process that SIGKILL does not end, because it waits for another file system. The supervisor waited with it.
+#[test]
+fn a_process_that_cannot_be_killed_is_left() {
+    const TEST: &str = "a_process_that_cannot_be_killed_is_left";
+    if !is_root() {
+        return skip(Needs::Root, "a test that mounts a file system is run as root");
+    }
+    if stage() == 1 {
+        return Silent::serve(Path::new(&std::env::var_os(PLACE).unwrap_or_default()));
+    }
+    if !is_available() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let Some(mut server) = start(TEST, 1, directory.path(), "serves") else { return };
+    let script = format!("cat {}/never > /dev/null 2>&1 & exit 3", directory.path().display());
+    let (says, hears) = std::sync::mpsc::channel();
+    std::thread::spawn(move || says.send(emulate_script("", &script).output()));
+    let output = hears.recv_timeout(PATIENCE / 2);
+    server.kill().unwrap(); // which ends the other one
+    server.wait().unwrap();
+    let place = std::ffi::CString::new(directory.path().to_str().unwrap()).unwrap();
+    // SAFETY: a string that ends in zero.
+    assert_eq!(unsafe { libc::umount2(place.as_ptr(), libc::MNT_DETACH) }, 0);
+    let output = output.expect("the supervisor waits for a process that does not end").unwrap();
+    let told = text(&output);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("SIGKILL does not end 1 process (") && told.contains(" cat)"), "{told}");
 }
 
 /// The address of a mapped queue; not where the kernel maps no such file.

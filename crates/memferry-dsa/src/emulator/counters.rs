@@ -49,9 +49,9 @@ pub(super) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// A counter that somebody else writes, who may write anything: sums of all that there can be do not overflow.
+/// A counter that another process writes, which may write anything: the sum over all clients does not overflow.
 pub(super) fn told(counter: &AtomicU64) -> u64 {
-    const MOST: u64 = 1 << 48; // a descriptor each nanosecond for three days
+    const MOST: u64 = 1 << 54; // bytes of a week at 30 GB/s
     get(counter).min(MOST)
 }
 

@@ -35,6 +35,7 @@ mod monotonic;
 mod nasty;
 mod ops;
 mod pages;
+pub mod procfs;
 mod queue;
 mod register;
 mod ring;

@@ -19,7 +19,7 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -29,6 +29,7 @@ use super::page_map::PageMap;
 use super::{Access, Memory, Vanished, copy_by_pages};
 use crate::address::{Address, PAGE_BYTES};
 use crate::completion::Completion;
+use crate::emulator::procfs::Status;
 
 /// The address space of another process. It stays the same one if the process executes another program or ends.
 #[derive(Clone, Debug)]
@@ -55,7 +56,8 @@ impl AddressSpace {
         let mut maps = open("maps", false)?;
         if !knows_query() {
             // The text is readable until the thread ends that the file belongs to: the first thread mostly ends last.
-            maps = File::open(format!("/proc/{}/maps", process_of(thread)?)).unwrap_or(maps);
+            let process = Status::of(thread)?.ok_or(ErrorKind::NotFound)?.process;
+            maps = File::open(format!("/proc/{process}/maps")).unwrap_or(maps);
         }
         let page_map = Arc::new(open("pagemap", false)?);
         Ok(AddressSpace(Arc::new(Files { mem: open("mem", true)?, page_map, maps: Mutex::new(maps) })))
@@ -166,15 +168,6 @@ fn knows_query() -> bool {
     *KNOWS
 }
 
-/// The process that a thread belongs to.
-///
-/// Source: proc_pid_status(5).
-fn process_of(thread: u32) -> io::Result<u32> {
-    let status = fs::read_to_string(format!("/proc/{thread}/status"))?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok());
-    process.ok_or_else(|| ErrorKind::InvalidData.into())
-}
-
 /// Finds the mapping of an address in the text of `maps`: `START-END rwxp ...`, in hexadecimal digits.
 fn find(text: &str, address: Address) -> Option<Mapping> {
     text.lines().find_map(|line| {
@@ -273,7 +266,7 @@ mod tests {
             return println!("skipped: this kernel has no PROCMAP_QUERY");
         }
         // Other threads map and unmap meanwhile: what is there before and after.
-        let text = || fs::read_to_string("/proc/self/maps").unwrap();
+        let text = || std::fs::read_to_string("/proc/self/maps").unwrap();
         let (before, mut compared) = (text(), 0);
         let starts = before.lines().filter_map(|line| u64::from_str_radix(line.split('-').next()?, 16).ok());
         for address in starts.map(Address) {

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -17,6 +17,7 @@ use super::memory::{Access, Mapping};
 use super::{Client, ClientReport, QueueAt, State};
 use crate::emulator::config::QUEUES_MAX;
 use crate::emulator::counters::{Counters, get, told};
+use crate::emulator::procfs::{self, Identity, Status};
 use crate::emulator::ring::ClientId;
 
 /// Places that users other than the server's have together: those that are left are enough to go on.
@@ -32,9 +33,9 @@ pub enum JoinError {
     /// The process id is none of a running process here.
     #[error("/proc knows no process {0}: mount it, for this process id namespace")]
     NoProcess(u32),
-    /// The operating system gives no memory.
-    #[error("no memory for the queues of process {0}: {1}")]
-    Memory(u32, #[source] io::Error),
+    /// The operating system refuses memory or a file descriptor.
+    #[error("cannot make the queues of process {0}: {1}")]
+    System(u32, #[source] io::Error),
 }
 
 /// All clients, as the server knows them.
@@ -101,12 +102,17 @@ impl State {
     /// [`JoinError`]: nothing has changed.
     pub fn join(&self, process: u32) -> Result<Client, JoinError> {
         let is_itself = process == std::process::id();
-        let user =
-            if is_itself { self.user() } else { user_of(process).ok_or(JoinError::NoProcess(process))? };
+        let user = match is_itself {
+            true => self.user(),
+            false => {
+                let status = Status::of(process).map_err(|error| JoinError::System(process, error))?;
+                status.ok_or(JoinError::NoProcess(process))?.user
+            }
+        };
         let joined = self.admit(&Joining { process, user, is_itself })?;
         let own = Mapping::open(&joined.own, Access::All).map_err(|error| {
             self.leave(joined.id, joined.registration);
-            JoinError::Memory(process, error)
+            JoinError::System(process, error)
         })?;
         let home = Some((self.clone(), joined.registration));
         Ok(Client::new(self.devices(), own, joined.id, process, home))
@@ -119,10 +125,9 @@ impl State {
     /// Gives a process a place.
     pub(super) fn admit(&self, joining: &Joining) -> Result<Joined, JoinError> {
         let &Joining { process, user, is_itself } = joining;
-        let identity = Identity::of(process).ok_or(JoinError::NoProcess(process))?;
-        let failed = |error| JoinError::Memory(process, error);
+        let failed = |error| JoinError::System(process, error);
+        let identity = Identity::of_process(process).map_err(failed)?.ok_or(JoinError::NoProcess(process))?;
         let (own, file) = Mapping::<Own>::create(c"memferry-own", Access::All).map_err(failed)?;
-        let program = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
         let mut clients = self.clients();
         let others = clients.live.values().filter(|client| client.user != self.user()).count();
         if user != self.user() && others >= OTHERS_MAX {
@@ -139,7 +144,7 @@ impl State {
         clients.last = id;
         clients.registrations += 1;
         let registration = clients.registrations;
-        let program = String::from_utf8_lossy(&program).trim_end().to_owned();
+        let program = procfs::name(process);
         let live = Live { process, program, own, user, identity, is_itself, registration };
         clients.live.insert(id, live);
         // ORDERING: Release pairs with the Acquire in `is_live`: before the client has its number.
@@ -232,22 +237,14 @@ impl State {
     }
 }
 
-/// The real user of a process.
-///
-/// Source: proc_pid_status(5).
-fn user_of(process: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_whitespace().next()?.parse().ok()
-}
-
 /// Whether a client's process has ended or runs another program; also if it only waits for its parent, or if its id is
 /// another's by now.
 fn is_gone(client: &Live) -> bool {
-    match Identity::of(client.process) {
-        None => return true,
-        Some(now) if client.identity.is_other(now) => return true,
-        Some(_) => {}
+    match Identity::of_process(client.process) {
+        Ok(None) => return true,
+        Ok(Some(now)) if client.identity.is_other(now) => return true,
+        Ok(Some(_)) => {}
+        Err(_) => return false, // not known
     }
     // SAFETY: pidfd_open takes numbers; poll gets one pollfd; the descriptor is closed once.
     unsafe {
@@ -260,32 +257,6 @@ fn is_gone(client: &Live) -> bool {
         let is_gone = libc::poll(&mut poll, 1, 0) == 1;
         libc::close(descriptor);
         is_gone
-    }
-}
-
-/// What tells a process, and its program, from others under the same number. 0 is not known.
-#[derive(Clone, Copy)]
-struct Identity {
-    started: u64, // in the kernel's units since boot
-    stack: u64,   // where the program's stack begins, which is drawn anew for each
-}
-
-impl Identity {
-    /// That of a running process.
-    ///
-    /// Source: proc_pid_stat(5), fields 22 and 28; the latter is 0 for those who may not trace the process. The second
-    /// field is a name in parentheses that may contain anything.
-    fn of(process: u32) -> Option<Identity> {
-        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        let (_, after_name) = stat.rsplit_once(')')?;
-        let field = |number: usize| after_name.split_whitespace().nth(number - 3)?.parse().ok();
-        Some(Identity { started: field(22)?, stack: field(28)? })
-    }
-
-    /// Whether both are known and differ.
-    fn is_other(self, now: Identity) -> bool {
-        let differ = |one: u64, other: u64| one != 0 && other != 0 && one != other;
-        differ(self.started, now.started) || differ(self.stack, now.stack)
     }
 }
 
@@ -314,13 +285,5 @@ mod tests {
             }
             assert!(id().is_ok(), "device {device}");
         }
-    }
-
-    #[test]
-    fn a_process_has_the_user_of_the_process() {
-        let own = user_of(std::process::id());
-        // SAFETY: it takes nothing.
-        assert_eq!(own, Some(unsafe { libc::getuid() }));
-        assert_eq!(user_of(u32::MAX), None);
     }
 }

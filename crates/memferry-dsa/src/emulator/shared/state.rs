@@ -25,12 +25,10 @@ pub(super) struct Server {
     /// The board's and the order's, to hand out.
     pub(super) files: [File; 2],
     options: Options,
-    trace: io::Result<Option<File>>,
+    pub(super) trace: io::Result<Option<Channels>>,
     user: u32,
     pub(super) clients: Mutex<Clients>,
     pub(super) stood: Mutex<Stood>,
-    /// To the trace.
-    pub(super) channels: Option<Channels>,
 }
 
 impl State {
@@ -52,18 +50,14 @@ impl State {
         header.epoch_ns.store(monotonic_ns(), Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Relaxed);
-        let trace = options.open_trace();
-        let channels =
-            trace.as_ref().ok().and_then(|trace| trace.as_ref()?.try_clone().ok()).map(Channels::new);
         Ok(State(Arc::new(Server {
             devices,
             files: [board_file, order_file],
             options: options.clone(),
-            trace,
+            trace: options.open_trace().map(|trace| trace.map(Channels::new)),
             user: user(),
             clients: Mutex::new(Clients::new()),
             stood: Mutex::default(),
-            channels,
         })))
     }
 
@@ -77,8 +71,16 @@ impl State {
     /// # Errors
     /// It could not be opened; `ENXIO`: it is a pipe that nobody reads. Or there are no file descriptors left.
     pub fn trace(&self) -> io::Result<Option<File>> {
+        self.channels()?.map(|channels| channels.trace().try_clone()).transpose()
+    }
+
+    /// The channels to the trace, if there is one.
+    ///
+    /// # Errors
+    /// It could not be opened.
+    pub(super) fn channels(&self) -> io::Result<Option<&Channels>> {
         match &self.0.trace {
-            Ok(trace) => trace.as_ref().map(File::try_clone).transpose(),
+            Ok(channels) => Ok(channels.as_ref()),
             Err(error) => Err(error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)),
         }
     }

@@ -24,7 +24,7 @@ use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// Most connections of a user that have not sent their request.
 const SILENT_MAX: usize = 16;
-/// Most such connections of all users.
+/// Most such connections of all users, of which half are the server's own user's.
 const CONNECTIONS_MAX: usize = 256;
 /// Lines of a channel that the trace takes before it looks at the next channel: a client may send without end.
 const DRAINED_MAX: usize = 64;
@@ -92,7 +92,7 @@ impl State {
         let state = self.clone();
         let trace = move || {
             while !stop.load(Ordering::Relaxed) {
-                let channels = state.0.channels.as_ref();
+                let channels = state.channels().ok().flatten();
                 let mut descriptors = channels.map_or(Vec::new(), Channels::descriptors);
                 descriptors.push(trace_woken.as_raw_fd());
                 poll(&descriptors, None);
@@ -175,26 +175,33 @@ impl Serving {
         for _ in 0..CONNECTIONS_MAX {
             let Ok((socket, _)) = self.listener.accept() else { return };
             let Some(peer) = peer(&socket).filter(|_| socket.set_nonblocking(true).is_ok()) else { continue };
-            let is_its = |connection: &&Connection| connection.peer.user == peer.user;
-            let count = self.connections.iter().filter(is_its).count();
-            if self.connections.len() >= CONNECTIONS_MAX
-                || count >= SILENT_MAX && peer.user != self.state.user()
-            {
-                continue; // closed
-            }
-            self.connections.push(Connection { socket, peer, since: Instant::now() });
+            if self.has_room_for(peer.user) {
+                self.connections.push(Connection { socket, peer, since: Instant::now() });
+            } // or it is closed
+        }
+    }
+
+    fn has_room_for(&self, user: u32) -> bool {
+        let (own, all) = (self.state.user(), self.connections.len());
+        let count = |user| self.connections.iter().filter(|connection| connection.peer.user == user).count();
+        match user == own {
+            true => all < CONNECTIONS_MAX,
+            false => all - count(own) < CONNECTIONS_MAX / 2 && count(user) < SILENT_MAX,
         }
     }
 }
 
 impl State {
-    fn open_channel(&self) -> io::Result<OwnedFd> {
-        self.trace()?; // the reason why there are none
-        self.0.channels.as_ref().ok_or(io::ErrorKind::NotFound)?.open()
+    fn drain_trace(&self, lines_max: usize) -> io::Result<()> {
+        // Why a trace could not be opened is told to those who ask for a channel.
+        self.channels().ok().flatten().map_or(Ok(()), |channels| channels.drain(lines_max))
     }
 
-    fn drain_trace(&self, lines_max: usize) -> io::Result<()> {
-        self.0.channels.as_ref().map_or(Ok(()), |channels| channels.drain(lines_max))
+    fn open_channel(&self, process: u32) -> io::Result<OwnedFd> {
+        if !self.processes().contains(&process) {
+            return Err(io::Error::other("the process uses no device"));
+        }
+        self.channels()?.ok_or(io::ErrorKind::NotFound)?.open(process)
     }
 
     fn answer(&self, connection: &Connection, request: Request) {
@@ -222,17 +229,10 @@ impl State {
                     Err(error) => no(error.to_string()),
                 }
             }
-            Request::Trace => {
-                let is_client = self.processes().contains(&peer.process);
-                let channel = match is_client {
-                    true => self.open_channel(),
-                    false => Err(io::Error::other("the process uses no device")),
-                };
-                match channel {
-                    Ok(channel) => yes(0, &[channel.as_raw_fd()]),
-                    Err(error) => no(error.to_string()),
-                }
-            }
+            Request::Trace => match self.open_channel(peer.process) {
+                Ok(channel) => yes(0, &[channel.as_raw_fd()]),
+                Err(error) => no(error.to_string()),
+            },
         }
     }
 }

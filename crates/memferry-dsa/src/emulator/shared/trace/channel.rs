@@ -8,31 +8,49 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::emulator::shared::DEVICES_MAX;
+
 /// Longer than any line: that of a descriptor has some 900 bytes.
 const LINE_BYTES_MAX: usize = 4096;
-/// Most channels: an engine for each device of each client.
+/// Most channels.
 const CHANNELS_MAX: usize = 1024;
+/// Most channels of a process: an engine for each device, before and after `execve(2)`.
+const PROCESS_MAX: usize = 2 * DEVICES_MAX;
 
-/// The server's ends. To open a channel is not to wait for lines that are being written.
+/// The trace, and the server's ends of channels to it. To open a channel is not to wait for lines that are being written.
 pub(in crate::emulator::shared) struct Channels {
-    list: Mutex<Vec<Arc<File>>>,
+    list: Mutex<Vec<Channel>>,
+    trace: File,
     /// Locked while lines are written.
-    file: Mutex<File>,
+    writes: Mutex<()>,
+}
+
+/// The server's end, and the process that has the other.
+#[derive(Clone)]
+struct Channel {
+    end: Arc<File>,
+    process: u32,
 }
 
 impl Channels {
     /// Channels to a trace; none yet.
     pub(in crate::emulator::shared) fn new(trace: File) -> Channels {
-        Channels { list: Mutex::default(), file: Mutex::new(trace) }
+        Channels { list: Mutex::default(), trace, writes: Mutex::default() }
     }
 
-    /// Makes a channel; the client's end, to which it writes a line at a time.
+    /// The trace itself.
+    pub(in crate::emulator::shared) fn trace(&self) -> &File {
+        &self.trace
+    }
+
+    /// Makes a channel; the end of the process, to which it writes a line at a time.
     ///
     /// # Errors
     /// Those of `socketpair(2)`; there are too many.
-    pub(in crate::emulator::shared) fn open(&self) -> io::Result<OwnedFd> {
+    pub(in crate::emulator::shared) fn open(&self, process: u32) -> io::Result<OwnedFd> {
         let mut list = lock(&self.list);
-        if list.len() >= CHANNELS_MAX {
+        let its = list.iter().filter(|channel| channel.process == process).count();
+        if list.len() >= CHANNELS_MAX || its >= PROCESS_MAX {
             return Err(io::Error::other("too many engines write to the trace"));
         }
         let mut ends = [0; 2];
@@ -48,23 +66,23 @@ impl Channels {
         if unsafe { libc::fcntl(mine.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        list.push(Arc::new(mine.into()));
+        list.push(Channel { end: Arc::new(mine.into()), process });
         Ok(theirs)
     }
 
     /// The descriptors to wait for.
     pub(in crate::emulator::shared) fn descriptors(&self) -> Vec<i32> {
-        lock(&self.list).iter().map(|channel| channel.as_raw_fd()).collect()
+        lock(&self.list).iter().map(|channel| channel.end.as_raw_fd()).collect()
     }
 
     /// Appends what has come, up to `lines_max` of each channel; the error that ended the trace.
     pub(in crate::emulator::shared) fn drain(&self, lines_max: usize) -> io::Result<()> {
-        let mut file = lock(&self.file);
+        let _writes = lock(&self.writes);
         let list = lock(&self.list).clone();
-        for channel in list {
-            match forward(&channel, &mut file, lines_max) {
+        for Channel { end, .. } in list {
+            match forward(&end, &self.trace, lines_max) {
                 Ok(true) => {}
-                Ok(false) => lock(&self.list).retain(|other| !Arc::ptr_eq(other, &channel)),
+                Ok(false) => lock(&self.list).retain(|other| !Arc::ptr_eq(&other.end, &end)),
                 Err(error) => {
                     lock(&self.list).clear();
                     return Err(error);
@@ -75,15 +93,15 @@ impl Channels {
     }
 }
 
-/// Appends lines of a channel; whether more can come. The error is that of the file.
-fn forward(mut channel: &File, file: &mut File, lines_max: usize) -> io::Result<bool> {
+/// Appends lines of a channel; whether more can come. The error is that of the trace.
+fn forward(mut channel: &File, mut trace: &File, lines_max: usize) -> io::Result<bool> {
     // One byte more than a line, to tell what is longer.
     let mut line = [0; LINE_BYTES_MAX + 1];
     for _ in 0..lines_max {
         match channel.read(&mut line) {
             Ok(0) => return Ok(false),
             Ok(count) if !is_line(&line[..count]) => {}
-            Ok(count) => file.write_all(&line[..count])?,
+            Ok(count) => trace.write_all(&line[..count])?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Ok(error.kind() == ErrorKind::WouldBlock),
         }
@@ -113,7 +131,7 @@ mod tests {
     fn whole_lines_arrive_and_nothing_else() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let channels = Channels::new(file.reopen().unwrap());
-        let mut ends: Vec<File> = (0..3).map(|_| channels.open().unwrap().into()).collect();
+        let mut ends: Vec<File> = (0..3).map(|_| channels.open(1).unwrap().into()).collect();
         for bytes in [&b"{1}\n"[..], b"{2}", b"{3}\n{4}\n", b"\n", b"{\x1b[2J}\n", &[b'{'; 5000]] {
             ends[0].write_all(bytes).unwrap();
         }
@@ -127,12 +145,22 @@ mod tests {
         channels.drain(100).unwrap();
         assert_eq!(channels.descriptors().len(), 0);
     }
+
+    /// One process took all channels.
+    #[test]
+    fn a_process_leaves_channels_for_others() {
+        let channels = Channels::new(tempfile::tempfile().unwrap());
+        let ends: Vec<_> = std::iter::from_fn(|| channels.open(1).ok()).take(CHANNELS_MAX).collect();
+        assert!(ends.len() >= DEVICES_MAX, "an engine for each device");
+        assert!(channels.open(2).is_ok());
+    }
+
     /// One client kept the trace's thread for as long as it sent, and others' lines waited.
     #[test]
     fn clients_take_turns() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let channels = Channels::new(file.reopen().unwrap());
-        let [mut busy, mut other] = [(); 2].map(|()| File::from(channels.open().unwrap()));
+        let [mut busy, mut other] = [1, 2].map(|process| File::from(channels.open(process).unwrap()));
         (0..20).for_each(|_| busy.write_all(b"{1}\n").unwrap());
         other.write_all(b"{2}\n").unwrap();
         channels.drain(3).unwrap();
@@ -150,14 +178,14 @@ mod tests {
         let room = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
         pipe.write_all(&vec![0; room]).unwrap();
         let channels = Channels::new(pipe);
-        File::from(channels.open().unwrap()).write_all(b"{1}\n").unwrap();
+        File::from(channels.open(1).unwrap()).write_all(b"{1}\n").unwrap();
         let (tells, told) = mpsc::channel();
         thread::scope(|scope| {
             let drains = scope.spawn(|| channels.drain(1).unwrap());
-            while channels.file.try_lock().is_ok() {
+            while channels.writes.try_lock().is_ok() {
                 thread::yield_now();
             }
-            scope.spawn(|| tells.send(channels.open().is_ok()).unwrap());
+            scope.spawn(|| tells.send(channels.open(2).is_ok()).unwrap());
             let opened = told.recv_timeout(Duration::from_secs(10));
             assert!(!drains.is_finished(), "the pipe was full");
             reader.read_exact(&mut vec![0; room + 4]).unwrap();
