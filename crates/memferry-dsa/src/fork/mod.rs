@@ -22,15 +22,25 @@ mod per_process;
 pub use per_process::PerProcess;
 
 use std::io;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The page's word, which is the generation, or zero in a process that has not asked yet. Written once by [`watch`], and
-/// never by a thread that others wait for: a child could not finish what that thread began.
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNWATCHED).cast_mut());
+/// The page. Its word is the generation, or zero in a process that has not asked yet; the rest is there because the kernel
+/// wipes whole pages. A static, so that its address is part of the code: pages of statics that begin with zeros are
+/// anonymous memory, as the kernel wants it.
+static PAGE: Page = Page { word: AtomicU32::new(0), _rest: [0; PAGE_BYTES - 4] };
 
-/// The word before [`watch`]: zero for ever.
-static UNWATCHED: AtomicU32 = AtomicU32::new(0);
+const PAGE_BYTES: usize = crate::PAGE_BYTES as usize;
+
+#[repr(C, align(4096))]
+struct Page {
+    word: AtomicU32,
+    _rest: [u8; PAGE_BYTES - 4],
+}
+
+const _: () = assert!(size_of::<Page>() == PAGE_BYTES && align_of::<Page>() == PAGE_BYTES);
+
+/// Whether the page is wiped on forks.
+static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// The generation given out last. Children inherit it and go on from there, so that no process has the number of
 /// one that it descends from; others may, and never meet.
@@ -41,14 +51,21 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 /// # Errors
 /// The error of the system call; then forks go unnoticed, and no portal should be opened. The next call tries again.
 pub fn watch() -> io::Result<()> {
-    let former = word();
-    if ptr::eq(former, &UNWATCHED) {
-        let fresh = new_word()?;
-        begin(fresh);
-        let [former, fresh] = [former, fresh].map(|word| ptr::from_ref(word).cast_mut());
-        // ORDERING: Release pairs with the Acquire in `word`. Of two threads that come together one leaks its page.
-        let _ = WORD.compare_exchange(former, fresh, Ordering::Release, Ordering::Relaxed);
+    // ORDERING: Acquire pairs with the Release below: the page is wiped on forks before it has a number.
+    if IS_WATCHED.load(Ordering::Acquire) {
+        return Ok(());
     }
+    let page = (&raw const PAGE).cast_mut().cast();
+    // SAFETY: the page is this module's own, and is not changed here. Of two threads that come together both do it.
+    let wiped = unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) };
+    if wiped != 0 {
+        // SAFETY: the handler stores to an atomic that lives for ever, which is allowed in a forked child.
+        let error = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
+        if error != 0 {
+            return Err(io::Error::from_raw_os_error(error));
+        }
+    }
+    IS_WATCHED.store(true, Ordering::Release);
     Ok(())
 }
 
@@ -67,20 +84,13 @@ pub fn generation() -> u32 {
 pub fn known_generation() -> u32 {
     // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
     // with its own orderings.
-    word().load(Ordering::Relaxed)
+    PAGE.word.load(Ordering::Relaxed)
 }
 
 #[cold]
 fn first_generation() -> u32 {
-    let word = word();
-    if ptr::eq(word, &UNWATCHED) { 0 } else { begin(word) }
-}
-
-#[inline(always)]
-fn word() -> &'static AtomicU32 {
-    // ORDERING: Acquire pairs with the Release in `watch`.
-    // SAFETY: it points to `UNWATCHED` or to the page's word, and both live for ever.
-    unsafe { &*WORD.load(Ordering::Acquire) }
+    // ORDERING: Acquire as in `watch`.
+    if IS_WATCHED.load(Ordering::Acquire) { begin(&PAGE.word) } else { 0 }
 }
 
 /// The first one to ask in a process gives it its number.
@@ -92,43 +102,9 @@ fn begin(word: &AtomicU32) -> u32 {
     }
 }
 
-fn new_word() -> io::Result<&'static AtomicU32> {
-    let page_bytes = crate::PAGE_BYTES as usize;
-    // SAFETY: a new anonymous mapping touches nothing that exists.
-    let page = unsafe {
-        libc::mmap(
-            ptr::null_mut(),
-            page_bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if page == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    let word = NonNull::new(page.cast::<AtomicU32>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    // SAFETY: the page was mapped above, is zero, which is a valid AtomicU32, and is never unmapped.
-    let word: &'static AtomicU32 = unsafe { word.as_ref() };
-    // SAFETY: the page is this function's own.
-    let wiped = unsafe { libc::madvise(page, page_bytes, libc::MADV_WIPEONFORK) };
-    if wiped != 0 {
-        // SAFETY: the handler stores to an atomic that lives for ever, which is allowed in a forked child.
-        let error = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
-        if error != 0 {
-            return Err(io::Error::from_raw_os_error(error));
-        }
-    }
-    Ok(word)
-}
-
 /// What the kernel does by itself to a page that is wiped on forks.
 extern "C" fn wipe() {
-    let word = word();
-    if !ptr::eq(word, &UNWATCHED) {
-        word.store(0, Ordering::Relaxed);
-    }
+    PAGE.word.store(0, Ordering::Relaxed);
 }
 
 #[cfg(all(test, not(memferry_loom)))]

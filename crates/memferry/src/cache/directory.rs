@@ -141,7 +141,7 @@ impl<'a, B> Guard<'a, B> {
         record: &'static Record,
     ) -> Option<Guard<'a, B>> {
         let generation = fork::known_generation();
-        if (directory.generation ^ generation) | (record.generation() ^ generation) != 0 {
+        if directory.generation != generation || record.generation() != generation {
             return None;
         }
         let cell = directory.find(range)?;
