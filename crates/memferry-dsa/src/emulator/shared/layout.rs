@@ -12,7 +12,7 @@
 //!
 //! | memory | written by | read by |
 //! |---|---|---|
-//! | [`Board`] | the server; a device's configuration while its queues concerned are closed and drained | all |
+//! | [`Board`] | the server; the configuration of a queue while it is closed and drained | all |
 //! | [`Order`] | all; see there | all, who believe nothing of it |
 //! | [`Own`] | its client | its client; the server, which believes nothing of it |
 
@@ -27,7 +27,7 @@ use crate::emulator::ring::{Entries, Line};
 
 /// Most devices: those of four sockets.
 pub const DEVICES_MAX: usize = 16;
-/// Most processes that use devices at the same time.
+/// Numbers of processes that use devices at the same time; 0 is nobody's.
 pub const CLIENTS_MAX: usize = 512;
 
 /// As many CPUs as a `cpu_set_t` has.

@@ -1,9 +1,9 @@
 //! Devices that several processes share: one queue with one order and one threshold for all of them, as silicon has it.
 //!
 //! ```text
-//!                       ┌ Board: options, configuration, who is there      written by the server
-//! server: State ── hands out ┼ Order: whose turn it is in each queue       written by all
-//!    └ Clients: its own └ Own: entries and counters of one client          written by that client
+//!                            ┌ Board: options, configuration, who is there   written by the server
+//! server: State ── hands out ┼ Order: whose turn it is in each queue         written by all
+//!    └ Clients: its own      └ Own: entries and counters of one client      written by that client
 //!
 //! process A: Devices::connect, Devices::join ─▶ Client: submits; its engine executes what is A's
 //! process B: the same

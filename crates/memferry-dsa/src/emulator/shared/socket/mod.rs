@@ -7,8 +7,8 @@
 //!   T  a channel to the trace
 //! ```
 //!
-//! Nothing stays open: programs close all descriptors that they know nothing of. The server sees the end of a process by
-//! its number.
+//! Nothing stays open but channels to the trace, which engines keep apart: programs close all descriptors that they know
+//! nothing of. The server sees the end of a process by its number.
 //!
 //! Source: unix(7), SCM_RIGHTS and SO_PEERCRED.
 

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `time_ns`, `submitted_ns` | since the emulation began |
 //! | `process`, `thread` | who submitted |
-//! | `id` | the same for a descriptor and its completion, and for no other of the process and queue's device |
+//! | `id` | of a descriptor, and of its completion; no two descriptors of a process and device have the same |
 //! | `batch`, `member` | of a member: the batch's `id`, and its place in the list |
 //! | `way` | `enqcmd`, `movdir64b` or `write` |
 //! | `operands`, `results` | the fields that the operation has, by name; addresses and patterns in hexadecimal |
