@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::ptr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -398,9 +398,14 @@ impl Silent {
 }
 
 /// Another run of this test, which ends with this process; `None` if it ends without having said the word.
-fn start(test: &str, stage: u32, place: &Path, word: &str) -> Option<std::process::Child> {
+fn start(test: &str, stage: u32, place: &Path, word: &str) -> Option<Child> {
+    start_to_hear(test, stage, place, word).map(|(child, _)| child)
+}
+
+/// The same, with what it says after the word.
+fn start_to_hear(test: &str, stage: u32, place: &Path, word: &str) -> Option<(Child, Said)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture"]).stdout(std::process::Stdio::piped());
+    command.args([test, "--exact", "--nocapture"]).stdout(Stdio::piped());
     command.env(STAGE, stage.to_string()).env(PLACE, place);
     // SAFETY: prctl(2) is a system call.
     unsafe {
@@ -412,8 +417,10 @@ fn start(test: &str, stage: u32, place: &Path, word: &str) -> Option<std::proces
     let mut child = command.spawn().unwrap();
     let mut lines = io::BufRead::lines(io::BufReader::new(child.stdout.take().unwrap()));
     let found = lines.any(|line| line.is_ok_and(|line| line.ends_with(word)));
-    found.then_some(child)
+    found.then_some((child, lines))
 }
+
+type Said = io::Lines<io::BufReader<std::process::ChildStdout>>;
 
 impl fuser::Filesystem for Silent {
     fn lookup(
@@ -424,6 +431,7 @@ impl fuser::Filesystem for Silent {
         reply: fuser::ReplyEntry,
     ) {
         if name != "file" {
+            println!("asked");
             return std::mem::forget(reply); // dropped, it would be an answer
         }
         reply.entry(&PATIENCE, &Silent::attributes(fuser::INodeNo(2)), fuser::Generation(0));
@@ -520,10 +528,16 @@ fn a_process_that_cannot_be_killed_is_left() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let Some(mut server) = start(TEST, 1, directory.path(), "serves") else { return };
-    let script = format!("cat {}/never > /dev/null 2>&1 & exit 3", directory.path().display());
+    let Some((mut server, mut lines)) = start_to_hear(TEST, 1, directory.path(), "serves") else { return };
+    // It ends when its input does.
+    let script = format!("cat {}/never > /dev/null 2>&1 & read line; exit 3", directory.path().display());
+    let mut emulation = emulate_script("", &script);
+    emulation.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut emulation = emulation.spawn().unwrap();
+    assert!(lines.any(|line| line.is_ok_and(|line| line == "asked")), "cat asks for the file");
+    drop(emulation.stdin.take());
     let (says, hears) = std::sync::mpsc::channel();
-    std::thread::spawn(move || says.send(emulate_script("", &script).output()));
+    std::thread::spawn(move || says.send(emulation.wait_with_output()));
     let output = hears.recv_timeout(PATIENCE / 2);
     server.kill().unwrap(); // which ends the other one
     server.wait().unwrap();
