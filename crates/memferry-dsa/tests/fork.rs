@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fork_support::{alone, in_child};
@@ -237,6 +238,23 @@ fn own_values() {
     assert_eq!(cell.get_or_init(|| 2), &1);
     in_child(|| assert_eq!((cell.get(), cell.get_or_init(|| 3)), (None, &3)));
     assert_eq!(cell.get(), Some(&1));
+}
+
+/// A child finds zeros where its parent keeps what it has, whose it stays.
+#[test]
+fn a_child_finds_wiped_memory() {
+    alone("a_child_finds_wiped_memory", || {
+        // SAFETY: atomics.
+        let values = unsafe { fork::leak_wiped(|| AtomicU64::new(7)) };
+        let values = values.expect("Linux 4.14 has MADV_WIPEONFORK");
+        let all = |expected| values.iter().all(|value| value.load(Ordering::Relaxed) == expected);
+        assert!(values.len() == 512 && all(7));
+        in_child(|| {
+            assert!(all(0));
+            values[0].store(1, Ordering::Relaxed);
+        });
+        assert!(all(7));
+    });
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod per_process;
 pub use per_process::PerProcess;
 
 use std::io;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// The page. Its word is the generation, or zero in a process that has not asked yet; the rest is there because the kernel
@@ -56,9 +57,9 @@ pub fn watch() -> io::Result<()> {
         return Ok(());
     }
     let page = (&raw const PAGE).cast_mut().cast();
-    // SAFETY: the page is this module's own, and is not changed here. Of two threads that come together both do it.
-    let wiped = unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) };
-    if wiped != 0 {
+    // Of two threads that come together both do it.
+    // SAFETY: the page is this module's own, and a child may find zeros there.
+    if !unsafe { wipe_on_fork(page) } {
         // SAFETY: the handler stores to an atomic that lives for ever, which is allowed in a forked child.
         let error = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
         if error != 0 {
@@ -69,22 +70,15 @@ pub fn watch() -> io::Result<()> {
     Ok(())
 }
 
-/// The number of this process among those that it descends from. 0 before [`watch`].
+/// The number of this process among those that it descends from. 0 before [`watch`]; never `u32::MAX`.
 #[inline]
 pub fn generation() -> u32 {
-    match known_generation() {
+    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
+    // with its own orderings.
+    match PAGE.word.load(Ordering::Relaxed) {
         0 => first_generation(),
         generation => generation,
     }
-}
-
-/// [`generation`], or 0 as long as nobody in this process has asked for that. For what is done so often that a branch
-/// counts, and that asks properly when the number is not the expected one.
-#[inline(always)]
-pub fn known_generation() -> u32 {
-    // ORDERING: Relaxed: the number says only in whose memory this runs; what a generation has set up is published
-    // with its own orderings.
-    PAGE.word.load(Ordering::Relaxed)
 }
 
 #[cold]
@@ -95,11 +89,47 @@ fn first_generation() -> u32 {
 
 /// The first one to ask in a process gives it its number.
 fn begin(word: &AtomicU32) -> u32 {
-    let fresh = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+    let fresh = LAST.fetch_add(1, Ordering::Relaxed) % (u32::MAX - 1) + 1;
     match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => fresh,
         Err(others) => others,
     }
+}
+
+/// Memory for as long as the process lives, filled with as many values as a page has room for. A forked child finds zeros
+/// there. `None` where the kernel refuses that, or memory.
+///
+/// # Safety
+/// A `T` consists of atomics for which zeros are valid: it changes while there are references to it. It needs no drop.
+pub unsafe fn leak_wiped<T: Sync>(mut make: impl FnMut() -> T) -> Option<&'static [T]> {
+    const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES && !std::mem::needs_drop::<T>()) };
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, protection, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: nobody has the page yet.
+    if !unsafe { wipe_on_fork(page) } {
+        // SAFETY: nobody has had it.
+        unsafe { libc::munmap(page, PAGE_BYTES) };
+        return None;
+    }
+    let (values, count) = (page.cast::<T>(), PAGE_BYTES / size_of::<T>());
+    // SAFETY: the page is aligned, has room for as many, and nobody else's; they are there when the slice is made of them.
+    unsafe {
+        (0..count).for_each(|index| values.add(index).write(make()));
+        Some(std::slice::from_raw_parts(values, count))
+    }
+}
+
+/// Whether forked children find zeros in this page from now on.
+///
+/// # Safety
+/// It is mapped, and its owner expects that.
+unsafe fn wipe_on_fork(page: *mut libc::c_void) -> bool {
+    // SAFETY: the caller's contract; nothing changes in this process.
+    unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) == 0 }
 }
 
 /// What the kernel does by itself to a page that is wiped on forks.
@@ -122,7 +152,7 @@ mod tests {
             }
         });
         watch().expect("it worked before");
-        assert_eq!((super::generation(), known_generation()), (generation, generation));
+        assert_eq!(super::generation(), generation);
     }
 
     /// The way without MADV_WIPEONFORK: the handler leaves a word that gets the next number.

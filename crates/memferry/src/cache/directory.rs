@@ -11,7 +11,7 @@
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::ptr;
-use std::sync::OnceLock;
+use std::slice;
 
 use memferry_dsa::fork;
 
@@ -19,7 +19,7 @@ use super::index::Index;
 use super::readers::{self, Hazard, Record};
 use super::slot::Slot;
 use crate::sync::Arc;
-use crate::sync::atomic::{AtomicPtr, Ordering};
+use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// How a region is cut: chunks of equal size, the last perhaps shorter.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -68,58 +68,95 @@ impl Chunks {
     }
 }
 
-/// The chunks of one region on one node, in the process that registered the region. A forked child finds nothing here,
-/// and looks under the lock: the cells point to copies that its own index does not have.
+/// The chunks of one region on one node, in the process that had the first copy. A forked child finds nothing here, and looks
+/// under the lock: the cells point to copies that its own index does not have.
 ///
-/// In a line of its own: a hit reads all of it, and finds a node's by a shift.
-#[repr(align(64))]
+/// Fields are written by the index, under its lock; readers look at `generation` first.
 pub(super) struct Directory<B> {
     chunks: Chunks,
-    /// That process.
-    generation: u32,
-    /// Made when the first copy arrives.
-    cells: OnceLock<Box<[AtomicPtr<Slot<B>>]>>,
+    /// That process; [`NOBODY`] before there is a copy.
+    generation: AtomicU32,
+    /// How many there are at `cells`.
+    count: AtomicUsize,
+    /// From a box, once there is a generation.
+    cells: AtomicPtr<AtomicPtr<Slot<B>>>,
 }
+
+/// No process' generation, nor that of a record in a forked child, which is 0.
+const NOBODY: u32 = u32::MAX;
 
 impl<B> Directory<B> {
     pub(super) fn new(chunks: Chunks) -> Directory<B> {
-        Directory { chunks, generation: fork::generation(), cells: OnceLock::new() }
+        let cells = AtomicPtr::default();
+        Directory { chunks, generation: AtomicU32::new(NOBODY), count: AtomicUsize::new(0), cells }
     }
 
-    /// The cell of the chunk that all of `range` lies in, if there is one yet; for the process that registered the region.
+    /// The cell of the chunk that all of `range` lies in, if there is one yet in the process with this generation.
     #[inline(always)]
-    fn find(&self, range: &Range<usize>) -> Option<&AtomicPtr<Slot<B>>> {
-        self.cells.get()?.get(self.chunks.containing(range)?)
+    fn find(&self, range: &Range<usize>, generation: u32) -> Option<&AtomicPtr<Slot<B>>> {
+        // ORDERING: Acquire pairs with the Release in `make`: the other two are those of this generation.
+        if self.generation.load(Ordering::Acquire) != generation {
+            return None;
+        }
+        let (cells, count) = (self.cells.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
+        // SAFETY: the box of that many that `make` has left there before it wrote the generation. It is not called again,
+        // and `drop` has no `&self` beside it.
+        unsafe { slice::from_raw_parts(cells, count) }.get(self.chunks.containing(range)?)
     }
 
     /// Lets a slot be found, if it is that of a whole chunk. For the index, under its lock: the slot is near, and
     /// listed.
     pub(super) fn publish(&self, slot: &Arc<Slot<B>>) {
-        let is_whole_chunk = self.chunks.around(&slot.range).as_ref() == Some(&slot.range);
-        if !is_whole_chunk || self.generation != fork::generation() {
+        if self.chunks.around(&slot.range).as_ref() != Some(&slot.range) {
             return;
         }
-        let cells =
-            self.cells.get_or_init(|| (0..self.chunks.count()).map(|_| AtomicPtr::default()).collect());
-        if let Some(cell) = self.chunks.containing(&slot.range).and_then(|number| cells.get(number)) {
+        let generation = fork::generation();
+        if generation == 0 {
+            return; // forks go unnoticed
+        }
+        if self.generation.load(Ordering::Relaxed) == NOBODY {
+            self.make(generation);
+        }
+        if let Some(cell) = self.find(&slot.range, generation) {
             // ORDERING: Release pairs with the Acquire in `Guard::new`: slot and near bytes are as this thread saw
             // them.
             cell.store(Arc::as_ptr(slot).cast_mut(), Ordering::Release);
         }
     }
 
+    /// Makes the cells. A fork in the midst of it leaves a child without, which makes its own.
+    fn make(&self, generation: u32) {
+        let cells: Box<[AtomicPtr<Slot<B>>]> =
+            (0..self.chunks.count()).map(|_| AtomicPtr::default()).collect();
+        let count = cells.len();
+        self.cells.store(Box::into_raw(cells).cast::<AtomicPtr<_>>(), Ordering::Relaxed);
+        self.count.store(count, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire in `find`.
+        self.generation.store(generation, Ordering::Release);
+    }
+
     /// Hides a slot; whether it could be found. For the index, under its lock.
     pub(super) fn hide(&self, slot: &Slot<B>) -> bool {
-        if self.generation != fork::generation() {
-            return false;
-        }
-        let Some(cell) = self.find(&slot.range) else { return false };
+        let Some(cell) = self.find(&slot.range, fork::generation()) else { return false };
         // ORDERING: Relaxed: the index' lock orders the writers; what the readers see, the fence sees to that follows.
         let is_found = ptr::eq(cell.load(Ordering::Relaxed), slot);
         if is_found {
             cell.store(ptr::null_mut(), Ordering::Relaxed);
         }
         is_found
+    }
+}
+
+impl<B> Drop for Directory<B> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed, all of it: nobody else has the directory. What a parent has made is left, as a fork may have
+        // come between its stores.
+        if self.generation.load(Ordering::Relaxed) == fork::generation() {
+            let (cells, count) = (self.cells.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
+            let cells = ptr::slice_from_raw_parts_mut(cells, count);
+            // SAFETY: the box of `make`, whose cells own nothing.
+            drop(unsafe { Box::from_raw(cells) });
+        }
     }
 }
 
@@ -143,11 +180,7 @@ impl<'a, B> Guard<'a, B> {
         range: &Range<usize>,
         record: &'static Record,
     ) -> Option<Guard<'a, B>> {
-        let generation = fork::known_generation();
-        if directory.generation != generation || record.generation() != generation {
-            return None;
-        }
-        let cell = directory.find(range)?;
+        let cell = directory.find(range, record.generation())?;
         // ORDERING: Relaxed: it is read again below.
         let found = cell.load(Ordering::Relaxed);
         if found.is_null() {

@@ -93,6 +93,10 @@ impl World {
         World::with_nodes(1)
     }
 
+    fn claim(&self) -> &'static Record {
+        self.readers.claim().expect("nothing forks here")
+    }
+
     /// The index is the first node's.
     fn with_nodes(nodes_count: usize) -> (World, StdArc<Source<Probe>>) {
         // As building a mover does: what is made before would count as another process'.
@@ -182,14 +186,14 @@ fn read(slot: &Slot<Probe>) -> u8 {
 
 /// Reads under a guard what it finds, if it does.
 fn reads_under_guard(world: &World, source: &StdArc<Source<Probe>>) {
-    if let Some(guard) = world.guard(source, world.readers.claim()) {
+    if let Some(guard) = world.guard(source, world.claim()) {
         assert_eq!(guard.published().read(), CONTENT);
     }
 }
 
 /// Makes a counted handle of a guard.
 fn upgrades(world: &World, source: &StdArc<Source<Probe>>) -> Option<Arc<Slot<Probe>>> {
-    let guard = world.guard(source, world.readers.claim())?;
+    let guard = world.guard(source, world.claim())?;
     let owned = guard.to_owned();
     drop(guard);
     Some(owned)
@@ -419,7 +423,7 @@ fn guard_against_eviction() {
     loom::model(|| {
         let (world, source) = World::ready();
         let reader = world.beside(&source, |world, source| {
-            match world.guard(source, world.readers.claim()) {
+            match world.guard(source, world.claim()) {
                 Some(guard) => assert_eq!(guard.published().read(), CONTENT),
                 // Hidden, for good or for a moment: the lock tells.
                 None => return world.index.find(source, &(0..1)).is_some(),
@@ -520,7 +524,7 @@ fn a_hazard_is_used_again() {
     model.check(|| {
         let (world, source) = World::ready();
         let reader = world.beside(&source, |world, source| {
-            let record = world.readers.claim();
+            let record = world.claim();
             for _ in 0..2 {
                 if let Some(guard) = world.guard(source, record) {
                     assert_eq!(guard.published().read(), CONTENT);
@@ -568,7 +572,7 @@ fn publication_against_invalidation() {
         let engine = world.engine(flight.unwrap(), ARRIVED);
         slot.wait();
         drop(slot);
-        let record = world.readers.claim();
+        let record = world.claim();
         if let Some(guard) = world.guard(&source, record) {
             assert_eq!(guard.published().read(), CONTENT);
         }
@@ -588,7 +592,7 @@ fn an_arrival_is_published() {
     loom::model(|| {
         let (world, source) = World::with_nodes(2);
         drop(world.access_at_once(&source, ARRIVED));
-        assert!(world.guard(&source, world.readers.claim()).is_some());
+        assert!(world.guard(&source, world.claim()).is_some());
         drop(source);
         world.assert_empty();
     });
@@ -602,7 +606,7 @@ fn a_record_changes_hands() {
     model.check(|| {
         let (world, source) = World::ready();
         let passing = |world: &World, source: &StdArc<Source<Probe>>| {
-            let record = world.readers.claim();
+            let record = world.claim();
             if let Some(guard) = world.guard(source, record) {
                 assert_eq!(guard.published().read(), CONTENT);
             }
@@ -626,7 +630,7 @@ fn a_guard_outlives_its_thread() {
     model.check(|| {
         let (world, source) = World::ready();
         let ending = world.beside(&source, |world, source| {
-            let record = world.readers.claim();
+            let record = world.claim();
             let guard = world.guard(source, record);
             let has_guard = guard.is_some();
             assert_ne!(world.readers.give_back(record), has_guard);

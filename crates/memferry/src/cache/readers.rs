@@ -50,7 +50,7 @@ pub(super) struct Readers {
     pub(super) fails_fences: std::sync::atomic::AtomicBool,
 }
 
-/// The records of one process, which are never freed.
+/// The records of one process, which are never freed. There are none where the kernel does not wipe them on forks.
 #[derive(Default)]
 struct Records {
     /// Those of threads that run, and those with guards that their thread left behind: all that a taker looks at.
@@ -59,14 +59,15 @@ struct Records {
     free: Vec<&'static Record>,
 }
 
-/// The hazards of one thread. Two lines, since CPUs fetch lines in pairs.
+/// The hazards of one thread. Two lines, since CPUs fetch lines in pairs. In a forked child, whose only thread may have it,
+/// it is zero, as of no process.
 #[cfg_attr(not(memferry_loom), repr(align(128)))]
 pub(super) struct Record {
     hazards: [Hazard; HAZARDS_COUNT],
-    /// Counts records from 0.
-    index: usize,
-    /// The process that made it.
-    generation: u32,
+    /// Counts records from 0. Written before it is any thread's.
+    index: AtomicU32,
+    /// The process that made it. Not written again but by a fork.
+    generation: AtomicU32,
     /// In [`Records::taken`]. Read and written under the lock of [`Readers::records`].
     place: AtomicU32,
 }
@@ -108,22 +109,21 @@ impl Readers {
         lock(self.records.get_or_init(Mutex::default))
     }
 
-    /// A record that is no other thread's.
-    pub(super) fn claim(&self) -> &'static Record {
+    /// A record that is no other thread's; `None` where there are none.
+    pub(super) fn claim(&self) -> Option<&'static Record> {
         let mut records = self.lock();
-        let record = records.free.pop().unwrap_or_else(|| {
-            let hazard = || Hazard { address: AtomicPtr::default(), wanted: AtomicBool::new(false) };
-            Box::leak(Box::new(Record {
-                hazards: std::array::from_fn(|_| hazard()),
-                index: records.taken.len(),
-                generation: fork::generation(),
-                place: AtomicU32::new(0),
-            }))
-        });
-        // ORDERING: Relaxed: the lock orders it. Linux has numbers for 2^22 threads.
+        if records.free.is_empty() {
+            let (made, count) = (Record::make(), records.taken.len());
+            for (record, index) in made.iter().zip(count..) {
+                // ORDERING: Relaxed, here and below: the lock orders it. Linux has numbers for 2^22 threads.
+                record.index.store(index as u32, Ordering::Relaxed);
+            }
+            records.free.extend(made.iter().rev());
+        }
+        let record = records.free.pop()?;
         record.place.store(records.taken.len() as u32, Ordering::Relaxed);
         records.taken.push(record);
-        record
+        Some(record)
     }
 
     /// The thread of a record ends, and gives it back; but not as long as it has guards, which may outlive other state of
@@ -131,7 +131,7 @@ impl Readers {
     ///
     /// Only the thread of the record may call it. It sets no hazard of the record any more.
     pub(super) fn give_back(&self, record: &'static Record) -> bool {
-        if record.generation != fork::generation() {
+        if record.generation() != fork::generation() {
             // It is nobody's in this process.
             return true;
         }
@@ -237,15 +237,40 @@ impl Look {
 }
 
 impl Record {
-    /// Counts records from 0; no two threads have the same at a time.
-    pub(super) fn index(&self) -> usize {
-        self.index
+    fn new() -> Record {
+        let hazard = || Hazard { address: AtomicPtr::default(), wanted: AtomicBool::new(false) };
+        Record {
+            hazards: std::array::from_fn(|_| hazard()),
+            index: AtomicU32::new(0),
+            generation: AtomicU32::new(fork::generation()),
+            place: AtomicU32::new(0),
+        }
     }
 
-    /// The [process](fork::generation) that made it.
+    /// Some that nobody has.
+    #[cfg(not(memferry_loom))]
+    #[allow(unsafe_code)]
+    fn make() -> &'static [Record] {
+        // SAFETY: all of it is atomics, for which zeros are valid.
+        unsafe { fork::leak_wiped(Record::new) }.unwrap_or_default()
+    }
+
+    /// The same, of one model, in which nothing forks.
+    #[cfg(memferry_loom)]
+    fn make() -> &'static [Record] {
+        Box::leak(Box::new([Record::new()]))
+    }
+
+    /// Counts records from 0; no two threads have the same at a time.
+    pub(super) fn index(&self) -> usize {
+        self.index.load(Ordering::Relaxed) as usize
+    }
+
+    /// The [process](fork::generation) that made it; 0 in others.
     #[inline]
     pub(super) fn generation(&self) -> u32 {
-        self.generation
+        // ORDERING: Relaxed: other processes write it, if anybody.
+        self.generation.load(Ordering::Relaxed)
     }
 
     /// A hazard that no guard has, for the thread of this record.
@@ -317,12 +342,14 @@ mod process {
         static LEFT: Cell<Option<&'static Record>> = const { Cell::new(None) };
     }
 
-    struct Claim(Cell<&'static Record>);
+    struct Claim(Cell<Option<&'static Record>>);
 
     impl Drop for Claim {
         fn drop(&mut self) {
             CURRENT.set(None);
-            give_back(self.0.get());
+            if let Some(record) = self.0.get() {
+                give_back(record);
+            }
         }
     }
 
@@ -337,13 +364,14 @@ mod process {
         }
     }
 
-    /// The record that this thread has claimed. In a forked child it may be that of a thread of the parent.
+    /// The record that this thread has claimed. In a forked child it may be that of a thread of the parent, which is of no
+    /// process there.
     #[inline(always)]
     pub(in crate::cache) fn known() -> Option<&'static Record> {
         CURRENT.get()
     }
 
-    /// This thread's record; `None` in the last moments of a thread.
+    /// This thread's record; `None` in the last moments of a thread, and where there are none.
     #[inline]
     pub(in crate::cache) fn current() -> Option<&'static Record> {
         known().filter(|record| record.generation() == fork::generation()).or_else(claim)
@@ -352,12 +380,12 @@ mod process {
     #[cold]
     fn claim() -> Option<&'static Record> {
         let renewed = |claim: &Claim| {
-            if claim.0.get().generation() != fork::generation() {
+            if claim.0.get().is_none_or(|record| record.generation() != fork::generation()) {
                 claim.0.set(READERS.claim());
             }
             claim.0.get()
         };
-        let record = CLAIM.try_with(renewed).ok()?;
+        let record = CLAIM.try_with(renewed).ok()??;
         CURRENT.set(Some(record));
         Some(record)
     }

@@ -125,7 +125,8 @@ fn nothing_is_concluded_until_a_fence_has_happened() {
 fn what_no_guard_lets_go_of_is_caught_up_with() {
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
     let ready = Ready::published(readers);
-    let guard = ready.index.guard(&ready.source, &(0..1), readers.claim()).expect("it was published");
+    let guard =
+        ready.index.guard(&ready.source, &(0..1), readers.claim().unwrap()).expect("it was published");
     readers.fails_fences.store(true, SeqCst);
     assert!(ready.index.take_everything().slots.is_empty());
     readers.fails_fences.store(false, SeqCst);

@@ -15,7 +15,7 @@ use crate::topology::{Machine, NodeId};
 fn a_taker_looks_at_records_of_live_threads() {
     const THREADS: usize = 4000;
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
-    let claim_all = || (0..THREADS).map(|_| readers.claim()).collect::<Vec<_>>();
+    let claim_all = || (0..THREADS).map(|_| readers.claim().unwrap()).collect::<Vec<_>>();
     let mut records = claim_all();
     let survivor = records.swap_remove(THREADS / 2);
     assert!(records.into_iter().all(|record| readers.give_back(record)));
@@ -34,14 +34,14 @@ fn a_taker_looks_at_records_of_live_threads() {
 #[test]
 fn a_guard_keeps_its_record() {
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
-    let record = readers.claim();
+    let record = readers.claim().unwrap();
     let hazard = record.free().expect("it has no guard");
     hazard.set(std::ptr::dangling_mut());
     assert!(!readers.give_back(record));
-    assert_ne!(readers.claim().index(), record.index());
+    assert_ne!(readers.claim().unwrap().index(), record.index());
     assert!(hazard.clear(), "the end of the guard tells");
     assert!(readers.give_back(record));
-    assert_eq!((readers.taken_count(), readers.claim().index()), (1, record.index()));
+    assert_eq!((readers.taken_count(), readers.claim().unwrap().index()), (1, record.index()));
 }
 
 /// What a thread-local has of the view of a thread that ends.
