@@ -12,7 +12,7 @@ use memferry_testing::FILE_VARIABLE;
 
 use crate::beside::{self, Chore, Ended};
 use crate::shell::{Call, Failure, cargo, program, root};
-use crate::{loom, setup, skips};
+use crate::{links, loom, setup, skips};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
@@ -43,6 +43,7 @@ const TOGETHER: &[Step] = &[
     ("documentation", || {
         cargo(["doc", "--locked", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings").run()
     }),
+    ("links of the documents", links::run),
     ("tests of the chores", || tests(CHORES).run()),
     // A process of its own has the variable for the skips in its guests.
     ("NUMA guest", || {

@@ -11,6 +11,7 @@ mod fuzz;
 // Process 1 of a guest and the parent of QEMU talk to the kernel.
 #[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
 mod guest;
+mod links;
 mod loom;
 mod sanitizer;
 mod setup;
@@ -29,6 +30,7 @@ usage: cargo xtask CHORE
   setup          installs what the other chores need, as root
   numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
+  links          links of the documents lead to files and headings
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
   tsan           tests of what threads share by atomics under ThreadSanitizer (nightly)
   fuzz TARGET [SECONDS]  one target of fuzz/, or `all` (nightly, cargo-fuzz)
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         ("numa", _) => guest::run(rest),
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
+        ("links", []) => links::run(),
         ("asan", []) => asan::run(),
         ("tsan", []) => tsan::run(),
         ("fuzz", [target]) => fuzz::run(target, None),

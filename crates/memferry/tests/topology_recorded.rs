@@ -107,6 +107,7 @@ fn this_machine_can_be_recorded() {
     let read = Machine::discover_in(&recording).unwrap();
     let here = Machine::discover().unwrap();
     assert_eq!((read.name(), read.cpu(), read.kernel()), (here.name(), here.cpu(), here.kernel()));
+    assert_eq!(read.cpu_family_and_model(), here.cpu_family_and_model());
     assert_eq!(summary(&read), summary(&here));
     assert_eq!(read.numa_balancing(), here.numa_balancing());
     let named = recording.with_name("somebody's");

@@ -187,13 +187,17 @@ pub(crate) fn advice(directory: &Path) -> String {
     )
 }
 
-/// A directory name for a machine: CPU model and number of CPUs, in lower case.
+/// A directory name for a machine: CPU model, the CPU's family and model if they are known, and number of CPUs, in lower
+/// case. The model alone does not name a generation of CPUs.
 pub(crate) fn machine_slug(machine: &Machine) -> String {
     let cpus: usize = machine.nodes().iter().map(|node| node.cpus.len()).sum();
     let cpu = machine.cpu().unwrap_or("unknown cpu").replace("(R)", "").replace("(TM)", "").to_lowercase();
     let words: Vec<&str> =
         cpu.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    format!("{}-{cpus}cpu", words.join("-"))
+    let generation = machine.cpu_family_and_model();
+    let generation =
+        generation.map(|(family, model)| format!("-family{family}-model{model}")).unwrap_or_default();
+    format!("{}{generation}-{cpus}cpu", words.join("-"))
 }
 
 /// `2026-11-21T21:26:45Z`.
@@ -304,6 +308,16 @@ rss_peak_bytes,1000000000,bytes,emulated,1,1000000000,1000000000,,,,,
         let error = record().write(other.path()).unwrap_err();
         assert!(format!("{error:#}").contains("cannot be written"), "{error:#}");
         assert_eq!(names(&below), [json.file_name().unwrap()]);
+    }
+
+    /// Records of two generations that are both called "AMD EPYC" replaced each other.
+    #[test]
+    fn a_machine_is_named_by_the_generation_of_its_cpu() {
+        let recorded =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../memferry/tests/recorded/firecracker-one-node.json");
+        let machine = Machine::discover_at(recorded).unwrap();
+        assert_eq!(machine_slug(&machine), "amd-epyc-family25-model17-2cpu");
+        assert_eq!(machine_slug(&Machine::two_tiers().unwrap()), "made-up-2cpu");
     }
 
     #[test]

@@ -191,6 +191,8 @@ pub struct Fact {
 pub struct Machine {
     pub(super) name: String,
     pub(super) cpu: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) cpu_family_and_model: Option<(u32, u32)>,
     pub(super) kernel: Option<String>,
     pub(super) origin: Origin,
     /// Why the figures are not those of a real machine, if they are not.
@@ -298,6 +300,15 @@ impl Machine {
     /// Model of the CPU.
     pub fn cpu(&self) -> Option<&str> {
         self.cpu.as_deref()
+    }
+
+    /// Family and model of the CPU, as the CPU tells them. They name its generation where [`cpu`](Machine::cpu) does not,
+    /// as in many virtual machines: `(26, 2)` is a Zen 5, `(25, 17)` a Zen 4, and both may be called "AMD EPYC". `None`
+    /// for profiles.
+    ///
+    /// Source: proc_cpuinfo(5).
+    pub fn cpu_family_and_model(&self) -> Option<(u32, u32)> {
+        self.cpu_family_and_model
     }
 
     /// Kernel release.

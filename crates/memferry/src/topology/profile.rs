@@ -219,6 +219,7 @@ impl Profile {
         let machine = Machine {
             name: self.name,
             cpu: Some(self.cpu.value),
+            cpu_family_and_model: None,
             kernel: None,
             origin: Origin::Profile,
             placeholder,

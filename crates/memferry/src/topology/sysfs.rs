@@ -92,6 +92,9 @@ struct Reader<'a> {
     files: Files<'a>,
 }
 
+/// Name; family and number.
+type CpuModel = (Option<String>, Option<(u32, u32)>);
+
 /// What is asked for every node, read once.
 struct Cpus {
     /// The CPUs that sysfs has a directory for, ascending: a list of CPUs may name many others.
@@ -111,9 +114,11 @@ impl Reader<'_> {
             None => (vec![self.only_node(&cpus)?], vec![]),
         };
         self.prefer_machine_totals(&mut nodes)?;
+        let (cpu, cpu_family_and_model) = self.cpu_model()?;
         let mut machine = Machine {
             name: files.optional("proc/sys/kernel/hostname")?.unwrap_or_else(|| files.name()),
-            cpu: self.cpu_model()?,
+            cpu,
+            cpu_family_and_model,
             kernel: files.optional("proc/sys/kernel/osrelease")?,
             origin,
             placeholder: None,
@@ -228,10 +233,15 @@ impl Reader<'_> {
         Ok(if sockets.len() == 1 { sockets.pop_first() } else { None })
     }
 
-    fn cpu_model(&self) -> Result<Option<String>, TopologyError> {
-        let Some(cpuinfo) = self.files.head("proc/cpuinfo", CPUINFO_BYTES)? else { return Ok(None) };
-        let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        Ok(model.map(|(_, model)| model.trim().to_owned()))
+    /// Model name of the first CPU, and its family and model.
+    fn cpu_model(&self) -> Result<CpuModel, TopologyError> {
+        let cpuinfo = self.files.head("proc/cpuinfo", CPUINFO_BYTES)?.unwrap_or_default();
+        let field = |name: &str| {
+            let mut fields = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+            fields.find_map(|(key, value)| (key.trim_end() == name).then(|| value.trim()))
+        };
+        let number = |name: &str| field(name)?.parse().ok();
+        Ok((field("model name").map(str::to_owned), number("cpu family").zip(number("model"))))
     }
 
     /// Nodes that are possible and not online. Virtual machines may list hundreds.
