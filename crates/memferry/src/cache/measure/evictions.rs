@@ -4,7 +4,7 @@ use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::{Access, Cache, Region};
 use super::{Comparison, Size};
@@ -13,6 +13,8 @@ use crate::topology::{Machine, NodeId};
 
 /// Threads that are there at a time.
 const THREADS_COUNT: usize = 4000;
+/// How long the kernel may still be busy with letting go of that many threads.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Each of them makes one access.
 const STACK_BYTES: usize = 128 << 10;
 
@@ -44,6 +46,7 @@ pub fn evictions(size: Size) -> Result<Comparison, Box<dyn Error>> {
     let mut rounds = || (0..rounds_count).map(|_| round()).collect();
     let peer = rounds();
     read_on_many_threads(&cache, &region)?;
+    thread::sleep(SETTLE);
     Ok(Comparison {
         name: format!("evict_after_{THREADS_COUNT}_threads_us"),
         unit: "us",
