@@ -6,12 +6,15 @@
 mod slow;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use memferry_dsa::emulator::shared_queue;
-use memferry_dsa::{Client, ClientError, ClientOptions, Request, Wait, WorkQueueInfo};
+use memferry_dsa::{
+    Client, ClientError, ClientOptions, Descriptor, Portal, PortalCounters, PortalKind, Request, Submission,
+    SubmitError, Wait, WorkQueueInfo,
+};
 use slow::{Pace, Slow};
 
 const EACH: Duration = Duration::from_millis(100);
@@ -40,6 +43,68 @@ fn a_deep_queue_that_makes_progress_is_not_lost() {
         }
     });
     assert_eq!(client.stats().leaked_bytes, 0);
+}
+
+/// A portal whose first submission arrives behind 15 others that began later.
+struct Overtaken {
+    portal: Arc<Slow>,
+    begun: AtomicUsize,
+    arrived: AtomicUsize,
+}
+
+// SAFETY: passed on.
+unsafe impl Portal for Overtaken {
+    fn work_queue(&self) -> &WorkQueueInfo {
+        self.portal.work_queue()
+    }
+    fn kind(&self) -> PortalKind {
+        self.portal.kind()
+    }
+    fn supports_batch(&self) -> bool {
+        self.portal.supports_batch()
+    }
+    unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
+        let is_first = self.begun.fetch_add(1, Ordering::SeqCst) == 0;
+        while is_first && self.arrived.load(Ordering::SeqCst) < 15 {
+            thread::yield_now();
+        }
+        // SAFETY: passed on.
+        let submission = unsafe { self.portal.submit(descriptor) };
+        self.arrived.fetch_add(1, Ordering::SeqCst);
+        submission
+    }
+    fn settled(&self, count: u32) {
+        self.portal.settled(count);
+    }
+    fn is_gone(&self) -> bool {
+        self.portal.is_gone()
+    }
+    fn counters(&self) -> PortalCounters {
+        self.portal.counters()
+    }
+}
+
+/// A thread that was held up between counting its descriptor and submitting it took the completions of those that came
+/// between for completions behind its own, and gave the queue up.
+#[test]
+fn a_descriptor_that_others_overtake_is_not_lost() {
+    let pace = Pace { ahead: Duration::ZERO, each: EACH, lost_count: 0 };
+    let (begun, arrived) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let portal = Overtaken { portal: Slow::new(shared_queue("wq0.0", 32), pace), begun, arrived };
+    let portal = Arc::new(portal);
+    let options =
+        ClientOptions { timeout: Duration::from_millis(500), wait: Wait::Block, ..ClientOptions::default() };
+    let client = Client::new(vec![portal.clone()], options);
+    thread::scope(|scope| {
+        let first = scope.spawn(|| copy(&client));
+        while portal.begun.load(Ordering::SeqCst) == 0 {
+            thread::yield_now();
+        }
+        let others: Vec<_> = (0..15).map(|_| scope.spawn(|| copy(&client))).collect();
+        for copied in others.into_iter().chain([first]) {
+            assert_eq!(copied.join().expect("no panic"), Ok(()));
+        }
+    });
 }
 
 /// Another process has filled the queue: nothing of ours completes for four time-outs.

@@ -79,13 +79,13 @@ impl Client {
             }
             let list = self.list(members, &pending[..count], queue);
             // SAFETY: the requests were checked and borrow their memory; list and records live on below, or are leaked.
-            let Ok(position) = (unsafe { self.submit(queue, &list.descriptor(), count as u64 + 1) }) else {
+            let Ok(entered) = (unsafe { self.submit(queue, &list.descriptor(), count as u64 + 1) }) else {
                 continue;
             };
             self.stats.batches.add(1);
             self.stats.submitted.add(count as u64);
             let (of_members, record) = (&list.records[..count], &list.records[count]);
-            let flight = Flight::new(&*queue.portal, &queue.traffic, &position, record, of_members);
+            let flight = Flight::new(&*queue.portal, &queue.traffic, &entered, record, of_members);
             let landed = flight.land(self.options.wait, self.options.timeout, memory);
             let completion = match self.landed(queue, landed, count as u64) {
                 Ok(completion) => completion,

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use super::error::{ClientError, OnCpu};
-use super::flight::{Flight, Landed, Memory, Position};
+use super::flight::{Entered, Flight, Landed, Memory};
 use super::{Client, Queue};
 use crate::completion::{Completion, CompletionRecord};
 use crate::descriptor::Descriptor;
@@ -132,12 +132,12 @@ impl Client {
         // SAFETY: the request was checked and borrows the memory that the descriptor names, and `land` neither returns
         // nor unwinds while the device may access it, unless the memory is owned, which is then leaked; so is the
         // record.
-        let position = match unsafe { self.submit(queue, &descriptor, 1) } {
-            Ok(position) => position,
+        let entered = match unsafe { self.submit(queue, &descriptor, 1) } {
+            Ok(entered) => entered,
             Err(nowhere) => return Ok(Err(nowhere)),
         };
         self.stats.submitted.add(1);
-        let flight = Flight::new(&*queue.portal, &queue.traffic, &position, &line.0, &[]);
+        let flight = Flight::new(&*queue.portal, &queue.traffic, &entered, &line.0, &[]);
         let landed = flight.land(self.options.wait, self.options.timeout, memory);
         if matches!(landed, Landed::Completed(_)) {
             // A thread that ends has no place for it any more.
@@ -161,19 +161,19 @@ impl Client {
         queue: &Queue,
         descriptor: &Descriptor,
         count: u64,
-    ) -> Result<Position, OnCpu> {
-        let position = queue.traffic.enter(count);
+    ) -> Result<Entered, OnCpu> {
+        let entered = queue.traffic.enter(count);
         let mut backoff = self.options.backoff;
         backoff.reset();
         // SAFETY: passed on to the caller.
         let submitted = unsafe { submit_patiently(&*queue.portal, descriptor, backoff) };
         if submitted.is_err() {
-            queue.traffic.leave(&position);
+            queue.traffic.leave(&entered);
         }
         match submitted {
             Ok(retries) => {
                 self.stats.retries.add(retries.into());
-                Ok(position)
+                Ok(entered)
             }
             Err(Unsubmitted::Exhausted(exhausted)) => {
                 self.stats.retries.add(exhausted.retries.into());

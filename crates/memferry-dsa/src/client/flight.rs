@@ -48,28 +48,34 @@ pub(super) struct Traffic {
     landed: AtomicU64,
 }
 
-/// A place in the traffic of a queue, taken before the descriptor is submitted: what a device takes first is counted first.
+/// Descriptors of a call, counted before they are submitted: the device may complete them before `submit` returns.
 #[must_use = "a descriptor that is not accepted leaves the traffic"]
-pub(super) struct Position {
-    /// What had landed.
+pub(super) struct Entered {
+    /// Descriptors that had landed before.
     landed_before: u64,
-    /// What was submitted before and had not landed.
-    ahead: u64,
-    /// The own descriptors.
     count: u64,
 }
 
 impl Traffic {
-    pub(super) fn enter(&self, count: u64) -> Position {
+    pub(super) fn enter(&self, count: u64) -> Entered {
         // ORDERING: Relaxed: the counts only measure progress; one too many ahead is a longer time-out.
         let landed_before = self.landed.load(Ordering::Relaxed);
-        let ahead = self.submitted.fetch_add(count, Ordering::Relaxed).saturating_sub(landed_before);
-        Position { landed_before, ahead, count }
+        self.submitted.fetch_add(count, Ordering::Relaxed);
+        Entered { landed_before, count }
     }
 
     /// Nothing was accepted.
-    pub(super) fn leave(&self, position: &Position) {
-        self.submitted.fetch_sub(position.count, Ordering::Relaxed);
+    pub(super) fn leave(&self, entered: &Entered) {
+        self.submitted.fetch_sub(entered.count, Ordering::Relaxed);
+    }
+
+    /// Descriptors that may complete after `entered` began and before the last of them: all that have been submitted by
+    /// now, the own ones but that last included.
+    ///
+    /// Called after the device has accepted them. A thread may be held up between counting and submitting, and a full
+    /// queue holds it up: descriptors that were counted later are then before its own in the queue.
+    fn ahead(&self, entered: &Entered) -> u64 {
+        self.submitted.load(Ordering::Relaxed).saturating_sub(entered.landed_before + 1)
     }
 }
 
@@ -80,7 +86,7 @@ pub(super) struct Flight<'c> {
     record: &'c CompletionRecord,
     /// Of a batch: the records of its members.
     members: &'c [CompletionRecord],
-    /// What `traffic` had landed, and what was or is ahead of the end of this: other flights and the own members.
+    /// See [`Entered`] and [`Traffic::ahead`].
     landed_before: u64,
     ahead: u64,
     has_ended: bool,
@@ -91,13 +97,12 @@ impl<'c> Flight<'c> {
     pub(super) fn new(
         portal: &'c dyn Portal,
         traffic: &'c Traffic,
-        position: &Position,
+        entered: &Entered,
         record: &'c CompletionRecord,
         members: &'c [CompletionRecord],
     ) -> Flight<'c> {
-        let &Position { landed_before, ahead, count } = position;
-        debug_assert_eq!(count, members.len() as u64 + 1);
-        let ahead = ahead + members.len() as u64;
+        debug_assert_eq!(entered.count, members.len() as u64 + 1);
+        let (landed_before, ahead) = (entered.landed_before, traffic.ahead(entered));
         Flight { portal, traffic, record, members, landed_before, ahead, has_ended: false }
     }
 
