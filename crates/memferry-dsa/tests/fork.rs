@@ -240,7 +240,7 @@ fn own_values() {
     assert_eq!(cell.get(), Some(&1));
 }
 
-/// A child finds zeros where its parent keeps what it has, whose it stays.
+/// A child finds zeros. The parent keeps its values, whatever the child writes.
 #[test]
 fn a_child_finds_wiped_memory() {
     alone("a_child_finds_wiped_memory", || {

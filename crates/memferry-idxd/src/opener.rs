@@ -49,20 +49,18 @@ impl Openers {
             libc::ENFILE
         };
         let identity = Identity::of_thread(thread).map_err(no_descriptors)?.ok_or(libc::ESRCH)?;
-        let user = Status::of(thread).map_err(no_descriptors)?.ok_or(libc::ESRCH)?.user;
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut count = 0;
-        known.retain(|_, opener| {
-            let opener = opener.upgrade();
-            count += usize::from(opener.as_ref().is_some_and(|opener| opener.user == user));
-            opener.is_some()
-        });
+        known.retain(|_, opener| opener.strong_count() > 0);
         let opener = known.get(&identity.process).and_then(Weak::upgrade);
         if let Some(opener) = opener.filter(|opener| opener.is_now(identity)) {
             return Ok(opener);
         }
+        let user = Status::of(thread).map_err(no_descriptors)?.ok_or(libc::ESRCH)?.user;
+        let count = known.values().filter_map(Weak::upgrade).filter(|opener| opener.user == user).count();
         if user != system::real_user() && count >= USERS_MAX {
-            eprintln!("memferry: user {user} has queues open from {count} processes, and may not from more");
+            eprintln!(
+                "memferry: user {user} has queues open from {count} processes, which is the limit; end some of them"
+            );
             return Err(libc::EMFILE);
         }
         let space = match AddressSpace::of_thread(thread) {

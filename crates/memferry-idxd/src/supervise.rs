@@ -154,7 +154,7 @@ pub(crate) fn attend(
                 signal_children(libc::SIGKILL, &[]);
             }
             if Instant::now() >= late + DEATH_MAX {
-                tell_immortal(&children(&[]));
+                tell_unkillable(&children(&[]));
                 return Ok(ended);
             }
         }
@@ -221,7 +221,7 @@ pub(crate) fn end_descendants(spared: &[Pid]) {
             return;
         }
         if start.elapsed() >= DEATH_MAX {
-            return tell_immortal(&left);
+            return tell_unkillable(&left);
         }
         for pid in left {
             let _ = system::kill(pid, libc::SIGKILL);
@@ -231,10 +231,10 @@ pub(crate) fn end_descendants(spared: &[Pid]) {
     }
 }
 
-fn tell_immortal(pids: &[Pid]) {
+fn tell_unkillable(pids: &[Pid]) {
     eprintln!(
-        "memferry: SIGKILL does not end {}: the kernel makes a process wait for a file system that does not answer; \
-        look at its mounts",
+        "memferry: SIGKILL does not end {}, and memferry ends without waiting any longer; mostly such a process waits for \
+        a file system that does not answer: restart its server, or unmount it with `umount --force`",
         names(pids)
     );
 }

@@ -1,5 +1,5 @@
-//! What `/proc` tells of processes and threads, apart from what cannot be read now: where a process has no file
-//! descriptors left, others have not ended.
+//! Processes and threads, as `/proc` shows them. Only a file that is missing means that its process has ended. A file that
+//! cannot be read is an error: a reader that has no file descriptors left must not take other processes for gone.
 //!
 //! Source: proc_pid_status(5), proc_pid_stat(5).
 

@@ -82,7 +82,7 @@ pub(super) struct Directory<B> {
     cells: AtomicPtr<AtomicPtr<Slot<B>>>,
 }
 
-/// No process' generation, nor that of a record in a forked child, which is 0.
+/// The generation of no process, and of no record: one that a forked child inherits has 0.
 const NOBODY: u32 = u32::MAX;
 
 impl<B> Directory<B> {
@@ -99,8 +99,8 @@ impl<B> Directory<B> {
             return None;
         }
         let (cells, count) = (self.cells.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
-        // SAFETY: the box of that many that `make` has left there before it wrote the generation. It is not called again,
-        // and `drop` has no `&self` beside it.
+        // SAFETY: no process or record has the generation `NOBODY`, so `make` has written the two, of one box, before the
+        // generation. Nobody writes them again in this process, and `drop` has no `&self` beside it.
         unsafe { slice::from_raw_parts(cells, count) }.get(self.chunks.containing(range)?)
     }
 

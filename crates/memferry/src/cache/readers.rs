@@ -380,7 +380,8 @@ mod process {
     #[cold]
     fn claim() -> Option<&'static Record> {
         let renewed = |claim: &Claim| {
-            if claim.0.get().is_none_or(|record| record.generation() != fork::generation()) {
+            // Without a record it stays: the system has refused one.
+            if claim.0.get().is_some_and(|record| record.generation() != fork::generation()) {
                 claim.0.set(READERS.claim());
             }
             claim.0.get()

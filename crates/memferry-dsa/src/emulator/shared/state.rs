@@ -25,7 +25,7 @@ pub(super) struct Server {
     /// The board's and the order's, to hand out.
     pub(super) files: [File; 2],
     options: Options,
-    pub(super) trace: io::Result<Option<Channels>>,
+    trace: io::Result<Option<Channels>>,
     user: u32,
     pub(super) clients: Mutex<Clients>,
     pub(super) stood: Mutex<Stood>,

@@ -13,12 +13,12 @@ use crate::topology::{Machine, NodeId};
 
 /// Threads that are there at a time.
 const THREADS_COUNT: usize = 4000;
-/// How long the kernel may still be busy with letting go of that many threads.
-const SETTLE: Duration = Duration::from_secs(1);
 /// Each of them makes one access.
 const STACK_BYTES: usize = 128 << 10;
+/// How long the kernel may be busy with freeing that many threads.
+const SETTLE: Duration = Duration::from_secs(1);
 
-/// `evict_after_4000_threads_us`: an access that evicts a block, in a process whose threads have all ended but one;
+/// `evict_after_4000_threads_us`: an access that evicts a block, a second after all other threads have ended;
 /// beside the same before these threads.
 ///
 /// To be measured last: the process has had these threads then.

@@ -24,7 +24,7 @@ use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
 const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// Most connections of a user that have not sent their request.
 const SILENT_MAX: usize = 16;
-/// Most such connections of all users, of which half are the server's own user's.
+/// Most such connections of all users. Users other than the server's have half of them at most.
 const CONNECTIONS_MAX: usize = 256;
 /// Lines of a channel that the trace takes before it looks at the next channel: a client may send without end.
 const DRAINED_MAX: usize = 64;
