@@ -2,5 +2,5 @@
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    memferry_dsa::emulator::fuzz::order(data);
+    memferry_dsa_emulator::fuzz::order(data);
 });

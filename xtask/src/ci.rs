@@ -18,7 +18,15 @@ type Step = (&'static str, fn() -> Result<(), Failure>);
 
 /// The packages of the test steps: the workspace's default members, and the others.
 const README: &[&str] = &[];
-const CLIENTS: &[&str] = &["--package", "memferry-idxd", "--package", "memferry-emulate"];
+const DEFAULT_MEMBERS: &[&str] = &[
+    "memferry-dsa",
+    "memferry-dsa-emulator",
+    "memferry",
+    "memferry-query",
+    "memferry-bench",
+    "memferry-cli",
+];
+const CLIENTS: &[&str] = &["--package", "memferry-emulate", "--package", "memferry-emulate-preload"];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
 /// In this order, with the machine to themselves: what is missing is installed; then what the README tells newcomers to
@@ -148,7 +156,7 @@ fn one_build() -> Result<(), Failure> {
         Ok::<_, Failure>(lines.collect::<BTreeSet<String>>())
     };
     let run = features("normal,build", &["memferry-cli"])?;
-    let test = features("normal,build,dev", &["memferry-dsa", "memferry", "memferry-query", "memferry-cli"])?;
+    let test = features("normal,build,dev", DEFAULT_MEMBERS)?;
     let changed: Vec<&str> = run.difference(&test).map(String::as_str).collect();
     if changed.is_empty() {
         return Ok(());
@@ -160,9 +168,10 @@ fn one_build() -> Result<(), Failure> {
 fn examples() -> Result<(), Failure> {
     let broken = |error: std::io::Error| Failure(format!("the examples cannot be found: {error}"));
     let built = this_program()?.with_file_name("examples");
-    for package in ["memferry-dsa", "memferry"] {
+    for package in DEFAULT_MEMBERS {
         let sources = root().join("crates").join(package).join("examples");
-        for entry in std::fs::read_dir(sources).map_err(broken)? {
+        // Not every package has examples.
+        for entry in std::fs::read_dir(sources).into_iter().flatten() {
             let source = entry.map_err(broken)?.path();
             if let (Some(name), true) = (source.file_stem(), source.extension().is_some_and(|it| it == "rs"))
             {

@@ -18,7 +18,10 @@ pub(crate) fn run(filter: &str) -> Result<(), Failure> {
 }
 
 fn tests(filter: &str) -> Call {
-    cargo(["test", "--package", "memferry", "--package", "memferry-dsa", "--release", "--lib", "--"])
+    let packages = ["memferry-dsa", "memferry-dsa-emulator", "memferry"];
+    cargo(["test", "--release", "--lib"])
+        .args(packages.iter().flat_map(|package| ["--package", package]))
+        .arg("--")
         .arg(filter)
         .env("CARGO_TARGET_DIR", target_directory().join("loom"))
         .env("RUSTFLAGS", "--cfg memferry_loom")

@@ -15,8 +15,11 @@ use crate::shell::Failure;
 const RUST_FLAGS: &str = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg memferry_tsan";
 
 /// As in asan.rs: it is built faster.
-const LIGHTLY: &[&str] =
-    &["profile.dev.package.memferry.opt-level=1", "profile.dev.package.memferry-dsa.opt-level=1"];
+const LIGHTLY: &[&str] = &[
+    "profile.dev.package.memferry.opt-level=1",
+    "profile.dev.package.memferry-dsa.opt-level=1",
+    "profile.dev.package.memferry-dsa-emulator.opt-level=1",
+];
 
 /// Functions and files of the standard library, and what the sanitizer does not understand of each.
 const FALSE_POSITIVES: &[(&str, &str)] = &[
@@ -32,10 +35,12 @@ const FALSE_POSITIVES: &[(&str, &str)] = &[
 ];
 
 const RUNS: &[Tests] = &[
-    // Rings, records, credits, gates, the table of waits, register and counters of the device, generations of processes.
+    // Records, credits, gates, the table of waits, generations of processes.
     Tests { package: "memferry-dsa", targets: &["--lib"], arguments: &[] },
+    // Rings, register and counters of the device.
+    Tests { package: "memferry-dsa-emulator", targets: &["--lib"], arguments: &[] },
     // Copies by a device in threads: the bytes go with the ring to the device and with the record back.
-    Tests { package: "memferry-dsa", targets: &["--test", "threaded"], arguments: &[] },
+    Tests { package: "memferry-dsa-emulator", targets: &["--test", "threaded"], arguments: &[] },
     // The hit path, hazards, slots, latches, pools. Not the mover: its queues sleep on a condition.
     Tests { package: "memferry", targets: &["--lib"], arguments: &["cache::", "memory::", "sync::"] },
 ];

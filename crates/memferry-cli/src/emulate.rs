@@ -1,11 +1,11 @@
-//! `memferry emulate`: a program on emulated DSA devices. What runs it is the crate `memferry-idxd`; here is the command line.
+//! `memferry emulate`: a program on emulated DSA devices. What runs it is the crate `memferry-emulate`; here is the command line.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use memferry_dsa::emulator::{Nasty, Timing};
-use memferry_idxd::{Error, Leftovers, Options, Setup, exit_as};
+use memferry_dsa_emulator::{FaultPlan, Timing};
+use memferry_emulate::{Error, Leftovers, Options, Setup, exit_as};
 
 const AFTER_HELP: &str = "\
 The program finds the driver idxd and its devices in /sys and /dev/dsa, in a view of these directories that nobody else
@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
 
 /// Ends this process as the program has ended.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    exit_as(memferry_idxd::run(arguments.options()?)?)
+    exit_as(memferry_emulate::run(arguments.options()?)?)
 }
 
 impl Arguments {
@@ -100,7 +100,7 @@ impl Arguments {
 /// The library that is preloaded. Cargo builds it with the command, as a dependency, into `deps/`; installed it lies
 /// beside the command.
 pub(crate) fn library() -> Result<PathBuf> {
-    const NAME: &str = "libmemferry_emulate.so";
+    const NAME: &str = "libmemferry_emulate_preload.so";
     let command =
         std::env::current_exe().context("cannot find the command's own file, and so its library")?;
     let beside = command.with_file_name(NAME);
@@ -151,8 +151,8 @@ fn fault(text: &str) -> Result<Fault, String> {
     }
 }
 
-fn nasty(seed: Option<u64>, faults: &[Fault]) -> Nasty {
-    let mut nasty = seed.map_or_else(Nasty::none, Nasty::from_seed);
+fn nasty(seed: Option<u64>, faults: &[Fault]) -> FaultPlan {
+    let mut nasty = seed.map_or_else(FaultPlan::none, FaultPlan::from_seed);
     for fault in faults {
         *match fault.kind {
             FaultKind::Pages => &mut nasty.page_faults_per_mille,
@@ -185,18 +185,22 @@ mod tests {
     fn options_reach_the_emulation() {
         let plain = options("-- true -x --stats");
         assert_eq!((plain.program, plain.arguments), ("true".into(), vec!["-x".into(), "--stats".into()]));
-        assert_eq!((plain.setup, plain.devices, plain.nasty), (Setup::Ready, None, Nasty::none()));
+        assert_eq!((plain.setup, plain.devices, plain.nasty), (Setup::Ready, None, FaultPlan::none()));
         assert!(plain.timing.is_none() && plain.patch && !plain.keep_user && !plain.stats);
         let all = options(
             "--devices 3 --config none --seed 9 --faults records=7,pages=1000 --timing --no-patch --keep-user --wait \
             --trace t --stats -- true",
         );
-        let nasty = Nasty { lost_records_per_mille: 7, page_faults_per_mille: 1000, ..Nasty::from_seed(9) };
+        let nasty =
+            FaultPlan { lost_records_per_mille: 7, page_faults_per_mille: 1000, ..FaultPlan::from_seed(9) };
         assert_eq!((all.nasty, all.devices, all.setup), (nasty, Some(3), Setup::Disabled));
         assert!(all.timing.is_some() && !all.patch && all.keep_user && all.stats);
         assert_eq!((all.trace, all.leftovers), (Some("t".into()), Leftovers::WaitFor));
         let faults = options("--faults retries=1 --faults errors=2 -- true").nasty;
-        assert_eq!(faults, Nasty { retries_per_mille: 1, hardware_errors_per_mille: 2, ..Nasty::none() });
+        assert_eq!(
+            faults,
+            FaultPlan { retries_per_mille: 1, hardware_errors_per_mille: 2, ..FaultPlan::none() }
+        );
         assert_eq!(options("--config a.conf -- true").setup, Setup::File("a.conf".into()));
         assert_eq!(options("-- accel-config load-config -e").setup, Setup::Disabled);
     }

@@ -26,7 +26,7 @@ pub(crate) fn usage(sentence: impl fmt::Display) -> anyhow::Error {
 }
 
 pub(crate) fn status(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<memferry_idxd::Error>() {
+    match error.downcast_ref::<memferry_emulate::Error>() {
         Some(error) => error.exit_code(),
         None if error.is::<Usage>() => STATUS_USAGE,
         None => STATUS_FAILURE,

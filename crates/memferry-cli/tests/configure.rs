@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{Config, DeviceId, FakeDevice, FakeDriver, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Config, DeviceId, Profile, State, UnknownKeys};
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use support::{FAILURE, USAGE, fails, prints, prints_json};
 
 /// Three devices on three nodes.

@@ -1,4 +1,4 @@
-//! `memferry emulate` as users meet it. What programs find is tested with the crate memferry-idxd.
+//! `memferry emulate` as users meet it. What programs find is tested with the crate memferry-emulate.
 
 mod support;
 
@@ -185,7 +185,7 @@ fn without_its_library_it_says_where_to_get_it() {
     let output = Command::new(&command).args(["emulate", "--", "true"]).output().unwrap();
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{told}");
-    let beside = directory.path().join("libmemferry_emulate.so");
+    let beside = directory.path().join("libmemferry_emulate_preload.so");
     assert!(told.contains(beside.to_str().unwrap()) && told.contains("cargo build"), "{told}");
 }
 

@@ -386,7 +386,7 @@ impl Descriptor {
     }
 
     /// The same work submitted through a queue that belongs to `pasid`: what a dedicated queue makes of it.
-    pub(crate) fn owned_by(self, pasid: u32) -> Descriptor {
+    pub fn owned_by(self, pasid: u32) -> Descriptor {
         Descriptor { submitter: self.submitter & !0xf_ffff | pasid & 0xf_ffff, ..self }
     }
 

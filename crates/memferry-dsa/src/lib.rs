@@ -1,5 +1,4 @@
-//! Intel's Data Streaming Accelerator in user space: what is handed to the device, how it answers, and a device in
-//! software to try it on.
+//! Intel's Data Streaming Accelerator in user space: requests, descriptors, completion records, and the queues of Linux.
 //!
 //! - [`Client`]: safe calls. It takes a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and
 //!   lets the CPU do what no device does. The levels below are for those who need something else.
@@ -7,10 +6,8 @@
 //! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
 //! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
-//! - [`emulator`]: a device for machines that have none, and for the tests of those that have.
 //! - [`fork`]: what becomes of all that in a child process.
 //! - [`software`]: the same operations by the CPU.
-//! - [`conformance`]: whether a device does what it should.
 //!
 //! A copy by the devices of this machine, or by the CPU if it has none:
 //!
@@ -24,13 +21,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same without a client, through the emulated device:
+//! The same without a client, through the emulated device of the crate `memferry-dsa-emulator`:
 //!
 //! ```
-//! use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+//! use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 //! use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission};
 //!
-//! let portal = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none())?.portal(0);
+//! let portal = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?.portal(0);
 //!
 //! let source = [7u8; 4096];
 //! let mut target = [0u8; 4096];
@@ -66,17 +63,11 @@ pub mod affinity;
 #[cfg(not(memferry_loom))]
 pub mod client;
 mod completion;
-#[cfg(not(memferry_loom))]
-pub mod conformance;
 mod descriptor;
 mod dif;
-pub mod emulator;
 mod flags;
 pub mod fork;
 pub mod instructions;
-#[cfg(not(memferry_loom))]
-#[doc(hidden)]
-pub mod measure;
 mod operation;
 #[doc(hidden)]
 pub mod panics;

@@ -9,7 +9,6 @@ use std::fmt;
 /// Source: DSA specification, table of operations; `enum dsa_opcode` in `idxd.h`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
-#[non_exhaustive]
 pub enum Opcode {
     /// Touches no memory and completes.
     Noop = 0x00,
@@ -144,6 +143,43 @@ impl OperationSet {
         self.0
     }
 
+    /// The set that a file of the driver shows, such as `op_cap`; `None` if the text has another format.
+    ///
+    /// Newer kernels print eight words of 32 bits, the highest first and commas between (`%*pb`); older ones four words of
+    /// 64 bits, the lowest first and blanks between.
+    ///
+    /// ```
+    /// use memferry_dsa::{Opcode, OperationSet};
+    ///
+    /// let new = OperationSet::from_sysfs("00000001,003f027d").expect("a bitmap");
+    /// assert!(new.contains(Opcode::Memmove));
+    /// assert_eq!(OperationSet::from_sysfs("0x1003f027d 0x0 0x0 0x0"), Some(new));
+    /// ```
+    pub fn from_sysfs(text: &str) -> Option<OperationSet> {
+        let mut words = [0; 4];
+        if text.contains(',') || !text.contains(char::is_whitespace) && !text.starts_with("0x") {
+            let mut count = 0;
+            for (index, digits) in text.rsplit(',').enumerate() {
+                if digits.len() > 8 {
+                    return None;
+                }
+                *words.get_mut(index / 2)? |= hexadecimal(digits)? << (32 * (index % 2));
+                count += 1;
+            }
+            return (count > 0).then_some(OperationSet(words));
+        }
+        for (index, digits) in text.split_whitespace().enumerate() {
+            *words.get_mut(index)? = hexadecimal(digits.strip_prefix("0x").unwrap_or(digits))?;
+        }
+        Some(OperationSet(words))
+    }
+
+    /// The bits as newer kernels print them, and as `op_config` takes them.
+    pub fn to_sysfs(self) -> String {
+        let halves = self.0.iter().rev().flat_map(|word| [(word >> 32) as u32, *word as u32]);
+        halves.map(|half| format!("{half:08x}")).collect::<Vec<_>>().join(",")
+    }
+
     /// The operations of both sets.
     pub const fn union(self, other: OperationSet) -> OperationSet {
         let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
@@ -178,9 +214,44 @@ impl OperationSet {
     }
 }
 
+/// Digits without sign or prefix; `from_str_radix` would take a sign.
+fn hexadecimal(digits: &str) -> Option<u64> {
+    let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
 impl fmt::Debug for OperationSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let codes = (0..=u8::MAX).filter(|code| self.contains_code(*code));
         f.debug_set().entries(codes.map(|code| format!("{code:#04x}"))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The listings of Sapphire Rapids and Emerald Rapids.
+    const OP_CAP: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f027d";
+
+    #[test]
+    fn op_cap_in_both_formats() {
+        let new = OperationSet::from_sysfs(OP_CAP).unwrap();
+        assert_eq!(new.to_words(), [0x1_003f_027d, 0, 0, 0]);
+        assert_eq!(OperationSet::from_sysfs("0x1003f027d 0 0 0"), Some(new));
+        assert_eq!(OperationSet::from_sysfs("0x1003f027d 0x0 0x0 0x0"), Some(new));
+        assert_eq!(new.to_sysfs(), OP_CAP);
+        assert!(new.contains(Opcode::CacheFlush) && !new.contains(Opcode::Batch));
+        let names = Opcode::ALL.iter().filter(|&&opcode| new.contains(opcode));
+        assert_eq!(names.count(), 14);
+        assert_eq!(OperationSet::from_sysfs("00000001,003f027d"), Some(new), "leading words left out");
+    }
+
+    #[test]
+    fn texts_that_are_not_bitmaps() {
+        for text in ["", ",", "1,", "0x1,0", "123456789", "+1", "1 2 3 4 5", "g", "0,0,0,0,0,0,0,0,1", "- -"]
+        {
+            assert_eq!(OperationSet::from_sysfs(text), None, "{text:?}");
+        }
     }
 }

@@ -11,9 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::{
-    Capabilities, DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue,
-};
 use memferry_dsa::portal::{Backoff, PortalCounters, PortalKind, SubmitError};
 use memferry_dsa::request::{MemberError, Ticket};
 use memferry_dsa::system::Version;
@@ -21,9 +18,12 @@ use memferry_dsa::{
     Batch, Client, ClientError, ClientOptions, Completion, CompletionRecord, Descriptor, OnCpu, Opcode,
     Portal, Request, Status, Submission, Wait, WorkQueueInfo,
 };
+use memferry_dsa_emulator::{
+    Capabilities, DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
+};
 
 fn emulator(config: &DeviceConfig) -> Arc<Emulator> {
-    Emulator::start(config, Nasty::none()).expect("a valid configuration")
+    Emulator::start(config, FaultPlan::none()).expect("a valid configuration")
 }
 
 fn client_of(portals: Vec<Arc<dyn Portal>>) -> Client {
@@ -132,7 +132,7 @@ fn a_device_that_has_gone_is_an_error_once() {
 /// The emulated device dies with a batch in it, whose completions it cannot write.
 #[test]
 fn a_device_that_dies() {
-    let nasty = Nasty { lost_records_per_mille: 1000, ..Nasty::none() };
+    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
     let device = Emulator::start(&DeviceConfig::one_dedicated_queue(), nasty).expect("a valid configuration");
     let client = client_of(vec![device.portal(0)]);
     let mut targets = [[0u8; 100]; 3];
@@ -389,7 +389,7 @@ fn tickets_are_of_their_batch() {
 /// Hardware errors are told, each with its queue; a member's does not spoil the others.
 #[test]
 fn hardware_errors_are_told() {
-    let nasty = Nasty { hardware_errors_per_mille: 1000, ..Nasty::none() };
+    let nasty = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a valid configuration");
     let client = client_of(vec![device.portal(0)]);
     let error = client.run(Request::fill(1, &mut [0u8; 8]));
@@ -416,7 +416,7 @@ fn hardware_errors_are_told() {
 fn many_threads() {
     let queues = vec![shared_queue("wq0.0", 2), dedicated_queue("wq0.1", 2)];
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]);
-    let nasty = Nasty::from_seed(11);
+    let nasty = FaultPlan::from_seed(11);
     let device = Emulator::start(&config, nasty).expect("a valid configuration");
     let portals: Vec<_> = (0..2).map(|queue| device.portal(queue)).collect();
     let client = client_of(portals.clone());
@@ -442,7 +442,7 @@ fn many_threads() {
 /// A device that faults at every page: after so many faults as were asked for, the CPU does the rest, or nobody.
 #[test]
 fn the_cpu_after_many_faults() {
-    let nasty = Nasty { page_faults_per_mille: 1000, ..Nasty::none() };
+    let nasty = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
     for (faults_max, may_use_cpu) in [(0, true), (5, true), (5, false), (1000, false)] {
         let device =
             Emulator::start(&DeviceConfig::one_shared_queue(), nasty.clone()).expect("a valid configuration");
@@ -467,7 +467,7 @@ fn the_cpu_after_many_faults() {
 /// The list of a batch can fault as well: its page is touched, and what was not read is submitted again.
 #[test]
 fn a_fault_in_the_list() {
-    let nasty = Nasty { page_faults_per_mille: 1000, ..Nasty::none() };
+    let nasty = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a valid configuration");
     let client = client_of(vec![device.portal(0)]);
     let mut batch = Batch::new();

@@ -7,14 +7,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use memferry_dsa::emulator::{
-    Access, Deterministic, DeviceConfig, DirectMemory, Memory, Nasty, Vanished, shared_queue,
-};
 use memferry_dsa::portal::{PortalCounters, PortalKind, SubmitError};
 use memferry_dsa::software::CrcMode;
 use memferry_dsa::{
     Address, Batch, Client, ClientOptions, Completion, Descriptor, DifBlock, DifFormat, DifSource, DifTags,
     DifTarget, OnCpu, Portal, Request, Submission, WorkQueueInfo,
+};
+use memferry_dsa_emulator::{
+    Access, Deterministic, DeviceConfig, DirectMemory, FaultPlan, Memory, Vanished, shared_queue,
 };
 use proptest::prelude::*;
 
@@ -91,7 +91,7 @@ unsafe impl Portal for AtOnce {
     }
 }
 
-fn client(numbers: Numbers, faults_max: u32, nasty: Nasty) -> Client {
+fn client(numbers: Numbers, faults_max: u32, nasty: FaultPlan) -> Client {
     let mut config = DeviceConfig::one_shared_queue();
     config.groups[0].queues = vec![WorkQueueInfo { transfer_bytes_max: 1 << 20, ..shared_queue("wq0.0", 8) }];
     // SAFETY: descriptors come from requests, which keep the contract of `Portal::submit`.
@@ -248,7 +248,7 @@ fn run(client: &Client, case: Case) -> (String, Vec<Vec<u8>>) {
     (told, regions.contents())
 }
 
-fn same_as_the_cpu(case: Case, numbers: Numbers, faults_max: u32, nasty: Nasty) -> u64 {
+fn same_as_the_cpu(case: Case, numbers: Numbers, faults_max: u32, nasty: FaultPlan) -> u64 {
     let faulty = client(numbers, faults_max, nasty);
     let found = run(&faulty, case);
     let expected = run(&cpu(), case);
@@ -274,7 +274,7 @@ fn a_fault_at_every_page() {
                 for salt in [0x0123_4567_89ab_cdef, 0xfeed_beef_dead_c0de, 6] {
                     let case = Case { operation, size, offsets, salt };
                     let numbers = Numbers { first, per_mille: 0 };
-                    partial += same_as_the_cpu(case, numbers, 1000, Nasty::none());
+                    partial += same_as_the_cpu(case, numbers, 1000, FaultPlan::none());
                 }
             }
         }
@@ -296,11 +296,11 @@ proptest! {
         per_mille in 0u64..600,
         faults_max in prop_oneof![Just(1000u32), 0u32..6],
     ) {
-        let nasty = Nasty {
+        let nasty = FaultPlan {
             page_faults_per_mille: 0,
             retries_per_mille: 0,
             work_ahead_per_mille: 0,
-            ..Nasty::from_seed(salt)
+            ..FaultPlan::from_seed(salt)
         };
         let case = Case { operation, size, offsets, salt };
         same_as_the_cpu(case, Numbers { first, per_mille }, faults_max, nasty);
@@ -315,7 +315,7 @@ proptest! {
         first: u64,
         faults_max in prop_oneof![Just(1000u32), 0u32..6],
     ) {
-        let nasty = Nasty { page_faults_per_mille: 0, retries_per_mille: 0, ..Nasty::from_seed(salt) };
+        let nasty = FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(salt) };
         let (faulty, cpu) = (client(Numbers { first, per_mille: 300 }, faults_max, nasty), cpu());
         let run = |client: &Client| {
             let mut memory = vec![salt as u8; 9000 * (sizes.len() + 1)];

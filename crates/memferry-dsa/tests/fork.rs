@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fork_support::{alone, in_child};
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, Way, submit_held};
 use memferry_dsa::wait::{Completer, CompleterOptions};
 use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, SubmitError, Wait};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, dedicated_queue, shared_queue};
 
 /// Linux, but for the device.
 struct FileDevice;
@@ -188,7 +188,7 @@ fn completers() {
 /// there, and enabled again it works.
 fn emulators() {
     for config in [DeviceConfig::one_shared_queue(), DeviceConfig::one_dedicated_queue()] {
-        let emulator = Emulator::start(&config, Nasty::none()).expect("a thread");
+        let emulator = Emulator::start(&config, FaultPlan::none()).expect("a thread");
         let portal = emulator.portal(0);
         let record = CompletionRecord::new();
         let copy = |portal: &dyn Portal| {

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, shared_queue};
-use memferry_dsa::portal::{FakePlatform, OpenOptions, States};
+use memferry_dsa::portal::{OpenOptions, States};
 use memferry_dsa::{
     Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, Submission, SubmitError,
 };
+use memferry_dsa_emulator::FakePlatform;
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, shared_queue};
 use slow::{Pace, Slow};
 
 /// A directory with the attributes of a queue and its device; removed on drop.
@@ -51,7 +52,7 @@ fn open(device: Arc<dyn Portal>, states: States) -> Arc<DevicePortal<FakePlatfor
 }
 
 fn emulated() -> Arc<dyn Portal> {
-    Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a device").portal(0)
+    Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("a device").portal(0)
 }
 
 /// A queue was gone when the path of its state did not exist any more. In a process without `/sys`, or after a `chroot`,

@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::emulator::shared_queue;
 use memferry_dsa::{
     Client, ClientError, ClientOptions, Descriptor, Portal, PortalCounters, PortalKind, Request, Submission,
     SubmitError, Wait, WorkQueueInfo,
 };
+use memferry_dsa_emulator::shared_queue;
 use slow::{Pace, Slow};
 
 const EACH: Duration = Duration::from_millis(100);

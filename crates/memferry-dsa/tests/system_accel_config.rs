@@ -10,7 +10,8 @@ use std::process::{Command, Output};
 use memferry_dsa::QueueMode;
 use memferry_dsa::system::apply::{Action, Options, Plan};
 use memferry_dsa::system::config::QueueSettings;
-use memferry_dsa::system::{Config, FakeDevice, FakeDriver, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Config, Profile, State, UnknownKeys};
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
 
 /// Runs a command with the tree's `sys` in the place of `/sys`.

@@ -1,10 +1,9 @@
 //! Applying configurations through sysfs, with the driver's rules behind a fake one.
 
 use memferry_dsa::system::apply::{Action, ApplyError, Cause, Options, Plan, PlanError};
-use memferry_dsa::system::{
-    Activity, Config, DeviceId, Directory, FakeDevice, FakeDriver, Files, Profile, State, UnknownKeys,
-};
+use memferry_dsa::system::{Activity, Config, DeviceId, Directory, Files, Profile, State, UnknownKeys};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use proptest::prelude::*;
 
 const ENABLE: Options = Options { disable_first: false, enable: true };

@@ -1,10 +1,9 @@
 //! Configurations: accel-config's files read and written, what validation finds, and the built-in profiles.
 
 use memferry_dsa::system::config::{ConfigError, Json, Problems, ProfileError};
-use memferry_dsa::system::{
-    Config, DeviceId, FakeDevice, FakeDriver, Limits, Profile, QueueType, Shape, State, UnknownKeys,
-};
+use memferry_dsa::system::{Config, DeviceId, Limits, Profile, QueueType, Shape, State, UnknownKeys};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
 use proptest::prelude::*;
 

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use memferry_dsa::system::apply::{Options, Plan};
 use memferry_dsa::system::{
-    Activity, Config, Device, DeviceId, FakeDevice, FakeDriver, Files, GeneralCapabilities, Owner, Profile,
-    QueueType, State, SystemError, Trouble, Version, Wanted,
+    Activity, Config, Device, DeviceId, Files, GeneralCapabilities, Owner, Profile, QueueType, State,
+    SystemError, Trouble, Version, Wanted,
 };
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use proptest::prelude::*;
 
 const ENABLE: Options = Options { disable_first: false, enable: true };

@@ -1,33 +1,39 @@
-//! What `memferry emulate` preloads into programs: the instructions by which they use a DSA are caught, and their
-//! descriptors go to emulated devices that all programs of the emulation share.
+//! Runs a program on emulated DSA devices: what `memferry emulate` does.
 //!
 //! ```text
-//! program ── mmap of /dev/dsa/wqX.Y ──▶ hooks    a page that cannot be accessed, remembered as a portal
-//!    │                                     └───▶ engine   a thread that executes this process' descriptors
-//!    ├── ENQCMD, MOVDIR64B, ... ─────▶ trap     decoded, emulated, and the call site
-//!    │                                     └───▶ patch    replaced by a jump: the next time without a signal
-//!    └── its own signals, handlers ──▶ hooks    kept, and called as if nobody had been here
+//! caller ── supervisor ── PROGRAM, its children
+//!    │         │ FUSE: /sys/bus/dsa, /sys/module/idxd, /dev/dsa     rules: memferry_dsa_emulator::FakeDriver
+//!    │         └ socket /dev/.memferry/devices                      queues: memferry_dsa_emulator::shared
+//!    └ signals to the program, its status back
 //! ```
 //!
-//! The devices are those of `memferry_dsa::emulator::shared`; the command serves them, at a socket.
-//! Without that socket, the library does nothing.
+//! The program is in a mount namespace of its own (for anybody but root in a user namespace too), in which the driver
+//! `idxd` is loaded and has devices. They are configured by a default, a file, or the program. It is not changed;
+//! what it stores to a portal is caught by a preload library, and what it submits with `write(2)` is carried out by
+//! the supervisor, so that static programs can do that, too.
 //!
-//! It exports libc's functions that it replaces, `memferry_emulated_instructions`, and nothing else. Nobody links it:
-//! whoever named one of its symbols would have them replaced in his own program.
+//! Source: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd`.
 
-#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-// Hooks, signal handlers and code that writes code: there is no part of it without.
-#![allow(unsafe_code)]
-// Unit tests have no hooks, or they would be hooked themselves; and so nobody who calls what the hooks need.
-#![cfg_attr(test, allow(dead_code))]
+#![deny(unsafe_code)]
 
-mod engine;
-mod hooks;
-#[cfg(not(test))]
-mod mem;
-mod patch;
-mod portals;
-mod process;
-mod sys;
-mod trap;
-mod wiped;
+mod agent;
+mod error;
+pub mod fuzz;
+mod layout;
+mod namespace;
+mod opener;
+mod options;
+mod program;
+mod queues;
+mod run;
+mod server;
+mod setup;
+mod summary;
+mod supervise;
+mod system;
+
+pub use error::Error;
+pub use options::{Options, Setup};
+pub use program::Obstacle;
+pub use run::{exit_as, run};
+pub use supervise::Leftovers;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memferry::cache::{BuildError, Cache, FixedNode};
 use memferry::mover::{DsaEngine, DsaOptions, Engine, EngineKind, Mover, MoverError};
 use memferry::topology::{Machine, NodeId, TopologyError};
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty, StartError};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, StartError};
 use thiserror::Error;
 
 /// The DSA that copies.
@@ -197,7 +197,7 @@ impl TiersBuilder {
         let devices = match self.dsa {
             Dsa::None => Vec::new(),
             Dsa::Emulated { seed } => {
-                let nasty = seed.map_or_else(Nasty::none, Nasty::from_seed);
+                let nasty = seed.map_or_else(FaultPlan::none, FaultPlan::from_seed);
                 // On the tables' node, as a route would choose it: the CPU engine then only stands in.
                 let emulator = Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), nasty)?;
                 vec![DsaEngine::new(vec![emulator.portal(0)], options)?]

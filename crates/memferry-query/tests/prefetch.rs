@@ -15,7 +15,7 @@ use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use memferry::mover::{DsaEngine, DsaOptions, Engine, EngineKind};
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_query::{
     BudgetTooSmall, Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load,
     session,
@@ -413,7 +413,7 @@ async fn copies_take_the_route_that_was_advised() {
     let machine = Arc::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
     let device = |node: u32| -> Arc<dyn Engine> {
         let emulator =
-            Emulator::start(&DeviceConfig::one_shared_queue().on_node(node), Nasty::none()).unwrap();
+            Emulator::start(&DeviceConfig::one_shared_queue().on_node(node), FaultPlan::none()).unwrap();
         Arc::new(DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap())
     };
     // 16 bytes a row: small row groups go to the devices in turn, those of 2 MiB are split.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 fn main() -> Result<(), Box<dyn Error>> {
     // A mover always has CPU engines; accelerators are added, and asked first.
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none())?;
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?;
     let dsa = DsaEngine::new(vec![device.portal(0)], DsaOptions::default())?;
     let machine = Arc::new(Machine::discover()?);
     let mover = Mover::builder(machine).engine(Arc::new(dsa)).build()?;

@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use memferry::mover::{Consumer, CopyOptions, DsaEngine, DsaOptions, Mover, Ordered};
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 const PACKETS: usize = 10_000;
 /// As many as a network card hands over at once.
 const BURST: usize = 32;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let device = Emulator::start(&DeviceConfig::four_engines(), Nasty::from_seed(1))?;
+    let device = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(1))?;
     let dsa = DsaEngine::new(vec![device.portal(0)], DsaOptions::default())?;
     let mover = Mover::builder(Arc::new(Machine::discover()?)).engine(Arc::new(dsa)).build()?;
 

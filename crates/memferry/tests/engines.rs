@@ -1,7 +1,7 @@
 //! The conformance suite of [`Engine`]: every engine there is runs all of it.
 //!
 //! Bytes arrive, nothing else is touched, each accepted copy is finished exactly once, and the counters add up;
-//! whatever the sizes, however many threads submit, and whatever the callbacks do. Nasty devices come from
+//! whatever the sizes, however many threads submit, and whatever the callbacks do. FaultPlan devices come from
 //! seeds, which are printed.
 
 mod mover_support;
@@ -17,8 +17,8 @@ use memferry::mover::{
     RawRequest, Refusal, Rejected,
 };
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::{Portal, WorkQueueInfo};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
 use mover_support::check_descriptors;
 
 /// How long anything may take before a test calls it a hang.
@@ -78,11 +78,16 @@ fn cpu_without_inline(workers_count: usize, queue_copies_max: usize) -> CpuEngin
     CpuEngine::new(&machine, options).expect("threads")
 }
 
-fn dsa(config: &DeviceConfig, nasty: &Nasty, devices_count: usize) -> DsaEngine {
+fn dsa(config: &DeviceConfig, nasty: &FaultPlan, devices_count: usize) -> DsaEngine {
     dsa_with(DsaOptions::default(), config, nasty, devices_count)
 }
 
-fn dsa_with(options: DsaOptions, config: &DeviceConfig, nasty: &Nasty, devices_count: usize) -> DsaEngine {
+fn dsa_with(
+    options: DsaOptions,
+    config: &DeviceConfig,
+    nasty: &FaultPlan,
+    devices_count: usize,
+) -> DsaEngine {
     let mut portals: Vec<Arc<dyn Portal>> = Vec::new();
     for _ in 0..devices_count {
         let device = Emulator::start(config, nasty.clone()).expect("a valid configuration");
@@ -96,7 +101,7 @@ fn config_of(engines: u32, queues: Vec<WorkQueueInfo>) -> DeviceConfig {
 }
 
 fn calm_subjects() -> Vec<Subject> {
-    let calm = Nasty::none;
+    let calm = FaultPlan::none;
     let faults = |refuse_per_mille, fail_per_mille, delay_us| Faults {
         refuse_per_mille,
         fail_per_mille,
@@ -137,7 +142,7 @@ fn calm_subjects() -> Vec<Subject> {
 /// with more or less patience.
 fn nasty_subjects(seeds: std::ops::Range<u64>) -> impl Iterator<Item = Subject> {
     seeds.map(|seed| {
-        let nasty = Nasty::from_seed(seed);
+        let nasty = FaultPlan::from_seed(seed);
         let make = move || {
             let queues = vec![
                 WorkQueueInfo { transfer_bytes_max: 64 << 10, ..shared_queue("wq0.0", 8) },

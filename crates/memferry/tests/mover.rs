@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use memferry::memory::{Binding, Mapping, Pool};
 use memferry::mover::{
-    CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, EngineKind, EngineSite,
-    Faults, Faulty, INLINE_BYTES_MAX, Journey, Mover, MoverError, RawRequest, Refusal, Rejected, Route,
+    CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Endpoints, EngineKind,
+    EngineSite, Faults, Faulty, INLINE_BYTES_MAX, Mover, MoverError, RawRequest, Refusal, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 use mover_support::{Witness, machine};
@@ -358,22 +358,22 @@ fn single_is_the_engine_next_to_the_source() {
     let sites: Vec<_> =
         (0..8).map(|node| EngineSite { kind: EngineKind::Dsa, node: Some(NodeId(node)) }).collect();
     let single = |source: Option<u32>, target: Option<u32>| {
-        let journey = Journey {
+        let endpoints = Endpoints {
             source_node: source.map(NodeId),
             target_node: target.map(NodeId),
-            ..Journey::default()
+            ..Endpoints::default()
         };
-        Route::Single.first(&xeon_max, &sites, journey)
+        Route::Single.first(&xeon_max, &sites, endpoints)
     };
     assert_eq!(single(Some(3), Some(0)), Some(3));
     // Nodes 8 to 15 are the HBM of nodes 0 to 7, and have no devices of their own.
     assert_eq!(single(Some(13), Some(0)), Some(5));
     assert_eq!(single(None, Some(8)), Some(0));
     assert_eq!(single(None, None), Some(0));
-    assert_eq!(Route::Single.first(&xeon_max, &[], Journey::default()), None);
+    assert_eq!(Route::Single.first(&xeon_max, &[], Endpoints::default()), None);
     // Without a device on its node, the nearest: in the same socket.
-    let journey = Journey { source_node: Some(NodeId(6)), ..Journey::default() };
-    assert_eq!(Route::Single.first(&xeon_max, &sites[..5], journey), Some(4));
+    let endpoints = Endpoints { source_node: Some(NodeId(6)), ..Endpoints::default() };
+    assert_eq!(Route::Single.first(&xeon_max, &sites[..5], endpoints), Some(4));
 }
 
 #[test]

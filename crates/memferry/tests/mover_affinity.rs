@@ -8,7 +8,7 @@ use memferry::mover::{
 };
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue};
 
 fn mover(engines: [Arc<dyn Engine>; 2]) -> Mover {
     let machine = Arc::new(Machine::two_tiers().expect("built in"));
@@ -29,8 +29,9 @@ fn copy(mover: &Mover, size_bytes: usize) -> memferry::mover::Transfer<Vec<u8>, 
 #[test]
 fn each_thread_has_an_engine_and_leaves_it_for_one_with_less_to_do() {
     // Two dedicated queues, each with an engine of its own.
-    let devices = [(); 2]
-        .map(|()| Emulator::start(&DeviceConfig::one_dedicated_queue(), Nasty::none()).expect("a thread"));
+    let devices = [(); 2].map(|()| {
+        Emulator::start(&DeviceConfig::one_dedicated_queue(), FaultPlan::none()).expect("a thread")
+    });
     let engine = |device: &Arc<Emulator>| -> Arc<dyn Engine> {
         Arc::new(DsaEngine::new(vec![device.portal(0)], DsaOptions::default()).expect("a thread"))
     };
@@ -73,8 +74,9 @@ fn each_thread_has_an_engine_and_leaves_it_for_one_with_less_to_do() {
 
     // Within one engine: small copies go to the thread's queue, others to each in turn.
     let queues = vec![dedicated_queue("wq0.0", 8), dedicated_queue("wq0.1", 8)];
-    let device = Emulator::start(&DeviceConfig::new(vec![GroupConfig { engines: 1, queues }]), Nasty::none())
-        .expect("a thread");
+    let device =
+        Emulator::start(&DeviceConfig::new(vec![GroupConfig { engines: 1, queues }]), FaultPlan::none())
+            .expect("a thread");
     let portals = [device.portal(0), device.portal(1)];
     let submitted = || portals.each_ref().map(|portal| portal.counters().accepted);
     let both = portals.iter().cloned().map(|portal| -> Arc<dyn Portal> { portal }).collect();

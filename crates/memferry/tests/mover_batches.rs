@@ -8,8 +8,8 @@ use memferry::mover::{
     CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Faults, Faulty, Guidelines,
     Move, Mover,
 };
-use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::{Opcode, Request};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
 use mover_support::{check_descriptors, machine};
 use proptest::prelude::*;
 
@@ -17,7 +17,11 @@ fn options() -> CopyOptions {
     CopyOptions::default()
 }
 
-fn mover_of(config: &DeviceConfig, nasty: Nasty, dsa: DsaOptions) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
+fn mover_of(
+    config: &DeviceConfig,
+    nasty: FaultPlan,
+    dsa: DsaOptions,
+) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
     mover_support::mover_of(config, nasty, dsa, Guidelines { offload_bytes_min: 0, llc_bytes: 0 })
 }
 
@@ -44,7 +48,7 @@ fn copy_together(mover: &Mover, sizes: impl Iterator<Item = usize>) {
 #[test]
 fn small_copies_are_members_of_batches() {
     let (mover, dsa, device) =
-        mover_of(&DeviceConfig::one_shared_queue(), Nasty::none(), DsaOptions::default());
+        mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none(), DsaOptions::default());
     copy_together(&mover, (0..32).map(|size| 500 + size));
     let stats = dsa.stats();
     // Four batches of eight, as one submission each.
@@ -61,11 +65,11 @@ fn small_copies_are_members_of_batches() {
 #[test]
 fn without_batches_members_go_alone() {
     let silent = DeviceConfig::one_shared_queue().without(&[Opcode::Batch]);
-    let (mover, dsa, _device) = mover_of(&silent, Nasty::none(), DsaOptions::default());
+    let (mover, dsa, _device) = mover_of(&silent, FaultPlan::none(), DsaOptions::default());
     copy_together(&mover, [600; 20].into_iter());
     assert_eq!((dsa.stats().batches, dsa.stats().descriptors_done), (0, 20));
     let asked = DsaOptions { batch_len_max: 0, ..DsaOptions::default() };
-    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), Nasty::none(), asked);
+    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none(), asked);
     copy_together(&mover, [600; 20].into_iter());
     assert_eq!((dsa.stats().batches, dsa.stats().descriptors_done), (0, 20));
 }
@@ -75,7 +79,7 @@ fn more_than_an_engine_takes_is_copied_all_the_same() {
     let queue = dedicated_queue("wq0.0", 1);
     let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
     let narrow = DsaOptions { backlog_max: 2, ..DsaOptions::default() };
-    let (mover, dsa, _device) = mover_of(&config, Nasty::none(), narrow);
+    let (mover, dsa, _device) = mover_of(&config, FaultPlan::none(), narrow);
     copy_together(&mover, (0..200).map(|size| size % 3 * 700));
     check_sums(&dsa);
     assert!(dsa.stats().rejected > 0, "{:?}", dsa.stats());
@@ -88,7 +92,7 @@ fn nasty_devices_do_batches() {
         println!("seed {seed}");
         let queues = vec![shared_queue("wq0.0", 4), dedicated_queue("wq0.1", 3)];
         let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]);
-        let (mover, dsa, _device) = mover_of(&config, Nasty::from_seed(seed), DsaOptions::default());
+        let (mover, dsa, _device) = mover_of(&config, FaultPlan::from_seed(seed), DsaOptions::default());
         copy_together(&mover, (0..60).map(|number| number * 97 % 4500));
         // Operations of other kinds are members like copies.
         let mut batch = mover.batch(options());
@@ -119,7 +123,7 @@ fn a_batch_that_is_not_submitted_abandons_its_copies() {
 #[test]
 fn one_handle_for_all() {
     let (mover, dsa, _device) =
-        mover_of(&DeviceConfig::one_shared_queue(), Nasty::none(), DsaOptions::default());
+        mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none(), DsaOptions::default());
     let pairs =
         |sizes: &[usize]| sizes.iter().map(|size| (vec![7; *size], vec![0; *size])).collect::<Vec<_>>();
     let sizes = [1, 0, 4096, 100_000, 3 << 20, 17, 18, 19];
@@ -138,7 +142,7 @@ fn one_handle_for_all() {
 #[test]
 fn moves_that_follow_each_other_are_one_descriptor() {
     let (mover, dsa, _device) =
-        mover_of(&DeviceConfig::one_shared_queue(), Nasty::none(), DsaOptions::default());
+        mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none(), DsaOptions::default());
     let moves: Vec<Move> =
         (0..16).map(|index| Move { source: index * 100..index * 100 + 100, target: index * 100 }).collect();
     let source: Vec<u8> = (0..1600_u32).map(|index| index as u8).collect();
@@ -180,7 +184,7 @@ proptest! {
         steps in prop::collection::vec((0_usize..3000, 0_usize..2, 0_usize..1500), 1..30),
     ) {
         let (mover, dsa, _device) =
-            mover_of(&DeviceConfig::one_shared_queue(), Nasty::from_seed(seed), DsaOptions::default());
+            mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::from_seed(seed), DsaOptions::default());
         let source: Vec<u8> = (0..5000_u32).map(|index| (index * 31 + index / 251) as u8).collect();
         let mut expected = vec![0xee; 50_000];
         let mut at = 0;
@@ -227,7 +231,7 @@ fn the_engine_with_less_to_do_is_asked_first() {
 /// Below the size at which devices pay, the CPU copies.
 #[test]
 fn what_is_small_stays_on_the_cpu() {
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a thread");
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("a thread");
     let dsa = Arc::new(DsaEngine::new(vec![device.portal(0)], DsaOptions::default()).expect("a thread"));
     let mover = Mover::builder(machine()).engine(dsa.clone()).build().expect("threads");
     let least = mover.guidelines().offload_bytes_min;

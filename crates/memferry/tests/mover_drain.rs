@@ -11,7 +11,7 @@ use memferry::mover::{
     Route,
 };
 use memferry_dsa::Request;
-use memferry_dsa::emulator::{DeviceConfig, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 use mover_support::{machine, mover_of};
 
 /// An engine whose copies end when the test says so.
@@ -88,7 +88,7 @@ fn nothing_is_left_on_a_nasty_device() {
     for seed in 0..4 {
         let (mover, ..) = mover_of(
             &DeviceConfig::four_engines(),
-            Nasty::from_seed(seed),
+            FaultPlan::from_seed(seed),
             DsaOptions::default(),
             guidelines,
         );

@@ -11,8 +11,8 @@ use memferry::mover::{
     CopyError, CopyOptions, CopyReport, DsaEngine, DsaOptions, Engine, EngineKind, Faults, Faulty,
     Guidelines, Mover,
 };
-use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
 use mover_support::{Witness, machine};
 use proptest::prelude::*;
 
@@ -128,7 +128,7 @@ fn an_emulated_device_that_dies_with_work_in_it_is_survived() {
     let mut totals = (0, 0);
     for seed in 0..20 {
         println!("seed {seed}");
-        let nasty = Nasty { delay_steps_max: 1000, ..Nasty::from_seed(seed) };
+        let nasty = FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(seed) };
         let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a device");
         let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
         let transfers: Vec<_> =
@@ -162,7 +162,7 @@ fn an_emulated_device_that_dies_with_work_in_it_is_survived() {
 
 #[test]
 fn a_record_that_never_comes_is_given_up() {
-    let nasty = Nasty { lost_records_per_mille: 1000, ..Nasty::none() };
+    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a device");
     let patience = DsaOptions { completion_timeout: Duration::from_millis(30), ..DsaOptions::default() };
     let (mover, dsa) = dsa_mover(vec![device.portal(0)], patience);
@@ -176,7 +176,7 @@ fn a_record_that_never_comes_is_given_up() {
 
 #[test]
 fn a_queue_that_always_refuses_is_survived() {
-    let nasty = Nasty { retries_per_mille: 1000, ..Nasty::none() };
+    let nasty = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).expect("a device");
     let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
     let (source, target, report) = mover.copy(vec![1; 100], vec![0; 100], options()).wait().expect("copied");
@@ -191,7 +191,7 @@ fn a_device_waits_for_pages_only_if_asked_and_allowed() {
     for (asked, allowed) in [(false, true), (true, false), (true, true)] {
         let queue = WorkQueueInfo { block_on_fault: allowed, ..shared_queue("wq0.0", 8) };
         let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
-        let nasty = Nasty { page_faults_per_mille: 500, ..Nasty::none() };
+        let nasty = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::none() };
         let device = Emulator::start(&config, nasty).expect("a device");
         let (mover, dsa) = dsa_mover(vec![device.portal(0)], DsaOptions::default());
         let how = CopyOptions { block_on_fault: asked, ..options() };
@@ -295,7 +295,7 @@ proptest! {
         let queue = if run.dedicated { dedicated_queue } else { shared_queue }("wq0.0", run.entries);
         let queue = WorkQueueInfo { transfer_bytes_max: 1 << run.transfer_bytes_max_log2, ..queue };
         let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![queue] }]);
-        let device = Emulator::start(&config, Nasty::from_seed(run.seed)).expect("a valid configuration");
+        let device = Emulator::start(&config, FaultPlan::from_seed(run.seed)).expect("a valid configuration");
         let (faults_max, retries_max) = (run.faults_max, run.retries_max);
         let options = DsaOptions { faults_max, retries_max, ..DsaOptions::default() };
         let (mover, dsa) = dsa_mover(vec![device.portal(0)], options);

@@ -22,12 +22,12 @@ use memferry::mover::{
     EngineStats, Faults, Faulty, Mover,
 };
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{
-    Deterministic, DeviceConfig, DirectMemory, Emulator, Nasty, dedicated_queue, shared_queue,
-};
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{Linux, OpenOptions, Platform, Way};
 use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
+use memferry_dsa_emulator::{
+    Deterministic, DeviceConfig, DirectMemory, Emulator, FaultPlan, dedicated_queue, shared_queue,
+};
 
 /// Linux over a file, but for the device, which works in the thread that submits: so there is one in a child, too.
 #[derive(Clone)]
@@ -90,7 +90,7 @@ unsafe impl Platform for Inline {
         // SAFETY: descriptors come from `Portal::submit`, whose contract its callers keep.
         let memory = unsafe { DirectMemory::new() };
         let device =
-            Deterministic::new(&self.0.config, Nasty::none(), memory).expect("a valid configuration");
+            Deterministic::new(&self.0.config, FaultPlan::none(), memory).expect("a valid configuration");
         self.0.devices.lock().expect("no panic").insert(self.generation(), device);
         Linux.open(path)
     }
@@ -217,7 +217,7 @@ fn queues() {
 
 /// Without its device, a child has its CPUs; large copies go to workers of its own.
 fn workers() {
-    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a thread");
+    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("a thread");
     let mover = mover(emulator.portal(0));
     assert_eq!(copy(&mover, 5000), by_dsa(5000));
     let cpu = CpuEngine::new(&machine(), CpuOptions::default()).expect("threads");

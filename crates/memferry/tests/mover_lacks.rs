@@ -10,11 +10,11 @@ use std::sync::Arc;
 use memferry::mover::{
     CopyOptions, DsaEngine, DsaOptions, Engine, EngineKind, Guidelines, Mover, Ordered, RawRequest, Route,
 };
-use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
 use memferry_dsa::{
     Descriptor, Opcode, OperationSet, Portal, PortalCounters, PortalKind, Status, Submission, SubmitError,
     WorkQueueInfo,
 };
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
 use mover_support::{check_descriptors, machine, mover_of};
 
 const EVERYTHING: Guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 1 << 40 };
@@ -100,7 +100,8 @@ fn every_copy(mover: &Mover, told: &str) {
 /// Nobody has it: the mover's CPU engines copy, and each copy is counted.
 #[test]
 fn without_memory_move_the_cpu_copies() {
-    let (mover, dsa, device) = mover_of(&without_copies(), Nasty::none(), DsaOptions::default(), EVERYTHING);
+    let (mover, dsa, device) =
+        mover_of(&without_copies(), FaultPlan::none(), DsaOptions::default(), EVERYTHING);
     every_copy(&mover, "one queue");
     let stats = mover.stats();
     assert_eq!(stats.bytes_by(EngineKind::Dsa), 0, "{stats:?}");
@@ -119,7 +120,7 @@ fn another_queue_of_the_engine_copies() {
     let copies = shared_queue("wq0.1", 8);
     let lacks = WorkQueueInfo { operations: without(&copies), ..dedicated_queue("wq0.0", 8) };
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![lacks, copies] }]);
-    let (mover, dsa, device) = mover_of(&config, Nasty::none(), DsaOptions::default(), EVERYTHING);
+    let (mover, dsa, device) = mover_of(&config, FaultPlan::none(), DsaOptions::default(), EVERYTHING);
     every_copy(&mover, "two queues");
     let stats = dsa.stats();
     check_descriptors(&stats, "two queues");
@@ -136,7 +137,7 @@ fn without(queue: &WorkQueueInfo) -> OperationSet {
 #[test]
 fn another_engine_copies() {
     let engine = |config: &DeviceConfig, name: &str| {
-        let device = Emulator::start(config, Nasty::none()).expect("a valid configuration");
+        let device = Emulator::start(config, FaultPlan::none()).expect("a valid configuration");
         let options = DsaOptions { name: name.to_owned(), ..DsaOptions::default() };
         Arc::new(DsaEngine::new(vec![device.portal(0)], options).expect("a thread"))
     };
@@ -157,7 +158,7 @@ fn another_engine_copies() {
 #[test]
 #[allow(unsafe_code)]
 fn an_engine_that_is_asked_all_the_same_copies_by_cpu() {
-    let device = Emulator::start(&without_copies(), Nasty::none()).expect("a valid configuration");
+    let device = Emulator::start(&without_copies(), FaultPlan::none()).expect("a valid configuration");
     let claims = Claims { portal: device.portal(0), info: shared_queue("wq0.0", 8) };
     let portals: [(Arc<dyn Portal>, u64); 2] = [(device.portal(0), 0), (Arc::new(claims), 1)];
     for (portal, failed) in portals {

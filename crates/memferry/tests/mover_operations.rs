@@ -13,14 +13,14 @@ use memferry::mover::{
     MoverStats,
 };
 use memferry::topology::NodeId;
-use memferry_dsa::emulator::{
-    Capabilities, DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue,
-};
 use memferry_dsa::request::{Invalid, Outcome};
 use memferry_dsa::software::{Delta, DeltaError};
 use memferry_dsa::{
     Client, ClientOptions, DifFormat, DifSource, DifTags, DifTarget, Opcode, PAGE_BYTES, Request,
     WorkQueueInfo,
+};
+use memferry_dsa_emulator::{
+    Capabilities, DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
 };
 use mover_support::{check_descriptors, machine};
 
@@ -31,7 +31,7 @@ fn options() -> CopyOptions {
     CopyOptions::default()
 }
 
-fn mover_of(config: &DeviceConfig, nasty: Nasty) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
+fn mover_of(config: &DeviceConfig, nasty: FaultPlan) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {
     mover_support::mover_of(config, nasty, DsaOptions::default(), EVERYTHING)
 }
 
@@ -178,7 +178,7 @@ fn of_kind(stats: &MoverStats, kind: EngineKind) -> EngineStats {
 
 #[test]
 fn a_calm_device_does_every_operation() {
-    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), Nasty::none());
+    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none());
     let count =
         [512, 20_480].map(|size_bytes| every_operation(&mover, size_bytes, "calm")).iter().sum::<u64>();
     let stats = dsa.stats();
@@ -202,7 +202,7 @@ fn without_a_device_the_cpu_does_every_operation() {
 fn nasty_devices_do_every_operation() {
     let (mut faults, mut by_device) = (0, 0);
     for seed in 0..12 {
-        let (mover, dsa, _device) = mover_of(&small_queues(), Nasty::from_seed(seed));
+        let (mover, dsa, _device) = mover_of(&small_queues(), FaultPlan::from_seed(seed));
         for size_bytes in [512, 100 * 512] {
             every_operation(&mover, size_bytes, &format!("seed {seed}"));
         }
@@ -218,7 +218,7 @@ fn nasty_devices_do_every_operation() {
 #[test]
 fn what_a_device_lacks_goes_to_a_cpu_engine_and_is_counted() {
     let config = DeviceConfig::one_shared_queue().as_production();
-    let (mover, dsa, _device) = mover_of(&config, Nasty::none());
+    let (mover, dsa, _device) = mover_of(&config, FaultPlan::none());
     let count = every_operation(&mover, 4096, "production");
     let stats = mover.stats();
     assert_eq!(stats.unsupported_operations, 2, "{stats:?}");
@@ -228,7 +228,7 @@ fn what_a_device_lacks_goes_to_a_cpu_engine_and_is_counted() {
 
 #[test]
 fn wrong_requests_are_refused_and_return_their_buffers() {
-    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), Nasty::none());
+    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none());
     fn refused(mover: &Mover, make: fn(&mut Vec<u8>) -> Request<'_, ()>) -> Invalid {
         let error = mover.run(vec![1; 100], make, options()).wait().expect_err("a wrong request");
         assert_eq!(error.buffers.as_deref(), Some(&[1; 100][..]), "untouched");
@@ -259,7 +259,7 @@ fn wrong_requests_are_refused_and_return_their_buffers() {
 fn a_device_that_dies_with_operations_in_it_leaks_their_buffers() {
     let (mut ended, mut lost) = (0, 0);
     for seed in 0..10 {
-        let nasty = Nasty { delay_steps_max: 1000, ..Nasty::from_seed(seed) };
+        let nasty = FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(seed) };
         let (mover, dsa, device) = mover_of(&DeviceConfig::one_shared_queue(), nasty);
         let mut batch = mover.batch(options());
         let operations: Vec<_> = (0..30)
@@ -291,7 +291,7 @@ fn a_hint_that_a_device_does_not_know_is_dropped() {
     let mut config = DeviceConfig::one_shared_queue();
     let bits = Capabilities::ALL.bits();
     config.capabilities = Capabilities::from_bits(bits & !(1 << 2));
-    let (mover, dsa, _device) = mover_of(&config, Nasty::none());
+    let (mover, dsa, _device) = mover_of(&config, FaultPlan::none());
     let soon = CopyOptions { consumer: memferry::mover::Consumer::CoresSoon, ..options() };
     for _ in 0..3 {
         let (source, target, report) = mover.copy(vec![5; 9000], vec![0; 9000], soon).wait().expect("copied");
@@ -310,7 +310,7 @@ fn copies_for_cores_that_read_soon_go_into_the_cache() {
     let copied = |consumer, size_bytes: usize| {
         let mut config = DeviceConfig::one_shared_queue();
         config.capabilities = Capabilities::from_bits(Capabilities::ALL.bits() & !(1 << 2));
-        let device = Emulator::start(&config, Nasty::none()).expect("a valid configuration");
+        let device = Emulator::start(&config, FaultPlan::none()).expect("a valid configuration");
         let dsa = Arc::new(DsaEngine::new(vec![device.portal(0)], DsaOptions::default()).expect("a thread"));
         let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 80_000 };
         let mover =
@@ -327,7 +327,7 @@ fn copies_for_cores_that_read_soon_go_into_the_cache() {
 
 #[test]
 fn replicas_are_dualcast_by_pairs_where_the_rules_allow() {
-    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), Nasty::none());
+    let (mover, dsa, _device) = mover_of(&DeviceConfig::one_shared_queue(), FaultPlan::none());
     let source: Arc<[u8]> = (0..10_000_u32).map(|index| index as u8).collect();
     let nodes = [NodeId(0), NodeId(1), NodeId(0)];
     let ((_, replicas), (), report) =
@@ -362,7 +362,7 @@ fn replicas_are_dualcast_by_pairs_where_the_rules_allow() {
 #[test]
 fn replicas_are_right_on_nasty_devices_and_without_any() {
     let alone = Mover::builder(machine()).build().expect("threads");
-    let nasty = (0..10).map(|seed| mover_of(&small_queues(), Nasty::from_seed(seed)));
+    let nasty = (0..10).map(|seed| mover_of(&small_queues(), FaultPlan::from_seed(seed)));
     let nasty: Vec<_> = nasty.collect();
     for mover in nasty.iter().map(|(mover, ..)| mover).chain([&alone]) {
         let source: Vec<u8> = (0..70_000_u32).map(|index| (index * 7) as u8).collect();
@@ -375,7 +375,7 @@ fn replicas_are_right_on_nasty_devices_and_without_any() {
 
 #[test]
 fn borrowed_memory_is_operated_on_in_a_scope() {
-    let (mover, _dsa, _device) = mover_of(&small_queues(), Nasty::from_seed(2));
+    let (mover, _dsa, _device) = mover_of(&small_queues(), FaultPlan::from_seed(2));
     let source: Vec<u8> = (0..100_000_u32).map(|index| (index * 7) as u8).collect();
     let (mut copy, mut pattern) = (vec![0; 100_000], vec![1; 5000]);
     let (crc, difference) = mover
@@ -403,7 +403,7 @@ fn foreign_code_may_panic() {
         }
     }
     let (mover, dsa, _device) =
-        mover_of(&small_queues(), Nasty { delay_steps_max: 500, ..Nasty::from_seed(3) });
+        mover_of(&small_queues(), FaultPlan { delay_steps_max: 500, ..FaultPlan::from_seed(3) });
     fn make(_: &mut Vec<u8>) -> Request<'_, ()> {
         panic!("this panic belongs to the test")
     }
@@ -422,7 +422,7 @@ fn foreign_code_may_panic() {
 
 #[test]
 fn operations_can_be_awaited_looked_at_and_dropped() {
-    let (mover, _dsa, _device) = mover_of(&small_queues(), Nasty::from_seed(1));
+    let (mover, _dsa, _device) = mover_of(&small_queues(), FaultPlan::from_seed(1));
     let run = || mover.run(vec![7_u8; 5000], |bytes| Request::crc(0, &*bytes), options());
     let (_, crc, _) = futures::executor::block_on(run()).expect("done");
     drop(run());

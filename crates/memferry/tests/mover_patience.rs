@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use memferry::mover::{CopyError, CopyOptions, DsaEngine, DsaOptions, Engine, Guidelines, Mover};
 use memferry_dsa::WorkQueueInfo;
-use memferry_dsa::emulator::shared_queue;
+use memferry_dsa_emulator::shared_queue;
 use mover_support::machine;
 use slow::{Pace, Slow};
 

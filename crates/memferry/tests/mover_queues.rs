@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use memferry::mover::{CopyOptions, CopyReport, DsaEngine, DsaOptions, EngineKind, EngineStats, Mover};
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, GroupConfig, Nasty, dedicated_queue, shared_queue};
-use memferry_dsa::portal::{FakePlatform, OpenOptions, Way};
+use memferry_dsa::portal::{OpenOptions, Way};
 use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission};
+use memferry_dsa_emulator::FakePlatform;
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
 
 const SIZE_BYTES: usize = 5000;
 /// Entries of each queue.
@@ -24,7 +25,7 @@ struct Queue {
     mode: QueueMode,
 }
 
-type Open = fn(&Nasty) -> Queue;
+type Open = fn(&FaultPlan) -> Queue;
 
 /// Every way into a queue.
 const WAYS: [Open; 6] = [
@@ -36,7 +37,7 @@ const WAYS: [Open; 6] = [
     |nasty| of_linux("write, dedicated", QueueMode::Dedicated, Way::Write, nasty),
 ];
 
-fn device(mode: QueueMode, nasty: &Nasty) -> Arc<Emulator> {
+fn device(mode: QueueMode, nasty: &FaultPlan) -> Arc<Emulator> {
     let queue = match mode {
         QueueMode::Shared => shared_queue("wq0.0", ENTRIES),
         QueueMode::Dedicated => dedicated_queue("wq0.0", ENTRIES),
@@ -45,12 +46,12 @@ fn device(mode: QueueMode, nasty: &Nasty) -> Arc<Emulator> {
     Emulator::start(&config, nasty.clone()).expect("a thread")
 }
 
-fn emulated(name: &'static str, mode: QueueMode, nasty: &Nasty) -> Queue {
+fn emulated(name: &'static str, mode: QueueMode, nasty: &FaultPlan) -> Queue {
     let device = device(mode, nasty);
     Queue { name, portal: device.portal(0), device, platform: None, mode }
 }
 
-fn of_linux(name: &'static str, mode: QueueMode, way: Way, nasty: &Nasty) -> Queue {
+fn of_linux(name: &'static str, mode: QueueMode, way: Way, nasty: &FaultPlan) -> Queue {
     let device = device(mode, nasty);
     let info = device.config().groups[0].queues[0].clone();
     let platform = FakePlatform::new(device.uncounted_portal(0));
@@ -62,7 +63,7 @@ fn of_linux(name: &'static str, mode: QueueMode, way: Way, nasty: &Nasty) -> Que
 
 /// A queue that stays full: a shared one says so, of a dedicated one somebody else holds all entries.
 fn full(open: Open) -> Queue {
-    let queue = open(&Nasty { retries_per_mille: 1000, ..Nasty::none() });
+    let queue = open(&FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() });
     if queue.mode == QueueMode::Dedicated {
         for _ in 0..ENTRIES {
             // SAFETY: a no-op without a record names no memory.
@@ -74,7 +75,7 @@ fn full(open: Open) -> Queue {
 }
 
 fn empty(open: Open) -> Queue {
-    open(&Nasty::none())
+    open(&FaultPlan::none())
 }
 
 fn mover(queues: &[&Queue]) -> Mover {

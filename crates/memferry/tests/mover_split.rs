@@ -13,7 +13,7 @@ use memferry::mover::{
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::Portal;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 const HANG: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
@@ -27,7 +27,7 @@ fn cpu(workers_count: usize) -> Arc<dyn Engine> {
     Arc::new(CpuEngine::new(&machine(), options).expect("threads"))
 }
 
-fn dsa(nasty: Nasty) -> Arc<dyn Engine> {
+fn dsa(nasty: FaultPlan) -> Arc<dyn Engine> {
     let device = Emulator::start(&DeviceConfig::four_engines(), nasty).expect("a valid configuration");
     let portals = (0..device.queue_count()).map(|queue| device.portal(queue) as Arc<dyn Portal>);
     Arc::new(DsaEngine::new(portals.collect(), DsaOptions::default()).expect("a thread"))
@@ -154,8 +154,8 @@ fn bytes_are_those_of_a_plain_copy() {
     for engines in [
         vec![cpu(1), cpu(1)],
         vec![cpu(3)],
-        vec![cpu(2), dsa(Nasty::none())],
-        vec![dsa(Nasty::none()), dsa(Nasty::none()), cpu(1)],
+        vec![cpu(2), dsa(FaultPlan::none())],
+        vec![dsa(FaultPlan::none()), dsa(FaultPlan::none()), cpu(1)],
     ] {
         let mover = mover(engines);
         sizes.iter().for_each(|&size| _ = check(&mover, size));
@@ -171,7 +171,7 @@ fn bytes_are_those_of_a_plain_copy() {
 fn nasty_devices_share_copies_too() {
     println!("seeds 0..12");
     for seed in 0..12 {
-        let mover = mover([dsa(Nasty::from_seed(seed)), dsa(Nasty::from_seed(seed + 100)), cpu(1)]);
+        let mover = mover([dsa(FaultPlan::from_seed(seed)), dsa(FaultPlan::from_seed(seed + 100)), cpu(1)]);
         check(&mover, 2 * MIB + seed as usize);
         assert_eq!(mover.stats().split_operations, 1, "seed {seed}");
     }
@@ -435,7 +435,7 @@ fn engines_that_copy_inside_of_submit_do_not_recurse() {
 #[test]
 fn a_mover_that_is_dropped_finishes_its_split_copies() {
     for _ in 0..20 {
-        let mover = mover([cpu(2), cpu(1), dsa(Nasty::none())]);
+        let mover = mover([cpu(2), cpu(1), dsa(FaultPlan::none())]);
         let transfers: Vec<_> =
             (0..4).map(|_| mover.copy(pattern(3 * MIB), vec![0; 3 * MIB], CopyOptions::default())).collect();
         drop(mover);
@@ -448,7 +448,7 @@ fn a_mover_that_is_dropped_finishes_its_split_copies() {
 #[test]
 fn many_threads_split_at_once() {
     let faults = Faults { refuse_per_mille: 200, delay_max: Duration::from_micros(100), fail_per_mille: 0 };
-    let mover = mover([cpu(2), faulty(faults, 7), dsa(Nasty::none())]);
+    let mover = mover([cpu(2), faulty(faults, 7), dsa(FaultPlan::none())]);
     thread::scope(|scope| {
         for thread in 0..4 {
             let mover = &mover;

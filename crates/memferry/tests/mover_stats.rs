@@ -9,7 +9,7 @@ use memferry::mover::{
     Route,
 };
 use memferry::topology::Machine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 /// Whatever the size, devices are asked.
 fn everything_offloaded() -> Guidelines {
@@ -22,7 +22,7 @@ fn machine() -> Arc<Machine> {
 
 /// A mover with two engines of nasty names, after some copies.
 fn used() -> (Mover, Duration) {
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("valid");
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("valid");
     let options = DsaOptions { name: "a \"quoted\\\"\nname".to_owned(), ..DsaOptions::default() };
     let dsa = DsaEngine::new(vec![device.portal(0)], options).expect("a thread");
     let cpu = CpuEngine::new(&machine(), CpuOptions::default()).expect("threads");

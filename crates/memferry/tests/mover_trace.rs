@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::Machine;
 use memferry_dsa::Request;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -66,7 +66,7 @@ fn told() -> Vec<(Level, String, String)> {
     std::mem::take(&mut *TOLD.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn mover(config: &DeviceConfig, nasty: Nasty) -> (Mover, Arc<Emulator>) {
+fn mover(config: &DeviceConfig, nasty: FaultPlan) -> (Mover, Arc<Emulator>) {
     let device = Emulator::start(config, nasty).expect("a valid configuration");
     let options = DsaOptions { name: "the-dsa".to_owned(), ..DsaOptions::default() };
     let dsa = DsaEngine::new(vec![device.portal(0)], options).expect("a thread");
@@ -79,7 +79,7 @@ fn what_falls_back_and_fails_is_told() {
     tracing::subscriber::set_global_default(Recorder).expect("the only one");
     let copy = |mover: &Mover| mover.copy(vec![1; 5000], vec![0; 5000], CopyOptions::default());
 
-    let (calm, _device) = mover(&DeviceConfig::one_shared_queue().as_production(), Nasty::none());
+    let (calm, _device) = mover(&DeviceConfig::one_shared_queue().as_production(), FaultPlan::none());
     copy(&calm).wait().expect("copied");
     assert_eq!(told(), [], "nothing for a copy that goes well");
     calm.stats().trace();
@@ -105,14 +105,14 @@ fn what_falls_back_and_fails_is_told() {
     let events = told();
     assert!(events[0].1 == "not supported" && events.len() == 1, "{events:?}");
 
-    let full = Nasty { retries_per_mille: 1000, ..Nasty::none() };
+    let full = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
     let (stuck, _device) = mover(&DeviceConfig::one_shared_queue(), full);
     copy(&stuck).wait().expect("by the CPU");
     let events = told();
     assert_eq!(events[0].1, "done by the CPU", "{events:?}");
     assert!(events[0].2.contains("pieces_count=1 size_bytes=5000"), "{events:?}");
 
-    let slow = Nasty { delay_steps_max: 1_000_000, seed: 1, ..Nasty::none() };
+    let slow = FaultPlan { delay_steps_max: 1_000_000, seed: 1, ..FaultPlan::none() };
     let (dying, device) = mover(&DeviceConfig::one_shared_queue(), slow);
     let copies: Vec<_> = (0..20).map(|_| copy(&dying)).collect();
     device.abort();

@@ -5,15 +5,13 @@ mod numa_support;
 use std::fs;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use memferry::cache::measure::{Soak, soak};
 use memferry::cache::{Access, Cache, CacheMut, Entry, Location, NearestFaster, Placement, Region, Why};
 use memferry::memory::{Binding, Mapping, nodes_of_pages};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::affinity::confine;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_testing::{Needs, skip};
 use numa_support::{
     MIB, assert_no_strays, fill_for_good, node_free, numa_balancing, on_several_nodes, pairs,
@@ -139,7 +137,8 @@ fn a_device_writes_where_the_pool_has_its_pages() {
     on_several_nodes(|machine, _| {
         let (home, near) = pairs(machine)[0];
         let emulator =
-            Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), Nasty::from_seed(5)).unwrap();
+            Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), FaultPlan::from_seed(5))
+                .unwrap();
         let engine = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
         let mover = Mover::builder(machine.clone()).engine(Arc::new(engine)).build().unwrap();
         let cache = Cache::builder(mover).budget(near, 8 * MIB).build().unwrap();
@@ -310,17 +309,6 @@ fn automatic_numa_balancing_moves_nothing_of_ours() {
             let entry = cache.access(region, 0..MIB / 2, Access::default()).unwrap();
             assert_on(entry.as_slice(), near);
         }
-    });
-}
-
-/// Everything at once, with the memory of two nodes that are there.
-#[test]
-fn a_soak_on_two_nodes_finds_nothing() {
-    on_several_nodes(|machine, _| {
-        let (home, near) = pairs(machine)[0];
-        let options = Soak { duration: Duration::from_secs(2), seed: 11, threads_count: 4 };
-        let report = soak(machine.clone(), [home, near], options).unwrap();
-        assert!(report.stats.evictions > 0 && report.stats.hits_ready > 0, "too tame: {report:?}");
     });
 }
 

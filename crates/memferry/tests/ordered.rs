@@ -10,14 +10,14 @@ use memferry::mover::{
 };
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use proptest::prelude::*;
 
 fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
 }
 
-fn on_device(nasty: Nasty) -> (Mover, Arc<Emulator>) {
+fn on_device(nasty: FaultPlan) -> (Mover, Arc<Emulator>) {
     let device = Emulator::start(&DeviceConfig::four_engines(), nasty).expect("a valid configuration");
     let portals: Vec<Arc<dyn Portal>> = vec![device.portal(0)];
     let dsa = DsaEngine::new(portals, DsaOptions::default()).expect("a thread");
@@ -57,7 +57,7 @@ proptest! {
         len_max in 1_usize..80,
         bursts in prop::collection::vec((1_usize..40, any::<bool>()), 1..20),
     ) {
-        let (mover, _device) = on_device(Nasty::from_seed(seed));
+        let (mover, _device) = on_device(FaultPlan::from_seed(seed));
         let mut pipeline = pipeline(&mover, len_max);
         let (mut submitted, mut retired) = (0, 0);
         let mut check = |outcome: Option<Result<(Vec<u8>, Vec<u8>, _), _>>| {
@@ -145,7 +145,7 @@ fn errors_come_in_their_turn_and_stop_nothing() {
 
 #[test]
 fn a_device_that_dies_fails_what_it_had_in_order() {
-    let (mover, device) = on_device(Nasty { delay_steps_max: 1000, ..Nasty::from_seed(5) });
+    let (mover, device) = on_device(FaultPlan { delay_steps_max: 1000, ..FaultPlan::from_seed(5) });
     let mut pipeline = pipeline(&mover, 64);
     let mut burst: Vec<_> = (0..64).map(|number| (packet(number, 1000), vec![0; 1000])).collect();
     pipeline.submit_burst(&mut burst);

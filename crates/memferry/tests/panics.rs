@@ -14,7 +14,7 @@ use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use memferry::mover::{CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Mover, RawRequest};
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use mover_support::machine;
 
 const SIZE_BYTES: usize = 64 << 10;
@@ -68,7 +68,7 @@ fn a_worker_survives_a_payload_that_panics() {
 fn a_completer_survives_a_payload_that_panics() {
     const CHILD: &str = "MEMFERRY_TEST_COMPLETER_SURVIVES";
     if std::env::var_os(CHILD).is_some() {
-        let device = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a device");
+        let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("a device");
         return goes_on(&DsaEngine::new(vec![device.portal(0)], DsaOptions::default()).expect("a thread"));
     }
     let child = Command::new(std::env::current_exe().expect("this test"))

@@ -2,7 +2,7 @@
 
 use memferry::topology::{Machine, NodeId, NodeSet, TopologyError};
 
-const TWO_TIERS: &str = include_str!("../../../machines/made-up-two-tiers.json");
+const TWO_TIERS: &str = include_str!("../machines/made-up-two-tiers.json");
 
 fn with(text: &str, name: &str) -> Result<Machine, TopologyError> {
     let directory = tempfile::tempdir().unwrap();

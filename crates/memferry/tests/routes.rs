@@ -1,7 +1,7 @@
 //! Which engines take part in a copy, on the machine of the papers and on odd ones.
 
 use memferry::model::{Hardware, Offload, copy_s};
-use memferry::mover::{EngineKind, EngineSite, Journey, Route, SHARE_BYTES_MIN};
+use memferry::mover::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN};
 use memferry::topology::{Machine, NodeId};
 
 const ROUTES: [Route; 7] = [
@@ -18,8 +18,8 @@ fn xeon_max() -> Machine {
     Machine::from_profile("xeon-max-9468-2s-flat").expect("built in")
 }
 
-fn journey(source: u32, target: u32) -> Journey {
-    Journey {
+fn endpoints(source: u32, target: u32) -> Endpoints {
+    Endpoints {
         source_node: Some(NodeId(source)),
         target_node: Some(NodeId(target)),
         size_bytes: 1 << 30,
@@ -28,8 +28,8 @@ fn journey(source: u32, target: u32) -> Journey {
 }
 
 /// On this machine device N is that of node N.
-fn devices(machine: &Machine, route: Route, journey: Journey) -> Vec<usize> {
-    route.devices(machine, journey).into_iter().map(|share| share.engine).collect()
+fn devices(machine: &Machine, route: Route, endpoints: Endpoints) -> Vec<usize> {
+    route.devices(machine, endpoints).into_iter().map(|share| share.engine).collect()
 }
 
 /// A calibration knows no rates of devices that it could not use: others copy for them.
@@ -46,17 +46,17 @@ fn devices_of_unknown_rate_take_no_part_where_others_are_known() {
         }
         Machine::from_profile_text("some of it", &profile.to_string()).unwrap()
     };
-    let journey = journey(0, 8);
+    let endpoints = endpoints(0, 8);
     let some = known_are(&[1, 6]);
-    assert_eq!(devices(&some, Route::Single, journey), [1]);
-    assert_eq!(devices(&some, Route::All, journey), [1, 6]);
-    assert_eq!(devices(&some, Route::RoundRobin, Journey { turn: 3, ..journey }), [6]);
+    assert_eq!(devices(&some, Route::Single, endpoints), [1]);
+    assert_eq!(devices(&some, Route::All, endpoints), [1, 6]);
+    assert_eq!(devices(&some, Route::RoundRobin, Endpoints { turn: 3, ..endpoints }), [6]);
     let hardware = Hardware::of(&some).unwrap();
-    assert!(copy_s(&some, &hardware, Route::All, journey).is_ok());
+    assert!(copy_s(&some, &hardware, Route::All, endpoints).is_ok());
     assert_eq!(Offload::of(&hardware).unwrap().device_rate(), 32_212_254_720.0);
 
     let none = known_are(&[]);
-    assert_eq!(devices(&none, Route::All, journey).len(), 8, "who copies is known, how fast is not");
+    assert_eq!(devices(&none, Route::All, endpoints).len(), 8, "who copies is known, how fast is not");
     assert!(Offload::of(&Hardware::of(&none).unwrap()).is_err());
 }
 
@@ -66,7 +66,7 @@ fn devices_of_unknown_rate_take_no_part_where_others_are_known() {
 #[test]
 fn routes_are_those_of_the_papers() {
     let machine = xeon_max();
-    let of = |route| [8, 11, 12, 15].map(|target| devices(&machine, route, journey(0, target)));
+    let of = |route| [8, 11, 12, 15].map(|target| devices(&machine, route, endpoints(0, target)));
     assert_eq!(of(Route::Single), [[0], [0], [0], [0]], "on the source node");
     // Within a node: the on-node device and one off-node.
     assert_eq!(of(Route::PushPull), [[0, 1], [0, 3], [0, 4], [0, 7]]);
@@ -82,7 +82,8 @@ fn routes_are_those_of_the_papers() {
         all.sort_unstable();
         assert_eq!(all, [0, 1, 2, 3, 4, 5, 6, 7]);
     }
-    let turns = (0..10).map(|turn| devices(&machine, Route::RoundRobin, Journey { turn, ..journey(0, 8) }));
+    let turns =
+        (0..10).map(|turn| devices(&machine, Route::RoundRobin, Endpoints { turn, ..endpoints(0, 8) }));
     assert_eq!(turns.flatten().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]);
 }
 
@@ -92,7 +93,7 @@ fn routes_are_those_of_the_papers() {
 fn other_nodes_are_like_those_of_the_papers() {
     let machine = xeon_max();
     let set = |route, source, target| {
-        let mut engines = devices(&machine, route, journey(source, target));
+        let mut engines = devices(&machine, route, endpoints(source, target));
         engines.sort_unstable();
         engines
     };
@@ -120,7 +121,7 @@ fn other_nodes_are_like_those_of_the_papers() {
 #[test]
 fn within_their_nodes_neighbours_have_different_helpers() {
     let machine = xeon_max();
-    let helper = |node| devices(&machine, Route::PushPull, journey(node, node + 8))[1];
+    let helper = |node| devices(&machine, Route::PushPull, endpoints(node, node + 8))[1];
     assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(helper), [1, 2, 3, 0, 5, 6, 7, 4]);
 }
 
@@ -129,7 +130,7 @@ fn within_their_nodes_neighbours_have_different_helpers() {
 fn push_pull_within_a_node_takes_one_engine_of_another() {
     let site = |node| EngineSite { kind: EngineKind::Dsa, node: Some(NodeId(node)) };
     let engines = |sites: &[EngineSite]| -> Vec<usize> {
-        let shares = Route::PushPull.shares(&xeon_max(), sites, journey(0, 8));
+        let shares = Route::PushPull.shares(&xeon_max(), sites, endpoints(0, 8));
         shares.into_iter().map(|share| share.engine).collect()
     };
     assert_eq!(engines(&[site(0), site(0), site(1)]), [0, 2]);
@@ -139,16 +140,16 @@ fn push_pull_within_a_node_takes_one_engine_of_another() {
 #[test]
 fn adaptive_takes_as_many_as_the_memories_can_use() {
     // What this profile's memories can do nobody has published: what the thesis recommends.
-    assert_eq!(devices(&xeon_max(), Route::Adaptive, journey(0, 8)), [0, 1]);
+    assert_eq!(devices(&xeon_max(), Route::Adaptive, endpoints(0, 8)), [0, 1]);
     let machine = Machine::from_profile_with_placeholders("xeon-max-9468-2s-flat").expect("built in");
     // A device has 32 GB/s, DDR 40 and HBM 215 there.
-    assert_eq!(devices(&machine, Route::Adaptive, journey(0, 8)), [0, 1]);
-    assert_eq!(devices(&machine, Route::Adaptive, journey(8, 12)).len(), 8);
-    assert_eq!(devices(&machine, Route::Adaptive, journey(0, 0)), [0], "reading and writing share 40 GB/s");
-    let unknown = Journey { target_node: None, ..journey(8, 8) };
+    assert_eq!(devices(&machine, Route::Adaptive, endpoints(0, 8)), [0, 1]);
+    assert_eq!(devices(&machine, Route::Adaptive, endpoints(8, 12)).len(), 8);
+    assert_eq!(devices(&machine, Route::Adaptive, endpoints(0, 0)), [0], "reading and writing share 40 GB/s");
+    let unknown = Endpoints { target_node: None, ..endpoints(8, 8) };
     assert_eq!(devices(&machine, Route::Adaptive, unknown), [0, 1]);
     let cores = [0, 1, 4].map(|node| EngineSite { kind: EngineKind::Cpu, node: Some(NodeId(node)) });
-    let shares = Route::Adaptive.shares(&machine, &cores, journey(8, 12));
+    let shares = Route::Adaptive.shares(&machine, &cores, endpoints(8, 12));
     assert_eq!(shares.iter().map(|share| share.engine).collect::<Vec<_>>(), [0, 2]);
 }
 
@@ -159,7 +160,7 @@ fn shares_cover_the_copy_evenly_and_small_copies_are_not_split() {
     for route in ROUTES {
         for size_bytes in sizes {
             for (source, target) in [(0, 8), (0, 11), (3, 12), (15, 0), (77, 8), (77, 78)] {
-                let shares = route.devices(&machine, Journey { size_bytes, ..journey(source, target) });
+                let shares = route.devices(&machine, Endpoints { size_bytes, ..endpoints(source, target) });
                 let what = format!("{route:?}, {size_bytes} bytes from {source} to {target}: {shares:?}");
                 let mut end = 0;
                 for share in &shares {
@@ -177,7 +178,7 @@ fn shares_cover_the_copy_evenly_and_small_copies_are_not_split() {
         }
     }
     // Small copies of `Smart` are the target's business, of all others the source's.
-    let small = Journey { size_bytes: 2 * SHARE_BYTES_MIN - 1, ..journey(0, 11) };
+    let small = Endpoints { size_bytes: 2 * SHARE_BYTES_MIN - 1, ..endpoints(0, 11) };
     let alone = ROUTES.map(|route| devices(&machine, route, small));
     assert_eq!(alone, [[0], [0], [0], [0], [3], [0], [0]]);
 }
@@ -186,21 +187,21 @@ fn shares_cover_the_copy_evenly_and_small_copies_are_not_split() {
 fn machines_that_lack_something_have_routes_too() {
     let machine = Machine::two_tiers().expect("built in");
     for route in ROUTES {
-        assert!(route.devices(&machine, journey(0, 1)).is_empty(), "no device: {route:?}");
+        assert!(route.devices(&machine, endpoints(0, 1)).is_empty(), "no device: {route:?}");
     }
     let machine = xeon_max();
-    let shares = |route: Route, nodes: &[Option<u32>], journey| {
+    let shares = |route: Route, nodes: &[Option<u32>], endpoints| {
         let site = |node: &Option<u32>| EngineSite { kind: EngineKind::Dsa, node: node.map(NodeId) };
         let sites: Vec<_> = nodes.iter().map(site).collect();
-        let shares = route.shares(&machine, &sites, journey);
+        let shares = route.shares(&machine, &sites, endpoints);
         shares.into_iter().map(|share| share.engine).collect::<Vec<_>>()
     };
     // All on one node: the second one helps there.
-    assert_eq!(shares(Route::PushPull, &[Some(0), Some(0), Some(0)], journey(0, 8)), [0, 1]);
+    assert_eq!(shares(Route::PushPull, &[Some(0), Some(0), Some(0)], endpoints(0, 8)), [0, 1]);
     // None at the target, on its socket, or anywhere known.
-    assert_eq!(shares(Route::PushPull, &[Some(0), Some(2)], journey(0, 9)), [0, 1]);
-    assert_eq!(shares(Route::Socket, &[Some(0), Some(1)], journey(0, 12)), [0, 1]);
-    assert_eq!(shares(Route::Socket, &[Some(5), Some(6)], journey(0, 8)), [0]);
-    assert_eq!(shares(Route::Smart, &[Some(0)], journey(0, 12)), [0]);
-    assert_eq!(shares(Route::All, &[None, Some(0), None], journey(0, 8)), [1, 2, 0]);
+    assert_eq!(shares(Route::PushPull, &[Some(0), Some(2)], endpoints(0, 9)), [0, 1]);
+    assert_eq!(shares(Route::Socket, &[Some(0), Some(1)], endpoints(0, 12)), [0, 1]);
+    assert_eq!(shares(Route::Socket, &[Some(5), Some(6)], endpoints(0, 8)), [0]);
+    assert_eq!(shares(Route::Smart, &[Some(0)], endpoints(0, 12)), [0]);
+    assert_eq!(shares(Route::All, &[None, Some(0), None], endpoints(0, 8)), [1, 2, 0]);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memferry::cache::{Access, Cache, Location};
 use memferry::mover::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 /// Names of this process' threads. One that has just begun still has that of its parent.
 fn threads() -> Vec<String> {
@@ -23,7 +23,7 @@ fn all_threads_end() {
     let machine = Arc::new(Machine::two_tiers().unwrap());
     let bytes: Vec<u8> = (0..1 << 20).map(|index| (index % 251) as u8).collect();
     for seed in 0..40 {
-        let nasty = if seed == 0 { Nasty::none() } else { Nasty::from_seed(seed) };
+        let nasty = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
         let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).unwrap();
         let dsa = DsaEngine::new(vec![emulator.portal(0)], DsaOptions::default()).unwrap();
         let cpu = CpuOptions { node: Some(NodeId(0)), workers_count: 2, ..CpuOptions::default() };

@@ -356,7 +356,7 @@ fn broken_trees_never_panic() {
 /// A profile with a piece replaced: likewise.
 #[test]
 fn broken_profiles_never_panic() {
-    let good = include_str!("../../../machines/made-up-two-tiers.json");
+    let good = include_str!("../machines/made-up-two-tiers.json");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("machine.json");
     proptest!(|(cut in 0..good.len(), length in 0usize..40, text in "[0-9\\[\\]{},\": a-z-]{0,12}")| {
@@ -425,14 +425,14 @@ fn two_tiers() {
     assert_eq!(machine.nearest_faster(NodeId(0)).unwrap().id, NodeId(1));
     assert_eq!(machine.nearest_faster(NodeId(9)), None);
     assert!(machine.placeholder().is_some());
-    let profile = include_str!("../../../machines/made-up-two-tiers.json");
+    let profile = include_str!("../machines/made-up-two-tiers.json");
     let empty = from_text(&profile.replace("4096", "0")).unwrap();
     assert_eq!(empty.nearest_faster(NodeId(0)), None, "there is no HBM in it");
 }
 
 #[test]
 fn wrong_profiles_are_explained() {
-    let good = include_str!("../../../machines/made-up-two-tiers.json");
+    let good = include_str!("../machines/made-up-two-tiers.json");
     from_text(good).unwrap();
     for (from, to, words) in [
         (r#""name""#, r#""nmae""#, "unknown field `nmae`, expected one of `name`"),

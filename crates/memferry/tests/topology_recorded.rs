@@ -17,7 +17,8 @@ use fixtures::{
 };
 use memferry::topology::{DsaFiles, Machine, NodeId, Origin, Recording, TopologyError, Tree};
 use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{DeviceId, FakeDriver, Files, Profile, State, Wanted};
+use memferry_dsa::system::{DeviceId, Files, Profile, State, Wanted};
+use memferry_dsa_emulator::FakeDriver;
 use proptest::prelude::*;
 
 fn recorded() -> PathBuf {

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::shell::{self, Failure, cargo};
 
 /// Packages whose integration tests may be for the guest.
-const PACKAGES: &[&str] = &["memferry", "memferry-query", "memferry-cli"];
+const PACKAGES: &[&str] = &["memferry", "memferry-query", "memferry-bench", "memferry-cli"];
 /// How the names of such tests begin.
 const PREFIX: &str = "numa";
 /// The package with the command `memferry`, and the name of that binary.

@@ -333,7 +333,7 @@ mod tests {
 
     /// A profile with a piece replaced, and why no guest can be built after it.
     fn refused(from: &str, to: &str) -> String {
-        let text = include_str!("../../../machines/made-up-odd-nodes.json");
+        let text = include_str!("../../../crates/memferry/machines/made-up-odd-nodes.json");
         assert!(text.contains(from), "{from}");
         let file = std::env::temp_dir().join(format!("memferry-layout-{}.json", std::process::id()));
         std::fs::write(&file, text.replacen(from, to, 1)).unwrap();

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use memferry::cache::measure::{self, FirstAccess, HitPeer, Size, Trace};
 use memferry::topology::Machine;
+use memferry_bench::cache::{self as measure, FirstAccess, HitPeer, Size, Trace};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use memferry::topology::Machine;
-use memferry_dsa::measure::{Effort, device, software, waiting};
+use memferry_bench::dsa::{Effort, device, software, waiting};
 use memferry_dsa::portal::OpenOptions;
 use memferry_dsa::system::{QueueId, State, Wanted};
 use memferry_dsa::{DevicePortal, Portal, Wait};

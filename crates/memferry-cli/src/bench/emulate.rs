@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use memferry::topology::Machine;
-use memferry_dsa::measure::Effort;
-use memferry_dsa::measure::submission::{self, Costs};
+use memferry_bench::dsa::Effort;
+use memferry_bench::dsa::submission::{self, Costs};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 

@@ -4,8 +4,8 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
-use memferry::mover::measure::{self, Size};
 use memferry::topology::Machine;
+use memferry_bench::mover::{self as measure, Size};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 

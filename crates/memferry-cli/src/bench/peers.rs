@@ -1,7 +1,7 @@
 //! Other people's caches, holding `Arc`s of blocks. They are a feature of this crate (`peers`), so that nobody compiles
 //! them for a first look at memferry; `cargo xtask bench cache` has them.
 
-use memferry::cache::measure::HitPeer;
+use memferry_bench::cache::HitPeer;
 
 /// All that this program was built with, holding the blocks `0..keys_count`.
 #[cfg(feature = "peers")]
@@ -23,7 +23,7 @@ mod others {
     use std::hint::black_box;
     use std::sync::Arc;
 
-    use memferry::cache::measure::HitPeer;
+    use memferry_bench::cache::HitPeer;
     use quick_cache::UnitWeighter;
     use quick_cache::sync::DefaultLifecycle;
 

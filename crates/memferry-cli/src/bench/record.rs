@@ -45,7 +45,7 @@ impl Row {
     }
 
     /// Measured next to a peer, in pairs. `seed` is that of the confidence interval.
-    pub(crate) fn compared(times: memferry::cache::measure::Comparison, seed: u64) -> Row {
+    pub(crate) fn compared(times: memferry_bench::cache::Comparison, seed: u64) -> Row {
         let row = Row::median(times.name, times.unit, How::Measured, &times.ours);
         let peer_value = median(&times.peer);
         let ratio = geomean_ratio([&Pairs { ours_ms: times.ours, peer_ms: times.peer }], seed);

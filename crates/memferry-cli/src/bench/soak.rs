@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use memferry::cache::measure::{Soak, SoakReport, soak};
 use memferry::topology::{Machine, Node, NodeId};
+use memferry_bench::cache::{Soak, SoakReport, soak};
 use serde_json::json;
 
 use super::Keep;

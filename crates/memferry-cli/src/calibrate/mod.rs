@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use memferry::calibrate::{self, Calibration, Calibrator, Check, Checked, Devices, Effort, best_methods};
 use memferry::topology::Machine;
+use memferry_bench::calibrate::{
+    self, Calibration, Calibrator, Check, Checked, Devices, Effort, best_methods,
+};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 

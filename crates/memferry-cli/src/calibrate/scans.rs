@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use memferry::calibrate::{Checked, Effort, parameter, undisturbed};
 use memferry::memory::{IDLE_BYTES_MAX, Pool};
 use memferry::model::{Column, Fairness, Fetch, Hardware, Pipeline, Stage};
 use memferry::topology::{Machine, NodeId, Parameter};
+use memferry_bench::calibrate::{Checked, Effort, parameter, undisturbed};
 use memferry_query::{Prefetch, SessionOptions, Tiers, tpch};
 use tokio::runtime::Runtime;
 

@@ -1,7 +1,7 @@
 //! Over a driver in memory, which refuses what the kernel's refuses.
 
 use clap::Parser;
-use memferry_dsa::system::{FakeDevice, FakeDriver};
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use serde_json::Value;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use clap::CommandFactory;
-use memferry::model::{Prediction, Why};
+use memferry_bench::model::{Prediction, Why};
 
 use super::draw::scale::percent;
 use super::figure::Figure;

@@ -5,8 +5,9 @@ mod validation;
 use std::io::Write;
 
 use anyhow::Result;
-use memferry::model::{self, ModelError, Row, Scenario};
+use memferry::model::ModelError;
 use memferry::topology::Machine;
+use memferry_bench::model::{self, Row, Scenario};
 use serde_json::json;
 
 use crate::bench::Record;

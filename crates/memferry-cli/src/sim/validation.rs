@@ -5,8 +5,9 @@ use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use memferry::model::{self, Disposition, How, Plan, Prediction, Row, Validation, Why};
+use memferry::model::{Pipeline, Plan, advise};
 use memferry::topology::Machine;
+use memferry_bench::model::{self, Disposition, How, Prediction, Row, Validation, Why};
 use serde::Serialize;
 use serde_json::json;
 
@@ -133,7 +134,7 @@ fn advise_us() -> Result<Row> {
     const SAMPLES: usize = 11;
     let machine = Machine::from_profile(MACHINE)?;
     let pipelines = model::scenario("table-6.2")?.pipelines()?;
-    let plan = |(_, it): &(String, model::Pipeline)| Plan {
+    let plan = |(_, it): &(String, Pipeline)| Plan {
         columns: it.columns.clone(),
         stages: it.stages.clone(),
         cpus: it.cpus,
@@ -146,7 +147,7 @@ fn advise_us() -> Result<Row> {
     for _ in 0..SAMPLES {
         let begin = Instant::now();
         for plan in plans.iter().cycle().take(plans.len() * ROUNDS as usize) {
-            black_box(model::advise(&machine, black_box(plan))?);
+            black_box(advise(&machine, black_box(plan))?);
         }
         samples.push(begin.elapsed().as_secs_f64() * 1e6 / f64::from(ROUNDS) / plans.len() as f64);
     }

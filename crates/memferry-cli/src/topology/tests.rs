@@ -1,7 +1,8 @@
 use std::fs;
 
 use memferry::topology::{Link, NodeId, NodeSet};
-use memferry_dsa::system::{FakeDriver, apply};
+use memferry_dsa::system::apply;
+use memferry_dsa_emulator::FakeDriver;
 use serde_json::json;
 
 use super::*;

@@ -1,7 +1,7 @@
 //! The client of an example: of the hardware where there is one, else of the emulated device.
 
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 use memferry_dsa::{Client, ClientOptions};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 /// Says which, and opens it.
 pub(crate) fn client() -> Result<Client, Box<dyn std::error::Error>> {
@@ -16,7 +16,7 @@ pub(crate) fn client() -> Result<Client, Box<dyn std::error::Error>> {
     for trouble in &found.troubles {
         println!("  {trouble}");
     }
-    let device = Emulator::start(&DeviceConfig::four_engines(), Nasty::none())?;
+    let device = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::none())?;
     Ok(Client::new(vec![device.portal(0)], ClientOptions::default()))
 }
 

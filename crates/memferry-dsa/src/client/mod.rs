@@ -47,10 +47,10 @@ use crate::wait::Wait;
 /// Any number of threads may call at once. Queues are used in turns.
 ///
 /// ```
-/// use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 /// use memferry_dsa::{Client, ClientOptions, Request};
 ///
-/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none())?.portal(0);
+/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?.portal(0);
 /// let client = Client::new(vec![portal], ClientOptions::default());
 ///
 /// let (source, mut target) = ([7u8; 5000], [0u8; 5000]);

@@ -17,19 +17,20 @@ pub struct PortalCounters {
     pub in_flight: u32,
 }
 
-/// The counters where they are counted. On a line of their own, which all submitters write.
+/// The counters of a portal while it counts, for types that implement [`Portal`](super::Portal). They have a cache line of
+/// their own, which all submitters write.
 #[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct Cells {
-    pub(crate) accepted: AtomicU64,
-    pub(crate) retries: AtomicU64,
-    pub(crate) refused: AtomicU64,
+pub struct SubmissionCounters {
+    accepted: AtomicU64,
+    retries: AtomicU64,
+    refused: AtomicU64,
     pub(crate) reopened: AtomicU64,
 }
 
-impl Cells {
+impl SubmissionCounters {
     /// Counts an answer, and passes it on.
-    pub(crate) fn count<E>(&self, answer: Result<super::Submission, E>) -> Result<super::Submission, E> {
+    pub fn count<E>(&self, answer: Result<super::Submission, E>) -> Result<super::Submission, E> {
         let counter = match &answer {
             Ok(super::Submission::Accepted) => &self.accepted,
             Ok(super::Submission::Retry) => &self.retries,
@@ -39,7 +40,8 @@ impl Cells {
         answer
     }
 
-    pub(crate) fn snapshot(&self, in_flight: u32) -> PortalCounters {
+    /// The counts so far. `in_flight` are the taken entries of a dedicated queue.
+    pub fn snapshot(&self, in_flight: u32) -> PortalCounters {
         PortalCounters {
             accepted: self.accepted.load(Ordering::Relaxed),
             retries: self.retries.load(Ordering::Relaxed),

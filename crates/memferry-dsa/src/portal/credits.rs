@@ -13,20 +13,21 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Entries in use, of one queue in one process.
-pub(crate) struct Credits {
+/// Entries in use of one dedicated queue, for types that implement [`Portal`](super::Portal). `generation` is the number
+/// of the calling process ([`fork::generation`](crate::fork::generation)).
+pub struct Credits {
     limit: u32,
     word: AtomicU64, // 63:32 process generation, 31:0 entries taken
 }
 
 impl Credits {
     /// A queue with `limit` entries, all free.
-    pub(crate) fn new(limit: u32) -> Credits {
+    pub fn new(limit: u32) -> Credits {
         Credits { limit, word: AtomicU64::new(0) }
     }
 
     /// Takes an entry, if one is free.
-    pub(crate) fn take(&self, generation: u32) -> bool {
+    pub fn take(&self, generation: u32) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let taken = taken(word, generation);
@@ -49,7 +50,7 @@ impl Credits {
     }
 
     /// Gives entries back. More than were taken in this process is not possible, and changes nothing.
-    pub(crate) fn settle(&self, generation: u32, count: u32) {
+    pub fn settle(&self, generation: u32, count: u32) {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let left = taken(word, generation).saturating_sub(count);
@@ -68,7 +69,7 @@ impl Credits {
     }
 
     /// Entries that are taken now.
-    pub(crate) fn taken(&self, generation: u32) -> u32 {
+    pub fn taken(&self, generation: u32) -> u32 {
         taken(self.word.load(Ordering::Relaxed), generation)
     }
 }

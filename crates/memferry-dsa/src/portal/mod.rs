@@ -10,18 +10,16 @@
 //! All are a [`Portal`] and answer the same way. [`DevicePortal::open`] chooses for a queue of Linux, by the queue's
 //! mode, the process' rights and the CPU's instructions, and chooses again in a forked child.
 //!
-//! What the device and its driver need is behind [`Platform`]; [`FakePlatform`] puts any other portal in the device's
-//! place, and so runs the same code on machines without one.
+//! Device and driver are behind [`Platform`], so that the same code runs on machines without them.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.2, 5.3 and 9.3; Linux' `drivers/dma/idxd/cdev.c`.
 
 mod backoff;
 mod batch;
 mod counters;
-pub(crate) mod credits;
+mod credits;
 mod entry;
 mod error;
-mod fake;
 #[allow(unsafe_code)]
 mod file;
 #[allow(unsafe_code)]
@@ -35,11 +33,10 @@ mod usable;
 
 pub use backoff::{Backoff, Exhausted, Unsubmitted, submit_patiently};
 pub use batch::{BatchProbe, probe_batch};
-pub(crate) use counters::Cells;
-pub use counters::PortalCounters;
+pub use counters::{PortalCounters, SubmissionCounters};
+pub use credits::Credits;
 pub use entry::{Entry, Offer, submit_held};
 pub use error::{OpenError, Refused, SubmitError};
-pub use fake::FakePlatform;
 pub use mapped::Slots;
 pub use open::DevicePortal;
 pub use options::{OpenOptions, Way, WhyWrite};

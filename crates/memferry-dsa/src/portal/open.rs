@@ -30,8 +30,8 @@ use super::openings::{Opening, Openings};
 use super::options::{OpenOptions, Way, WhyWrite};
 use super::states::States;
 use super::{
-    BatchProbe, Cells, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
-    Submission, SubmitError, WorkQueueInfo, probe_batch,
+    BatchProbe, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
+    Submission, SubmissionCounters, SubmitError, WorkQueueInfo, probe_batch,
 };
 use crate::descriptor::Descriptor;
 use crate::operation::Opcode;
@@ -59,7 +59,7 @@ pub struct DevicePortal<P: Platform = Linux> {
     options: OpenOptions,
     openings: Openings<Opened>,
     credits: Credits,
-    cells: Cells,
+    cells: SubmissionCounters,
     batch: OnceLock<BatchProbe>,
     batch_refused: AtomicBool,
     gone_checked: AtomicU64, // milliseconds since `started`, plus 1; 0 never
@@ -131,7 +131,7 @@ impl<P: Platform> DevicePortal<P> {
             path: path.to_owned(),
             openings: Openings::new(),
             credits: Credits::new(info.size),
-            cells: Cells::default(),
+            cells: SubmissionCounters::default(),
             batch: OnceLock::new(),
             batch_refused: AtomicBool::new(false),
             gone_checked: AtomicU64::new(0),

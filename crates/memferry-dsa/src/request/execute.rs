@@ -79,7 +79,7 @@ pub(crate) fn bytes_of(descriptor: &Descriptor) -> u64 {
 ///
 /// # Safety
 /// The regions of the descriptor are valid, exposed, borrowed, and not accessed by a device.
-pub(crate) unsafe fn touch(descriptor: &Descriptor, completion: &Completion) -> bool {
+pub unsafe fn touch(descriptor: &Descriptor, completion: &Completion) -> bool {
     let page = completion.fault_address.page();
     for (start, bytes, is_written) in regions(descriptor) {
         let at = start.max(page);

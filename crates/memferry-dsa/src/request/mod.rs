@@ -52,7 +52,8 @@ pub use batch::{Batch, MemberError, Outcomes, Ticket};
 pub(crate) use batch::{Member, pending};
 pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
 #[cfg(not(memferry_loom))]
-pub(crate) use execute::{bytes_of, touch};
+pub(crate) use execute::bytes_of;
+pub use execute::touch;
 pub use memory::{Source, Target};
 #[cfg(not(memferry_loom))]
 pub(crate) use outcome::{End, outcome};

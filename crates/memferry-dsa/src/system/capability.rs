@@ -139,52 +139,12 @@ impl Serialize for GeneralCapabilities {
     }
 }
 
-/// 256 bits in one of the two formats of the kernel.
-///
-/// Newer kernels print eight words of 32 bits, the highest first and commas between (`%*pb`); older ones four words of
-/// 64 bits, the lowest first and blanks between.
-pub(super) fn parse_bitmap(text: &str) -> Option<[u64; 4]> {
-    let mut words = [0; 4];
-    if text.contains(',') || !text.contains(char::is_whitespace) && !text.starts_with("0x") {
-        let mut count = 0;
-        for (index, digits) in text.rsplit(',').enumerate() {
-            if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit())
-            {
-                return None;
-            }
-            let word = u64::from(u32::from_str_radix(digits, 16).ok()?);
-            *words.get_mut(index / 2)? |= word << (32 * (index % 2));
-            count += 1;
-        }
-        return (count > 0).then_some(words);
-    }
-    for (index, digits) in text.split_whitespace().enumerate() {
-        *words.get_mut(index)? = hexadecimal(digits)?;
-    }
-    Some(words)
-}
-
-/// The bits as newer kernels print them.
-pub(super) fn format_bitmap(words: [u64; 4]) -> String {
-    let halves = words.iter().rev().flat_map(|word| [(word >> 32) as u32, *word as u32]);
-    halves.map(|half| format!("{half:08x}")).collect::<Vec<_>>().join(",")
-}
-
 /// `0x40`, or `40`.
 pub(super) fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     // `from_str_radix` would take a sign.
     let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
-}
-
-/// The four words of a set.
-pub(super) fn words(operations: OperationSet) -> [u64; 4] {
-    let mut words = [0; 4];
-    for code in (0..=u8::MAX).filter(|code| operations.contains_code(*code)) {
-        words[usize::from(code / 64)] |= 1 << (code % 64);
-    }
-    words
 }
 
 /// The operations of a set, by name where they have one here.
@@ -210,9 +170,6 @@ pub(super) fn serialize_operations<S: Serializer>(
 mod tests {
     use super::*;
 
-    /// The listings of Sapphire Rapids and Emerald Rapids.
-    const OP_CAP: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f027d";
-
     #[test]
     fn gen_cap_of_sapphire_rapids() {
         let gen_cap = GeneralCapabilities(0x40915f0107);
@@ -229,27 +186,5 @@ mod tests {
             "configuration",
         ];
         assert_eq!(features, expected);
-    }
-
-    #[test]
-    fn op_cap_in_both_formats() {
-        let new = parse_bitmap(OP_CAP).unwrap();
-        assert_eq!(new, [0x1_003f_027d, 0, 0, 0]);
-        assert_eq!(parse_bitmap("0x1003f027d 0 0 0"), Some(new));
-        assert_eq!(parse_bitmap("0x1003f027d 0x0 0x0 0x0"), Some(new));
-        assert_eq!(format_bitmap(new), OP_CAP);
-        let operations = OperationSet::from_words(new);
-        assert_eq!(words(operations), new);
-        assert!(operations.contains(Opcode::CacheFlush) && !operations.contains(Opcode::Batch));
-        assert_eq!(names(operations).len(), 14);
-        assert_eq!(parse_bitmap("00000001,003f027d"), Some(new), "leading words left out");
-    }
-
-    #[test]
-    fn no_bitmaps() {
-        for text in ["", ",", "1,", "0x1,0", "123456789", "+1", "1 2 3 4 5", "g", "0,0,0,0,0,0,0,0,1", "- -"]
-        {
-            assert_eq!(parse_bitmap(text), None, "{text:?}");
-        }
     }
 }

@@ -12,8 +12,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use super::SystemError;
-use super::capability::{GeneralCapabilities, Version, hexadecimal, parse_bitmap};
-use super::error::{errno, shorten};
+use super::capability::{GeneralCapabilities, Version, hexadecimal};
+use super::error::shorten;
 use super::files::{Directory, Files};
 use super::id::{DeviceId, EngineId, GroupId, QueueId};
 use super::state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, State};
@@ -21,10 +21,10 @@ use super::status::{CommandStatus, SoftwareError};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 
-/// Where the devices are.
-pub(super) const DEVICES: &str = "sys/bus/dsa/devices";
-/// Where the drivers are.
-pub(super) const DRIVERS: &str = "sys/bus/dsa/drivers";
+/// The directory of sysfs with a directory for each device, relative to the root.
+pub const DEVICES: &str = "sys/bus/dsa/devices";
+/// The directory of sysfs with the drivers that devices and queues are bound to, relative to the root.
+pub const DRIVERS: &str = "sys/bus/dsa/drivers";
 
 impl State {
     /// Reads the state of this machine.
@@ -117,7 +117,7 @@ impl Tree<'_> {
             major: device.number("cdev_major")?,
             clients: device.number("clients")?,
             command_status: device.hexadecimal("cmd_status")?.map(CommandStatus),
-            error: device.bitmap("errors")?.and_then(SoftwareError::from_words),
+            error: device.operations("errors")?.and_then(|bits| SoftwareError::from_words(bits.to_words())),
             groups: own(&names, id, |group: &GroupId| (group.device, group.index))
                 .map(|group| device.inside(group).group(group))
                 .collect::<Result<_, _>>()?,
@@ -207,7 +207,7 @@ fn own<T: FromStr>(
 /// (`ENOENT`), it does not apply (`EOPNOTSUPP`, `ENXIO`, `EPERM`), or the device just went (`ENODEV`). A tree where
 /// an object should be a directory and is a file (`ENOTDIR`), or the reverse, has no such attribute either.
 fn is_absent(error: &io::Error) -> bool {
-    use errno::{ENODEV, ENOENT, ENXIO, EOPNOTSUPP, EPERM};
+    use libc::{ENODEV, ENOENT, ENXIO, EOPNOTSUPP, EPERM};
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory)
         || matches!(error.raw_os_error(), Some(ENOENT | ENXIO | ENODEV | EOPNOTSUPP | EPERM))
 }
@@ -333,12 +333,9 @@ impl Object<'_> {
         self.parsed(attribute, "a hexadecimal number such as 0x100", parse)
     }
 
-    fn bitmap(&self, attribute: &str) -> Result<Option<[u64; 4]>, SystemError> {
-        self.parsed(attribute, "256 bits in hexadecimal words", parse_bitmap)
-    }
-
+    /// All bitmaps have the format of a set of operations.
     fn operations(&self, attribute: &str) -> Result<Option<OperationSet>, SystemError> {
-        Ok(self.bitmap(attribute)?.map(OperationSet::from_words))
+        self.parsed(attribute, "256 bits in hexadecimal words", OperationSet::from_sysfs)
     }
 
     /// Names between blanks.

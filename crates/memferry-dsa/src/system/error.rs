@@ -49,18 +49,3 @@ pub(super) fn shorten(text: &str) -> String {
         None => text.to_owned(),
     }
 }
-
-/// Numbers of errors. Source: Linux' `include/uapi/asm-generic/errno-base.h` and `errno.h`; x86 uses these.
-pub(super) mod errno {
-    pub(crate) const EPERM: i32 = 1;
-    pub(crate) const ENOENT: i32 = 2;
-    pub(crate) const EIO: i32 = 5;
-    pub(crate) const ENXIO: i32 = 6;
-    pub(crate) const ENOMEM: i32 = 12;
-    pub(crate) const EACCES: i32 = 13;
-    pub(crate) const EBUSY: i32 = 16;
-    pub(crate) const ENODEV: i32 = 19;
-    pub(crate) const EINVAL: i32 = 22;
-    pub(crate) const EROFS: i32 = 30;
-    pub(crate) const EOPNOTSUPP: i32 = 95;
-}

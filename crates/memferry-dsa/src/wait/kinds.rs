@@ -25,10 +25,10 @@ static SELF_POLLED: AtomicU64 = AtomicU64::new(0);
 /// How to wait for a completion record.
 ///
 /// ```
-/// # use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+/// # use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 /// # use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission, Wait};
 /// # use std::time::Duration;
-/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none())?.portal(0);
+/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?.portal(0);
 /// let record = CompletionRecord::new();
 /// // SAFETY: a no-op names no memory but the record, which outlives the wait.
 /// assert_eq!(unsafe { portal.submit(&Descriptor::noop().with_completion(&record))? }, Submission::Accepted);

@@ -74,7 +74,22 @@ fn time_of_all_entries(queue: &WorkQueueInfo) -> Duration {
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use super::*;
-    use crate::emulator::shared_queue;
+    use crate::{OperationSet, QueueMode};
+
+    fn queue(size: u32, transfer_bytes_max: u32) -> WorkQueueInfo {
+        WorkQueueInfo {
+            name: "wq0.0".to_owned(),
+            mode: QueueMode::Shared,
+            size,
+            threshold: size,
+            priority: 10,
+            block_on_fault: false,
+            transfer_bytes_max,
+            batch_max: 32,
+            operations: OperationSet::default(),
+            node: None,
+        }
+    }
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -85,7 +100,7 @@ mod tests {
     /// The default time-outs are 10 s and 30 s, and 128 entries of 2 GiB take 9 s at best, 256 s at worst.
     #[test]
     fn the_largest_entries_are_waited_for() {
-        let queue = WorkQueueInfo { transfer_bytes_max: 2 << 30, ..shared_queue("wq0.0", 128) };
+        let queue = queue(128, 2 << 30);
         // All are ours: one completes every 9 s.
         let mut last = Patience::new(127, 1000, seconds(0));
         for done in 0..=127 {
@@ -101,7 +116,7 @@ mod tests {
     /// One that is lost is found while others go on completing.
     #[test]
     fn what_is_behind_is_no_progress() {
-        let queue = shared_queue("wq0.0", 8);
+        let queue = queue(8, 2 << 20);
         let mut lost = Patience::new(2, 50, seconds(0));
         // Two that were ahead, and the first that was behind; then one a second.
         for done in 1..=3 {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
 use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 /// How a slow device works.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ impl Slow {
 }
 
 fn work(descriptors: &Receiver<Descriptor>, pace: Pace) {
-    let device = Emulator::start(&DeviceConfig::one_shared_queue(), Nasty::none()).expect("a device");
+    let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("a device");
     let portal = device.portal(0);
     thread::sleep(pace.ahead);
     for (number, descriptor) in descriptors.iter().enumerate() {

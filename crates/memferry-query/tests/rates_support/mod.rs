@@ -18,7 +18,7 @@ pub(crate) fn two_tiers_with_rates(device_mb_per_s: f64) -> String {
         ("filter_mb_per_s", 8e3),
     ];
     let rates = format!(r#""parameters": [{}], "placeholders""#, rates.map(rate).join(", "));
-    include_str!("../../../../machines/made-up-two-tiers.json")
+    include_str!("../../../memferry/machines/made-up-two-tiers.json")
         .replacen(r#""accelerators": null"#, &device, 1)
         .replacen(r#""placeholders""#, &rates, 1)
 }

@@ -49,9 +49,6 @@ mod draft;
 mod entry;
 mod flight;
 mod index;
-#[cfg(not(memferry_loom))]
-#[doc(hidden)]
-pub mod measure;
 #[allow(unsafe_code)]
 mod mutable;
 mod nearness;
@@ -63,6 +60,8 @@ mod races;
 mod readers;
 #[allow(unsafe_code)]
 mod region;
+#[cfg(feature = "internals")]
+pub(crate) mod replay;
 mod shared;
 mod sieve;
 mod slot;

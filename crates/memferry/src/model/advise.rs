@@ -8,7 +8,7 @@
 //! Copying what competes with the running scan for the bandwidth of one node costs more than it gains (Fürst's
 //! thesis lost 18 %), and comes out so; a part of a column, or a column that later queries read again, may still pay.
 
-use crate::mover::{Journey, Route};
+use crate::mover::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -234,33 +234,33 @@ impl Advisor<'_> {
         if self.machine.accelerators().is_empty() {
             return None;
         }
-        let journey = self.journey(source, target);
-        let rate = |route| self.route_rate(route, journey);
+        let endpoints = self.endpoints(source, target);
+        let rate = |route| self.route_rate(route, endpoints);
         let most = rate(Route::RoundRobin);
         let few = [Route::Single, Route::PushPull].into_iter().find(|&route| rate(route) >= 0.95 * most);
         few.or(Some(Route::RoundRobin))
     }
 
-    fn journey(&self, source: NodeId, target: NodeId) -> Journey {
+    fn endpoints(&self, source: NodeId, target: NodeId) -> Endpoints {
         let size_bytes = self.plan.chunk_bytes as usize;
-        Journey { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 }
+        Endpoints { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 }
     }
 
     /// Of many chunks, as far as the rates are known that they depend on.
-    fn route_rate(&self, route: Route, journey: Journey) -> f64 {
+    fn route_rate(&self, route: Route, endpoints: Endpoints) -> f64 {
         let devices: Vec<usize> = match route {
             // Each chunk has one device, and all devices have chunks.
             Route::RoundRobin => (0..self.machine.accelerators().len()).collect(),
-            route => route.devices(self.machine, journey).into_iter().map(|share| share.engine).collect(),
+            route => route.devices(self.machine, endpoints).into_iter().map(|share| share.engine).collect(),
         };
-        self.hardware.copy_rate(&devices, journey).unwrap_or(0.0)
+        self.hardware.copy_rate(&devices, endpoints).unwrap_or(0.0)
     }
 
     fn fetch_rate(&self, fetch: &Fetch) -> f64 {
-        let journey = self.journey(self.plan.columns[fetch.column].node, fetch.node);
+        let endpoints = self.endpoints(self.plan.columns[fetch.column].node, fetch.node);
         match fetch.route {
             None => self.hardware.thread_copy_rate(),
-            Some(route) => self.route_rate(route, journey),
+            Some(route) => self.route_rate(route, endpoints),
         }
     }
 

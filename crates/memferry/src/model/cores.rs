@@ -89,12 +89,18 @@ fn cores(hardware: &Hardware, node: usize, count: usize, rate_of_each: f64) -> R
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use super::*;
-    use crate::topology::{Machine, Measured};
+    use crate::topology::{Basis, Machine, Measured, Parameter};
 
     /// Two cores that read 10 GB/s each and copy 4 GB/s each, on a memory with these parameters.
     fn hardware(parameters: &[(&str, f64)]) -> Hardware {
         let cores = [("core_mb_per_s", 1e4), ("core_copy_mb_per_s", 4e3), ("core_copy_latency_ns", 1e3)];
-        let parameter = |&(name, value): &(&str, f64)| crate::calibrate::parameter(name, value, "a test");
+        let parameter = |&(name, value): &(&str, f64)| Parameter {
+            name: name.to_owned(),
+            value,
+            basis: Basis::Measured,
+            rows: Vec::new(),
+            source: "a test".to_owned(),
+        };
         let measured = Measured {
             parameters: cores.iter().chain(parameters).map(parameter).collect(),
             ..Measured::default()

@@ -47,7 +47,7 @@ pub enum ModelError {
         what: String,
     },
     /// A scenario is no TOML, or has keys that scenarios do not have.
-    #[error("scenario {name}: {source}; compare it with the files in scenarios/")]
+    #[error("scenario {name}: {source}; compare it with the files in crates/memferry-bench/scenarios")]
     Toml {
         /// Name or path of the scenario.
         name: String,
@@ -63,7 +63,9 @@ pub enum ModelError {
         known: Vec<&'static str>,
     },
     /// A file could not be read.
-    #[error("cannot read {path}: {source}; give the path of a TOML file like those in scenarios/")]
+    #[error(
+        "cannot read {path}: {source}; give the path of a TOML file like those in crates/memferry-bench/scenarios"
+    )]
     Read {
         /// The file.
         path: String,

@@ -3,7 +3,7 @@
 //! Rates come from the machine's links where it has them, and otherwise from its parameters
 //! ([`PARAMETERS`]). What neither knows stays unknown: a plan that needs it is refused, not guessed.
 
-use crate::mover::Journey;
+use crate::mover::Endpoints;
 use crate::topology::{Machine, NodeId, Parameter, Tier};
 
 use super::ModelError;
@@ -44,15 +44,16 @@ pub const PARAMETERS: &[(&str, &str)] = &[
 /// A machine in numbers. Rates in bytes per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hardware {
-    pub(super) memories: Vec<Memory>,
+    /// In the order of the machine's nodes.
+    pub memories: Vec<NodeMemory>,
     /// `ways[i][j]`: what the CPUs of node `i` read from node `j` at most; infinite where nobody knows.
     pub(super) ways: Vec<Vec<f64>>,
     /// The same of writing.
     pub(super) write_ways: Vec<Vec<f64>>,
     /// `None`: nobody knows, and if others are known, it does nothing.
     pub(super) device_rates: Vec<Option<f64>>,
-    /// What one core reads at most; infinite where nobody knows.
-    pub(super) core_rate: f64,
+    /// The most that one core reads; infinite where it is not known.
+    pub core_rate: f64,
     pub(super) core_copy_rate: Option<f64>,
     /// What all cores of a node copy together at most; infinite where nobody knows.
     pub(super) cores_copy_rate: f64,
@@ -61,17 +62,22 @@ pub struct Hardware {
     pub(super) worker_warm_s: f64,
     pub(super) offload_s: f64,
     pub(super) descriptor_s: f64,
-    pub(super) device_share: f64,
-    pub(super) thread_skew: f64,
+    /// The weight of all devices together against the CPUs of one node, where both use a memory.
+    pub device_share: f64,
+    /// The slowest group of threads has 1 - x of the mean speed, the fastest 1 + x.
+    pub thread_skew: f64,
     pub(super) submit_s: f64,
 }
 
-/// One node.
+/// The memory of a node.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Memory {
-    pub(super) node: NodeId,
-    pub(super) cpus_count: usize,
-    pub(super) rate: Option<f64>,
+pub struct NodeMemory {
+    /// The node.
+    pub node: NodeId,
+    /// CPUs of the node.
+    pub cpus_count: usize,
+    /// The most that many streams get of it together, reading and writing; `None` where it is not known.
+    pub rate: Option<f64>,
 }
 
 impl Hardware {
@@ -116,7 +122,7 @@ impl Hardware {
                 Tier::Hbm => rate("hbm_mb_per_s"),
                 _ => None,
             };
-            Memory { node: node.id, cpus_count: node.cpus.len(), rate: of_tier.or(best) }
+            NodeMemory { node: node.id, cpus_count: node.cpus.len(), rate: of_tier.or(best) }
         });
         let ways = |rate: &dyn Fn(NodeId, NodeId) -> Option<f64>| -> Vec<Vec<f64>> {
             let of =
@@ -152,12 +158,12 @@ impl Hardware {
         })
     }
 
-    /// The rate of a memory.
+    /// The rate of the memory of the machine's node at this position.
     ///
     /// # Errors
     /// [`ModelError::Unknown`].
-    pub(super) fn memory_rate(&self, position: usize) -> Result<f64, ModelError> {
-        let Memory { node, rate, .. } = self.memories[position];
+    pub fn memory_rate(&self, position: usize) -> Result<f64, ModelError> {
+        let NodeMemory { node, rate, .. } = self.memories[position];
         rate.ok_or_else(|| ModelError::Unknown { what: format!("the rate of the memory of node {node}") })
     }
 
@@ -185,11 +191,11 @@ impl Hardware {
     /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates
     /// are known. Devices of unknown rate do nothing, as in [`Route::devices`](crate::mover::Route::devices); `None` if
     /// there are no others.
-    pub(super) fn copy_rate(&self, devices: &[usize], journey: Journey) -> Option<f64> {
+    pub fn copy_rate(&self, devices: &[usize], endpoints: Endpoints) -> Option<f64> {
         let rates = devices.iter().filter_map(|&device| *self.device_rates.get(device)?);
         let devices_rate = rates.reduce(|all, rate| all + rate)?;
         let position = |node: Option<NodeId>| node.and_then(|node| self.position(node).ok());
-        let (source, target) = (position(journey.source_node), position(journey.target_node));
+        let (source, target) = (position(endpoints.source_node), position(endpoints.target_node));
         // Inside one memory each byte passes twice.
         let passes = if source.is_some() && source == target { 2.0 } else { 1.0 };
         let memory_rates = [source, target].into_iter().flatten().filter_map(|node| self.memories[node].rate);

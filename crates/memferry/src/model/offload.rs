@@ -10,7 +10,7 @@
 //! Source: the shape of figures 2 to 4 in Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming
 //! Accelerator in Intel 4th Gen Xeon Scalable Processors" (2024).
 
-use crate::mover::{Journey, Route};
+use crate::mover::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -123,13 +123,13 @@ pub fn copy_s(
     machine: &Machine,
     hardware: &Hardware,
     route: Route,
-    journey: Journey,
+    endpoints: Endpoints,
 ) -> Result<f64, ModelError> {
     let node = |node: Option<NodeId>| {
         hardware.position(node.ok_or_else(|| ModelError::Unknown { what: "a node of the copy".into() })?)
     };
-    let (source, target) = (node(journey.source_node)?, node(journey.target_node)?);
-    let shares = route.devices(machine, journey);
+    let (source, target) = (node(endpoints.source_node)?, node(endpoints.target_node)?);
+    let shares = route.devices(machine, endpoints);
     if shares.is_empty() || shares.iter().any(|share| hardware.device_rates[share.engine].is_none()) {
         return Err(ModelError::Unknown { what: format!("what the devices of {} copy", machine.name()) });
     }

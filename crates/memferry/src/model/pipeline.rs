@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use crate::mover::{Journey, Route};
+use crate::mover::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -243,13 +243,13 @@ impl<'a> Simulation<'a> {
         let first = chunks.saturating_sub(chunks_count);
         let bytes = self.chunk_bytes(column);
         let mut left = vec![vec![None; chunks]; self.plan.groups_count];
-        let journey = |turn| Journey {
+        let endpoints = |turn| Endpoints {
             source_node: Some(self.plan.columns[column].node),
             target_node: Some(node),
             size_bytes: bytes as usize,
             turn,
         };
-        let devices = |turn| route.map_or(Vec::new(), |route| route.devices(machine, journey(turn)));
+        let devices = |turn| route.map_or(Vec::new(), |route| route.devices(machine, endpoints(turn)));
         let mut shares = devices(0);
         let mut turn = 0;
         for chunk in first..chunks {

@@ -5,7 +5,7 @@
 //! devices (Fürst 2024, section 3.2.3: across sockets they are as fast as within). Reading from and writing to one
 //! memory take turns.
 
-use super::{EngineKind, EngineSite, Journey};
+use super::{Endpoints, EngineKind, EngineSite};
 use crate::topology::{Accelerator, Link, Machine, NodeId};
 
 /// Bytes per second of a copy by these engines; `None` if something that matters is unknown.
@@ -13,9 +13,9 @@ pub(super) fn bytes_per_s(
     machine: &Machine,
     sites: &[EngineSite],
     engines: &[usize],
-    journey: Journey,
+    endpoints: Endpoints,
 ) -> Option<f64> {
-    let (source, target) = (journey.source_node?, journey.target_node?);
+    let (source, target) = (endpoints.source_node?, endpoints.target_node?);
     let read = best(machine, source, |link| link.read_bytes_per_s)?;
     let write = best(machine, target, |link| link.write_bytes_per_s)?;
     let memories = if source == target { 1.0 / (1.0 / read + 1.0 / write) } else { read.min(write) };

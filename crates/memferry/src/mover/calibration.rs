@@ -56,7 +56,7 @@ impl CopyMethods {
 
 /// Where the bytes of a copy are.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Bytes {
+pub enum Bytes {
     /// Where the last copy left them: the same bytes each time.
     Warm,
     /// Where the buffers' turn has come to: other bytes each time.
@@ -64,7 +64,7 @@ pub(super) enum Bytes {
 }
 
 /// Timed copies between two buffers.
-pub(super) struct Trial<'a> {
+pub struct Trial<'a> {
     source: &'a [u8],
     target: &'a mut [u8],
     /// Cold copies so far.
@@ -73,7 +73,7 @@ pub(super) struct Trial<'a> {
 
 impl<'a> Trial<'a> {
     /// Panics if the lengths differ.
-    pub(super) fn new(source: &'a [u8], target: &'a mut [u8]) -> Trial<'a> {
+    pub fn new(source: &'a [u8], target: &'a mut [u8]) -> Trial<'a> {
         assert_eq!(source.len(), target.len(), "a copy is as long as its source");
         Trial { source, target, turn: 0 }
     }
@@ -81,7 +81,7 @@ impl<'a> Trial<'a> {
     /// The method with the least median time; of those that gain less than `gain_min` on memcpy none.
     ///
     /// `size_bytes` is from 1 to the length of the buffers.
-    pub(super) fn fastest(&mut self, size_bytes: usize, bytes: Bytes, gain_min: f64) -> CopyMethod {
+    pub fn fastest(&mut self, size_bytes: usize, bytes: Bytes, gain_min: f64) -> CopyMethod {
         let mut times = vec![Vec::new(); CopyMethod::ALL.len()];
         for _ in 0..ROUNDS_COUNT {
             for (method, times) in CopyMethod::ALL.iter().zip(&mut times) {
@@ -119,7 +119,7 @@ impl<'a> Trial<'a> {
 
     /// The mean time of some copies: of `round_bytes` together, but one at least.
     #[inline]
-    pub(super) fn seconds_each(
+    pub fn seconds_each(
         &mut self,
         size_bytes: usize,
         bytes: Bytes,

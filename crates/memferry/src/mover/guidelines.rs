@@ -186,7 +186,7 @@ pub fn coalesce(moves: &[Move]) -> Vec<Move> {
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use super::*;
-    use memferry_dsa::emulator::{dedicated_queue, shared_queue};
+    use memferry_dsa_emulator::{dedicated_queue, shared_queue};
     use proptest::prelude::*;
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_threshold_is_where_the_machines_device_overtakes_its_core() {
-        const PROFILE: &str = include_str!("../../../../machines/spr-56c.json");
+        const PROFILE: &str = include_str!("../../machines/spr-56c.json");
         let with = |from: &str, to: &str| {
             assert!(PROFILE.contains(from));
             let machine =

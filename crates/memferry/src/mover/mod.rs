@@ -35,7 +35,8 @@
 mod adaptive;
 #[allow(unsafe_code)]
 mod batch;
-mod calibration;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod calibration;
 mod cpu;
 mod crew;
 mod done;
@@ -59,9 +60,6 @@ mod loom_queue;
 mod loom_split;
 #[cfg(all(test, memferry_loom))]
 mod loom_transfer;
-#[cfg(not(memferry_loom))]
-#[doc(hidden)]
-pub mod measure;
 mod moment;
 #[allow(unsafe_code)]
 mod operation;
@@ -109,7 +107,7 @@ pub use operation::{Finished, Operation};
 pub use ordered::Ordered;
 pub use owned::OperationError;
 pub use raw::RawRequest;
-pub use route::{EngineSite, Journey, Route};
+pub use route::{Endpoints, EngineSite, Route};
 pub use scope::{Scope, ScopedCopy, ScopedOperation};
 pub use share::{SHARE_BYTES_MIN, Share};
 pub use stats::{CopyReport, EngineStats, MoverStats};

@@ -20,7 +20,7 @@ pub struct EngineSite {
 
 /// What a route knows of a copy.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Journey {
+pub struct Endpoints {
     /// Node of the source, if known.
     pub source_node: Option<NodeId>,
     /// Node of the target, if known.
@@ -78,15 +78,28 @@ pub enum Route {
 }
 
 impl Route {
+    /// Its name on command lines and in scenarios.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Route::Single => "single",
+            Route::RoundRobin => "round-robin",
+            Route::PushPull => "push-pull",
+            Route::Socket => "socket",
+            Route::Smart => "smart",
+            Route::All => "all",
+            Route::Adaptive => "adaptive",
+        }
+    }
+
     /// The index in `sites` of the engine that does a copy which is not split; `None` if there are none.
     ///
     /// Nodes that the machine does not have count as unknown.
-    pub fn first(self, machine: &Machine, sites: &[EngineSite], journey: Journey) -> Option<usize> {
+    pub fn first(self, machine: &Machine, sites: &[EngineSite], endpoints: Endpoints) -> Option<usize> {
         let ends = match self {
             _ if sites.is_empty() => return None,
-            Route::RoundRobin => return Some(journey.turn % sites.len()),
-            Route::Smart => [journey.target_node, journey.source_node],
-            _ => [journey.source_node, journey.target_node],
+            Route::RoundRobin => return Some(endpoints.turn % sites.len()),
+            Route::Smart => [endpoints.target_node, endpoints.source_node],
+            _ => [endpoints.source_node, endpoints.target_node],
         };
         let home = ends.into_iter().find_map(|node| home(machine, node));
         (0..sites.len()).min_by_key(|&index| distance(machine, sites[index].node, home))

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::route::{distance, home, socket};
-use super::{EngineKind, EngineSite, Journey, Route, adaptive};
+use super::{Endpoints, EngineKind, EngineSite, Route, adaptive};
 use crate::topology::{Machine, NodeId};
 
 /// No share is smaller: below 1 MiB the cost of a submission shows.
@@ -32,23 +32,23 @@ impl Route {
     /// Nodes that the machine does not have count as unknown; a copy with one known end counts as one within that
     /// node, and of one with none every engine is equally near. A machine that does not tell its sockets counts as
     /// having one.
-    pub fn shares(self, machine: &Machine, sites: &[EngineSite], journey: Journey) -> Vec<Share> {
-        let shares_max = journey.size_bytes / SHARE_BYTES_MIN;
+    pub fn shares(self, machine: &Machine, sites: &[EngineSite], endpoints: Endpoints) -> Vec<Share> {
+        let shares_max = endpoints.size_bytes / SHARE_BYTES_MIN;
         let engines = if shares_max < 2 || matches!(self, Route::Single | Route::RoundRobin) {
-            self.first(machine, sites, journey).into_iter().collect()
+            self.first(machine, sites, endpoints).into_iter().collect()
         } else {
-            let mut engines = Sites::new(machine, sites, journey).of(self, journey);
+            let mut engines = Sites::new(machine, sites, endpoints).of(self, endpoints);
             engines.truncate(shares_max);
             engines
         };
-        split(journey.size_bytes, &engines)
+        split(endpoints.size_bytes, &engines)
     }
 
     /// As [`shares`](Route::shares), of the accelerators of a machine: what their copies are planned with. The
     /// indices are those of [`Machine::accelerators`].
     ///
     /// Where the rates of some are known, those of unknown rate take no part: a calibration could not use them.
-    pub fn devices(self, machine: &Machine, journey: Journey) -> Vec<Share> {
+    pub fn devices(self, machine: &Machine, endpoints: Endpoints) -> Vec<Share> {
         let devices = machine.accelerators();
         let is_any_known = devices.iter().any(|device| device.bytes_per_s_max.is_some());
         let indices = (0..devices.len())
@@ -56,7 +56,7 @@ impl Route {
             .collect::<Vec<_>>();
         let site = |&index: &usize| EngineSite { kind: EngineKind::Dsa, node: devices[index].node };
         let sites: Vec<_> = indices.iter().map(site).collect();
-        let shares = self.shares(machine, &sites, journey).into_iter();
+        let shares = self.shares(machine, &sites, endpoints).into_iter();
         shares.map(|share| Share { engine: indices[share.engine], ..share }).collect()
     }
 }
@@ -79,21 +79,21 @@ struct Sites<'a> {
 }
 
 impl<'a> Sites<'a> {
-    fn new(machine: &'a Machine, sites: &'a [EngineSite], journey: Journey) -> Sites<'a> {
-        let (source, target) = (home(machine, journey.source_node), home(machine, journey.target_node));
+    fn new(machine: &'a Machine, sites: &'a [EngineSite], endpoints: Endpoints) -> Sites<'a> {
+        let (source, target) = (home(machine, endpoints.source_node), home(machine, endpoints.target_node));
         Sites { machine, sites, source: source.or(target), target: target.or(source) }
     }
 
-    fn of(&self, route: Route, journey: Journey) -> Vec<usize> {
+    fn of(&self, route: Route, endpoints: Endpoints) -> Vec<usize> {
         match route {
             Route::Single | Route::RoundRobin => {
-                route.first(self.machine, self.sites, journey).into_iter().collect()
+                route.first(self.machine, self.sites, endpoints).into_iter().collect()
             }
             Route::PushPull => self.push_pull(),
             Route::Smart if !self.is_within_socket() => self.push_pull(),
             Route::Socket | Route::Smart => self.on_sockets(),
             Route::All => self.nearest_to(self.source),
-            Route::Adaptive => self.adaptive(journey),
+            Route::Adaptive => self.adaptive(endpoints),
         }
     }
 
@@ -149,12 +149,12 @@ impl<'a> Sites<'a> {
         engines
     }
 
-    fn adaptive(&self, journey: Journey) -> Vec<usize> {
+    fn adaptive(&self, endpoints: Endpoints) -> Vec<usize> {
         /// Within this part of the best, the fewest engines: rates of equal devices differ by as much.
         const GOOD_ENOUGH: f64 = 0.95;
-        let candidates =
-            [Route::Single, Route::PushPull, Route::Socket, Route::All].map(|route| self.of(route, journey));
-        let rate = |engines: &Vec<usize>| adaptive::bytes_per_s(self.machine, self.sites, engines, journey);
+        let candidates = [Route::Single, Route::PushPull, Route::Socket, Route::All]
+            .map(|route| self.of(route, endpoints));
+        let rate = |engines: &Vec<usize>| adaptive::bytes_per_s(self.machine, self.sites, engines, endpoints);
         let Some(rates) = candidates.iter().map(rate).collect::<Option<Vec<f64>>>() else {
             return self.push_pull();
         };

@@ -10,7 +10,7 @@ use tracing::debug;
 use super::drain::{Epoch, Epochs};
 use super::guidelines::{BATCH_LEN_MAX, BATCHED_BYTES_MAX};
 use super::{
-    CopyOptions, CopyReport, CpuEngine, EngineKind, INLINE_BYTES_MAX, Inner, Journey, Mover, RawRequest,
+    CopyOptions, CopyReport, CpuEngine, Endpoints, EngineKind, INLINE_BYTES_MAX, Inner, Mover, RawRequest,
     Refusal, Rejected, Route, SHARE_BYTES_MIN, crew, guidelines, trace,
 };
 use crate::topology::NodeId;
@@ -95,11 +95,13 @@ impl Mover {
             return Ok(());
         }
         let inner = &self.inner;
-        let journey = Journey { source_node, target_node, size_bytes: copy.size_bytes(), turn: inner.turn() };
+        let endpoints =
+            Endpoints { source_node, target_node, size_bytes: copy.size_bytes(), turn: inner.turn() };
         // The engines that were passed in come first; with none, the mover's own CPU engines are what there is.
         let own = inner.cpus_begin;
-        let passed_in = inner.try_engines(0..own, copy, journey);
-        passed_in.or_else(|Rejected { copy, .. }| inner.try_engines(own..inner.engines.len(), copy, journey))
+        let passed_in = inner.try_engines(0..own, copy, endpoints);
+        passed_in
+            .or_else(|Rejected { copy, .. }| inner.try_engines(own..inner.engines.len(), copy, endpoints))
     }
 
     /// Starts several, as if each was started, but small ones together.
@@ -166,13 +168,13 @@ impl Inner {
         self: &Arc<Self>,
         range: Range<usize>,
         copy: RawRequest,
-        journey: Journey,
+        endpoints: Endpoints,
     ) -> Result<(), Rejected> {
-        let Rejected { mut copy, mut why } = match crew::try_split(self, range.clone(), copy, journey) {
+        let Rejected { mut copy, mut why } = match crew::try_split(self, range.clone(), copy, endpoints) {
             Ok(()) => return Ok(()),
             Err(rejected) => rejected,
         };
-        for index in self.ask(range, &copy, journey) {
+        for index in self.ask(range, &copy, endpoints) {
             let Err(rejected) = self.engines[index].submit(copy) else { return Ok(()) };
             copy = rejected.copy;
             if rejected.why == Refusal::Full {
@@ -193,8 +195,8 @@ impl Inner {
         if size_bytes >= 2 * SHARE_BYTES_MIN {
             return None;
         }
-        let journey = Journey { source_node, target_node, size_bytes, turn: self.turn() };
-        let first = |range| self.ask(range, copy, journey).next();
+        let endpoints = Endpoints { source_node, target_node, size_bytes, turn: self.turn() };
+        let first = |range| self.ask(range, copy, endpoints).next();
         first(0..self.cpus_begin).or_else(|| first(self.cpus_begin..self.engines.len()))
     }
 
@@ -204,18 +206,18 @@ impl Inner {
         &self,
         range: Range<usize>,
         copy: &RawRequest,
-        journey: Journey,
+        endpoints: Endpoints,
     ) -> impl Iterator<Item = usize> + use<'_> {
         let (engines, sites) = (&self.engines[range.clone()], &self.sites[range.clone()]);
         let route = self.route_of(copy);
-        let mut first = route.first(&self.machine, sites, journey).unwrap_or(0);
+        let mut first = route.first(&self.machine, sites, endpoints).unwrap_or(0);
         if route != Route::RoundRobin && sites.len() > 1 {
             let at = sites[first];
             let is_equal = |index: &usize| sites[*index] == at;
             let equals_count = (0..sites.len()).filter(is_equal).count();
             first = (0..sites.len()).filter(is_equal).nth(guidelines::home(equals_count)).unwrap_or(first);
             // A small copy leaves its thread's engine for one that has a whole batch less to do.
-            let unit = if journey.size_bytes <= BATCHED_BYTES_MAX { BATCH_LEN_MAX } else { 1 };
+            let unit = if endpoints.size_bytes <= BATCHED_BYTES_MAX { BATCH_LEN_MAX } else { 1 };
             first = guidelines::least_loaded(first, sites.len(), |index| {
                 is_equal(&index).then(|| (engines[index].load() / unit, engines[index].width()))
             });
@@ -256,8 +258,8 @@ impl Inner {
     }
 
     pub(super) fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {
-        let journey = Journey { source_node, target_node, ..Journey::default() };
-        let nearest = Route::Single.first(&self.machine, &self.sites[self.cpus_begin..], journey);
+        let endpoints = Endpoints { source_node, target_node, ..Endpoints::default() };
+        let nearest = Route::Single.first(&self.machine, &self.sites[self.cpus_begin..], endpoints);
         &self.cpus[nearest.unwrap_or(0)]
     }
 }

@@ -102,6 +102,13 @@ pub struct EngineStats {
     pub latencies: Latencies,
 }
 
+impl EngineStats {
+    /// Zeros, for an [`Engine`](super::Engine) that counts nothing, or sets some of the fields.
+    pub fn new(name: &str, kind: EngineKind, node: Option<NodeId>) -> EngineStats {
+        Counters::default().read(name, kind, node)
+    }
+}
+
 /// What a mover and its engines did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MoverStats {

@@ -69,7 +69,7 @@ pub enum TopologyError {
         known: Vec<&'static str>,
     },
     /// The profile is no JSON, or not in the schema of `machines/`.
-    #[error("machine profile {name}: {source}; compare it with the files in machines/")]
+    #[error("machine profile {name}: {source}; compare it with the files in crates/memferry/machines")]
     Profile {
         /// Name or path of the profile.
         name: String,

@@ -9,7 +9,7 @@ use super::NodeId;
 const ID_MAX: u32 = 1 << 16;
 
 /// The ids in ascending order without repetition; `None` if `text` is not such a list.
-pub(crate) fn parse(text: &str) -> Option<Vec<u32>> {
+pub fn parse(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
     if text.is_empty() {
         return Some(Vec::new());

@@ -97,7 +97,6 @@ impl Node {
 
 /// What is known of the way from the CPUs of one node to the memory of another.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
-#[non_exhaustive]
 pub struct Link {
     /// ACPI distance, 10 = local.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -174,7 +173,6 @@ impl NumaBalancing {
 /// A published figure about a machine that has no place in the other types; models use them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
 pub struct Fact {
     /// What it is.
     pub name: String,

@@ -22,6 +22,7 @@ mod domain;
 mod dsa;
 mod error;
 mod lent;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod list;
 mod machine;
 mod measured;

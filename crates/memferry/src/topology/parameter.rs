@@ -22,7 +22,6 @@ pub enum Basis {
 /// A named figure that a model of the machine uses. Which names there are is up to the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[non_exhaustive]
 pub struct Parameter {
     /// What it is; the unit is part of the name.
     pub name: String,

@@ -24,7 +24,7 @@ use crate::mover::CopyMethods;
 
 macro_rules! built_in {
     ($name:literal) => {
-        ($name, include_str!(concat!("../../../../machines/", $name, ".json")))
+        ($name, include_str!(concat!("../../machines/", $name, ".json")))
     };
 }
 
@@ -61,7 +61,7 @@ pub(super) fn open(name_or_path: &str, placeholders: Placeholders) -> Result<Mac
     let text = read(path).map_err(|source| TopologyError::Read {
         path: path.to_owned(),
         source,
-        advice: "give the path of a JSON file like those in machines/",
+        advice: "give the path of a JSON file like those in crates/memferry/machines",
     })?;
     parse(name_or_path, &text, placeholders)
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use memferry::mover::{DsaEngine, DsaOptions, EngineStats, Guidelines, Mover};
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
-use memferry_dsa::emulator::{DeviceConfig, Emulator, Nasty};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 pub(crate) fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
@@ -17,7 +17,7 @@ pub(crate) fn machine() -> Arc<Machine> {
 /// A mover whose first engine drives all queues of an emulated device.
 pub(crate) fn mover_of(
     config: &DeviceConfig,
-    nasty: Nasty,
+    nasty: FaultPlan,
     options: DsaOptions,
     guidelines: Guidelines,
 ) -> (Mover, Arc<DsaEngine>, Arc<Emulator>) {

@@ -6,12 +6,10 @@ pub(crate) mod smaps;
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
+use std::{fs, io, thread};
 
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, MemoryError, free_bytes};
 use memferry::topology::{Machine, Measured, NodeId, Parameter};

@@ -15,10 +15,10 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
-use memferry_dsa::emulator::Timing;
-use memferry_dsa::measure::Effort;
-use memferry_dsa::measure::sharing::{self, Load};
-use memferry_idxd::{Options, Setup, exit_as};
+use memferry_bench::dsa::Effort;
+use memferry_bench::dsa::sharing::{self, Load};
+use memferry_dsa_emulator::Timing;
+use memferry_emulate::{Options, Setup, exit_as};
 use serde_json::{Value, json};
 
 use crate::bench::record::Row;
@@ -81,7 +81,7 @@ impl Step {
             for share in &self.together {
                 arguments.extend(["--together".into(), share.argument().into()]);
             }
-            exit_as(memferry_idxd::run(Options {
+            exit_as(memferry_emulate::run(Options {
                 arguments,
                 setup: Setup::File("/dev/stdin".into()),
                 timing: Some(Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() }),

@@ -1,11 +1,11 @@
 //! `memferry bench atomics`: what sharing costs by distance, on this machine or by the latencies of another. What it is
-//! is said in `memferry::bench::atomics`.
+//! is said in `memferry_bench::papers::atomics`.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
-use memferry::bench::Unrun;
-use memferry::bench::atomics::{Atomics, Axes, Distance, Effort, Figure, Point, Threads, Work};
+use memferry_bench::papers::Skipped;
+use memferry_bench::papers::atomics::{Atomics, Axes, Distance, Effort, Figure, Point, Threads, Work};
 use memferry_query::load::Progress as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -173,8 +173,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         };
         match atomics.run(point, options.effort()) {
             Ok(taken) => taking.add(taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())))?,
-            Err(Unrun::Cannot(why)) => taking.add([row(Figure::Latency, &[], Some(&why))])?,
-            Err(Unrun::Failed(error)) => {
+            Err(Skipped::Cannot(why)) => taking.add([row(Figure::Latency, &[], Some(&why))])?,
+            Err(Skipped::Failed(error)) => {
                 return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
             }
         }

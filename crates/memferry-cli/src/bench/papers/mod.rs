@@ -1,5 +1,5 @@
 //! `memferry bench submit`, `threads` and so on: the benchmarks of the papers, on this machine, on the emulated device
-//! or in the model. What they are is said in `memferry::bench`; this is what all of them do with their points.
+//! or in the model. What they are is said in `memferry_bench::papers`; this is what all of them do with their points.
 //!
 //! ```text
 //! options ─▶ axes ─▶ points     those that an interrupted run has done are taken from its file
@@ -21,11 +21,13 @@ mod values;
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
-use memferry::bench::{Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Unrun, Way, benchmark};
 use memferry::model::ModelError;
 use memferry::topology::{Machine, Tier};
-use memferry_dsa::emulator::Timing;
+use memferry_bench::papers::{
+    Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Skipped, Way, benchmark,
+};
 use memferry_dsa::system::State;
+use memferry_dsa_emulator::Timing;
 use memferry_query::load::Progress as _;
 
 use self::options::{On, Options};
@@ -42,7 +44,7 @@ use crate::topology;
 /// counts.
 const OVERHEAD_BYTES_MIN: f64 = 65536.0;
 
-/// Subcommands by the names of `memferry::bench`.
+/// Subcommands by the names of `memferry_bench::papers`.
 macro_rules! papers {
     ($($variant:ident $name:literal),*) => {
         /// The benchmarks of the papers.
@@ -144,11 +146,11 @@ fn run_benchmark(
                 let row = |it| PaperRow::taken(benchmark.name, row_name, point, how(on, point.way), it);
                 taking.add(taken.iter().map(row))?;
             }
-            Err(Unrun::Cannot(why)) => {
+            Err(Skipped::Cannot(why)) => {
                 let row = PaperRow::missing(first, point, benchmark.figures[0], how(on, point.way), &why);
                 taking.add([row])?;
             }
-            Err(Unrun::Failed(error)) => {
+            Err(Skipped::Failed(error)) => {
                 return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
             }
         }
@@ -236,7 +238,7 @@ fn text<S>(rows: &[PaperRow<S>], out: &mut dyn Write) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use memferry::bench::BENCHMARKS;
+    use memferry_bench::papers::BENCHMARKS;
 
     use super::*;
 

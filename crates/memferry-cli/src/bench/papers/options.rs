@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use memferry::bench::{Axes, Axis, Data, Effort, Pages, Point, Way};
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_dsa::measure::load::Work;
+use memferry_bench::dsa::load::Work;
+use memferry_bench::papers::{Axes, Axis, Data, Effort, Pages, Point, Way};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

@@ -1,16 +1,16 @@
 //! `memferry bench qdp`: the papers' query with one column brought near, in all variants, on this machine, with
-//! emulated devices, or in the model. What it is is said in `memferry::bench::qdp`.
+//! emulated devices, or in the model. What it is is said in `memferry_bench::papers::qdp`.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
-use memferry::bench::qdp::{
-    Axes, Axis, Effort, Figure, Nodes, Qdp, Query, Synchronization, Taken, Variant, published,
-};
-use memferry::bench::{Published, Unrun};
 use memferry::model::ModelError;
 use memferry::topology::NodeId;
-use memferry_dsa::emulator::Timing;
+use memferry_bench::papers::qdp::{
+    Axes, Axis, Effort, Figure, Nodes, Qdp, Query, Synchronization, Taken, Variant, published,
+};
+use memferry_bench::papers::{Published, Skipped};
+use memferry_dsa_emulator::Timing;
 use memferry_query::load::Progress as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -253,8 +253,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
                     taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())).collect();
                 taking.add(rows.into_iter().chain(speed_up))?;
             }
-            Err(Unrun::Cannot(why)) => taking.add([row(Figure::Total, &[], Some(&why))])?,
-            Err(Unrun::Failed(error)) => {
+            Err(Skipped::Cannot(why)) => taking.add([row(Figure::Total, &[], Some(&why))])?,
+            Err(Skipped::Failed(error)) => {
                 return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
             }
         }
@@ -265,7 +265,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 
 fn qdp(on: On, options: &Options) -> Result<Qdp> {
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
-    let started = |qdp: Result<Qdp, Unrun>| qdp.context("the benchmark cannot begin");
+    let started = |qdp: Result<Qdp, Skipped>| qdp.context("the benchmark cannot begin");
     match on {
         On::Machine => started(Qdp::on_machine(machine)),
         On::Emulated => started(Qdp::on_emulated(machine, Timing::sapphire_rapids())),

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use memferry::bench::{Axis, Figure, Point, Published, Taken, published};
+use memferry_bench::papers::{Axis, Figure, Point, Published, Taken, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ pub(super) trait Space {
     fn columns() -> Vec<&'static str>;
 }
 
-/// The points of `memferry::bench`: copies and other operations.
+/// The points of `memferry_bench::papers`: copies and other operations.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Copies;
 
@@ -173,7 +173,7 @@ impl<S: Space> Line for PaperRow<S> {
 
 #[cfg(test)]
 mod tests {
-    use memferry::bench::{Axes, Way};
+    use memferry_bench::papers::{Axes, Way};
 
     use super::*;
 

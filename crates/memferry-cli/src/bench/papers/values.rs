@@ -5,7 +5,7 @@ use std::str::FromStr;
 use anyhow::Result;
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_dsa::measure::load::Work;
+use memferry_bench::dsa::load::Work;
 use serde::de::value::{Error as WordError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Deserializer};

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use memferry::model::{self, Hardware, Offload};
-use memferry::mover::{Journey, Route};
+use memferry::mover::{Endpoints, Route};
 use memferry::topology::{Machine, NodeId};
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
@@ -209,6 +209,6 @@ pub(in crate::report) fn copy_rate(
     target: NodeId,
 ) -> Result<f64, model::ModelError> {
     let size_bytes = 1 << 30;
-    let journey = Journey { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 };
-    Ok(GIB / model::copy_s(machine, &Hardware::of(machine)?, route, journey)?)
+    let endpoints = Endpoints { source_node: Some(source), target_node: Some(target), size_bytes, turn: 0 };
+    Ok(GIB / model::copy_s(machine, &Hardware::of(machine)?, route, endpoints)?)
 }

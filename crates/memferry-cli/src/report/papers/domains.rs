@@ -1,8 +1,8 @@
 //! Sub-domains of sockets, and ways between nodes.
 
 use anyhow::Result;
-use memferry::model::Prediction;
 use memferry::topology::{Link, Machine, NodeId};
+use memferry_bench::model::Prediction;
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::Papers;

@@ -4,8 +4,9 @@ mod copies;
 mod domains;
 
 use anyhow::Result;
-use memferry::model::{self, Hardware, Pipeline, Prediction, Run, Validation};
+use memferry::model::{Hardware, Pipeline, Run};
 use memferry::topology::Machine;
+use memferry_bench::model::{self, Prediction, Validation};
 
 pub(super) use self::copies::{copy_rate, device_and_core};
 pub(super) use self::domains::{latency_ns, links, read_gb_per_s};

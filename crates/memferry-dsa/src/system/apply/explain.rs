@@ -5,7 +5,6 @@
 use std::io;
 
 use super::plan::{Action, Step};
-use crate::system::error::errno;
 use crate::system::status::CommandStatus;
 
 /// A sentence for a write that was refused.
@@ -17,28 +16,26 @@ pub(super) fn explain(step: &Step, error: &io::Error, status: Option<CommandStat
     let attribute = step.attribute();
     let binds = matches!(step.action, Action::Enable | Action::Disable);
     let sentence = match error.raw_os_error() {
-        Some(errno::EACCES) => "only root may write there: run as root",
-        Some(errno::EROFS) => {
+        Some(libc::EACCES) => "only root may write there: run as root",
+        Some(libc::EROFS) => {
             "sysfs is mounted read-only, as in most containers: configure the device on the host"
         }
-        Some(errno::ENOENT) if binds => "that driver is gone: run `modprobe idxd`",
-        Some(errno::ENOENT) => {
+        Some(libc::ENOENT) if binds => "that driver is gone: run `modprobe idxd`",
+        Some(libc::ENOENT) => {
             "the kernel does not have this attribute, or the device is gone: leave the key out"
         }
-        Some(errno::ENODEV) if step.action == Action::Enable => {
+        Some(libc::ENODEV) if step.action == Action::Enable => {
             "the driver does not take it: type and driver_name of a queue must be those of the driver (user and user)"
         }
-        Some(errno::ENODEV) => "it is not bound to that driver any more: read the state again",
-        Some(errno::EBUSY) => "it is in use or bound already: stop its users, or disable it first",
-        Some(errno::ENXIO) if binds => {
-            "the device refuses; look at the configuration and into the kernel log"
-        }
-        Some(errno::ENXIO) => "the queue is enabled: disable it first",
-        Some(errno::EPERM) => permission(attribute, binds),
-        Some(errno::EINVAL) => invalid(attribute),
-        Some(errno::EOPNOTSUPP) => unsupported(attribute),
-        Some(errno::ENOMEM) => "memory is short: free some and try again",
-        Some(errno::EIO) => "the device does not answer: look into the kernel log",
+        Some(libc::ENODEV) => "it is not bound to that driver any more: read the state again",
+        Some(libc::EBUSY) => "it is in use or bound already: stop its users, or disable it first",
+        Some(libc::ENXIO) if binds => "the device refuses; look at the configuration and into the kernel log",
+        Some(libc::ENXIO) => "the queue is enabled: disable it first",
+        Some(libc::EPERM) => permission(attribute, binds),
+        Some(libc::EINVAL) => invalid(attribute),
+        Some(libc::EOPNOTSUPP) => unsupported(attribute),
+        Some(libc::ENOMEM) => "memory is short: free some and try again",
+        Some(libc::EIO) => "the device does not answer: look into the kernel log",
         _ => "look into the kernel log",
     };
     about(step, sentence)

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::operation::OperationSet;
 use crate::portal::QueueMode;
-use crate::system::capability::{format_bitmap, words};
 use crate::system::config::{
     Config, DeviceSettings, GroupSettings, Problems, QueueSettings, READ_BUFFERS_PER_ENGINE,
 };
@@ -310,7 +310,7 @@ impl Plan {
             ),
             (
                 "op_config",
-                settings.operations.map(|operations| format_bitmap(words(operations))),
+                settings.operations.map(OperationSet::to_sysfs),
                 has(|queue| queue.operations.is_some()),
             ),
         ];

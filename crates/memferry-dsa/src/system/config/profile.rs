@@ -10,7 +10,7 @@ macro_rules! built_in {
             name: $name,
             purpose: $purpose,
             source: $source,
-            text: include_str!(concat!("../../../../../devices/", $name, ".json")),
+            text: include_str!(concat!("../../../devices/", $name, ".json")),
         }
     };
 }

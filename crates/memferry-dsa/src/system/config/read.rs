@@ -10,7 +10,6 @@ use super::json::Json;
 use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
-use crate::system::capability::parse_bitmap;
 use crate::system::error::shorten;
 use crate::system::id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
 use crate::system::state::QueueType;
@@ -444,8 +443,11 @@ fn read_queue(
 ) -> Result<QueueSettings, ConfigError> {
     let (id, mut object) = member(device, group, value, |id: &QueueId| id.device)?;
     let mode = object.parsed("mode", "shared or dedicated", QueueMode::from_word)?;
-    let operations =
-        object.parsed("op_config", "words of 8 hexadecimal digits with commas between", parse_bitmap)?;
+    let operations = object.parsed(
+        "op_config",
+        "words of 8 hexadecimal digits with commas between",
+        OperationSet::from_sysfs,
+    )?;
     let kind = object.parsed("type", "user, kernel or none", |word| match QueueType::from(word) {
         QueueType::Other(_) => None,
         kind => Some(kind),
@@ -464,7 +466,7 @@ fn read_queue(
         threshold: object.number("threshold")?,
         ats_disable: object.toggle("ats_disable")?,
         prs_disable: object.toggle("prs_disable")?,
-        operations: operations.map(OperationSet::from_words),
+        operations,
         kept: object.finish(unknown)?,
     })
 }

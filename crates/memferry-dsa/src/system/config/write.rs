@@ -6,8 +6,8 @@ use serde::{Serialize, Serializer};
 
 use super::json::Json;
 use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
+use crate::operation::OperationSet;
 use crate::portal::QueueMode;
-use crate::system::capability::{format_bitmap, words};
 
 impl Config {
     /// The text of a file for `accel-config load-config -c FILE`, with a newline at the end.
@@ -85,7 +85,7 @@ fn group(group: &GroupSettings) -> Json {
 }
 
 fn queue(queue: &QueueSettings, group: Option<u32>) -> Json {
-    let operations = queue.operations.map(|operations| format_bitmap(words(operations)));
+    let operations = queue.operations.map(OperationSet::to_sysfs);
     Entries::of(queue.id)
         .string("mode", queue.mode.map(QueueMode::as_str))
         .number("size", queue.size)

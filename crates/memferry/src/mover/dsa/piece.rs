@@ -278,7 +278,7 @@ impl Run {
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use memferry_dsa::Address;
-    use memferry_dsa::emulator::shared_queue;
+    use memferry_dsa_emulator::shared_queue;
 
     use super::*;
 

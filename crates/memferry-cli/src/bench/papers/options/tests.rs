@@ -1,4 +1,4 @@
-use memferry::bench::benchmark;
+use memferry_bench::papers::benchmark;
 
 use super::*;
 

@@ -1,0 +1,78 @@
+//! The same work on several CPUs at the same time.
+
+use std::sync::Barrier;
+use std::time::Instant;
+use std::{io, thread};
+
+use memferry_dsa::affinity::confine;
+
+/// The time that something takes when nothing else runs: the least of the samples. What else runs makes things slower
+/// and never faster, and is not what is measured. Infinite without samples.
+///
+/// Source: J. Chen, J. Revels, "Robust benchmarking in noisy environments" (2016), section 4.
+pub fn undisturbed(samples: &[f64]) -> f64 {
+    samples.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+/// Runs `work` on each of `cpus` with one of `works`, `rounds` times; the threads begin each round together. Returns
+/// for each round the seconds from the first begin to the last end.
+///
+/// # Errors
+/// A thread that cannot be confined to its CPU. Panics if one cannot be started.
+pub(crate) fn together<W: Send>(
+    cpus: &[u32],
+    works: &mut [W],
+    rounds: usize,
+    work: impl Fn(&mut W) + Sync,
+) -> io::Result<Vec<f64>> {
+    let barrier = Barrier::new(cpus.len().min(works.len()));
+    let (barrier, work) = (&barrier, &work);
+    let run = move |cpu: u32, mine: &mut W| {
+        let pinned = confine(&[cpu]);
+        let round = |_| {
+            // Also of a thread that is not where it should be: the others wait for all.
+            barrier.wait();
+            let begin = Instant::now();
+            work(mine);
+            (begin, Instant::now())
+        };
+        let rounds: Vec<(Instant, Instant)> = (0..rounds).map(round).collect();
+        pinned.map(|()| rounds)
+    };
+    let of_threads: Vec<Vec<(Instant, Instant)>> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            cpus.iter().zip(works).map(|(&cpu, mine)| scope.spawn(move || run(cpu, mine))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("the work does not panic"))
+            .collect::<io::Result<_>>()
+    })?;
+    let round = |index: usize| {
+        let begin = of_threads.iter().map(|rounds| rounds[index].0).min();
+        let end = of_threads.iter().map(|rounds| rounds[index].1).max();
+        begin.zip(end).map(|(begin, end)| (end - begin).as_secs_f64())
+    };
+    Ok((0..rounds).filter_map(round).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_take_is_left_out() {
+        assert_eq!(undisturbed(&[3.0]), 3.0);
+        assert_eq!(undisturbed(&[90.0, 3.0, 5.0]), 3.0);
+    }
+
+    #[test]
+    fn everybody_works_in_every_round() {
+        let cpus = memferry::topology::Machine::discover().unwrap().nodes()[0].allowed_cpus.clone();
+        let mut counts = vec![0; cpus.len()];
+        let times = together(&cpus, &mut counts, 3, |count| *count += 1).unwrap();
+        assert_eq!(times.len(), 3);
+        assert!(counts.iter().all(|&count| count == 3), "{counts:?}");
+        let error = together(&[u32::MAX], &mut [()], 1, |()| ()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+    }
+}

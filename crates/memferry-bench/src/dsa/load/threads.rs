@@ -1,0 +1,297 @@
+//! A load in threads of this machine, on the submitting cores themselves or on queues.
+
+use std::hint::black_box;
+use std::ops::Range;
+use std::sync::{Arc, Barrier};
+use std::time::Instant;
+use std::{panic, thread};
+
+use memferry_dsa::affinity::confine;
+use memferry_dsa::software::{Flush, flush};
+use memferry_dsa::{PAGE_BYTES, Portal};
+
+use super::queue::{LOOKS, LOOKS_ANEW, Queue};
+use super::{Failed, Load, Pages, Seen, Work};
+
+/// Who does the work.
+#[derive(Clone)]
+pub enum Way {
+    /// The submitting thread.
+    Core,
+    /// A device, through this queue.
+    Queue(Arc<dyn Portal>),
+}
+
+/// What each lane saw, for each iteration.
+pub type Iterations = Vec<Vec<Seen>>;
+
+/// One submitter with its memory: for each submission under way and each member of a batch a part of its own.
+pub struct Lane<B> {
+    /// What it does.
+    pub load: Load,
+    /// Who does the work.
+    pub way: Way,
+    /// The CPU of its thread, if it is to have one.
+    pub cpu: Option<u32>,
+    /// Whether submissions to a queue are timed one by one, which costs as much as looking at a clock twice. If there
+    /// is one at a time, records and descriptors are made anew for each, and that is timed, too.
+    pub times_submissions: bool,
+    /// Where the data is when an iteration begins.
+    pub placed: Placed,
+    /// Source, target, and what a second target or a delta record needs: at least [`Lane::region_bytes`] the first,
+    /// [`Lane::target_bytes`] the second, [`Lane::extra_bytes`] the third, each beginning with a page. A core goes
+    /// round in all that there is.
+    pub regions: [B; 3],
+}
+
+/// Where the data is when an iteration begins: in a cache, or flushed from all of them. Submissions that come to the
+/// same bytes again find them where those before have left them. A device that reads memory does not bring it into a
+/// cache, so that its source stays where it is.
+///
+/// Source: Fürst 2024, figure 3.2 ("clearing of cache entries"); Kuper et al. 2024, section 4.1, and 6.2 G3: the flag
+/// Cache Control chooses for the target.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Placed {
+    /// The submitting core has read the source.
+    pub is_source_cached: bool,
+    /// The core that works itself has read the target; a device writes it to the last-level cache, not to memory.
+    pub is_target_cached: bool,
+}
+
+impl<B> Lane<B> {
+    /// Bytes of the source for a load.
+    pub fn region_bytes(load: &Load) -> usize {
+        parts(load).saturating_mul(stride(load.work.region_bytes(load.size_bytes as usize)))
+    }
+
+    /// Bytes of the target: where pages are absent, each submission has a part of its own.
+    pub fn target_bytes(load: &Load) -> usize {
+        match load.pages {
+            Pages::Touched => Self::region_bytes(load),
+            _ => Self::region_bytes(&Load { depth: load.repetitions, ..*load }),
+        }
+    }
+
+    /// Bytes of the third region for a load.
+    pub fn extra_bytes(load: &Load) -> usize {
+        parts(load).saturating_mul(stride(load.work.extra_bytes(load.size_bytes as usize)))
+    }
+}
+
+/// Descriptors that can be under way.
+pub(super) fn parts(load: &Load) -> usize {
+    load.depth.saturating_mul(load.batch as usize)
+}
+
+/// Parts begin with a page.
+pub(super) fn stride(size_bytes: usize) -> usize {
+    size_bytes.next_multiple_of(PAGE_BYTES as usize)
+}
+
+/// Runs the loads side by side, `iterations` times. Each iteration begins for all threads together; the answer has
+/// for each of them what each lane saw, and the lanes. Where pages are to be absent, the targets that come along are
+/// untouched, for the one iteration that there is then.
+///
+/// # Errors
+/// [`Failed`]. The memory of lanes whose device still may write to it is leaked then.
+///
+/// # Panics
+/// If a region is shorter than its load needs.
+pub fn threads<B: AsMut<[u8]> + Send>(
+    mut lanes: Vec<Lane<B>>,
+    iterations: usize,
+) -> Result<(Iterations, Vec<Lane<B>>), Failed> {
+    for Lane { load, placed, way, .. } in &lanes {
+        load.check()?;
+        let is_core = matches!(way, Way::Core);
+        if *placed != Placed::default() && !is_core && load.work != Work::Copy {
+            return Err(Failed::Load(
+                "of a device's operations, copies find and leave data in caches".to_owned(),
+            ));
+        }
+        if load.pages != Pages::Touched && iterations > 1 {
+            return Err(Failed::Load("pages are absent once: give each iteration new lanes".to_owned()));
+        }
+        match (way, load.pages) {
+            (Way::Core, Pages::AbsentResume) => {
+                return Err(Failed::Load(
+                    "a core does not stop at absent pages, so it does not resume".to_owned(),
+                ));
+            }
+            (Way::Queue(portal), Pages::AbsentBlock) if !portal.work_queue().block_on_fault => {
+                let queue = &portal.work_queue().name;
+                let how = "set block_on_fault to 1 (memferry configure), or ask for absent-resume";
+                return Err(Failed::Load(format!("{queue} does not wait for absent pages; {how}")));
+            }
+            _ => {}
+        }
+    }
+    let barrier = Barrier::new(lanes.len());
+    let ended: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            lanes.iter_mut().map(|lane| scope.spawn(|| lane.run(&barrier, iterations))).collect();
+        threads.into_iter().map(|thread| thread.join()).collect()
+    });
+    if ended.iter().any(|seen| !matches!(seen, Ok(Ok(_)))) {
+        // Somebody's device may still write.
+        std::mem::forget(lanes);
+        lanes = Vec::new();
+    }
+    let mut seen = Vec::with_capacity(ended.len());
+    for lane in ended {
+        seen.push(lane.unwrap_or_else(|panic| panic::resume_unwind(panic))?);
+    }
+    let iteration = |number: usize| seen.iter().map(|lane: &Vec<Seen>| lane[number]).collect();
+    Ok(((0..iterations).map(iteration).collect(), lanes))
+}
+
+impl<B: AsMut<[u8]>> Lane<B> {
+    fn run(&mut self, barrier: &Barrier, iterations: usize) -> Result<Vec<Seen>, Failed> {
+        if let Some(cpu) = self.cpu {
+            // Where it may not run there, it runs elsewhere.
+            let _ = confine(&[cpu]);
+        }
+        let load = self.load;
+        arrange(&load, self.regions.each_mut().map(AsMut::as_mut));
+        let mut failed = None;
+        let mut queue = match &self.way {
+            Way::Queue(portal) => {
+                let regions = self.regions.each_mut().map(AsMut::as_mut);
+                Some(Queue::new(&**portal, &load, self.placed, regions))
+            }
+            Way::Core => None,
+        };
+        let mut seen = Vec::with_capacity(iterations);
+        for _ in 0..iterations {
+            // Nothing is in flight between iterations.
+            for (region, before) in
+                self.regions.iter_mut().zip(before(load.pages, self.placed, queue.is_none()))
+            {
+                place(region.as_mut(), before);
+            }
+            // One that has failed still comes to the barrier, or the others would wait for ever.
+            barrier.wait();
+            if failed.is_some() {
+                continue;
+            }
+            let start = Instant::now();
+            let mut busy = Seen::default();
+            match &mut queue {
+                Some(queue) => {
+                    let ran = match (load.pages, self.times_submissions, load.depth) {
+                        (Pages::Touched, false, _) => queue.run(&load, None),
+                        (Pages::Touched, true, 1) => queue.run_anew(&load, &mut busy),
+                        (Pages::Touched, true, _) => queue.run(&load, Some(busy.submitting_ns.insert(0.0))),
+                        _ => queue.run_absent(&load).map(|faults_count| busy.faults_count = faults_count),
+                    };
+                    failed = ran.err();
+                }
+                None => {
+                    let [source, target, extra] = self.regions.each_mut().map(AsMut::as_mut);
+                    on_core(&load, source, target, extra);
+                    if self.times_submissions && load.work == Work::Nothing {
+                        look_at_clock(&load);
+                    }
+                }
+            }
+            seen.push(Seen { elapsed_ns: start.elapsed().as_nanos() as f64, ..busy });
+        }
+        if failed.is_some() {
+            // Its records are the device's.
+            std::mem::forget(queue);
+        }
+        failed.map_or(Ok(seen), Err)
+    }
+}
+
+/// What becomes of a region before an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Before {
+    Read,
+    Flushed,
+    /// A flush would bring absent pages in.
+    Left,
+}
+
+/// What becomes of source, target and third region.
+fn before(pages: Pages, placed: Placed, is_core: bool) -> [Before; 3] {
+    let read_if = |is_read| if is_read { Before::Read } else { Before::Flushed };
+    let target = read_if(placed.is_target_cached && is_core);
+    [read_if(placed.is_source_cached), if pages == Pages::Touched { target } else { Before::Left }, target]
+}
+
+fn place(region: &[u8], before: Before) {
+    match before {
+        Before::Read => _ = black_box(region.iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte))),
+        Before::Flushed => flush(region, Flush::Invalidate),
+        Before::Left => {}
+    }
+}
+
+/// What timing the submissions of such a load one by one costs: as many looks at a clock.
+fn look_at_clock(load: &Load) {
+    let looks_count = if load.depth == 1 { LOOKS_ANEW } else { LOOKS };
+    for _ in 0..load.repetitions * looks_count {
+        black_box(Instant::now());
+    }
+}
+
+/// Writes to each part what the operation does not find in equal bytes.
+fn arrange(load: &Load, [source, _, extra]: [&mut [u8]; 3]) {
+    let size = load.size_bytes as usize;
+    let (source_bytes, extra_bytes) = (load.work.region_bytes(size), load.work.extra_bytes(size));
+    for part in source.chunks_mut(stride(source_bytes)).filter(|part| part.len() >= source_bytes) {
+        load.work.arrange(&mut part[..source_bytes], &mut []);
+    }
+    if extra_bytes > 0 {
+        for part in extra.chunks_mut(stride(extra_bytes)).filter(|part| part.len() >= extra_bytes) {
+            load.work.arrange(&mut [], &mut part[..extra_bytes]);
+        }
+    }
+}
+
+/// Goes round in each region by itself: one with room for one part stays in the caches, a large one does not.
+fn on_core(load: &Load, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
+    let data = load.size_bytes as usize;
+    let (size, extra_size) = (load.work.region_bytes(data), load.work.extra_bytes(data));
+    let (mut source_round, mut target_round) =
+        (Round::new(source.len(), size), Round::new(target.len(), size));
+    let mut extra_round = Round::new(extra.len(), extra_size);
+    for _ in 0..load.repetitions * load.batch as usize {
+        load.work.on_this_core(
+            data,
+            &source[source_round.next()],
+            &mut target[target_round.next()],
+            &mut extra[extra_round.next()],
+        );
+    }
+}
+
+/// The parts of a region in turn, for ever. A remainder would cost as much as copying a hundred bytes.
+struct Round {
+    at: usize,
+    size: usize,
+    step: usize,
+    end: usize,
+}
+
+impl Round {
+    /// Parts of `size` bytes, at least one, in a region of so many.
+    fn new(region_bytes: usize, size: usize) -> Round {
+        let step = stride(size).max(1);
+        let parts_count = if size == 0 { 1 } else { (region_bytes / step).max(1) };
+        Round { at: 0, size, step, end: parts_count * step }
+    }
+
+    fn next(&mut self) -> Range<usize> {
+        let part = self.at..self.at + self.size;
+        self.at += self.step;
+        if self.at == self.end {
+            self.at = 0;
+        }
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,383 @@
+//! How fast the operations are, against the best alternative, in the same run. For the project's own benchmarks.
+//!
+//! Ours and the peer alternate within a sample, and which of the two begins alternates from sample to sample, so that
+//! drift hits both alike.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::software::dif::{self, Block, Format, Source, Tags, Target};
+use memferry_dsa::software::{
+    CrcMode, DELTA_BYTES_MAX, Delta, apply_delta, compare, compare_pattern, copy_crc, crc32c, create_delta,
+    dualcast, fill,
+};
+
+use super::Effort;
+
+/// Times of one operation and of what it is compared with.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The operation.
+    pub name: String,
+    /// What it is compared with.
+    pub peer: &'static str,
+    /// Bytes that each call processes: of one region, not of all together.
+    pub size_bytes: usize,
+    /// Seconds of a call, ours and the peer's, pair by pair.
+    pub pairs: Vec<(f64, f64)>,
+}
+
+impl Row {
+    /// Median, minimum and maximum of the peer's time over ours: above 1, ours is faster.
+    pub fn ratios(&self) -> [f64; 3] {
+        spread(self.pairs.iter().map(|(ours, peer)| peer / ours))
+    }
+
+    /// Median, minimum and maximum of our bytes per second.
+    pub fn bytes_per_second(&self) -> [f64; 3] {
+        spread(self.pairs.iter().map(|(ours, _)| self.size_bytes as f64 / ours))
+    }
+
+    /// The same of the peer.
+    pub fn peer_bytes_per_second(&self) -> [f64; 3] {
+        spread(self.pairs.iter().map(|(_, peer)| self.size_bytes as f64 / peer))
+    }
+}
+
+fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match *values.as_slice() {
+        [] => [f64::NAN; 3],
+        [first, .., last] => [values[values.len() / 2], first, last],
+        [only] => [only; 3],
+    }
+}
+
+/// Pairs of samples of each row, and how long a sample takes at least; it has as many calls as that needs.
+fn samples(effort: Effort) -> (usize, Duration) {
+    effort.of((201, Duration::from_micros(400)), (1, Duration::ZERO))
+}
+
+/// Measures all operations; `seen` is told each row as it is done.
+pub fn all(effort: Effort, mut seen: impl FnMut(&Row)) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut add = |row: Row| {
+        seen(&row);
+        rows.push(row);
+    };
+    streams(effort, &mut add);
+    deltas(effort, &mut add);
+    fields(effort, &mut add);
+    rows
+}
+
+/// Alternates the two functions. Both take the state, so that both may write to it.
+fn measure<S>(
+    effort: Effort,
+    name: impl Into<String>,
+    peer: &'static str,
+    size_bytes: usize,
+    state: &mut S,
+    mut ours: impl FnMut(&mut S),
+    mut theirs: impl FnMut(&mut S),
+) -> Row {
+    let mut once = |state: &mut S| {
+        let started = Instant::now();
+        ours(state);
+        theirs(state);
+        started.elapsed()
+    };
+    once(state); // also warms up
+    let pair = once(state).max(Duration::from_nanos(50));
+    let (pairs, sample) = samples(effort);
+    let calls = (2 * sample.as_nanos() / pair.as_nanos()).clamp(1, 1 << 20) as u32;
+    let time = |state: &mut S, work: &mut dyn FnMut(&mut S)| {
+        let started = Instant::now();
+        for _ in 0..calls {
+            work(state);
+        }
+        started.elapsed().as_secs_f64() / f64::from(calls)
+    };
+    let pairs = (0..pairs)
+        .map(|pair| {
+            if pair % 2 == 0 {
+                let ours = time(state, &mut ours);
+                (ours, time(state, &mut theirs))
+            } else {
+                let peer = time(state, &mut theirs);
+                (time(state, &mut ours), peer)
+            }
+        })
+        .collect();
+    Row { name: name.into(), peer, size_bytes, pairs }
+}
+
+/// Bytes that look random and are always the same.
+fn bytes(size_bytes: usize, seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut bytes = vec![0; size_bytes];
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
+    }
+    bytes
+}
+
+/// SplitMix64.
+///
+/// Source: G. L. Steele, D. Lea, C. H. Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+}
+
+const PATTERN: u64 = 0x0123_4567_89ab_cdef;
+
+fn streams(effort: Effort, add: &mut impl FnMut(Row)) {
+    let sizes = effort.of(&[4 << 10, 64 << 10, 1 << 20, 64 << 20][..], &[4 << 10, 1 << 20]);
+    for &size in sizes {
+        let source = bytes(size, 1);
+        let mut target = vec![0; size];
+        let plain = CrcMode::default();
+        add(measure(
+            effort,
+            "crc32c",
+            "crc-fast",
+            size,
+            &mut (),
+            |()| {
+                black_box(crc32c(0, black_box(&source), plain));
+            },
+            |()| {
+                black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, black_box(&source)));
+            },
+        ));
+        add(measure(
+            effort,
+            "crc32c_seeded",
+            "crc-fast",
+            size,
+            &mut (),
+            |()| {
+                black_box(crc32c(black_box(5), black_box(&source), plain));
+            },
+            |()| {
+                black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, black_box(&source)));
+            },
+        ));
+        let highest_first = CrcMode { bypass_data_reflection: true, ..plain };
+        add(measure(
+            effort,
+            "crc32c_bypass_data_reflection",
+            "crc-fast",
+            size,
+            &mut (),
+            |()| {
+                black_box(crc32c(0, black_box(&source), highest_first));
+            },
+            |()| {
+                black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, black_box(&source)));
+            },
+        ));
+        add(measure(
+            effort,
+            "copy_crc",
+            "memcpy, then crc-fast",
+            size,
+            &mut target,
+            |target| {
+                black_box(copy_crc(black_box(&source), target, 0, plain));
+            },
+            |target| {
+                target.copy_from_slice(black_box(&source));
+                black_box(crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, black_box(target)));
+            },
+        ));
+        let same = source.clone();
+        add(measure(
+            effort,
+            "compare",
+            "memcmp",
+            size,
+            &mut (),
+            |()| {
+                black_box(compare(black_box(&source), black_box(&same)));
+            },
+            |()| {
+                black_box(black_box(source.as_slice()) == black_box(same.as_slice()));
+            },
+        ));
+        add(measure(
+            effort,
+            "fill",
+            "memset",
+            size,
+            &mut target,
+            |target| fill(black_box(PATTERN), black_box(target)),
+            |target| black_box(target).fill(black_box(7)),
+        ));
+        fill(PATTERN, &mut target);
+        let filled = target.clone();
+        add(measure(
+            effort,
+            "compare_pattern",
+            "memcmp",
+            size,
+            &mut (),
+            |()| {
+                black_box(compare_pattern(black_box(PATTERN), black_box(&filled)));
+            },
+            |()| {
+                black_box(black_box(filled.as_slice()) == black_box(target.as_slice()));
+            },
+        ));
+        add(measure(
+            effort,
+            "dualcast",
+            "two memcpy",
+            size,
+            &mut (target, same),
+            |(target_1, target_2)| dualcast(black_box(&source), target_1, target_2),
+            |(target_1, target_2)| {
+                target_1.copy_from_slice(black_box(&source));
+                target_2.copy_from_slice(black_box(&source));
+            },
+        ));
+    }
+}
+
+fn deltas(effort: Effort, add: &mut impl FnMut(Row)) {
+    let size = DELTA_BYTES_MAX;
+    let old = bytes(size, 2);
+    // Of 1000 words so many differ, at random places.
+    for (name, per_mille) in
+        [("equal", 0), ("1_percent", 10), ("10_percent", 100), ("half", 500), ("all", 1000)]
+    {
+        let mut new = old.clone();
+        let mut random = Random(3);
+        for word in new.chunks_exact_mut(8) {
+            if random.next() % 1000 < per_mille {
+                word.iter_mut().for_each(|byte| *byte = !*byte);
+            }
+        }
+        let mut delta = vec![0; size / 8 * 10];
+        let mut target = vec![0; size];
+        add(measure(
+            effort,
+            format!("create_delta_{name}"),
+            "memcpy",
+            size,
+            &mut (&mut delta, &mut target),
+            |(delta, _)| {
+                black_box(create_delta(black_box(&old), black_box(&new), delta));
+            },
+            |(_, target)| target.copy_from_slice(black_box(&new)),
+        ));
+        let size_bytes = match create_delta(&old, &new, &mut delta) {
+            Delta::Complete { size_bytes } => size_bytes,
+            _ => continue, // an empty record is none for the device
+        };
+        let delta = &delta[..size_bytes];
+        let mut copy = vec![0; size];
+        add(measure(
+            effort,
+            format!("apply_delta_{name}"),
+            "memcpy",
+            size,
+            &mut (&mut target, &mut copy),
+            |(target, _)| {
+                black_box(apply_delta(black_box(delta), target)).ok();
+            },
+            |(_, copy)| copy.copy_from_slice(black_box(&new)),
+        ));
+    }
+}
+
+fn fields(effort: Effort, add: &mut impl FnMut(Row)) {
+    for block in Block::ALL {
+        let format = Format::of(block);
+        let blocks = if block.size_bytes() < 4096 { 2048 } else { 256 };
+        let data = bytes(blocks * block.size_bytes(), 4);
+        let mut protected = vec![0; blocks * block.protected_bytes()];
+        let tags = Tags { reference: 5, application: 6, ..Tags::default() };
+        dif::insert(format, tags, &data, &mut protected);
+        let source = Source { tags, ..Source::default() };
+        let rules = Target { tags: Tags { application: 7, ..tags }, ..Target::default() };
+        let name = |operation| format!("dif_{operation}_{}", block.size_bytes());
+        let size = protected.len();
+        let mut targets = (vec![0; size], vec![0; size]);
+        let copy = |(_, copy): &mut (Vec<u8>, Vec<u8>)| copy.copy_from_slice(black_box(&protected));
+        add(measure(
+            effort,
+            name("check"),
+            "memcpy",
+            size,
+            &mut targets,
+            |_| {
+                black_box(dif::check(format, black_box(&source), black_box(&protected))).ok();
+            },
+            copy,
+        ));
+        add(measure(
+            effort,
+            name("insert"),
+            "memcpy",
+            size,
+            &mut targets,
+            |(target, _)| {
+                black_box(dif::insert(format, black_box(tags), black_box(&data), target));
+            },
+            copy,
+        ));
+        add(measure(
+            effort,
+            name("strip"),
+            "memcpy",
+            size,
+            &mut targets,
+            |(target, _)| {
+                let target = &mut target[..data.len()];
+                black_box(dif::strip(format, black_box(&source), black_box(&protected), target)).ok();
+            },
+            copy,
+        ));
+        add(measure(
+            effort,
+            name("update"),
+            "memcpy",
+            size,
+            &mut targets,
+            |(target, _)| {
+                black_box(dif::update(format, black_box(&source), black_box(&rules), &protected, target))
+                    .ok();
+            },
+            copy,
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So that the benchmark does not rot: every row runs and has what is printed of it.
+    #[test]
+    fn every_row_runs() {
+        let mut seen = 0;
+        let rows = all(Effort::Quick, |_| seen += 1);
+        assert_eq!(rows.len(), seen);
+        for row in &rows {
+            let numbers = [row.ratios(), row.bytes_per_second(), row.peer_bytes_per_second()];
+            assert!(numbers.as_flattened().iter().all(|number| *number > 0.0), "{}", row.name);
+        }
+        for name in ["crc32c", "compare", "fill", "create_delta_all", "apply_delta_all", "dif_check_4096"] {
+            assert!(rows.iter().any(|row| row.name == name), "{name} is not measured");
+        }
+    }
+}

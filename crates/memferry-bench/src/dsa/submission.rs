@@ -1,0 +1,219 @@
+//! What a submission costs under `memferry emulate`, beside the cheapest signal that could have caught it.
+//!
+//! To be called in a process that runs there: with call sites that are patched, or that trap each time, as it was
+//! started. Bare traps and submissions take turns, so that a disturbance of the machine hits both.
+
+use std::arch::{asm, global_asm};
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::wait::thread_cpu_time;
+use memferry_dsa::{CompletionRecord, Descriptor};
+use serde::{Deserialize, Serialize};
+
+use super::Effort;
+use super::page::{NoPage, Page};
+
+/// Samples in nanoseconds, each the median of many bursts; those with the same index were taken one after the other.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Costs {
+    /// An unknown instruction, and a handler that skips it and does nothing else.
+    pub bare_trap_ns: Vec<f64>,
+    /// An ENQCMD of a no-op to a device that is awake, the mean of all threads.
+    pub submit_ns: Vec<f64>,
+    /// The share of these that the queue took: a full one answers faster.
+    pub accepted_share: f64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failed {
+    /// The queue cannot be used.
+    #[error(transparent)]
+    Queue(#[from] NoPage),
+    /// The device takes no more, or has forgotten a descriptor.
+    #[error("the device does not answer")]
+    Silent,
+    /// The operating system does not say.
+    #[error("this system does not tell how much CPU time threads take")]
+    NoCpuTimes,
+}
+
+/// Instructions between two looks at the clock.
+const BURST: usize = 12;
+
+impl Costs {
+    /// What each submission cost more than the bare trap of its turn.
+    pub fn overhead_ns(&self) -> Vec<f64> {
+        self.submit_ns.iter().zip(&self.bare_trap_ns).map(|(submit, bare)| submit - bare).collect()
+    }
+}
+
+/// Submits to the shared queue with the file `queue`, in `threads` threads at a time: in bursts for which a queue of 64
+/// entries has room, if there are no more than four threads.
+///
+/// # Errors
+/// [`Failed`]
+pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Failed> {
+    let (runs, bursts) = effort.of((15, 2000), (3, 5));
+    let page = Page::map(queue)?;
+    // The first pass of a call site is another matter.
+    submissions(&page, 1, threads)?;
+    let mut costs = Costs { bare_trap_ns: Vec::new(), submit_ns: Vec::new(), accepted_share: 0.0 };
+    let mut accepted = 0;
+    for _ in 0..runs {
+        costs.bare_trap_ns.push(bare_traps(bursts)?);
+        let (ns, taken) = submissions(&page, bursts, threads)?;
+        costs.submit_ns.push(ns);
+        accepted += taken;
+    }
+    costs.accepted_share = accepted as f64 / (runs * bursts * threads * BURST) as f64;
+    Ok(costs)
+}
+
+/// The median over many bursts of a call's CPU time, in nanoseconds: neither the device's thread nor a lack of
+/// processors counts. What looking at the clock takes is measured first and taken off.
+fn bursts_ns(
+    bursts: usize,
+    mut call: impl FnMut(),
+    mut between: impl FnMut() -> Result<(), Failed>,
+) -> Result<f64, Failed> {
+    let sample = |call: &mut dyn FnMut()| {
+        let start = thread_cpu_time().ok_or(Failed::NoCpuTimes)?;
+        call();
+        Ok::<_, Failed>((thread_cpu_time().ok_or(Failed::NoCpuTimes)? - start).as_nanos() as f64)
+    };
+    let (mut empty, mut full) = (Vec::with_capacity(bursts), Vec::with_capacity(bursts));
+    for _ in 0..bursts {
+        empty.push(sample(&mut || ())?);
+        full.push(sample(&mut || (0..BURST).for_each(|_| call()))?);
+        between()?;
+    }
+    Ok((median(full) - median(empty)) / BURST as f64)
+}
+
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}
+
+/// The mean of all threads' medians, and how many submissions were accepted.
+fn submissions(page: &Page, bursts: usize, threads: usize) -> Result<(f64, usize), Failed> {
+    let start = Barrier::new(threads);
+    let one = || {
+        start.wait();
+        let mut accepted = 0;
+        // SAFETY: a no-op without a record names no memory.
+        let submit = || accepted += usize::from(unsafe { page.enqcmd(&Descriptor::noop()) });
+        let ns = bursts_ns(bursts, submit, || settle(page))?;
+        Ok((ns, accepted))
+    };
+    let found: Result<Vec<(f64, usize)>, Failed> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
+        running.into_iter().map(|thread| thread.join().unwrap_or(Err(Failed::Silent))).collect()
+    });
+    let found = found?;
+    let sum = found.iter().fold((0.0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    Ok((sum.0 / threads as f64, sum.1))
+}
+
+/// Waits until the device has done all that came before.
+fn settle(page: &Page) -> Result<(), Failed> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let record = Box::new(CompletionRecord::new());
+    let last = Descriptor::noop().with_completion(&record);
+    let start = Instant::now();
+    // SAFETY: the record lives until it is written, or is leaked.
+    while !unsafe { page.enqcmd(&last) } {
+        if start.elapsed() > PATIENCE {
+            return Err(Failed::Silent);
+        }
+        std::thread::yield_now();
+    }
+    while record.poll().is_none() {
+        if start.elapsed() > PATIENCE {
+            Box::leak(record);
+            return Err(Failed::Silent);
+        }
+        std::thread::yield_now();
+    }
+    Ok(())
+}
+
+global_asm!(
+    ".hidden memferry_measure_restorer",
+    ".globl memferry_measure_restorer",
+    "memferry_measure_restorer:",
+    "mov eax, 15", // rt_sigreturn
+    "syscall",
+);
+
+unsafe extern "C" {
+    fn memferry_measure_restorer();
+}
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// Sets the action of SIGILL, past libc and all that is preloaded; what it was.
+fn set_action(new: &KernelAction) -> KernelAction {
+    let mut old = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
+    // SAFETY: it reads one action and writes one. The handler is `skip`, or what was there before.
+    let answer = unsafe { libc::syscall(libc::SYS_rt_sigaction, libc::SIGILL, new, &mut old, 8) };
+    debug_assert_eq!(answer, 0);
+    old
+}
+
+/// Goes on behind the two bytes of UD2.
+extern "C" fn skip(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel calls it with the context of what it has interrupted, which nobody else has.
+    let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] += 2;
+}
+
+/// The time of an unknown instruction that a handler skips.
+fn bare_traps(bursts: usize) -> Result<f64, Failed> {
+    const SA_RESTORER: u64 = 0x0400_0000;
+    let bare = KernelAction {
+        handler: skip as *const () as usize,
+        flags: libc::SA_SIGINFO as u64 | SA_RESTORER,
+        restorer: memferry_measure_restorer as *const () as usize,
+        mask: 0,
+    };
+    let before = set_action(&bare);
+    // SAFETY: the handler skips it and changes nothing else.
+    let time = bursts_ns(bursts, || unsafe { asm!("ud2") }, || Ok(()));
+    set_action(&before);
+    time
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bare_traps_are_measured() {
+        assert!(bare_traps(10).unwrap() > 50.0, "a signal takes longer than that");
+    }
+
+    #[test]
+    fn overheads_are_those_of_each_turn() {
+        let costs =
+            Costs { bare_trap_ns: vec![10.0, 20.0], submit_ns: vec![15.0, 22.0], accepted_share: 1.0 };
+        assert_eq!(costs.overhead_ns(), [5.0, 2.0]);
+    }
+
+    #[test]
+    fn a_queue_that_is_none() {
+        let error = costs(Path::new("/nonexistent"), 1, Effort::Quick).unwrap_err();
+        assert!(matches!(error, Failed::Queue(_)), "{error}");
+    }
+}

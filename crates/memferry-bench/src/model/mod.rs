@@ -1,0 +1,18 @@
+//! The model beside what was published: predictions of published figures, how its parameters were found, and scenarios.
+
+mod calibrate;
+mod dispositions;
+mod predictions;
+mod published;
+mod row;
+mod scenario;
+mod tables;
+mod validate;
+
+pub use calibrate::{Calibrated, Thesis, kuper, thesis};
+pub use dispositions::{Disposition, Why};
+pub use predictions::Prediction;
+pub use published::{Figure, figures};
+pub use row::{How, Row};
+pub use scenario::{Scenario, scenario, scenarios};
+pub use validate::{Validation, validate, variants};

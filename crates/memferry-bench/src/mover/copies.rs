@@ -1,0 +1,77 @@
+//! The copy kernel beside the best of its methods.
+
+use std::cell::RefCell;
+
+use memferry::internals::{Bytes, Trial};
+use memferry::mover::CopyMethods;
+
+use super::{Size, take_turns};
+use crate::cache::Comparison;
+use crate::calibrate::arena::cache_bytes;
+
+/// The kernel beside its methods.
+#[derive(Clone, Debug)]
+pub struct Copies {
+    /// What calibration chose.
+    pub methods: CopyMethods,
+    /// `copy_*`: nanoseconds for a copy, beside the best method for this size and place, which a pass of its own chose.
+    pub rows: Vec<Comparison>,
+    /// `copy_call_ns`: what a copy of a line costs more than a memcpy that is called directly.
+    pub call_ns: Vec<f64>,
+}
+
+/// Name, size, place.
+const CASES: [(&str, usize, Bytes); 6] = [
+    ("copy_hot_4KiB", 4 << 10, Bytes::Warm),
+    ("copy_hot_64KiB", 64 << 10, Bytes::Warm),
+    ("copy_hot_1MiB", 1 << 20, Bytes::Warm),
+    ("copy_cold_1MiB", 1 << 20, Bytes::Cold),
+    ("copy_16MiB", 16 << 20, Bytes::Cold),
+    ("copy_256MiB", 256 << 20, Bytes::Cold),
+];
+const LINE_BYTES: usize = 64;
+
+/// Calibrates, and then measures what calibration came to.
+pub fn copies(size: Size) -> Copies {
+    let source: Vec<u8> = (0..size.buffer_bytes).map(|index| index as u8).collect();
+    // Written, so that its pages are there.
+    let mut target = vec![1; size.buffer_bytes];
+    let methods = CopyMethods::calibrate(&source, &mut target);
+    let mut trial = Trial::new(&source, &mut target);
+    let rows = CASES
+        .into_iter()
+        .filter(|(_, size_bytes, _)| *size_bytes <= size.buffer_bytes)
+        .map(|(name, size_bytes, bytes)| {
+            let best = trial.fastest(size_bytes, bytes, 1.0);
+            let trial = RefCell::new(&mut trial);
+            let ns_each = |copy: &dyn Fn(&[u8], &mut [u8])| {
+                trial.borrow_mut().seconds_each(size_bytes, bytes, size.round_bytes, copy) * 1e9
+            };
+            let (ours, peer) = take_turns(
+                size.rounds_count,
+                || ns_each(&|source, target| methods.copy(source, target)),
+                || ns_each(&|source, target| best.copy(source, target)),
+            );
+            Comparison { name: name.to_owned(), unit: "ns", ours, peer_name: best.name().to_owned(), peer }
+        })
+        .collect();
+    let trial = RefCell::new(trial);
+    let (ours, direct) = take_turns(
+        size.rounds_count,
+        || {
+            let copy = |source: &[u8], target: &mut [u8]| methods.copy(source, target);
+            trial.borrow_mut().seconds_each(LINE_BYTES, Bytes::Warm, size.round_bytes / 16, copy)
+        },
+        || {
+            let copy = |source: &[u8], target: &mut [u8]| target.copy_from_slice(source);
+            trial.borrow_mut().seconds_each(LINE_BYTES, Bytes::Warm, size.round_bytes / 16, copy)
+        },
+    );
+    let call_ns = ours.iter().zip(direct).map(|(ours, direct)| (ours - direct) * 1e9).collect();
+    Copies { methods, rows, call_ns }
+}
+
+/// Of the first CPU; 32 MiB where Linux does not say, which few have more of.
+pub fn last_level_cache_bytes() -> usize {
+    cache_bytes(0).unwrap_or(32 << 20)
+}

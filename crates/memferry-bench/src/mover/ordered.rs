@@ -1,0 +1,174 @@
+//! Packets of 512 bytes through the ordered pipeline: modelled with a device, and measured with a worker in its place.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Instant;
+
+use memferry::model::{Hardware, Offload};
+use memferry::mover::{CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, Ordered, Outcome};
+use memferry::topology::Machine;
+use memferry_dsa_emulator::Timing;
+
+use super::virtual_device::VirtualDevice;
+use super::{Size, take_turns};
+use crate::cache::Comparison;
+
+const PACKET_BYTES: usize = 512;
+/// Packets of a burst: "typical burst size is 32".
+///
+/// Source: Kuper et al. (2024), section 6.4.
+const BURST: usize = 32;
+/// One burst is under way while the next is made.
+const LEN_MAX: usize = 2 * BURST;
+/// Part of its time that a core copies for when it forwards packets of this size without a device.
+///
+/// Source: Kuper et al. (2024), section 6.4.
+const COPYING_PART: f64 = 0.3;
+/// The machine of the paper.
+const PROFILE: &str = "spr-56c";
+
+type Packet = (Vec<u8>, Vec<u8>);
+type Pipeline = Ordered<Vec<u8>, Vec<u8>>;
+
+/// `ordered_512B`: modelled, nanoseconds of a core for each packet that goes through an [`Ordered`] pipeline to an
+/// emulated device in virtual time, beside those of a copy by the core. Rates and costs of the core are those of the
+/// profile `spr-56c`, those of the device [`Timing::sapphire_rapids`]; the copies and their order are real.
+///
+/// `ordered_512B_forwarding`: the same where the core has as much else to do for each packet as in the paper: it copied
+/// for 30 % of its time before.
+///
+/// # Errors
+/// What building the mover says, and failed copies.
+pub fn ordered_modelled() -> Result<[Comparison; 2], Box<dyn Error>> {
+    let machine = Arc::new(Machine::from_profile(PROFILE)?);
+    let offload = Offload::of(&Hardware::of(&machine)?)?;
+    let copy_ns = offload.core_s(PACKET_BYTES as f64) * 1e9;
+    let row = |name: &str, other_ns: f64| -> Result<Comparison, Box<dyn Error>> {
+        let device = VirtualDevice::new(Timing::sapphire_rapids(), offload.submit_s() * 1e9)?;
+        let ours = forwarded_ns(&machine, device, other_ns)?;
+        let (name, peer_name) = (name.to_owned(), format!("copying on the core of {PROFILE}"));
+        Ok(Comparison { name, unit: "ns", ours: vec![ours], peer_name, peer: vec![copy_ns + other_ns] })
+    };
+    let other_ns = copy_ns * (1.0 - COPYING_PART) / COPYING_PART;
+    Ok([row("ordered_512B", 0.0)?, row("ordered_512B_forwarding", other_ns)?])
+}
+
+/// Time of the core for each packet, of 100 bursts.
+fn forwarded_ns(machine: &Arc<Machine>, device: VirtualDevice, other_ns: f64) -> Result<f64, Box<dyn Error>> {
+    const BURSTS: usize = 100;
+    let device = Arc::new(device);
+    let mover = Mover::builder(machine.clone()).engine(device.clone()).build()?;
+    let mut pipeline = Pipeline::new(mover, LEN_MAX, CopyOptions::default())?;
+    let mut retired = Retired::default();
+    for burst in 0..BURSTS {
+        let mut burst: Vec<Packet> = (0..BURST).map(|index| packet(burst * BURST + index)).collect();
+        device.work(other_ns * BURST as f64);
+        while !burst.is_empty() {
+            device.look();
+            while let Some(copied) = pipeline.retire() {
+                retired.take(copied?)?;
+            }
+            if pipeline.room() == 0 {
+                device.wait();
+            }
+            pipeline.submit_burst(&mut burst);
+        }
+    }
+    while !pipeline.is_empty() {
+        device.wait();
+        while let Some(copied) = pipeline.retire() {
+            retired.take(copied?)?;
+        }
+    }
+    Ok(device.now_ns() / (BURSTS * BURST) as f64)
+}
+
+/// Packets that have left the pipeline, which are looked at: a model of wrong copies would be worth nothing.
+#[derive(Default)]
+struct Retired {
+    count: usize,
+}
+
+impl Retired {
+    fn take(&mut self, (_, target, report): (Vec<u8>, Vec<u8>, CopyReport)) -> Result<(), String> {
+        if target != packet(self.count).0 || report.dsa_bytes != PACKET_BYTES as u64 {
+            return Err(format!("packet {} is out of order, wrong, or not the device's", self.count));
+        }
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// A packet that says which one it is, and where it goes.
+fn packet(number: usize) -> Packet {
+    let bytes = number.to_le_bytes();
+    ((0..PACKET_BYTES).map(|index| bytes[index % bytes.len()]).collect(), vec![0; PACKET_BYTES])
+}
+
+/// `ordered_512B_measured`: nanoseconds for each packet that goes through an [`Ordered`] pipeline whose copies a worker
+/// makes, beside two threads that copy half of the packets each by memcpy and have no order to keep. Both use two CPUs;
+/// without a device handing over has nothing to gain, and this says what it costs.
+///
+/// # Errors
+/// What building the mover says, and failed copies.
+pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
+    let bursts_count = (size.round_bytes / PACKET_BYTES / BURST).max(1);
+    let methods = CopyMethods::only(CopyMethod::Memcpy);
+    let mover = Mover::builder(Arc::new(Machine::discover()?)).copy_methods(methods).build()?;
+    let mut pipeline = Pipeline::new(mover, LEN_MAX, CopyOptions::default())?;
+    let mut free: Vec<Packet> = (0..LEN_MAX).map(packet).collect();
+    let mut failure: Option<CopyError> = None;
+    let ours = || {
+        let begin = Instant::now();
+        let mut keep = |copied: Outcome<Vec<u8>, Vec<u8>>, free: &mut Vec<Packet>| match copied {
+            Ok((source, target, _)) => free.push((source, target)),
+            Err(error) => {
+                failure = Some(error.error);
+                free.push(packet(0));
+            }
+        };
+        for _ in 0..bursts_count {
+            while let Some(copied) = pipeline.retire() {
+                keep(copied, &mut free);
+            }
+            while free.len() < BURST {
+                let Some(copied) = pipeline.retire_wait() else { break };
+                keep(copied, &mut free);
+            }
+            let mut burst = free.split_off(free.len().saturating_sub(BURST));
+            pipeline.submit_burst(&mut burst);
+        }
+        while let Some(copied) = pipeline.retire_wait() {
+            keep(copied, &mut free);
+        }
+        begin.elapsed().as_nanos() as f64 / (bursts_count * BURST) as f64
+    };
+    let mut halves =
+        [0, 1].map(|half| (0..LEN_MAX / 2).map(|index| packet(2 * index + half)).collect::<Vec<_>>());
+    let peer = || {
+        let barrier = Barrier::new(halves.len());
+        let time = |packets: &mut Vec<Packet>| {
+            barrier.wait();
+            let begin = Instant::now();
+            for _ in 0..bursts_count * BURST / LEN_MAX {
+                packets.iter_mut().for_each(|(source, target)| black_box(target).copy_from_slice(source));
+            }
+            begin.elapsed().as_nanos() as f64
+        };
+        let longest = thread::scope(|scope| {
+            let time = &time;
+            let threads: Vec<_> = halves.iter_mut().map(|half| scope.spawn(move || time(half))).collect();
+            let times = threads.into_iter().map(|thread| thread.join().expect("a copy does not panic"));
+            times.fold(0.0, f64::max)
+        });
+        longest / (bursts_count * BURST) as f64
+    };
+    let (ours, peer) = take_turns(size.rounds_count, ours, peer);
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    let (name, peer_name) = ("ordered_512B_measured".to_owned(), "two threads with memcpy".to_owned());
+    Ok(Comparison { name, unit: "ns", ours, peer_name, peer })
+}

@@ -1,0 +1,275 @@
+//! Points on the emulated device, in virtual time.
+
+use memferry::topology::{Machine, Origin};
+use memferry_dsa_emulator::{
+    BATCH_MAX, DeviceConfig, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, Timing, dedicated_queue,
+    shared_queue,
+};
+
+use super::load::{endpoints, figures_of, load_of};
+use super::{Backend, Data, Effort, Figure, Pages, Point, Skipped, Taken, Way};
+use crate::dsa::load::{Load, Seen, TOUCH_NS, emulated};
+
+/// A device with the emulator's timing model; several, on the nodes of a machine's devices, for copies by routes.
+/// Measuring takes none of its virtual time.
+#[derive(Debug)]
+pub struct OnEmulated {
+    machine: Machine,
+    timing: Timing,
+}
+
+impl OnEmulated {
+    /// Devices where `machine` has some, all with this timing.
+    pub fn new(machine: Machine, timing: Timing) -> OnEmulated {
+        OnEmulated { machine, timing }
+    }
+
+    /// A device with the queues and engines of a point.
+    fn device(&self, point: &Point) -> Result<DeviceConfig, Skipped> {
+        let entries = point.entries.unwrap_or(ENTRIES_MAX / point.queues.max(1) as u32);
+        let queue = |number| {
+            let name = format!("wq0.{number}");
+            let queue = match point.way {
+                Way::Dedicated => dedicated_queue(&name, entries),
+                _ => shared_queue(&name, entries),
+            };
+            let priority = match point.priorities {
+                None => queue.priority,
+                Some((first, second)) => {
+                    if number == 0 {
+                        first
+                    } else {
+                        second
+                    }
+                }
+            };
+            memferry_dsa::WorkQueueInfo {
+                priority,
+                transfer_bytes_max: TRANSFER_BYTES_MAX,
+                batch_max: BATCH_MAX,
+                block_on_fault: true,
+                ..queue
+            }
+        };
+        let queues: Vec<_> = (0..point.queues).map(queue).collect();
+        let config = DeviceConfig::new(vec![GroupConfig { engines: point.engines.unwrap_or(1), queues }]);
+        config.validate().map_err(|error| Skipped::Cannot(error.to_string()))?;
+        Ok(config.with_timing(self.timing))
+    }
+
+    /// A copy that the devices of a route share: the slowest of them.
+    fn routed(&self, point: &Point, load: Load) -> Result<Vec<Seen>, Skipped> {
+        let endpoints = endpoints(&self.machine, point)?;
+        let shares = point.route.map(|route| route.devices(&self.machine, endpoints)).unwrap_or_default();
+        if shares.is_empty() {
+            return Skipped::cannot(format!(
+                "{} has no devices that could share in a copy; add --machine PROFILE for one that has",
+                self.machine.name()
+            ));
+        }
+        let config = self.device(point)?;
+        let mut seen = Vec::with_capacity(shares.len());
+        for share in shares {
+            let load = Load { size_bytes: share.bytes.len() as u32, ..load };
+            seen.extend(emulated(&config, &[(0, load)])?);
+        }
+        Ok(seen)
+    }
+}
+
+impl Backend for OnEmulated {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn ways(&self, wanted: &[Way]) -> Vec<Way> {
+        wanted.iter().copied().filter(|way| *way != Way::Core).collect()
+    }
+
+    fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Skipped> {
+        if point.way == Way::Write {
+            return Skipped::cannot(
+                "what a system call takes is not emulated; run it on a machine, or in memferry emulate",
+            );
+        }
+        if point.read_buffers.is_some() {
+            return Skipped::cannot(
+                "the emulated device has as many read buffers as its rate takes, whatever its groups may use",
+            );
+        }
+        if self.machine.origin() != Origin::Discovered && self.machine.accelerators().is_empty() {
+            return Skipped::cannot(format!(
+                "{} has no DSA: its queues cannot be emulated; leave out --machine, or choose one that has",
+                self.machine.name()
+            ));
+        }
+        if !matches!(point.way, Way::Shared | Way::Dedicated) {
+            return Skipped::cannot("only a device is emulated; ask for the ways shared and dedicated");
+        }
+        if figures.contains(&Figure::Load) {
+            return Skipped::cannot("the emulated device has no caches that others could miss");
+        }
+        if point.data != Data::Any {
+            return Skipped::cannot("the emulated device has no caches");
+        }
+        if point.pages == Pages::Huge {
+            return Skipped::cannot("the emulated device translates pages of 4 KiB only");
+        }
+        let load = load_of(point, effort)?;
+        let seen = match point.route {
+            Some(_) if point.submitters > 1 || point.queues > 1 => {
+                return Skipped::cannot(
+                    "a routed copy has one submitter, and of each device one queue; leave out the route, or submitters \
+                     and queues",
+                );
+            }
+            Some(_) => self.routed(point, load)?,
+            None if point.source.or(point.target).is_some() => {
+                return Skipped::cannot(
+                    "the emulated device knows no nodes; only a route chooses devices by them",
+                );
+            }
+            None => {
+                let loads: Vec<_> = (0..point.submitters).map(|it| (it % point.queues, load)).collect();
+                emulated(&self.device(point)?, &loads)?
+            }
+        };
+        let mut taken = figures_of(point, figures, effort.repetitions(point.size_bytes), &[seen]);
+        for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+            taken.overhead = Some(0.0);
+            if point.route.is_some() {
+                taken.add_note("devices alone: memories set no limit here");
+            } else if self.machine.origin() != Origin::Discovered {
+                taken.add_note(
+                    "a device of Sapphire Rapids, whatever the machine: its nodes count for routes",
+                );
+            }
+            if point.pages == Pages::AbsentResume {
+                taken.add_note(&format!("touching a page is assumed to take {TOUCH_NS} ns"));
+            }
+        }
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry::mover::Route;
+    use memferry::topology::NodeId;
+
+    use super::*;
+    use crate::papers::{Axes, benchmark};
+
+    fn backend() -> OnEmulated {
+        OnEmulated::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap(), Timing::sapphire_rapids())
+    }
+
+    fn throughput(point: &Point) -> f64 {
+        let taken = backend().run(point, &[Figure::Throughput], Effort::QUICK).unwrap();
+        assert_eq!((taken.len(), taken[0].values.len()), (1, 1));
+        taken[0].values[0]
+    }
+
+    fn point() -> Point {
+        let axes = Axes { ways: vec![Way::Shared], sizes_bytes: vec![1 << 20], ..Axes::default() };
+        axes.points().remove(0)
+    }
+
+    #[test]
+    fn devices_of_a_route_add_up() {
+        let routed = |route, target| {
+            throughput(&Point {
+                route: Some(route),
+                source: Some(NodeId(0)),
+                target,
+                size_bytes: 1 << 30,
+                ..point()
+            })
+        };
+        let (one, two) = (routed(Route::Single, Some(NodeId(8))), routed(Route::PushPull, Some(NodeId(12))));
+        assert!((one / 30e9 - 1.0).abs() < 0.01 && (two / one - 2.0).abs() < 0.02, "{one} and {two}");
+    }
+
+    #[test]
+    fn queues_are_filled_by_their_submitters() {
+        let four = Point { submitters: 4, queues: 4, way: Way::Dedicated, size_bytes: 1024, ..point() };
+        let one = Point { submitters: 1, queues: 1, ..four.clone() };
+        assert!(throughput(&four) > 3.0 * throughput(&one), "one does not keep a device busy");
+        let error =
+            backend().run(&Point { queues: 9, submitters: 9, ..four }, &[Figure::Throughput], Effort::QUICK);
+        assert!(error.unwrap_err().to_string().contains("work queues"));
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused() {
+        let run = |point: Point| backend().run(&point, &[Figure::Throughput], Effort::QUICK).unwrap_err();
+        assert!(run(Point { way: Way::Core, ..point() }).to_string().contains("only a device"));
+        assert!(run(Point { way: Way::Write, ..point() }).to_string().contains("system call"));
+        let limited = Point { read_buffers: Some((96, 16)), ..point() };
+        assert!(run(limited).to_string().contains("read buffers"));
+        assert!(run(Point { pages: Pages::Huge, ..point() }).to_string().contains("4 KiB"));
+        assert!(run(Point { target: Some(NodeId(8)), ..point() }).to_string().contains("no nodes"));
+        let tenants = Point { priorities: Some((15, 1)), submitters: 2, ..point() };
+        assert!(run(tenants).to_string().contains("2 queues and 2 submitters"));
+        assert!(run(Point { queues: 2, ..point() }).to_string().contains("nobody submits"));
+        let routed = Point { route: Some(Route::All), submitters: 2, queues: 2, ..point() };
+        assert!(run(routed).to_string().contains("one queue"));
+        let far = Point { route: Some(Route::Single), target: Some(NodeId(99)), ..point() };
+        assert!(run(far).to_string().contains("99"));
+        assert!(run(Point { size_bytes: 1 << 33, ..point() }).to_string().contains("2 GiB"));
+        for many in [
+            Point { submitters: usize::MAX, ..point() },
+            Point { queues: usize::MAX, ..point() },
+            Point { depth: usize::MAX, ..point() },
+        ] {
+            assert!(run(many).to_string().contains("at most"));
+        }
+    }
+
+    /// Its row would be of a device that the machine does not have.
+    #[test]
+    fn a_machine_without_devices_has_none() {
+        let machine = Machine::from_profile("skylake-8180-snc-off").unwrap();
+        let error = OnEmulated::new(machine, Timing::sapphire_rapids()).run(&point(), &[], Effort::QUICK);
+        assert!(error.unwrap_err().to_string().contains("has no DSA"));
+        let taken = backend().run(&point(), &[Figure::Throughput], Effort::QUICK).unwrap();
+        assert!(
+            taken[0].note.as_ref().is_some_and(|note| note.contains("whatever the machine")),
+            "{taken:?}"
+        );
+    }
+
+    #[test]
+    fn priorities_divide_a_device() {
+        let rates = |priorities| {
+            let point =
+                Point { submitters: 2, queues: 2, depth: 16, priorities: Some(priorities), ..point() };
+            let figures = [Figure::Tenant1, Figure::Tenant2];
+            let taken = backend().run(&point, &figures, Effort::FULL).unwrap();
+            [0, 1].map(|index| taken[index].values[0])
+        };
+        let [first, second] = rates((10, 10));
+        assert!((first / second - 1.0).abs() < 0.05, "{first} and {second}");
+        // Both have n to do. While the first does, the second does its share; then it has the device for itself.
+        for (priorities, ratio) in [((15, 1), 30.0 / 16.0), ((12, 4), 24.0 / 16.0)] {
+            let [first, second] = rates(priorities);
+            assert!((first / second / ratio - 1.0).abs() < 0.05, "{priorities:?}: {first} and {second}");
+        }
+        assert!(backend().run(&Point { priorities: Some((16, 1)), ..point() }, &[], Effort::QUICK).is_err());
+    }
+
+    #[test]
+    fn waiting_is_what_is_not_submitting() {
+        let figures = benchmark("latency").unwrap().figures;
+        let taken = backend().run(&point(), figures, Effort::QUICK).unwrap();
+        let value = |figure| taken.iter().find(|it| it.figure == figure).map(|it| it.values.clone()).unwrap();
+        let [latency, submit, wait] =
+            [Figure::Latency, Figure::Submit, Figure::Wait].map(|figure| value(figure)[0]);
+        for figure in [Figure::Allocate, Figure::Prepare] {
+            let taken = taken.iter().find(|it| it.figure == figure).unwrap();
+            assert!(taken.values.is_empty() && taken.note.as_ref().is_some_and(|it| it.contains("virtual")));
+        }
+        assert_eq!(submit, 400.0);
+        assert!((latency - submit - wait).abs() < 1e-6 && wait > 34_000.0, "{latency} = {submit} + {wait}");
+    }
+}

@@ -1,0 +1,269 @@
+//! Points on this machine: in threads, by the cores themselves or through the queues that there are.
+
+mod home;
+mod pollution;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::thread;
+
+use memferry::topology::Machine;
+use memferry_dsa::Portal;
+use memferry_dsa::system::{Device, State};
+use memferry_dsa::wait::{Completer, Wait};
+
+use self::home::Home;
+use super::load::{endpoints, figures_of, load_of};
+use super::{Backend, Data, Effort, Figure, Pages, Point, Skipped, Taken, Way};
+use crate::cache::median;
+use crate::dsa::load::{self, Load, Seen, Work, threads};
+use crate::dsa::waiting;
+
+/// The cores of this machine, and its DSA queues.
+#[derive(Debug)]
+pub struct OnMachine {
+    machine: Machine,
+    state: State,
+    is_emulated: bool,
+}
+
+/// Memory that absent pages are taken from, for each thread.
+const ABSENT_BYTES_MAX: u64 = 64 << 20;
+
+/// What was seen in each iteration, of how many submissions, and where that was.
+struct Ran {
+    seen: Vec<Vec<Seen>>,
+    repetitions: usize,
+    place: Option<String>,
+}
+
+impl OnMachine {
+    /// `machine` is this one, and `state` what it has of DSA; devices may be emulated ones.
+    pub fn new(machine: Machine, state: State, is_emulated: bool) -> OnMachine {
+        OnMachine { machine, state, is_emulated }
+    }
+
+    /// Refuses what nobody here can do, and what would be ignored.
+    fn check(&self, point: &Point, figures: &[Figure]) -> Result<(), Skipped> {
+        let is_device = point.way != Way::Core;
+        Skipped::cannot(match point {
+            Point { data, .. } if *data != Data::Any && is_device && self.is_emulated => {
+                "the emulated device has no caches"
+            }
+            Point { read_buffers: Some(_), .. } if self.is_emulated => {
+                "the emulated device has as many read buffers as its rate takes, whatever its groups may use"
+            }
+            Point { way: Way::Write, batch: 2.., .. } => "the kernel submits no batches by write(2)",
+            Point { data, .. } if is_absent(point) && *data != Data::Any => {
+                "absent pages are in no cache: leave out data"
+            }
+            Point { route: Some(_), .. } if is_absent(point) => {
+                "a routed copy comes to the same target again, whose pages are there then: leave out the route"
+            }
+            _ if is_absent(point) && figures.contains(&Figure::Load) => {
+                "copies beside a reader come to the same target again, whose pages are there then: leave out pages"
+            }
+            _ => return Ok(()),
+        })
+    }
+
+    fn touched(
+        &self,
+        point: &Point,
+        load: Load,
+        (ways, home): (&[load::Way], &Home),
+        figures: &[Figure],
+        effort: Effort,
+    ) -> Result<Ran, Skipped> {
+        let mut lanes = self.lanes(point, load, ways, home)?;
+        let is_timed = is_timed(figures);
+        lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
+        let (seen, lanes) = threads(lanes, effort.iterations)?;
+        Ok(Ran { seen, repetitions: load.repetitions, place: self.place(home, &lanes) })
+    }
+
+    /// Targets whose pages come while somebody writes to them: others in each iteration.
+    fn absent(
+        &self,
+        point: &Point,
+        load: Load,
+        (ways, home): (&[load::Way], &Home),
+        effort: Effort,
+    ) -> Result<Ran, Skipped> {
+        let fitting = (ABSENT_BYTES_MAX / point.size_bytes.max(1)).max(1) as usize;
+        let load = Load { repetitions: fitting.min(load.repetitions), ..load };
+        let mut ran = Ran { seen: Vec::new(), repetitions: load.repetitions, place: None };
+        for _ in 0..effort.iterations {
+            let (seen, lanes) = threads(self.lanes(point, load, ways, home)?, 1)?;
+            ran.seen.extend(seen);
+            ran.place = self.place(home, &lanes);
+        }
+        Ok(ran)
+    }
+
+    /// What remains of the same run without anything to do, as a share of it.
+    fn overhead(
+        &self,
+        point: &Point,
+        load: Load,
+        figures: &[Figure],
+        home: &Home,
+        ran: &Ran,
+    ) -> Result<f64, Skipped> {
+        // Nothing is done with the memory, so that it may be small.
+        let nothing = Load {
+            work: Work::Nothing,
+            size_bytes: 1,
+            repetitions: ran.repetitions,
+            pages: load::Pages::Touched,
+            ..load
+        };
+        let touched = Point { data: Data::Any, pages: Pages::Touched, ..point.clone() };
+        let mut lanes = self.lanes(&touched, nothing, &[load::Way::Core], home)?;
+        let is_timed = is_timed(figures) && point.way != Way::Core;
+        lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
+        let (empty, _) = threads(lanes, ran.seen.len())?;
+        let slowest = |seen: &Vec<Seen>| seen.iter().map(|seen| seen.elapsed_ns).fold(0.0, f64::max);
+        let shares: Vec<f64> =
+            empty.iter().zip(&ran.seen).map(|(empty, seen)| slowest(empty) / slowest(seen)).collect();
+        Ok(median(&shares))
+    }
+
+    /// The share of a core that a waiter leaves to others. In UMWAIT it would leave none: the thread still has it.
+    fn asleep(
+        &self,
+        point: &Point,
+        portal: &dyn Portal,
+        home: &Home,
+        effort: Effort,
+    ) -> Result<Vec<Taken>, Skipped> {
+        let (Ok(size_bytes), true) = (u32::try_from(point.size_bytes), is_plain(point)) else {
+            return Skipped::cannot(
+                "waiting is measured of single copies, one at a time by one thread, of memory near the device: leave \
+                 out operations, batches, submitters, depths, sources, targets, pages and data",
+            );
+        };
+        // Its thread begins here: it would inherit the one CPU of whoever waits.
+        Completer::global().map_err(|error| Skipped::Failed(error.into()))?;
+        let costs = thread::scope(|scope| {
+            let costs = scope.spawn(|| {
+                home.pin();
+                waiting::costs(portal, &[Wait::Block], size_bytes, effort.iterations)
+            });
+            costs.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        });
+        let costs = costs.map_err(|error| Skipped::Failed(error.into()))?;
+        let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
+        let mut taken = Taken::new(Figure::Asleep, asleep.collect());
+        taken.add_note("sleeps until the completer wakes it, whose time counts as well");
+        home.words().into_iter().for_each(|words| taken.add_note(&words));
+        Ok(vec![taken])
+    }
+}
+
+fn is_absent(point: &Point) -> bool {
+    matches!(point.pages, Pages::AbsentBlock | Pages::AbsentResume)
+}
+
+/// Whether phases of submissions are looked at, so that each of them is timed.
+fn is_timed(figures: &[Figure]) -> bool {
+    figures.contains(&Figure::Submit)
+}
+
+/// Whether it is one copy at a time of whatever memory.
+fn is_plain(point: &Point) -> bool {
+    let Point { operation, batch, submitters, depth, source, target, pages, data, .. } = *point;
+    (operation, batch, submitters, depth) == (Work::Copy, 1, 1, 1)
+        && source.or(target).is_none()
+        && (pages, data) == (Pages::Touched, Data::Any)
+}
+
+/// Those of submitters: queues, or without any the cores.
+fn ways(portals: Vec<Arc<dyn Portal>>) -> Vec<load::Way> {
+    match portals.is_empty() {
+        true => vec![load::Way::Core],
+        false => portals.into_iter().map(load::Way::Queue).collect(),
+    }
+}
+
+impl Backend for OnMachine {
+    fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    fn ways(&self, wanted: &[Way]) -> Vec<Way> {
+        wanted.to_vec()
+    }
+
+    fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Skipped> {
+        self.check(point, figures)?;
+        let load = load_of(point, effort)?;
+        endpoints(&self.machine, point)?;
+        let mut chosen = if point.way == Way::Core { Vec::new() } else { self.chosen(point)? };
+        if point.route.is_none() {
+            chosen.truncate(1);
+        }
+        let devices: Vec<&Device> = chosen.iter().map(|chosen| chosen.device).collect();
+        let home = self.home(point, &devices);
+        if let Some(route) = point.route {
+            let ran = self.routed((point, route), load, &chosen, &home, effort)?;
+            let mut taken = figures_of(point, figures, load.repetitions, &ran.seen);
+            let overhead = self.overhead(point, load, figures, &home, &ran)?;
+            for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+                taken.overhead = Some(overhead);
+                taken.add_note(match point.way {
+                    Way::Core => "by the mover's workers, one for each CPU of the node",
+                    _ => "by the mover, whose CPU workers take what devices refuse",
+                });
+                tell(taken, point, &ran);
+            }
+            return Ok(taken);
+        }
+        let opened = chosen.first().map_or(Ok(Vec::new()), |chosen| chosen.open(point.way))?;
+        let by_write =
+            opened.iter().find_map(|portal| portal.why_write()).filter(|_| point.way != Way::Write);
+        let portals: Vec<Arc<dyn Portal>> =
+            opened.into_iter().map(|portal| portal as Arc<dyn Portal>).collect();
+        let mut taken = if figures == [Figure::Asleep] {
+            match portals.first() {
+                Some(portal) => self.asleep(point, &**portal, &home, effort)?,
+                None => return Skipped::cannot("a core that copies does not wait"),
+            }
+        } else if figures.contains(&Figure::Load) {
+            self.pollution(point, load, &ways(portals), home, effort)?
+        } else {
+            let at = (&ways(portals)[..], &home);
+            let ran = match is_absent(point) {
+                true => self.absent(point, load, at, effort)?,
+                false => self.touched(point, load, at, figures, effort)?,
+            };
+            let overhead = self.overhead(point, load, figures, &home, &ran)?;
+            let mut taken = figures_of(point, figures, ran.repetitions, &ran.seen);
+            for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
+                taken.overhead = Some(overhead);
+                tell(taken, point, &ran);
+            }
+            taken
+        };
+        if let Some(why) = by_write {
+            taken.iter_mut().for_each(|taken| taken.add_note(&format!("submitted by write(2): {why}")));
+        }
+        Ok(taken)
+    }
+}
+
+/// Says what to know of a run.
+fn tell(taken: &mut Taken, point: &Point, ran: &Ran) {
+    if point.pages == Pages::Huge {
+        taken.add_note("huge pages are asked for; the kernel gives what it has");
+    }
+    if point.pages == Pages::AbsentResume {
+        let faults_count: u64 = ran.seen.iter().flatten().map(|seen| seen.faults_count).sum();
+        taken.add_note(&format!("software resumed after {faults_count} page faults"));
+    }
+    if let Some(place) = &ran.place {
+        taken.add_note(place);
+    }
+}

@@ -1,0 +1,162 @@
+//! What copies cost somebody else: a reader whose working set fits into its caches, alone and beside them.
+//!
+//! The reader follows a chain through 4 MiB, each load depending on the one before, so that its speed is the latency of
+//! where its lines are. Source: Kuper et al. 2024, section 4.5 and figure 13, with X-Mem as the reader.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use memferry_dsa::affinity::confine;
+
+use super::OnMachine;
+use super::home::{Home, crowded};
+use crate::cache::median;
+use crate::dsa::load::{self, Load, threads};
+use crate::papers::{Effort, Figure, Point, Skipped, Taken};
+
+/// Bytes of the working set: that of the paper.
+const WORKING_SET_BYTES: usize = 4 << 20;
+const LINE_WORDS: usize = 16;
+const LINES: usize = WORKING_SET_BYTES / 64;
+
+/// Loads of one value: enough that looking at the clock does not count.
+const LOADS: usize = 4096;
+
+/// Copies beside a reader are so many times as many as otherwise, so that it sees some of them.
+const POLLUTION_FACTOR: usize = 100;
+
+impl OnMachine {
+    /// What a reader on another CPU sees of the copies.
+    pub(super) fn pollution(
+        &self,
+        point: &Point,
+        load: Load,
+        ways: &[load::Way],
+        mut home: Home,
+        effort: Effort,
+    ) -> Result<Vec<Taken>, Skipped> {
+        if home.cpus.len() < 2 {
+            return Skipped::cannot(
+                "a reader beside copies needs two CPUs of one node, and this process may use one",
+            );
+        }
+        let reader_cpu = home.cpus.remove(0);
+        home.crowded = crowded(point.submitters, home.cpus.len());
+        let load = Load { repetitions: load.repetitions.saturating_mul(POLLUTION_FACTOR), ..load };
+        let lanes = self.lanes(point, load, ways, &home)?;
+        let is_over = &AtomicBool::new(false);
+        let (alone, beside, ran) = thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let _ = confine(&[reader_cpu]);
+                let mut reader = Reader::new();
+                (reader.alone(effort.iterations), reader)
+            });
+            let Ok((alone, mut reader)) = reading.join() else {
+                return Skipped::cannot("the reader's thread has ended");
+            };
+            let reading = scope.spawn(move || {
+                let _ = confine(&[reader_cpu]);
+                reader.until(is_over)
+            });
+            let ran = {
+                let _over = Over(is_over);
+                threads(lanes, 1)
+            };
+            let beside = reading.join().unwrap_or_default();
+            Ok((alone, beside, ran))
+        })?;
+        let (_, lanes) = ran?;
+        if beside.is_empty() {
+            return Skipped::cannot("the reader's thread has ended");
+        }
+        let own = median(&alone);
+        let slowdowns = beside.iter().map(|load_ns| load_ns / own).collect();
+        let note = self.place(&home, &lanes);
+        let peer = Some(("alone", own));
+        Ok(vec![
+            Taken { peer, note: note.clone(), ..Taken::new(Figure::Load, beside) },
+            Taken { note, ..Taken::new(Figure::Slowdown, slowdowns) },
+        ])
+    }
+}
+
+/// Says that it is over when it goes, also when a copying thread has panicked: the reader would read for ever.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        // ORDERING: Relaxed: nothing else is read that depends on it.
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A reader and its working set.
+struct Reader {
+    words: Vec<u32>,
+    at: u32,
+}
+
+impl Reader {
+    /// The chain visits all lines, in an order that no prefetcher follows: a congruential generator of full period
+    /// (Hull and Dobell, 1962: odd increment, factor 1 modulo 4).
+    fn new() -> Reader {
+        let mut words = vec![0; LINES * LINE_WORDS];
+        for line in 0..LINES {
+            let next = (line * 25_173 + 13_849) % LINES;
+            words[line * LINE_WORDS] = (next * LINE_WORDS) as u32;
+        }
+        Reader { words, at: 0 }
+    }
+
+    /// Nanoseconds of one load, the mean of some.
+    fn load_ns(&mut self) -> f64 {
+        let begin = Instant::now();
+        for _ in 0..LOADS {
+            self.at = self.words[self.at as usize];
+        }
+        black_box(self.at);
+        begin.elapsed().as_nanos() as f64 / LOADS as f64
+    }
+
+    /// Goes through the working set twice, then takes that many values.
+    fn alone(&mut self, count: usize) -> Vec<f64> {
+        for _ in 0..2 * LINES / LOADS {
+            self.load_ns();
+        }
+        (0..count).map(|_| self.load_ns()).collect()
+    }
+
+    /// Takes values until somebody says that it is over, one at least.
+    fn until(&mut self, is_over: &AtomicBool) -> Vec<f64> {
+        let mut values = Vec::new();
+        loop {
+            values.push(self.load_ns());
+            // ORDERING: Relaxed: nothing else is read that depends on it.
+            if is_over.load(Ordering::Relaxed) {
+                return values;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_chain_visits_every_line_once() {
+        let mut reader = Reader::new();
+        let mut is_visited = vec![false; LINES];
+        for _ in 0..LINES {
+            let line = reader.at as usize / LINE_WORDS;
+            assert!(!is_visited[line], "line {line} comes twice");
+            is_visited[line] = true;
+            reader.at = reader.words[reader.at as usize];
+        }
+        assert_eq!(reader.at, 0);
+        assert_eq!(reader.alone(3).len(), 3);
+        assert_eq!(reader.until(&AtomicBool::new(true)).len(), 1);
+    }
+}

@@ -1,0 +1,156 @@
+//! Points on whatever machine the tests run on: its cores, and what is said of what it does not have.
+
+use memferry::memory::Mapping;
+use memferry::mover::Route;
+use memferry::topology::NodeId;
+use memferry_dsa::system::DeviceId;
+use memferry_dsa_emulator::{FakeDevice, FakeDriver};
+
+use super::*;
+use crate::dsa::load::Lane;
+use crate::papers::Axes;
+use crate::papers::tests::{CHANGES, Change};
+
+fn run(point: &Point, figures: &[Figure]) -> Result<Vec<Taken>, Skipped> {
+    let (machine, state) = (Machine::discover().unwrap(), State::discover().unwrap());
+    OnMachine::new(machine, state, false).run(point, figures, Effort::QUICK)
+}
+
+fn point() -> Point {
+    Axes { ways: vec![Way::Core], sizes_bytes: vec![64 << 10], ..Axes::default() }.points().remove(0)
+}
+
+#[test]
+fn cores_copy() {
+    for point in [
+        point(),
+        Point { submitters: 2, ..point() },
+        Point { operation: Work::Dualcast, ..point() },
+        Point { operation: Work::DifUpdate, submitters: 2, ..point() },
+        Point { operation: Work::ApplyDelta, ..point() },
+        Point { pages: Pages::AbsentBlock, ..point() },
+        Point { pages: Pages::Huge, ..point() },
+    ] {
+        let taken = run(&point, &[Figure::Throughput]).unwrap().remove(0);
+        assert_eq!((taken.figure, taken.values.len()), (Figure::Throughput, 2));
+        assert!(taken.values.iter().all(|value| *value > 0.0), "{taken:?}");
+        assert!(taken.overhead.is_some_and(|share| share > 0.0), "{taken:?}");
+    }
+}
+
+#[test]
+fn copies_by_workers_and_beside_a_reader() {
+    let large = Point { size_bytes: 4 << 20, route: Some(Route::All), ..point() };
+    assert!(run(&large, &[Figure::Throughput]).unwrap()[0].values[0] > 0.0);
+    let cached = Point { data: Data::CachedTarget, ..point() };
+    match run(&cached, &[Figure::Throughput]) {
+        Ok(taken) => assert!(taken[0].values[0] > 0.0),
+        Err(error) => assert!(error.to_string().contains("MiB are free"), "{error}"),
+    }
+    match run(&Point { submitters: 4, ..point() }, &[Figure::Load, Figure::Slowdown]) {
+        Ok(taken) => {
+            assert!(taken.iter().all(|it| it.values.iter().all(|value| *value > 0.0)), "{taken:?}");
+            assert!(taken[0].peer.is_some_and(|(_, alone)| alone > 0.1), "{taken:?}");
+        }
+        // On a machine with one CPU.
+        Err(error) => assert!(error.to_string().contains("two CPUs"), "{error}"),
+    }
+}
+
+/// Figures 3.4 and 3.5 of the thesis: by the device of node 0, from node 0 to node 0.
+#[test]
+fn memory_and_threads_are_where_the_device_is() {
+    let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
+    let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 4)]);
+    let state = State::read(&driver).unwrap();
+    let device = state.devices[0].clone();
+    let backend = OnMachine::new(machine, state, false);
+    let cpus = |node| backend.machine.node(NodeId(node)).unwrap().allowed_cpus.clone();
+    let nodes = |home: &Home| [home.source, home.target].map(|node| node.map(|node| node.0));
+    let far = Point { source: Some(NodeId(0)), target: Some(NodeId(8)), ..point() };
+
+    let own = backend.home(&point(), &[&device]);
+    assert_eq!((nodes(&own), &own.cpus), ([Some(4); 2], &cpus(4)));
+    let given = backend.home(&far, &[&device]);
+    assert_eq!(
+        (nodes(&given), &given.cpus),
+        ([Some(0), Some(8)], &cpus(4)),
+        "the submitter is near its device"
+    );
+    let core = backend.home(&point(), &[]);
+    assert_eq!((nodes(&core), &core.cpus), ([Some(0); 2], &cpus(0)));
+    let core = backend.home(&Point { source: None, target: Some(NodeId(12)), ..point() }, &[]);
+    assert_eq!((nodes(&core), &core.cpus), ([Some(4), Some(12)], &cpus(4)), "HBM has its cores");
+    let crowd = backend.home(&Point { submitters: 1000, ..point() }, &[]);
+    assert!(crowd.crowded.is_some_and(|words| words.contains("1000 submitters share")));
+}
+
+#[test]
+fn what_is_not_there_is_said() {
+    let cannot = |point: Point, figures: &[Figure]| match run(&point, figures) {
+        Err(Skipped::Cannot(what)) => what,
+        other => panic!("{other:?}"),
+    };
+    let figures = [Figure::Throughput];
+    // No device has that many queues.
+    assert!(
+        cannot(Point { way: Way::Shared, queues: 99, submitters: 99, ..point() }, &figures)
+            .contains("configure")
+    );
+    assert!(cannot(Point { submitters: 1000, size_bytes: 1 << 30, ..point() }, &figures).contains("MiB"));
+    assert!(cannot(Point { target: Some(NodeId(4000)), ..point() }, &figures).contains("4000"));
+    let two = Point { way: Way::Shared, queues: 2, submitters: 2, ..point() };
+    let tenants = Point { priorities: Some((15, 1)), ..two.clone() };
+    assert!(cannot(tenants, &figures).contains("priorities 15 and 1"));
+    assert!(cannot(Point { priorities: Some((15, 1)), ..point() }, &figures).contains("about queues"));
+    assert!(cannot(point(), &[Figure::Asleep]).contains("does not wait"));
+    assert!(cannot(Point { way: Way::Any, ..point() }, &figures).contains("core"));
+    let buffers = Point { read_buffers: Some((95, 1)), ..two };
+    assert!(cannot(buffers.clone(), &figures).contains("read buffers 95 and 1"));
+    assert!(cannot(Point { way: Way::Core, ..buffers }, &figures).contains("about queues"));
+    let batch = Point { way: Way::Write, batch: 4, ..point() };
+    assert!(cannot(batch, &figures).contains("no batches"));
+    assert!(
+        cannot(Point { way: Way::Write, queues: 99, submitters: 99, ..point() }, &figures)
+            .contains("mode any")
+    );
+}
+
+/// Values are never the same here; what runs tells whether an option counts.
+#[test]
+fn options_of_cores_count_or_are_refused() {
+    let backend = OnMachine::new(Machine::discover().unwrap(), State::discover().unwrap(), false);
+    let told = |point: &Point| {
+        let taken = match backend.run(point, &[Figure::Throughput], Effort::QUICK) {
+            Ok(taken) => taken,
+            Err(Skipped::Cannot(why)) => {
+                assert!(why.len() > 10, "{why}");
+                return None;
+            }
+            Err(error) => panic!("{point:?}: {error}"),
+        };
+        let home = backend.home(point, &[]);
+        let lanes = backend.lanes(point, load_of(point, Effort::QUICK).unwrap(), &ways(Vec::new()), &home);
+        let lane = |lane: &Lane<Mapping>| {
+            format!(
+                "{:?} {:?} {:?}",
+                lane.load,
+                lane.placed,
+                lane.regions.each_ref().map(|region| region.len())
+            )
+        };
+        Some((
+            format!("{home:?}"),
+            lanes.unwrap().iter().map(lane).collect::<Vec<_>>(),
+            taken[0].note.clone(),
+        ))
+    };
+    for Change { option, needs, change } in CHANGES {
+        let mut before = Point { size_bytes: 4096, ..point() };
+        needs(&mut before);
+        let mut after = before.clone();
+        change(&mut after);
+        let (before, after) = (told(&before), told(&after));
+        assert!(before.is_none() || before != after, "{option} changes nothing: {after:?}");
+    }
+}

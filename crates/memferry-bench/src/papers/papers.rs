@@ -1,0 +1,324 @@
+//! The benchmarks of the papers: what each varies, and what it looks at.
+
+use memferry::mover::Route;
+use memferry::topology::{NodeId, Tier};
+
+use super::axis::Axis;
+use super::benchmark::Benchmark;
+use super::figure::Figure;
+use super::point::{Axes, Data, Pages, Point, Way};
+use crate::dsa::load::Work;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The sizes of the thesis's figure 3.4.
+const SIZES: [u64; 8] = [KIB, 4 * KIB, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 16 * MIB, GIB];
+
+/// All values, or those at these places if it is to be quick.
+fn some<T: Copy>(all: &[T], is_quick: bool, quick: &[usize]) -> Vec<T> {
+    if is_quick { quick.iter().filter_map(|&index| all.get(index).copied()).collect() } else { all.to_vec() }
+}
+
+fn all_combinations(_: &Point) -> bool {
+    true
+}
+
+fn by_queues(point: &Point) -> bool {
+    point.way != Way::Core
+}
+
+/// All benchmarks of the papers.
+pub const BENCHMARKS: &[Benchmark] = &[
+    Benchmark {
+        name: "submit",
+        about: "single submissions and batches by size and way in, each waited for (Fürst 2024, figure 3.4)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Core, Way::Shared, Way::Dedicated, Way::Write],
+            sizes_bytes: some(&SIZES, is_quick, &[1, 3, 5]),
+            batches: some(&[1, 10, 50], is_quick, &[0, 1]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        // The kernel submits no batches for others.
+        is_meant: |point| point.way != Way::Write || point.batch == 1,
+    },
+    Benchmark {
+        name: "threads",
+        about: "threads that submit to one shared queue, each waiting for its copies (Fürst 2024, figure 3.5)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Core, Way::Shared],
+            sizes_bytes: some(&[MIB, GIB], is_quick, &[0]),
+            submitters: some(&[1, 2, 12], is_quick, &[0, 1]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: all_combinations,
+    },
+    Benchmark {
+        name: "queues",
+        about: "one dedicated queue with batches, as many dedicated queues as submitters, or one shared by them \
+                (Kuper et al. 2024, figure 9)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Submitters, Axis::Queues],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Shared, Way::Dedicated],
+            sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1, 3]),
+            batches: some(&[1, 2, 4, 8], is_quick, &[0, 2]),
+            submitters: some(&[1, 2, 4, 8], is_quick, &[0, 2]),
+            queues: some(&[1, 2, 4, 8], is_quick, &[0, 2]),
+            depths: vec![16],
+            entries: vec![Some(16)],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: |point| match point.way {
+            Way::Dedicated => point.submitters == point.queues && (point.batch == 1 || point.queues == 1),
+            _ => point.queues == 1 && point.batch == 1,
+        },
+    },
+    Benchmark {
+        name: "routes",
+        about: "copies between nodes by the devices that share in each, and by a core (Fürst 2024, figures 3.6, 3.8)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::Route, Axis::Source, Axis::Target, Axis::SizeBytes],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[GIB, MIB], is_quick, &[1]),
+            routes: [None, Some(Route::Single), Some(Route::PushPull), Some(Route::Socket)]
+                .into_iter()
+                .chain([Some(Route::Smart), Some(Route::All)])
+                .collect(),
+            sources: vec![Some(NodeId(0))],
+            targets: some(&[8, 11, 12, 15].map(|node| Some(NodeId(node))), is_quick, &[0, 3]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: |point| point.way == Way::Core || point.route.is_some(),
+    },
+    Benchmark {
+        name: "operations",
+        about: "each operation by size, waited for and 32 under way, by a device and by a core (Kuper et al. 2024, \
+                figure 2)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::Operation, Axis::SizeBytes, Axis::Depth],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Core, Way::Dedicated],
+            operations: Work::ALL.to_vec(),
+            sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], is_quick, &[2, 4]),
+            depths: vec![1, 32],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: all_combinations,
+    },
+    Benchmark {
+        name: "depth",
+        about: "entries of a queue, all of them used (Kuper et al. 2024, figure 4)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Depth],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Dedicated],
+            sizes_bytes: some(&[KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1]),
+            depths: some(&[1, 2, 4, 8, 16, 32, 64, 128], is_quick, &[0, 5]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: by_queues,
+    },
+    Benchmark {
+        name: "engines",
+        about: "engines of a group, with small and large descriptors under way (Kuper et al. 2024, figure 7)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Engines],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Dedicated],
+            sizes_bytes: some(&[256, KIB, 4 * KIB, 64 * KIB], is_quick, &[0, 2]),
+            batches: some(&[1, 8], is_quick, &[0, 1]),
+            engines: some(&[Some(1), Some(2), Some(3), Some(4)], is_quick, &[0, 3]),
+            depths: vec![32],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: by_queues,
+    },
+    Benchmark {
+        name: "latency",
+        about: "what a submission takes that is waited for: allocating, preparing, submitting, waiting (Kuper et al. 2024, \
+                figure 5)",
+        figures: &[Figure::Latency, Figure::Allocate, Figure::Prepare, Figure::Submit, Figure::Wait],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1]),
+            batches: some(&[1, 8, 64], is_quick, &[0, 1]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: all_combinations,
+    },
+    Benchmark {
+        name: "wait",
+        about: "share of the time that a core may sleep that waits for its copies (Kuper et al. 2024, figure 11)",
+        figures: &[Figure::Asleep],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Shared, Way::Dedicated],
+            sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, MIB], is_quick, &[2, 4]),
+            batches: some(&[1, 8, 64], is_quick, &[0, 1]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: by_queues,
+    },
+    Benchmark {
+        name: "pages",
+        about: "small and huge pages (Kuper et al. 2024, figure 8)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Pages],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, 16 * MIB], is_quick, &[1, 2]),
+            pages: vec![Pages::Touched, Pages::Huge],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: all_combinations,
+    },
+    Benchmark {
+        name: "faults",
+        about: "targets whose pages are there, are brought in while the device waits, or by software that resumes",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Engines, Axis::Pages],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Core, Way::Shared],
+            sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, 16 * MIB], is_quick, &[1]),
+            engines: vec![Some(1), Some(4)],
+            depths: vec![4],
+            pages: vec![Pages::Touched, Pages::AbsentBlock, Pages::AbsentResume],
+            ..Axes::default()
+        },
+        tiers: &[],
+        // A core does not stop at an absent page.
+        is_meant: |point| point.way != Way::Core || point.pages != Pages::AbsentResume,
+    },
+    Benchmark {
+        name: "remote",
+        about: "sources and targets on other nodes and behind CXL, by one device or a core (Kuper et al. 2024, figure 6)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::Source, Axis::Target, Axis::SizeBytes],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, GIB], is_quick, &[1]),
+            routes: vec![None, Some(Route::Single)],
+            sources: vec![Some(NodeId(0)), Some(NodeId(4))],
+            targets: vec![Some(NodeId(0)), Some(NodeId(4))],
+            ..Axes::default()
+        },
+        tiers: &[Tier::Cxl],
+        is_meant: |point| (point.way == Way::Core) == point.route.is_none(),
+    },
+    Benchmark {
+        name: "target",
+        about: "source and target in a cache or in memory (Kuper et al. 2024, figure 15)",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Data],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, 256 * KIB], is_quick, &[1, 2]),
+            data: vec![Data::Memory, Data::CachedSource, Data::CachedTarget, Data::Cached],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: all_combinations,
+    },
+    Benchmark {
+        name: "priority",
+        about: "two tenants of one device, each with a queue, by the queues' priorities or the read buffers of their groups",
+        figures: &[Figure::Tenant1, Figure::Tenant2],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Priorities, Axis::ReadBuffers],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Shared, Way::Dedicated],
+            sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, MIB], is_quick, &[2]),
+            submitters: vec![2],
+            queues: vec![2],
+            depths: vec![16],
+            entries: vec![Some(16)],
+            priorities: some(&[None, Some((10, 10)), Some((15, 5)), Some((15, 1))], is_quick, &[0, 1, 3]),
+            // 96 are all that a device has, 4 the least of an engine.
+            read_buffers: some(&[None, Some((96, 96)), Some((96, 16)), Some((92, 4))], is_quick, &[0, 1, 3]),
+            ..Axes::default()
+        },
+        tiers: &[],
+        // Queues of one group have priorities, groups have read buffers.
+        is_meant: |point| {
+            let is_one_of_both = point.priorities.is_some() != point.read_buffers.is_some();
+            point.queues == 2 && point.submitters == 2 && is_one_of_both
+        },
+    },
+    Benchmark {
+        name: "interference",
+        about: "copies side by side, each by a core or through a queue of its own",
+        figures: &[Figure::Throughput],
+        varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
+        axes: |is_quick| Axes {
+            ways: vec![Way::Core, Way::Dedicated],
+            sizes_bytes: some(&[64 * KIB, MIB, 16 * MIB], is_quick, &[1]),
+            submitters: some(&[1, 2, 4, 8], is_quick, &[0, 1]),
+            queues: some(&[1, 2, 4, 8], is_quick, &[0, 1]),
+            entries: vec![Some(16)],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: |point| match point.way {
+            Way::Dedicated => point.submitters == point.queues,
+            _ => point.queues == 1,
+        },
+    },
+    Benchmark {
+        name: "pollution",
+        about: "a reader that lives in its cache beside four submitters of copies (Kuper et al. 2024, figure 13)",
+        figures: &[Figure::Load, Figure::Slowdown],
+        varied: &[Axis::Way, Axis::SizeBytes],
+        axes: |is_quick| Axes {
+            sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB], is_quick, &[0]),
+            submitters: vec![4],
+            ..Axes::default()
+        },
+        tiers: &[],
+        is_meant: all_combinations,
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::papers::benchmark;
+
+    /// A record is read by names; two rows with the same one would hide each other.
+    #[test]
+    fn names_tell_rows_apart() {
+        for benchmark in BENCHMARKS {
+            for is_quick in [true, false] {
+                let axes = (benchmark.axes)(is_quick);
+                let points = benchmark.points(&axes);
+                assert!(!points.is_empty(), "{}", benchmark.name);
+                let name = |point: &Point| benchmark.row_name(&axes, point, benchmark.figures[0]);
+                let mut names: Vec<String> = points.iter().map(name).collect();
+                names.sort();
+                names.dedup();
+                assert_eq!(names.len(), points.len(), "{}", benchmark.name);
+                assert!(names.iter().all(|name| name.starts_with(benchmark.name)), "{names:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn queues_are_compared_with_as_many_submitters() {
+        let benchmark = benchmark("queues").unwrap();
+        let points = benchmark.points(&(benchmark.axes)(false));
+        assert!(points.iter().all(|it| it.way != Way::Dedicated || it.queues == it.submitters));
+        assert!(points.iter().any(|it| it.way == Way::Shared && it.submitters == 8));
+        assert!(points.iter().any(|it| it.way == Way::Dedicated && it.batch == 8 && it.queues == 1));
+    }
+}

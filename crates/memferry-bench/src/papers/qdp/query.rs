@@ -1,0 +1,154 @@
+//! One query: where its columns are, and who works on them.
+
+use memferry::topology::{Machine, Node, NodeId};
+
+use super::{Skipped, Synchronization, Variant};
+
+/// The nodes that variants put columns on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nodes {
+    /// Of column a; its CPUs run all threads.
+    pub home: NodeId,
+    /// A memory that is faster for these CPUs.
+    pub near: Option<NodeId>,
+    /// A memory like that of home.
+    pub other: Option<NodeId>,
+}
+
+impl Nodes {
+    /// `home`, or the first node that has CPUs and memory; the nearest faster one, and the nearest other one of home's
+    /// kind.
+    ///
+    /// # Errors
+    /// [`Skipped::Cannot`]: there is no node with both.
+    pub fn of(machine: &Machine, home: Option<NodeId>) -> Result<Nodes, Skipped> {
+        let is_home = |node: &&Node| node.has_memory() && node.is_allowed && !node.allowed_cpus.is_empty();
+        let found =
+            machine.nodes().iter().filter(is_home).find(|node| home.is_none_or(|home| node.id == home));
+        let Some(home) = found else {
+            return Skipped::cannot(match home {
+                Some(home) => {
+                    format!("node {home} does not have both CPUs and memory that this process may use")
+                }
+                None => "no node has both CPUs and memory that this process may use".to_owned(),
+            });
+        };
+        let others = machine.memories_near(home.id).into_iter();
+        let other = others.filter(|node| node.tier == home.tier).find(|node| node.id != home.id);
+        let near = machine.nearest_faster(home.id);
+        Ok(Nodes { home: home.id, near: near.map(|node| node.id), other: other.map(|node| node.id) })
+    }
+
+    /// Where b is at the start.
+    ///
+    /// # Errors
+    /// [`Skipped::Cannot`] for a node that is not there.
+    pub(super) fn of_b(&self, variant: Variant) -> Result<NodeId, Skipped> {
+        let missing = |what: &str| {
+            Skipped::Cannot(format!(
+                "{what} than that of node {} is known here; --machine PROFILE has more",
+                self.home
+            ))
+        };
+        match variant {
+            Variant::UpperLimit => self.near.ok_or_else(|| missing("no faster memory")),
+            Variant::Distributed | Variant::DistributedAlone | Variant::AdvisedDistributed => {
+                self.other.ok_or_else(|| missing("no other memory"))
+            }
+            _ => Ok(self.home),
+        }
+    }
+}
+
+/// One thing that runs.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Query {
+    /// Where columns are, and what is done about it.
+    pub variant: Variant,
+    /// Of each of the two columns; a multiple of [`PAGE_BYTES`].
+    pub column_bytes: u64,
+    /// Groups of threads.
+    pub groups: usize,
+    /// Threads of the first stage over all groups: SCAN_a, and SCAN_b where there is one.
+    pub scan_threads: usize,
+    /// Those of them that do SCAN_b where all of b is prefetched.
+    pub prefetch_threads: usize,
+    /// Threads of AGGREGATE over all groups.
+    pub aggregate_threads: usize,
+    /// What is scanned, copied and looked for at a time; a multiple of [`PAGE_BYTES`].
+    pub chunk_bytes: u64,
+    /// What AGGREGATE waits for.
+    pub sync: Synchronization,
+    /// Where.
+    pub nodes: Nodes,
+}
+
+/// Columns and chunks consist of these.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Most threads that a query has: as many as the largest machines have CPUs.
+const THREADS_MAX: usize = 1024;
+
+/// Threads of each task in one group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Crew {
+    pub(super) scan_a: usize,
+    pub(super) scan_b: usize,
+    pub(super) aggregate: usize,
+}
+
+impl Crew {
+    pub(super) fn threads_count(self) -> usize {
+        self.scan_a + self.scan_b + self.aggregate
+    }
+}
+
+impl Query {
+    /// Chunks of a column; the last may be shorter.
+    pub(super) fn chunks_count(&self) -> usize {
+        self.column_bytes.div_ceil(self.chunk_bytes) as usize
+    }
+
+    /// # Errors
+    /// [`Skipped::Cannot`]: what contradicts itself.
+    pub(super) fn check(&self) -> Result<(), Skipped> {
+        if self.column_bytes == 0 || !self.column_bytes.is_multiple_of(PAGE_BYTES) {
+            return Skipped::cannot(format!("a column is a multiple of {PAGE_BYTES} bytes"));
+        }
+        if self.chunk_bytes == 0 || !self.chunk_bytes.is_multiple_of(PAGE_BYTES) {
+            return Skipped::cannot(format!("a chunk is a multiple of {PAGE_BYTES} bytes"));
+        }
+        let all = [self.scan_threads, self.prefetch_threads, self.aggregate_threads];
+        if self.groups == 0 || all.iter().any(|&count| count == 0 || !count.is_multiple_of(self.groups)) {
+            return Skipped::cannot(
+                "threads are divided evenly: their numbers are multiples of that of the groups",
+            );
+        }
+        if self.prefetch_threads >= self.scan_threads {
+            return Skipped::cannot("of the scanning threads only some prefetch; leave others for column a");
+        }
+        if self.scan_threads.saturating_add(self.aggregate_threads)
+            > THREADS_MAX - self.groups.min(THREADS_MAX)
+        {
+            return Skipped::cannot(format!("a query has {THREADS_MAX} threads at most"));
+        }
+        if self.chunks_count() < self.groups {
+            return Skipped::cannot(
+                "there are fewer chunks than groups; make chunks smaller, or groups fewer",
+            );
+        }
+        Ok(())
+    }
+
+    /// The threads; `is_fetching` says whether advice was to fetch something. As nothing then is submitted while the
+    /// scan runs, all threads scan, and one of each group more submits.
+    pub(super) fn crew(&self, is_fetching: bool) -> Crew {
+        let scan = self.scan_threads / self.groups;
+        let scan_b = match self.variant {
+            variant if variant.is_prefetching() => self.prefetch_threads / self.groups,
+            _ => usize::from(is_fetching),
+        };
+        let scan_a = if self.variant.is_prefetching() { scan - scan_b } else { scan };
+        Crew { scan_a, scan_b, aggregate: self.aggregate_threads / self.groups }
+    }
+}

@@ -1,0 +1,71 @@
+//! The papers' benchmarks on a machine with several nodes: memory is where the point says, or where its core is.
+
+#[path = "../../memferry/tests/numa_support/mod.rs"]
+mod numa_support;
+
+use std::time::Duration;
+
+use memferry::mover::Route;
+use memferry::topology::{Machine, NodeId};
+use memferry_bench::cache::{Soak, soak};
+use memferry_bench::papers::{Axes, Backend, Effort, Figure, OnMachine, Point, Way};
+use memferry_dsa::system::State;
+use numa_support::{assert_no_strays, on_several_nodes, pairs};
+
+fn point() -> Point {
+    Axes { ways: vec![Way::Core], sizes_bytes: vec![64 << 10], ..Axes::default() }.points().remove(0)
+}
+
+/// What a run says of where it was, as the kernel told it.
+fn place(machine: &Machine, point: &Point) -> String {
+    let backend = OnMachine::new(machine.clone(), State::discover().unwrap(), false);
+    let taken = backend.run(point, &[Figure::Throughput], Effort::QUICK).unwrap();
+    taken[0].note.clone().unwrap_or_default()
+}
+
+#[test]
+fn memory_is_with_the_core_that_copies() {
+    on_several_nodes(|machine, nodes| {
+        let with_cpus: Vec<NodeId> = machine
+            .nodes()
+            .iter()
+            .filter(|node| !node.allowed_cpus.is_empty() && nodes.contains(&node.id))
+            .map(|node| node.id)
+            .collect();
+        let first = with_cpus[0];
+        let own =
+            |node| format!("source on node {node}, target on node {node}, threads on CPUs of node {node}");
+        assert!(place(machine, &point()).contains(&own(first)), "{}", place(machine, &point()));
+        for &node in &with_cpus {
+            let here = Point { source: Some(node), target: Some(node), ..point() };
+            assert!(place(machine, &here).contains(&own(node)), "{}", place(machine, &here));
+        }
+        assert_no_strays(machine);
+    });
+}
+
+#[test]
+fn memory_is_where_the_point_says() {
+    on_several_nodes(|machine, nodes| {
+        let (&source, &target) = (nodes.first().unwrap(), nodes.last().unwrap());
+        for route in [None, Some(Route::Single)] {
+            let point = Point { source: Some(source), target: Some(target), route, ..point() };
+            let cpus = machine.node(source).unwrap().cpu_node;
+            let expected =
+                format!("source on node {source}, target on node {target}, threads on CPUs of node {cpus}");
+            assert!(place(machine, &point).contains(&expected), "{}", place(machine, &point));
+        }
+        assert_no_strays(machine);
+    });
+}
+
+/// Everything at once, with the memory of two nodes that are there.
+#[test]
+fn a_soak_on_two_nodes_finds_nothing() {
+    on_several_nodes(|machine, _| {
+        let (home, near) = pairs(machine)[0];
+        let options = Soak { duration: Duration::from_secs(2), seed: 11, threads_count: 4 };
+        let report = soak(machine.clone(), [home, near], options).unwrap();
+        assert!(report.stats.evictions > 0 && report.stats.hits_ready > 0, "too tame: {report:?}");
+    });
+}

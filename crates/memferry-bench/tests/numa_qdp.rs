@@ -1,0 +1,63 @@
+//! The papers' query on a machine with several nodes: each variant reads and copies where it says.
+
+#[path = "../../memferry/tests/numa_support/mod.rs"]
+mod numa_support;
+
+use memferry_bench::papers::Skipped;
+use memferry_bench::papers::qdp::{Axes, Effort, Figure, Nodes, Qdp, Query, Synchronization, Variant};
+use numa_support::{MIB, PAGE, assert_no_strays, on_several_nodes};
+
+/// Small: the CPUs of the guest are emulated.
+fn queries(qdp: &Qdp, variants: &[Variant]) -> Vec<Query> {
+    let nodes = Nodes::of(qdp.machine(), None).unwrap();
+    let axes = Axes::on(qdp.machine(), nodes, false, true);
+    Axes {
+        variants: variants.to_vec(),
+        columns_bytes: vec![2 * MIB as u64],
+        chunks_bytes: vec![256 << 10],
+        syncs: vec![Synchronization::Barrier],
+        ..axes
+    }
+    .queries()
+}
+
+/// Every run checks its answer, and asks the kernel where copies are; a barrier has all of them there.
+#[test]
+fn copies_of_the_query_lie_on_the_near_node() {
+    on_several_nodes(|machine, _| {
+        let qdp = Qdp::on_machine((**machine).clone()).unwrap();
+        let nodes = Nodes::of(machine, None).unwrap();
+        let near = nodes.near.unwrap_or(nodes.home);
+        for query in queries(&qdp, &[Variant::Prefetching, Variant::Distributed]) {
+            let taken = qdp.run(&query, Effort { warm_ups: 0, runs: 2 }).unwrap();
+            let hits = taken.iter().find(|taken| taken.figure == Figure::HitRate).unwrap();
+            assert_eq!(hits.values, [1.0; 2], "{query:?}");
+            let place = format!("all {} pages of copies lie on node {near}", 2 * MIB / PAGE);
+            assert!(hits.note.as_ref().is_some_and(|note| note.contains(&place)), "{hits:?}");
+        }
+        assert_no_strays(machine);
+    });
+}
+
+#[test]
+fn every_variant_finds_its_nodes() {
+    on_several_nodes(|machine, _| {
+        let qdp = Qdp::on_machine((**machine).clone()).unwrap();
+        let nodes = Nodes::of(machine, None).unwrap();
+        for query in queries(&qdp, &Variant::ALL) {
+            let needed = match query.variant {
+                Variant::UpperLimit => nodes.near,
+                Variant::Distributed | Variant::DistributedAlone => nodes.other,
+                // What is known of a machine decides whether there is advice, and a cache in hardware.
+                Variant::Advised | Variant::AdvisedDistributed => continue,
+                Variant::CacheMode | Variant::CacheModeCold => continue,
+                _ => Some(nodes.home),
+            };
+            match (qdp.run(&query, Effort { warm_ups: 0, runs: 1 }), needed) {
+                (Ok(taken), Some(_)) => assert!(!taken.is_empty()),
+                (Err(Skipped::Cannot(why)), None) => println!("{}: {why}", query.variant.name()),
+                (other, _) => panic!("{query:?}: {other:?}"),
+            }
+        }
+    });
+}

@@ -1,0 +1,148 @@
+//! Which queue of a group an engine serves next.
+//!
+//! Each queue has as many credits as its priority says and pays one for each descriptor; the queues with credits take
+//! turns. When no queue that has work has credits left, all get theirs back.
+//!
+//! The state is one word, so that processes that share a device can share it: a choice is made on a copy, and counts if
+//! nobody else has chosen meanwhile. Any word will do, whoever wrote it.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, section 3.4 (group arbiter).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memferry_dsa::portal::WorkQueueInfo;
+
+use crate::front::Queue;
+use crate::held::Held;
+use crate::ring::{ClientId, Head};
+use crate::timing::AHEAD_MAX_NS;
+
+pub(super) struct Arbiter {
+    first: usize, // the number of the group's first queue
+    priorities: Vec<u8>,
+    state: State,
+}
+
+enum State {
+    Own(Word),
+    /// Its choices are among the entries of all clients.
+    Shared(Held<AtomicU64>),
+}
+
+/// All zero at the start.
+#[derive(Clone, Copy)]
+struct Word(u64); // 35:32 the seat that is asked first; 4 bits each below: credits
+
+impl Arbiter {
+    pub(super) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
+        let priorities = queues.iter().map(|queue| queue.priority).collect();
+        Arbiter { first, priorities, state: State::Own(Word(0)) }
+    }
+
+    /// Shares the state with others from now on.
+    pub(super) fn share(&mut self, state: Held<AtomicU64>) {
+        self.state = State::Shared(state);
+    }
+
+    /// The next entry that was in its queue at `stamped_max`, if it is `client`'s, and the number of the queue. It is to
+    /// be popped.
+    pub(super) fn take(
+        &mut self,
+        queues: &[Queue],
+        client: ClientId,
+        stamped_max: u64,
+    ) -> Option<(usize, Head)> {
+        match &mut self.state {
+            State::Own(word) => {
+                let is_candidate = |head: &Head| head.is_ready_for(client) && head.stamp <= stamped_max;
+                let (seat, head, next) =
+                    choose(*word, &self.priorities, &queues[self.first..], is_candidate)?;
+                *word = next;
+                Some((self.first + seat, head))
+            }
+            State::Shared(shared) => {
+                let before = shared.load(Ordering::Relaxed);
+                let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
+                let word = Word(before);
+                let (seat, head, next) = choose(word, &self.priorities, &queues[self.first..], is_candidate)?;
+                // ORDERING: Relaxed: the entry is published by its ring.
+                let is_mine = head.client == client
+                    && shared.compare_exchange(before, next.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+                is_mine.then_some((self.first + seat, head))
+            }
+        }
+    }
+
+    /// Whether [`take`](Self::take) would take something now.
+    pub(super) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
+        let State::Shared(shared) = &self.state else { return true };
+        let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
+        let word = Word(shared.load(Ordering::Relaxed));
+        let chosen = choose(word, &self.priorities, &queues[self.first..], is_candidate);
+        chosen.is_some_and(|(_, head, _)| head.client == client)
+    }
+
+    /// The earliest stamp of all oldest entries that `client` could take.
+    pub(super) fn earliest(&self, queues: &[Queue], client: ClientId) -> Option<u64> {
+        let queues = queues[self.first..].iter().take(self.priorities.len());
+        let heads = queues.filter_map(|queue| queue.ring().head());
+        let stamps = heads.filter(|head| head.is_ready_for(client)).map(|head| head.stamp);
+        match self.state {
+            State::Own(_) => stamps.min(),
+            State::Shared(_) => stamps.map(|stamp| stamp.min(STAMP_MAX)).min(),
+        }
+    }
+}
+
+/// Whether an entry was in its queue at `stamped_max`. One that claims to come much later has a stamp that somebody has
+/// tampered with.
+fn has_come(stamp: u64, stamped_max: u64) -> bool {
+    stamp <= stamped_max || stamp - stamped_max > AHEAD_MAX_NS
+}
+
+/// No honest stamp is later: 292 years. What is added to it does not overflow.
+const STAMP_MAX: u64 = u64::MAX / 2;
+
+/// The seat whose turn it is among those whose oldest entry is a candidate, that entry, and the state after it.
+#[inline]
+fn choose(
+    word: Word,
+    priorities: &[u8],
+    queues: &[Queue],
+    is_candidate: impl Fn(&Head) -> bool,
+) -> Option<(usize, Head, Word)> {
+    let count = priorities.len();
+    let turn = word.turn().min(count);
+    let mut first = None;
+    for seat in (turn..count).chain(0..turn) {
+        let Some(head) = queues[seat].ring().head().filter(&is_candidate) else { continue };
+        if word.credits(seat) > 0 {
+            return Some((seat, head, word.paid(seat)));
+        }
+        first.get_or_insert((seat, head));
+    }
+    // Nobody who has work can pay: all get their credits back, and the first of them pays.
+    let (seat, head) = first?;
+    Some((seat, head, word.refilled(priorities).paid(seat)))
+}
+
+impl Word {
+    fn turn(self) -> usize {
+        (self.0 >> 32 & 0xf) as usize
+    }
+
+    fn credits(self, seat: usize) -> u64 {
+        self.0 >> (4 * seat) & 0xf
+    }
+
+    /// One credit less, and the next one's turn.
+    fn paid(self, seat: usize) -> Word {
+        let credits = self.0 & 0xffff_ffff;
+        Word((credits - (1 << (4 * seat))) | ((seat as u64 + 1) << 32))
+    }
+
+    fn refilled(self, priorities: &[u8]) -> Word {
+        let credit = |(seat, priority): (usize, &u8)| u64::from(*priority & 0xf) << (4 * seat);
+        Word(priorities.iter().enumerate().map(credit).sum())
+    }
+}

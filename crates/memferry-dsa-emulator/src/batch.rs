@@ -1,0 +1,206 @@
+//! The batch unit of an engine: reads the list and hands out its members.
+//!
+//! ```text
+//! members before the next fence run in any order, on one engine or, if the device likes, on several of its group
+//! a fence waits until the records of all earlier members are written
+//!     and abandons everything from it on if one of them did not end with Success
+//! a list that cannot be read ends the batch after the members that could be
+//! ```
+//!
+//! Source: Intel DSA Architecture Specification 3.0, sections 3.8 and 8.3.2.
+
+use std::collections::VecDeque;
+
+use memferry_dsa::{Completion, Descriptor, Flags, Status};
+
+use crate::counters::{Counters, count};
+use crate::job::Origin;
+use crate::memory::Memory;
+use crate::pages::{Chance, Fault, bytes_to_page_end};
+
+/// Members that are read ahead, and among which the order is free. A page has that many.
+const READ_AHEAD: usize = 64;
+/// Bytes of a descriptor.
+const BYTES: usize = size_of::<Descriptor>();
+
+/// A batch on its way.
+#[derive(Debug)]
+pub(super) struct Batch {
+    /// The descriptor of the batch itself, its queue, and its number among all that the device took.
+    pub(super) descriptor: Descriptor,
+    pub(super) queue: usize,
+    pub(super) sequence: u64,
+    /// Other engines of the group help.
+    pub(super) is_spread: bool,
+    /// No member can start before, because a fence waits for the clock.
+    pub(super) settled_ns: u64,
+    members: VecDeque<Member>, // read and not yet started
+    read: u32,                 // members read from the list
+    list_fault: Option<Fault>,
+    started: u32,
+    ended: u32,
+    all_succeeded: bool,
+    is_abandoned: bool,
+    records_due: u32, // members whose completion record is still to be written
+}
+
+/// A member that was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Member {
+    pub(super) index: u16,
+    pub(super) descriptor: Descriptor,
+    waits: bool, // carries a fence that is not passed
+}
+
+impl Batch {
+    pub(super) fn new(descriptor: Descriptor, queue: usize, sequence: u64, is_spread: bool) -> Batch {
+        Batch {
+            descriptor,
+            queue,
+            sequence,
+            is_spread,
+            settled_ns: 0,
+            members: VecDeque::new(),
+            read: 0,
+            list_fault: None,
+            started: 0,
+            ended: 0,
+            all_succeeded: true,
+            is_abandoned: false,
+            records_due: 0,
+        }
+    }
+
+    /// Where the batch itself came from.
+    pub(super) fn origin(&self) -> Origin {
+        Origin { descriptor: self.descriptor, queue: self.queue, sequence: self.sequence, member: None }
+    }
+
+    /// A member ended, for the clock at `settled_ns`. Its record is still due if `record_due`.
+    pub(super) fn member_ended(&mut self, status: Status, record_due: bool, settled_ns: u64) {
+        self.ended += 1;
+        self.all_succeeded &= status == Status::Success;
+        self.records_due += u32::from(record_due);
+        self.settled_ns = self.settled_ns.max(settled_ns);
+    }
+
+    /// The record of a member was written, or lost.
+    pub(super) fn record_settled(&mut self) {
+        self.records_due -= 1;
+    }
+
+    /// Whether all that started has ended, with its record.
+    pub(super) fn is_settled(&self) -> bool {
+        self.started == self.ended && self.records_due == 0
+    }
+
+    /// A member that can start now.
+    pub(super) fn next(
+        &mut self,
+        now_ns: u64,
+        memory: &impl Memory,
+        chance: &mut Chance,
+        counters: &Counters,
+    ) -> Option<Member> {
+        if self.members.is_empty() && self.list_fault.is_none() && !self.is_abandoned {
+            self.read_ahead(memory, chance, counters);
+        }
+        let is_settled = self.is_settled();
+        let first = self.members.front_mut()?;
+        if first.waits {
+            if !is_settled || now_ns < self.settled_ns {
+                return None;
+            }
+            if !self.all_succeeded {
+                self.abandon(counters);
+                return None;
+            }
+            first.waits = false;
+        }
+        let free = match chance.reorders() {
+            true => self.members.iter().take_while(|member| !member.waits).count(),
+            false => 1,
+        };
+        let member = self.members.swap_remove_front(chance.pick(free))?;
+        self.started += 1;
+        count(&counters.members, 1);
+        Some(member)
+    }
+
+    /// How the batch ended, once it has.
+    pub(super) fn ended(&self) -> Option<Completion> {
+        let all_read = self.read == self.descriptor.size() || self.list_fault.is_some();
+        let nothing_left = self.is_abandoned || all_read && self.members.is_empty();
+        (nothing_left && self.is_settled()).then(|| self.completion())
+    }
+
+    fn read_ahead(&mut self, memory: &impl Memory, chance: &mut Chance, counters: &Counters) {
+        let mut bytes = [0; READ_AHEAD * BYTES];
+        while self.read < self.descriptor.size() && self.members.len() < READ_AHEAD {
+            let address = self.descriptor.address_1().offset(u64::from(self.read) * BYTES as u64);
+            if let Err(fault) = chance.list_page(memory, address.page(), counters) {
+                self.list_fault = Some(fault);
+                return;
+            }
+            let left = (self.descriptor.size() - self.read) as usize;
+            let in_page = bytes_to_page_end(address) as usize / BYTES;
+            let bytes = &mut bytes[..BYTES * left.min(in_page).min(READ_AHEAD - self.members.len())];
+            if let Err(vanished) = memory.read(address, bytes) {
+                // The operating system would have been asked if this had been seen in time.
+                self.list_fault = Some(Fault::vanished(vanished, true));
+                return;
+            }
+            let (list, _) = bytes.as_chunks::<BYTES>();
+            for bytes in list {
+                let descriptor = Descriptor::from_bytes(bytes).owned_by(self.descriptor.pasid());
+                let waits = descriptor.flags().contains(Flags::FENCE);
+                self.members.push_back(Member { index: self.read as u16, descriptor, waits });
+                self.read += 1;
+            }
+        }
+    }
+
+    fn abandon(&mut self, counters: &Counters) {
+        count(&counters.members_abandoned, u64::from(self.descriptor.size() - self.ended));
+        self.members.clear();
+        self.is_abandoned = true;
+    }
+
+    /// The fault counts only if the batch got as far as that.
+    fn completion(&self) -> Completion {
+        let processed = Completion { bytes_completed: self.ended, ..Completion::new(Status::Success) };
+        match self.list_fault {
+            Some(fault) if self.ended == self.read => fault.completion_as(Status::BatchListFault, self.ended),
+            _ if self.all_succeeded && self.ended == self.descriptor.size() => processed,
+            _ => Completion { status: Status::BatchFailed, ..processed },
+        }
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use memferry_dsa::Address;
+
+    use super::*;
+    use crate::{FakeMemory, FaultPlan};
+
+    /// Success with a false predicate counts as a failure: for the fence and for the batch.
+    #[test]
+    fn a_false_predicate_stops_at_the_fence() {
+        let (memory, list) = (FakeMemory::new(), Address(0x1_0000));
+        memory.map(list, 128);
+        memory.store(list.offset(64), &Descriptor::noop().with_flags(Flags::FENCE).to_bytes());
+        let (mut chance, counters) = (Chance::new(FaultPlan::none()), Counters::default());
+        let mut batch = Batch::new(Descriptor::batch(list, 2), 0, 0, false);
+        let mut next = |batch: &mut Batch| batch.next(0, &memory, &mut chance, &counters);
+        assert!(next(&mut batch).is_some_and(|first| first.index == 0));
+        assert!(
+            next(&mut batch).is_none() && batch.ended().is_none(),
+            "the fence waits for the first member"
+        );
+        batch.member_ended(Status::PredicateFalse, false, 0);
+        assert!(next(&mut batch).is_none());
+        let completion = batch.ended().expect("abandoned");
+        assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 1));
+    }
+}

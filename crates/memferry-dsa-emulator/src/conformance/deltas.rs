@@ -1,0 +1,118 @@
+//! Create Delta Record and Apply Delta Record.
+
+use memferry_dsa::request::{DELTA_ROOM_BYTES_MIN, Request};
+use memferry_dsa::software::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES};
+
+use super::oracle;
+use super::suite::{Buffer, Suite};
+
+pub(super) fn run(suite: &mut Suite<'_>) {
+    let mut sizes: Vec<usize> = suite.sizes().into_iter().map(|size| size.next_multiple_of(8)).collect();
+    sizes.retain(|size| *size <= DELTA_BYTES_MAX);
+    sizes.dedup();
+    for size in sizes {
+        for _ in 0..suite.variants() {
+            let changes = [0, 1, 7, 8, 9, size / 64, size / 8];
+            let changes = suite.pick(&changes);
+            round_trip(suite, size, changes);
+            apply_bad(suite, size);
+        }
+    }
+}
+
+/// Where sources may lie: at multiples of 8.
+fn aligned(suite: &mut Suite<'_>, size: usize) -> Buffer {
+    let offset = suite.pick(&[0, 8, 64, 4088]);
+    suite.buffer(size, offset)
+}
+
+/// Changes some words of a copy.
+fn changed(suite: &mut Suite<'_>, old: &Buffer, changes: usize) -> Buffer {
+    let size = old.bytes().len();
+    let mut bytes = old.bytes().to_vec();
+    for _ in 0..changes {
+        let word = suite.below(size / 8);
+        bytes[word * 8 + suite.below(8)] ^= 0x10;
+    }
+    let mut new = aligned(suite, size);
+    new.set(&bytes);
+    new
+}
+
+fn round_trip(suite: &mut Suite<'_>, size: usize, changes: usize) {
+    let mut old = aligned(suite, size);
+    let new = changed(suite, &old, changes);
+    let record = oracle::delta(old.bytes(), new.bytes());
+    let rooms = [DELTA_ROOM_BYTES_MIN, record.len() / 2, record.len(), record.len() + 3, size * 10 / 8 + 100];
+    let room = suite.pick(&rooms).max(DELTA_ROOM_BYTES_MIN);
+    let mut delta = suite.buffer_anywhere(room);
+    let hints = suite.hints();
+    let told =
+        || format!("Create Delta Record, {size} bytes, {} of record in {room}, {hints:?}", record.len());
+    let request = Request::create_delta(old.bytes(), new.bytes(), delta.bytes_mut());
+    let Some(found) = suite.run(hints.apply(request), told) else { return };
+    let written = record.len().min(room / ENTRY_BYTES * ENTRY_BYTES);
+    let expected = match record.len() {
+        0 => Delta::Equal,
+        size_bytes if size_bytes <= room => Delta::Complete { size_bytes },
+        _ => {
+            let next = &record[written..];
+            let bytes_compared = 8 * usize::from(u16::from_le_bytes([next[0], next[1]]));
+            Delta::Overflow { size_bytes: written, bytes_compared }
+        }
+    };
+    suite.expect(found, expected, told);
+    suite.require(delta.bytes()[..written] == record[..written], || format!("{}: another record", told()));
+    suite.expect_unchanged(&old, told);
+    suite.expect_unchanged(&new, told);
+    if written == 0 {
+        return;
+    }
+    let told = || format!("Apply Delta Record, {written} bytes to {size}, {hints:?}");
+    let mut expected = old.bytes().to_vec();
+    for entry in record[..written].chunks(ENTRY_BYTES) {
+        let at = 8 * usize::from(u16::from_le_bytes([entry[0], entry[1]]));
+        expected[at..at + 8].copy_from_slice(&entry[2..]);
+    }
+    let request = Request::apply_delta(&delta.bytes()[..written], old.bytes_mut());
+    if let Some(applied) = suite.run(hints.apply(request), told) {
+        suite.expect(applied, Ok(()), told);
+        suite.expect_bytes(&old, &expected, told);
+    }
+}
+
+/// An entry that does not ascend, or is outside: what comes before is applied, and nothing else.
+fn apply_bad(suite: &mut Suite<'_>, size: usize) {
+    let words = (size / 8).min(40);
+    let (bad, is_outside) = (suite.below(words), suite.below(2) == 1);
+    let mut record = Vec::new();
+    for word in 0..words {
+        let offset = match word == bad {
+            true if is_outside && size / 8 < usize::from(u16::MAX) => size / 8,
+            true if bad > 0 => bad - 1,
+            _ => word,
+        };
+        record.extend((offset as u16).to_le_bytes());
+        record.extend([word as u8; 8]);
+    }
+    let is_outside = is_outside && size / 8 < usize::from(u16::MAX);
+    let applied_bytes = bad * ENTRY_BYTES;
+    let expected = match (is_outside, bad) {
+        (true, _) => Err(DeltaError::OutOfRange { applied_bytes }),
+        (false, 0) => Ok(()),
+        (false, _) => Err(DeltaError::NotAscending { applied_bytes }),
+    };
+    let good = if expected.is_ok() { words } else { bad };
+    let mut target = aligned(suite, size);
+    let mut after = target.bytes().to_vec();
+    for word in 0..good {
+        after[word * 8..word * 8 + 8].fill(word as u8);
+    }
+    let mut delta = suite.buffer_anywhere(record.len());
+    delta.set(&record);
+    let told = || format!("Apply Delta Record, {words} entries to {size} bytes, entry {bad} is bad");
+    if let Some(applied) = suite.run(Request::apply_delta(delta.bytes(), target.bytes_mut()), told) {
+        suite.expect(applied, expected, told);
+        suite.expect_bytes(&target, &after, told);
+    }
+}

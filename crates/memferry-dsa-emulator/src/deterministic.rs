@@ -1,0 +1,58 @@
+//! Drives a device in the calling thread: the same seed and calls, the same run, bit for bit.
+
+use crate::config::{ConfigError, DeviceConfig};
+use crate::device::{Device, Stepped};
+use crate::fault_plan::FaultPlan;
+use crate::memory::Memory;
+
+/// A device and its memory, stepped by hand.
+///
+/// ```
+/// use memferry_dsa_emulator::{Deterministic, DeviceConfig, FakeMemory, FaultPlan};
+/// use memferry_dsa::{Address, Descriptor, Status};
+///
+/// let memory = FakeMemory::new();
+/// let (source, target, record) = (Address(0x1_0000), Address(0x2_0000), Address(0x3_0000));
+/// memory.map(source, 4096);
+/// memory.map(target, 4096);
+/// memory.map(record, 32);
+/// memory.store(source, b"bytes");
+///
+/// let mut run = Deterministic::new(&DeviceConfig::one_shared_queue(), FaultPlan::none(), memory)?;
+/// run.device.submit(0, &Descriptor::memmove(source, target, 5).with_completion_at(record), 1)?;
+/// run.run_until_idle();
+///
+/// assert_eq!(run.memory.poll(record).unwrap().status, Status::Success);
+/// assert_eq!(run.memory.load(target, 5), b"bytes");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Deterministic<M> {
+    /// The device.
+    pub device: Device,
+    /// The memory that it works on.
+    pub memory: M,
+}
+
+impl<M: Memory> Deterministic<M> {
+    /// A device with empty queues over `memory`.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: what the device would refuse when it is enabled.
+    pub fn new(config: &DeviceConfig, nasty: FaultPlan, memory: M) -> Result<Deterministic<M>, ConfigError> {
+        Ok(Deterministic { device: Device::new(config, nasty)?, memory })
+    }
+
+    /// Does the next piece of work.
+    pub fn step(&mut self) -> Stepped {
+        self.device.step(&self.memory)
+    }
+
+    /// Steps until there is nothing left to do; the number of steps.
+    pub fn run_until_idle(&mut self) -> u64 {
+        let mut steps = 0;
+        while self.step() == Stepped::Busy {
+            steps += 1;
+        }
+        steps
+    }
+}

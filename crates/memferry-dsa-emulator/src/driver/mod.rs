@@ -1,0 +1,408 @@
+//! A driver in memory: the files of `idxd` with its rules behind them, for tests and for trying configurations.
+//!
+//! It takes and refuses what the driver takes and refuses, with the same error numbers and command statuses: which
+//! states let an attribute be written, the sum of sizes at each write, complete groups when a device is enabled, what
+//! disabling forgets. What a test needs besides can be injected: files that fail, values that change.
+//!
+//! Source: Linux `drivers/dma/idxd/sysfs.c` (writes), `device.c` (enabling), `bus.c` (binding); Intel DSA Architecture
+//! Specification 3.0, chapter 9 (what the device checks).
+
+mod binding;
+mod rules;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
+
+use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
+
+use crate::config::Capabilities;
+
+/// A device to be in a [`FakeDriver`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FakeDevice {
+    /// Its name.
+    pub id: DeviceId,
+    /// Its NUMA node.
+    pub node: Option<u32>,
+    /// Its version, `0x100`.
+    pub version: u32,
+    /// GENCAP.
+    pub gen_cap: u64,
+    /// `op_cap` as the kernel prints it.
+    pub op_cap: &'static str,
+    /// Groups, engines, work queues.
+    pub counts: (u32, u32, u32),
+    /// Entries that the queues share.
+    pub entries: u32,
+    /// Read buffers that the groups share.
+    pub read_buffers: u32,
+    /// Whether address spaces are shared.
+    pub pasid: bool,
+    /// Whether it may be configured.
+    pub configurable: bool,
+    /// Attributes of which kernel.
+    pub kernel: FakeKernel,
+}
+
+/// Which attributes there are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FakeKernel {
+    /// About 5.10: tokens instead of read buffers, one driver `dsa`, neither driver_name nor op_config.
+    Old,
+    /// 6.7 and later.
+    New,
+}
+
+impl FakeDevice {
+    /// A device of Sapphire Rapids or Xeon Max as a kernel since 2024 shows it.
+    ///
+    /// Source: listings of `accel-config list` on Sapphire Rapids and Emerald Rapids.
+    pub fn sapphire_rapids(id: DeviceId, node: u32) -> FakeDevice {
+        FakeDevice {
+            id,
+            node: Some(node),
+            version: 0x100,
+            gen_cap: 0x40915f0107,
+            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f027d",
+            counts: (4, 4, 8),
+            entries: 128,
+            read_buffers: 96,
+            pasid: true,
+            configurable: true,
+            kernel: FakeKernel::New,
+        }
+    }
+
+    /// A device with everything that version 1.0 leaves optional, which no part on the market has: the delta
+    /// operations, cache control for Cache Flush, and readback for Drain. Linux hides Batch as on any part of version
+    /// 1.0.
+    ///
+    /// Source: DSA specification, OPCAP and GENCAP; the rest is [`sapphire_rapids`](Self::sapphire_rapids).
+    pub fn complete(id: DeviceId, node: u32) -> FakeDevice {
+        FakeDevice {
+            gen_cap: Capabilities::ALL.bits(),
+            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03fd",
+            ..FakeDevice::sapphire_rapids(id, node)
+        }
+    }
+
+    /// The same device as a kernel of 2020 shows it.
+    pub fn on_old_kernel(id: DeviceId, node: u32) -> FakeDevice {
+        FakeDevice {
+            op_cap: "0x1003f03ff 0x0 0x0 0x0",
+            kernel: FakeKernel::Old,
+            ..FakeDevice::sapphire_rapids(id, node)
+        }
+    }
+
+    /// A device of version 2.0 with an event log.
+    ///
+    /// The operations are those that Sierra Forest lists; that it has an event log of 64-byte entries, fault
+    /// information and a 16-byte fill is what version 2.0 may have.
+    pub fn version_2(id: DeviceId, node: u32) -> FakeDevice {
+        FakeDevice {
+            version: 0x200,
+            gen_cap: 0x40915f0107 | 1 << 10 | 1 << 12 | 1 << 13,
+            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,0000007b,00bf067f",
+            ..FakeDevice::sapphire_rapids(id, node)
+        }
+    }
+}
+
+/// The files of the driver, and the driver.
+#[derive(Debug, Default)]
+pub struct FakeDriver {
+    tree: Mutex<Tree>,
+}
+
+/// What the files hold.
+#[derive(Debug, Default)]
+struct Tree {
+    files: BTreeMap<String, String>,
+    directories: BTreeSet<String>,
+    links: BTreeMap<String, String>,
+    owners: BTreeMap<String, Owner>,
+    devices: BTreeMap<DeviceId, FakeDevice>,
+    reads_that_fail: BTreeMap<String, i32>,
+    writes_that_fail: BTreeMap<String, i32>,
+    log: Vec<(String, String)>,
+    is_root: bool,
+}
+
+impl FakeDriver {
+    /// A machine with these devices, disabled and not configured, and a process that is root.
+    pub fn new(devices: &[FakeDevice]) -> FakeDriver {
+        let mut tree = Tree { is_root: true, ..Tree::default() };
+        for driver in match devices.iter().any(|device| device.kernel == FakeKernel::Old) {
+            true => ["dsa"].as_slice(),
+            false => &["idxd", "user", "dmaengine", "dsa"],
+        } {
+            for file in ["bind", "unbind"] {
+                tree.put(&format!("{DRIVERS}/{driver}/{file}"), "");
+            }
+        }
+        tree.directories.insert("sys/module/idxd".to_owned());
+        tree.directories.insert(DEVICES.to_owned());
+        tree.put("proc/sys/kernel/osrelease", "6.12.0");
+        for device in devices {
+            tree.add(device);
+            tree.devices.insert(device.id, device.clone());
+        }
+        let driver = FakeDriver { tree: Mutex::new(tree) };
+        driver.become_user(0, u64::MAX);
+        driver
+    }
+
+    /// Eight devices on eight nodes, as a Xeon Max with two sockets has them: `dsa0`, `dsa2` and so on.
+    pub fn xeon_max() -> FakeDriver {
+        let device = |node| FakeDevice::sapphire_rapids(DeviceId(2 * node), node);
+        let driver = FakeDriver::new(&(0..8).map(device).collect::<Vec<_>>());
+        for number in (1..16).step_by(2) {
+            driver.lock().put(&format!("{DEVICES}/iax{number}/state"), "disabled");
+        }
+        driver
+    }
+
+    /// From now on the process has this user id and these capabilities.
+    pub fn become_user(&self, user: u32, capabilities: u64) {
+        let mut tree = self.lock();
+        let ids = [user; 4].map(|id| id.to_string()).join("\t");
+        let status =
+            format!("Name:\tx\nUid:\t{ids}\nGid:\t{ids}\nGroups:\t{user} \nCapEff:\t{capabilities:016x}");
+        tree.put("proc/self/status", &status);
+        tree.is_root = user == 0;
+    }
+
+    /// Sets the content of a file as the kernel would, past all rules.
+    pub fn put(&self, path: &str, content: &str) {
+        self.lock().put(path, content);
+    }
+
+    /// The permission bits that the kernel gives a file of sysfs.
+    pub fn mode(&self, path: &str) -> u32 {
+        match path.rsplit('/').next() {
+            Some("bind" | "unbind") => 0o200,
+            _ if rules::is_writable(path) => 0o644,
+            _ => 0o444,
+        }
+    }
+
+    /// What a symbolic link points to: an absolute path.
+    pub fn target(&self, path: &str) -> Option<String> {
+        self.lock().links.get(path).cloned()
+    }
+
+    /// All files that there are.
+    pub fn paths(&self) -> Vec<String> {
+        self.lock().files.keys().cloned().collect()
+    }
+
+    /// Removes a file, or a directory with all below it.
+    pub fn remove(&self, path: &str) {
+        let mut tree = self.lock();
+        let below = format!("{path}/");
+        let keep = |name: &String| name != path && !name.starts_with(&below);
+        tree.files.retain(|name, _| keep(name));
+        tree.directories.retain(keep);
+        tree.links.retain(|name, _| keep(name));
+        tree.owners.retain(|name, _| keep(name));
+    }
+
+    /// From now on reading the file ends with this error number.
+    pub fn fail_read(&self, path: &str, errno: i32) {
+        self.lock().reads_that_fail.insert(path.to_owned(), errno);
+    }
+
+    /// From now on writing the file ends with this error number.
+    pub fn fail_write(&self, path: &str, errno: i32) {
+        self.lock().writes_that_fail.insert(path.to_owned(), errno);
+    }
+
+    /// Gives the character device of a queue to somebody.
+    pub fn set_owner(&self, path: &str, owner: Owner) {
+        self.lock().owners.insert(path.to_owned(), owner);
+    }
+
+    /// All writes that were taken, in order.
+    pub fn log(&self) -> Vec<(String, String)> {
+        self.lock().log.clone()
+    }
+
+    /// Writes the tree below a directory, as a recorded tree; objects of a device lie in its directory. In the place of
+    /// character devices are files of the same mode.
+    ///
+    /// # Errors
+    /// What the operating system answers.
+    pub fn record_to(&self, root: &Path) -> io::Result<()> {
+        let tree = self.lock();
+        for directory in &tree.directories {
+            fs::create_dir_all(root.join(directory))?;
+        }
+        for path in tree.files.keys() {
+            // What cannot be read now is not recorded, as when a real tree is.
+            let Ok(content) = tree.show(path) else { continue };
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap_or(root))?;
+            fs::write(path, format!("{content}\n"))?;
+        }
+        for (path, owner) in &tree.owners {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap_or(root))?;
+            fs::write(&path, "")?;
+            fs::set_permissions(&path, fs::Permissions::from_mode(owner.mode))?;
+        }
+        for (path, target) in &tree.links {
+            std::os::unix::fs::symlink(target, root.join(path))?;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tree> {
+        // A panic in a test while it was held leaves files that can be looked at.
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn errno(number: i32) -> io::Error {
+    io::Error::from_raw_os_error(number)
+}
+
+impl Files for FakeDriver {
+    fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        let tree = self.lock();
+        if let Some(number) = tree.reads_that_fail.get(path) {
+            return Err(errno(*number));
+        }
+        let text = tree.show(path).map_err(errno)?;
+        Ok(format!("{text}\n").into_bytes())
+    }
+
+    fn entries(&self, directory: &str) -> io::Result<Vec<String>> {
+        let tree = self.lock();
+        let below = format!("{directory}/");
+        let of = |path: &String| Some(path.strip_prefix(&below)?.split('/').next()?.to_owned());
+        let mut names = BTreeSet::new();
+        names.extend(tree.files.range(below.clone()..).map_while(|(path, _)| of(path)));
+        names.extend(tree.directories.range(below.clone()..).map_while(of));
+        names.extend(tree.links.range(below.clone()..).map_while(|(path, _)| of(path)));
+        match names.is_empty() && !tree.directories.contains(directory) {
+            true => Err(errno(libc::ENOENT)),
+            false => Ok(names.into_iter().collect::<Vec<String>>()),
+        }
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        let tree = self.lock();
+        let target = tree.links.get(path).ok_or_else(|| errno(libc::ENOENT))?;
+        Ok(target.rsplit('/').next().unwrap_or(target).to_owned())
+    }
+
+    fn owner(&self, path: &str) -> io::Result<Owner> {
+        self.lock().owners.get(path).copied().ok_or_else(|| errno(libc::ENOENT))
+    }
+
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        let mut tree = self.lock();
+        if let Some(number) = tree.writes_that_fail.get(path) {
+            return Err(errno(*number));
+        }
+        if !tree.is_root {
+            return Err(errno(libc::EACCES));
+        }
+        if !tree.files.contains_key(path) {
+            return Err(errno(libc::ENOENT));
+        }
+        tree.store(path, value).map_err(errno)?;
+        tree.log.push((path.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    fn display(&self, path: &str) -> PathBuf {
+        Path::new("/").join(path)
+    }
+}
+
+impl Tree {
+    fn put(&mut self, path: &str, content: &str) {
+        self.files.insert(path.to_owned(), content.to_owned());
+    }
+
+    fn get(&self, path: &str) -> &str {
+        self.files.get(path).map_or("", String::as_str)
+    }
+
+    /// The kernel's fields have 32 bits: sums of what anybody `put` into a few files stay far from the ends of 64.
+    fn number(&self, path: &str) -> i64 {
+        self.get(path).parse::<i32>().map_or(0, i64::from)
+    }
+
+    fn add(&mut self, device: &FakeDevice) {
+        let id = device.id;
+        let old = device.kernel == FakeKernel::Old;
+        let (groups, engines, queues) = device.counts;
+        let at = format!("{DEVICES}/{id}");
+        let mut put = |object: &str, attribute: &str, value: &str| {
+            self.put(&format!("{at}{object}/{attribute}"), value);
+        };
+        for (attribute, value) in [
+            ("version", format!("{:#x}", device.version)),
+            ("max_groups", groups.to_string()),
+            ("max_engines", engines.to_string()),
+            ("max_work_queues", queues.to_string()),
+            ("max_work_queues_size", device.entries.to_string()),
+            ("numa_node", device.node.map_or("-1".to_owned(), |node| node.to_string())),
+            ("max_batch_size", "1024".to_owned()),
+            ("max_transfer_size", "2147483648".to_owned()),
+            ("op_cap", device.op_cap.to_owned()),
+            ("gen_cap", format!("{:#x}", device.gen_cap)),
+            ("configurable", u8::from(device.configurable).to_string()),
+            ("clients", "0".to_owned()),
+            ("pasid_enabled", u8::from(device.pasid).to_string()),
+            ("state", "disabled".to_owned()),
+            ("cdev_major", "240".to_owned()),
+            ("cmd_status", "0x0".to_owned()),
+            (if old { "max_tokens" } else { "max_read_buffers" }, device.read_buffers.to_string()),
+            (if old { "token_limit" } else { "read_buffer_limit" }, "0".to_owned()),
+            ("errors", if old { "0x000000000000000000 ".repeat(4) } else { ["00000000"; 8].join(",") }),
+        ] {
+            put("", attribute, &value);
+        }
+        if device.gen_cap >> 13 & 3 != 0 {
+            put("", "event_log_size", "64");
+        }
+        for index in 0..groups {
+            let group = format!("/group{}.{index}", id.0);
+            for (attribute, value) in binding::GROUP_DEFAULTS {
+                let is_of_other_kernel = match old {
+                    true => attribute.contains("read_buffer") || attribute.contains("progress"),
+                    false => attribute.contains("token"),
+                };
+                if !is_of_other_kernel {
+                    put(&group, attribute, value.unwrap_or(&device.read_buffers.to_string()));
+                }
+            }
+        }
+        for index in 0..engines {
+            put(&format!("/engine{}.{index}", id.0), "group_id", "-1");
+        }
+        for index in 0..queues {
+            let queue = format!("/wq{}.{index}", id.0);
+            for (attribute, value) in binding::QUEUE_DEFAULTS {
+                put(&queue, attribute, value);
+            }
+            put(&queue, "clients", "0");
+            put(&queue, "state", "disabled");
+            if !old {
+                put(&queue, "driver_name", "");
+                put(&queue, "op_config", device.op_cap);
+                put(&queue, "enqcmds_retries", "32");
+                if device.version >= 0x200 {
+                    put(&queue, "prs_disable", "0");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! How badly the emulated device behaves, within what the specification allows, from a seed.
+//!
+//! Source: the generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+//! Generators", OOPSLA 2014).
+
+use std::fmt;
+
+/// A device's bad habits. Probabilities are in thousandths.
+///
+/// The same seed, configuration, descriptors and steps give the same behaviour, bit for bit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FaultPlan {
+    /// Where all chance comes from; print it when something fails.
+    pub seed: u64,
+    /// Longest delay, in steps of the device, before an engine goes on or a completion record is written.
+    pub delay_steps_max: u32,
+    /// Run engines and members of a batch in random order, as far as fences allow.
+    pub reorder: bool,
+    /// Chance of a page fault at each page that a descriptor visits. A page does not fault twice in a row, so
+    /// that software which resumes gets on.
+    pub page_faults_per_mille: u16,
+    /// Chance that a shared queue answers Retry although it has room.
+    pub retries_per_mille: u16,
+    /// Chance that a copy of regions that do not overlap runs from the end to the start.
+    pub backwards_per_mille: u16,
+    /// Chance that Compare Pattern tells the start of the 8 bytes in which a difference lies, instead of its place.
+    pub rounded_differences_per_mille: u16,
+    /// Chance that idle engines of the group help with the members of a batch.
+    pub spread_batches_per_mille: u16,
+    /// Chance that an engine takes the next descriptor before the one at hand has ended, and reads for it. What it
+    /// writes stays in order within a queue.
+    pub work_ahead_per_mille: u16,
+    /// Chance of a hardware error (0x20 to 0x22) at each page that a descriptor visits.
+    pub hardware_errors_per_mille: u16,
+    /// Chance that a completion record cannot be written: it stays zero, and the error register says why.
+    pub lost_records_per_mille: u16,
+    /// Largest piece of a copy between which other engines run and page faults are decided.
+    pub piece_bytes_max: u32,
+}
+
+impl FaultPlan {
+    /// A device that behaves: no delay, no fault, first come first served.
+    pub fn none() -> FaultPlan {
+        FaultPlan {
+            seed: 0,
+            delay_steps_max: 0,
+            reorder: false,
+            page_faults_per_mille: 0,
+            retries_per_mille: 0,
+            backwards_per_mille: 0,
+            rounded_differences_per_mille: 0,
+            spread_batches_per_mille: 0,
+            work_ahead_per_mille: 0,
+            hardware_errors_per_mille: 0,
+            lost_records_per_mille: 0,
+            // Large enough to run at the speed of memory, small enough that engines share a thread fairly.
+            piece_bytes_max: 64 << 10,
+        }
+    }
+
+    /// Bad habits of every kind that software must be able to handle, more or less of each by the seed.
+    ///
+    /// Lost completion records are left out, because only a time-out helps against them, and hardware errors, because
+    /// nothing does.
+    pub fn from_seed(seed: u64) -> FaultPlan {
+        let mut random = Random::new(seed);
+        let mut up_to = |max: u64| random.below(max + 1);
+        FaultPlan {
+            seed,
+            delay_steps_max: up_to(20) as u32,
+            reorder: true,
+            page_faults_per_mille: up_to(300) as u16,
+            retries_per_mille: up_to(300) as u16,
+            backwards_per_mille: up_to(500) as u16,
+            lost_records_per_mille: 0,
+            hardware_errors_per_mille: 0,
+            piece_bytes_max: 1 + up_to(16 << 10) as u32,
+            rounded_differences_per_mille: up_to(1000) as u16,
+            spread_batches_per_mille: up_to(1000) as u16,
+            work_ahead_per_mille: up_to(1000) as u16,
+        }
+    }
+}
+
+/// All that it takes to make the same device again.
+impl fmt::Display for FaultPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {:#x}", self.seed)?;
+        if *self == FaultPlan::from_seed(self.seed) { Ok(()) } else { write!(f, ", changed to {self:?}") }
+    }
+}
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `bound`, which is not zero. (The bias is below 2^-32 for the bounds used here.)
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// True in `per_mille` of a thousand cases.
+    #[inline]
+    pub(crate) fn chance(&mut self, per_mille: u16) -> bool {
+        per_mille > 0 && self.below(1000) < u64::from(per_mille)
+    }
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use super::*;
+
+    /// What a failing test prints is enough to replay it.
+    #[test]
+    fn a_seed_says_everything_unless_something_was_changed() {
+        assert_eq!(FaultPlan::from_seed(0x2a).to_string(), "seed 0x2a");
+        let changed = FaultPlan { work_ahead_per_mille: 1234, ..FaultPlan::from_seed(0x2a) };
+        assert!(changed.to_string().contains("work_ahead_per_mille: 1234"), "{changed}");
+    }
+}

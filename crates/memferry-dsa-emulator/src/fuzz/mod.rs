@@ -1,0 +1,237 @@
+//! What a fuzzer does with the device: any descriptors over any memory, and any words in memory that processes share.
+//!
+//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`; both are called by the property
+//! tests as well, with random bytes.
+
+mod input;
+mod order;
+mod watched;
+
+use memferry_dsa::portal::Submission;
+use memferry_dsa::{Address, Descriptor, Opcode, PAGE_BYTES};
+
+use self::input::Bytes;
+pub use self::order::order;
+use self::watched::Watched;
+pub use self::watched::names;
+use super::{
+    Deterministic, DeviceConfig, DeviceCounters, FakeMemory, FaultPlan, GroupConfig, Stepped, Timing,
+    dedicated_queue, shared_queue,
+};
+
+/// Where the data lies, with lists of batches behind it. Nothing else is mapped.
+const ARENA: Address = Address(0x10_0000);
+const DATA_PAGES: u64 = 8;
+/// The page of lists is read-only, so that most batches have the members that the bytes say.
+const LIST: Address = Address(ARENA.0 + DATA_PAGES * PAGE_BYTES);
+const ARENA_BYTES: u64 = (DATA_PAGES + 1) * PAGE_BYTES;
+/// Members that the page of lists has room for.
+const MEMBERS_MAX: u64 = PAGE_BYTES / 64;
+/// Most descriptors of one run.
+const SUBMISSIONS_MAX: u64 = 32;
+/// Smaller pieces would let 32 batches of 32 copies of all memory take longer than a fuzzer waits.
+const PIECE_BYTES_MIN: u32 = 256;
+/// A device that gets nowhere for so long hangs: it delays nothing by more than 20 steps.
+const IDLE_STEPS_MAX: u64 = 4096;
+/// A device that works for so long does not end: three times the steps of those 32 batches, each piece delayed by 20.
+const STEPS_MAX: u64 = 20_000_000;
+
+/// Runs the device on what the bytes say, and panics if it does what it must not. The answer is what it has counted.
+///
+/// ```text
+/// seed 8, lost records 1, hardware errors 1, configuration 1
+/// state of the pages 8, number of members 1, members, contents of the pages 8 x 8
+/// until the end: queue and pause 1, submitter 1, descriptor
+/// ```
+///
+/// A descriptor is a byte that says how to bend it towards one that is executed, its 64 bytes, and if it was bent two
+/// bytes for an error. Any bytes will do; missing ones are zero.
+///
+/// # Panics
+/// If the device panics, accesses memory that no submitted descriptor names, touches data for one that it refuses, does
+/// not account for a descriptor, or does not end.
+pub fn descriptors(data: &[u8]) -> DeviceCounters {
+    let mut data = Bytes(data);
+    let seed = data.word();
+    let habits = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
+    let nasty = FaultPlan {
+        lost_records_per_mille: data.byte().into(),
+        hardware_errors_per_mille: data.byte().into(),
+        piece_bytes_max: habits.piece_bytes_max.max(PIECE_BYTES_MIN),
+        ..habits
+    };
+    let choice = data.byte();
+    let memory = Watched::new(memory(&mut data));
+    let device = Deterministic::new(&config(choice), nasty, memory).expect("a valid configuration");
+    let mut run = Run { device, steps: 0, one_by_one: choice >> 7 == 1, answered: [0; 2] };
+    for _ in 0..SUBMISSIONS_MAX {
+        if data.is_empty() {
+            break;
+        }
+        run.submit(data.byte(), data.byte(), data.descriptor());
+    }
+    run.finish();
+    run.check()
+}
+
+/// A device, and what it was given.
+struct Run {
+    device: Deterministic<Watched>,
+    steps: u64,
+    /// Each descriptor ends before the next one is submitted, so that each access is one of its own.
+    one_by_one: bool,
+    /// Descriptors that queues took or lost, and those that they did not take.
+    answered: [u64; 2],
+}
+
+impl Run {
+    fn submit(&mut self, queue_and_pause: u8, submitter: u8, descriptor: Descriptor) {
+        let Deterministic { device, memory } = &self.device;
+        let queues = device.config().queues().count();
+        let before = device.counters();
+        let answer = device
+            .submit(usize::from(queue_and_pause & 15) % queues, &descriptor, u32::from(submitter & 1))
+            .expect("the device is enabled");
+        self.answered[usize::from(answer == Submission::Retry)] += 1;
+        if device.counters().accepted == before.accepted {
+            return; // not taken, or lost
+        }
+        memory.allow(descriptor);
+        if self.one_by_one {
+            self.finish();
+            let ended = self.device.device.counters().ended;
+            let was_refused = ended.iter().any(|(status, count)| {
+                // The device finds these before it begins; 0x1a and 0x1f come later.
+                matches!(status.code(), 0x10..=0x19 | 0x1b..=0x1e)
+                    && *count > before.ended.get(status).copied().unwrap_or(0)
+            });
+            let memory = &self.device.memory;
+            assert!(
+                !was_refused || descriptor.opcode() == Ok(Opcode::Batch) || !memory.has_touched_data(),
+                "{}: refused, and touched data all the same: {descriptor:?}",
+                self.told()
+            );
+            memory.allow_nothing();
+        } else {
+            (0..=queue_and_pause >> 4).for_each(|_| _ = self.device.step());
+        }
+    }
+
+    /// Steps until all is done.
+    fn finish(&mut self) {
+        let mut before = None;
+        while self.device.step() == Stepped::Busy {
+            self.steps += 1;
+            if self.steps.is_multiple_of(IDLE_STEPS_MAX) {
+                let now = Some((self.device.device.counters(), self.device.device.now_ns()));
+                assert!(now != before, "{}: hangs: {now:?}", self.told());
+                before = now;
+            }
+            assert!(self.steps < STEPS_MAX, "{}: does not end: {:?}", self.told(), before);
+        }
+    }
+
+    /// The books at the end.
+    fn check(&self) -> DeviceCounters {
+        let (device, told) = (&self.device.device, self.told());
+        let counters = device.counters();
+        assert_eq!(self.answered, [counters.accepted + counters.dropped, counters.retried], "{told}");
+        assert_eq!(counters.in_flight(), 0, "{told}: {counters:?}");
+        assert_eq!(counters.accepted + counters.members, counters.ended_count(), "{told}: {counters:?}");
+        assert_eq!(counters.dispatched, counters.accepted, "{told}");
+        let is_reported = counters.records_lost == 0 || device.take_error().is_some();
+        assert!(is_reported, "{told}: a loss without a report");
+        counters
+    }
+
+    fn told(&self) -> String {
+        self.device.device.nasty().to_string()
+    }
+}
+
+fn config(choice: u8) -> DeviceConfig {
+    let mut queues = vec![shared_queue("wq0.0", 16), dedicated_queue("wq0.1", 4)];
+    queues[0].block_on_fault = choice & 1 == 1;
+    queues[1].priority = 1 + (choice >> 1 & 7);
+    let other = GroupConfig { engines: 1, queues: vec![shared_queue("wq0.2", 8)] };
+    let config =
+        DeviceConfig::new(vec![GroupConfig { engines: 1 + u32::from(choice >> 4 & 1) * 2, queues }, other]);
+    let config = if choice >> 5 & 1 == 1 { config.as_production() } else { config };
+    match choice >> 6 & 1 {
+        1 => config.with_timing(Timing::sapphire_rapids()),
+        _ => config,
+    }
+}
+
+/// Pages that are there, absent or read-only, and the page of lists.
+fn memory(data: &mut Bytes) -> FakeMemory {
+    let memory = FakeMemory::new();
+    memory.map(ARENA, ARENA_BYTES as usize);
+    let pages = data.word();
+    let members = u64::from(data.byte()) % (MEMBERS_MAX + 1);
+    for index in 0..members {
+        memory.store(LIST.offset(index * 64), &data.descriptor().to_bytes());
+    }
+    memory.write_protect(LIST);
+    for page in 0..DATA_PAGES {
+        let page_address = ARENA.offset(page * PAGE_BYTES);
+        memory.store(page_address, &data.word().to_le_bytes());
+        match pages >> (4 * page) & 15 {
+            1 => memory.page_out(page_address),
+            2 => memory.write_protect(page_address),
+            _ => {}
+        }
+    }
+    memory
+}
+
+#[cfg(all(test, not(memferry_loom)))]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use memferry_dsa::Status;
+
+    use super::*;
+    use crate::fault_plan::Random;
+
+    /// Random bytes get through the checks to every end that a descriptor can have: otherwise fuzzing shows little.
+    #[test]
+    fn every_end_is_reached() {
+        let mut random = Random::new(1);
+        let mut ends: BTreeMap<Status, u64> = BTreeMap::new();
+        for _ in 0..2500 {
+            let mut data: Vec<u8> = (0..800).flat_map(|_| random.next().to_le_bytes()).collect();
+            data[8] = 0; // no lost records
+            data[9] = if random.chance(900) { 0 } else { 20 };
+            for (status, count) in descriptors(&data).ended {
+                *ends.entry(status).or_default() += count;
+            }
+        }
+        for status in [
+            Status::Success,
+            Status::PredicateFalse,
+            Status::PageFault,
+            Status::PageFaultRefused,
+            Status::BatchFailed,
+            Status::BatchListFault,
+            Status::DeltaOrder,
+            Status::DeltaOffset,
+            Status::DifMismatch,
+            Status::BadOpcode,
+            Status::InvalidFlags,
+            Status::ReservedNotZero,
+            Status::BadSize,
+            Status::BadCount,
+            Status::BadDeltaSize,
+            Status::Overlap,
+            Status::CompletionAlignment,
+            Status::Alignment,
+            Status::ReadbackFault,
+            Status::HardwareRead,
+            Status::HardwareWrite,
+            Status::Translation,
+        ] {
+            assert!(ends.get(&status) > Some(&20), "{status}: {ends:?}");
+        }
+    }
+}

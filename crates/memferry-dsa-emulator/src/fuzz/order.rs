@@ -1,0 +1,164 @@
+//! Processes that share a device, one of which writes anything into the memory that it can write.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memferry_dsa::Descriptor;
+use memferry_dsa::portal::Submission;
+
+use super::input::Bytes;
+use super::watched::Watched;
+use super::{FakeMemory, memory};
+use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, State};
+use crate::{Capabilities, OPERATIONS, Timing, dedicated_queue, shared_queue};
+
+/// What is done at most in a run.
+const STEPS_MAX: usize = 300;
+/// Looks after which all is well again, a second and a half each: the slots of a queue are repaired one by one, and an engine
+/// after some seconds.
+const LOOKS_MAX: usize = 1000;
+
+/// Two queues of a device, an honest client with its engine, and one that tampers.
+struct Run {
+    state: State,
+    honest: Client,
+    engine: ClientEngine,
+    evil: Client,
+    memory: Watched,
+    has_timing: bool,
+    now: Instant,
+}
+
+/// Runs what the bytes say, and panics if the server or the honest client does what it must not. Any bytes will do.
+///
+/// # Panics
+/// If anything panics, hangs, accesses memory that the honest client has not named, or does not go on once nobody tampers
+/// any more.
+pub fn order(data: &[u8]) {
+    let mut data = Bytes(data);
+    let timing = data.byte() & 1 == 1;
+    let mut run = Run::new(timing, memory(&mut data));
+    for _ in 0..STEPS_MAX {
+        if data.is_empty() {
+            break;
+        }
+        run.step(&mut data);
+    }
+    run.goes_on();
+}
+
+impl Run {
+    fn new(has_timing: bool, memory: FakeMemory) -> Run {
+        let options = Options { timing: has_timing.then(Timing::sapphire_rapids), ..Options::default() };
+        let state = State::create(&options).expect("memory");
+        let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
+        let engine_groups = [Some(0), Some(0), None, None];
+        state.enable_device(0, &DeviceSetup { number: 0, operations, capabilities, engine_groups });
+        for (queue, info) in [shared_queue("", 8), dedicated_queue("", 8)].iter().enumerate() {
+            state.enable_queue(QueueAt { device: 0, queue }, 0, info).expect("a valid configuration");
+        }
+        let join = || state.join(std::process::id()).expect("two places");
+        let (honest, evil) = (join(), join());
+        let engine = honest.engine(0);
+        Run { state, honest, engine, evil, memory: Watched::new(memory), has_timing, now: Instant::now() }
+    }
+
+    fn step(&mut self, data: &mut Bytes<'_>) {
+        let queue = QueueAt { device: 0, queue: usize::from(data.byte() & 1) };
+        match data.byte() % 8 {
+            0 => _ = self.submit(queue, data.descriptor()),
+            1 => _ = self.evil.enqcmd(queue, &mut Descriptor::noop().to_words()),
+            2..=4 => self.tamper(data),
+            5 => self.work(),
+            6 => self.look(),
+            _ => self.ask(queue, data.byte()),
+        }
+    }
+
+    /// A word, or a mark that stands for an entry.
+    fn tamper(&self, data: &mut Bytes<'_>) {
+        let words = match data.byte() & 7 {
+            0 => self.evil.own_words(),
+            _ => self.state.devices().order_words(),
+        };
+        // The first device's queues lie at the start.
+        let reach = words.len().min(1 << (data.byte() % 18 + 4));
+        let at = &words[data.word() as usize % reach];
+        let now = at.load(Ordering::Relaxed);
+        let near = u64::from(data.byte());
+        let value = match data.byte() % 8 {
+            0 => 0,
+            1 => u64::MAX,
+            2 => now.wrapping_add(near),
+            3 => now.wrapping_sub(near),
+            4 => now ^ 1 << (near % 64),
+            5 => {
+                let accepted = self.state.queue_report(QueueAt { device: 0, queue: 0 }).accepted;
+                (accepted.wrapping_add(near) << 14) | (u64::from(self.honest.pasid()) << 2) | (near % 4)
+            }
+            6 => near,
+            _ => data.word(),
+        };
+        at.store(value, Ordering::Relaxed);
+    }
+
+    fn submit(&self, queue: QueueAt, descriptor: Descriptor) -> bool {
+        let mut words = descriptor.to_words();
+        match queue.queue {
+            0 => {
+                self.memory.allow(descriptor);
+                self.honest.enqcmd(queue, &mut words) == Submission::Accepted
+            }
+            _ => {
+                self.memory.allow(descriptor);
+                self.honest.movdir64b(queue, &mut words);
+                true
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        self.engine.step(&self.memory).expect("a valid configuration");
+        self.engine.start_stranded();
+    }
+
+    fn look(&mut self) {
+        self.now += Duration::from_millis(1500);
+        self.state.look_at_all(self.now);
+    }
+
+    /// What the server tells, and does.
+    fn ask(&self, queue: QueueAt, what: u8) {
+        let state = &self.state;
+        let _ = (state.queue_report(queue), state.counters(0), state.client_reports());
+        let _ = (state.error_words(0), state.is_drained(queue), state.take_error(0));
+        if what == 0 {
+            state.close_queue(queue);
+            if !state.disable_queue(queue) {
+                state.discard_queue(queue);
+            }
+            let info = if queue.queue == 0 { shared_queue("", 8) } else { dedicated_queue("", 8) };
+            state.enable_queue(queue, 0, &info).expect("it was before");
+        }
+    }
+
+    /// Nobody tampers any more, and the other client leaves: what the honest one submits is done.
+    fn goes_on(mut self) {
+        self.evil = self.honest.clone();
+        let at = QueueAt { device: 0, queue: 0 };
+        let ended = |run: &Run| run.state.counters(0).ended_count();
+        let (mut accepted, before) = (false, ended(&self));
+        for _ in 0..LOOKS_MAX {
+            accepted = accepted || self.submit(at, Descriptor::noop());
+            (0..64).for_each(|_| self.work());
+            if accepted && ended(&self) > before {
+                return;
+            }
+            self.look();
+            if self.has_timing {
+                std::thread::sleep(Duration::from_millis(5)); // the device's clock is a real one
+            }
+        }
+        panic!("the queue does not go on: accepted {accepted}, {:?}", self.state.queue_report(at));
+    }
+}

@@ -1,0 +1,42 @@
+//! Dualcast: one source, two targets, both as far as each other when a fault stops it.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Dualcast).
+
+use memferry_dsa::{Completion, Descriptor};
+
+use super::walk::Walk;
+use super::{Env, Execute, Stop};
+use crate::memory::{Access, Memory};
+use crate::pages::Fault;
+
+#[derive(Debug)]
+pub(crate) struct Dualcast {
+    walk: Walk<3>,
+}
+
+impl Dualcast {
+    pub(super) fn new(descriptor: &Descriptor) -> Dualcast {
+        let regions = [
+            (descriptor.address_1(), Access::Read),
+            (descriptor.address_2(), Access::Write),
+            (descriptor.target_2(), Access::Write),
+        ];
+        Dualcast { walk: Walk::new(regions, descriptor) }
+    }
+}
+
+impl Execute for Dualcast {
+    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
+        self.walk.piece(env, |env, stretch| {
+            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
+            let [source, target_1, target_2] = stretch.at;
+            env.memory.read(source, bytes)?;
+            env.memory.write(target_1, bytes)?;
+            Ok(env.memory.write(target_2, bytes)?)
+        })
+    }
+
+    fn stopped(&self, fault: Fault) -> Completion {
+        fault.completion(self.walk.done())
+    }
+}

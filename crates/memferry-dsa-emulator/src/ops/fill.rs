@@ -1,0 +1,50 @@
+//! Memory Fill: the pattern again and again from the start of the target.
+//!
+//! A fault may stop it between multiples of 8 if the target is not aligned; who resumes rotates the pattern.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Memory Fill).
+
+use memferry_dsa::{Completion, Descriptor};
+
+use super::walk::Walk;
+use super::{Env, Execute, Stop};
+use crate::memory::{Access, Memory};
+use crate::pages::Fault;
+
+#[derive(Debug)]
+pub(crate) struct Fill {
+    walk: Walk<1>,
+    pattern: u64,
+}
+
+impl Fill {
+    pub(super) fn new(descriptor: &Descriptor) -> Fill {
+        Fill {
+            walk: Walk::new([(descriptor.address_2(), Access::Write)], descriptor),
+            pattern: descriptor.pattern(),
+        }
+    }
+}
+
+impl Execute for Fill {
+    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
+        let pattern = self.pattern;
+        self.walk.piece(env, |env, stretch| {
+            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
+            repeat(pattern, stretch.offset, bytes);
+            Ok(env.memory.write(stretch.at[0], bytes)?)
+        })
+    }
+
+    fn stopped(&self, fault: Fault) -> Completion {
+        fault.completion(self.walk.done())
+    }
+}
+
+/// What `bytes` are that lie `offset` behind the start of a region filled with the pattern.
+pub(super) fn repeat(pattern: u64, offset: u32, bytes: &mut [u8]) {
+    let turned = pattern.rotate_right(8 * (offset % 8)).to_le_bytes();
+    let (words, rest) = bytes.as_chunks_mut::<8>();
+    words.fill(turned);
+    rest.copy_from_slice(&turned[..rest.len()]);
+}

@@ -1,0 +1,35 @@
+//! Cache Flush: the lines of a region leave the processor's caches. Nothing changes in memory, so it needs no more than
+//! leave to read.
+//!
+//! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Cache Flush).
+
+use memferry_dsa::{Completion, Descriptor};
+
+use super::walk::Walk;
+use super::{Env, Execute, Stop};
+use crate::memory::{Access, Memory};
+use crate::pages::Fault;
+
+#[derive(Debug)]
+pub(crate) struct CacheFlush {
+    walk: Walk<1>,
+}
+
+impl CacheFlush {
+    pub(super) fn new(descriptor: &Descriptor) -> CacheFlush {
+        CacheFlush { walk: Walk::new([(descriptor.address_2(), Access::Read)], descriptor) }
+    }
+}
+
+impl Execute for CacheFlush {
+    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
+        self.walk.piece(env, |env, stretch| {
+            env.memory.flush(stretch.at[0], stretch.bytes as usize);
+            Ok(())
+        })
+    }
+
+    fn stopped(&self, fault: Fault) -> Completion {
+        fault.completion(self.walk.done())
+    }
+}

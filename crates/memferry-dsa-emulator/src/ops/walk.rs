@@ -1,0 +1,109 @@
+//! Regions that an operation goes through side by side, from one page border to the next.
+
+use memferry_dsa::{Address, Descriptor};
+
+use super::{Env, Stop};
+use crate::memory::{Access, Memory, Vanished};
+use crate::pages::{Fault, bytes_to_page_end};
+
+/// `N` regions of the same size, sources before targets: in this order their pages are translated.
+#[derive(Debug)]
+pub(super) struct Walk<const N: usize> {
+    regions: [(Address, Access); N],
+    size: u32,
+    done: u32,
+    block_on_fault: bool,
+}
+
+/// A part of the regions that crosses no page border in any of them, and whose pages are translated.
+pub(super) struct Stretch<const N: usize> {
+    /// Where it begins in each region.
+    pub(super) at: [Address; N],
+    /// How far that is from the regions' start.
+    pub(super) offset: u32,
+    /// Its length.
+    pub(super) bytes: u32,
+}
+
+impl<const N: usize> Walk<N> {
+    pub(super) fn new(regions: [(Address, Access); N], descriptor: &Descriptor) -> Walk<N> {
+        Walk { regions, size: descriptor.size(), done: 0, block_on_fault: super::blocks_on_fault(descriptor) }
+    }
+
+    /// Bytes done so far.
+    pub(super) fn done(&self) -> u32 {
+        self.done
+    }
+
+    pub(super) fn block_on_fault(&self) -> bool {
+        self.block_on_fault
+    }
+
+    /// Does each stretch of the next piece with `each`; whether that was the last piece.
+    ///
+    /// What `each` returns early for does not count as done.
+    pub(super) fn piece<M: Memory>(
+        &mut self,
+        env: &mut Env<'_, M>,
+        each: impl FnMut(&mut Env<'_, M>, &Stretch<N>) -> Result<(), Interrupted>,
+    ) -> Result<bool, Stop> {
+        self.piece_in_units(1, env, each)
+    }
+
+    /// The same in multiples of `unit` bytes, a power of two, which size and addresses are multiples of.
+    pub(super) fn piece_in_units<M: Memory>(
+        &mut self,
+        unit: u32,
+        env: &mut Env<'_, M>,
+        mut each: impl FnMut(&mut Env<'_, M>, &Stretch<N>) -> Result<(), Interrupted>,
+    ) -> Result<bool, Stop> {
+        let piece = env.chance.piece_bytes(self.size - self.done).max(unit) & !(unit - 1);
+        let end = self.done + piece;
+        let mut pages = [None; N];
+        while self.done < end {
+            let mut bytes = end - self.done;
+            let mut at = [Address(0); N];
+            for ((here, (start, access)), page) in at.iter_mut().zip(self.regions).zip(&mut pages) {
+                *here = start.offset(self.done.into());
+                if page.replace(here.page()) != Some(here.page()) {
+                    let (memory, counters) = (env.memory, env.counters);
+                    env.chance.data_page(memory, here.page(), access, self.block_on_fault, counters)?;
+                }
+                bytes = bytes.min(bytes_to_page_end(*here) as u32);
+            }
+            let stretch = Stretch { at, offset: self.done, bytes };
+            each(env, &stretch).map_err(|interrupted| interrupted.stop(self.block_on_fault))?;
+            env.done(bytes);
+            self.done += bytes;
+        }
+        Ok(self.done == self.size)
+    }
+}
+
+/// Why a stretch was not done to its end.
+pub(super) enum Interrupted {
+    /// The regions' pages were translated, and one is gone.
+    Vanished(Vanished),
+    Stop(Stop),
+}
+
+impl Interrupted {
+    fn stop(self, block_on_fault: bool) -> Stop {
+        match self {
+            Interrupted::Vanished(vanished) => Stop::Fault(Fault::vanished(vanished, block_on_fault)),
+            Interrupted::Stop(stop) => stop,
+        }
+    }
+}
+
+impl From<Vanished> for Interrupted {
+    fn from(vanished: Vanished) -> Interrupted {
+        Interrupted::Vanished(vanished)
+    }
+}
+
+impl From<Fault> for Interrupted {
+    fn from(fault: Fault) -> Interrupted {
+        Interrupted::Stop(Stop::Fault(fault))
+    }
+}

@@ -1,0 +1,210 @@
+//! A process that uses devices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use memferry_dsa::portal::{QueueMode, Submission};
+use memferry_dsa::{Descriptor, Status};
+
+use super::layout::{ClientQueue, DeviceOrder, Own};
+use super::memory::Mapping;
+use super::trace::{By, WayIn};
+use super::{ClientEngine, Devices, QueueAt, State, futex};
+use crate::queue::{Answer, QueueConfig};
+use crate::register::SoftwareError;
+use crate::ring::{ClientId, Stamp};
+
+/// One process among those that share devices: it submits, and its engines execute what it has submitted.
+///
+/// When the last clone and the last engine of one that the server's own process has [joined](State::join) are dropped it
+/// leaves: what is in flight never completes. Another leaves with its process.
+#[derive(Clone)]
+pub struct Client(Arc<Membership>);
+
+struct Membership {
+    devices: Devices,
+    own: Arc<Mapping<Own>>,
+    id: ClientId,
+    process: u32,
+    stamps: bool,
+    traces: bool,
+    has_timing: bool,
+    /// Of one in the server's process: where it leaves, and by which number.
+    home: Option<(State, u64)>,
+}
+
+impl Client {
+    pub(super) fn new(
+        devices: &Devices,
+        own: Mapping<Own>,
+        id: ClientId,
+        process: u32,
+        home: Option<(State, u64)>,
+    ) -> Client {
+        let (traces, has_timing) = (devices.traces(), devices.timing().is_some());
+        Client(Arc::new(Membership {
+            devices: devices.clone(),
+            own: Arc::new(own),
+            id,
+            process,
+            stamps: has_timing || traces,
+            traces,
+            has_timing,
+            home,
+        }))
+    }
+
+    /// The process in whose name it submits.
+    pub fn process(&self) -> u32 {
+        self.0.process
+    }
+
+    /// The number of the address space that descriptors belong to.
+    pub fn pasid(&self) -> u32 {
+        self.0.id.into()
+    }
+
+    /// The devices.
+    pub fn devices(&self) -> &Devices {
+        &self.0.devices
+    }
+
+    /// An engine that executes what this client submits to a device. There is at most one at a time.
+    ///
+    /// # Panics
+    /// If there is no such device.
+    pub fn engine(&self, device: usize) -> ClientEngine {
+        ClientEngine::new(self, device)
+    }
+
+    /// ENQCMD: a shared queue that is enabled takes the descriptor or answers Retry; everything else answers Retry. The
+    /// submitter is put into `words`, as the instruction puts it into what it submits.
+    ///
+    /// Also for signal handlers: no lock, no allocation, few system calls, no panic for a [`QueueAt::new`].
+    ///
+    /// Source: DSA specification 5.3.
+    #[inline]
+    pub fn enqcmd(&self, at: QueueAt, words: &mut [u64; 8]) -> Submission {
+        self.submit_shared(at, words, self.by(WayIn::Enqcmd))
+    }
+
+    /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it. The
+    /// submitter is put into `words`, as the device does it.
+    ///
+    /// Also for signal handlers, as [`enqcmd`](Self::enqcmd).
+    #[inline]
+    pub fn movdir64b(&self, at: QueueAt, words: &mut [u64; 8]) {
+        self.submit_dedicated(at, words, self.by(WayIn::Movdir64b));
+    }
+
+    /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
+    /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
+    pub fn written(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
+        let by = By { way: WayIn::Write, thread };
+        if self.config(at).mode() == Some(QueueMode::Dedicated) {
+            self.submit_dedicated(at, words, by);
+            return Submission::Accepted;
+        }
+        self.submit_shared(at, words, by)
+    }
+
+    #[inline]
+    fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: By) -> Submission {
+        if self.config(at).mode() != Some(QueueMode::Shared) {
+            return Submission::Retry;
+        }
+        words[0] = words[0] & !u64::from(u32::MAX) | u64::from(self.pasid());
+        match self.offer(at, QueueMode::Shared, words, by) {
+            Answer::Accepted => Submission::Accepted,
+            Answer::Retry | Answer::Lost | Answer::Closed => Submission::Retry,
+        }
+    }
+
+    #[inline]
+    fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: By) {
+        if self.config(at).mode() != Some(QueueMode::Dedicated) {
+            return;
+        }
+        words[0] = words[0] & !0xf_ffff | u64::from(self.pasid());
+        if self.offer(at, QueueMode::Dedicated, words, by) == Answer::Lost {
+            let entry = Descriptor::from_words(*words);
+            let error = SoftwareError::new(Status::QueueOverflow, at.queue, &entry);
+            self.order(at).error.report(&error);
+        }
+    }
+
+    fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: By) -> Answer {
+        let config = self.config(at);
+        let now_ns = if self.0.stamps { self.0.devices.now_ns() } else { 0 };
+        let arrives_ns = now_ns + config.submit_ns();
+        let stamp = Stamp { ns: arrives_ns, by: by.to_word() };
+        let own = &self.0.own.get().devices[at.device].entries[at.queue];
+        let answer = self.order(at).queues[at.queue].offer(config, own, mode, self.0.id, words, stamp);
+        match answer {
+            Answer::Accepted => futex::wake_for_entry(self.asleep(at.device)),
+            Answer::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
+            Answer::Lost => _ = self.mine(at).dropped.fetch_add(1, Ordering::Relaxed),
+            Answer::Closed => {}
+        }
+        if self.0.has_timing {
+            while self.0.devices.now_ns() < arrives_ns {
+                std::hint::spin_loop();
+            }
+        }
+        answer
+    }
+
+    /// The calling thread, if there is a trace to tell it.
+    #[inline]
+    fn by(&self, way: WayIn) -> By {
+        By { way, thread: if self.0.traces { thread_id() } else { 0 } }
+    }
+
+    #[inline]
+    fn config(&self, at: QueueAt) -> &QueueConfig {
+        &self.0.devices.device(at.device).queues[at.queue]
+    }
+
+    #[inline]
+    fn order(&self, at: QueueAt) -> &DeviceOrder {
+        self.0.devices.device_order(at.device)
+    }
+
+    fn mine(&self, at: QueueAt) -> &ClientQueue {
+        &self.0.own.get().devices[at.device].queues[at.queue].0
+    }
+
+    /// The word that this client's engine of a device sleeps on.
+    #[inline]
+    pub(super) fn asleep(&self, device: usize) -> &AtomicU32 {
+        &self.0.devices.order().sleepers[usize::from(self.0.id)][device].0
+    }
+
+    /// All that only this client can write.
+    pub(crate) fn own_words(&self) -> &[AtomicU64] {
+        self.0.own.words()
+    }
+
+    pub(super) fn own(&self) -> &Arc<Mapping<Own>> {
+        &self.0.own
+    }
+
+    pub(super) fn id(&self) -> ClientId {
+        self.0.id
+    }
+}
+
+/// gettid(2).
+#[allow(unsafe_code)]
+fn thread_id() -> u32 {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::gettid() as u32 }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some((state, registration)) = &self.home {
+            state.leave(self.id, *registration);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What a device in one process does about the others.
+//!
+//! ```text
+//! before it takes an entry:   count it, so that it is missed if the process dies here
+//! after it:                   skip what belongs to nobody, wake the owner of what is at the head then
+//! under a timing, before:     have an engine that is free, and the turn of the queue
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::layout::{ClientQueue, DeviceOrder, DeviceOwn, Own};
+use super::memory::Mapping;
+use super::{Client, Devices, futex};
+use crate::counters::{Counters, count, get};
+use crate::held::Held;
+use crate::queue::QueueOrder;
+use crate::register::ErrorRegister;
+use crate::ring::{ClientId, SLOTS};
+use crate::timing::AHEAD_MAX_NS;
+
+/// An engine's word: who has it. Otherwise when it is free, in nanoseconds.
+pub(super) const TAKEN: u64 = 1 << 63;
+
+/// One client's view of one device.
+#[derive(Clone)]
+pub(crate) struct Common {
+    devices: Devices,
+    own: Arc<Mapping<Own>>,
+    device: usize,
+    client: ClientId,
+    /// The numbers on the board of what the device has numbered through.
+    queues: Vec<usize>,
+    engines: Vec<usize>,
+    groups: Vec<usize>,
+}
+
+impl Common {
+    pub(super) fn new(client: &Client, device: usize, shape: &super::shape::Shape) -> Common {
+        Common {
+            devices: client.devices().clone(),
+            own: Arc::clone(client.own()),
+            device,
+            client: client.id(),
+            queues: shape.queues.clone(),
+            engines: shape.engines.clone(),
+            groups: shape.groups.clone(),
+        }
+    }
+
+    pub(crate) fn client(&self) -> ClientId {
+        self.client
+    }
+
+    pub(crate) fn counters(&self) -> Held<Counters> {
+        let device = self.device;
+        Held::part_of(Arc::clone(&self.own), |own| &own.get().devices[device].counters)
+    }
+
+    pub(crate) fn error_register(&self) -> Held<ErrorRegister> {
+        let device = self.device;
+        self.devices.hold_order(|order| &order.devices[device].error)
+    }
+
+    /// When the device's bandwidth is free.
+    pub(crate) fn bandwidth(&self) -> Held<AtomicU64> {
+        let device = self.device;
+        self.devices.hold_order(|order| &order.devices[device].times.0.bandwidth)
+    }
+
+    /// The arbiter's word of each group.
+    pub(crate) fn arbiter(&self, group: usize) -> Held<AtomicU64> {
+        let (device, group) = (self.device, self.groups[group]);
+        self.devices.hold_order(|order| &order.devices[device].times.0.arbiters[group])
+    }
+
+    /// The queue's number in the device, as the error register tells it.
+    pub(crate) fn queue_number(&self, queue: usize) -> usize {
+        self.queues[queue]
+    }
+
+    /// An entry is about to be taken.
+    pub(crate) fn taking(&self, queue: usize) {
+        count(&self.mine(queue).taken, 1);
+    }
+
+    /// An entry was taken, or removed because nobody has submitted it: it is the turn of the next one, whose owner may
+    /// sleep.
+    #[inline]
+    pub(crate) fn took(&self, queue: usize, was_there: bool) {
+        let number = self.queues[queue];
+        if !was_there {
+            let taken = &self.mine(queue).taken;
+            taken.store(get(taken).wrapping_sub(1), Ordering::Relaxed);
+            let counts = &self.order().queues[number].counts.0;
+            counts.retired.fetch_add(1, Ordering::Relaxed);
+        }
+        pass_on(&self.devices, self.device, number, self.client);
+    }
+
+    /// A descriptor that was taken has ended.
+    pub(crate) fn ended(&self, queue: usize) {
+        count(&self.mine(queue).ended, 1);
+    }
+
+    /// The record of a descriptor that has ended was written, or lost, or is not wanted.
+    pub(crate) fn settled(&self, queue: usize) {
+        count(&self.mine(queue).settled, 1);
+    }
+
+    /// What was taken of any queue has been dropped; how many of these had not ended.
+    pub(crate) fn drop_taken(&self) -> u64 {
+        let queues = self.device_own().queues.iter().map(|queue| &queue.0);
+        let left = queues.map(|queue| {
+            let left = get(&queue.taken).saturating_sub(get(&queue.ended));
+            count(&queue.ended, left);
+            queue.settled.store(get(&queue.taken), Ordering::Relaxed);
+            left
+        });
+        left.sum()
+    }
+
+    /// Takes an engine that is free at `now_ns`; when it became free.
+    pub(crate) fn take_engine(&self, engine: usize, now_ns: u64) -> Option<u64> {
+        let word = self.engine(engine);
+        let before = word.load(Ordering::Relaxed);
+        let free_ns = free_at(before, now_ns)?;
+        let mine = TAKEN | u64::from(self.client);
+        // ORDERING: AcqRel pairs with the Release in `leave_engine`; one engine has one user.
+        let taken = free_ns <= now_ns
+            && word.compare_exchange(before, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        taken.then_some(free_ns)
+    }
+
+    /// Leaves an engine, which is free for others at `free_ns`.
+    pub(crate) fn leave_engine(&self, engine: usize, free_ns: u64) {
+        self.engine(engine).store(free_ns & !TAKEN, Ordering::Release);
+    }
+
+    /// When an engine is free; `None` while somebody has it.
+    pub(crate) fn engine_free_ns(&self, engine: usize, now_ns: u64) -> Option<u64> {
+        free_at(self.engine(engine).load(Ordering::Relaxed), now_ns)
+    }
+
+    fn engine(&self, engine: usize) -> &AtomicU64 {
+        &self.order().times.0.engines[self.engines[engine]]
+    }
+
+    fn order(&self) -> &DeviceOrder {
+        self.devices.device_order(self.device)
+    }
+
+    fn device_own(&self) -> &DeviceOwn {
+        &self.own.get().devices[self.device]
+    }
+
+    fn mine(&self, queue: usize) -> &ClientQueue {
+        &self.device_own().queues[self.queues[queue]].0
+    }
+}
+
+/// When an engine with this word is free; `None` while somebody has it. A time that no engine's can be is now.
+fn free_at(word: u64, now_ns: u64) -> Option<u64> {
+    match word {
+        _ if word & TAKEN != 0 => None,
+        _ if word > now_ns.saturating_add(AHEAD_MAX_NS) => Some(now_ns),
+        _ => Some(word),
+    }
+}
+
+/// Sees to it that somebody takes the entry at the head of a queue: skips those of the dead, and wakes the owner unless
+/// it is `client`.
+pub(super) fn pass_on(devices: &Devices, device: usize, queue: usize, client: ClientId) {
+    let QueueOrder { ring, counts } = &devices.device_order(device).queues[queue];
+    // No more than there can be, whatever somebody does to the queue meanwhile.
+    for _ in 0..SLOTS {
+        let Some(head) = ring.head().filter(|head| head.client != client) else { return };
+        let owner = usize::from(head.client);
+        if devices.is_live(owner) {
+            if head.is_ready {
+                futex::wake(&devices.order().sleepers[owner][device].0);
+            }
+            return;
+        }
+        if ring.skip(head) {
+            counts.0.retired.fetch_add(1, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The server's side: configuring devices and queues, and looking at them.
+
+use std::sync::atomic::Ordering;
+
+use memferry_dsa::OperationSet;
+use memferry_dsa::portal::WorkQueueInfo;
+
+use super::layout::{DeviceBoard, Duty};
+use super::{QueueAt, State, futex};
+use crate::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
+use crate::register::SoftwareError;
+use crate::ring::Ring;
+
+/// What belongs to a device when it is enabled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceSetup {
+    /// The number in its name: 2 for `dsa2`.
+    pub number: u32,
+    /// Its register OPCAP.
+    pub operations: OperationSet,
+    /// Its register GENCAP.
+    pub capabilities: Capabilities,
+    /// The group of each engine.
+    pub engine_groups: [Option<usize>; 4],
+}
+
+impl State {
+    /// Enables a device, without queues; it is disabled or new.
+    ///
+    /// # Panics
+    /// If there is no such device or group.
+    pub fn enable_device(&self, device: usize, setup: &DeviceSetup) {
+        let order = self.devices().device_order(device);
+        self.reconfigure(device, |state| {
+            state.number.store(setup.number, Ordering::Relaxed);
+            state.capabilities.store(setup.capabilities.bits(), Ordering::Relaxed);
+            for (word, value) in state.operations.iter().zip(setup.operations.to_words()) {
+                word.store(value, Ordering::Relaxed);
+            }
+            for (word, group) in state.engine_groups.iter().zip(setup.engine_groups) {
+                assert!(group.is_none_or(|group| group < GROUPS_MAX), "no such group: {group:?}");
+                word.store(group.map_or(0, |group| group as u32 + 1), Ordering::Relaxed);
+            }
+            state.duty.store(Duty::Run as u32, Ordering::Relaxed);
+            order.error.clear();
+        });
+    }
+
+    /// Enables a queue of an enabled device; it is disabled or new.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: what the device refuses, given the queues that it has; nothing has changed.
+    ///
+    /// # Panics
+    /// If there is no such queue or group.
+    pub fn enable_queue(&self, at: QueueAt, group: usize, info: &WorkQueueInfo) -> Result<(), ConfigError> {
+        assert!(group < GROUPS_MAX, "no such group: {group}");
+        let state = self.devices().device(at.device);
+        let (queue, queue_group) = (&state.queues[at.queue], &state.queue_groups[at.queue]);
+        let options = self.options().clone();
+        let mut refused = Ok(());
+        self.reconfigure(at.device, |_| {
+            queue.configure(info, at.queue, &options.nasty, options.timing.as_ref());
+            queue_group.store(group as u32 + 1, Ordering::Relaxed);
+            refused = self.devices().shape_now(at.device).config.validate();
+            if refused.is_err() {
+                queue_group.store(0, Ordering::Relaxed);
+                queue.unconfigure();
+            }
+        });
+        if refused.is_ok() {
+            let _stood = self.lock_stood();
+            queue.set_closed(false);
+            self.ring(at).open();
+        }
+        refused
+    }
+
+    /// A queue takes nothing from now on; what it has is processed. [`is_drained`](Self::is_drained) says when.
+    pub fn close_queue(&self, at: QueueAt) {
+        // The server's look neither opens it again, nor comes between.
+        let _stood = self.lock_stood();
+        self.devices().device(at.device).queues[at.queue].set_closed(true);
+        self.ring(at).close();
+    }
+
+    /// All of a device's queues take nothing from now on, and what is in flight is dropped where it is: it never
+    /// completes. Queues are drained when all processes have seen it, and can be disabled then.
+    pub fn abort_device(&self, device: usize) {
+        (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
+        // ORDERING: Release pairs with the Acquire in the engines: the queues are closed.
+        self.devices().device(device).duty.store(Duty::Abort as u32, Ordering::Release);
+        self.wake_all(device);
+    }
+
+    /// Whether nothing is left of what a closed queue took.
+    pub fn is_drained(&self, at: QueueAt) -> bool {
+        let report = self.queue_report(at);
+        report.occupancy == 0 && report.in_progress == 0
+    }
+
+    /// Disables a closed queue that is drained; false, and nothing has changed, if it is not yet. Then call
+    /// [`reap`](Self::reap), wait for a moment, and try again: a process that is stopped may take long.
+    pub fn disable_queue(&self, at: QueueAt) -> bool {
+        if !self.is_drained(at) {
+            return false;
+        }
+        self.unconfigure(at);
+        true
+    }
+
+    fn unconfigure(&self, at: QueueAt) {
+        self.reconfigure(at.device, |state| {
+            state.queues[at.queue].unconfigure();
+            state.queue_groups[at.queue].store(0, Ordering::Relaxed);
+        });
+    }
+
+    /// Disables a closed queue that is not drained in time: what it has is lost, as with a device that is reset.
+    pub fn discard_queue(&self, at: QueueAt) {
+        let order = &self.devices().device_order(at.device).queues[at.queue];
+        order.ring.discard();
+        let settled = self.settled(at);
+        order.counts.0.retired.store(order.ring.popped().saturating_sub(settled), Ordering::Release);
+        // Not `disable_queue`: a client may falsify the counts that tell whether the queue is drained.
+        self.unconfigure(at);
+    }
+
+    /// Says which file is the queue's, by `st_dev` and `st_ino`.
+    pub fn set_portal(&self, at: QueueAt, file_device: u64, inode: u64) {
+        let portal = &self.devices().device(at.device).portals[at.queue];
+        portal.device.store(file_device, Ordering::Relaxed);
+        // ORDERING: Release pairs with the Acquire in `queue_of`.
+        portal.inode.store(inode, Ordering::Release);
+    }
+
+    /// The error register: its 32 bytes as four words, all zero without an error.
+    pub fn error_words(&self, device: usize) -> [u64; 4] {
+        self.devices().device_order(device).error.words()
+    }
+
+    /// Reads the error register and clears it.
+    pub fn take_error(&self, device: usize) -> Option<SoftwareError> {
+        self.devices().device_order(device).error.take()
+    }
+
+    /// Changes a device's configuration; processes take it over when what they have in progress has ended.
+    fn reconfigure(&self, device: usize, change: impl FnOnce(&DeviceBoard)) {
+        let state = self.devices().device(device);
+        let generation = state.generation.load(Ordering::Relaxed);
+        state.generation.store(generation + 1, Ordering::Relaxed);
+        // ORDERING: the fence keeps the changes behind the odd number, Release keeps them before the even one; they
+        // pair with the Acquires in `shape`.
+        std::sync::atomic::fence(Ordering::Release);
+        change(state);
+        state.generation.store(generation + 2, Ordering::Release);
+    }
+
+    /// Wakes all engines of a device.
+    pub(super) fn wake_all(&self, device: usize) {
+        self.devices().order().sleepers.iter().for_each(|devices| futex::wake(&devices[device].0));
+    }
+
+    fn ring(&self, at: QueueAt) -> &Ring {
+        &self.devices().device_order(at.device).queues[at.queue].ring
+    }
+}

@@ -1,0 +1,149 @@
+//! What lies in the memory that processes share.
+//!
+//! ```text
+//! Board   options (seed and bad habits, timing, patches), CPUs, when the clocks started, which clients live;
+//!         devices: generation, duty, groups, configuration of the queues, which file is which queue's
+//! Order   devices: error register, engines' times, arbiters; queues: order of their entries, counts
+//!         clients, per device: a word to sleep on
+//! Own     of one client, per device: counters; queues: its entries, what it counts
+//! ```
+//!
+//! Plain data: atomics in `repr(C)` structs, no pointers, zero where nothing was written.
+//!
+//! | memory | written by | read by |
+//! |---|---|---|
+//! | [`Board`] | the server; the configuration of a queue while it is closed and drained | all |
+//! | [`Order`] | all; see there | all, who believe nothing of it |
+//! | [`Own`] | its client | its client; the server, which believes nothing of it |
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::memory::Plain;
+use crate::config::{ENGINES_MAX, GROUPS_MAX, QUEUES_MAX};
+use crate::counters::Counters;
+use crate::queue::{QueueConfig, QueueOrder};
+use crate::register::ErrorRegister;
+use crate::ring::{Entries, Line};
+
+/// Most devices: those of four sockets.
+pub const DEVICES_MAX: usize = 16;
+/// Numbers of processes that use devices at the same time; 0 is nobody's.
+pub const CLIENTS_MAX: usize = 512;
+
+/// As many CPUs as a `cpu_set_t` has.
+pub(super) const CPUS_MAX: usize = libc::CPU_SETSIZE as usize;
+
+pub(super) const ENGINES: usize = ENGINES_MAX as usize;
+
+/// "memferry", read as a little-endian number.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"memferry");
+/// Changes with each change of the layout.
+pub(super) const VERSION: u64 = 5;
+
+/// What the server tells.
+#[repr(C)]
+pub(super) struct Board {
+    pub(super) header: Header,
+    pub(super) live: [AtomicU32; CLIENTS_MAX], // 1: the client is there. Number 0 is nobody's
+    pub(super) devices: [DeviceBoard; DEVICES_MAX],
+}
+
+#[repr(C, align(4096))]
+pub(super) struct Header {
+    pub(super) magic: AtomicU64,
+    pub(super) version: AtomicU64,
+    pub(super) epoch_ns: AtomicU64, // CLOCK_MONOTONIC when the devices' clocks started
+    pub(super) keeps_traps: AtomicU64, // 1: call sites are not patched
+    pub(super) traces: AtomicU64,   // 1: descriptors are traced
+    pub(super) cpus: [AtomicU64; CPUS_MAX / 64], // bit by bit, those that engines run on
+    pub(super) nasty: [AtomicU64; 12],
+    pub(super) timing: [AtomicU64; 9], // all zero: none
+}
+
+#[repr(C, align(4096))]
+pub(super) struct DeviceBoard {
+    pub(super) generation: AtomicU64, // one more after each change of the configuration; odd meanwhile
+    pub(super) duty: AtomicU32,       // a Duty
+    pub(super) number: AtomicU32,     // in its name
+    pub(super) capabilities: AtomicU64,
+    pub(super) operations: [AtomicU64; 4],
+    pub(super) engine_groups: [AtomicU32; ENGINES], // the group's number plus 1; 0 without one
+    pub(super) queue_groups: [AtomicU32; QUEUES_MAX], // the same, of queues that are enabled
+    pub(super) portals: [PortalFile; QUEUES_MAX],
+    pub(super) queues: [QueueConfig; QUEUES_MAX],
+}
+
+/// Which file is the queue's.
+#[repr(C)]
+pub(super) struct PortalFile {
+    pub(super) device: AtomicU64, // st_dev
+    pub(super) inode: AtomicU64,  // st_ino; 0: none
+}
+
+/// Whose turn it is.
+#[repr(C)]
+pub(super) struct Order {
+    pub(super) devices: [DeviceOrder; DEVICES_MAX],
+    pub(super) sleepers: [[Line<AtomicU32>; DEVICES_MAX]; CLIENTS_MAX], // futexes: 1 while the client's engine sleeps
+}
+
+#[repr(C, align(4096))]
+pub(super) struct DeviceOrder {
+    pub(super) error: ErrorRegister,
+    pub(super) times: Line<Times>,
+    pub(super) queues: [QueueOrder; QUEUES_MAX],
+}
+
+/// What clients share of the clock of a device with a timing.
+#[repr(C)]
+pub(super) struct Times {
+    pub(super) bandwidth: AtomicU64,          // when it is free, see `Clock`
+    pub(super) engines: [AtomicU64; ENGINES], // when each is free, or who has it
+    pub(super) arbiters: [AtomicU64; GROUPS_MAX],
+}
+
+/// What a client has for itself.
+#[repr(C)]
+pub(super) struct Own {
+    pub(super) devices: [DeviceOwn; DEVICES_MAX],
+}
+
+#[repr(C, align(4096))]
+pub(super) struct DeviceOwn {
+    pub(super) counters: Counters,
+    pub(super) queues: [Line<ClientQueue>; QUEUES_MAX],
+    pub(super) entries: [Entries; QUEUES_MAX],
+}
+
+/// What a client has had of a queue. The client's engine writes the first three, submitters the others.
+#[repr(C)]
+pub(super) struct ClientQueue {
+    pub(super) taken: AtomicU64,   // entries popped, or about to be
+    pub(super) ended: AtomicU64,   // of these, what an engine is done with
+    pub(super) settled: AtomicU64, // of these, what has its completion record, if it wants one
+    pub(super) retried: AtomicU64, // times that the queue answered Retry
+    pub(super) dropped: AtomicU64, // descriptors that it lost
+}
+
+#[allow(unsafe_code)]
+// SAFETY: all three consist of atomics.
+unsafe impl Plain for Board {}
+#[allow(unsafe_code)]
+// SAFETY: as above.
+unsafe impl Plain for Order {}
+#[allow(unsafe_code)]
+// SAFETY: as above.
+unsafe impl Plain for Own {}
+
+/// What clients do with a device's descriptors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Duty {
+    /// Process them.
+    Run = 0,
+    /// Drop them.
+    Abort = 1,
+}
+
+const _: () = assert!(QUEUES_MAX == 8 && GROUPS_MAX == 4 && ENGINES == 4, "the layout depends on them");
+const _: () = assert!(CLIENTS_MAX < 1 << 12, "marks of ring slots have 12 bits for the client");

@@ -1,0 +1,104 @@
+//! The server's side: it makes the memory, configures the devices, and knows who uses them.
+
+use std::fs::File;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use memferry_dsa::affinity;
+
+use super::clients::Clients;
+use super::layout::{MAGIC, VERSION};
+use super::look::Stood;
+use super::memory::{Access, Mapping};
+use super::trace::Channels;
+use super::{Devices, Options};
+use crate::monotonic::monotonic_ns;
+
+/// Devices that processes share, for who serves them.
+///
+/// Clients in this process [`join`](Self::join); those in other processes once it [listens](Self::listen).
+#[derive(Clone)]
+pub struct State(pub(super) Arc<Server>);
+
+pub(super) struct Server {
+    pub(super) devices: Devices,
+    /// The board's and the order's, to hand out.
+    pub(super) files: [File; 2],
+    options: Options,
+    trace: io::Result<Option<Channels>>,
+    user: u32,
+    pub(super) clients: Mutex<Clients>,
+    pub(super) stood: Mutex<Stood>,
+}
+
+impl State {
+    /// Makes the memory of devices, of which there is none yet. The clocks start now, and engines run on the CPUs that
+    /// this thread may run on.
+    ///
+    /// # Errors
+    /// Those of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
+    pub fn create(options: &Options) -> io::Result<State> {
+        let (board, board_file) = Mapping::create(c"memferry-board", Access::Maker)?;
+        let (order, order_file) = Mapping::create(c"memferry-order", Access::All)?;
+        let devices = Devices::new(board, order);
+        let header = &devices.board().header;
+        options.write(header);
+        // Not known where there are more than a `cpu_set_t` has.
+        for cpu in affinity::allowed().unwrap_or_default() {
+            header.cpus[cpu as usize / 64].fetch_or(1 << (cpu % 64), Ordering::Relaxed);
+        }
+        header.epoch_ns.store(monotonic_ns(), Ordering::Relaxed);
+        header.version.store(VERSION, Ordering::Relaxed);
+        header.magic.store(MAGIC, Ordering::Relaxed);
+        Ok(State(Arc::new(Server {
+            devices,
+            files: [board_file, order_file],
+            options: options.clone(),
+            trace: options.open_trace().map(|trace| trace.map(Channels::new)),
+            user: user(),
+            clients: Mutex::new(Clients::new()),
+            stood: Mutex::default(),
+        })))
+    }
+
+    /// What was chosen for all.
+    pub fn options(&self) -> &Options {
+        &self.0.options
+    }
+
+    /// The trace, if there is one, for [`ClientEngine::trace`](super::ClientEngine::trace).
+    ///
+    /// # Errors
+    /// It could not be opened; `ENXIO`: it is a pipe that nobody reads. Or there are no file descriptors left.
+    pub fn trace(&self) -> io::Result<Option<File>> {
+        self.channels()?.map(|channels| channels.trace().try_clone()).transpose()
+    }
+
+    /// The channels to the trace, if there is one.
+    ///
+    /// # Errors
+    /// It could not be opened.
+    pub(super) fn channels(&self) -> io::Result<Option<&Channels>> {
+        match &self.0.trace {
+            Ok(channels) => Ok(channels.as_ref()),
+            Err(error) => Err(error.raw_os_error().map_or(error.kind().into(), io::Error::from_raw_os_error)),
+        }
+    }
+
+    /// The devices as clients see them.
+    pub fn devices(&self) -> &Devices {
+        &self.0.devices
+    }
+
+    /// The server's user.
+    pub(super) fn user(&self) -> u32 {
+        self.0.user
+    }
+}
+
+#[allow(unsafe_code)]
+fn user() -> u32 {
+    // SAFETY: it has no preconditions.
+    unsafe { libc::geteuid() }
+}

@@ -1,0 +1,92 @@
+//! The library among others: what it takes from them, what it gives to them, and in which order they are loaded.
+
+#![cfg(all(target_os = "linux", target_arch = "x86_64"))]
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{Machine, library, told};
+use memferry_dsa_emulator::shared::Options;
+use memferry_testing::{Needs, skip};
+
+/// A library of glibc's own that takes the place of mmap, munmap, mremap and malloc.
+const OTHER: &str = "/lib/x86_64-linux-gnu/libmemusage.so";
+
+/// What others see of the library.
+const EXPORTS: [&str; 17] = [
+    "__sysv_signal",
+    "bsd_signal",
+    "epoll_pwait",
+    "memferry_emulated_instructions",
+    "mmap",
+    "mmap64",
+    "mremap",
+    "munmap",
+    "ppoll",
+    "pselect",
+    "pthread_sigmask",
+    "sigaction",
+    "signal",
+    "sigprocmask",
+    "sigsuspend",
+    "ssignal",
+    "sysv_signal",
+];
+
+/// Names of the library's dynamic symbols.
+fn symbols(which: &str) -> Option<Vec<String>> {
+    let Ok(output) =
+        Command::new("nm").args(["--dynamic", "--format=just-symbols", which]).arg(library()).output()
+    else {
+        skip(Needs::Program("nm"), "nm is not installed");
+        return None;
+    };
+    assert!(output.status.success(), "{}", told(&output));
+    let names = String::from_utf8(output.stdout).unwrap();
+    Some(names.lines().map(|name| name.split('@').next().unwrap().to_owned()).collect())
+}
+
+/// Hooks, and nothing that could take the place of anything else.
+#[test]
+fn only_hooks_are_exported() {
+    let Some(mut found) = symbols("--defined-only") else { return };
+    found.sort();
+    assert_eq!(found, EXPORTS);
+}
+
+/// Another library may submit copies to the device, which is here.
+#[test]
+fn memory_is_copied_without_others() {
+    let Some(found) = symbols("--undefined-only") else { return };
+    for name in ["memcpy", "memmove", "memset", "memcmp", "bcmp"] {
+        assert!(!found.iter().any(|found| found == name), "{name} is somebody else's");
+    }
+}
+
+/// Whose hooks come first, and whose constructor, does not matter.
+///
+/// The other library's malloc is told to do nothing special, where programs are not its own: at the end of a process it
+/// goes back to libc's, and whatever a thread frees then, the one that executes descriptors for instance, is a wrong
+/// pointer.
+#[test]
+fn either_order() {
+    if !Path::new(OTHER).exists() {
+        return skip(Needs::Program("libmemusage.so"), format!("there is no {OTHER}"));
+    }
+    let summary = |program: &mut Command| {
+        let output = program.output().unwrap();
+        assert!(output.status.success(), "{program:?}: {}", told(&output));
+        told(&output).contains("Memory usage summary")
+    };
+    assert!(summary(Command::new("true").env("LD_PRELOAD", OTHER)), "it can be preloaded");
+    let ours = library();
+    for order in [format!("{OTHER}:{}", ours.display()), format!("{}:{OTHER}", ours.display())] {
+        for way in ["instructions", "forks", "handlers", "unmapped", "moved", "threads"] {
+            let machine = Machine::new(&Options::default());
+            let mut program = machine.program(env!("CARGO_BIN_EXE_uses_dsa"), &[way]);
+            assert!(!summary(program.env("LD_PRELOAD", &order).env("MEMUSAGE_PROG_NAME", "none of ours")));
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Requests that no kernel makes: random ones. `cargo xtask fuzz requests` has more.
+
+/// A fixed sequence: a failure is one again.
+#[test]
+fn any_request_is_answered() {
+    for seed in 1..=60u64 {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let next = |_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        };
+        let bytes: Vec<u8> = (0..2000).map(next).collect();
+        memferry_emulate::fuzz::requests(&bytes);
+    }
+}
