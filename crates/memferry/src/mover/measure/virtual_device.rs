@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use memferry_dsa::driver::{List, RecordLine};
 use memferry_dsa::emulator::{
     Deterministic, DeviceConfig, DirectMemory, GroupConfig, Nasty, Stepped, Timing, dedicated_queue,
 };
 use memferry_dsa::{Completion, Descriptor, Status, Submission};
 
-use super::super::dsa::slots::{List, RecordLine};
 use super::super::guidelines;
 use super::super::stats::Counters;
 use super::super::{CopyError, CopyReport, Engine, EngineKind, EngineStats, RawRequest, Refusal, Rejected};
@@ -37,7 +37,7 @@ struct State {
 struct Flight {
     copies: Vec<RawRequest>,
     /// What the device reads.
-    _list: Box<List>,
+    _list: List,
     record: Box<RecordLine>,
 }
 
@@ -104,12 +104,12 @@ impl VirtualDevice {
         state.core_ns += self.descriptor_ns * copies.len() as f64 + self.timing.submit_dedicated_ns as f64;
         let now_ns = state.core_ns as u64;
         state.step_until(now_ns);
-        let (list, record) = (Box::<List>::default(), Box::<RecordLine>::default());
+        let (list, record) = (List::new(guidelines::BATCH_LEN_MAX), Box::<RecordLine>::default());
         let memmove =
             |copy: &RawRequest| Descriptor::memmove(copy.source(), copy.target(), copy.size_bytes() as u32);
         let descriptor = match &copies[..] {
             [copy] => memmove(copy),
-            _ => list.write(&mut copies.iter().map(memmove).collect::<Vec<_>>()),
+            _ => list.write(copies.iter().map(memmove)),
         };
         let submission = match state.flights.len() {
             // A dedicated queue loses what it has no room for.
