@@ -10,6 +10,9 @@ use crate::completion::Completion;
 use crate::operation::Opcode;
 use crate::request::{End, Task};
 
+/// An item in a box: it changes its owner several times.
+pub(super) type BoxedItem = Box<Item>;
+
 /// Two lines, of which the submitting thread writes what the completing thread reads.
 #[repr(align(64))]
 pub(super) struct Item {
@@ -69,7 +72,7 @@ impl Item {
 
 /// An item that a page fault has stopped.
 pub struct Faulted {
-    pub(super) item: Box<Item>,
+    pub(super) item: BoxedItem,
     pub(super) completion: Completion,
 }
 
@@ -83,14 +86,14 @@ impl Faulted {
 
 /// An item that the CPU is to execute.
 pub struct CpuWork {
-    pub(super) item: Box<Item>,
+    pub(super) item: BoxedItem,
     pub(super) why: OnCpu,
     pub(super) size_bytes: u64,
     end: Option<Result<End, Completion>>,
 }
 
 impl CpuWork {
-    pub(super) fn new(item: Box<Item>, why: OnCpu) -> CpuWork {
+    pub(super) fn new(item: BoxedItem, why: OnCpu) -> CpuWork {
         CpuWork { size_bytes: item.left_bytes(), item, why, end: None }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use slab::Slab;
 
 use super::in_flight::Loss;
-use super::item::{CpuWork, Faulted, Item};
+use super::item::{BoxedItem, CpuWork, Faulted, Item};
 use super::queues::{Queues, Written};
 use super::slots::Slots;
 use super::work_item::{Limits, Progress};
@@ -45,10 +45,10 @@ pub struct Driver<T> {
     options: DriverOptions,
     jobs: Slab<Job<T>>,
     /// Boxes for items, so that a request needs no allocation.
-    boxes: Vec<Box<Item>>,
+    boxes: Vec<BoxedItem>,
     /// Items that wait for a slot, first in, first out. The front may be most of a large copy: items are cut when there is
     /// a slot for them.
-    backlog: VecDeque<Box<Item>>,
+    backlog: VecDeque<BoxedItem>,
     /// By queue.
     slots: Vec<Slots>,
     /// The queue to try first: queues take turns.
@@ -62,7 +62,7 @@ pub struct Driver<T> {
     for_cpu: Vec<CpuWork>,
     finished: Vec<Finished<T>>,
     /// Empty; kept, so that a completion needs no allocation.
-    completed: Vec<(Box<Item>, Progress)>,
+    completed: Vec<(BoxedItem, Progress)>,
 }
 
 /// A request, with its items, wherever they are. It ends with the last of them.
@@ -252,7 +252,7 @@ impl<T> Driver<T> {
         std::mem::take(&mut self.finished)
     }
 
-    fn boxed(&mut self, item: Item) -> Box<Item> {
+    fn boxed(&mut self, item: Item) -> BoxedItem {
         match self.boxes.pop() {
             Some(mut place) => {
                 *place = item;
@@ -263,7 +263,7 @@ impl<T> Driver<T> {
     }
 
     /// An item has ended.
-    fn close(&mut self, item: Box<Item>) {
+    fn close(&mut self, item: BoxedItem) {
         let job = item.job;
         self.boxes.push(item);
         self.end_item(job);

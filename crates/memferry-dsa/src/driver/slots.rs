@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::batch;
 use super::in_flight::{InFlight, Loss};
-use super::item::Item;
+use super::item::BoxedItem;
 use super::list::RecordLine;
 use super::queues::{Queues, SlottedQueue};
 use super::work_item::{Limits, Progress};
@@ -32,9 +32,9 @@ struct Load {
 }
 
 enum Items {
-    One(Box<Item>),
+    One(BoxedItem),
     /// A batch, in the order of its list.
-    Many(Vec<Box<Item>>),
+    Many(Vec<BoxedItem>),
 }
 
 impl Slots {
@@ -73,10 +73,10 @@ impl Slots {
     /// The item, and why it was not submitted.
     pub(super) fn submit(
         &mut self,
-        mut item: Box<Item>,
+        mut item: BoxedItem,
         time: Duration,
         observer: &impl Observer,
-    ) -> Result<(), (Box<Item>, OnCpu)> {
+    ) -> Result<(), (BoxedItem, OnCpu)> {
         let slot = self.free.pop().expect("there is a free slot");
         let SlottedQueue { queue, records, .. } = self.queue();
         let next = item.request.next(queue, false, observer).with_completion(&records[slot].0);
@@ -103,10 +103,10 @@ impl Slots {
     /// The items.
     pub(super) fn submit_batch(
         &mut self,
-        mut items: Vec<Box<Item>>,
+        mut items: Vec<BoxedItem>,
         time: Duration,
         observer: &impl Observer,
-    ) -> Result<(), Vec<Box<Item>>> {
+    ) -> Result<(), Vec<BoxedItem>> {
         let slot = self.free.pop().expect("there is a free slot");
         let SlottedQueue { queue, records, lists } = self.queue();
         let members = items.iter_mut().map(|item| &mut item.request);
@@ -134,7 +134,7 @@ impl Slots {
         slot: usize,
         limits: &Limits,
         observer: &impl Observer,
-        mut completed: impl FnMut(Box<Item>, u64, Progress),
+        mut completed: impl FnMut(BoxedItem, u64, Progress),
     ) -> bool {
         let Slots { queues, number, free, loads } = self;
         let SlottedQueue { queue, records, lists } = &queues.0[*number];

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CpuWork, Driver, Event, Item, Observer, OnCpu};
+use super::{BoxedItem, CpuWork, Driver, Event, Observer, OnCpu};
 use crate::driver::{BATCH_LEN_MAX, BATCH_LEN_MIN, batch_len, least_loaded};
 
 /// Why no queue took an item.
@@ -58,7 +58,7 @@ impl<T> Driver<T> {
         }
         let jobs = &self.jobs;
         let front = self.backlog.iter().take(BATCH_LEN_MAX);
-        let is_member = |item: &&Box<Item>| item.is_small() && jobs[item.job as usize].failure.is_none();
+        let is_member = |item: &&BoxedItem| item.is_small() && jobs[item.job as usize].failure.is_none();
         let small_count = front.take_while(is_member).count();
         if small_count < BATCH_LEN_MIN {
             return false;
@@ -70,7 +70,7 @@ impl<T> Driver<T> {
             let len_max = self.options.batch_len_max.min(queue.portal().work_queue().batch_max as usize);
             let Some(len) = batch_len(small_count, len_max) else { continue };
             let mut members = self.backlog.iter().take(len);
-            let admits = |item: &Box<Item>| item.request.admits(number, queue, true, &limits).is_ok();
+            let admits = |item: &BoxedItem| item.request.admits(number, queue, true, &limits).is_ok();
             if !queue.takes_batches() || !self.slots[number].has_free() || !members.all(admits) {
                 continue;
             }
@@ -87,7 +87,7 @@ impl<T> Driver<T> {
     }
 
     /// Offers an item to each queue once.
-    fn send(&mut self, mut item: Box<Item>, observer: &impl Observer) -> Result<(), (Box<Item>, Unsent)> {
+    fn send(&mut self, mut item: BoxedItem, observer: &impl Observer) -> Result<(), (BoxedItem, Unsent)> {
         let (mut why, mut has_no_slot, mut is_passed_by) = (OnCpu::NoQueue, false, false);
         let first = self.first_queue(item.is_small().then_some(item.submitter as usize));
         let limits = self.options.limits();
