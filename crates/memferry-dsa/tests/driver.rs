@@ -23,14 +23,14 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_millis(90);
 
 /// A device that does what a test says.
-struct Played {
+struct ScriptedDevice {
     info: WorkQueueInfo,
     accepted: Mutex<Vec<Descriptor>>,
     is_gone: AtomicBool,
 }
 
 // SAFETY: nothing is ever executed but what `complete` pretends, before the record is written.
-unsafe impl Portal for Played {
+unsafe impl Portal for ScriptedDevice {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
     }
@@ -56,10 +56,10 @@ fn publish(descriptor: &Descriptor, completion: Completion) {
     unsafe { &*record }.publish(&completion);
 }
 
-impl Played {
-    fn new() -> Arc<Played> {
+impl ScriptedDevice {
+    fn new() -> Arc<ScriptedDevice> {
         let info = WorkQueueInfo { transfer_bytes_max: 1 << 16, ..shared_queue("wq0.0", 8) };
-        Arc::new(Played { info, accepted: Mutex::default(), is_gone: AtomicBool::new(false) })
+        Arc::new(ScriptedDevice { info, accepted: Mutex::default(), is_gone: AtomicBool::new(false) })
     }
 
     /// Takes the oldest descriptor.
@@ -88,15 +88,15 @@ impl Events {
 }
 
 /// A driver, its devices, and its events. `T` are tags.
-struct Bench<T> {
-    devices: Vec<Arc<Played>>,
+struct Fixture<T> {
+    devices: Vec<Arc<ScriptedDevice>>,
     driver: Driver<T>,
     events: Events,
 }
 
-impl<T> Bench<T> {
-    fn new(devices_count: usize) -> Bench<T> {
-        let devices: Vec<_> = (0..devices_count).map(|_| Played::new()).collect();
+impl<T> Fixture<T> {
+    fn new(devices_count: usize) -> Fixture<T> {
+        let devices: Vec<_> = (0..devices_count).map(|_| ScriptedDevice::new()).collect();
         let options = DriverOptions {
             retries_max: 3,
             faults_max: 2,
@@ -105,7 +105,7 @@ impl<T> Bench<T> {
             completion_timeout: TIMEOUT,
         };
         let portals = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Portal>);
-        Bench { driver: Driver::new(portals, options), devices, events: Events::default() }
+        Fixture { driver: Driver::new(portals, options), devices, events: Events::default() }
     }
 
     /// Enqueues a copy of so many bytes, which nobody frees, and feeds.
@@ -151,141 +151,166 @@ fn status(status: Status) -> Completion {
     Completion::new(status)
 }
 
-/// The device completes a descriptor and is gone then: nothing is lost.
+/// A device completes one of two descriptors, and is gone then: the other one is lost.
 #[test]
-fn what_completed_before_the_device_was_gone_is_found() {
-    let mut bench = Bench::new(1);
-    (0..2).for_each(|tag| bench.copy(5000, false, tag));
-    publish(&bench.devices[0].next(), status(Status::Success));
-    bench.devices[0].is_gone.store(true, Ordering::SeqCst);
-    let ended: Vec<_> = bench.give_up(Duration::ZERO).into_iter().map(|it| (it.tag, it.result)).collect();
+fn completions_before_the_device_was_gone_are_found() {
+    let mut fixture = Fixture::new(1);
+    (0..2).for_each(|tag| fixture.copy(5000, false, tag));
+    publish(&fixture.devices[0].next(), status(Status::Success));
+    fixture.devices[0].is_gone.store(true, Ordering::SeqCst);
+    let ended: Vec<_> = fixture.give_up(Duration::ZERO).into_iter().map(|it| (it.tag, it.result)).collect();
     assert!(matches!(ended[..], [(0, Ok(_)), (1, Err(Failure::Lost(Loss::Gone)))]), "{ended:?}");
-    assert!(bench.driver.all_lost() && bench.driver.is_idle());
-    assert!(bench.events.has(Event::QueueLost) && bench.events.has(Event::Lost(1)));
+    assert!(fixture.driver.all_lost() && fixture.driver.is_idle());
+    assert!(fixture.events.has(Event::QueueLost) && fixture.events.has(Event::Lost(1)));
 }
 
 /// Silence is a loss after the time-out, in time that somebody attended to the device. A late completion changes nothing.
 #[test]
 fn silence_is_a_loss_after_the_time_out() {
-    let mut bench = Bench::new(1);
-    bench.copy(5000, false, ());
-    assert!(bench.give_up(TIMEOUT).is_empty());
+    let mut fixture = Fixture::new(1);
+    fixture.copy(5000, false, ());
+    assert!(fixture.give_up(TIMEOUT).is_empty());
     // The process was stopped for an hour: that counts as 100 ms, which is too long all the same; half of it is not.
-    let lost = bench.give_up(Duration::from_secs(3600));
+    let lost = fixture.give_up(Duration::from_secs(3600));
     assert!(matches!(lost[..], [Finished { result: Err(Failure::Lost(Loss::Silent)), .. }]));
-    publish(&bench.devices[0].next(), status(Status::PageFault));
-    assert!(bench.complete().is_empty() && bench.devices[0].is_idle(), "a lost request was submitted again");
+    publish(&fixture.devices[0].next(), status(Status::PageFault));
+    assert!(
+        fixture.complete().is_empty() && fixture.devices[0].is_idle(),
+        "a lost request was submitted again"
+    );
     // The queue gets no more work.
-    bench.copy(100, false, ());
-    let by_cpu = bench.complete();
+    fixture.copy(100, false, ());
+    let by_cpu = fixture.complete();
     assert_eq!((by_cpu.len(), by_cpu[0].report.cpu_bytes), (1, 100));
 }
 
 /// Progress of the queue starts the time anew; completions behind a descriptor do not.
 #[test]
 fn progress_is_waited_for() {
-    let mut bench = Bench::new(1);
-    (0..4).for_each(|tag| bench.copy(5000, false, tag));
-    let [first, second, ..] = [(); 4].map(|()| bench.devices[0].next());
+    let mut fixture = Fixture::new(1);
+    (0..4).for_each(|tag| fixture.copy(5000, false, tag));
+    let [first, second, ..] = [(); 4].map(|()| fixture.devices[0].next());
     for done in [first, second] {
-        assert!(bench.give_up(TIMEOUT).is_empty());
+        assert!(fixture.give_up(TIMEOUT).is_empty());
         publish(&done, status(Status::Success));
-        assert_eq!(bench.complete().len(), 1);
+        assert_eq!(fixture.complete().len(), 1);
     }
-    assert!(bench.give_up(TIMEOUT).is_empty(), "two have just completed before it");
-    assert_eq!(bench.give_up(LONG).len(), 2);
+    assert!(fixture.give_up(TIMEOUT).is_empty(), "two have just completed before it");
+    assert_eq!(fixture.give_up(LONG).len(), 2);
 }
 
 /// A tag may own memory that a device has.
 #[test]
 fn a_dropped_driver_leaks_what_devices_have() {
     for is_complete in [false, true] {
-        let mut bench = Bench::new(1);
+        let mut fixture = Fixture::new(1);
         let tag = Arc::new(());
-        bench.copy(5000, false, tag.clone());
+        fixture.copy(5000, false, tag.clone());
         if is_complete {
-            publish(&bench.devices[0].next(), status(Status::Success));
-            assert_eq!(bench.complete().len(), 1);
+            publish(&fixture.devices[0].next(), status(Status::Success));
+            assert_eq!(fixture.complete().len(), 1);
         }
-        drop(bench);
+        drop(fixture);
         assert_eq!(Arc::strong_count(&tag), if is_complete { 1 } else { 2 });
     }
+    // A lost request, whose end nobody has asked for.
+    let mut fixture = Fixture::new(1);
+    let tag = Arc::new(());
+    fixture.copy(5000, false, tag.clone());
+    fixture.driver.give_up(LONG, &mut Vec::new(), &fixture.events);
+    assert!(fixture.driver.all_lost());
+    drop(fixture);
+    assert_eq!(Arc::strong_count(&tag), 2);
+}
+
+/// A tag is not dropped while the owner has an item to execute, and an item goes back to its own driver.
+#[test]
+fn items_that_were_handed_out_are_waited_for() {
+    let mut fixture = Fixture::new(0);
+    let tag = Arc::new(());
+    fixture.copy(5000, false, tag.clone());
+    let work = fixture.driver.take_cpu_work().pop().expect("there is no queue");
+    let mut other: Fixture<Arc<()>> = Fixture::new(0);
+    let executed = || other.driver.executed(work, &other.events);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(executed)).is_err());
+    drop(fixture);
+    assert_eq!(Arc::strong_count(&tag), 2);
 }
 
 #[test]
 fn refused_hints_are_remembered() {
-    let mut bench = Bench::new(1);
-    bench.copy(5000, true, 0);
-    let first = bench.devices[0].next();
+    let mut fixture = Fixture::new(1);
+    fixture.copy(5000, true, 0);
+    let first = fixture.devices[0].next();
     assert!(first.flags().contains(Flags::CACHE_CONTROL));
     // It also complains about a flag that the copy does not have.
     let flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT).bits();
     publish(&first, Completion { operation: [flags.into(), 0], ..status(Status::InvalidFlags) });
-    assert!(bench.complete().is_empty());
-    bench.copy(5000, true, 1);
+    assert!(fixture.complete().is_empty());
+    fixture.copy(5000, true, 1);
     for tag in 0..2 {
-        let next = bench.devices[0].next();
+        let next = fixture.devices[0].next();
         assert!(!next.flags().contains(Flags::CACHE_CONTROL));
         publish(&next, status(Status::Success));
-        assert_eq!(bench.complete()[0].tag, tag);
+        assert_eq!(fixture.complete()[0].tag, tag);
     }
     // A hint that was never there cannot be the reason: another queue, or the CPU.
-    bench.copy(5000, false, 2);
+    fixture.copy(5000, false, 2);
     let flags = Flags::CACHE_CONTROL.bits();
-    let next = bench.devices[0].next();
+    let next = fixture.devices[0].next();
     publish(&next, Completion { operation: [flags.into(), 0], ..status(Status::InvalidFlags) });
-    let ended = bench.complete();
+    let ended = fixture.complete();
     assert_eq!((ended.len(), ended[0].result), (1, Err(Failure::Device(Status::InvalidFlags))));
 }
 
 /// A device that does not execute an operation although its queue says so: the next queue does, and then the CPU.
 #[test]
 fn another_queue_and_then_the_cpu() {
-    let mut bench = Bench::new(2);
-    bench.copy(5000, false, ());
-    let asked = |bench: &Bench<()>| bench.devices.iter().position(|device| !device.is_idle());
-    let first = asked(&bench).expect("one was asked");
-    publish(&bench.devices[first].next(), status(Status::BadOpcode));
-    assert!(bench.complete().is_empty());
-    assert_eq!(asked(&bench), Some(1 - first));
-    publish(&bench.devices[1 - first].next(), status(Status::BadOpcode));
-    let ended = bench.complete();
-    assert_eq!((ended.len(), ended[0].report.cpu_bytes, asked(&bench)), (1, 5000, None));
+    let mut fixture = Fixture::new(2);
+    fixture.copy(5000, false, ());
+    let asked = |fixture: &Fixture<()>| fixture.devices.iter().position(|device| !device.is_idle());
+    let first = asked(&fixture).expect("one was asked");
+    publish(&fixture.devices[first].next(), status(Status::BadOpcode));
+    assert!(fixture.complete().is_empty());
+    assert_eq!(asked(&fixture), Some(1 - first));
+    publish(&fixture.devices[1 - first].next(), status(Status::BadOpcode));
+    let ended = fixture.complete();
+    assert_eq!((ended.len(), ended[0].report.cpu_bytes, asked(&fixture)), (1, 5000, None));
 }
 
-fn batch(bench: &mut Bench<usize>) -> Descriptor {
+fn batch(fixture: &mut Fixture<usize>) -> Descriptor {
     let small = |_| (vec![7_u8; 100].leak(), vec![0_u8; 100].leak());
     for (tag, (source, target)) in (0..4).map(small).enumerate() {
         // SAFETY: both are leaked, and nobody else has them.
         let task = unsafe { Task::copy(source.as_ptr(), target.as_mut_ptr(), 100) };
-        bench.driver.enqueue(task, 0, tag);
+        fixture.driver.enqueue(task, 0, tag);
     }
-    bench.feed();
-    let batch = bench.devices[0].next();
-    assert_eq!((batch.opcode(), batch.size(), bench.devices[0].is_idle()), (Ok(Opcode::Batch), 4, true));
+    fixture.feed();
+    let batch = fixture.devices[0].next();
+    assert_eq!((batch.opcode(), batch.size(), fixture.devices[0].is_idle()), (Ok(Opcode::Batch), 4, true));
     batch
 }
 
 /// The list is touched and submitted again, and after too many faults its members go alone.
 #[test]
 fn a_list_that_faults() {
-    let mut bench = Bench::new(1);
-    let mut next = batch(&mut bench);
+    let mut fixture = Fixture::new(1);
+    let mut next = batch(&mut fixture);
     for _ in 0..3 {
         assert_eq!(next.opcode(), Ok(Opcode::Batch));
         let fault_address = next.address_1();
         publish(&next, Completion { fault_address, ..status(Status::BatchListFault) });
-        assert!(bench.complete().is_empty());
-        next = bench.devices[0].next();
+        assert!(fixture.complete().is_empty());
+        next = fixture.devices[0].next();
     }
-    assert!(bench.events.has(Event::Touched) && !bench.events.has(Event::StrangeFault));
+    assert!(fixture.events.has(Event::Touched) && !fixture.events.has(Event::StrangeFault));
     let mut ended = Vec::new();
     for left in (0..4).rev() {
         assert_eq!(next.opcode(), Ok(Opcode::Memmove));
         publish(&next, status(Status::Success));
-        ended.extend(bench.complete().into_iter().map(|finished| finished.tag));
+        ended.extend(fixture.complete().into_iter().map(|finished| finished.tag));
         if left > 0 {
-            next = bench.devices[0].next();
+            next = fixture.devices[0].next();
         }
     }
     assert_eq!(ended, [0, 1, 2, 3]);
@@ -297,9 +322,9 @@ fn members_without_a_record() {
     for (of_batch, is_repeated) in
         [(Status::Success, false), (Status::HardwareRead, false), (Status::BadOpcode, true)]
     {
-        let mut bench = Bench::new(1);
-        publish(&batch(&mut bench), status(of_batch));
-        let ended = bench.complete();
+        let mut fixture = Fixture::new(1);
+        publish(&batch(&mut fixture), status(of_batch));
+        let ended = fixture.complete();
         let failed = |it: &Finished<usize>| it.result == Err(Failure::Device(of_batch));
         assert_eq!(
             (ended.len(), ended.iter().all(failed)),
@@ -307,7 +332,7 @@ fn members_without_a_record() {
             "{of_batch}"
         );
         if is_repeated {
-            assert_eq!(bench.devices[0].next().opcode(), Ok(Opcode::Memmove), "no more batches");
+            assert_eq!(fixture.devices[0].next().opcode(), Ok(Opcode::Memmove), "no more batches");
         }
     }
 }
@@ -315,9 +340,9 @@ fn members_without_a_record() {
 /// No bytes are no work for a device.
 #[test]
 fn nothing_to_copy() {
-    let mut bench = Bench::new(1);
-    bench.copy(0, false, ());
-    assert_eq!((bench.driver.take_finished().len(), bench.devices[0].is_idle()), (1, true));
+    let mut fixture = Fixture::new(1);
+    fixture.copy(0, false, ());
+    assert_eq!((fixture.driver.take_finished().len(), fixture.devices[0].is_idle()), (1, true));
 }
 
 proptest! {

@@ -72,6 +72,8 @@ impl Item {
 
 /// An item that a page fault has stopped.
 pub struct Faulted {
+    /// The number of its driver.
+    pub(super) driver: u64,
     pub(super) item: BoxedItem,
     pub(super) completion: Completion,
 }
@@ -86,6 +88,8 @@ impl Faulted {
 
 /// An item that the CPU is to execute.
 pub struct CpuWork {
+    /// The number of its driver.
+    pub(super) driver: u64,
     pub(super) item: BoxedItem,
     pub(super) why: OnCpu,
     pub(super) size_bytes: u64,
@@ -93,8 +97,8 @@ pub struct CpuWork {
 }
 
 impl CpuWork {
-    pub(super) fn new(item: BoxedItem, why: OnCpu) -> CpuWork {
-        CpuWork { size_bytes: item.left_bytes(), item, why, end: None }
+    pub(super) fn new(driver: u64, item: BoxedItem, why: OnCpu) -> CpuWork {
+        CpuWork { driver, size_bytes: item.left_bytes(), item, why, end: None }
     }
 
     /// The bytes that the CPU executes.

@@ -36,8 +36,8 @@
 //!                       touch pages, do the CPU's work, report, without the lock
 //! ```
 //!
-//! What a pump does itself is waiting, and the decision about memory that a lost device may still write: a call that
-//! borrowed it ends the process, an owner leaks it.
+//! The owner waits, and decides about memory that a lost device may still write: a call that borrowed it ends the process,
+//! an owner leaks it.
 
 #[allow(unsafe_code)]
 pub(crate) mod batch;

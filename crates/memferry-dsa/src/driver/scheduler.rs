@@ -4,6 +4,7 @@ mod feeding;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slab::Slab;
@@ -19,6 +20,9 @@ use crate::portal::Portal;
 use crate::request::{End, Ended, Task};
 use crate::system::Version;
 use crate::wait::AttendedTime;
+
+/// The number of the next driver.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
 /// The limits of a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,9 +42,11 @@ pub struct DriverOptions {
 
 /// Requests in progress on some queues: a state machine. Its owner provides a lock, a thread and the time.
 ///
-/// `T` is what the owner gets back with the end of a request. Items of a request that are in flight when the driver is
-/// dropped are leaked, with every `T`: devices may access memory that they own.
+/// `T` is a tag that the owner gets back with the end of a request. It may own the memory of the request: a driver that
+/// is dropped leaks the tags if a device, a [`Faulted`] or a [`CpuWork`] has an item, and those of lost requests.
 pub struct Driver<T> {
+    /// No two drivers have the same.
+    number: u64,
     queues: Arc<Queues>,
     options: DriverOptions,
     jobs: Slab<Job<T>>,
@@ -60,6 +66,8 @@ pub struct Driver<T> {
     /// The age of descriptors is counted in this time.
     time: AttendedTime,
     for_cpu: Vec<CpuWork>,
+    /// Items that the owner has, to touch a page or to execute them.
+    handed_out_count: usize,
     finished: Vec<Finished<T>>,
     /// Empty; kept, so that a completion needs no allocation.
     completed: Vec<(BoxedItem, Progress)>,
@@ -110,7 +118,10 @@ impl<T> Driver<T> {
         let limits = queues.0.iter().map(|slotted| slotted.queue.portal().work_queue().transfer_bytes_max);
         let item_bytes_max = limits.min().map_or(1, |limit| limit.max(1));
         let slots = (0..queues.0.len()).map(|number| Slots::new(queues.clone(), number)).collect();
+        // ORDERING: Relaxed: numbers only have to differ.
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Driver {
+            number,
             queues,
             options,
             jobs: Slab::new(),
@@ -122,6 +133,7 @@ impl<T> Driver<T> {
             backoff_until: None,
             time: AttendedTime::default(),
             for_cpu: Vec::new(),
+            handed_out_count: 0,
             finished: Vec::new(),
             completed: Vec::new(),
         }
@@ -182,7 +194,10 @@ impl<T> Driver<T> {
                     self.close(item);
                 }
                 Progress::Submit => self.backlog.push_front(item),
-                Progress::Fault(completion) => faulted.push(Faulted { item, completion }),
+                Progress::Fault(completion) => {
+                    self.handed_out_count += 1;
+                    faulted.push(Faulted { driver: self.number, item, completion });
+                }
                 Progress::Failed(completion) => {
                     self.jobs[item.job as usize].failure.get_or_insert(Failure::Device(completion.status));
                     self.close(item);
@@ -193,9 +208,13 @@ impl<T> Driver<T> {
     }
 
     /// Puts an item that a page fault stopped first in the backlog again.
-    pub fn resume(&mut self, Faulted { item, .. }: Faulted) {
+    ///
+    /// # Panics
+    /// If it is of another driver.
+    pub fn resume(&mut self, Faulted { driver, item, .. }: Faulted) {
+        self.take_back(driver);
         match item.request.only_cpu() {
-            Some(why) => self.for_cpu.push(CpuWork::new(item, why)),
+            Some(why) => self.for_cpu.push(CpuWork::new(self.number, item, why)),
             None => self.backlog.push_front(item),
         }
     }
@@ -226,11 +245,16 @@ impl<T> Driver<T> {
 
     /// The items that the CPU is to execute, without the lock. They come back to [`executed`](Self::executed).
     pub fn take_cpu_work(&mut self) -> Vec<CpuWork> {
+        self.handed_out_count += self.for_cpu.len();
         std::mem::take(&mut self.for_cpu)
     }
 
     /// The CPU has executed an item.
+    ///
+    /// # Panics
+    /// If it is of another driver.
     pub fn executed(&mut self, mut work: CpuWork, observer: &impl Observer) {
+        self.take_back(work.driver);
         let end = work.end();
         let CpuWork { item, why, size_bytes, .. } = work;
         observer.count(Event::OnCpu(why, size_bytes));
@@ -250,6 +274,12 @@ impl<T> Driver<T> {
     /// The requests that have ended since the last call.
     pub fn take_finished(&mut self) -> Vec<Finished<T>> {
         std::mem::take(&mut self.finished)
+    }
+
+    /// An item that was handed out comes back. One of another driver would end a request of this one too early.
+    fn take_back(&mut self, driver: u64) {
+        assert_eq!(driver, self.number, "an item comes back to its driver");
+        self.handed_out_count -= 1;
     }
 
     fn boxed(&mut self, item: Item) -> BoxedItem {
@@ -299,8 +329,13 @@ impl DriverOptions {
 
 impl<T> Drop for Driver<T> {
     fn drop(&mut self) {
-        if self.slots.iter().filter(|slots| slots.leak()).count() > 0 {
+        let is_in_flight = self.slots.iter().filter(|slots| slots.leak()).count() > 0;
+        let is_lost = |failure: Option<Failure>| matches!(failure, Some(Failure::Lost(_)));
+        let has_lost = self.jobs.iter().any(|(_, job)| is_lost(job.failure));
+        if is_in_flight || has_lost || self.handed_out_count > 0 {
             std::mem::forget(std::mem::take(&mut self.jobs));
         }
+        let lost = self.finished.extract_if(.., |finished| is_lost(finished.result.err()));
+        lost.for_each(std::mem::forget);
     }
 }

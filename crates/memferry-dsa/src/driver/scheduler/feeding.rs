@@ -35,12 +35,12 @@ impl<T> Driver<T> {
             }
             match self.send(item, observer) {
                 Ok(()) => while self.feed_batch(observer) {},
-                Err((item, Unsent::Never(why))) => self.for_cpu.push(CpuWork::new(item, why)),
+                Err((item, Unsent::Never(why))) => self.for_cpu.push(CpuWork::new(self.number, item, why)),
                 Err((item, Unsent::NoSlot)) => return self.backlog.push_front(item),
                 Err((mut item, Unsent::Full)) => {
                     item.refusals_count += 1;
                     if item.refusals_count > self.options.retries_max {
-                        self.for_cpu.push(CpuWork::new(item, OnCpu::QueueFull));
+                        self.for_cpu.push(CpuWork::new(self.number, item, OnCpu::QueueFull));
                         continue;
                     }
                     observer.count(Event::Backoff);

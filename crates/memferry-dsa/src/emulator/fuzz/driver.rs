@@ -97,36 +97,36 @@ unsafe impl Portal for Device {
 }
 
 impl DeviceState {
-    /// Executes the first descriptor, and ends it as `say` says. Whether there was one.
-    fn execute_one(&mut self, say: &mut impl FnMut() -> u8) -> bool {
+    /// Executes the first descriptor, and ends it as `choose` says. Whether there was one.
+    fn execute_one(&mut self, choose: &mut impl FnMut() -> u8) -> bool {
         let Some(descriptor) = self.accepted.pop_front() else { return false };
         let completion = match descriptor.opcode() {
-            Ok(Opcode::Batch) => self.execute_batch(&descriptor, say),
-            _ => self.execute(&descriptor, say),
+            Ok(Opcode::Batch) => self.execute_batch(&descriptor, choose),
+            _ => self.execute(&descriptor, choose),
         };
         publish(&descriptor, &completion);
         true
     }
 
-    fn execute_batch(&self, batch: &Descriptor, say: &mut impl FnMut() -> u8) -> Completion {
+    fn execute_batch(&self, batch: &Descriptor, choose: &mut impl FnMut() -> u8) -> Completion {
         let members = members(batch);
-        let (status, executed_count) = match say() {
+        let (status, executed_count) = match choose() {
             1 => (Status::BadOpcode, 0),
-            2 => (Status::BatchListFault, say() as usize % members.len()),
-            3 => (Status::HardwareRead, say() as usize % members.len()),
+            2 => (Status::BatchListFault, choose() as usize % members.len()),
+            3 => (Status::HardwareRead, choose() as usize % members.len()),
             4 => (Status::Success, 0),
             _ => (Status::Success, members.len()),
         };
         for member in &members[..executed_count] {
-            publish(member, &self.execute(member, say));
+            publish(member, &self.execute(member, choose));
         }
         Completion { fault_address: batch.address_1(), ..Completion::new(status) }
     }
 
-    fn execute(&self, descriptor: &Descriptor, say: &mut impl FnMut() -> u8) -> Completion {
+    fn execute(&self, descriptor: &Descriptor, choose: &mut impl FnMut() -> u8) -> Completion {
         let size = descriptor.size();
-        match say() {
-            1 => return self.execute_bytes(descriptor, u32::from(say()) * 16 % size.max(1), true),
+        match choose() {
+            1 => return self.execute_bytes(descriptor, u32::from(choose()) * 16 % size.max(1), true),
             2 => return Completion::new(Status::BadOpcode),
             3 if descriptor.flags().contains(Flags::CACHE_CONTROL) => {
                 let refused = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
@@ -218,7 +218,7 @@ fn publish(descriptor: &Descriptor, completion: &Completion) {
 }
 
 /// A request of the run: its memory, which lives as long as the run.
-struct Asked {
+struct TestRequest {
     opcode: Opcode,
     source: Box<[u8]>,
     target: Box<[u8]>,
@@ -259,7 +259,7 @@ impl Counts {
 struct Run {
     devices: Vec<Arc<Device>>,
     driver: Driver<usize>,
-    asked: Vec<Asked>,
+    requests: Vec<TestRequest>,
     counts: Counts,
     now: Duration,
 }
@@ -313,7 +313,7 @@ impl Run {
         };
         let portals = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Portal>);
         let driver = Driver::new(portals, options);
-        Run { devices, driver, asked: Vec::new(), counts: Counts::default(), now: Duration::ZERO }
+        Run { devices, driver, requests: Vec::new(), counts: Counts::default(), now: Duration::ZERO }
     }
 
     fn step(&mut self, data: &mut Bytes<'_>) {
@@ -352,7 +352,7 @@ impl Run {
     }
 
     fn enqueue(&mut self, data: &mut Bytes<'_>) {
-        if self.asked.len() == REQUESTS_MAX {
+        if self.requests.len() == REQUESTS_MAX {
             return;
         }
         let (kind, size) = (data.byte(), data.byte());
@@ -362,18 +362,18 @@ impl Run {
         if bytes == 0 && opcode != Opcode::Memmove {
             return;
         }
-        let tag = self.asked.len();
+        let tag = self.requests.len();
         let source = (0..bytes).map(|index| (index * 7 + tag) as u8 | 1).collect();
-        self.asked.push(Asked { opcode, source, target: vec![0; bytes].into(), ended: None });
-        let asked = &mut self.asked[tag];
+        self.requests.push(TestRequest { opcode, source, target: vec![0; bytes].into(), ended: None });
+        let request = &mut self.requests[tag];
         // SAFETY: the memory lives as long as the run, and is looked at only after the end of its request.
         let mut task = unsafe {
             match opcode {
-                Opcode::Memmove => Task::copy(asked.source.as_ptr(), asked.target.as_mut_ptr(), bytes),
+                Opcode::Memmove => Task::copy(request.source.as_ptr(), request.target.as_mut_ptr(), bytes),
                 Opcode::Fill => {
-                    Task::new(&Request::fill(0x0807_0605_0403_0201, &mut *asked.target)).expect("valid")
+                    Task::new(&Request::fill(0x0807_0605_0403_0201, &mut *request.target)).expect("valid")
                 }
-                _ => Task::new(&Request::crc(0, &*asked.source)).expect("valid"),
+                _ => Task::new(&Request::crc(0, &*request.source)).expect("valid"),
             }
         };
         task.add_hints(kind & 4 != 0, kind & 8 != 0);
@@ -413,30 +413,30 @@ impl Run {
 
     fn take_finished(&mut self) {
         for Finished { tag, report, result } in self.driver.take_finished() {
-            let asked = &mut self.asked[tag];
-            assert!(asked.ended.is_none(), "request {tag} ended twice");
-            asked.ended = Some(asked.target.to_vec());
-            let start = Address::from(asked.target.as_ptr());
-            let bytes = asked.target.len() as u64;
+            let request = &mut self.requests[tag];
+            assert!(request.ended.is_none(), "request {tag} ended twice");
+            request.ended = Some(request.target.to_vec());
+            let start = Address::from(request.target.as_ptr());
+            let bytes = request.target.len() as u64;
             let has_it =
                 |device: &Arc<Device>| (0..bytes).any(|byte| device.state().names(start.offset(byte)));
             match result {
                 Ok(ended) => {
                     assert!(!self.devices.iter().any(has_it), "request {tag} ended while a device has it");
                     assert_eq!(report.device_bytes + report.cpu_bytes, bytes, "request {tag}");
-                    match asked.opcode {
+                    match request.opcode {
                         Opcode::Memmove => {
-                            assert!(asked.target == asked.source, "request {tag}: bytes differ")
+                            assert!(request.target == request.source, "request {tag}: bytes differ")
                         }
                         Opcode::Fill => {
                             let pattern = |(index, byte): (usize, &u8)| usize::from(*byte) == index % 8 + 1;
                             assert!(
-                                asked.target.iter().enumerate().all(pattern),
+                                request.target.iter().enumerate().all(pattern),
                                 "request {tag}: bytes differ"
                             );
                         }
                         _ => {
-                            let expected = crc32c(0, &asked.source, Default::default());
+                            let expected = crc32c(0, &request.source, Default::default());
                             assert_eq!(ended.outcome::<u32>(), Some(expected), "request {tag}");
                         }
                     }
@@ -470,12 +470,12 @@ impl Run {
                 break;
             }
         }
-        for (tag, asked) in self.asked.iter().enumerate() {
-            let ended = asked.ended.as_ref().unwrap_or_else(|| panic!("request {tag} did not end"));
+        for (tag, request) in self.requests.iter().enumerate() {
+            let ended = request.ended.as_ref().unwrap_or_else(|| panic!("request {tag} did not end"));
             // A device that was taken for silent may still write.
-            let start = Address::from(asked.target.as_ptr());
+            let start = Address::from(request.target.as_ptr());
             let is_left = |(index, byte): (usize, &u8)| {
-                *byte == asked.target[index]
+                *byte == request.target[index]
                     || self.devices[0].state().has_written(start.offset(index as u64))
             };
             let is_left_alone = ended.iter().enumerate().all(is_left);
