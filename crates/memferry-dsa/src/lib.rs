@@ -71,6 +71,7 @@ mod completion;
 pub mod conformance;
 mod descriptor;
 mod dif;
+#[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
 pub mod driver;
 pub mod emulator;
 mod flags;

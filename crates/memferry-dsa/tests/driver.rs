@@ -57,8 +57,8 @@ fn publish(descriptor: &Descriptor, completion: Completion) {
 }
 
 impl ScriptedDevice {
-    fn new() -> Arc<ScriptedDevice> {
-        let info = WorkQueueInfo { transfer_bytes_max: 1 << 16, ..shared_queue("wq0.0", 8) };
+    fn new(transfer_bytes_max: u32) -> Arc<ScriptedDevice> {
+        let info = WorkQueueInfo { transfer_bytes_max, ..shared_queue("wq0.0", 8) };
         Arc::new(ScriptedDevice { info, accepted: Mutex::default(), is_gone: AtomicBool::new(false) })
     }
 
@@ -96,7 +96,11 @@ struct Fixture<T> {
 
 impl<T> Fixture<T> {
     fn new(devices_count: usize) -> Fixture<T> {
-        let devices: Vec<_> = (0..devices_count).map(|_| ScriptedDevice::new()).collect();
+        Fixture::with(devices_count, 1 << 16)
+    }
+
+    fn with(devices_count: usize, transfer_bytes_max: u32) -> Fixture<T> {
+        let devices: Vec<_> = (0..devices_count).map(|_| ScriptedDevice::new(transfer_bytes_max)).collect();
         let options = DriverOptions {
             retries_max: 3,
             faults_max: 2,
@@ -335,6 +339,49 @@ fn members_without_a_record() {
             assert_eq!(fixture.devices[0].next().opcode(), Ok(Opcode::Memmove), "no more batches");
         }
     }
+}
+
+/// A page is touched, and the rest submitted; after too many faults the CPU executes it.
+#[test]
+fn the_cpu_after_many_faults() {
+    let mut fixture = Fixture::new(1);
+    fixture.copy(5000, false, ());
+    for done in 0..3 {
+        let next = fixture.devices[0].next();
+        assert_eq!(next.size(), 5000 - 16 * done);
+        let (bytes_completed, fault_address) = (16, next.address_2());
+        let fault = status(Status::PageFault);
+        publish(&next, Completion { bytes_completed, fault_address, write_fault: true, ..fault });
+        let ended = fixture.complete();
+        let reports: Vec<_> = ended.iter().map(|it| (it.report.device_bytes, it.report.cpu_bytes)).collect();
+        assert_eq!(reports, if done < 2 { vec![] } else { vec![(48, 4952)] });
+    }
+    assert!(fixture.devices[0].is_idle() && !fixture.events.has(Event::StrangeFault));
+}
+
+/// A copy of more bytes than a descriptor can name is cut into parts that cover it once, and ends with the last.
+#[test]
+fn more_than_a_descriptor_can_name() {
+    const PART: u64 = 1 << 30;
+    let mut fixture = Fixture::with(1, 1 << 30);
+    let (source, target) = (std::ptr::without_provenance(1 << 12), std::ptr::without_provenance_mut(1 << 50));
+    // SAFETY: nothing is executed: the device only says so, and never that a page was missing.
+    let task = unsafe { Task::copy(source, target, 6 * PART as usize + 5) };
+    fixture.driver.enqueue(task, 0, ());
+    fixture.feed();
+    let mut ended = Vec::new();
+    for part in 0..7 {
+        assert!(ended.is_empty());
+        let next = fixture.devices[0].next();
+        assert_eq!(
+            (next.address_1().0, next.address_2().0),
+            ((1 << 12) + part * PART, (1 << 50) + part * PART)
+        );
+        assert_eq!(u64::from(next.size()), if part == 6 { 5 } else { PART });
+        publish(&next, status(Status::Success));
+        ended = fixture.complete();
+    }
+    assert_eq!((ended.len(), ended[0].report.device_bytes), (1, 6 * PART + 5));
 }
 
 /// No bytes are no work for a device.

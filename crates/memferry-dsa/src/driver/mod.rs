@@ -17,15 +17,15 @@
 //!
 //! | rule | place |
 //! |---|---|
-//! | which queue may get an item, and why none | [`WorkItem::admits`](work_item::WorkItem::admits) |
-//! | hints that a queue lacks are left out; refused hints are remembered | `WorkItem::next`, [`Facts`](facts::Facts) |
-//! | full: bounded retries; refused: this descriptor; gone: the queue | [`Queue::submit`](queue::Queue::submit) |
+//! | which queue may get an item, and why none | `WorkItem::admits` |
+//! | hints that a queue lacks are left out; refused hints are remembered | `WorkItem::next`, `Facts` |
+//! | full: bounded retries; refused: this descriptor; gone: the queue | `Queue::submit` |
 //! | after a completion: done, next part, fault, another queue, failed | `WorkItem::complete` |
 //! | too many page faults: the CPU | `WorkItem::complete` |
-//! | members of a batch that a device skipped, refused or failed | [`batch`] |
-//! | when a descriptor is lost | [`InFlight::loss`](in_flight::InFlight::loss) |
+//! | members of a batch that a device skipped, refused or failed | `batch::Completed` |
+//! | when a descriptor is lost | `InFlight::loss` |
 //!
-//! [`Client`](crate::Client) uses items and queues directly: its calls share only the facts of the queues, which are
+//! `Client` uses items and queues directly: its calls share only the facts of the queues, which are
 //! atomics, and so no lock. A [`Driver`] adds a backlog, slots with completion records, and back-off for engines that
 //! accept work now and complete it later. Its owner provides the lock, the thread and the time:
 //!
