@@ -359,18 +359,23 @@ fn the_cpu_after_many_faults() {
     assert!(fixture.devices[0].is_idle() && !fixture.events.has(Event::StrangeFault));
 }
 
-/// A copy of more bytes than a descriptor can name is cut into parts that cover it once, and ends with the last.
+/// A copy of more bytes than a descriptor can name is cut into parts that cover it once, and ends with the last; also if a
+/// part is submitted twice.
 #[test]
 fn more_than_a_descriptor_can_name() {
     const PART: u64 = 1 << 30;
     let mut fixture = Fixture::with(1, 1 << 30);
     let (source, target) = (std::ptr::without_provenance(1 << 12), std::ptr::without_provenance_mut(1 << 50));
     // SAFETY: nothing is executed: the device only says so, and never that a page was missing.
-    let task = unsafe { Task::copy(source, target, 6 * PART as usize + 5) };
+    let mut task = unsafe { Task::copy(source, target, 6 * PART as usize + 5) };
+    task.add_hints(true, false);
     fixture.driver.enqueue(task, 0, ());
     fixture.feed();
-    let mut ended = Vec::new();
-    for part in 0..7 {
+    let first = fixture.devices[0].next();
+    let operation = [Flags::CACHE_CONTROL.bits().into(), 0];
+    publish(&first, Completion { operation, ..status(Status::InvalidFlags) });
+    let mut ended = fixture.complete();
+    for part in [1, 2, 3, 4, 5, 6, 0] {
         assert!(ended.is_empty());
         let next = fixture.devices[0].next();
         assert_eq!(
@@ -382,6 +387,7 @@ fn more_than_a_descriptor_can_name() {
         ended = fixture.complete();
     }
     assert_eq!((ended.len(), ended[0].report.device_bytes), (1, 6 * PART + 5));
+    assert!(fixture.devices[0].is_idle());
 }
 
 /// No bytes are no work for a device.
