@@ -146,6 +146,7 @@ impl CompletionRecord {
     /// Makes the record ready for another descriptor.
     ///
     /// Only between uses: resetting the record of a descriptor in flight loses its completion.
+    #[inline]
     pub fn reset(&self) {
         // ORDERING: Relaxed: the submission that follows publishes it to the device.
         self.status.store(0, Ordering::Relaxed);
@@ -154,6 +155,7 @@ impl CompletionRecord {
     /// How the descriptor ended, or `None` while the device is not done.
     ///
     /// After `Some`, the bytes that the device wrote are visible to this thread.
+    #[inline]
     pub fn poll(&self) -> Option<Completion> {
         // ORDERING: Acquire pairs with the Release in `publish` (the device's posted write on silicon): once the
         // status is non-zero, the rest of the record and the target's bytes are visible here.

@@ -2,6 +2,7 @@
 //!
 //! - [`Client`]: safe calls. It takes a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and
 //!   lets the CPU do what no device does. The levels below are for those who need something else.
+//! - [`driver`]: the same for engines that accept work now and complete it later.
 //! - [`Descriptor`]: the 64 bytes that say what to do.
 //! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
 //! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
@@ -65,6 +66,8 @@ pub mod client;
 mod completion;
 mod descriptor;
 mod dif;
+#[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
+pub mod driver;
 mod flags;
 pub mod fork;
 pub mod instructions;
@@ -81,12 +84,13 @@ pub mod wait;
 
 pub use address::{Address, PAGE_BYTES};
 #[cfg(not(memferry_loom))]
-pub use client::{Client, ClientError, ClientOptions, ClientStats, OnCpu};
+pub use client::{Client, ClientError, ClientOptions, ClientStats};
 pub use completion::{Completion, CompletionRecord, DeltaResult, Status};
 pub use descriptor::Descriptor;
 pub use dif::{
     DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
 };
+pub use driver::OnCpu;
 pub use flags::Flags;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
 pub use portal::{

@@ -1,8 +1,9 @@
 //! What a fuzzer does with the device: any descriptors over any memory, and any words in memory that processes share.
 //!
-//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`; both are called by the property
-//! tests as well, with random bytes.
+//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`, [`driver`] that of `driver`; the
+//! property tests call them as well, with random bytes.
 
+mod driver;
 mod input;
 mod order;
 mod watched;
@@ -10,6 +11,7 @@ mod watched;
 use memferry_dsa::portal::Submission;
 use memferry_dsa::{Address, Descriptor, Opcode, PAGE_BYTES};
 
+pub use self::driver::driver;
 use self::input::Bytes;
 pub use self::order::order;
 use self::watched::Watched;

@@ -4,42 +4,71 @@
 //! the members that have not ended, as far as no fence behind a failed one abandons them
 //!   a queue takes batches, and all of these: the batch, with the fences that they have
 //!   otherwise: the first of them alone
-//! page faults: touched; too many: the CPU
 //! ```
 //!
 //! Fences need no bookkeeping: a round ends when all of its members have, and a member that has ended takes its fence
 //! with it, because all before it have ended as well.
 
-use std::ptr;
-use std::sync::atomic::Ordering;
+use super::error::ClientError;
+use super::waiting::{Memory, Waiting};
+use super::{Client, SUBMITTED};
+use crate::driver::batch::{self, Completed};
+use crate::driver::work_item::{Progress, WorkItem};
+use crate::driver::{Event, List, Observer, RecordLine};
+use crate::request::{End, MemberError, Work};
 
-use super::error::{ClientError, OnCpu};
-use super::flight::{Flight, Memory};
-use super::{Client, Queue};
-use crate::address::Address;
-use crate::completion::{Completion, CompletionRecord, Status};
-use crate::descriptor::Descriptor;
-use crate::flags::Flags;
-use crate::request::{Member, MemberError, Step, pending};
+/// A member in progress.
+pub(super) struct Member<'a> {
+    item: WorkItem<'a>,
+    ended: Option<Result<End, MemberError>>,
+}
 
-/// What a device needs of us for a batch, in memory that can be leaked.
-struct List {
-    descriptors: Vec<Descriptor>,
-    records: Vec<CompletionRecord>, // of the members, and of the batch itself
+impl<'a> Member<'a> {
+    pub(super) fn new((work, has_fence): (Work<'a>, bool)) -> Member<'a> {
+        Member { item: WorkItem::new(work).with_fence(has_fence), ended: None }
+    }
+
+    /// Its end; it is abandoned without one.
+    pub(super) fn into_end(self) -> Result<End, MemberError> {
+        self.ended.unwrap_or(Err(MemberError::Abandoned))
+    }
+
+    /// Whether it has ended in a way that stops the members behind a fence.
+    fn has_failed(&self) -> bool {
+        match &self.ended {
+            Some(Ok(end)) => !end.is_success(self.item.work().expected()),
+            Some(Err(_)) => true,
+            None => false,
+        }
+    }
+}
+
+/// The members that have not ended, in order. Those behind a fence that will not be passed end here.
+fn pending<'m, 'a>(members: &'m mut [Member<'a>]) -> Vec<&'m mut Member<'a>> {
+    let (mut pending, mut has_failure, mut is_abandoned) = (Vec::new(), false, false);
+    for member in members {
+        // All that comes behind an abandoned member is behind its fence, too.
+        is_abandoned |= member.ended.is_none() && has_failure && member.item.has_fence();
+        if is_abandoned {
+            member.ended.get_or_insert(Err(MemberError::Abandoned));
+        }
+        has_failure |= member.has_failed();
+        if member.ended.is_none() {
+            pending.push(member);
+        }
+    }
+    pending
 }
 
 impl Client {
     /// Ends all members.
     pub(super) fn drive_batch(&self, members: &mut [Member<'_>], memory: Memory) -> Result<(), ClientError> {
-        let (mut is_unrolled, mut list_faults) = (false, 0);
+        let mut is_unrolled = false;
         loop {
-            let pending = pending(members);
-            let Some(first) = pending.first() else { return Ok(()) };
-            let together = pending.iter().take_while(|index| !members[**index].is_loner).count();
-            if together > 1 && list_faults <= self.options.faults_max {
-                let round = self.batch_round(members, &pending[..together], memory)?;
-                if let Some(has_list_fault) = round {
-                    list_faults += u32::from(has_list_fault);
+            let mut pending = pending(members);
+            let together = pending.iter().take_while(|member| member.item.may_join()).count();
+            if together > 1 {
+                if self.batch_round(&mut pending[..together], memory)? {
                     continue;
                 }
                 if !is_unrolled {
@@ -47,8 +76,8 @@ impl Client {
                     is_unrolled = true;
                 }
             }
-            let member = &mut members[*first];
-            match self.drive(&mut member.work, memory) {
+            let Some(member) = pending.first_mut() else { return Ok(()) };
+            match self.drive(&mut member.item, memory) {
                 Ok(end) => member.ended = Some(Ok(end)),
                 Err(ClientError::Failed { completion, .. }) => {
                     member.ended = Some(Err(MemberError::Failed(completion)));
@@ -58,138 +87,56 @@ impl Client {
         }
     }
 
-    /// Submits the members as a batch, and takes in how they ended. Whether its list met a page fault; `None` if no
-    /// queue takes it.
-    fn batch_round(
-        &self,
-        members: &mut [Member<'_>],
-        pending: &[usize],
-        memory: Memory,
-    ) -> Result<Option<bool>, ClientError> {
-        for index in self.turns() {
-            let queue = &self.queues[index];
-            let info = queue.portal.work_queue();
-            let takes_batches = queue.portal.supports_batch()
-                && !queue.is_lost()
-                && !queue.refuses_batches.load(Ordering::Relaxed);
-            let count = pending.len().min(info.batch_max as usize);
-            let fits = |index: &usize| members[*index].work.fits(info, self.options.version, false).is_ok();
-            if !takes_batches || count < 2 || !pending[..count].iter().all(fits) {
+    /// Submits the members as a batch, as many as a queue takes, and takes in how they ended. Whether a queue took it.
+    fn batch_round(&self, members: &mut [&mut Member<'_>], memory: Memory) -> Result<bool, ClientError> {
+        let limits = self.limits();
+        for number in self.turns() {
+            let queue = &self.queues[number];
+            let count = members.len().min(queue.portal().work_queue().batch_max as usize);
+            let members = &mut members[..count];
+            let admits = |member: &&mut Member<'_>| member.item.admits(number, queue, true, &limits).is_ok();
+            if !queue.takes_batches() || count < 2 || !members.iter().all(admits) {
                 continue;
             }
-            let list = self.list(members, &pending[..count], queue);
-            // SAFETY: the requests were checked and borrow their memory; list and records live on below, or are leaked.
-            let Ok(entered) = (unsafe { self.submit(queue, &list.descriptor(), count as u64 + 1) }) else {
-                continue;
+            let (list, line) = (List::new(count), Box::<RecordLine>::default());
+            let items = members.iter_mut().map(|member| &mut member.item);
+            let batch = batch::write(items, queue, &list, &self.stats).with_completion(&line.0);
+            // SAFETY: the requests were checked and borrow their memory; list and record live on below, or are leaked.
+            let submitted = unsafe {
+                queue.submit(&batch, count as u64 + 1, self.options.backoff, SUBMITTED, &self.stats)
             };
-            self.stats.batches.add(1);
-            self.stats.submitted.add(count as u64);
-            let (of_members, record) = (&list.records[..count], &list.records[count]);
-            let flight = Flight::new(&*queue.portal, &queue.traffic, &entered, record, of_members);
-            let landed = flight.land(self.options.wait, self.options.timeout, memory);
-            let completion = match self.landed(queue, landed, count as u64) {
+            let Ok(in_flight) = submitted else { continue };
+            self.stats.count(Event::Batch(count as u64));
+            self.stats.count(Event::Submitted(count as u64));
+            let waiting = Waiting::new(in_flight, queue, &line.0, list.records(count));
+            let completion = match waiting.wait(self.options.wait, self.options.timeout, memory, &self.stats)
+            {
                 Ok(completion) => completion,
-                Err(error) => {
-                    self.stats.leaked_bytes.add(list.bytes());
-                    std::mem::forget(list);
-                    return Err(error);
+                Err(loss) => {
+                    // The device may still write to them.
+                    self.stats.leaked_bytes.add(list.bytes() + size_of_val(&*line) as u64);
+                    std::mem::forget((list, line));
+                    return Err(self.lost(queue, loss, count as u64));
                 }
             };
-            for (&index, record) in pending.iter().zip(&list.records[..count]) {
-                match record.poll() {
-                    Some(completion) => self.member_ended(&mut members[index], queue, &completion),
-                    None => self.stats.skipped.add(1),
+            let completed = Completed::new(completion, &list, count, (number, queue), &self.stats);
+            for (index, member) in members.iter_mut().enumerate() {
+                // SAFETY: the batch has completed, and these are its members in order.
+                let (_, progress) =
+                    unsafe { completed.member(index, &mut member.item, &limits, &self.stats) };
+                match progress {
+                    Progress::Ended(end) => member.ended = Some(Ok(end)),
+                    Progress::Submit => {}
+                    // SAFETY: the device has stopped at the fault, and nothing was submitted since.
+                    Progress::Fault(fault) => unsafe { member.item.touch(&fault, &self.stats) },
+                    Progress::Failed(failure) => member.ended = Some(Err(MemberError::Failed(failure))),
                 }
             }
-            return self.batch_ended(queue, &list, &completion);
+            return match completed.failure() {
+                Some(completion) => Err(ClientError::Failed { queue: queue.name(), completion }),
+                None => Ok(true),
+            };
         }
-        Ok(None)
-    }
-
-    /// Whether the list met a page fault; `None` if the queue does not take batches after all.
-    fn batch_ended(
-        &self,
-        queue: &Queue,
-        list: &List,
-        completion: &Completion,
-    ) -> Result<Option<bool>, ClientError> {
-        match completion.status {
-            Status::Success | Status::BatchFailed => {
-                let records = &list.records[..list.descriptors.len()];
-                let is_silent = records.iter().all(|record| record.poll().is_none());
-                // Nothing was done and nothing is said about it: there is no use in trying again.
-                if is_silent { self.batch_failed(queue, completion) } else { Ok(Some(false)) }
-            }
-            Status::BatchListFault => {
-                let page = completion.fault_address.page();
-                let is_there = |member: &&Descriptor| Address::from(ptr::from_ref(*member)).page() == page;
-                match list.descriptors.iter().find(is_there) {
-                    Some(member) => {
-                        // SAFETY: it is a reference; volatile, since the access is meant and not its value.
-                        let _ = unsafe { ptr::from_ref(member).read_volatile() };
-                        self.stats.pages_touched.add(1);
-                    }
-                    None => self.stats.strange_faults.add(1),
-                }
-                Ok(Some(true))
-            }
-            Status::BadOpcode => {
-                queue.refuses_batches.store(true, Ordering::Relaxed);
-                Ok(None)
-            }
-            _ => self.batch_failed(queue, completion),
-        }
-    }
-
-    fn batch_failed(&self, queue: &Queue, completion: &Completion) -> Result<Option<bool>, ClientError> {
-        Err(ClientError::Failed { queue: queue.name(), completion: *completion })
-    }
-
-    /// The descriptors of these members.
-    fn list(&self, members: &mut [Member<'_>], pending: &[usize], queue: &Queue) -> List {
-        let records: Vec<_> = (0..=pending.len()).map(|_| CompletionRecord::new()).collect();
-        let descriptor = |(&index, record): (&usize, &CompletionRecord)| {
-            let Member { work, has_fence, .. } = &mut members[index];
-            self.drop_hints(work, queue);
-            let next = work.next(u32::MAX);
-            next.with_completion(record).with_flags(if *has_fence { Flags::FENCE } else { Flags::NONE })
-        };
-        let descriptors = pending.iter().zip(&records).map(descriptor).collect();
-        List { descriptors, records }
-    }
-
-    /// Takes in how a member ended. Its fence is passed, so that the CPU may do its rest.
-    fn member_ended(&self, member: &mut Member<'_>, queue: &Queue, completion: &Completion) {
-        // SAFETY: the batch has completed, so the member has, with what `next` returned to `list`.
-        let step = unsafe { member.work.absorb(completion) };
-        self.count(&step);
-        match step {
-            Step::Ended(end) => member.ended = Some(Ok(end)),
-            Step::Fault => {
-                self.touch(&member.work, completion);
-                member.faults += 1;
-                let info = queue.portal.work_queue();
-                let unfit = member.work.fits(info, self.options.version, false).err().map(OnCpu::from);
-                let too_many = (member.faults > self.options.faults_max).then_some(OnCpu::Faults);
-                if let Some(why) = unfit.or(too_many) {
-                    member.is_loner = true;
-                    member.ended = self.finish_on_cpu(&mut member.work, why).ok().map(Ok);
-                }
-            }
-            Step::NotTaken(flags) => member.is_loner = !self.learn(&mut member.work, queue, flags),
-            Step::Next => {}
-            Step::Failed => member.ended = Some(Err(MemberError::Failed(*completion))),
-        }
-    }
-}
-
-impl List {
-    fn descriptor(&self) -> Descriptor {
-        let count = self.descriptors.len();
-        Descriptor::batch(self.descriptors.as_ptr(), count as u32).with_completion(&self.records[count])
-    }
-
-    fn bytes(&self) -> u64 {
-        (size_of_val(&self.descriptors[..]) + size_of_val(&self.records[..])) as u64
+        Ok(false)
     }
 }

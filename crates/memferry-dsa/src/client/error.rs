@@ -3,73 +3,8 @@
 use std::time::Duration;
 
 use crate::completion::Completion;
-use crate::request::{Invalid, Unfit};
-
-/// Why the CPU did a request, or its rest.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
-pub enum OnCpu {
-    /// The client has no queue.
-    #[error("there is no queue")]
-    NoQueue,
-    /// The device lacks the operation, or this form of it.
-    #[error("no queue has the operation")]
-    Operation,
-    /// The operation is newer than the device.
-    #[error("the operation needs a newer device")]
-    Version,
-    /// The request is larger than a queue takes, and cannot be cut.
-    #[error("the request is larger than a queue takes; configure a larger max_transfer_size")]
-    Size,
-    /// The room left for a delta record is less than devices take.
-    #[error("the room left for the delta record is less than a device takes")]
-    DeltaRoom,
-    /// All queues are lost.
-    #[error("all devices are gone")]
-    Gone,
-    /// The portals refused the descriptor.
-    #[error("the portal refused the descriptor")]
-    Refused,
-    /// All queues stayed full.
-    #[error("all queues were full; use more queues, or fewer submitters")]
-    QueueFull,
-    /// Too many page faults.
-    #[error("too many page faults; populate the memory before")]
-    Faults,
-}
-
-impl OnCpu {
-    /// Every reason, in the order of the numbers.
-    pub const ALL: [OnCpu; 9] = [
-        OnCpu::NoQueue,
-        OnCpu::Operation,
-        OnCpu::Version,
-        OnCpu::Size,
-        OnCpu::DeltaRoom,
-        OnCpu::Gone,
-        OnCpu::Refused,
-        OnCpu::QueueFull,
-        OnCpu::Faults,
-    ];
-}
-
-const _: () = {
-    let mut number = 0;
-    while number < OnCpu::ALL.len() {
-        assert!(OnCpu::ALL[number] as usize == number);
-        number += 1;
-    }
-};
-
-impl From<Unfit> for OnCpu {
-    fn from(unfit: Unfit) -> OnCpu {
-        match unfit {
-            Unfit::Operation => OnCpu::Operation,
-            Unfit::Version => OnCpu::Version,
-            Unfit::Size => OnCpu::Size,
-            Unfit::DeltaRoom => OnCpu::DeltaRoom,
-        }
-    }
-}
+use crate::driver::OnCpu;
+use crate::request::Invalid;
 
 /// A call has no outcome.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]

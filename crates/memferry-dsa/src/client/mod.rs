@@ -16,31 +16,37 @@
 
 #[allow(unsafe_code)]
 mod batch;
-mod discover;
 #[allow(unsafe_code)]
-mod drive;
+mod call;
+mod discover;
 mod error;
-mod flight;
 #[allow(unsafe_code)]
 mod owned;
 mod stats;
+mod waiting;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub use discover::Discovered;
-pub use error::{ClientError, OnCpu};
-use flight::{Memory, Traffic};
+pub use error::ClientError;
 pub use owned::{Owned, OwnedError};
 pub use stats::ClientStats;
+use waiting::Memory;
 
+pub use crate::driver::OnCpu;
+use crate::driver::queue::Queue;
+use crate::driver::work_item::WorkItem;
 use crate::operation::Opcode;
 use crate::portal::{Backoff, Portal};
 use crate::request::{Batch, Outcome, Outcomes, Request, Work, outcome};
 use crate::system::Version;
 use crate::wait::Wait;
+
+/// The attended time of a call when it submits: each wait counts its own.
+const SUBMITTED: Duration = Duration::ZERO;
 
 /// Executes requests, and returns when they are done.
 ///
@@ -102,30 +108,11 @@ impl Default for ClientOptions {
     }
 }
 
-/// A queue, and what was learnt of it.
-struct Queue {
-    portal: Arc<dyn Portal>,
-    traffic: Traffic,
-    /// Its device has gone or fallen silent.
-    is_lost: AtomicBool,
-    /// It refused a batch.
-    refuses_batches: AtomicBool,
-    /// It refused the flag for cache control.
-    lacks_cache_control: AtomicBool,
-}
-
 impl Client {
     /// A client of these queues; without any, the CPU does everything.
     pub fn new(portals: Vec<Arc<dyn Portal>>, options: ClientOptions) -> Client {
-        let queue = |portal| Queue {
-            portal,
-            traffic: Traffic::default(),
-            is_lost: AtomicBool::new(false),
-            refuses_batches: AtomicBool::new(false),
-            lacks_cache_control: AtomicBool::new(false),
-        };
         Client {
-            queues: portals.into_iter().map(queue).collect(),
+            queues: portals.into_iter().map(Queue::new).collect(),
             options,
             next: AtomicUsize::new(0),
             stats: stats::Cells::default(),
@@ -159,9 +146,10 @@ impl Client {
 
     fn run_batch_in(&self, batch: Batch<'_>, memory: Memory) -> Result<Outcomes, ClientError> {
         batch.check().map_err(|(member, invalid)| ClientError::InvalidMember { member, invalid })?;
-        let (id, mut members) = batch.into_members();
+        let (id, members) = batch.into_members();
+        let mut members: Vec<_> = members.map(batch::Member::new).collect();
         self.drive_batch(&mut members, memory)?;
-        Ok(Outcomes::new(id, members))
+        Ok(Outcomes::new(id, members.into_iter().map(batch::Member::into_end).collect()))
     }
 
     fn run_in<O: Outcome>(&self, request: Request<'_, O>, memory: Memory) -> Result<O, ClientError> {
@@ -172,7 +160,7 @@ impl Client {
             }
             return Ok(outcome(crate::request::End::Done).expect("a drain yields nothing"));
         }
-        let end = self.drive(&mut Work::new(&request), memory)?;
+        let end = self.drive(&mut WorkItem::new(Work::new(&request)), memory)?;
         Ok(outcome(end).expect("an operation ends as its request's type says"))
     }
 
@@ -190,7 +178,7 @@ impl Client {
 
     /// The portals, in the order of their queues.
     pub fn portals(&self) -> impl ExactSizeIterator<Item = &Arc<dyn Portal>> {
-        self.queues.iter().map(|queue| &queue.portal)
+        self.queues.iter().map(Queue::shared_portal)
     }
 
     /// How the client goes about it.
@@ -204,16 +192,6 @@ impl Client {
         // ORDERING: Relaxed: whoever gets the same number shares a queue.
         let first = if count > 1 { self.next.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
         (0..count).map(move |turn| (first + turn) % count)
-    }
-}
-
-impl Queue {
-    fn name(&self) -> String {
-        self.portal.work_queue().name.clone()
-    }
-
-    fn is_lost(&self) -> bool {
-        self.is_lost.load(Ordering::Relaxed)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calls that own their memory, and can leave it to a device that does not answer.
 
 use super::error::ClientError;
-use super::flight::Memory;
+use super::waiting::Memory;
 use super::{Batch, Client, Outcome, Outcomes, Request};
 use crate::request::bytes_of;
 

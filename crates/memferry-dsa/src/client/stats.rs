@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::OnCpu;
+use crate::driver::{Event, Observer, OnCpu};
 
 /// Lists the counters once, for the atomics and for the snapshot.
 macro_rules! counters {
@@ -99,9 +99,31 @@ impl ClientStats {
     }
 }
 
-impl Cells {
-    pub(super) fn count_on_cpu(&self, why: OnCpu) {
-        self.on_cpu[why as usize].add(1);
+impl Observer for Cells {
+    fn count(&self, event: Event) {
+        match event {
+            Event::Submitted(count) => self.submitted.add(count),
+            Event::Batch(_) => self.batches.add(1),
+            Event::Retried(retries) => self.retries.add(retries),
+            Event::Full(retries) => {
+                self.retries.add(retries);
+                self.queues_full.add(1);
+            }
+            Event::Refused => self.portal_refusals.add(1),
+            Event::QueueLost => self.queues_lost.add(1),
+            Event::Completed(_) => self.succeeded.add(1),
+            Event::Faulted(_) => self.partial.add(1),
+            Event::NotTaken => self.not_taken.add(1),
+            Event::HintsRefused | Event::HintsDropped => self.hints_dropped.add(1),
+            Event::Failed => self.failed.add(1),
+            Event::Skipped => self.skipped.add(1),
+            Event::Lost(count) => self.lost.add(count),
+            Event::Touched => self.pages_touched.add(1),
+            Event::StrangeFault => self.strange_faults.add(1),
+            Event::OnCpu(why, _) => self.on_cpu[why as usize].add(1),
+            // A queue that is lost is counted; the others are of drivers.
+            Event::Unavailable | Event::Diverted | Event::Backoff => {}
+        }
     }
 }
 

@@ -140,10 +140,9 @@ impl<'a> Batch<'a> {
         self.has_cells
     }
 
-    pub(crate) fn into_members(self) -> (u64, Vec<Member<'a>>) {
-        let member =
-            |Added { work, has_fence }| Member { work, has_fence, ended: None, faults: 0, is_loner: false };
-        (self.id, self.members.into_iter().map(member).collect())
+    /// Its number, and its members, each with whether a fence is before it.
+    pub(crate) fn into_members(self) -> (u64, impl Iterator<Item = (Work<'a>, bool)>) {
+        (self.id, self.members.into_iter().map(|Added { work, has_fence }| (work, has_fence)))
     }
 }
 
@@ -153,54 +152,10 @@ impl Default for Batch<'_> {
     }
 }
 
-/// A member on its way.
-pub(crate) struct Member<'a> {
-    pub(crate) work: Work<'a>,
-    pub(crate) has_fence: bool,
-    pub(crate) ended: Option<Result<End, MemberError>>,
-    pub(crate) faults: u32,
-    /// It is not submitted in a batch any more.
-    pub(crate) is_loner: bool,
-}
-
-impl Member<'_> {
-    /// Whether it has ended in a way that stops what is behind a fence.
-    fn has_failed(&self) -> bool {
-        match &self.ended {
-            Some(Ok(end)) => !end.is_success(self.work.expected()),
-            Some(Err(_)) => true,
-            None => false,
-        }
-    }
-}
-
-/// The numbers of the members that have not ended, in order. Those behind a fence that will not be passed end here.
-pub(crate) fn pending(members: &mut [Member<'_>]) -> Vec<usize> {
-    let (mut pending, mut has_failure) = (Vec::new(), false);
-    for (index, member) in members.iter_mut().enumerate() {
-        if member.ended.is_none() && has_failure && member.has_fence {
-            // All that comes behind it is behind its fence, too.
-            abandon(&mut members[index..]);
-            break;
-        }
-        has_failure |= member.has_failed();
-        if member.ended.is_none() {
-            pending.push(index);
-        }
-    }
-    pending
-}
-
-fn abandon(members: &mut [Member<'_>]) {
-    for member in members {
-        member.ended.get_or_insert(Err(MemberError::Abandoned));
-    }
-}
-
 impl Outcomes {
-    pub(crate) fn new(batch: u64, members: Vec<Member<'_>>) -> Outcomes {
-        let ended = |member: Member<'_>| member.ended.unwrap_or(Err(MemberError::Abandoned));
-        Outcomes { batch, members: members.into_iter().map(ended).collect() }
+    /// Of the batch with this number.
+    pub(crate) fn new(batch: u64, members: Vec<Result<End, MemberError>>) -> Outcomes {
+        Outcomes { batch, members }
     }
 
     /// The outcome of a member.

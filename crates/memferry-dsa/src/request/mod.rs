@@ -7,7 +7,7 @@
 //!   fits           limits of a queue: operations, version, sizes                  Unfit: another queue, or the CPU
 //! Batch<'a>        requests with fences between them; a Ticket<O> for each outcome
 //! Work<'a>         a request on its way: pieces, page faults, parts done by the CPU
-//! Task             the same without the borrow, for those who drive devices themselves
+//! Task             the same without the borrow, for a driver whose owner keeps the memory
 //! ```
 //!
 //! # Page faults
@@ -48,18 +48,16 @@ use std::marker::PhantomData;
 
 #[cfg(not(memferry_loom))]
 pub use batch::{Batch, MemberError, Outcomes, Ticket};
-#[cfg(not(memferry_loom))]
-pub(crate) use batch::{Member, pending};
 pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
 #[cfg(not(memferry_loom))]
 pub(crate) use execute::bytes_of;
 pub use execute::touch;
 pub use memory::{Source, Target};
+pub(crate) use outcome::End;
 #[cfg(not(memferry_loom))]
-pub(crate) use outcome::{End, outcome};
+pub(crate) use outcome::outcome;
 pub use outcome::{Ended, Outcome};
-pub use task::{Progress, Task};
-#[cfg(not(memferry_loom))]
+pub use task::Task;
 pub(crate) use work::{HINTS, Step, Work};
 
 use crate::completion::DeltaResult;

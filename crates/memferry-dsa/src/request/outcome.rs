@@ -65,6 +65,10 @@ mod sealed {
 pub struct Ended(pub(super) End);
 
 impl Ended {
+    pub(crate) fn new(end: End) -> Ended {
+        Ended(end)
+    }
+
     /// What it yields; `None` if its operation does not yield an `O`.
     pub fn outcome<O: Outcome>(self) -> Option<O> {
         O::from_end(self)

@@ -1,50 +1,28 @@
-//! A request without the borrow of its memory, for those who drive devices themselves.
+//! A request without the borrow of its memory, for a [`Driver`](crate::driver::Driver).
 //!
-//! A client borrows memory while it waits. Who submits now and looks for the completion later, on another thread, keeps
-//! the memory by other means, and does with a task what a client does:
-//!
-//! ```text
-//! fits?  next ──▶ a device ──▶ absorb: Ended, or Next, or Fault: touch; or NotTaken: another queue, or ──▶ execute
-//! ```
+//! A client borrows memory while it waits. A caller that submits now and looks for the completion later, on another
+//! thread, keeps the memory by other means.
 
 use super::check::has_option;
 use super::outcome::Ended;
-use super::work::{HINTS, Step, Work};
-use super::{Invalid, Outcome, Request, Unfit};
-use crate::completion::{Completion, Status};
+use super::work::Work;
+use super::{Invalid, Outcome, Request};
+use crate::completion::Status;
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
 use crate::operation::Opcode;
-use crate::portal::WorkQueueInfo;
-use crate::system::Version;
 
-/// A checked operation on its way: pieces, page faults, and parts done by the CPU are all in it.
+/// A checked operation on memory that somebody else keeps.
 pub struct Task {
     opcode: Opcode,
-    size_bytes: u32,
     work: Work<'static>,
+    /// Bytes of a copy behind the ones that a descriptor can name.
+    beyond_bytes: u64,
 }
 
-// SAFETY: a task is addresses and numbers. That its memory may be used from any thread is what `new` demands; it takes
-// no cells, which are why requests stay in their thread.
+// SAFETY: a task is addresses and numbers. That its memory may be used from any thread is what `new` and `copy` demand; it
+// takes no cells, which are why requests stay in their thread.
 unsafe impl Send for Task {}
-
-/// What a completion means for a task.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Progress {
-    /// It has ended.
-    Ended(Ended),
-    /// A piece is done; submit the next.
-    Next,
-    /// A page fault: [`touch`](Task::touch) the page, then submit the rest.
-    Fault,
-    /// The device does not know these hints. They are left out from now on; submit it again.
-    HintRefused(Flags),
-    /// The device does not take it: go elsewhere.
-    NotTaken,
-    /// The device failed, or tells what cannot be. What should have been written is unspecified.
-    Failed(Status),
-}
 
 impl Task {
     /// A task that does what `request` says.
@@ -53,8 +31,9 @@ impl Task {
     /// As [`Request::check`]; [`Invalid::Cells`] for memory that came as cells; [`Invalid::DrainAsTask`].
     ///
     /// # Safety
-    /// Until the task has [`Ended`](Progress::Ended), or is dropped while no device has it, the memory of the request
-    /// is valid on every thread; nobody writes what it reads, and nobody else accesses what it writes.
+    /// Until the task has ended, or is dropped while no device has it, the memory of the request is valid on every
+    /// thread; nobody writes what it reads, and nobody else accesses what it writes. If a driver reports that it is lost,
+    /// and the device silent, that is for ever; so it is if the driver is dropped with the task in it.
     pub unsafe fn new<O: Outcome>(request: &Request<'_, O>) -> Result<Task, Invalid> {
         request.check()?;
         let descriptor = request.descriptor;
@@ -62,8 +41,20 @@ impl Task {
         match opcode {
             Opcode::Drain => Err(Invalid::DrainAsTask),
             _ if request.has_cells() => Err(Invalid::Cells(opcode)),
-            _ => Ok(Task { opcode, size_bytes: descriptor.size(), work: Work::of(descriptor) }),
+            _ => Ok(Task { opcode, work: Work::of(descriptor), beyond_bytes: 0 }),
         }
+    }
+
+    /// A copy of any size, also of none. A driver cuts it into parts that several queues execute at once.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), for `size_bytes` from `source`, which are read, and as many from `target`, which are
+    /// written. They do not overlap.
+    #[inline]
+    pub unsafe fn copy(source: *const u8, target: *mut u8, size_bytes: usize) -> Task {
+        let named_bytes = u32::try_from(size_bytes).unwrap_or(u32::MAX);
+        let work = Work::of(Descriptor::memmove(source, target, named_bytes));
+        Task { opcode: Opcode::Memmove, work, beyond_bytes: size_bytes as u64 - u64::from(named_bytes) }
     }
 
     /// The operation.
@@ -73,24 +64,11 @@ impl Task {
 
     /// The size that its descriptor names: of the source, or of the target where there is none.
     pub fn size_bytes(&self) -> u64 {
-        self.size_bytes.into()
+        u64::from(self.work.left_bytes()) + self.beyond_bytes
     }
 
-    /// How much of [`size_bytes`](Self::size_bytes) is left. Apply Delta has all left until its end.
-    pub fn left_bytes(&self) -> u64 {
-        self.work.left_bytes().into()
-    }
-
-    /// Whether a queue of a device of `version` takes what is left; in pieces, if they `may_cut` it.
-    ///
-    /// # Errors
-    /// [`Unfit`]: why not.
-    pub fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
-        self.work.fits(queue, version, may_cut)
-    }
-
-    /// Asks for these hints as far as the operation has them: data in the last-level cache, waiting for absent pages. Only
-    /// before the first [`next`](Self::next).
+    /// Asks for these hints as far as the operation has them: data in the last-level cache, waiting for absent pages.
+    #[inline]
     pub fn add_hints(&mut self, into_cache: bool, block_on_fault: bool) {
         for (is_wanted, hint) in [(into_cache, Flags::CACHE_CONTROL), (block_on_fault, Flags::BLOCK_ON_FAULT)]
         {
@@ -100,63 +78,34 @@ impl Task {
         }
     }
 
-    /// Leaves out hints: flags without which the outcome is the same.
-    pub fn drop_hints(&mut self, hints: Flags) {
-        self.work.drop_flags(Flags::from_bits(hints.bits() & HINTS.bits()));
-    }
-
-    /// What to submit next, at most `bytes_max` of it if it can be cut. It has no completion record.
-    pub fn next(&mut self, bytes_max: u32) -> Descriptor {
-        self.work.next(bytes_max)
-    }
-
-    /// Takes in how what [`next`](Self::next) returned has ended.
-    ///
-    /// # Safety
-    /// `completion` is that of a device which executed what `next` last returned and accesses its memory no more.
-    pub unsafe fn absorb(&mut self, completion: &Completion) -> Progress {
-        // SAFETY: passed on to the caller.
-        match unsafe { self.work.absorb(completion) } {
-            Step::Ended(end) => Progress::Ended(Ended(end)),
-            Step::Next => Progress::Next,
-            Step::Fault => Progress::Fault,
-            Step::NotTaken(flags) => {
-                let hints = Flags::from_bits(flags.bits() & HINTS.bits());
-                if hints.is_empty() {
-                    return Progress::NotTaken;
-                }
-                self.work.drop_flags(hints);
-                Progress::HintRefused(hints)
-            }
-            Step::Failed => Progress::Failed(completion.status),
-        }
-    }
-
-    /// Touches the page that a fault was about, as its owner would. Whether it was one of the task's.
-    ///
-    /// # Safety
-    /// No device has the task.
-    pub unsafe fn touch(&self, completion: &Completion) -> bool {
-        // SAFETY: passed on to the caller.
-        unsafe { self.work.touch(completion) }
-    }
-
-    /// Does all that is left on the CPU.
+    /// Executes it on the CPU.
     ///
     /// # Errors
     /// A status that says what the CPU cannot do; there is none that requests pass the check with.
     ///
     /// # Safety
-    /// No device has the task.
+    /// What [`new`](Self::new) or [`copy`](Self::copy) demands holds until this returns.
     pub unsafe fn execute(&mut self) -> Result<Ended, Status> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.work.finish() }.map(Ended).map_err(|completion| completion.status)
+        loop {
+            let rest = self.work.split_copy(self.beyond_bytes, u32::MAX);
+            // SAFETY: passed on to the caller; no device has the task.
+            let end = unsafe { self.work.finish() }.map(Ended).map_err(|completion| completion.status);
+            match rest {
+                Some(rest) if end.is_ok() => (self.work, self.beyond_bytes) = rest,
+                _ => return end,
+            }
+        }
+    }
+
+    /// The work, and the bytes of a copy behind it.
+    #[inline]
+    pub(crate) fn into_work(self) -> (Work<'static>, u64) {
+        (self.work, self.beyond_bytes)
     }
 }
 
 impl std::fmt::Debug for Task {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let left_bytes = self.left_bytes();
-        f.debug_struct("Task").field("opcode", &self.opcode).field("left_bytes", &left_bytes).finish()
+        f.debug_struct("Task").field("opcode", &self.opcode).field("size_bytes", &self.size_bytes()).finish()
     }
 }

@@ -182,3 +182,77 @@ fn pieces_of_an_overlapping_copy() {
     // What is left in the end does not overlap any more, and may begin anywhere.
     assert_eq!(pieces, [(58, 32), (26, 32), (0, 26)]);
 }
+
+/// A task for a copy, and the bytes that are left of it and behind it.
+fn copy_of(bytes: usize) -> (Work<'static>, u64) {
+    // SAFETY: nothing is executed.
+    unsafe {
+        Task::copy(std::ptr::without_provenance(1 << 12), std::ptr::without_provenance_mut(1 << 50), bytes)
+    }
+    .into_work()
+}
+
+/// The parts of a copy of any size cover it once, in order.
+#[test]
+fn parts_of_a_copy_cover_it_once() {
+    const NAMED: usize = u32::MAX as usize;
+    for bytes in [1, 9, 10, 11, 4097, NAMED, NAMED + 1, 3 * NAMED + 5] {
+        let part_bytes = if bytes < 5000 { 10 } else { 1 << 30 };
+        let (mut left, mut next) = (Some(copy_of(bytes)), 0);
+        while let Some((mut work, beyond_bytes)) = left.take() {
+            left = work.split_copy(beyond_bytes, part_bytes);
+            let part = work.next(part_bytes);
+            assert_eq!(part.address_1().0 - (1 << 12), next, "{bytes}");
+            assert_eq!(part.address_2().0 - (1 << 50), next, "{bytes}");
+            assert!((1..=part_bytes).contains(&part.size()) && work.left_bytes() == part.size(), "{bytes}");
+            next += u64::from(part.size());
+        }
+        assert_eq!(next, bytes as u64);
+    }
+}
+
+fn fault(write_fault: bool, fault_address: u64) -> Completion {
+    Completion { write_fault, fault_address: Address(fault_address), ..partial(0) }
+}
+
+#[test]
+fn touching_makes_the_missing_page_present() {
+    const PAGES: usize = 4;
+    let size_bytes = PAGES * crate::PAGE_BYTES as usize;
+    // SAFETY: a new anonymous mapping that nobody else uses, and that stays for ever.
+    let target = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let address = libc::mmap(std::ptr::null_mut(), size_bytes, protection, flags, -1, 0);
+        assert_ne!(address, libc::MAP_FAILED);
+        std::slice::from_raw_parts_mut(address.cast::<u8>(), size_bytes)
+    };
+    let address = target.as_mut_ptr();
+    let source = vec![0; size_bytes];
+    let work = Work::new(&Request::copy(&source, target));
+    let missed = address.addr() as u64 + 2 * crate::PAGE_BYTES;
+    // SAFETY: no device has the request.
+    assert!(unsafe { work.touch(&fault(true, missed)) });
+    let mut present = [0; PAGES];
+    // SAFETY: the mapping has PAGES pages, and `present` a byte for each.
+    assert_eq!(unsafe { libc::mincore(address.cast(), size_bytes, present.as_mut_ptr()) }, 0);
+    assert_eq!(present.map(|byte| byte & 1), [0, 0, 1, 0]);
+}
+
+#[test]
+fn touching_changes_nothing_and_stays_inside() {
+    let source = vec![1; 3 * crate::PAGE_BYTES as usize];
+    let mut target: Vec<u8> = (0..source.len()).map(|index| index as u8).collect();
+    let before = target.clone();
+    let (from, to) = (source.as_ptr().addr() as u64, target.as_ptr().addr() as u64);
+    let work = Work::new(&Request::copy(&source, &mut target));
+    for write_fault in [false, true] {
+        let start = if write_fault { to } else { from };
+        // Addresses before, in and behind the request; those outside would crash.
+        for address in [0, start, start + 5000, start + 5 * crate::PAGE_BYTES, u64::MAX] {
+            // SAFETY: no device has the request.
+            unsafe { work.touch(&fault(write_fault, address)) };
+        }
+    }
+    assert_eq!(target, before);
+}

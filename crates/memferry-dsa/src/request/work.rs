@@ -31,12 +31,18 @@ pub(crate) const HINTS: Flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT
 
 /// A checked request on its way. Its memory is borrowed by the request that it was made of.
 pub(crate) struct Work<'a> {
-    request: Descriptor,               // as it was asked for
-    whole: Descriptor,                 // from the piece at hand to the end
-    piece: Descriptor,                 // what is left of the piece
-    piece_bytes: u32,                  // that the piece had when it was cut
-    is_begun: bool,                    // a part of the piece is done, so that it cannot be cut anew
+    request: [u64; 8], // the descriptor as it was asked for; not aligned as one, to be small
+    rest: Option<Box<Rest>>, // unless all of it is left, in one piece
     borrow: PhantomData<&'a Cell<u8>>, // not to be sent: the memory may be cells
+}
+
+/// What is left of a request that is done in several pieces, or in part. Most requests never have one.
+#[derive(Clone, Copy)]
+struct Rest {
+    whole: Descriptor, // from the piece at hand to the end
+    piece: Descriptor, // what is left of the piece
+    piece_bytes: u32,  // that the piece had when it was cut
+    is_begun: bool,    // a part of the piece is done, so that it cannot be cut anew
 }
 
 /// What a completion means for a request.
@@ -60,73 +66,132 @@ impl<'a> Work<'a> {
     }
 
     /// A request by its descriptor alone. Who calls this sees to it that the memory is there for `'a`.
+    #[inline]
     pub(super) fn of(request: Descriptor) -> Work<'a> {
-        Work { request, whole: request, piece: request, piece_bytes: 0, is_begun: false, borrow: PhantomData }
+        Work { request: request.to_words(), rest: None, borrow: PhantomData }
+    }
+
+    #[inline]
+    fn request(&self) -> Descriptor {
+        Descriptor::from_words(self.request)
+    }
+
+    #[inline]
+    fn whole(&self) -> Descriptor {
+        self.rest.as_ref().map_or_else(|| self.request(), |rest| rest.whole)
+    }
+
+    #[inline]
+    fn piece(&self) -> Descriptor {
+        self.rest.as_ref().map_or_else(|| self.request(), |rest| rest.piece)
+    }
+
+    #[inline]
+    fn is_begun(&self) -> bool {
+        self.rest.as_ref().is_some_and(|rest| rest.is_begun)
+    }
+
+    fn rest(&mut self) -> &mut Rest {
+        let request = Descriptor::from_words(self.request);
+        let whole = Rest { whole: request, piece: request, piece_bytes: request.size(), is_begun: false };
+        self.rest.get_or_insert_with(|| Box::new(whole))
     }
 
     /// The operation.
+    #[inline]
     pub(crate) fn opcode(&self) -> Option<Opcode> {
-        self.request.opcode().ok()
+        self.request().opcode().ok()
     }
 
     /// Bytes of the memory that the request names.
     pub(crate) fn bytes(&self) -> u64 {
-        execute::bytes_of(&self.request)
+        execute::bytes_of(&self.request())
     }
 
     /// The set of results that count as success, as [`End::is_success`] takes it.
     pub(crate) fn expected(&self) -> Option<u8> {
-        let expected = self.request.expected_result();
-        self.request.flags().contains(Flags::CHECK_RESULT).then_some(match self.opcode() {
+        let expected = self.request().expected_result();
+        self.request().flags().contains(Flags::CHECK_RESULT).then_some(match self.opcode() {
             Some(Opcode::CreateDelta) => expected,
             _ => 1 << (expected & 1),
         })
     }
 
     /// Whether a queue takes what is to be done next; in pieces, if it `may_cut`.
+    #[inline]
     pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
-        let next = if self.is_begun { &self.piece } else { &self.whole };
-        fits(next, queue, version, may_cut && !self.is_begun)
+        let next = if self.is_begun() { self.piece() } else { self.whole() };
+        fits(&next, queue, version, may_cut && !self.is_begun())
     }
 
     /// Adds flags, before the first piece is cut.
     pub(super) fn add_flags(&mut self, flags: Flags) {
-        for descriptor in [&mut self.request, &mut self.whole, &mut self.piece] {
-            *descriptor = descriptor.with_flags(flags);
-        }
+        self.request = self.request().with_flags(flags).to_words();
     }
 
     /// Leaves out flags that are not essential.
     pub(crate) fn drop_flags(&mut self, flags: Flags) {
-        for descriptor in [&mut self.request, &mut self.whole, &mut self.piece] {
-            *descriptor = descriptor.without_flags(flags);
+        self.request = self.request().without_flags(flags).to_words();
+        if let Some(rest) = &mut self.rest {
+            rest.whole = rest.whole.without_flags(flags);
+            rest.piece = rest.piece.without_flags(flags);
         }
     }
 
     /// Whether the request asks for one of these flags.
+    #[inline]
     pub(crate) fn has_any(&self, flags: Flags) -> bool {
-        self.request.flags().without(flags) != self.request.flags()
+        self.request().flags().without(flags) != self.request().flags()
+    }
+
+    /// Cuts a copy of regions that do not overlap, and of which nothing is done, so that at most `bytes_max` are left of it;
+    /// `beyond_bytes` lie behind it. The rest, and the bytes behind that; `None` if there is no rest, or it is no such copy.
+    #[inline]
+    pub(crate) fn split_copy(&mut self, beyond_bytes: u64, bytes_max: u32) -> Option<(Work<'a>, u64)> {
+        let whole = self.whole();
+        let size = whole.size();
+        let rest_bytes = (u64::from(size) + beyond_bytes).checked_sub(bytes_max.into())?;
+        if rest_bytes == 0 || size < bytes_max || self.is_begun() || self.opcode() != Some(Opcode::Memmove) {
+            return None;
+        }
+        let (first, second, flags) = (whole.address_1(), whole.address_2(), whole.flags());
+        let part = |skipped: u32, bytes: u32| {
+            let (source, target) = (first.offset(skipped.into()), second.offset(skipped.into()));
+            Work::of(Descriptor::memmove(source, target, bytes).with_flags(flags))
+        };
+        let named_bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX);
+        *self = part(0, bytes_max);
+        Some((part(bytes_max, named_bytes), rest_bytes - u64::from(named_bytes)))
     }
 
     /// What is to be done next, at most `bytes_max` of it.
+    #[inline]
     pub(crate) fn next(&mut self, bytes_max: u32) -> Descriptor {
-        if !self.is_begun {
-            let unit = unit_bytes(&self.whole);
-            if self.whole.size() <= bytes_max || self.opcode() == Some(Opcode::ApplyDelta) {
-                self.piece = self.whole;
+        let whole = self.whole();
+        let is_last = whole.size() <= bytes_max || self.opcode() == Some(Opcode::ApplyDelta);
+        if self.rest.is_none() && is_last {
+            return whole;
+        }
+        if !self.is_begun() {
+            let unit = unit_bytes(&whole);
+            let runs_down = self.runs_down();
+            let rest = self.rest();
+            if is_last {
+                rest.piece = whole;
             } else {
                 let bytes = (bytes_max / unit * unit).max(unit);
-                self.piece = piece(&self.whole, bytes, self.runs_down());
+                rest.piece = piece(&whole, bytes, runs_down);
             }
-            self.piece_bytes = self.piece.size();
+            rest.piece_bytes = rest.piece.size();
         }
-        self.piece
+        self.piece()
     }
 
     /// Whether pieces are taken from the end: the target lies above a source that it overlaps.
     fn runs_down(&self) -> bool {
-        let (source, target) = (self.whole.address_1(), self.whole.address_2());
-        let bytes = u64::from(self.whole.size());
+        let whole = self.whole();
+        let (source, target) = (whole.address_1(), whole.address_2());
+        let bytes = u64::from(whole.size());
         self.opcode() == Some(Opcode::Memmove) && source < target && overlap((source, bytes), (target, bytes))
     }
 
@@ -136,14 +201,14 @@ impl<'a> Work<'a> {
     /// `completion` is from a device, or the CPU, that executed what `next` last returned and does not access its
     /// memory any more.
     pub(crate) unsafe fn absorb(&mut self, completion: &Completion) -> Step {
-        let piece = self.piece;
-        let done_before = self.done();
+        let piece = self.piece();
         match completion.status {
             Status::PageFault | Status::PageFaultRefused if is_partial(&piece, completion) => {
                 // SAFETY: `is_partial` has checked the size, and the caller that the device is done.
                 unsafe { self.correct_entries(completion) };
-                self.piece = rest(&piece, completion.bytes_completed, completion);
-                self.is_begun = true;
+                let left = self.rest();
+                left.piece = rest(&piece, completion.bytes_completed, completion);
+                left.is_begun = true;
                 match self.last_entry_misplaced() {
                     Some(error) => Step::Ended(End::Applied(Err(error))),
                     None => Step::Fault,
@@ -154,14 +219,14 @@ impl<'a> Work<'a> {
                 unsafe { self.piece_done(completion) }
             }
             Status::DeltaOrder | Status::DeltaOffset if self.opcode() == Some(Opcode::ApplyDelta) => {
-                let applied_bytes = done_before + completion.bytes_completed as usize;
+                let applied_bytes = self.done() + completion.bytes_completed as usize;
                 Step::Ended(End::Applied(Err(match completion.status {
                     Status::DeltaOrder => DeltaError::NotAscending { applied_bytes },
                     _ => DeltaError::OutOfRange { applied_bytes },
                 })))
             }
             Status::DifMismatch => {
-                let bytes_completed = done_before + completion.bytes_completed as usize;
+                let bytes_completed = self.done() + completion.bytes_completed as usize;
                 let wrong = Wrong::from_status(completion.dif_errors().bits());
                 let mismatch = Mismatch { bytes_completed, wrong };
                 match self.opcode() {
@@ -186,14 +251,14 @@ impl<'a> Work<'a> {
         match self.opcode() {
             Some(Opcode::Compare | Opcode::ComparePattern) if completion.differs() => {
                 let at = self.done() + completion.bytes_completed as usize;
-                if completion.bytes_completed >= self.piece.size() {
+                if completion.bytes_completed >= self.piece().size() {
                     return Step::Failed;
                 }
                 // SAFETY: `at` is inside the request, and the device is done.
                 return Step::Ended(End::Compared(Some(unsafe { self.exact_difference(at) })));
             }
             Some(Opcode::CreateDelta) => {
-                if !has_room_for(&self.piece, completion) {
+                if !has_room_for(&self.piece(), completion) {
                     return Step::Failed;
                 }
                 // SAFETY: the size was checked, and the device is done.
@@ -204,24 +269,24 @@ impl<'a> Work<'a> {
                     return Step::Ended(End::Created(Delta::Overflow { size_bytes, bytes_compared }));
                 }
                 // The next piece goes on where the record of this one ends.
-                let from = self.piece.delta_address();
-                self.whole = Descriptor::create_delta(
-                    self.whole.address_1(),
-                    self.whole.address_2(),
-                    self.whole.size(),
-                    from,
-                    self.piece.delta_bytes(),
-                )
-                .with_flags(self.whole.flags());
+                if let Some(Rest { whole, piece, .. }) = self.rest.as_deref_mut() {
+                    let (first, second, flags) = (whole.address_1(), whole.address_2(), whole.flags());
+                    let (to, room) = (piece.delta_address(), piece.delta_bytes());
+                    *whole =
+                        Descriptor::create_delta(first, second, whole.size(), to, room).with_flags(flags);
+                }
             }
             _ => {}
         }
-        if self.piece_bytes < self.whole.size() {
+        let runs_down = self.rest.is_some() && self.runs_down();
+        if let Some(left) = self.rest.as_deref_mut()
+            && left.piece_bytes < left.whole.size()
+        {
             // From the end or from the start, as it was cut.
             let mut completion = *completion;
-            completion.result = self.runs_down().into();
-            self.whole = rest(&self.whole, self.piece_bytes, &completion);
-            self.is_begun = false;
+            completion.result = runs_down.into();
+            left.whole = rest(&left.whole, left.piece_bytes, &completion);
+            left.is_begun = false;
             return Step::Next;
         }
         Step::Ended(self.end(completion))
@@ -247,12 +312,12 @@ impl<'a> Work<'a> {
 
     /// Bytes in front of the piece at hand: of the record for Apply Delta, of the source for others that have one.
     fn done(&self) -> usize {
-        (self.piece.address_1().0.wrapping_sub(self.request.address_1().0)) as usize
+        (self.piece().address_1().0.wrapping_sub(self.request().address_1().0)) as usize
     }
 
     /// Create Delta: bytes of the record in front of the piece at hand.
     fn delta_written(&self) -> usize {
-        (self.piece.delta_address().0.wrapping_sub(self.request.delta_address().0)) as usize
+        (self.piece().delta_address().0.wrapping_sub(self.request().delta_address().0)) as usize
     }
 
     /// Create Delta: what the device wrote counts from the start of the piece.
@@ -270,7 +335,7 @@ impl<'a> Work<'a> {
         }
         // SAFETY: the region is a part of the record's room, which the request borrows for writing; the device is done.
         let written =
-            unsafe { execute::bytes_at_mut(self.piece.delta_address(), completion.delta_bytes() as usize) };
+            unsafe { execute::bytes_at_mut(self.piece().delta_address(), completion.delta_bytes() as usize) };
         for entry in written.chunks_exact_mut(ENTRY_BYTES) {
             let offset = u16::from_le_bytes([entry[0], entry[1]]).wrapping_add(words);
             entry[..2].copy_from_slice(&offset.to_le_bytes());
@@ -289,7 +354,7 @@ impl<'a> Work<'a> {
             let bytes = unsafe { bytes_at(address, 2) };
             u16::from_le_bytes([bytes[0], bytes[1]])
         };
-        let next = self.piece.delta_address();
+        let next = self.piece().delta_address();
         let last = Address(next.0 - ENTRY_BYTES as u64);
         (entry(next) <= entry(last)).then_some(DeltaError::NotAscending { applied_bytes })
     }
@@ -302,7 +367,7 @@ impl<'a> Work<'a> {
         if self.opcode() != Some(Opcode::ComparePattern) {
             return at;
         }
-        let rest = rest(&self.request, at as u32, &Completion::new(Status::Success));
+        let rest = rest(&self.request(), at as u32, &Completion::new(Status::Success));
         // SAFETY: the source is borrowed by the request, and nobody writes it.
         let bytes = unsafe { bytes_at(rest.address_1(), rest.size().min(8) as usize) };
         at + crate::software::compare_pattern(rest.pattern(), bytes).unwrap_or(0)
@@ -310,9 +375,11 @@ impl<'a> Work<'a> {
 
     /// Bytes of the operation that are left, of those that its descriptor names as its size. The state of Apply Delta is
     /// in its record: there all are left until the end.
-    pub(super) fn left_bytes(&self) -> u32 {
-        let in_piece = if self.is_begun { self.piece_bytes - self.piece.size() } else { 0 };
-        self.whole.size() - in_piece
+    #[inline]
+    pub(crate) fn left_bytes(&self) -> u32 {
+        let Some(rest) = &self.rest else { return self.request().size() };
+        let in_piece = if rest.is_begun { rest.piece_bytes - rest.piece.size() } else { 0 };
+        rest.whole.size() - in_piece
     }
 
     /// Touches the page that a fault was about, as its owner would, so that it comes under the memory policy of its
@@ -322,7 +389,7 @@ impl<'a> Work<'a> {
     /// No device accesses the memory of the request.
     pub(crate) unsafe fn touch(&self, completion: &Completion) -> bool {
         // SAFETY: passed on to the caller.
-        unsafe { execute::touch(&self.request, completion) }
+        unsafe { execute::touch(&self.request(), completion) }
     }
 
     /// Does what [`next`](Self::next) returned on the CPU.

@@ -36,7 +36,6 @@ pub use completer::{Completer, CompleterOptions, CompleterStats, Full, Watch, th
 #[cfg(not(memferry_loom))]
 pub use kinds::{Wait, self_polled_count};
 pub use pace::nap;
-#[doc(hidden)]
-pub use patience::{ATTENDED_MAX, Patience};
+pub(crate) use patience::{AttendedTime, Patience};
 pub use table::TimedOut;
 pub use timers::sharpen_timers;

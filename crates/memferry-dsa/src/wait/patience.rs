@@ -30,39 +30,62 @@ const RATE_MIN_BYTES_PER_NS: u64 = 1;
 
 /// The most that the time between two looks counts. Drivers look every 50 ms and more often, so more than this means
 /// that this process did not run, or its machine was suspended, and that the device may have stood still as well.
-pub const ATTENDED_MAX: Duration = Duration::from_millis(100);
+const ATTENDED_MAX: Duration = Duration::from_millis(100);
 
-/// The wait for one descriptor. Times are of a clock that its owner advances by at most [`ATTENDED_MAX`] a look.
+/// Time that somebody has attended to devices, in which the age of descriptors is counted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct AttendedTime(Duration);
+
+impl AttendedTime {
+    /// So much time has passed since the last look. The attended time so far.
+    pub(crate) fn advance(&mut self, elapsed: Duration) -> Duration {
+        self.0 += elapsed.min(ATTENDED_MAX);
+        self.0
+    }
+
+    /// The attended time so far.
+    pub(crate) fn now(self) -> Duration {
+        self.0
+    }
+}
+
+/// The wait for one descriptor, in [`AttendedTime`].
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
+pub(crate) struct Patience {
     /// Completions of the queue when this was last looked at.
-    landed: u64,
+    completed: u64,
     /// With more completions than this, one behind the descriptor was among them.
-    landed_before_max: u64,
+    completed_before_max: u64,
     /// The last progress.
     since: Duration,
 }
 
 impl Patience {
-    /// Of a descriptor that was submitted now: `ahead` of this process are in the queue, of which `landed` have completed
-    /// so far.
-    pub fn new(ahead: u64, landed: u64, now: Duration) -> Patience {
-        Patience { landed, landed_before_max: landed.saturating_add(ahead), since: now }
+    /// Of a descriptor that was submitted now: `ahead` of this process may complete before it, after the `completed` that
+    /// have so far.
+    pub(crate) fn new(ahead: u64, completed: u64, now: Duration) -> Patience {
+        Patience { completed, completed_before_max: completed.saturating_add(ahead), since: now }
     }
 
-    /// Whether the descriptor is lost, `landed` of its queue having completed.
-    pub fn is_over(&mut self, landed: u64, now: Duration, queue: &WorkQueueInfo, timeout: Duration) -> bool {
-        if landed > self.landed && !self.has_begun() {
+    /// Whether the descriptor is lost, `completed` of its queue having completed.
+    pub(crate) fn is_over(
+        &mut self,
+        completed: u64,
+        now: Duration,
+        queue: &WorkQueueInfo,
+        timeout: Duration,
+    ) -> bool {
+        if completed > self.completed && !self.has_begun() {
             self.since = now;
         }
-        self.landed = landed;
+        self.completed = completed;
         let others = if self.has_begun() { Duration::ZERO } else { time_of_all_entries(queue) };
         now.saturating_sub(self.since) > timeout.saturating_add(others)
     }
 
     /// Whether a descriptor behind it has completed, so that the device has taken it from the queue.
     fn has_begun(&self) -> bool {
-        self.landed > self.landed_before_max
+        self.completed > self.completed_before_max
     }
 }
 
@@ -111,6 +134,14 @@ mod tests {
         let mut first = Patience::new(0, 1000, seconds(0));
         assert!(!first.is_over(1000, seconds(250), &queue, TIMEOUT));
         assert!(first.is_over(1000, seconds(300), &queue, TIMEOUT), "a silent device is found");
+    }
+
+    /// Once ten seconds of Ctrl-Z lost every descriptor in flight, and with it the device.
+    #[test]
+    fn a_stopped_process_ages_nothing() {
+        let mut time = AttendedTime::default();
+        time.advance(Duration::from_millis(5));
+        assert_eq!(time.advance(seconds(3600)), Duration::from_millis(5) + ATTENDED_MAX);
     }
 
     /// One that is lost is found while others go on completing.

@@ -36,8 +36,8 @@ pub struct RawRequest {
 
 /// An operation that is more than a copy, and where its end goes.
 pub(super) struct RawOperation {
-    /// A cell, since engines have copies by reference.
-    task: RefCell<Task>,
+    /// A cell, since engines have copies by reference. `None` when an engine has taken it.
+    task: RefCell<Option<Task>>,
     /// Set before `done` is called, unless with an error.
     end: Arc<OnceLock<Result<Ended, Status>>>,
 }
@@ -102,7 +102,7 @@ impl RawRequest {
         let size_bytes = usize::try_from(task.size_bytes()).expect("sizes of requests are 32 bits");
         let opcode = task.opcode();
         let end = Arc::new(OnceLock::new());
-        let operation = RawOperation { task: RefCell::new(task), end: end.clone() };
+        let operation = RawOperation { task: RefCell::new(Some(task)), end: end.clone() };
         let done = Done::call(move |result: Result<CopyReport, CopyError>| {
             done(result.and_then(|report| match end.get() {
                 Some(Ok(ended)) => Ok((*ended, report)),
@@ -183,9 +183,24 @@ impl RawRequest {
         self.operation.is_some()
     }
 
-    /// The operation, for an engine that does it in its own way. What is left is to be finished.
-    pub(super) fn take_operation(&mut self) -> Option<Box<RawOperation>> {
-        self.operation.take()
+    /// The task of this copy or operation, for an engine that keeps the request until the task has ended: then it
+    /// [tells](RawRequest::tell) the end of the task and finishes the request. Once.
+    pub(super) fn take_task(&mut self) -> Task {
+        let taken = self.operation.as_mut().map(|operation| operation.task.get_mut().take());
+        taken.map(|task| task.expect("a task is taken once")).unwrap_or_else(|| {
+            // SAFETY: `new`'s caller promised this until `done` is called, or for ever if its error says that the buffers
+            // are lost, or it is never called.
+            let mut task = unsafe { Task::copy(self.source, self.target, self.size_bytes) };
+            task.add_hints(self.into_cache, self.block_on_fault);
+            task
+        })
+    }
+
+    /// Says how the task ended, before the request is finished without an error.
+    pub(super) fn tell(&self, ended: Ended) {
+        if let Some(operation) = &self.operation {
+            operation.end(Ok(ended));
+        }
     }
 
     /// It has begun, unless it had before: drains of this epoch wait for it. Whether it had not.
@@ -279,22 +294,18 @@ impl RawRequest {
 }
 
 impl RawOperation {
-    /// Its task, for an engine that has it alone.
-    pub(super) fn task(&mut self) -> &mut Task {
-        self.task.get_mut()
-    }
-
     /// Says how it ended. Before the copy that it came from is finished.
-    pub(super) fn end(&self, end: Result<Ended, Status>) {
+    fn end(&self, end: Result<Ended, Status>) {
         // Whoever ends it has taken it out of its task, which ends once.
         let _ = self.end.set(end);
     }
 
-    /// Does what is left of it here and now.
-    pub(super) fn execute(&self) {
-        // SAFETY: whoever has the operation has it alone: no device does.
-        let end = unsafe { self.task.borrow_mut().execute() };
-        self.end(end);
+    /// Executes it here and now.
+    fn execute(&self) {
+        let mut task = self.task.borrow_mut();
+        let task = task.as_mut().expect("an engine that takes the task does not execute the operation");
+        // SAFETY: the owner of the operation is its only user: no device has it.
+        self.end(unsafe { task.execute() });
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! poll the records, without lock
 //!   nothing there, and not for long: spin, later yield, and poll again
-//! land what is there: done, failed, or cut short by a page fault
+//! complete what is there: done, failed, or cut short by a page fault
 //! touch missed pages, and do on the CPU what no device would, both without lock
 //! submit what waits
 //! finish copies, without lock
@@ -13,8 +13,8 @@
 //! Linux gives user space no completion interrupts for DSA, and UMONITOR watches a single line: hence polling.
 //!
 //! This is not the process' [`Completer`](memferry_dsa::wait::Completer), which only looks and wakes: page faults, the
-//! CPU's share and foreign callbacks take milliseconds, which nobody else shall wait for, and the slots that landing
-//! frees are what keeps a device busy.
+//! CPU's share and foreign callbacks take milliseconds, which nobody else shall wait for, and the slots that
+//! completions free are what keeps a device busy.
 
 use std::hint;
 use std::io::{self, Write};
@@ -23,13 +23,12 @@ use std::sync::{MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::{Completion, wait};
+use memferry_dsa::driver::{CpuWork, Failure, Faulted, Finished, Written};
+use memferry_dsa::wait;
 use tracing::{debug, warn};
 
-use super::super::trace;
-use super::Shared;
-use super::piece::Piece;
-use super::state::State;
+use super::super::{CopyError, CopyReport, RawRequest, trace};
+use super::{Shared, State};
 
 /// Spinning covers what a device does in no time: 1 MiB at the 30 GB/s of one device takes 35 us.
 ///
@@ -40,9 +39,6 @@ const SPIN_MAX: Duration = Duration::from_micros(40);
 const YIELD_MAX: Duration = Duration::from_micros(200);
 /// How often devices are asked whether they still live, and flights for their age, while nothing completes.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
-
-/// A completion that was found: queue, slot, and what the record says.
-type Landing = (usize, usize, Completion);
 
 /// Aborts the process if the completer panics, which only a bug of ours can make it do. Unwinding would drop
 /// the copies, and so give their buffers back while devices write to them.
@@ -65,7 +61,7 @@ impl Drop for AbortOnPanic {
 pub(super) fn run(shared: &Shared) {
     let _abort_on_panic = AbortOnPanic;
     wait::sharpen_timers();
-    let mut landings = Vec::new();
+    let mut written: Vec<Written> = Vec::new();
     let mut waiting_since = Instant::now();
     let mut checked = Instant::now();
     let mut submissions_seen = 0;
@@ -77,8 +73,8 @@ pub(super) fn run(shared: &Shared) {
             let engine = &*shared.options.name;
             trace::safely(|| warn!(target: "memferry::mover", engine, queues_gone, "queue gone"));
         }
-        poll(shared, &mut landings);
-        if landings.is_empty() {
+        shared.queues.poll(&mut written);
+        if written.is_empty() {
             let waited = waiting_since.elapsed();
             if waited < SPIN_MAX {
                 hint::spin_loop();
@@ -92,31 +88,27 @@ pub(super) fn run(shared: &Shared) {
             waiting_since = Instant::now();
         }
         let since_check = checked.elapsed();
-        // First the question, then the records: what had completed before the device was gone is found. Without the lock,
-        // since portals ask sysfs.
-        let gone = (since_check >= CHECK_EVERY)
-            .then(|| shared.queues.iter().map(|queue| queue.portal.is_gone()).collect::<Vec<bool>>());
-        let mut state = land(shared, shared.lock(), &mut landings);
-        if let Some(gone) = gone {
-            checked += since_check;
-            state.attend(since_check);
-            state = check(shared, state, &gone, &mut landings);
+        if since_check >= CHECK_EVERY {
+            // Without the lock, since portals ask sysfs.
+            shared.queues.ask(&shared.counters);
         }
-        state.feed(&shared.queues, &shared.options, &shared.counters);
+        let mut faulted = Vec::new();
+        let mut state = shared.lock();
+        for written in written.drain(..) {
+            state.driver.complete(written, &mut faulted, &shared.counters);
+        }
+        if since_check >= CHECK_EVERY {
+            checked += since_check;
+            state.driver.give_up(since_check, &mut faulted, &shared.counters);
+        }
+        state = resume(shared, state, faulted);
+        shared.feed_driver(&mut state);
         state = do_on_this_cpu(shared, state);
 
-        let finished = std::mem::take(&mut state.finished);
+        let finished = state.driver.take_finished();
         if !finished.is_empty() {
             drop(state);
-            for (copy, result) in finished {
-                if let Err(error) = result {
-                    let (engine, operation) = (shared.options.name.as_str(), copy.opcode().name());
-                    trace::safely(
-                        || warn!(target: "memferry::mover", engine, operation, %error, "copy failed"),
-                    );
-                }
-                copy.finish(result);
-            }
+            finished.into_iter().for_each(|finished| finish(shared, finished));
             waiting_since = Instant::now();
             continue;
         }
@@ -125,7 +117,7 @@ pub(super) fn run(shared: &Shared) {
             waiting_since = Instant::now();
             continue;
         }
-        if state.is_idle() {
+        if state.driver.is_idle() {
             if state.closing {
                 return;
             }
@@ -137,77 +129,64 @@ pub(super) fn run(shared: &Shared) {
         let waited = waiting_since.elapsed();
         if waited >= YIELD_MAX {
             let pause = wait::nap(waited);
-            let backoff = state.backoff_until().map(|until| until.saturating_duration_since(Instant::now()));
+            let backoff = state.driver.backoff_until().map(|until| until.saturating_sub(shared.now()));
             sleep(shared, state, Some(backoff.map_or(pause, |backoff| backoff.min(pause))));
         }
     }
 }
 
-/// Collects the completions that are there now.
-fn poll(shared: &Shared, landings: &mut Vec<Landing>) {
-    for (index, queue) in shared.queues.iter().enumerate() {
-        let completions = queue.records.iter().map(|record| record.0.poll()).enumerate();
-        landings.extend(completions.filter_map(|(slot, completion)| Some((index, slot, completion?))));
-    }
-}
-
-/// Enters the completions into the books, and touches the pages that were missed; without the lock, since the
-/// kernel may have to find a page first.
-fn land<'a>(
+/// Touches the pages that were missed, and goes on; without the lock, since the kernel may have to find a page first.
+fn resume<'a>(
     shared: &'a Shared,
-    mut state: MutexGuard<'a, State>,
-    landings: &mut Vec<Landing>,
+    state: MutexGuard<'a, State>,
+    mut faulted: Vec<Faulted>,
 ) -> MutexGuard<'a, State> {
-    let mut cut_short = Vec::new();
-    for (index, slot, completion) in landings.drain(..) {
-        let queue = &shared.queues[index];
-        state.land(queue, index, slot, &completion, &mut cut_short, &shared.counters);
-    }
-    if cut_short.is_empty() {
+    if faulted.is_empty() {
         return state;
     }
     drop(state);
-    cut_short.iter_mut().for_each(|(piece, completion)| piece.touch(completion));
+    faulted.iter_mut().for_each(|faulted| faulted.touch(&shared.counters));
     let mut state = shared.lock();
-    cut_short.into_iter().for_each(|(piece, _)| state.resume(piece, &shared.options));
+    faulted.into_iter().for_each(|faulted| state.driver.resume(faulted));
     state
 }
 
-/// Gives up what was lost with the queues that are `gone`, and descriptors that nothing is heard of.
-fn check<'a>(
-    shared: &'a Shared,
-    mut state: MutexGuard<'a, State>,
-    gone: &[bool],
-    landings: &mut Vec<Landing>,
-) -> MutexGuard<'a, State> {
-    poll(shared, landings);
-    state = land(shared, state, landings);
-    let timeout = shared.options.completion_timeout;
-    for (index, (queue, gone)) in shared.queues.iter().zip(gone).enumerate() {
-        if *gone {
-            state.give_up_all(queue, index, &shared.counters);
-        } else {
-            state.give_up_lost(queue, index, timeout, &shared.counters);
-        }
-    }
-    state
-}
-
-/// Does the pieces that devices would not do, without the lock.
+/// Does the requests that devices would not do, without the lock.
 fn do_on_this_cpu<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-    let mut pieces = std::mem::take(&mut state.for_cpu);
-    if pieces.is_empty() {
+    let mut works = state.driver.take_cpu_work();
+    if works.is_empty() {
         return state;
     }
     drop(state);
-    let sizes: Vec<u64> = pieces.iter_mut().map(Piece::do_on_this_cpu).collect();
-    let (engine, pieces_count, size_bytes) = (&*shared.options.name, pieces.len(), sizes.iter().sum::<u64>());
+    works.iter_mut().for_each(CpuWork::execute);
+    let size_bytes = works.iter().map(CpuWork::size_bytes).sum::<u64>();
+    let (engine, pieces_count) = (&*shared.options.name, works.len());
     trace::safely(|| debug!(target: "memferry::mover", engine, pieces_count, size_bytes, "done by the CPU"));
     let mut state = shared.lock();
-    for (piece, size_bytes) in pieces.into_iter().zip(sizes) {
-        state.done_by_cpu(piece, size_bytes, &shared.counters);
-    }
+    works.into_iter().for_each(|work| state.driver.executed(work, &shared.counters));
     state
+}
+
+/// Counts a copy that has ended, and reports it.
+fn finish(shared: &Shared, Finished { tag: copy, report, result }: Finished<RawRequest>) {
+    let report = CopyReport { cpu_bytes: report.cpu_bytes, dsa_bytes: report.device_bytes };
+    let result = match result {
+        Ok(ended) => {
+            copy.tell(ended);
+            Ok(report)
+        }
+        Err(Failure::Device(status)) => Err(CopyError::Device { status: status.code() }),
+        Err(Failure::Lost(_)) => {
+            shared.counters.leaked_bytes.add(copy.size_bytes() as u64);
+            Err(CopyError::DeviceLost)
+        }
+    };
+    shared.counters.end(copy.made(), result);
+    if let Err(error) = result {
+        let (engine, operation) = (shared.options.name.as_str(), copy.opcode().name());
+        trace::safely(|| warn!(target: "memferry::mover", engine, operation, %error, "copy failed"));
+    }
+    copy.finish(result);
 }
 
 /// Sleeps until a submission, or for `pause` if there is one.

@@ -1,14 +1,14 @@
 //! The DSA engine: copies with work queues of Data Streaming Accelerators.
 //!
 //! ```text
-//!   submit ──▶ backlog ── cut to transfer_bytes_max ──▶ slot ── descriptor ──▶ portal ──▶ device
-//!                 ▲           all queues full: back-off,  │                                 │
-//!                 │           then the CPU                ▼                                 ▼
-//!              the rest ◀── page fault: touch it ◀── completer ◀──────── completion record, polled
+//!   submit ──▶ lock: Driver ── descriptor ──▶ portal ──▶ device
+//!                 ▲      │ page faults, the CPU's share        │
+//!                 │      ▼                                     ▼
+//!               lock: completer, a thread ◀──────── completion record, polled
 //! ```
 //!
-//! Submitting takes one lock and offers the copy to each queue once; it never waits. Everything that takes time
-//! is the business of one thread, the completer. Nothing falls back silently: each refusal, resumption and
+//! The rules are those of [`memferry_dsa::driver`]. Submitting takes one lock and offers the copy to each queue once; it
+//! never waits. Everything that takes time is the business of one thread, the completer. Nothing falls back silently: each refusal, resumption and
 //! piece that the CPU did is counted, and the [statistics](EngineStats) add up.
 //!
 //! A descriptor whose completion never comes is given up when the portal says that the device is gone, or after
@@ -22,24 +22,20 @@
 //! Source: DSA specification, sections 3.10 to 3.12 (page faults) and 5.8 (errors that reach no record).
 
 mod completer;
+mod counting;
 mod discover;
-#[allow(unsafe_code)]
-mod piece;
-pub(in crate::mover) mod slots;
-mod state;
 
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use memferry_dsa::driver::{Driver, DriverOptions, Queues};
 use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::system::Version;
 use memferry_dsa::{Opcode, OperationSet, Portal};
 
-use self::slots::Queue;
-use self::state::State;
 use super::guidelines;
 use super::stats::Counters;
 use super::{CopyReport, Engine, EngineKind, EngineStats, MoverError, RawRequest, Refusal, Rejected};
@@ -84,6 +80,18 @@ impl Default for DsaOptions {
     }
 }
 
+impl DsaOptions {
+    fn driver(&self) -> DriverOptions {
+        DriverOptions {
+            retries_max: self.retries_max,
+            faults_max: self.faults_max,
+            batch_len_max: self.batch_len_max,
+            version: self.version,
+            completion_timeout: self.completion_timeout,
+        }
+    }
+}
+
 /// Copies with the devices behind some portals.
 ///
 /// Dropping it finishes the copies that it accepted, then ends its thread.
@@ -105,11 +113,23 @@ struct Life {
 /// What the engine and its completer share.
 struct Shared {
     options: DsaOptions,
-    queues: Box<[Queue]>,
+    queues: Arc<Queues>,
+    /// The driver's time counts from here.
+    start: Instant,
     state: Mutex<State>,
     /// Signalled after a submission if `state.completer_sleeps`.
     submitted: Condvar,
     counters: Counters,
+}
+
+/// What the lock protects.
+struct State {
+    driver: Driver<RawRequest>,
+    /// The completer sleeps on the condition and wants to be woken by a submission.
+    completer_sleeps: bool,
+    /// Raised with each submission, so that the completer knows when to be attentive again.
+    submissions_count: u64,
+    closing: bool,
 }
 
 impl DsaEngine {
@@ -220,12 +240,17 @@ impl Drop for Life {
 
 impl Shared {
     fn new(portals: &[Arc<dyn Portal>], options: &DsaOptions) -> Shared {
-        let queues: Box<[Queue]> = portals.iter().cloned().map(Queue::new).collect();
-        let state = Mutex::new(State::new(&queues));
+        let driver = Driver::new(portals.iter().cloned(), options.driver());
         Shared {
             options: options.clone(),
-            queues,
-            state,
+            queues: driver.queues().clone(),
+            start: Instant::now(),
+            state: Mutex::new(State {
+                driver,
+                completer_sleeps: false,
+                submissions_count: 0,
+                closing: false,
+            }),
             submitted: Condvar::new(),
             counters: Counters::default(),
         }
@@ -254,8 +279,8 @@ impl Shared {
         let mut state = self.lock();
         for copy in copies {
             // Of a full backlog some goes to the device.
-            if state.backlog_len() >= self.options.backlog_max {
-                state.feed(&self.queues, &self.options, &self.counters);
+            if state.driver.backlog_len() >= self.options.backlog_max {
+                self.feed_driver(&mut state);
             }
             rejected.extend(self.counters.submission(|| self.enter(&mut state, copy)).err());
         }
@@ -263,20 +288,30 @@ impl Shared {
         rejected
     }
 
-    fn enter(&self, state: &mut State, copy: RawRequest) -> Result<(), Rejected> {
-        if state.all_gone() {
+    fn enter(&self, state: &mut State, mut copy: RawRequest) -> Result<(), Rejected> {
+        if state.driver.all_lost() {
             return Err(Rejected { copy, why: Refusal::Gone });
         }
-        if state.backlog_len() >= self.options.backlog_max {
+        if state.driver.backlog_len() >= self.options.backlog_max {
             return Err(Rejected { copy, why: Refusal::Full });
         }
-        state.begin(copy);
+        state.driver.enqueue(copy.take_task(), guidelines::thread_number(), copy);
+        state.submissions_count += 1;
         Ok(())
+    }
+
+    /// The driver's time.
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn feed_driver(&self, state: &mut State) {
+        state.driver.feed(|| self.now(), &self.counters);
     }
 
     /// Submits what can be, and wakes the completer.
     fn feed(&self, mut state: MutexGuard<'_, State>) {
-        state.feed(&self.queues, &self.options, &self.counters);
+        self.feed_driver(&mut state);
         let completer_sleeps = state.completer_sleeps;
         drop(state);
         if completer_sleeps {

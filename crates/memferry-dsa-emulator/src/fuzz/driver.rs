@@ -1,0 +1,487 @@
+//! A driver on devices of our own, in virtual time: any requests, any completions, faults, full queues and queues that
+//! are gone.
+//!
+//! ```text
+//! configuration 8: for each of 1 to 3 queues its size, largest transfer, largest batch and operations
+//! until the end: a step 1, and what it needs
+//! then: the devices work as they should, and the driver is pumped until nothing is in progress
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use memferry_dsa::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
+use memferry_dsa::portal::{
+    Portal, PortalCounters, PortalKind, Refused, Submission, SubmitError, WorkQueueInfo,
+};
+use memferry_dsa::request::{Request, Task};
+use memferry_dsa::software::crc32c;
+use memferry_dsa::system::Version;
+use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, Opcode, OperationSet, Status};
+
+use super::input::Bytes;
+use crate::shared_queue;
+
+/// Requests of a run.
+const REQUESTS_MAX: usize = 60;
+/// Rounds in which a run must end: each completes a descriptor, or gives one up.
+const ROUNDS_MAX: usize = 20_000;
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// How a device answers submissions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Accept,
+    Retry,
+    Refuse(Refused),
+    Gone,
+}
+
+/// A device that executes what the fuzzer says.
+struct Device {
+    info: WorkQueueInfo,
+    state: Mutex<DeviceState>,
+}
+
+struct DeviceState {
+    answer: Answer,
+    is_gone: bool,
+    /// It accepts descriptors and never completes them.
+    is_deaf: bool,
+    accepted: VecDeque<Descriptor>,
+    /// How often a device has written each byte, by its address.
+    written: Arc<Mutex<HashMap<u64, u32>>>,
+}
+
+impl Device {
+    fn state(&self) -> MutexGuard<'_, DeviceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// SAFETY: a descriptor is executed when a step says so, and not after its record is written or the device is gone.
+unsafe impl Portal for Device {
+    fn work_queue(&self) -> &WorkQueueInfo {
+        &self.info
+    }
+    fn kind(&self) -> PortalKind {
+        PortalKind::Emulated
+    }
+    unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
+        let mut state = self.state();
+        let is_batch = descriptor.opcode() == Ok(Opcode::Batch);
+        match state.answer {
+            _ if state.is_gone => return Err(SubmitError::Gone),
+            Answer::Accept if state.accepted.len() < self.info.size as usize => {}
+            Answer::Accept | Answer::Retry => return Ok(Submission::Retry),
+            Answer::Refuse(Refused::Batch) if !is_batch => {}
+            Answer::Refuse(why) => return Err(SubmitError::Refused(why)),
+            Answer::Gone => return Err(SubmitError::Gone),
+        }
+        state.accepted.push_back(*descriptor);
+        Ok(Submission::Accepted)
+    }
+    fn settled(&self, _: u32) {}
+    fn is_gone(&self) -> bool {
+        self.state().is_gone
+    }
+    fn counters(&self) -> PortalCounters {
+        PortalCounters::default()
+    }
+}
+
+impl DeviceState {
+    /// Executes the first descriptor, and ends it as `choose` says. Whether there was one.
+    fn execute_one(&mut self, choose: &mut impl FnMut() -> u8) -> bool {
+        let Some(descriptor) = self.accepted.pop_front() else { return false };
+        let completion = match descriptor.opcode() {
+            Ok(Opcode::Batch) => self.execute_batch(&descriptor, choose),
+            _ => self.execute(&descriptor, choose),
+        };
+        publish(&descriptor, &completion);
+        true
+    }
+
+    fn execute_batch(&self, batch: &Descriptor, choose: &mut impl FnMut() -> u8) -> Completion {
+        let members = members(batch);
+        let (status, executed_count) = match choose() {
+            1 => (Status::BadOpcode, 0),
+            2 => (Status::BatchListFault, choose() as usize % members.len()),
+            3 => (Status::HardwareRead, choose() as usize % members.len()),
+            4 => (Status::Success, 0),
+            _ => (Status::Success, members.len()),
+        };
+        for member in &members[..executed_count] {
+            publish(member, &self.execute(member, choose));
+        }
+        Completion { fault_address: batch.address_1(), ..Completion::new(status) }
+    }
+
+    fn execute(&self, descriptor: &Descriptor, choose: &mut impl FnMut() -> u8) -> Completion {
+        let size = descriptor.size();
+        match choose() {
+            1 => return self.execute_bytes(descriptor, u32::from(choose()) * 16 % size.max(1), true),
+            2 => return Completion::new(Status::BadOpcode),
+            3 if descriptor.flags().contains(Flags::CACHE_CONTROL) => {
+                let refused = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
+                let operation = [refused.bits().into(), 0];
+                return Completion { operation, ..Completion::new(Status::InvalidFlags) };
+            }
+            4 => return Completion::new(Status::HardwareWrite),
+            5 => return self.execute_bytes(descriptor, 0, true),
+            _ => {}
+        }
+        self.execute_bytes(descriptor, size, false)
+    }
+
+    /// Executes the first bytes.
+    fn execute_bytes(&self, d: &Descriptor, bytes: u32, is_fault: bool) -> Completion {
+        let status = if is_fault { Status::PageFault } else { Status::Success };
+        let mut completion = Completion {
+            bytes_completed: if is_fault { bytes } else { 0 },
+            fault_address: d.address_2().offset(bytes.into()),
+            write_fault: true,
+            ..Completion::new(status)
+        };
+        let count = bytes as usize;
+        match d.opcode() {
+            Ok(Opcode::Memmove) => {
+                self.note(d.address_2(), count);
+                let source: *const u8 = with_exposed_provenance(d.address_1().0 as usize);
+                let target: *mut u8 = with_exposed_provenance_mut(d.address_2().0 as usize);
+                // SAFETY: the submitter keeps the memory until the completion; that is what is tested.
+                unsafe { source.copy_to(target, count) };
+            }
+            Ok(Opcode::Fill) => {
+                self.note(d.address_2(), count);
+                let pattern = d.pattern().to_le_bytes();
+                for index in 0..count {
+                    let target: *mut u8 = with_exposed_provenance_mut(d.address_2().0 as usize + index);
+                    // SAFETY: as above.
+                    unsafe { target.write(pattern[index % 8]) };
+                }
+            }
+            Ok(Opcode::CrcGeneration) => {
+                completion.fault_address = d.address_1().offset(bytes.into());
+                completion.write_fault = false;
+                let source: *const u8 = with_exposed_provenance(d.address_1().0 as usize);
+                // SAFETY: as above.
+                let bytes = unsafe { std::slice::from_raw_parts(source, count) };
+                completion.operation[0] = crc32c(d.crc_seed(), bytes, Default::default()).into();
+            }
+            _ => {}
+        }
+        completion
+    }
+
+    fn note(&self, start: Address, count: usize) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        for address in start.0..start.0 + count as u64 {
+            let times = written.entry(address).or_default();
+            *times += 1;
+            assert_eq!(*times, 1, "a byte was written twice");
+        }
+    }
+
+    /// Whether a device has written this byte.
+    fn has_written(&self, address: Address) -> bool {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&address.0)
+    }
+
+    /// Whether a descriptor that the device has names this byte as a target.
+    fn names(&self, address: Address) -> bool {
+        let covers =
+            |d: &Descriptor| (d.address_2().0..d.address_2().0 + u64::from(d.size())).contains(&address.0);
+        let is_batch = |d: &Descriptor| d.opcode() == Ok(Opcode::Batch);
+        self.accepted.iter().any(|d| if is_batch(d) { members(d).iter().any(covers) } else { covers(d) })
+    }
+}
+
+fn members(batch: &Descriptor) -> Vec<Descriptor> {
+    let list: *const [u64; 8] = with_exposed_provenance(batch.address_1().0 as usize);
+    // SAFETY: the submitter keeps the list until the completion, and does not write it.
+    (0..batch.size() as usize)
+        .map(|index| Descriptor::from_words(unsafe { list.add(index).read() }))
+        .collect()
+}
+
+fn publish(descriptor: &Descriptor, completion: &Completion) {
+    let record: *const CompletionRecord = with_exposed_provenance(descriptor.completion_address().0 as usize);
+    // SAFETY: the submitter keeps the record until it is written.
+    unsafe { &*record }.publish(completion);
+}
+
+/// A request of the run: its memory, which lives as long as the run.
+struct TestRequest {
+    opcode: Opcode,
+    source: Box<[u8]>,
+    target: Box<[u8]>,
+    ended: Option<Vec<u8>>,
+}
+
+/// Counts of the driver's events.
+#[derive(Default)]
+struct Counts(RefCell<HashMap<&'static str, u64>>);
+
+impl Observer for Counts {
+    fn count(&self, event: Event) {
+        let (name, count) = match event {
+            Event::Submitted(count) => ("submitted", count),
+            Event::Lost(count) => ("lost", count),
+            Event::Completed(_) => ("completed", 1),
+            Event::Faulted(_) => ("faulted", 1),
+            Event::NotTaken => ("not taken", 1),
+            Event::Failed => ("failed", 1),
+            Event::Skipped => ("skipped", 1),
+            Event::Batch(_) => ("batches", 1),
+            Event::OnCpu(..) => ("on the CPU", 1),
+            Event::Backoff => ("pauses", 1),
+            Event::HintsRefused => ("hints refused", 1),
+            Event::QueueLost => ("queues lost", 1),
+            _ => return,
+        };
+        *self.0.borrow_mut().entry(name).or_default() += count;
+    }
+}
+
+impl Counts {
+    fn get(&self, name: &str) -> u64 {
+        self.0.borrow().get(name).copied().unwrap_or(0)
+    }
+}
+
+struct Run {
+    devices: Vec<Arc<Device>>,
+    driver: Driver<usize>,
+    requests: Vec<TestRequest>,
+    counts: Counts,
+    now: Duration,
+}
+
+/// Runs a driver on what the bytes say. How often each event happened, by name.
+///
+/// # Panics
+/// If a request does not end exactly once, ends with other bytes than it should, is executed twice, or ends while a
+/// device has it; if memory changes after its request has ended; if the events do not add up; or if the driver hangs.
+pub fn driver(data: &[u8]) -> HashMap<&'static str, u64> {
+    let mut data = Bytes(data);
+    let mut run = Run::new(&mut data);
+    while !data.is_empty() {
+        run.step(&mut data);
+    }
+    run.finish();
+    run.counts.0.into_inner()
+}
+
+impl Run {
+    fn new(data: &mut Bytes<'_>) -> Run {
+        let written = Arc::new(Mutex::default());
+        let choices: [u8; 8] = std::array::from_fn(|_| data.byte());
+        let device = |number: usize| {
+            let choice = choices[number];
+            let all = [Opcode::Memmove, Opcode::Fill, Opcode::CrcGeneration, Opcode::Batch];
+            let lacks = OperationSet::of(&all).without(&all[usize::from(choice >> 5 & 3)..][..1]);
+            let info = WorkQueueInfo {
+                transfer_bytes_max: [100, 512, 4096, 1 << 20][usize::from(choice & 3)],
+                batch_max: [2, 4, 6, 32][usize::from(choice >> 2 & 3)],
+                block_on_fault: choice & 16 != 0,
+                operations: if choice & 128 != 0 { lacks } else { OperationSet::of(&all) },
+                ..shared_queue(&format!("wq0.{number}"), 1 + u32::from(choices[number + 3] % 4))
+            };
+            let state = DeviceState {
+                answer: Answer::Accept,
+                is_gone: false,
+                is_deaf: false,
+                accepted: VecDeque::new(),
+                written: Arc::clone(&written),
+            };
+            Arc::new(Device { info, state: Mutex::new(state) })
+        };
+        let devices: Vec<_> = (0..1 + usize::from(choices[7] % 3)).map(device).collect();
+        let options = DriverOptions {
+            retries_max: u32::from(choices[6] % 4),
+            faults_max: u32::from(choices[6] >> 4 & 3),
+            batch_len_max: 8,
+            version: Version::V1_0,
+            completion_timeout: TIMEOUT,
+        };
+        let portals = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Portal>);
+        let driver = Driver::new(portals, options);
+        Run { devices, driver, requests: Vec::new(), counts: Counts::default(), now: Duration::ZERO }
+    }
+
+    fn step(&mut self, data: &mut Bytes<'_>) {
+        let step = data.byte();
+        let number = usize::from(step >> 4) % self.devices.len();
+        match step & 15 {
+            0..=2 => self.enqueue(data),
+            3 | 4 => self.feed(),
+            5..=8 => {
+                let mut device = self.devices[number].state();
+                if !device.is_deaf && !device.is_gone {
+                    device.execute_one(&mut || data.byte() % 32);
+                }
+            }
+            9 => self.complete(),
+            10 => self.execute(),
+            11 => self.take_finished(),
+            12 => self.give_up(Duration::from_millis(data.byte().into())),
+            13 => {
+                self.devices[number].state().answer = match data.byte() % 16 {
+                    0..=7 => Answer::Accept,
+                    8..=11 => Answer::Retry,
+                    12 => Answer::Refuse(Refused::Batch),
+                    13 | 14 => Answer::Refuse(Refused::Errno(1)),
+                    _ => Answer::Gone,
+                };
+            }
+            14 if data.byte().is_multiple_of(8) => {
+                let mut device = self.devices[number].state();
+                device.is_gone = true;
+                device.accepted.clear();
+            }
+            15 if data.byte().is_multiple_of(8) => self.devices[number].state().is_deaf = true,
+            _ => self.now += Duration::from_micros(data.byte().into()),
+        }
+    }
+
+    fn enqueue(&mut self, data: &mut Bytes<'_>) {
+        if self.requests.len() == REQUESTS_MAX {
+            return;
+        }
+        let (kind, size) = (data.byte(), data.byte());
+        let bytes = usize::from(size) * if kind & 0x80 != 0 { 1 } else { 16 };
+        let opcode =
+            [Opcode::Memmove, Opcode::Memmove, Opcode::Fill, Opcode::CrcGeneration][usize::from(kind & 3)];
+        if bytes == 0 && opcode != Opcode::Memmove {
+            return;
+        }
+        let tag = self.requests.len();
+        let source = (0..bytes).map(|index| (index * 7 + tag) as u8 | 1).collect();
+        self.requests.push(TestRequest { opcode, source, target: vec![0; bytes].into(), ended: None });
+        let request = &mut self.requests[tag];
+        // SAFETY: the memory lives as long as the run, and is looked at only after the end of its request.
+        let mut task = unsafe {
+            match opcode {
+                Opcode::Memmove => Task::copy(request.source.as_ptr(), request.target.as_mut_ptr(), bytes),
+                Opcode::Fill => {
+                    Task::new(&Request::fill(0x0807_0605_0403_0201, &mut *request.target)).expect("valid")
+                }
+                _ => Task::new(&Request::crc(0, &*request.source)).expect("valid"),
+            }
+        };
+        task.add_hints(kind & 4 != 0, kind & 8 != 0);
+        self.driver.enqueue(task, usize::from(kind >> 4 & 1), tag);
+    }
+
+    fn feed(&mut self) {
+        self.driver.feed(|| self.now, &self.counts);
+    }
+
+    fn complete(&mut self) {
+        let (mut written, mut faulted) = (Vec::new(), Vec::new());
+        self.driver.queues().poll(&mut written);
+        // Twice, as a thread may that polls before another has completed it: the second says nothing new.
+        for written in written.iter().chain(&written) {
+            self.driver.complete(*written, &mut faulted, &self.counts);
+        }
+        for mut faulted in faulted {
+            faulted.touch(&self.counts);
+            self.driver.resume(faulted);
+        }
+    }
+
+    fn give_up(&mut self, elapsed: Duration) {
+        self.now += elapsed;
+        self.driver.queues().ask(&self.counts);
+        let mut faulted = Vec::new();
+        self.driver.give_up(elapsed, &mut faulted, &self.counts);
+        faulted.into_iter().for_each(|faulted| self.driver.resume(faulted));
+    }
+
+    fn execute(&mut self) {
+        for work in self.driver.take_cpu_work() {
+            self.driver.executed(work, &self.counts);
+        }
+    }
+
+    fn take_finished(&mut self) {
+        for Finished { tag, report, result } in self.driver.take_finished() {
+            let request = &mut self.requests[tag];
+            assert!(request.ended.is_none(), "request {tag} ended twice");
+            request.ended = Some(request.target.to_vec());
+            let start = Address::from(request.target.as_ptr());
+            let bytes = request.target.len() as u64;
+            let has_it =
+                |device: &Arc<Device>| (0..bytes).any(|byte| device.state().names(start.offset(byte)));
+            match result {
+                Ok(ended) => {
+                    assert!(!self.devices.iter().any(has_it), "request {tag} ended while a device has it");
+                    assert_eq!(report.device_bytes + report.cpu_bytes, bytes, "request {tag}");
+                    match request.opcode {
+                        Opcode::Memmove => {
+                            assert!(request.target == request.source, "request {tag}: bytes differ")
+                        }
+                        Opcode::Fill => {
+                            let pattern = |(index, byte): (usize, &u8)| usize::from(*byte) == index % 8 + 1;
+                            assert!(
+                                request.target.iter().enumerate().all(pattern),
+                                "request {tag}: bytes differ"
+                            );
+                        }
+                        _ => {
+                            let expected = crc32c(0, &request.source, Default::default());
+                            assert_eq!(ended.outcome::<u32>(), Some(expected), "request {tag}");
+                        }
+                    }
+                }
+                Err(Failure::Lost(Loss::Silent)) => {}
+                Err(_) => {
+                    assert!(!self.devices.iter().any(has_it), "request {tag} failed while a device has it");
+                }
+            }
+        }
+    }
+
+    /// Lets the devices work as they should, until nothing is in progress.
+    fn finish(&mut self) {
+        for device in &self.devices {
+            let mut state = device.state();
+            state.answer = if state.answer == Answer::Gone { Answer::Gone } else { Answer::Accept };
+        }
+        for round in 0.. {
+            assert!(round < ROUNDS_MAX, "the driver hangs");
+            self.feed();
+            for device in &self.devices {
+                let mut state = device.state();
+                while !state.is_deaf && !state.is_gone && state.execute_one(&mut || 0) {}
+            }
+            self.complete();
+            self.execute();
+            self.give_up(Duration::from_millis(90));
+            self.take_finished();
+            if self.driver.is_idle() {
+                break;
+            }
+        }
+        for (tag, request) in self.requests.iter().enumerate() {
+            let ended = request.ended.as_ref().unwrap_or_else(|| panic!("request {tag} did not end"));
+            // A device that was taken for silent may still write.
+            let start = Address::from(request.target.as_ptr());
+            let is_left = |(index, byte): (usize, &u8)| {
+                *byte == request.target[index]
+                    || self.devices[0].state().has_written(start.offset(index as u64))
+            };
+            let is_left_alone = ended.iter().enumerate().all(is_left);
+            assert!(is_left_alone, "the target of request {tag} changed after its end");
+        }
+        let ends = ["completed", "faulted", "not taken", "failed", "skipped", "lost"];
+        let ended: u64 = ends.iter().map(|name| self.counts.get(name)).sum();
+        assert_eq!(self.counts.get("submitted"), ended, "{:?}", self.counts.0);
+    }
+}
