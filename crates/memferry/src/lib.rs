@@ -6,10 +6,14 @@
 #![deny(unsafe_code)]
 
 pub mod cache;
+#[allow(unsafe_code)]
+mod copy_method;
 #[cfg(feature = "internals")]
 pub mod internals;
 pub mod memory;
 pub mod model;
+mod moment;
 pub mod mover;
+mod route;
 mod sync;
 pub mod topology;

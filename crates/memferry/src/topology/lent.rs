@@ -127,7 +127,7 @@ fn misfit_of(own: &Node, lent: &Node) -> Option<String> {
 mod tests {
     use super::super::{Measured, Parameter};
     use super::*;
-    use crate::mover::{CopyMethod, CopyMethods};
+    use crate::copy_method::{CopyMethod, CopyMethods};
 
     fn xeon_max() -> Machine {
         Machine::from_profile("xeon-max-9468-2s-flat").unwrap()

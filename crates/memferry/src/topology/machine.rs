@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::profile::{self, Figure, Placeholders};
 use super::{Directory, NodeSet, Parameter, Recording, TopologyError, Tree, meminfo, sysfs};
-use crate::mover::CopyMethods;
+use crate::copy_method::CopyMethods;
 
 /// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use super::machine::{Fact, Link, Machine, NodeId};
 use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
 use super::{Parameter, TopologyError, list};
-use crate::mover::CopyMethods;
+use crate::copy_method::CopyMethods;
 
 /// What was measured of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,7 +120,7 @@ impl Machine {
 mod tests {
     use super::super::Basis;
     use super::*;
-    use crate::mover::CopyMethod;
+    use crate::copy_method::CopyMethod;
 
     fn measured() -> Measured {
         let parameter = Parameter {

@@ -1,12 +1,13 @@
-//! Statistics in the text format that Prometheus reads.
+//! Statistics in the text format of Prometheus.
 //!
 //! Source: Prometheus documentation, "Exposition formats", text format 0.0.4; "Metric and label naming".
 
 use std::fmt::{self, Display, Write};
 
 use super::{EngineStats, MoverStats};
+use crate::route::EngineKind;
 
-/// Name and help of a counter, and where it is.
+/// Name and help text of a counter, and its value.
 type Metric<S> = (&'static str, &'static str, fn(&S) -> u64);
 
 const ENGINE: [Metric<EngineStats>; 23] = [
@@ -46,16 +47,15 @@ const MOVER: [Metric<MoverStats>; 8] = [
     ("split_leaked_bytes", "Bytes leaked with those of engines.", |mover| mover.split_leaked_bytes),
 ];
 
-/// Upper ends of the buckets that are written, as powers of two of nanoseconds: 256 ns to 1 s, each four times the
-/// one before.
+/// Upper ends of the exported buckets as powers of two of nanoseconds: 256 ns to 1 s, each four times the previous one.
 const BUCKETS_LOG2: [u32; 12] = [8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30];
 
 impl MoverStats {
-    /// The statistics as Prometheus reads them, to be served as `text/plain; version=0.0.4`.
+    /// The statistics for Prometheus, to be served as `text/plain; version=0.0.4`.
     ///
     /// Counters are `memferry_mover_*_total` and `memferry_engine_*_total`, latencies the histogram
-    /// `memferry_engine_latency_seconds`. Engines have the labels `engine` (name), `index` (names need not differ),
-    /// `kind` and, where it is known, `node`.
+    /// `memferry_engine_latency_seconds`. Engines have the labels `engine` (name), `index` (because names may be
+    /// equal), `kind` and, if known, `node`.
     pub fn prometheus(&self) -> impl Display + '_ {
         Text(self)
     }
@@ -105,8 +105,8 @@ fn latencies(f: &mut fmt::Formatter<'_>, engine: &EngineStats, labels: &str) -> 
 
 fn labels(index: usize, engine: &EngineStats) -> String {
     let kind = match engine.kind {
-        super::EngineKind::Cpu => "cpu",
-        super::EngineKind::Dsa => "dsa",
+        EngineKind::Cpu => "cpu",
+        EngineKind::Dsa => "dsa",
     };
     let mut labels = format!("engine=\"{}\",index=\"{index}\",kind=\"{kind}\"", escaped(&engine.name));
     if let Some(node) = engine.node {
@@ -115,7 +115,7 @@ fn labels(index: usize, engine: &EngineStats) -> String {
     labels
 }
 
-/// A label's value: names of engines are whatever their makers choose.
+/// Escapes a label value: names of engines are arbitrary.
 fn escaped(value: &str) -> String {
     value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
 }

@@ -1,8 +1,7 @@
-//! An engine for tests that is worse than any real one: it refuses, fails, and reports late, all from a seed;
-//! and it can be held, so that copies stay in flight for as long as a test likes.
+//! A fault-injecting engine for tests: refuses, fails and completes late, from a seed.
 //!
-//! It decorates another engine. What it accepts it finishes exactly once, as every engine does; what it does
-//! not fail is copied by the engine inside.
+//! It decorates another engine, which executes the copies that do not fail. A test can also hold it, so that copies stay
+//! in flight.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -10,29 +9,29 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::Opcode;
 
-use super::done::{Done, Ending};
-use super::moment::Moment;
-use super::stats::Counters;
-use super::{
-    CopyError, CopyReport, Engine, EngineKind, EngineStats, MoverError, RawRequest, Refusal, Rejected,
-};
+use super::{Engine, Refusal, Rejected};
+use crate::moment::Moment;
+use crate::mover::error::{CopyError, MoverError};
+use crate::mover::request::{Callback, CopyReport, CopyResult, RawRequest};
+use crate::mover::stats::{Counters, EngineStats};
+use crate::route::EngineKind;
 use crate::topology::NodeId;
 
-/// What a [`Faulty`] engine does wrong, and how often. `Faults::default()` does nothing wrong.
+/// The faults of a [`Faulty`] engine. The default injects none.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Copies in a thousand that are refused as if the queue were full.
+    /// Copies in a thousand that are rejected as [`Refusal::Full`].
     pub refuse_per_mille: u32,
-    /// Copies in a thousand that end with [`CopyError::Injected`]; half of them after their bytes were copied.
+    /// Copies in a thousand that complete with [`CopyError::Injected`]; half of them after their bytes were copied.
     pub fail_per_mille: u32,
-    /// Reports are late by up to this much, which also brings them out of order.
+    /// Completions are delayed by up to this much, and therefore reordered.
     pub delay_max: Duration,
 }
 
-/// Decorates an engine with faults.
+/// An engine that injects faults into another one.
 ///
-/// Dropping it releases what it holds and waits until everything is reported. In a forked child nothing is ever
-/// reported: its thread is the parent's.
+/// Dropping it releases held completions and waits for all of them. In a forked child nothing completes: the thread
+/// belongs to the parent.
 #[derive(Debug)]
 pub struct Faulty {
     name: String,
@@ -40,21 +39,22 @@ pub struct Faulty {
     faults: Faults,
     random: Mutex<Random>,
     shared: Arc<Shared>,
-    reporter: Option<JoinHandle<()>>,
+    completer: Option<JoinHandle<()>>,
 }
 
+/// Shared by submitting threads, the inner engine's threads and the completer; `state` is the lock.
 #[derive(Default)]
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<FaultyState>,
     changed: Condvar,
     counters: Counters,
 }
 
 #[derive(Default)]
-struct State {
-    /// Ends that nobody has been told of.
+struct FaultyState {
+    /// Completions of the inner engine that are not reported.
     late: Vec<Late>,
-    /// Copies that were accepted and have not come to `late`.
+    /// Copies that are accepted and not in `late`.
     inside_count: usize,
     held: bool,
     closing: bool,
@@ -63,7 +63,7 @@ struct State {
 struct Late {
     made: Moment,
     due: Instant,
-    done: Done,
+    callback: Callback,
     result: Result<CopyReport, CopyError>,
 }
 
@@ -75,23 +75,23 @@ impl Faulty {
     pub fn new(inner: Arc<dyn Engine>, faults: Faults, seed: u64) -> Result<Faulty, MoverError> {
         let name = format!("faulty({})", inner.name());
         let shared = Arc::new(Shared::default());
-        let reporter = thread::Builder::new()
+        let completer = thread::Builder::new()
             .name("memferry-faulty".to_owned())
             .spawn({
                 let shared = shared.clone();
-                move || shared.report()
+                move || shared.complete_late()
             })
             .map_err(|source| MoverError::Thread { engine: name.clone(), source })?;
         let random = Mutex::new(Random(seed));
-        Ok(Faulty { name, inner: Some(inner), faults, random, shared, reporter: Some(reporter) })
+        Ok(Faulty { name, inner: Some(inner), faults, random, shared, completer: Some(completer) })
     }
 
-    /// From now on nothing is reported: accepted copies stay in flight.
+    /// Holds all completions from now on: accepted copies stay in flight.
     pub fn hold(&self) {
         self.shared.lock().held = true;
     }
 
-    /// Reports again, what was held back included.
+    /// Releases the held completions and holds no more.
     pub fn release(&self) {
         self.shared.lock().held = false;
         self.shared.changed.notify_all();
@@ -146,34 +146,36 @@ impl Engine for Faulty {
             self.shared.lock().inside_count += 1;
             let shared = self.shared.clone();
             if fail && before {
-                let done = copy.replace_done(Done::call(|_| {}));
-                shared.end(Late { made, due, done, result: Err(CopyError::Injected) });
+                let callback = copy.replace_callback(Callback::new(|_| {}));
+                shared.delay(Late { made, due, callback, result: Err(CopyError::Injected) });
                 return Ok(());
             }
-            // The engine inside gets the copy with a callback of ours. If it hands the copy back, so do we,
-            // with the callback it came with.
+            // The inner engine gets the copy with another callback. If it hands the copy back, the original callback is
+            // restored.
             let original = Arc::new(Mutex::new(None));
             let kept = original.clone();
-            let done = copy.replace_done(Done::call(move |result: Ending| {
-                let done: Option<Done> = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // What went wrong inside stays what it is: lost buffers must not pass for injected failures.
+            let callback = copy.replace_callback(Callback::new(move |result: CopyResult| {
+                let callback: Option<Callback> = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // An error of the inner engine is kept: lost buffers must not appear as injected failures.
                 let result =
                     result.and_then(|report| if fail { Err(CopyError::Injected) } else { Ok(report) });
-                shared.end(Late {
+                shared.delay(Late {
                     made,
                     due,
-                    done: done.expect("put there before the copy was submitted"),
+                    callback: callback.expect("put there before the copy was submitted"),
                     result,
                 });
             }));
-            *original.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+            *original.lock().unwrap_or_else(PoisonError::into_inner) = Some(callback);
             let offered = copy.identity();
             self.inner().submit(copy).or_else(|mut rejected| {
                 if rejected.copy.identity() != offered {
-                    return Ok(()); // the engine keeps the copy; the other request ends as abandoned
+                    return Ok(()); // the engine keeps the copy; the other request completes as abandoned
                 }
-                let done = original.lock().unwrap_or_else(PoisonError::into_inner).take();
-                drop(rejected.copy.replace_done(done.expect("a rejected copy has not been finished")));
+                let callback = original.lock().unwrap_or_else(PoisonError::into_inner).take();
+                drop(
+                    rejected.copy.replace_callback(callback.expect("a rejected copy has not been finished")),
+                );
                 self.shared.lock().inside_count -= 1;
                 Err(rejected)
             })
@@ -203,23 +205,23 @@ impl Drop for Faulty {
             state.closing = true;
         }
         self.shared.changed.notify_all();
-        // If this was its last owner, the engine inside drains here, into `late`.
+        // If this was the last owner of the inner engine, its copies complete here, into `late`.
         self.inner = None;
-        if let Some(reporter) = self.reporter.take()
-            && reporter.thread().id() != thread::current().id()
+        if let Some(completer) = self.completer.take()
+            && completer.thread().id() != thread::current().id()
         {
-            let _ = reporter.join();
+            let _ = completer.join();
         }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FaultyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy has come to its end inside; it is to be reported when it is due.
-    fn end(&self, late: Late) {
+    /// Stores a completion of the inner engine until it is due.
+    fn delay(&self, late: Late) {
         let mut state = self.lock();
         state.inside_count -= 1;
         state.late.push(late);
@@ -227,8 +229,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// The reporter's thread.
-    fn report(&self) {
+    /// The thread of the completer.
+    fn complete_late(&self) {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
@@ -236,10 +238,10 @@ impl Shared {
             let next = state.late.iter().map(|late| late.due).min().filter(|_| !state.held);
             state = match (due, next) {
                 (Some(index), _) => {
-                    let Late { made, done, result, .. } = state.late.swap_remove(index);
+                    let Late { made, callback, result, .. } = state.late.swap_remove(index);
                     drop(state);
                     self.counters.end(made, result);
-                    done.tell(result);
+                    callback.call(result);
                     self.lock()
                 }
                 (None, Some(next)) => {

@@ -19,9 +19,12 @@
 //!
 //! Which method it is in each case is found out by [`CopyMethods::calibrate`].
 
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod calibration;
+
 use serde::{Deserialize, Serialize};
 
-use super::moment::Moment;
+use crate::moment::Moment;
 
 /// A way to copy bytes with a CPU.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -81,7 +84,7 @@ impl CopyMethod {
 }
 
 /// Classes of sizes: each is 16 times as large as the one before, and is measured in its geometric middle.
-pub(super) const CLASS_BYTES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
+pub(crate) const CLASS_BYTES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 
 /// Up to 16 KiB is the first class, then a class for each four powers of two.
 fn class_of(size_bytes: usize) -> usize {
@@ -92,9 +95,9 @@ fn class_of(size_bytes: usize) -> usize {
 const FIRST_CLASS_END_BYTES: usize = 16 << 10;
 
 /// How much of a copy is timed to learn whether its bytes are in the caches: enough that a look at a clock does not matter.
-pub(super) const PROBE_BYTES: usize = 16 << 10;
+pub(crate) const PROBE_BYTES: usize = 16 << 10;
 /// Smaller copies go by their size alone: to look at the clock twice takes 30 ns, 0.6 % of this and 3 % of 64 KiB.
-pub(super) const PROBED_BYTES_MIN: usize = 256 << 10;
+pub(crate) const PROBED_BYTES_MIN: usize = 256 << 10;
 
 /// The method for each size, for bytes in this core's caches (warm) and elsewhere (cold).
 ///
@@ -103,10 +106,10 @@ pub(super) const PROBED_BYTES_MIN: usize = 256 << 10;
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyMethods {
-    pub(super) warm: [CopyMethod; CLASS_BYTES.len()],
-    pub(super) cold: [CopyMethod; CLASS_BYTES.len()],
+    pub(crate) warm: [CopyMethod; CLASS_BYTES.len()],
+    pub(crate) cold: [CopyMethod; CLASS_BYTES.len()],
     /// A copy is cold if its first 16 KiB take longer, and the next as well.
-    pub(super) warm_probe_ns_max: u64,
+    pub(crate) warm_probe_ns_max: u64,
 }
 
 impl Default for CopyMethods {
@@ -149,7 +152,7 @@ impl CopyMethods {
     /// `source` is readable and `target` writable for `size_bytes`, nobody else writes the one or uses the other, and
     /// they do not overlap.
     #[inline(always)]
-    pub(super) unsafe fn copy_raw(&self, source: *const u8, target: *mut u8, size_bytes: usize) {
+    pub(crate) unsafe fn copy_raw(&self, source: *const u8, target: *mut u8, size_bytes: usize) {
         // SAFETY: the caller's word.
         unsafe {
             // Here each nanosecond counts: a copy of 4 KiB takes 40.
@@ -197,7 +200,7 @@ mod x86 {
 
     /// # Safety
     /// As [`CopyMethod::copy_raw`](super::CopyMethod::copy_raw).
-    pub(super) unsafe fn rep_movsb(source: *const u8, target: *mut u8, size_bytes: usize) {
+    pub(crate) unsafe fn rep_movsb(source: *const u8, target: *mut u8, size_bytes: usize) {
         // SAFETY: it reads and writes the ranges of the caller's word, upwards: the direction flag is clear by the ABI.
         unsafe {
             asm!(
@@ -212,7 +215,7 @@ mod x86 {
 
     /// # Safety
     /// As [`CopyMethod::copy_raw`](super::CopyMethod::copy_raw).
-    pub(super) unsafe fn non_temporal(source: *const u8, target: *mut u8, size_bytes: usize) {
+    pub(crate) unsafe fn non_temporal(source: *const u8, target: *mut u8, size_bytes: usize) {
         // Non-temporal stores want their alignment; whole lines, so that each leaves at once.
         let head_bytes = target.align_offset(LINE_BYTES).min(size_bytes);
         let lines = (size_bytes - head_bytes) / LINE_BYTES;

@@ -3,9 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use super::kernel::{CLASS_BYTES, PROBE_BYTES, PROBED_BYTES_MIN};
-use super::moment::Moment;
-use super::{CopyMethod, CopyMethods};
+use super::{CLASS_BYTES, CopyMethod, CopyMethods, PROBE_BYTES, PROBED_BYTES_MIN};
+use crate::moment::Moment;
 
 /// Rounds of a calibration, in which the methods take turns.
 const ROUNDS_COUNT: usize = 7;

@@ -16,21 +16,21 @@ use memferry_dsa::instructions::{time_stamp, time_stamp_after};
 
 /// A point in time. Those of a forked process are good in its children.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Moment {
+pub(crate) struct Moment {
     ticks: u64,
 }
 
 impl Moment {
     /// Now.
     #[inline]
-    pub(super) fn now() -> Moment {
+    pub(crate) fn now() -> Moment {
         let clock = Clock::get();
         Moment { ticks: if clock.has_counter { time_stamp() } else { clock.ns() } }
     }
 
     /// Nanoseconds since then, once what comes before this has been done.
     #[inline]
-    pub(super) fn elapsed_ns(self) -> u64 {
+    pub(crate) fn elapsed_ns(self) -> u64 {
         let clock = Clock::get();
         let ticks = if clock.has_counter { time_stamp_after() } else { clock.ns() };
         // Another CPU's counter may be some ticks behind.

@@ -1,15 +1,15 @@
-//! Statistics, fall-backs and errors as events of `tracing`.
+//! Statistics, fall-backs and errors as `tracing` events with the target `memferry::mover`.
 //!
-//! There is none for each copy: an event costs more than a submission. All have the target `memferry::mover`.
+//! There is no event per copy: an event costs more than a submission.
 //!
 //! | event | level | when |
 //! |---|---|---|
 //! | `engine`, `mover` | info | [`MoverStats::trace`] is called |
-//! | `copy failed` | warn | an engine ends a copy or an operation with an error |
+//! | `copy failed` | warn | a copy or an operation completes with an error |
 //! | `queue gone` | warn | a queue gets no more work |
 //! | `done by the CPU` | debug | a DSA engine leaves pieces to its CPU |
 //! | `done by the caller`, `queued beyond the limit` | debug | all engines are full |
-//! | `not supported` | debug | no engine that was passed in has an operation |
+//! | `not supported` | debug | no added engine supports an operation |
 
 use memferry_dsa::panics;
 use tracing::info;
@@ -17,7 +17,7 @@ use tracing::info;
 use super::MoverStats;
 
 impl MoverStats {
-    /// Writes an event for each engine, and one for the mover.
+    /// Emits an event for each engine, and one for the mover.
     pub fn trace(&self) {
         for engine in &self.engines {
             info!(
@@ -68,8 +68,8 @@ impl MoverStats {
     }
 }
 
-/// Writes an event from where a panic must not go: subscribers are foreign code, and run on threads of engines, or
-/// between a copy's submission and its end. No lock is held around it.
-pub(super) fn safely(event: impl FnOnce()) {
+/// Emits an event and contains a panic of the subscriber, which runs on threads of engines or between submission and
+/// completion of a copy. Hold no lock around it.
+pub(in crate::mover) fn safely(event: impl FnOnce()) {
     let _ = panics::contain(event);
 }

@@ -1,18 +1,18 @@
-//! Models of the queue in front of CPU workers: nothing is lost, doubled, or slept through.
+//! Models of the queue of a CPU engine: no item is lost or doubled, and no wake-up is missed.
 
 use std::collections::VecDeque;
 
 use loom::thread;
 
 use super::Refusal;
-use super::linger::Linger;
+use super::halt_poll::HaltPoll;
 use super::queue::Queue;
 use crate::sync::Arc;
 
-/// One item, by a worker that lingers first.
+/// Pops one item, with polling.
 fn pop(queue: &Queue<i32>) -> Option<i32> {
     let mut taken = VecDeque::new();
-    queue.pop(&mut taken, &mut Linger::always(), |_| false);
+    queue.pop(&mut taken, &mut HaltPoll::always(), |_| false);
     assert!(taken.len() <= 1);
     taken.pop_front()
 }
@@ -52,11 +52,11 @@ fn loom_closing_wakes_and_drains() {
         let queue = Arc::new(Queue::new());
         let worker = {
             let queue = queue.clone();
-            // All are small: it may take both at once.
+            // All items are small: it may take both at once.
             thread::spawn(move || {
                 let (mut taken, mut sum) = (VecDeque::new(), 0);
                 loop {
-                    queue.pop(&mut taken, &mut Linger::always(), |_| true);
+                    queue.pop(&mut taken, &mut HaltPoll::always(), |_| true);
                     if taken.is_empty() {
                         return sum;
                     }

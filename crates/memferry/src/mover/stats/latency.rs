@@ -1,7 +1,7 @@
-//! How long copies take: a histogram with buckets that grow with what they count.
+//! Latencies of copies: a histogram with exponential buckets.
 //!
-//! Each power of two has [`STEPS`] buckets of equal width, so that a latency is known within a quarter, from 1 ns to
-//! hours, in 2 KiB: the scheme of HdrHistogram with few digits.
+//! Each power of two has [`STEPS`] buckets of equal width. So a latency is exact within a quarter, from 1 ns to hours, in
+//! 2 KiB: the scheme of HdrHistogram with few digits.
 //!
 //! Source: Tene, "HdrHistogram: A High Dynamic Range Histogram", hdrhistogram.org.
 
@@ -9,18 +9,18 @@ use std::array;
 
 use serde::Serialize;
 
-use super::stats::Counter;
+use super::Counter;
 
 /// Buckets per power of two.
 const STEPS: u64 = 1 << STEPS_LOG2;
 const STEPS_LOG2: u32 = 2;
-/// Longer than these five hours is all one.
+/// Latencies above these five hours share the last bucket.
 const BOUND_LOG2: u32 = 44;
 const BUCKETS: usize = (BOUND_LOG2 - STEPS_LOG2 + 1) as usize * STEPS as usize + 1;
 
-/// A histogram that threads write to. A reader may see a bucket before the sum.
+/// A concurrent histogram of relaxed counters. A reader may see a bucket before the sum.
 #[derive(Debug)]
-pub(super) struct Histogram {
+pub(in crate::mover) struct Histogram {
     sum_ns: Counter,
     buckets: [Counter; BUCKETS],
 }
@@ -32,18 +32,18 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub(super) fn record(&self, ns: u64) {
+    pub(in crate::mover) fn record(&self, ns: u64) {
         self.buckets[bucket_of(ns)].add(1);
         self.sum_ns.add(ns);
     }
 
-    /// As [`record`](Histogram::record), for the one thread that writes this histogram.
-    pub(super) fn record_alone(&self, ns: u64) {
+    /// [`record`](Histogram::record) for the only thread that writes this histogram.
+    pub(in crate::mover) fn record_alone(&self, ns: u64) {
         self.buckets[bucket_of(ns)].add_alone(1);
         self.sum_ns.add_alone(ns);
     }
 
-    pub(super) fn read(&self) -> Latencies {
+    pub(in crate::mover) fn read(&self) -> Latencies {
         let mut latencies = Latencies { sum_ns: self.sum_ns.get(), buckets: Vec::new() };
         for (bucket, count) in self.buckets.iter().enumerate() {
             let count = count.get();
@@ -55,8 +55,8 @@ impl Histogram {
     }
 }
 
-/// Below `2 * STEPS` each number has its own bucket. A bucket includes its upper end, so that powers of two are upper
-/// ends.
+/// The bucket of a latency. Below `2 * STEPS` each number has its own. A bucket includes its upper end, so that powers of
+/// two are upper ends.
 fn bucket_of(ns: u64) -> usize {
     let below = ns.saturating_sub(1);
     let shift = below.checked_ilog2().unwrap_or(0).saturating_sub(STEPS_LOG2);
@@ -77,27 +77,27 @@ fn upper_end(bucket: usize) -> u64 {
     (bucket % STEPS + STEPS + 1) << shift
 }
 
-/// Latencies of copies, from when a copy was made until its end was reported.
+/// Latencies of copies, from creation to completion.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Latencies {
-    /// Of all copies together.
+    /// Sum of all latencies.
     pub sum_ns: u64,
-    /// Those with copies in them, ascending.
+    /// The buckets that are not empty, ascending.
     pub buckets: Vec<LatencyBucket>,
 }
 
-/// Copies of about the same latency.
+/// Copies with about the same latency.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LatencyBucket {
-    /// The longest latency in it, at most a quarter more than the shortest; `u64::MAX` for five hours and more.
+    /// Longest latency of the bucket, at most a quarter above the shortest; `u64::MAX` for five hours and more.
     pub latency_ns_max: u64,
-    /// How many copies.
+    /// Number of copies.
     pub count: u64,
 }
 
 impl Latencies {
-    /// Adds others.
-    pub(super) fn merge(&mut self, others: Latencies) {
+    /// Adds other latencies.
+    pub(in crate::mover) fn merge(&mut self, others: Latencies) {
         self.sum_ns = self.sum_ns.wrapping_add(others.sum_ns);
         for LatencyBucket { latency_ns_max, count } in others.buckets {
             match self.buckets.binary_search_by_key(&latency_ns_max, |bucket| bucket.latency_ns_max) {
@@ -107,19 +107,19 @@ impl Latencies {
         }
     }
 
-    /// How many copies.
+    /// Number of copies.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.count).sum()
     }
 
-    /// How many copies took no longer. Exact for powers of two, a bucket too few otherwise.
+    /// Number of copies up to this latency. Exact for powers of two; otherwise one bucket may be missing.
     pub fn count_within(&self, latency_ns: u64) -> u64 {
         let within = self.buckets.iter().take_while(|bucket| bucket.latency_ns_max <= latency_ns);
         within.map(|bucket| bucket.count).sum()
     }
 
-    /// What this part of the copies took at most, 0.5 for the median; up to a quarter too long. `None` without copies,
-    /// and for parts outside of 0 to 1.
+    /// The quantile `part`, 0.5 for the median; up to a quarter too long. `None` without copies, and for parts outside 0
+    /// to 1.
     pub fn quantile_ns(&self, part: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 || !(0.0..=1.0).contains(&part) {
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_follow_each_other_and_are_narrow() {
+    fn buckets_are_contiguous_and_narrow() {
         let mut lower = 0;
         for bucket in 0..BUCKETS - 1 {
             let upper = upper_end(bucket);

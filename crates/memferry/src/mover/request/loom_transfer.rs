@@ -1,15 +1,17 @@
-//! Models of the transfer: its two sides, in every order.
+//! Models of the transfer: its two halves, in every order.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread::{self, JoinHandle};
 
-use super::moment::Moment;
-use super::{CopyMethod, CopyMethods, RawRequest, Transfer};
+use super::raw::RawRequest;
+use super::transfer::Transfer;
+use crate::copy_method::{CopyMethod, CopyMethods};
+use crate::moment::Moment;
 use crate::sync::loom_executor::block_on;
 
-/// A buffer that counts its drops. The count is no part of the model.
+/// A buffer that counts its drops, outside the model.
 struct Buffer {
     bytes: [u8; 4],
     drops: StdArc<AtomicUsize>,
@@ -33,7 +35,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A transfer of four bytes, the thread that is its engine, and the count of dropped buffers.
+/// A transfer of four bytes, the thread of its engine, and the number of dropped buffers.
 fn begin() -> (Transfer<Buffer, Buffer>, JoinHandle<()>, StdArc<AtomicUsize>) {
     let drops = StdArc::new(AtomicUsize::new(0));
     let source = Buffer { bytes: *b"ferr", drops: drops.clone() };
@@ -85,7 +87,7 @@ fn loom_looking_once() {
         };
         engine.join().expect("no panic");
         if let Some(transfer) = transfer {
-            let outcome = transfer.try_wait().expect("the engine has ended");
+            let outcome = transfer.try_wait().expect("the engine is done");
             assert_eq!(&outcome.expect("copied").1.bytes, b"ferr");
         }
         assert_eq!(drops.load(Ordering::Relaxed), 2);
@@ -98,6 +100,6 @@ fn loom_dropping() {
         let (transfer, engine, drops) = begin();
         drop(transfer);
         engine.join().expect("no panic");
-        assert_eq!(drops.load(Ordering::Relaxed), 2, "both buffers, by whoever let go last");
+        assert_eq!(drops.load(Ordering::Relaxed), 2, "the last owner drops both buffers");
     });
 }

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::route::{distance, home, socket};
-use super::{Endpoints, EngineKind, EngineSite, Route, adaptive};
+use super::{Endpoints, EngineKind, EngineSite, Route, adaptive, distance, home, socket};
 use crate::topology::{Machine, NodeId};
 
 /// No share is smaller: below 1 MiB the cost of a submission shows.

@@ -1,11 +1,9 @@
-//! The CPU engine: a few pinned threads of one node that copy, one copy after another, and sleep when there is
-//! none.
+//! The CPU engine: a few pinned worker threads of one node, with a bounded queue.
 //!
-//! A submission takes one lock, once. The queue in front of the workers is bounded; when it is full the engine
-//! says so. What is so small that handing it over would take longer is copied by the submitting thread, queue or not.
+//! A submission takes one lock, once. A copy that is so small that a hand-over would take longer is done on the
+//! submitting thread, even if the queue is full.
 //!
-//! A forked child has none of the parent's threads: its first submission starts workers of its own, with a queue and
-//! counters of their own.
+//! A forked child does not inherit threads: its first submission starts workers with a new queue and new counters.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,31 +16,35 @@ use memferry_dsa::Opcode;
 use memferry_dsa::affinity::confine_thread;
 use memferry_dsa::fork::{self, PerProcess};
 
-use super::linger::Linger;
-use super::moment::Moment;
+use super::halt_poll::HaltPoll;
 use super::queue::{Queue, TAKEN_MAX};
-use super::stats::{Counters, Tally};
-use super::{CopyMethods, Engine, EngineKind, EngineStats, MoverError, RawRequest, Rejected};
+use super::{Engine, Rejected};
+use crate::copy_method::CopyMethods;
+use crate::moment::Moment;
+use crate::mover::error::MoverError;
+use crate::mover::request::RawRequest;
+use crate::mover::stats::{Counters, EngineStats, Tally};
+use crate::route::EngineKind;
 use crate::topology::{Machine, NodeId};
 
-/// How to build a [`CpuEngine`].
+/// Options of a [`CpuEngine`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Whose CPUs to use: this node's, or those of the CPU node it belongs to. `None` leaves the threads unpinned.
+    /// The node whose CPUs are used; for a node without CPUs, those of its CPU node. `None` leaves the threads unpinned.
     pub node: Option<NodeId>,
-    /// Threads that copy.
+    /// Number of worker threads.
     pub workers_count: usize,
-    /// Copies that may wait for them.
+    /// Limit of queued copies.
     pub queue_copies_max: usize,
-    /// Copies of up to so many bytes are done by the thread that submits them; 0: none.
+    /// Largest copy that the submitting thread does; 0: none.
     pub inline_bytes_max: usize,
-    /// How to copy.
+    /// The copy methods.
     pub methods: CopyMethods,
 }
 
 impl Default for CpuOptions {
-    /// One worker, anywhere; 128 waiting copies, as many as all queues of a DSA device hold; a page inline, which takes
-    /// 0.05 us in the caches and 0.4 us from memory, where waking a worker takes microseconds.
+    /// One unpinned worker. 128 queued copies, as many as all queues of a DSA device hold. Copies of up to a page inline:
+    /// they take 0.05 us in the caches and 0.4 us from memory, where waking a worker takes microseconds.
     fn default() -> CpuOptions {
         CpuOptions {
             node: None,
@@ -54,63 +56,62 @@ impl Default for CpuOptions {
     }
 }
 
-/// Copies with CPU cores.
+/// An engine that copies with CPU cores.
 ///
-/// Dropping it finishes the copies that it accepted, then ends its threads.
+/// Dropping it finishes the accepted copies, then ends its threads.
 #[derive(Debug)]
 pub struct CpuEngine {
     name: String,
     node: Option<NodeId>,
-    /// Where the workers are pinned, if there are any.
+    /// The CPUs of the workers; empty if they are unpinned.
     cpus: Box<[u32]>,
     workers_count: usize,
     queue_copies_max: usize,
     inline_bytes_max: usize,
     methods: CopyMethods,
-    life: PerProcess<Life>,
+    instance: PerProcess<Instance>,
 }
 
-/// A worker takes several copies of up to this size at once. Each takes it 0.4 us at most.
+/// A worker takes several copies of up to this size from the queue at once. Each takes 0.4 us at most.
 const SMALL_BYTES: usize = 4096;
 
 thread_local! {
-    /// Inside the `done` of a copy that this thread does inline. What that submits goes to the workers: chains of small
-    /// copies would otherwise nest until the stack ends.
+    /// Set in the callback of a copy that this thread does inline. Copies that the callback submits go to the workers:
+    /// chains of small copies would otherwise nest until the stack overflows.
     static IS_INLINE: Cell<bool> = const { Cell::new(false) };
 
-    /// Of which engine, in which process, this thread is which worker, while it ends a copy and has nothing to do after
-    /// that.
+    /// The engine instance and worker index of this thread, set while it calls back and has no further copy.
     ///
-    /// What the `done` of that copy submits is done next by the same worker, as long as nothing else waits: chains of
-    /// copies keep their caches, and need no lock and nobody woken for each link.
+    /// A copy that the callback submits runs next on the same worker, if the queue is empty: chains of copies stay in
+    /// the caches, without a lock or a wake-up for each link.
     ///
     /// Source: the LIFO slot of Tokio's scheduler, tokio/src/runtime/scheduler/multi_thread/worker.rs.
     static SERVES: Cell<Option<(*const Shared, usize)>> = const { Cell::new(None) };
 
-    /// What the worker does next.
+    /// The next copy of this worker, submitted by the callback.
     static NEXT: Cell<Option<RawRequest>> = const { Cell::new(None) };
 }
 
-/// The engine in one process.
+/// The threads and the state of the engine in one process.
 #[derive(Debug, Default)]
-struct Life {
+struct Instance {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     pinned_workers_count: usize,
 }
 
+/// Shared by submitting threads and workers. `queue` has its own lock.
 #[derive(Debug, Default)]
 struct Shared {
     queue: Queue<RawRequest>,
-    /// What submitters count.
+    /// Written by submitting threads, and by workers for errors.
     counters: Counters,
-    /// What each worker counts.
+    /// One for each worker, which alone writes it.
     tallies: Box<[Tally]>,
 }
 
 impl CpuEngine {
-    /// Starts the workers. On a machine that was discovered, not read from a profile, they are pinned to the
-    /// node's CPUs.
+    /// Starts the workers. On this machine they are pinned to the node's CPUs; for a machine from a profile they are not.
     ///
     /// # Errors
     /// [`MoverError::NoWorkers`], [`NoQueue`](MoverError::NoQueue), [`Thread`](MoverError::Thread), and
@@ -128,7 +129,7 @@ impl CpuEngine {
             _ => &[],
         };
         fork::watch().map_err(MoverError::Forks)?;
-        // The first copy need not find out how the CPU's clock ticks.
+        // Calibrates the clock, so that the first copy need not.
         Moment::now();
         let engine = CpuEngine {
             name: home.map_or("cpu".to_owned(), |home| format!("cpu{}", home.0)),
@@ -138,56 +139,56 @@ impl CpuEngine {
             queue_copies_max: options.queue_copies_max,
             inline_bytes_max: options.inline_bytes_max,
             methods: options.methods,
-            life: PerProcess::new(),
+            instance: PerProcess::new(),
         };
         engine
-            .life
+            .instance
             .get_or_try_init(|| engine.start())
             .map_err(|source| MoverError::Thread { engine: engine.name.clone(), source })?;
         Ok(engine)
     }
 
-    /// What this process has of the engine.
-    fn life(&self) -> &Life {
-        self.life.get_or_init(|| {
+    /// The instance of this process; the first call in a forked child starts it.
+    fn instance(&self) -> &Instance {
+        self.instance.get_or_init(|| {
             self.start().unwrap_or_else(|_| {
-                // A child that gets no threads refuses everything.
-                let life = Life::default();
-                life.shared.queue.close();
-                life
+                // Without threads it refuses everything.
+                let instance = Instance::default();
+                instance.shared.queue.close();
+                instance
             })
         })
     }
 
-    fn start(&self) -> io::Result<Life> {
-        // From here on `life` ends the threads it has if one cannot be started.
+    fn start(&self) -> io::Result<Instance> {
         let tallies = (0..self.workers_count).map(|_| Tally::default()).collect();
         let shared = Arc::new(Shared { tallies, ..Shared::default() });
-        let mut life = Life { shared, workers: Vec::new(), pinned_workers_count: 0 };
+        // If a thread cannot be started, dropping this ends the others.
+        let mut instance = Instance { shared, workers: Vec::new(), pinned_workers_count: 0 };
         for index in 0..self.workers_count {
-            let (shared, methods) = (life.shared.clone(), self.methods);
+            let (shared, methods) = (instance.shared.clone(), self.methods);
             let worker = thread::Builder::new()
                 .name(format!("memferry-{}.{index}", self.name))
                 .spawn(move || shared.work(index, &methods))?;
-            life.pinned_workers_count += usize::from(confine_thread(&worker, &self.cpus).is_ok());
-            life.workers.push(worker);
+            instance.pinned_workers_count += usize::from(confine_thread(&worker, &self.cpus).is_ok());
+            instance.workers.push(worker);
         }
-        Ok(life)
+        Ok(instance)
     }
 
-    /// How many workers the kernel agreed to pin: none on a profile, and none where a container forbids it.
+    /// The number of workers that the kernel pinned: none for a profile, and none in a container that forbids it.
     pub fn pinned_workers_count(&self) -> usize {
-        self.life().pinned_workers_count
+        self.instance().pinned_workers_count
     }
 
-    /// Takes a copy however many wait already. For the mover, which says when.
-    pub(super) fn submit_beyond_limit(&self, copy: RawRequest) -> Result<(), Rejected> {
+    /// Accepts a copy beyond the limit of the queue.
+    pub(in crate::mover) fn submit_beyond_limit(&self, copy: RawRequest) -> Result<(), Rejected> {
         self.push(copy, usize::MAX)
     }
 
-    /// Copies here and now.
+    /// Copies on the calling thread.
     fn copy_inline(&self, copy: RawRequest) {
-        let counters = &self.life().shared.counters;
+        let counters = &self.instance().shared.counters;
         counters.accepted.add(1);
         IS_INLINE.set(true);
         let result = copy.copy_on_this_cpu(&self.methods);
@@ -198,7 +199,7 @@ impl CpuEngine {
     }
 
     fn push(&self, copy: RawRequest, len_max: usize) -> Result<(), Rejected> {
-        let shared = &*self.life().shared;
+        let shared = &*self.instance().shared;
         let Shared { queue, counters, .. } = shared;
         let Err(copy) = shared.keep(copy) else { return Ok(()) };
         counters.submission(|| queue.push(copy, len_max).map_err(|(copy, why)| Rejected { copy, why }))
@@ -227,7 +228,7 @@ impl Engine for CpuEngine {
     }
 
     fn load(&self) -> usize {
-        self.life.get().map_or(0, |life| life.shared.load())
+        self.instance.get().map_or(0, |instance| instance.shared.load())
     }
 
     fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
@@ -238,15 +239,14 @@ impl Engine for CpuEngine {
         self.push(copy, self.queue_copies_max)
     }
 
-    /// A batch is handed over under one lock, so that also small copies are better off with a worker; unless all of it is
-    /// small.
+    /// Hands the batch over under one lock. That pays for small copies too, unless the whole batch is small.
     fn submit_all(&self, copies: Vec<RawRequest>) -> Vec<Rejected> {
         let size_bytes: usize = copies.iter().map(RawRequest::size_bytes).sum();
         if size_bytes <= self.inline_bytes_max {
             return copies.into_iter().filter_map(|copy| self.submit(copy).err()).collect();
         }
-        let Shared { queue, counters, .. } = &*self.life().shared;
-        // Before they are there: see `Counters::submission`.
+        let Shared { queue, counters, .. } = &*self.instance().shared;
+        // Counted before the push: see `Counters::submission`.
         counters.accepted.add(copies.len() as u64);
         let (refused, why) = queue.push_all(copies, self.queue_copies_max);
         counters.accepted.sub(refused.len() as u64);
@@ -255,8 +255,8 @@ impl Engine for CpuEngine {
     }
 
     fn stats(&self) -> EngineStats {
-        let unborn = Shared::default();
-        let Shared { counters, tallies, .. } = self.life.get().map_or(&unborn, |life| &life.shared);
+        let none = Shared::default();
+        let Shared { counters, tallies, .. } = self.instance.get().map_or(&none, |instance| &instance.shared);
         let mut stats = counters.read(self.name(), self.kind(), self.node());
         tallies.iter().for_each(|tally| tally.add_to(&mut stats));
         stats
@@ -264,16 +264,16 @@ impl Engine for CpuEngine {
 }
 
 impl Shared {
-    /// Copies that were accepted and have not ended.
+    /// Copies that are accepted and not complete.
     fn load(&self) -> usize {
         self.counters.load(&self.tallies)
     }
 
     fn work(&self, index: usize, methods: &CopyMethods) {
         let tally = &self.tallies[index];
-        let (mut linger, mut taken) = (Linger::new(), VecDeque::with_capacity(TAKEN_MAX));
+        let (mut poll, mut taken) = (HaltPoll::new(), VecDeque::with_capacity(TAKEN_MAX));
         loop {
-            self.queue.pop(&mut taken, &mut linger, |copy| copy.size_bytes() <= SMALL_BYTES);
+            self.queue.pop(&mut taken, &mut poll, |copy| copy.size_bytes() <= SMALL_BYTES);
             if taken.is_empty() {
                 return;
             }
@@ -290,7 +290,7 @@ impl Shared {
         }
     }
 
-    /// Leaves the copy to this thread, if it is a worker that does it next, or hands it back.
+    /// Keeps the copy for this thread if it is an idle worker of this engine, or hands it back.
     fn keep(&self, copy: RawRequest) -> Result<(), RawRequest> {
         let Some((_, index)) = SERVES.get().filter(|&(serves, _)| ptr::eq(serves, self)) else {
             return Err(copy);
@@ -298,7 +298,7 @@ impl Shared {
         if !self.queue.seems_empty() {
             return Err(copy);
         }
-        // It has something to do now.
+        // The worker has a next copy now.
         SERVES.set(None);
         self.tallies[index].accept();
         NEXT.set(Some(copy));
@@ -306,11 +306,11 @@ impl Shared {
     }
 }
 
-impl Drop for Life {
+impl Drop for Instance {
     fn drop(&mut self) {
         self.shared.queue.close();
         for worker in self.workers.drain(..) {
-            // The last owner of an engine may be the `done` of a copy, which runs on a worker: that one ends by
+            // The last owner of an engine may be the callback of a copy, which runs on a worker: that worker ends by
             // itself.
             if worker.thread().id() != thread::current().id() {
                 let _ = worker.join();
@@ -327,30 +327,30 @@ mod tests {
 
     use memferry_dsa::request::{Request, Task};
 
-    use super::super::CopyError;
     use super::*;
+    use crate::mover::error::CopyError;
 
-    /// Otherwise what waits for the only worker would wait for ever.
+    /// Copies queued behind a panic must still be done.
     #[test]
     fn a_worker_survives_a_panic() {
         let machine = Machine::two_tiers().expect("built in");
         let engine = CpuEngine::new(&machine, CpuOptions::default()).expect("a thread");
-        let (ended, ends) = channel();
+        let (sender, results) = channel();
         // By a worker, by the submitting thread, and by the worker again.
         for (is_poisoned, is_inline) in [(true, false), (true, true), (false, false)] {
-            let ended = ended.clone();
+            let sender = sender.clone();
             // SAFETY: a no-op has no memory.
             let task = unsafe { Task::new(&Request::noop()) }.expect("valid");
-            let operation = RawRequest::of_task(task, move |end| {
-                ended.send(end.map(|_| ())).expect("the test listens");
+            let operation = RawRequest::of_task(task, move |result| {
+                sender.send(result.map(|_| ())).expect("the test listens");
             });
             if is_poisoned {
                 operation.poison();
             }
             let submit = if is_inline { CpuEngine::submit } else { CpuEngine::submit_beyond_limit };
             submit(&engine, operation).expect("there is room");
-            let end = ends.recv_timeout(Duration::from_secs(60)).expect("an end");
-            assert_eq!(end, if is_poisoned { Err(CopyError::Abandoned) } else { Ok(()) });
+            let result = results.recv_timeout(Duration::from_secs(60)).expect("a completion");
+            assert_eq!(result, if is_poisoned { Err(CopyError::Abandoned) } else { Ok(()) });
         }
         let stats = engine.stats();
         assert_eq!((stats.accepted, stats.operations, stats.errors, stats.latencies.count()), (3, 1, 2, 3));

@@ -1,5 +1,5 @@
-//! Models of a split copy: two engines, each with a thread, that take, refuse and fail pieces in every order. It is
-//! finished once, with all of its bytes, and nothing is left over.
+//! Models of a split copy: two engines, each with a thread, accept, refuse and fail items in every order. The copy is
+//! finished once, with all of its bytes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,32 +8,35 @@ use std::sync::Arc as StdArc;
 use loom::model::Builder;
 use loom::thread::{self, JoinHandle};
 
-use super::linger::Linger;
-use super::queue::Queue;
-use super::split::{Crew, Cut, Lane, Split, SplitCounters};
-use super::{CopyError, CopyMethod, CopyMethods, CopyReport, RawRequest, Refusal, Rejected};
+use super::split::{Cut, Lane, Split, SplitCounters, SplitEngines};
+use crate::copy_method::{CopyMethod, CopyMethods};
+use crate::mover::engine::halt_poll::HaltPoll;
+use crate::mover::engine::queue::Queue;
+use crate::mover::engine::{Refusal, Rejected};
+use crate::mover::error::CopyError;
+use crate::mover::request::{CopyReport, RawRequest};
 use crate::sync::{Arc, Latch, Mutex, lock};
 
-/// As small as can be: pieces of one byte.
+/// The smallest items: one byte.
 const CUT: Cut = Cut { min: 1, max: 1, grain: 1 };
 const SOURCE: [u8; 4] = *b"ferr";
 
 struct Engines {
     queues: [Queue<RawRequest>; 2],
-    /// What an engine accepts.
+    /// Items that each engine accepts.
     limits: [usize; 2],
     counters: StdArc<SplitCounters>,
 }
 
-impl Crew for Arc<Engines> {
-    fn submit(&self, engine: usize, piece: RawRequest) -> Result<(), Rejected> {
-        let pushed = self.queues[engine].push(piece, self.limits[engine]);
+impl SplitEngines for Arc<Engines> {
+    fn submit(&self, engine: usize, item: RawRequest) -> Result<(), Rejected> {
+        let pushed = self.queues[engine].push(item, self.limits[engine]);
         pushed.map_err(|(copy, why)| Rejected { copy, why })
     }
 
-    fn take_over(&self, piece: RawRequest) {
-        let result = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
-        piece.finish(result);
+    fn take_over(&self, item: RawRequest) {
+        let result = item.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
+        item.finish(result);
     }
 
     fn counters(&self) -> &SplitCounters {
@@ -43,11 +46,11 @@ impl Crew for Arc<Engines> {
 
 struct Outcome {
     result: Mutex<Vec<Result<CopyReport, CopyError>>>,
-    finished: Latch,
+    is_complete: Latch,
 }
 
-/// Splits a copy of so many bytes between two engines that accept so many pieces at a time, the second of which
-/// ends each with `error`, if any. What it comes to, and the counters.
+/// Splits a copy between two engines with these limits. The second one fails each item with `error`, if any. Passes the
+/// result, the target and the counters to `check`.
 fn model(
     size_bytes: usize,
     limits: [usize; 2],
@@ -64,44 +67,44 @@ fn model(
         let workers: [JoinHandle<()>; 2] = [0, 1].map(|engine| {
             let engines = engines.clone();
             thread::spawn(move || {
-                let (mut taken, mut linger) = (VecDeque::new(), Linger::new());
+                let (mut taken, mut poll) = (VecDeque::new(), HaltPoll::new());
                 let mut pop = || {
-                    engines.queues[engine].pop(&mut taken, &mut linger, |_| false);
+                    engines.queues[engine].pop(&mut taken, &mut poll, |_| false);
                     taken.pop_front()
                 };
-                while let Some(piece) = pop() {
+                while let Some(item) = pop() {
                     match error.filter(|_| engine == 1) {
-                        Some(error) => piece.finish(Err(error)),
+                        Some(error) => item.finish(Err(error)),
                         None => {
-                            let result = piece.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
-                            piece.finish(result);
+                            let result = item.copy_on_this_cpu(&CopyMethods::only(CopyMethod::Memcpy));
+                            item.finish(result);
                         }
                     }
                 }
             })
         });
         let mut target = vec![0; size_bytes];
-        let outcome = Arc::new(Outcome { result: Mutex::new(Vec::new()), finished: Latch::new() });
-        let told = outcome.clone();
-        let done = move |result| {
-            lock(&told.result).push(result);
-            told.finished.set();
+        let outcome = Arc::new(Outcome { result: Mutex::new(Vec::new()), is_complete: Latch::new() });
+        let shared = outcome.clone();
+        let callback = move |result| {
+            lock(&shared.result).push(result);
+            shared.is_complete.set();
         };
         // SAFETY: the buffers outlive the workers, which are joined below.
-        let copy = unsafe { RawRequest::new(SOURCE.as_ptr(), target.as_mut_ptr(), size_bytes, done) };
+        let copy = unsafe { RawRequest::new(SOURCE.as_ptr(), target.as_mut_ptr(), size_bytes, callback) };
         let half = size_bytes / 2;
         let lane = |engine, share: Range<usize>| Lane::new(engine, 1, share);
         let lanes = vec![lane(0, 0..half), lane(1, half..size_bytes)];
         match Split::begin(engines.clone(), copy, lanes, CUT) {
             Ok(()) => {
-                outcome.finished.wait();
+                outcome.is_complete.wait();
                 let results = lock(&outcome.result).clone();
                 assert_eq!(results.len(), 1, "finished once");
                 check(results[0], &target, &counters);
             }
             Err(Rejected { copy, why }) => {
                 assert_eq!(why, Refusal::Full);
-                assert!(limits == [0, 0], "somebody had room");
+                assert!(limits == [0, 0], "an engine had room");
                 copy.cancel();
             }
         }
@@ -129,7 +132,7 @@ fn loom_one_engine_refuses() {
 }
 
 #[test]
-fn loom_nobody_takes_it() {
+fn loom_no_engine_accepts_it() {
     model(2, [0, 0], None, |_, _, _| unreachable!());
 }
 

@@ -3,11 +3,25 @@
 //! [`Route::first`] is the engine that does a small copy, and costs no allocation; [`Route::shares`] says which
 //! engines take part in a large one, each with its bytes, and is in `share.rs`.
 
-use serde::Deserialize;
+mod adaptive;
+mod share;
+
+use serde::{Deserialize, Serialize};
 
 use crate::topology::{Machine, NodeId};
 
-use super::EngineKind;
+pub use share::{SHARE_BYTES_MIN, Share};
+
+/// The hardware that an engine copies with.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum EngineKind {
+    /// CPU cores.
+    Cpu,
+    /// Intel Data Streaming Accelerators.
+    Dsa,
+}
 
 /// What a route knows of an engine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -107,18 +121,18 @@ impl Route {
 }
 
 /// The node with the CPUs that `node` belongs to; `None` if the machine does not have it.
-pub(super) fn home(machine: &Machine, node: Option<NodeId>) -> Option<NodeId> {
+fn home(machine: &Machine, node: Option<NodeId>) -> Option<NodeId> {
     machine.node(node?).ok().map(|node| node.cpu_node)
 }
 
 /// The socket of a node, if somebody says.
-pub(super) fn socket(machine: &Machine, node: Option<NodeId>) -> Option<u32> {
+fn socket(machine: &Machine, node: Option<NodeId>) -> Option<u32> {
     machine.node(node?).ok()?.socket
 }
 
 /// Orders engines by how far they are from a node with CPUs: on it, on its socket, elsewhere; within these by
 /// the kernel's distance, where it is known. What is unknown is farthest.
-pub(super) fn distance(machine: &Machine, engine: Option<NodeId>, home: Option<NodeId>) -> (bool, bool, u32) {
+fn distance(machine: &Machine, engine: Option<NodeId>, home: Option<NodeId>) -> (bool, bool, u32) {
     match (engine, home) {
         (Some(engine), Some(home)) => {
             let its_socket = socket(machine, Some(engine));

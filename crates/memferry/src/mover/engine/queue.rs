@@ -1,38 +1,40 @@
-//! The queue in front of a CPU engine's workers: bounded, one lock, and nobody is woken who is not asleep.
+//! The queue of a CPU engine: bounded, with one lock; it wakes sleeping workers only.
 //!
-//! One worker at most lingers for what comes next (see [`Linger`]); an item that it will take wakes nobody. Small items
-//! are taken several at a time, so that the lock is not taken for each.
+//! At most one worker polls for the next item (see [`HaltPoll`]); an item for it wakes no other worker. Workers take
+//! several small items at a time, to lock less often.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Refusal;
-use super::linger::Linger;
+use super::halt_poll::HaltPoll;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, lock, wait_on};
 
-/// Small items that are taken at once: the lock is then a few nanoseconds of each, and another worker misses little.
-pub(super) const TAKEN_MAX: usize = 16;
+/// Most small items taken at once: the lock then costs a few nanoseconds per item, and other workers lose little work.
+pub(in crate::mover) const TAKEN_MAX: usize = 16;
 
-/// First in, first out, for any number of threads on both sides.
+/// A FIFO queue for any number of producers and consumers.
+///
+/// `state` is the lock. The two flags are hints outside it: written under the lock, read by any thread.
 #[derive(Debug)]
-pub(super) struct Queue<T> {
-    state: Mutex<State<T>>,
+pub(in crate::mover) struct Queue<T> {
+    state: Mutex<QueueState<T>>,
     arrived: Condvar,
-    /// Something came, or the queue was closed, since somebody began to linger. Written under the lock of `state`; a
-    /// hint for who lingers, who then looks under the lock.
+    /// Set when an item arrived or the queue was closed since a worker began to poll. The polling worker then looks
+    /// under the lock.
     news: AtomicBool,
-    /// Whether there are items. Written under the lock, when it changes; a hint for who does not take the lock.
+    /// Whether there are items, for threads that do not take the lock.
     has_items: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State<T> {
+struct QueueState<T> {
     items: VecDeque<T>,
     /// Threads inside `pop` that wait for `arrived`.
     sleepers_count: usize,
-    /// A thread inside `pop` lingers, and will look at `items` before it sleeps.
-    somebody_lingers: bool,
+    /// A thread inside `pop` polls, and will look at `items` before it sleeps.
+    is_polled: bool,
     closed: bool,
 }
 
@@ -43,18 +45,18 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new() -> Queue<T> {
+    pub(in crate::mover) fn new() -> Queue<T> {
         let items = VecDeque::new();
         Queue {
-            state: Mutex::new(State { items, sleepers_count: 0, somebody_lingers: false, closed: false }),
+            state: Mutex::new(QueueState { items, sleepers_count: 0, is_polled: false, closed: false }),
             arrived: Condvar::new(),
             news: AtomicBool::new(false),
             has_items: AtomicBool::new(false),
         }
     }
 
-    /// Adds `item` unless there are `len_max` already, or hands it back.
-    pub(super) fn push(&self, item: T, len_max: usize) -> Result<(), (T, Refusal)> {
+    /// Adds `item`, or hands it back if there are `len_max` items.
+    pub(in crate::mover) fn push(&self, item: T, len_max: usize) -> Result<(), (T, Refusal)> {
         let mut state = lock(&self.state);
         if state.closed {
             return Err((item, Refusal::Gone));
@@ -63,14 +65,14 @@ impl<T> Queue<T> {
             return Err((item, Refusal::Full));
         }
         state.items.push_back(item);
-        self.tell_items(&state);
-        if state.somebody_lingers {
+        self.set_has_items(&state);
+        if state.is_polled {
             // ORDERING: Relaxed: a hint; the items are seen under the lock.
             self.news.store(true, Ordering::Relaxed);
         }
-        // Who lingers takes one of them.
-        let somebody_is_needed = state.items.len() > usize::from(state.somebody_lingers);
-        let wakes = somebody_is_needed && state.sleepers_count > 0;
+        // The polling thread takes one of them.
+        let is_sleeper_needed = state.items.len() > usize::from(state.is_polled);
+        let wakes = is_sleeper_needed && state.sleepers_count > 0;
         drop(state);
         if wakes {
             self.arrived.notify_one();
@@ -78,23 +80,22 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Nothing waited a moment ago. Costs nothing as long as that does not change.
-    pub(super) fn seems_empty(&self) -> bool {
-        // ORDERING: Relaxed: a hint. What this thread knows to have been pushed is seen.
+    /// Whether the queue was empty a moment ago. Takes no lock, and the flag's line stays shared while it does not change.
+    pub(in crate::mover) fn seems_empty(&self) -> bool {
+        // ORDERING: Relaxed: a hint. A push that happened before this call is seen.
         !self.has_items.load(Ordering::Relaxed)
     }
 
-    fn tell_items(&self, state: &State<T>) {
+    fn set_has_items(&self, state: &QueueState<T>) {
         let has_items = !state.items.is_empty();
-        // ORDERING: Relaxed: the lock orders the writers, and readers want a hint.
+        // ORDERING: Relaxed: the lock orders the writers; readers need a hint only.
         if self.has_items.load(Ordering::Relaxed) != has_items {
             self.has_items.store(has_items, Ordering::Relaxed);
         }
     }
 
-    /// Adds items, in order, as long as there are fewer than `len_max`; returns the others. One lock, and no more threads
-    /// are woken than there are items.
-    pub(super) fn push_all(&self, mut items: Vec<T>, len_max: usize) -> (Vec<T>, Refusal) {
+    /// Adds items, in order, up to `len_max`; returns the others. Takes one lock, and wakes at most one thread per item.
+    pub(in crate::mover) fn push_all(&self, mut items: Vec<T>, len_max: usize) -> (Vec<T>, Refusal) {
         let mut state = lock(&self.state);
         if state.closed {
             return (items, Refusal::Gone);
@@ -102,21 +103,26 @@ impl<T> Queue<T> {
         let room = len_max.saturating_sub(state.items.len()).min(items.len());
         let refused = items.split_off(room);
         state.items.extend(items);
-        self.tell_items(&state);
-        if state.somebody_lingers {
+        self.set_has_items(&state);
+        if state.is_polled {
             // ORDERING: Relaxed: as in `push`.
             self.news.store(true, Ordering::Relaxed);
         }
-        let needed_count = state.items.len().saturating_sub(usize::from(state.somebody_lingers));
+        let needed_count = state.items.len().saturating_sub(usize::from(state.is_polled));
         let wakes_count = needed_count.min(state.sleepers_count);
         drop(state);
         (0..wakes_count).for_each(|_| self.arrived.notify_one());
         (refused, Refusal::Full)
     }
 
-    /// Moves the oldest item to `taken`, which is empty; and if it is small, the small ones that follow it, up to
-    /// [`TAKEN_MAX`]. Waits for one; none once the queue is closed and empty. `linger` is this thread's.
-    pub(super) fn pop(&self, taken: &mut VecDeque<T>, linger: &mut Linger, is_small: impl Fn(&T) -> bool) {
+    /// Waits for an item and moves the oldest to `taken`, which is empty. If it is small, also moves the small items that
+    /// follow it, up to [`TAKEN_MAX`]. Moves none once the queue is closed and empty.
+    pub(in crate::mover) fn pop(
+        &self,
+        taken: &mut VecDeque<T>,
+        poll: &mut HaltPoll,
+        is_small: impl Fn(&T) -> bool,
+    ) {
         let mut state = lock(&self.state);
         loop {
             if let Some(item) = state.items.pop_front() {
@@ -126,19 +132,19 @@ impl<T> Queue<T> {
                     let Some(item) = state.items.pop_front_if(|item| is_small(item)) else { break };
                     taken.push_back(item);
                 }
-                self.tell_items(&state);
+                self.set_has_items(&state);
                 return;
             }
             if state.closed {
                 return;
             }
-            if !state.somebody_lingers && linger.has_window() {
-                state.somebody_lingers = true;
+            if !state.is_polled && poll.has_window() {
+                state.is_polled = true;
                 self.news.store(false, Ordering::Relaxed);
                 drop(state);
-                linger.look_for(|| self.news.load(Ordering::Relaxed));
+                poll.poll(|| self.news.load(Ordering::Relaxed));
                 state = lock(&self.state);
-                state.somebody_lingers = false;
+                state.is_polled = false;
                 if !state.items.is_empty() || state.closed {
                     continue;
                 }
@@ -147,12 +153,12 @@ impl<T> Queue<T> {
             state.sleepers_count += 1;
             state = wait_on(&self.arrived, state);
             state.sleepers_count -= 1;
-            linger.slept(begin.elapsed());
+            poll.slept(begin.elapsed());
         }
     }
 
-    /// Takes no more items. What is in there can still be popped.
-    pub(super) fn close(&self) {
+    /// Refuses further items. Items in the queue can still be popped.
+    pub(in crate::mover) fn close(&self) {
         let mut state = lock(&self.state);
         state.closed = true;
         self.news.store(true, Ordering::Relaxed);
