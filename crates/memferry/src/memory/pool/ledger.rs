@@ -1,5 +1,5 @@
-//! Which pages of a pool are whose, and which chunks have memory; all of a pool but the memory itself, so that models
-//! can put something that they watch in its place.
+//! The ledger of a pool: allocated pages and committed chunks. The memory itself is behind a trait, so that loom models
+//! can replace it.
 
 use std::ops::Range;
 
@@ -12,68 +12,69 @@ use super::PoolStats;
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, wait_on};
 use crate::topology::NodeId;
 
-/// What pages are taken from. Ranges are of bytes from its beginning, and whole chunks but for the last.
-pub(super) trait Ground {
-    /// Puts pages in place.
+/// The memory behind a ledger. Ranges are bytes from its start, and whole chunks except the last.
+pub(super) trait Backing {
+    /// Populates a range.
     ///
     /// # Safety
     /// Nobody else uses the range until this returns.
     unsafe fn commit(&self, bytes: Range<usize>) -> Result<(), MemoryError>;
 
-    /// Takes pages away, with what was in them; whether it did.
+    /// Frees the pages of a range. Returns whether it did.
     ///
     /// # Safety
-    /// As for `commit`.
+    /// That of `commit`.
     unsafe fn discard(&self, bytes: Range<usize>) -> bool;
 }
 
-/// Pages are handed out, and chunks committed, under the one mutex; a chunk's memory comes without it, while all who
-/// reach into the chunk wait.
-pub(super) struct Books<G> {
-    /// The process that made them, and the only one that uses them.
+/// The ledger of a pool in one process; `state` is the lock of all mutable data.
+///
+/// A thread populates a chunk outside the lock; threads with blocks in the chunk wait for `committed` meanwhile.
+pub(super) struct Ledger<G> {
+    /// The process that made it, and the only one that uses it.
     generation: u32,
-    ground: G,
+    backing: G,
     node: NodeId,
     budget_bytes: usize,
-    state: Mutex<State>,
-    /// Signalled when chunks leave [`Memory::Committing`].
+    state: Mutex<LedgerState>,
+    /// Signalled when chunks leave [`ChunkMemory::Committing`].
     committed: Condvar,
 }
 
-struct State {
-    /// In pages.
+struct LedgerState {
+    /// Free ranges, in pages.
     free: Extents,
     chunks: Vec<Chunk>,
     stats: PoolStats,
-    /// Committed and not used by any block.
+    /// Committed bytes in chunks without blocks.
     idle_bytes: usize,
-    /// How much of that is kept for blocks to come.
+    /// Limit of `idle_bytes`.
     idle_bytes_max: usize,
 }
 
 /// One huge page of a pool; the last may be shorter.
 #[derive(Copy, Clone)]
 struct Chunk {
-    memory: Memory,
-    /// Blocks that reach into it. Only at 0 may its memory go.
+    memory: ChunkMemory,
+    /// Blocks in it. Its memory may be freed only at 0.
     blocks_count: u32,
 }
 
 #[derive(Copy, Clone, PartialEq, Eq)]
-enum Memory {
+enum ChunkMemory {
     Empty,
-    /// Of no use as it is, but it could not be given back.
+    /// Incomplete memory that could not be freed.
     LeftOver,
-    /// A thread is at it, outside the mutex; others wait for `Books::committed`.
+    /// A thread populates it outside the lock; others wait for `Ledger::committed`.
     Committing,
     Committed,
 }
 
-impl<G: Ground> Books<G> {
-    /// Of a budget that is a multiple of pages, all of it free and without memory. `node` is for errors.
-    pub(super) fn new(ground: G, node: NodeId, budget_bytes: usize, idle_bytes_max: usize) -> Books<G> {
-        let empty = Chunk { memory: Memory::Empty, blocks_count: 0 };
-        let state = State {
+impl<G: Backing> Ledger<G> {
+    /// A ledger whose whole budget, a multiple of pages, is free and without memory. `node` is for errors.
+    pub(super) fn new(backing: G, node: NodeId, budget_bytes: usize, idle_bytes_max: usize) -> Ledger<G> {
+        let empty = Chunk { memory: ChunkMemory::Empty, blocks_count: 0 };
+        let state = LedgerState {
             free: Extents::new(budget_bytes / page_bytes()),
             chunks: vec![empty; budget_bytes.div_ceil(CHUNK_BYTES)],
             stats: PoolStats { budget_bytes, ..PoolStats::default() },
@@ -81,11 +82,11 @@ impl<G: Ground> Books<G> {
             idle_bytes_max,
         };
         let (state, committed) = (Mutex::new(state), Condvar::new());
-        Books { generation: fork::generation(), ground, node, budget_bytes, state, committed }
+        Ledger { generation: fork::generation(), backing, node, budget_bytes, state, committed }
     }
 
-    pub(super) fn ground(&self) -> &G {
-        &self.ground
+    pub(super) fn backing(&self) -> &G {
+        &self.backing
     }
 
     pub(super) fn node(&self) -> NodeId {
@@ -96,10 +97,10 @@ impl<G: Ground> Books<G> {
         self.lock().stats
     }
 
-    /// Pages that are in place and nobody else's, until they are [freed](Books::free).
+    /// Allocates populated pages, until they are [freed](Ledger::free).
     ///
     /// # Errors
-    /// As [`Pool::allocate`](super::Pool::allocate).
+    /// Those of [`Pool::allocate`](super::Pool::allocate).
     pub(super) fn allocate(&self, size_bytes: usize) -> Result<Range<usize>, PoolError> {
         let mut state = self.lock();
         let bytes = match state.take(size_bytes) {
@@ -113,18 +114,19 @@ impl<G: Ground> Books<G> {
         loop {
             if let Some(run) = state.claim(chunks.clone()) {
                 drop(state);
-                // SAFETY: only this thread commits the claimed chunks, blocks reaching into them are not handed out
-                // before, and nothing else looks at the memory of a pool.
-                let outcome = unsafe { self.ground.commit(self.bytes_of(&run)) };
+                // SAFETY: only this thread commits the claimed chunks, blocks in them are not handed out before, and
+                // nothing else accesses the memory of a pool.
+                let outcome = unsafe { self.backing.commit(self.bytes_of(&run)) };
                 state = self.lock();
-                state.settle(run, &outcome);
+                state.finish_claim(run, &outcome);
                 self.committed.notify_all();
                 if let Err(error) = outcome {
                     self.give_back(&mut state, bytes);
                     state.stats.refused_count += 1;
                     return Err(error.into());
                 }
-            } else if state.chunks[chunks.clone()].iter().any(|chunk| chunk.memory == Memory::Committing) {
+            } else if state.chunks[chunks.clone()].iter().any(|chunk| chunk.memory == ChunkMemory::Committing)
+            {
                 state = wait_on(&self.committed, state);
             } else {
                 state.stats.allocated_count += 1;
@@ -134,8 +136,8 @@ impl<G: Ground> Books<G> {
         }
     }
 
-    /// Takes back what was allocated, which nobody uses any more. What a forked child has inherited it keeps: the lock may
-    /// be held by a thread that it does not have.
+    /// Frees allocated pages that are no longer used. A forked child keeps inherited pages: a thread that it does not have
+    /// may hold the lock.
     pub(super) fn free(&self, bytes: Range<usize>) {
         if self.generation != fork::generation() {
             return;
@@ -145,52 +147,51 @@ impl<G: Ground> Books<G> {
         self.give_back(&mut state, bytes);
     }
 
-    /// Gives the memory that no block uses back to the machine; how much that was.
+    /// Frees the memory that no block uses. Returns its size.
     pub(super) fn trim(&self) -> usize {
         self.discard_idle(&mut self.lock(), 0)
     }
 
-    /// How much of the memory that no block uses is kept from now on.
+    /// Sets the limit of idle memory.
     pub(super) fn keep_idle(&self, idle_bytes_max: usize) {
         self.lock().idle_bytes_max = idle_bytes_max;
     }
 
-    /// Keeps everybody else out.
+    /// Holds the lock.
     #[cfg(all(test, not(memferry_loom)))]
     pub(super) fn hold(&self) -> impl Drop + '_ {
         self.lock()
     }
 
     /// No critical section panics half-way, so a poisoned mutex would protect nothing.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LedgerState> {
         lock(&self.state)
     }
 
-    fn give_back(&self, state: &mut State, bytes: Range<usize>) {
+    fn give_back(&self, state: &mut LedgerState, bytes: Range<usize>) {
         state.give_back(bytes);
         self.discard_idle(state, state.idle_bytes_max);
     }
 
-    /// Gives idle chunks back to the machine until at most `keep_bytes` are left, from the far end on,
-    /// because blocks come from the near end. Under the mutex: otherwise a block could miss memory that is on
-    /// its way out.
-    fn discard_idle(&self, state: &mut State, keep_bytes: usize) -> usize {
+    /// Frees idle chunks until at most `keep_bytes` are left, from the far end, because blocks come from the near end.
+    /// Runs under the lock: otherwise a new block could get memory that is being freed.
+    fn discard_idle(&self, state: &mut LedgerState, keep_bytes: usize) -> usize {
         let before_bytes = state.idle_bytes;
         for index in (0..state.chunks.len()).rev() {
             if state.idle_bytes <= keep_bytes {
                 break;
             }
             let chunk = state.chunks[index];
-            if chunk.memory != Memory::Committed || chunk.blocks_count > 0 {
+            if chunk.memory != ChunkMemory::Committed || chunk.blocks_count > 0 {
                 continue;
             }
             let bytes = self.bytes_of(&(index..index + 1));
             // SAFETY: no block reaches into the chunk, and none can while the mutex is held.
-            if !unsafe { self.ground.discard(bytes.clone()) } {
-                // The kernel keeps it, so the next block may have it.
+            if !unsafe { self.backing.discard(bytes.clone()) } {
+                // The memory stays, for the next block.
                 break;
             }
-            state.chunks[index].memory = Memory::Empty;
+            state.chunks[index].memory = ChunkMemory::Empty;
             state.idle_bytes -= bytes.len();
             state.stats.mapped_bytes -= bytes.len();
         }
@@ -212,8 +213,8 @@ impl<G: Ground> Books<G> {
     }
 }
 
-impl State {
-    /// Reserves pages for `size_bytes`, which holds their chunks; `None` if there is no such run of them.
+impl LedgerState {
+    /// Allocates pages for `size_bytes` and counts them in their chunks; `None` if there is no such run.
     fn take(&mut self, size_bytes: usize) -> Option<Range<usize>> {
         let pages_count = size_bytes.div_ceil(page_bytes());
         let pages = if pages_count == 0 { 0..0 } else { self.free.take(pages_count)? };
@@ -244,30 +245,31 @@ impl State {
         self.free.give_back(bytes.start / page_bytes()..bytes.end / page_bytes());
     }
 
-    /// The first run among `chunks` of those without memory that is of use, now this thread's to commit.
+    /// Claims the first run of `chunks` without usable memory for this thread to commit.
     fn claim(&mut self, chunks: Range<usize>) -> Option<Range<usize>> {
-        let is_to_do = |index: &usize| matches!(self.chunks[*index].memory, Memory::Empty | Memory::LeftOver);
+        let is_to_do =
+            |index: &usize| matches!(self.chunks[*index].memory, ChunkMemory::Empty | ChunkMemory::LeftOver);
         let start = chunks.clone().find(is_to_do)?;
         let end = (start..chunks.end).find(|index| !is_to_do(index)).unwrap_or(chunks.end);
         for index in start..end {
-            if self.chunks[index].memory == Memory::Empty {
+            if self.chunks[index].memory == ChunkMemory::Empty {
                 self.stats.mapped_bytes += self.chunk_bytes(index);
             }
-            self.chunks[index].memory = Memory::Committing;
+            self.chunks[index].memory = ChunkMemory::Committing;
         }
         Some(start..end)
     }
 
-    /// What became of claimed chunks.
-    fn settle(&mut self, chunks: Range<usize>, outcome: &Result<(), MemoryError>) {
+    /// Stores the outcome of claimed chunks.
+    fn finish_claim(&mut self, chunks: Range<usize>, outcome: &Result<(), MemoryError>) {
         let memory = match outcome {
-            Ok(()) => Memory::Committed,
-            Err(MemoryError::NotGivenBack { .. }) => Memory::LeftOver,
-            Err(_) => Memory::Empty,
+            Ok(()) => ChunkMemory::Committed,
+            Err(MemoryError::NotGivenBack { .. }) => ChunkMemory::LeftOver,
+            Err(_) => ChunkMemory::Empty,
         };
         for index in chunks {
             self.chunks[index].memory = memory;
-            if memory == Memory::Empty {
+            if memory == ChunkMemory::Empty {
                 self.stats.mapped_bytes -= self.chunk_bytes(index);
             }
         }
@@ -275,7 +277,7 @@ impl State {
 
     fn is_idle(&self, index: usize) -> bool {
         let Chunk { memory, blocks_count } = self.chunks[index];
-        memory == Memory::Committed && blocks_count == 0
+        memory == ChunkMemory::Committed && blocks_count == 0
     }
 
     fn chunk_bytes(&self, index: usize) -> usize {
