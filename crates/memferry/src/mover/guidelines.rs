@@ -24,7 +24,7 @@ use crate::topology::Machine;
 /// Fewer are not worth a batch: the device reads the list before it reads the first member.
 ///
 /// Source: Kuper et al. (2024), G1 and figure 14.
-pub const BATCH_LEN_MIN: usize = 4;
+pub(super) const BATCH_LEN_MIN: usize = 4;
 /// More make a device slower: it keeps books on each member.
 ///
 /// Source: as [`BATCH_LEN_MIN`].
@@ -32,7 +32,7 @@ pub const BATCH_LEN_MAX: usize = 8;
 /// Larger copies are no members of batches: from 4 KiB on four of them in flight are all that a device can do.
 ///
 /// Source: Kuper et al. (2024), section 4.2 ("after asynchronously offloading 4 KB with batch sizes of 4").
-pub const BATCHED_BYTES_MAX: usize = 4096;
+pub(super) const BATCHED_BYTES_MAX: usize = 4096;
 /// The part of the last-level cache that a device's writes may fill, beyond which they evict each other ("leaky DMA",
 /// section 4.3): two of its 15 or 16 ways.
 ///
@@ -119,7 +119,7 @@ pub fn batch_len(waiting: usize, len_max: usize) -> Option<usize> {
 
 /// G2, G6: how many descriptors a queue is given: as many as it takes. Fewer leave the device without work while
 /// completions are noticed, more are refused by a shared queue and lost by a dedicated one.
-pub fn depth(queue: &WorkQueueInfo) -> usize {
+pub(super) fn depth(queue: &WorkQueueInfo) -> usize {
     let entries = match queue.mode {
         QueueMode::Dedicated => queue.size,
         QueueMode::Shared => queue.size.min(queue.threshold),
@@ -129,7 +129,11 @@ pub fn depth(queue: &WorkQueueInfo) -> usize {
 
 /// G5, G6: of `count` equals the one with the least to do for its size, beginning at `first`, which is the answer where
 /// there are several. `load` says how much each has and how much it can have; `None` for those out of question.
-pub fn least_loaded(first: usize, count: usize, load: impl Fn(usize) -> Option<(usize, usize)>) -> usize {
+pub(super) fn least_loaded(
+    first: usize,
+    count: usize,
+    load: impl Fn(usize) -> Option<(usize, usize)>,
+) -> usize {
     let candidates = (0..count).map(|step| (first + step) % count);
     let loads = candidates.filter_map(|index| load(index).map(|(has, size)| (index, has, size.max(1))));
     // Parts of wholes, compared without division.
@@ -143,7 +147,7 @@ pub fn least_loaded(first: usize, count: usize, load: impl Fn(usize) -> Option<(
 /// meet at one lock. Threads are dealt out as they come.
 ///
 /// Source: Kuper et al. (2024), section 6.4: each dedicated queue is bound to the core that uses it most.
-pub fn home(count: usize) -> usize {
+pub(super) fn home(count: usize) -> usize {
     thread_number() % count.max(1)
 }
 
@@ -167,7 +171,7 @@ pub struct Move {
 }
 
 /// G1: joins moves that follow each other in source and target. The order is kept; empty ones are left out.
-pub fn coalesce(moves: &[Move]) -> Vec<Move> {
+pub(super) fn coalesce(moves: &[Move]) -> Vec<Move> {
     let mut joined: Vec<Move> = Vec::new();
     for next in moves.iter().filter(|next| !next.source.is_empty()) {
         match joined.last_mut() {

@@ -43,10 +43,11 @@ mod builder;
 mod dsa;
 mod engine;
 mod error;
-pub mod guidelines;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod guidelines;
 #[cfg(all(test, memferry_loom))]
 mod loom_ordered;
-pub mod ordered;
+mod ordered;
 #[allow(unsafe_code)]
 mod replicate;
 mod request;
@@ -76,7 +77,7 @@ pub use dsa::{DsaEngine, DsaOptions};
 pub use engine::{CpuEngine, CpuOptions, Engine, Faults, Faulty, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use guidelines::{Consumer, Guidelines, Move};
-pub use ordered::Ordered;
+pub use ordered::{Full, Ordered};
 pub use request::{
     CopyOptions, CopyReport, Operation, OperationError, OperationResult, RawRequest, Transfer, TransferError,
     TransferResult,

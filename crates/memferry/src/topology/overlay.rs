@@ -1,40 +1,38 @@
-//! A machine with the figures that a profile of the same nodes has.
+//! The overlay of a profile's figures on a machine with the same nodes.
 
 use super::machine::{Link, Machine, Node, NodeId, Tier};
 use super::{Accelerator, TopologyError};
 
-/// Sizes of a node's memory that differ by less than this part of the larger one are the same: kernels keep more or less
-/// of it for themselves, and publications print what is on the modules.
+/// Sizes of a node's memory are equal if they differ by less than this part of the larger one: kernels reserve different
+/// amounts, and publications print the size of the modules.
 const MEMORY_PART_MAX: u64 = 8;
 
 impl Machine {
     /// This machine with the figures of a profile of it: one that `memferry calibrate` wrote here, or one that was
     /// published for such a machine.
     ///
-    /// The profile lends the rates and latencies of its links, its parameters, copy methods, facts and references, and of
-    /// each device the rate of the profile's on the same node, in order. What it does not tell stays as it is, and so do
-    /// nodes, free memory, devices and distances: the machine is still what
-    /// [`is_this_machine`](Machine::is_this_machine) said before. If the profile's figures are not those of a real machine,
-    /// this one's are not either ([`placeholder`](Machine::placeholder)).
+    /// The profile supplies rates and latencies of links, parameters, copy methods, facts, references, and the rate of each
+    /// device, matched by node and order. Figures that it lacks are unchanged; so are nodes, free memory, devices,
+    /// distances and [`is_this_machine`](Machine::is_this_machine). If the profile's figures are not those of a real
+    /// machine, neither are the result's ([`placeholder`](Machine::placeholder)).
     ///
     /// # Errors
-    /// [`TopologyError::Misfit`] names the first difference: in the numbers of nodes, how many CPUs a node has, whose
-    /// CPUs a memory belongs to, of which kind it is (where both tell), or its size by more than an eighth. How CPUs are
-    /// numbered does not matter, since figures are those of nodes.
-    /// [`TopologyError::Contradiction`] as when a profile is read.
+    /// [`TopologyError::Misfit`] with the first difference: in the ids of nodes, the number of CPUs of a node, the CPU node
+    /// of a memory, its kind (where both are known), or its size by more than an eighth. Ids of CPUs do not matter, because
+    /// figures are per node. [`TopologyError::Contradiction`], like for a profile.
     pub fn with_profile(mut self, profile: &Machine) -> Result<Machine, TopologyError> {
         if let Some(what) = misfit(&self, profile) {
             let (machine, profile) = (self.name, profile.name.clone());
             return Err(TopologyError::Misfit { machine, profile, what });
         }
-        // The nodes are the same, so that links have the same places.
-        for (own, lent) in self.links.iter_mut().flatten().zip(profile.links.iter().flatten()) {
-            *own = Link { distance: own.distance.or(lent.distance), ..lent.or(*own) };
+        // The nodes are the same, so links have the same indices.
+        for (own, overlay) in self.links.iter_mut().flatten().zip(profile.links.iter().flatten()) {
+            *own = Link { distance: own.distance.or(overlay.distance), ..overlay.or(*own) };
         }
         let nodes: Vec<_> = self.accelerators.iter().map(|device| device.node).collect();
         for (index, device) in self.accelerators.iter_mut().enumerate() {
-            let lent = profile.alike(&nodes, index).and_then(|lent| lent.bytes_per_s_max);
-            device.bytes_per_s_max = lent.or(device.bytes_per_s_max);
+            let rate = profile.alike(&nodes, index).and_then(|device| device.bytes_per_s_max);
+            device.bytes_per_s_max = rate.or(device.bytes_per_s_max);
         }
         self.parameters.retain(|own| profile.parameter(&own.name).is_none());
         self.parameters.extend(profile.parameters.iter().cloned());
@@ -48,9 +46,8 @@ impl Machine {
         }
     }
 
-    /// This machine with as many devices as `nodes`, each on its node: those that a program copies with, which may be
-    /// fewer than there are, or emulated ones. A device is what the machine's own on the same node are, in order;
-    /// nothing is known of one that the machine does not have.
+    /// This machine with one device on each of `nodes`: those that a program copies with, fewer than the machine has, or
+    /// emulated ones. Each is the machine's device on the same node, in order, or a device with unknown figures.
     pub fn with_devices_on(mut self, nodes: &[Option<NodeId>]) -> Machine {
         let unknown = |index| Accelerator {
             name: format!("device {index}"),
@@ -64,7 +61,8 @@ impl Machine {
         self
     }
 
-    /// The own device that corresponds to the one at `index` of devices on `nodes`: on its node the how-manieth it is.
+    /// The own device that corresponds to the one at `index` of devices on `nodes`: of the same node and the same ordinal
+    /// on it.
     fn alike(&self, nodes: &[Option<NodeId>], index: usize) -> Option<&Accelerator> {
         let nth = nodes[..index].iter().filter(|before| **before == nodes[index]).count();
         self.accelerators.iter().filter(|own| own.node == nodes[index]).nth(nth)
@@ -72,7 +70,7 @@ impl Machine {
 }
 
 impl Link {
-    /// This, and `other` where this says nothing.
+    /// This link, with figures of `other` where it has none.
     pub(super) fn or(self, other: Link) -> Link {
         Link {
             distance: self.distance.or(other.distance),
@@ -84,7 +82,7 @@ impl Link {
     }
 }
 
-/// Why a profile is not of this machine, if it is not.
+/// The first difference between a machine and a profile.
 fn misfit(machine: &Machine, profile: &Machine) -> Option<String> {
     let lacks = |machine: &Machine, id: NodeId| machine.position(id).is_none();
     if let Some(node) = machine.nodes.iter().find(|node| lacks(profile, node.id)) {
@@ -93,7 +91,7 @@ fn misfit(machine: &Machine, profile: &Machine) -> Option<String> {
     if let Some(node) = profile.nodes.iter().find(|node| lacks(machine, node.id)) {
         return Some(format!("node {} is in the profile and not here", node.id));
     }
-    machine.nodes.iter().zip(&profile.nodes).find_map(|(own, lent)| misfit_of(own, lent))
+    machine.nodes.iter().zip(&profile.nodes).find_map(|(own, overlay)| misfit_of(own, overlay))
 }
 
 fn misfit_of(own: &Node, lent: &Node) -> Option<String> {
