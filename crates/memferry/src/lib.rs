@@ -1,15 +1,57 @@
-//! memferry moves data between memory tiers while the program computes.
+//! Moves data between memory tiers while the program computes.
 //!
-//! Calls go down only: `cache` asks `mover`, `mover` asks its engines; `topology` is plain data that everybody reads,
-//! `model` computes from it what a copy or a query will cost, and `memory` is the only module that talks to the kernel
-//! about pages.
+//! A [`Cache`] copies frequently read ranges to a faster memory and returns the source until a copy is ready. A [`Mover`]
+//! makes the copies, with CPU cores or Intel DSA devices. A [`Machine`] describes nodes, links and devices.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use memferry::{Access, Cache, Machine, Mover};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let machine = Arc::new(Machine::discover()?);
+//! let near = machine.nodes()[0].id; // a node with fast memory
+//! let mover = Mover::builder(machine).build()?;
+//! let cache = Cache::builder(mover).budget(near, 64 << 20).build()?;
+//!
+//! let column = cache.register(vec![7_u8; 1 << 20]);
+//! let entry = cache.access(&column, 0..4096, Access::near(near))?; // starts a copy on a miss
+//! assert_eq!(entry.as_slice(), [7; 4096]); // never blocks: the source, until the copy is ready
+//! entry.wait();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Modules
+//!
+//! ```text
+//! cache      near copies with budgets and eviction; hits without a lock
+//!   |
+//! mover      transfers and other operations; routes, splitting, engines (cores, DSA)
+//!   |
+//! model      cost of a copy or a query in virtual time; pure functions
+//!   |
+//! route      which engines make a copy (exported by mover)
+//!   |
+//! memory     mappings and pools on a node          topology   nodes, links, devices; plain data
+//! ```
+//!
+//! Calls go down only.
 #![deny(unsafe_code)]
 
 pub mod cache;
+#[allow(unsafe_code)]
+mod copy_method;
 #[cfg(feature = "internals")]
 pub mod internals;
 pub mod memory;
 pub mod model;
+mod moment;
 pub mod mover;
+mod route;
 mod sync;
 pub mod topology;
+
+pub use cache::{Access, Cache, Entry, Region};
+pub use mover::Mover;
+pub use topology::Machine;

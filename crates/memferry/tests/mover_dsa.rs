@@ -221,7 +221,7 @@ fn borrowed_buffers_of_a_dead_device_abort_the_process() {
         .output()
         .expect("this test can be run");
     let said = String::from_utf8_lossy(&child.stderr);
-    assert!(said.contains("a device died while it could write to borrowed memory"), "{said}");
+    assert!(said.contains("a device was lost that could write to borrowed memory"), "{said}");
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.status), Some(6), "SIGABRT");
 }
 

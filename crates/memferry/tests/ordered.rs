@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memferry::mover::ordered::Ordered;
+use memferry::mover::Ordered;
 use memferry::mover::{
     CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Guidelines, Mover,
     MoverError,

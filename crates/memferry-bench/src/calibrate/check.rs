@@ -1,6 +1,7 @@
 //! This machine's own copies and reads, anew, beside what the model says of them.
 
-use memferry::model::{Hardware, ModelError, copies_s, reads_s, worker_copy_s};
+use memferry::internals::{copies_s, reads_s, worker_copy_s};
+use memferry::model::{Hardware, ModelError};
 use memferry::mover::CopyMethod;
 use memferry::topology::{Machine, Node, NodeId};
 

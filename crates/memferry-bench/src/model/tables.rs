@@ -1,8 +1,7 @@
 //! The tables of a scenario: what TOML may say, and how it is computed.
 
-use memferry::model::{
-    Column, Fairness, Fetch, Hardware, ModelError, Offload, Part, Pipeline, Stage, copy_s, queries_per_s,
-};
+use memferry::internals::{Part, queries_per_s};
+use memferry::model::{Column, Fairness, Fetch, Hardware, ModelError, Offload, Pipeline, Stage, copy_s};
 use memferry::mover::{Endpoints, Route};
 use memferry::topology::{Machine, NodeId};
 use serde::Deserialize;

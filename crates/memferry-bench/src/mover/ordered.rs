@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Instant;
 
 use memferry::model::{Hardware, Offload};
-use memferry::mover::{CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, Ordered, Outcome};
+use memferry::mover::{
+    CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, Ordered, TransferResult,
+};
 use memferry::topology::Machine;
 use memferry_dsa_emulator::Timing;
 
@@ -122,7 +124,7 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
     let mut failure: Option<CopyError> = None;
     let ours = || {
         let begin = Instant::now();
-        let mut keep = |copied: Outcome<Vec<u8>, Vec<u8>>, free: &mut Vec<Packet>| match copied {
+        let mut keep = |copied: TransferResult<Vec<u8>, Vec<u8>>, free: &mut Vec<Packet>| match copied {
             Ok((source, target, _)) => free.push((source, target)),
             Err(error) => {
                 failure = Some(error.error);

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use memferry::internals::{BATCH_LEN_MAX, batch_len};
 use memferry::mover::{
-    CopyError, CopyReport, Engine, EngineKind, EngineStats, RawRequest, Refusal, Rejected, guidelines,
+    CopyError, CopyReport, Engine, EngineKind, EngineStats, RawRequest, Refusal, Rejected,
 };
 use memferry::topology::NodeId;
 use memferry_dsa::{Completion, CompletionRecord, Descriptor, Status, Submission};
@@ -168,7 +169,7 @@ impl Engine for VirtualDevice {
     fn submit_all(&self, mut copies: Vec<RawRequest>) -> Vec<Rejected> {
         let mut refused = Vec::new();
         while !copies.is_empty() {
-            let len = guidelines::batch_len(copies.len(), guidelines::BATCH_LEN_MAX).unwrap_or(1);
+            let len = batch_len(copies.len(), BATCH_LEN_MAX).unwrap_or(1);
             let rest = copies.split_off(len);
             refused.extend(self.enter(std::mem::replace(&mut copies, rest)).err().into_iter().flatten());
         }

@@ -1,6 +1,7 @@
 //! Points in the model.
 
-use memferry::model::{Hardware, ModelError, Offload, copies_s, copy_s};
+use memferry::internals::copies_s;
+use memferry::model::{Hardware, ModelError, Offload, copy_s};
 use memferry::topology::Machine;
 
 use super::load::{check_ways, endpoints};

@@ -1,4 +1,4 @@
-//! How an access is made, and what can be wrong with one.
+//! Options and errors of accesses.
 
 use std::ops::BitOr;
 
@@ -6,18 +6,17 @@ use crate::memory::MemoryError;
 use crate::mover::{Consumer, Route};
 use crate::topology::{NodeId, TopologyError};
 
-/// Wishes that hold for a cache, a call, or a handle; those of the cache are added to those of each call, and an entry
-/// starts with both.
+/// Flags of a cache, a call or a handle. An entry starts with those of the cache and of the call.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// No wishes.
+    /// No flags.
     pub const NONE: Flags = Flags(0);
-    /// [`Entry::wait`](super::Entry::wait) looks once instead of sleeping.
+    /// [`Entry::wait`](super::Entry::wait) does not sleep.
     pub const WEAK_WAIT: Flags = Flags(1);
-    /// The device resolves page faults itself, blocking other work of its engine meanwhile, instead of handing them
-    /// back to software. Matters to the call that starts the copy.
+    /// The device resolves page faults itself, blocking its engine interim, instead of returning them to software.
+    /// Applies to the call that starts the copy.
     pub const BLOCK_ON_FAULT: Flags = Flags(2);
 
     /// Whether all of `other` are set.
@@ -43,50 +42,50 @@ impl std::fmt::Debug for Flags {
     }
 }
 
-/// Options of one access; the default leaves everything to the cache.
+/// Options of one access. The default leaves all decisions to the cache.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Added to the cache's.
+    /// Flags, added to those of the cache.
     pub flags: Flags,
-    /// The node to copy to; asks no placement policy.
+    /// The node to copy to, in place of the placement policy.
     pub near: Option<NodeId>,
     /// The node whose CPUs will read, for the placement policy.
     pub requester: Option<NodeId>,
-    /// Who copies, if it starts a copy; `None` leaves it to the mover.
+    /// The route of a started copy; `None` for the mover's.
     pub route: Option<Route>,
-    /// Who reads next, if it starts a copy: whether a device writes to the last-level cache or to the node's memory.
+    /// The next reader of a started copy. A device writes to the last-level cache or to memory accordingly.
     pub consumer: Consumer,
 }
 
 impl Access {
-    /// To this node, whatever the policy says.
+    /// An access that copies to `node`.
     pub fn near(node: NodeId) -> Access {
         Access { near: Some(node), ..Access::default() }
     }
 
-    /// With these flags.
+    /// An access with these flags.
     pub fn flags(flags: Flags) -> Access {
         Access { flags, ..Access::default() }
     }
 }
 
-/// Why an access was refused. Nothing was counted or started; asking the same again gives the same answer.
+/// The error of an access. Nothing was counted or started; a retry fails again.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
     /// The range is not inside the region.
-    #[error("bytes {start}..{end} are not a range of a region of {len} bytes; ask for a part of 0..{len}")]
+    #[error("bytes {start}..{end} are not a range of a region of {len} bytes; pass a part of 0..{len}")]
     OutOfRange {
-        /// First byte asked for.
+        /// Start of the requested range.
         start: usize,
-        /// The byte after the last one asked for.
+        /// End of the requested range.
         end: usize,
         /// Length of the region.
         len: usize,
     },
     /// The call or the placement policy named a node without a budget.
     #[error(
-        "the cache has no budget on node {node}, only on {}; name one of these or give it one when building",
+        "the cache has no budget on node {node}, only on {}; pass one of these nodes, or add a budget to the builder",
         join(nodes)
     )]
     NoBudget {
@@ -103,27 +102,27 @@ pub enum AccessError {
     },
 }
 
-/// Why a cache was not built. No memory was taken.
+/// The error of building a cache. No memory was allocated.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// No node was given a budget.
+    /// No node has a budget.
     #[error("a cache needs a budget on at least one node; add `.budget(node, bytes)`")]
     NoBudget,
-    /// A budget that holds nothing.
+    /// A budget below one page.
     #[error(
-        "a budget of {budget_bytes} bytes on node {node} holds nothing; give it at least one page, or leave it out"
+        "the budget of {budget_bytes} bytes on node {node} is below one page; raise it, or leave the node out"
     )]
     BudgetTooSmall {
         /// The node.
         node: NodeId,
-        /// What it was given.
+        /// Its budget.
         budget_bytes: usize,
     },
     /// The mover's machine has no such node.
     #[error(transparent)]
     UnknownNode(#[from] TopologyError),
-    /// The pool of a node could not be set up.
+    /// The pool of a node could not be created.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }

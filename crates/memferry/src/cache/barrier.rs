@@ -1,14 +1,13 @@
-//! A fence of two unequal halves: readers pay next to nothing, whoever takes something away pays for both.
+//! An asymmetric fence: readers pay almost nothing, the evicting thread pays for both sides.
 //!
 //! ```text
-//! reader:  A = 1; light(); read B          taker:  B = 1; heavy(); read A
+//! reader:  A = 1; light(); read B          remover:  B = 1; heavy(); read A
 //! ```
 //!
-//! At least one of them sees the other's 1, as with a full fence on both sides (Dekker). `light` only keeps the
-//! compiler from moving accesses across it; `heavy` has the kernel run a full fence on every CPU that runs a thread of
-//! this process:
-//! 0.6 us alone, 2.5 to 4 us with a second thread running, on the two CPUs of a virtual machine (AMD EPYC).
-//! Where the kernel does not offer that, both halves are full fences.
+//! At least one of the two sees the other's 1, as with a full fence on both sides (Dekker). `light` only stops the
+//! compiler from moving accesses across it. `heavy` makes the kernel run a full fence on every CPU that runs a thread of
+//! this process: 0.6 us alone, 2.5 to 4 us with a second running thread, on the two CPUs of a virtual machine (AMD EPYC).
+//! If the kernel does not offer that, both halves are full fences.
 //!
 //! Source: membarrier(2); M. Desnoyers et al., "User-Level Implementations of Read-Copy Update", IEEE TPDS 23(2), 2012.
 
@@ -21,8 +20,8 @@ pub(super) use system::{heavy, light, prepare};
 mod system {
     use std::sync::atomic::{AtomicU8, Ordering, compiler_fence, fence};
 
-    /// Whether the kernel runs the fences. It is asked once, and the first answer stays. No thread waits for another's:
-    /// in a forked child that one would be missing.
+    /// Whether the kernel runs the fences. Any thread reads it; `prepare` sets it once. No thread waits for another one
+    /// that sets it: in a forked child that thread would not exist.
     static KERNEL_FENCES: AtomicU8 = AtomicU8::new(UNKNOWN);
     const UNKNOWN: u8 = 0;
     const NO: u8 = 1;
@@ -31,8 +30,9 @@ mod system {
     /// The reader's half.
     #[inline]
     pub(in crate::cache) fn light() {
-        // ORDERING: Relaxed: a thread that reads an old `UNKNOWN` runs a full fence, which suits either kind of `heavy`.
-        // `YES` stays, so a `heavy` beside it asks the kernel.
+        // ORDERING: Relaxed: a thread that reads an old `UNKNOWN` runs a full fence, which matches both kinds of `heavy`.
+        // `YES` is final, so a concurrent `heavy` asks the kernel.
+        // Both fences pair with the one of `heavy`: of the store before and the load after each, one is seen.
         if KERNEL_FENCES.load(Ordering::Relaxed) == YES {
             compiler_fence(Ordering::SeqCst);
         } else {
@@ -40,7 +40,7 @@ mod system {
         }
     }
 
-    /// Asks the kernel once, so that readers need no fence of their own from the first on; whether it agrees.
+    /// Asks the kernel once, before the first reader. Returns whether it runs the fences.
     pub(in crate::cache) fn prepare() -> bool {
         let mut answer = KERNEL_FENCES.load(Ordering::Relaxed);
         if answer == UNKNOWN {
@@ -52,14 +52,15 @@ mod system {
         answer == YES
     }
 
-    /// The taker's half; false if it did not happen, and nothing may be concluded from what is read afterwards.
+    /// The remover's half. Returns false if the fence failed; then loads after it prove nothing.
     ///
-    /// That can only be when something forbids the system call after it was allowed once (a seccomp filter).
+    /// It fails only if a seccomp filter forbids the system call after it was allowed once.
     #[must_use]
     pub(in crate::cache) fn heavy() -> bool {
         if prepare() {
             return membarrier(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED);
         }
+        // ORDERING: SeqCst pairs with the full fence of `light`.
         fence(Ordering::SeqCst);
         true
     }
@@ -78,7 +79,7 @@ mod system {
 
         use super::{heavy, light};
 
-        /// Neither side missing the other is all that the fences are for.
+        /// The guarantee of the fences: the two sides do not miss each other.
         #[test]
         fn one_of_two_sees_the_other() {
             const ROUNDS: usize = 20_000;
@@ -97,7 +98,7 @@ mod system {
                 }
             });
             start.wait();
-            let taker: Vec<u32> = (cells.iter())
+            let remover: Vec<u32> = (cells.iter())
                 .map(|[a, b]| {
                     b.store(1, Relaxed);
                     assert!(heavy());
@@ -105,21 +106,23 @@ mod system {
                 })
                 .collect();
             let reader = reader.join().unwrap();
-            assert!(reader.iter().zip(&taker).all(|(saw, was_seen)| saw + was_seen > 0));
+            assert!(reader.iter().zip(&remover).all(|(saw, was_seen)| saw + was_seen > 0));
         }
     }
 }
 
-/// Loom knows full fences only; that `heavy` makes one of every `light` is the kernel's promise.
+/// Loom supports full fences only; the kernel promises that `heavy` turns every `light` into one.
 #[cfg(memferry_loom)]
 mod model {
     use loom::sync::atomic::{Ordering, fence};
 
     pub(in crate::cache) fn light() {
+        // ORDERING: SeqCst pairs with `heavy`.
         fence(Ordering::SeqCst);
     }
 
     pub(in crate::cache) fn heavy() -> bool {
+        // ORDERING: SeqCst pairs with `light`.
         fence(Ordering::SeqCst);
         true
     }

@@ -1,17 +1,17 @@
-//! How a cache is configured.
+//! The builder of a cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::nearness::Nearness;
-use super::node::Near;
+use super::node::CacheNode;
 use super::stats::Counters;
 use super::{BuildError, Cache, Flags, Placement, Shared};
 use crate::memory::Pool;
 use crate::mover::Mover;
 use crate::topology::NodeId;
 
-/// Configures a [`Cache`].
+/// Builds a [`Cache`].
 #[must_use]
 pub struct CacheBuilder {
     mover: Mover,
@@ -20,7 +20,7 @@ pub struct CacheBuilder {
     flags: Flags,
 }
 
-/// Where the near memory of one node comes from.
+/// The near memory of one node.
 #[derive(Debug)]
 enum Budget {
     Bytes(usize),
@@ -32,33 +32,32 @@ impl CacheBuilder {
         CacheBuilder { mover, budgets: BTreeMap::new(), placement: None, flags: Flags::NONE }
     }
 
-    /// Near copies on `node` may take up to `budget_bytes`. Several nodes may have budgets; the last word on each
-    /// counts.
+    /// Sets the budget of near copies on `node`. Several nodes may have budgets; the last call for a node counts.
     pub fn budget(mut self, node: NodeId, budget_bytes: usize) -> CacheBuilder {
         self.budgets.insert(node, Budget::Bytes(budget_bytes));
         self
     }
 
-    /// Near copies on the pool's node come out of this pool, whose budget may be shared with other caches and with the
-    /// program's own blocks. What others have in use counts as used in the statistics, and is never evicted.
+    /// Allocates near copies on the pool's node from this pool, whose budget other caches and the program may share.
+    /// Their blocks count as used in the statistics, and are never evicted.
     pub fn pool(mut self, pool: Pool) -> CacheBuilder {
         self.budgets.insert(pool.node(), Budget::Pool(pool));
         self
     }
 
-    /// Where copies go when the access does not say. Without this: the first node with a budget.
+    /// Sets the placement policy for accesses without a node. The default is the first node with a budget.
     pub fn placement(mut self, placement: impl Placement) -> CacheBuilder {
         self.placement = Some(Box::new(placement));
         self
     }
 
-    /// Flags of every access.
+    /// Sets flags for every access.
     pub fn flags(mut self, flags: Flags) -> CacheBuilder {
         self.flags = flags;
         self
     }
 
-    /// Builds it. Memory is taken when the first copies need it.
+    /// Builds the cache. It allocates memory with the first copies.
     ///
     /// # Errors
     /// [`BuildError`]: no budget, one below a page, or one on a node that the machine does not have.
@@ -79,7 +78,7 @@ impl CacheBuilder {
             if pool.budget_bytes() == 0 {
                 return Err(BuildError::BudgetTooSmall { node, budget_bytes });
             }
-            nodes.push(Near::new(pool, nodes.len()));
+            nodes.push(CacheNode::new(pool, nodes.len()));
         }
         if nodes.is_empty() {
             return Err(BuildError::NoBudget);

@@ -1,12 +1,11 @@
-//! Where the hit path looks: one pointer for each chunk of a region on each node, to the copy of that chunk which is
-//! ready, if there is one.
+//! The directory of a region: for each chunk and node a pointer to the ready copy, for hits without a lock.
 //!
 //! ```text
-//! range ─▶ offset / chunk ─▶ cell ─▶ hazard = cell, cell unchanged? ─▶ bytes of the copy, from `range`'s place in it
+//! range ─▶ offset / chunk ─▶ cell ─▶ hazard = cell, cell unchanged? ─▶ bytes of the copy, at the offset of `range`
 //! ```
 //!
-//! The cells own nothing. They are written under the lock of the node's index alone, which has the slot in its maps
-//! for at least as long as a cell points to it. See [`readers`](super::readers) for how a reader keeps it there.
+//! The cells own nothing. Only the node's index writes them, under its lock, and it lists the slot for at least as long
+//! as a cell points to it. [`readers`](super::readers) explains how a reader keeps the slot alive.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
@@ -21,17 +20,17 @@ use super::slot::Slot;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-/// How a region is cut: chunks of equal size, the last perhaps shorter.
+/// The chunks of a region: of equal size; the last may be shorter.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunks {
     region_bytes: usize,
     chunk_bytes: usize,
-    /// The binary logarithm of `chunk_bytes` if it has one: a shift costs a cycle, a division a dozen.
+    /// The binary logarithm of a `chunk_bytes` that is a power of two: a shift costs a cycle, a division a dozen.
     shift: Option<u32>,
 }
 
 impl Chunks {
-    /// `chunk_bytes` of 0 and of more than the region: one chunk.
+    /// One chunk if `chunk_bytes` is 0 or exceeds the region.
     pub(super) fn new(region_bytes: usize, chunk_bytes: usize) -> Chunks {
         let whole = region_bytes.max(1);
         let chunk_bytes = if chunk_bytes == 0 { whole } else { chunk_bytes.min(whole) };
@@ -51,7 +50,7 @@ impl Chunks {
         self.region_bytes.div_ceil(self.chunk_bytes)
     }
 
-    /// The chunk that all of `range` lies in. `range` is a range of the region.
+    /// The number of the chunk that contains `range`, which is a range of the region.
     #[inline(always)]
     fn containing(&self, range: &Range<usize>) -> Option<usize> {
         let (number, start) = match self.shift {
@@ -61,84 +60,84 @@ impl Chunks {
         (range.end - start <= self.chunk_bytes && !range.is_empty()).then_some(number)
     }
 
-    /// The bytes of the chunk that all of `range` lies in.
+    /// The range of the chunk that contains `range`.
     pub(super) fn around(&self, range: &Range<usize>) -> Option<Range<usize>> {
         let start = self.containing(range)? * self.chunk_bytes;
         Some(start..(start + self.chunk_bytes).min(self.region_bytes))
     }
 }
 
-/// The chunks of one region on one node, in the process that had the first copy. A forked child finds nothing here, and looks
-/// under the lock: the cells point to copies that its own index does not have.
+/// The chunks of one region on one node, in the process that made the first copy.
 ///
-/// Fields are written by the index, under its lock; readers look at `generation` first.
+/// A forked child finds nothing here and takes the lock: the cells point to copies that its index does not list. The
+/// index writes all fields, under its lock. Readers load `generation` first.
 pub(super) struct Directory<B> {
     chunks: Chunks,
-    /// That process; [`NOBODY`] before there is a copy.
+    /// That process; [`NO_PROCESS`] before the first copy.
     generation: AtomicU32,
-    /// How many there are at `cells`.
+    /// Number of cells at `cells`.
     count: AtomicUsize,
-    /// From a box, once there is a generation.
+    /// From a box, once `generation` is set.
     cells: AtomicPtr<AtomicPtr<Slot<B>>>,
 }
 
-/// The generation of no process, and of no record: one that a forked child inherits has 0.
-const NOBODY: u32 = u32::MAX;
+/// The generation of no process and of no record; a record that a forked child inherits has 0.
+const NO_PROCESS: u32 = u32::MAX;
 
 impl<B> Directory<B> {
     pub(super) fn new(chunks: Chunks) -> Directory<B> {
         let cells = AtomicPtr::default();
-        Directory { chunks, generation: AtomicU32::new(NOBODY), count: AtomicUsize::new(0), cells }
+        Directory { chunks, generation: AtomicU32::new(NO_PROCESS), count: AtomicUsize::new(0), cells }
     }
 
-    /// The cell of the chunk that all of `range` lies in, if there is one yet in the process with this generation.
+    /// The cell of the chunk that contains `range`, if the process of this generation has made the cells.
     #[inline(always)]
     fn find(&self, range: &Range<usize>, generation: u32) -> Option<&AtomicPtr<Slot<B>>> {
-        // ORDERING: Acquire pairs with the Release in `make`: the other two are those of this generation.
+        // ORDERING: Acquire pairs with the Release of `make`: the other two fields of this generation are visible here.
         if self.generation.load(Ordering::Acquire) != generation {
             return None;
         }
         let (cells, count) = (self.cells.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
-        // SAFETY: no process or record has the generation `NOBODY`, so `make` has written the two, of one box, before the
-        // generation. Nobody writes them again in this process, and `drop` has no `&self` beside it.
+        // SAFETY: no process or record has the generation `NO_PROCESS`, so `make` has written the two, of one box, before
+        // the generation. Nothing writes them again in this process, and no `&self` exists during `drop`.
         unsafe { slice::from_raw_parts(cells, count) }.get(self.chunks.containing(range)?)
     }
 
-    /// Lets a slot be found, if it is that of a whole chunk. For the index, under its lock: the slot is near, and
-    /// listed.
+    /// Publishes a slot if its range is a whole chunk. The index calls it under its lock; the slot is near and listed.
     pub(super) fn publish(&self, slot: &Arc<Slot<B>>) {
         if self.chunks.around(&slot.range).as_ref() != Some(&slot.range) {
             return;
         }
         let generation = fork::generation();
         if generation == 0 {
-            return; // forks go unnoticed
+            return; // forks cannot be detected
         }
-        if self.generation.load(Ordering::Relaxed) == NOBODY {
+        // ORDERING: Relaxed: the index' lock orders the writers.
+        if self.generation.load(Ordering::Relaxed) == NO_PROCESS {
             self.make(generation);
         }
         if let Some(cell) = self.find(&slot.range, generation) {
-            // ORDERING: Release pairs with the Acquire in `Guard::new`: slot and near bytes are as this thread saw
-            // them.
+            // ORDERING: Release pairs with the Acquire of `Guard::new`: slot and near bytes are visible there as this
+            // thread saw them.
             cell.store(Arc::as_ptr(slot).cast_mut(), Ordering::Release);
         }
     }
 
-    /// Makes the cells. A fork in the midst of it leaves a child without, which makes its own.
+    /// Makes the cells. If a fork interrupts it, the child makes its own.
     fn make(&self, generation: u32) {
         let cells: Box<[AtomicPtr<Slot<B>>]> =
             (0..self.chunks.count()).map(|_| AtomicPtr::default()).collect();
         let count = cells.len();
         self.cells.store(Box::into_raw(cells).cast::<AtomicPtr<_>>(), Ordering::Relaxed);
         self.count.store(count, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire in `find`.
+        // ORDERING: Release pairs with the Acquire of `find`: `cells` and `count` become visible.
         self.generation.store(generation, Ordering::Release);
     }
 
-    /// Hides a slot; whether it could be found. For the index, under its lock.
+    /// Hides a slot. Returns whether it was published. The index calls it under its lock.
     pub(super) fn hide(&self, slot: &Slot<B>) -> bool {
         let Some(cell) = self.find(&slot.range, fork::generation()) else { return false };
-        // ORDERING: Relaxed: the index' lock orders the writers; what the readers see, the fence sees to that follows.
+        // ORDERING: Relaxed: the index' lock orders the writers, and the fence that follows orders the readers.
         let is_found = ptr::eq(cell.load(Ordering::Relaxed), slot);
         if is_found {
             cell.store(ptr::null_mut(), Ordering::Relaxed);
@@ -149,8 +148,8 @@ impl<B> Directory<B> {
 
 impl<B> Drop for Directory<B> {
     fn drop(&mut self) {
-        // ORDERING: Relaxed, all of it: nobody else has the directory. What a parent has made is left, as a fork may have
-        // come between its stores.
+        // ORDERING: Relaxed, all of it: this thread owns the directory. Cells of a parent are leaked, because the fork may
+        // have interrupted its stores.
         if self.generation.load(Ordering::Relaxed) == fork::generation() {
             let (cells, count) = (self.cells.load(Ordering::Relaxed), self.count.load(Ordering::Relaxed));
             let cells = ptr::slice_from_raw_parts_mut(cells, count);
@@ -160,19 +159,20 @@ impl<B> Drop for Directory<B> {
     }
 }
 
-/// A ready slot, borrowed: it and its near copy stay until this is dropped. Neither counted nor locked.
+/// A borrowed ready slot. The slot and its near copy live until this is dropped, without count or lock.
 pub(super) struct Guard<'a, B> {
     slot: &'a Slot<B>,
     index: &'a Index<B>,
     hazard: &'a Hazard,
-    /// The hazard is one of this thread's, and stays with it.
+    /// The hazard belongs to this thread.
     _not_send: PhantomData<*const ()>,
 }
 
 impl<'a, B> Guard<'a, B> {
-    /// The ready slot of the chunk that all of `range` lies in. `directory` is `index`' of some region, `record` this
-    /// thread's. `None` also if the thread has no free hazard, if a taker came in between, or in a forked child if one of
-    /// the two is the parent's: look under the lock.
+    /// The ready slot of the chunk that contains `range`. `directory` belongs to `index`, `record` to this thread.
+    ///
+    /// `None` also if the thread has no free hazard, if a remover interfered, or if directory or record belong to the
+    /// parent of a forked child. The caller then looks under the lock.
     #[inline(always)]
     pub(super) fn new(
         index: &'a Index<B>,
@@ -181,24 +181,24 @@ impl<'a, B> Guard<'a, B> {
         record: &'static Record,
     ) -> Option<Guard<'a, B>> {
         let cell = directory.find(range, record.generation())?;
-        // ORDERING: Relaxed: it is read again below.
+        // ORDERING: Relaxed: it is loaded again below.
         let found = cell.load(Ordering::Relaxed);
         if found.is_null() {
             return None;
         }
         let hazard = record.free()?;
         hazard.set(found.cast());
-        // ORDERING: Acquire pairs with the Release in `publish`.
+        // ORDERING: Acquire pairs with the Release of `publish`: slot and near bytes are visible here.
         if cell.load(Ordering::Acquire) != found {
             if hazard.clear() {
                 index.reclaim();
             }
             return None;
         }
-        // SAFETY: the cell pointed to `found` after the hazard was set and fenced. Only `index` writes the cell, since
-        // regions are looked up by the cache that registered them alone (`Shared::check`). It empties a slot's cell
-        // before it takes the slot out, keeps the slot until the other half of the fence has happened, and then finds
-        // this hazard: so it keeps it until the hazard is cleared, which only `drop` does. The index outlives 'a.
+        // SAFETY: the cell pointed to `found` after the hazard was set and fenced. Only `index` writes the cell, because
+        // only the cache that registered a region looks it up (`Shared::check`). It empties a slot's cell before it
+        // removes the slot, keeps the slot until the other half of the fence has happened, and then finds this hazard:
+        // so it keeps the slot until the hazard is cleared, which only `drop` does. The index outlives 'a.
         let slot = unsafe { &*found };
         Some(Guard { slot, index, hazard, _not_send: PhantomData })
     }
@@ -206,8 +206,8 @@ impl<'a, B> Guard<'a, B> {
     /// A counted handle to the same slot.
     pub(super) fn to_owned(&self) -> Arc<Slot<B>> {
         let slot: *const Slot<B> = self.slot;
-        // SAFETY: `slot` is where an `Arc` keeps it (`publish`), and its count is at least 1: the index holds one as
-        // long as this guard is there. So the count cannot have gone to zero, whoever else lets go meanwhile.
+        // SAFETY: `slot` lies inside an `Arc` (`publish`), and its count is at least 1: the index holds one as long as this
+        // guard exists. So the count cannot reach zero, whichever other holders drop theirs meanwhile.
         unsafe {
             Arc::increment_strong_count(slot);
             Arc::from_raw(slot)
@@ -228,7 +228,7 @@ impl<B> Drop for Guard<'_, B> {
     fn drop(&mut self) {
         if self.hazard.clear() {
             self.index.reclaim();
-            readers::guard_was_awaited();
+            readers::wanted_guard_ended();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Private copies of data that changes: made near, changed there, and written back to new memory at home.
+//! Drafts: private near copies of data that changes, written back to new memory at home.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,16 +10,16 @@ use crate::mover::{CopyError, CopyOptions};
 use crate::sync::lock;
 use crate::topology::{Machine, NodeId};
 
-/// An owner of bytes of which another one can be made: what the next version of a value is written to.
+/// A kind of owner that can be allocated for the next version of a value.
 pub trait NewOnNode: RegionOwner + AsMut<[u8]> + Sized {
-    /// `size_bytes` of any content, on `node` if that is known and the kind of memory can be placed.
+    /// Allocates `size_bytes` of any content, on `node` if it is given and this kind of memory can be placed.
     ///
     /// # Errors
     /// [`MemoryError`]; nothing stays allocated.
     fn new_on_node(machine: &Machine, node: Option<NodeId>, size_bytes: usize) -> Result<Self, MemoryError>;
 }
 
-/// Bound to the node; where it is unknown, wherever there is room. All pages are there before the first byte is written.
+/// Bound to the node, or to any node if it is unknown. All pages are populated before the first write.
 impl NewOnNode for Mapping {
     fn new_on_node(
         machine: &Machine,
@@ -30,14 +30,14 @@ impl NewOnNode for Mapping {
     }
 }
 
-/// Cannot be placed: new pages come to lie on the node of the thread that first writes them, one of the mover's.
+/// Not bound: pages lie on the node of the thread that first writes them, one of the mover's.
 impl NewOnNode for Vec<u8> {
     fn new_on_node(_: &Machine, _: Option<NodeId>, size_bytes: usize) -> Result<Vec<u8>, MemoryError> {
         Ok(vec![0; size_bytes])
     }
 }
 
-/// A private copy of one version in near memory. Dropped without [`write_back`](Draft::write_back), it never was.
+/// A private copy of one version in near memory. Dropping it without [`write_back`](Draft::write_back) discards it.
 pub struct Draft<T = Vec<u8>> {
     of: CacheMut<T>,
     block: Block,
@@ -56,11 +56,12 @@ impl<T> Draft<T> {
 }
 
 impl<T: NewOnNode> Draft<T> {
-    /// Copies it to new memory, at home if `T` can be [placed](NewOnNode), and publishes that as the next version, whose
-    /// number it returns; then as [`CacheMut::mutate`]. Waits for the copy.
+    /// Copies the draft to new memory, at home if `T` can be [placed](NewOnNode), and publishes it as the next version.
+    ///
+    /// Returns the version. Waits for the copy, and for copies of the old version like [`CacheMut::mutate`].
     ///
     /// # Errors
-    /// [`WriteBackError`], with the draft in it unless that is lost. Nothing was published.
+    /// [`WriteBackError`], with the draft in it unless it is lost. Nothing was published.
     pub fn write_back(self) -> Result<u64, WriteBackError<T>> {
         let Draft { of, block, version } = self;
         let draft = |of, block| Draft { of, block, version };
@@ -123,56 +124,56 @@ impl<T> fmt::Debug for Draft<T> {
     }
 }
 
-/// Why there is no draft.
+/// The error of making a draft.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
     /// The cache has no budget on the node.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The node is full, and nothing can leave.
+    /// The node is full, and no entry can be evicted.
     #[error(
-        "node {node} has no room for {size_bytes} bytes; let go of entries there, or change the value at home"
+        "node {node} has no room for {size_bytes} bytes; drop entries there, or change the value with `mutate`"
     )]
     NoRoom {
         /// The node.
         node: NodeId,
-        /// What was needed.
+        /// Size of the draft.
         size_bytes: usize,
     },
-    /// The bytes could not be copied.
-    #[error("the draft could not be copied; try again, or change the value at home")]
+    /// The copy failed.
+    #[error("the copy of the draft failed; try again, or change the value with `mutate`")]
     Copy(#[source] CopyError),
 }
 
-/// Why a draft did not become a version.
+/// The error of writing a draft back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteBackError<T = Vec<u8>> {
-    /// Somebody else was faster.
+    /// Another version was published meanwhile.
     #[error("the draft was made from version {}, which is no longer the current one; make another", draft.version)]
     Outdated {
-        /// Unchanged.
+        /// The unchanged draft.
         draft: Draft<T>,
     },
-    /// There is no memory for the next version.
-    #[error("there is no memory at home for the draft; make room there, and write it back again")]
+    /// Memory for the next version is not available.
+    #[error("no memory at home for the draft; free some there, and write it back again")]
     Memory {
-        /// Unchanged.
+        /// The unchanged draft.
         draft: Draft<T>,
-        /// What is missing.
+        /// The error of the allocation.
         source: Box<MemoryError>,
     },
-    /// The bytes could not be copied, this time.
-    #[error("the draft could not be copied back; write it back again")]
+    /// The copy failed.
+    #[error("the copy of the draft to its home failed; write it back again")]
     Copy {
-        /// Unchanged.
+        /// The unchanged draft.
         draft: Draft<T>,
-        /// Why not.
+        /// The error of the copy.
         source: CopyError,
     },
-    /// The device that copied them is lost and may still use the draft's memory, which was leaked.
-    #[error("the draft was lost with the device that copied it back; make another")]
+    /// The device of the copy is lost and may still use the draft's memory, which was leaked.
+    #[error("the draft was lost with the device that copied it back; make another draft")]
     Lost(#[source] CopyError),
 }
 

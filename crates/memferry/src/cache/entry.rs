@@ -1,4 +1,4 @@
-//! What an access returns: readable bytes, from the fastest place they are in.
+//! Entries: the handles that an access returns.
 
 use std::future::{Future, IntoFuture};
 use std::ops::Range;
@@ -12,25 +12,25 @@ use crate::mover::CopyReport;
 use crate::sync::{Arc, Place};
 use crate::topology::NodeId;
 
-/// A range of a region, readable for as long as this or a clone of it lives.
+/// A range of a region, readable while this or a clone of it lives.
 ///
-/// It holds the region's owner and the near copy. While it is held, the near copy is not evicted and counts against
-/// the budget; `invalidate`, `clear` and the end of the region take it out of the cache, not out of this hand.
+/// It holds the region's owner and the near copy. The near copy of a held entry is not evicted and counts against the
+/// budget; `invalidate`, `clear` and the end of the region remove it from the cache only.
 ///
-/// Waiting is for the copy, never for the bytes: the source is readable all along. Any holder may wait first, or not at
-/// all; copies complete on the mover's threads. Dropping the last holder of a copy in flight neither blocks nor frees.
+/// The bytes are always readable, at the source if necessary; `wait` waits for the copy. Any holder may wait, or none:
+/// copies complete on the mover's threads. Dropping the last holder of a copy in flight neither blocks nor frees.
 #[derive(Clone)]
 pub struct Entry {
     slot: Arc<Slot<Block>>,
-    /// Of the region; a part of the slot's.
+    /// In the region; a part of the slot's range.
     range: Range<usize>,
     flags: Flags,
     started_copy: bool,
-    /// A ready copy on another node, to be read until that of `slot` is there.
-    meanwhile: Option<Arc<Slot<Block>>>,
+    /// A ready copy on another node, read until that of `slot` is ready.
+    interim: Option<Arc<Slot<Block>>>,
 }
 
-/// Where an entry's bytes are read.
+/// The place of an entry's bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
     /// In the near copy on this node.
@@ -39,19 +39,19 @@ pub enum Location {
     Source(Why),
 }
 
-/// Why an entry reads from the source.
+/// The reason why an entry reads from the source.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
-    /// The copy has not arrived yet. The only reason that passes; another access may find another answer.
+    /// The copy is in flight. The only reason that changes for this entry.
     InFlight,
     /// The copy failed.
     Failed,
-    /// The node's budget (or its memory) was used up, and nothing could leave.
+    /// The node's budget or memory was exhausted, and no entry could be evicted.
     NoRoom,
     /// The placement policy named no node.
     NotPlaced,
-    /// There is nothing to copy: the range has no bytes.
+    /// The range is empty.
     Empty,
 }
 
@@ -62,25 +62,25 @@ impl Entry {
         flags: Flags,
         started_copy: bool,
     ) -> Entry {
-        Entry { slot, range, flags, started_copy, meanwhile: None }
+        Entry { slot, range, flags, started_copy, interim: None }
     }
 
-    /// As long as its own copy is not there, this other one is read.
-    pub(super) fn with_meanwhile(mut self, slot: Option<Arc<Slot<Block>>>) -> Entry {
-        self.meanwhile = slot;
+    /// Adds a copy to be read until its own is ready.
+    pub(super) fn with_interim(mut self, slot: Option<Arc<Slot<Block>>>) -> Entry {
+        self.interim = slot;
         self
     }
 
-    /// The slot whose copy is read now, if one is.
+    /// The slot and the near copy that are read now.
     fn near(&self) -> Option<(&Slot<Block>, &Block)> {
         let near = |slot| Slot::near(slot).map(|block| (slot, block));
-        near(&self.slot).or_else(|| near(self.meanwhile.as_deref()?))
+        near(&self.slot).or_else(|| near(self.interim.as_deref()?))
     }
 
-    /// The bytes: near if the copy is there; if not, in a copy on another node that was ready at the access; at the
-    /// source otherwise.
+    /// The bytes: of the near copy if it is ready, else of a copy on another node that was ready at the access, else of the
+    /// source.
     ///
-    /// Two calls may return two places, with the same content as long as the owner does not write. Each stays
+    /// Two calls may return different places, with the same content as long as the owner does not write. Each stays
     /// readable while a clone of this entry lives.
     pub fn as_slice(&self) -> &[u8] {
         match self.near() {
@@ -92,7 +92,8 @@ impl Entry {
         }
     }
 
-    /// Where [`as_slice`](Entry::as_slice) reads now. Once the entry's own copy has arrived or failed it stays.
+    /// The place that [`as_slice`](Entry::as_slice) reads now. It no longer changes once the entry's copy is ready or has
+    /// failed.
     pub fn location(&self) -> Location {
         match (self.near(), self.slot.outcome()) {
             (Some((_, block)), _) => Location::Near(block.node()),
@@ -101,17 +102,17 @@ impl Entry {
         }
     }
 
-    /// Whether the near copy is there; then [`as_slice`](Entry::as_slice) stays the same for ever.
+    /// Whether the near copy is ready. Then [`as_slice`](Entry::as_slice) no longer changes.
     pub fn is_ready(&self) -> bool {
         self.slot.near().is_some()
     }
 
-    /// Whether the access that returned this entry found nothing and gave a copy to the mover. Clones say the same.
+    /// Whether the access that returned this entry missed and started a copy.
     pub fn started_copy(&self) -> bool {
         self.started_copy
     }
 
-    /// Who carried the near copy; `None` until it has arrived, and for bytes at the source.
+    /// The engines of the near copy; `None` until it is ready, and for bytes at the source.
     pub fn copied_by(&self) -> Option<CopyReport> {
         match self.slot.outcome() {
             Some(Outcome::Near(_, report)) => Some(*report),
@@ -119,11 +120,11 @@ impl Entry {
         }
     }
 
-    /// Sleeps until the copy has arrived or failed, and says where the bytes are.
+    /// Sleeps until the copy is ready or has failed, and returns the place of the bytes.
     ///
-    /// With [`Flags::WEAK_WAIT`] it looks once, like [`try_wait`](Entry::try_wait). Never call it without that flag
-    /// from a future or a waker; await instead. A copy that was in flight when this process was forked stays so for
-    /// it, and nobody waits for it: the bytes are at the source.
+    /// With [`Flags::WEAK_WAIT`] it does not sleep. Without that flag, never call it from a future or a waker; await
+    /// instead. A copy that was in flight when this process was forked stays in flight here; this does not wait for it,
+    /// and the bytes are at the source.
     pub fn wait(&self) -> Location {
         if !self.flags.contains(Flags::WEAK_WAIT) {
             self.slot.wait();
@@ -131,14 +132,14 @@ impl Entry {
         self.location()
     }
 
-    /// Looks once: where the bytes are, or `None` while the copy is in flight. Never blocks.
+    /// The place of the bytes, or `None` while the copy is in flight. Never blocks.
     pub fn try_wait(&self) -> Option<Location> {
         self.slot.outcome().is_some().then(|| self.location())
     }
 
-    /// Resolves when the copy has arrived or failed. Flags do not matter to it: it never blocks a thread.
+    /// Resolves when the copy is ready or has failed. It ignores flags, because it never blocks a thread.
     ///
-    /// Cancel: dropping it changes nothing. `entry.await` does the same and returns the entry.
+    /// Cancel: dropping it has no effect. `entry.await` waits too, and returns the entry.
     pub fn ready(&self) -> impl Future<Output = Location> + Send + '_ {
         Ready { entry: self, place: Place::default() }
     }
@@ -163,18 +164,17 @@ impl Entry {
         self.slot.source.id
     }
 
-    /// The region's [`generation`](super::Region::generation) when this copy was asked for: what it holds is at least
-    /// as new.
+    /// The region's [`generation`](super::Region::generation) at the request for this copy; its bytes are at least as new.
     pub fn generation(&self) -> u64 {
         self.slot.generation
     }
 
-    /// This handle's flags: the cache's and the call's, unless changed.
+    /// The flags of this handle: those of the cache and of the call, unless changed.
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
-    /// Changes the flags of this handle; other handles of the same copy keep theirs.
+    /// Sets the flags of this handle. Clones keep theirs.
     pub fn set_flags(&mut self, flags: Flags) {
         self.flags = flags;
     }
@@ -200,10 +200,10 @@ impl std::fmt::Debug for Entry {
 
 impl IntoFuture for Entry {
     type Output = Entry;
-    type IntoFuture = Settled;
+    type IntoFuture = EntryFuture;
 
-    fn into_future(self) -> Settled {
-        Settled { entry: Some(self), place: Place::default() }
+    fn into_future(self) -> EntryFuture {
+        EntryFuture { entry: Some(self), place: Place::default() }
     }
 }
 
@@ -228,29 +228,29 @@ impl Drop for Ready<'_> {
     }
 }
 
-/// The future of `entry.await`: the same entry, no longer in flight.
+/// The future of `entry.await`; resolves to the entry when its copy is no longer in flight.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]
-pub struct Settled {
+pub struct EntryFuture {
     /// `None` once it has been returned.
     entry: Option<Entry>,
     place: Place,
 }
 
-impl Future for Settled {
+impl Future for EntryFuture {
     type Output = Entry;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Entry> {
-        let Settled { entry, place } = &mut *self;
+        let EntryFuture { entry, place } = &mut *self;
         let slot = &entry.as_ref().expect("polled after it was ready").slot;
         if !slot.poll(place, context.waker()) {
             return Poll::Pending;
         }
-        Poll::Ready(entry.take().expect("looked at above"))
+        Poll::Ready(entry.take().expect("checked above"))
     }
 }
 
-impl Drop for Settled {
+impl Drop for EntryFuture {
     fn drop(&mut self) {
         if let Some(entry) = &self.entry {
             entry.slot.leave(&mut self.place);

@@ -1,8 +1,8 @@
-//! The obligation to settle a slot.
+//! The flight of a slot: the duty to complete it.
 //!
-//! Whoever puts a new slot into the index holds its flight: first the accessing thread, then the mover's `done`. The
-//! flight owns the block until the copy is there, so nobody can read bytes that have not arrived, and it holds the
-//! slot, so source and slot outlive the copy whatever is dropped meanwhile.
+//! The thread that inserts a new slot into the index holds its flight, then the mover's callback does. The flight owns
+//! the block until the completion, so no thread can read bytes before that. It also holds the slot, so source and slot
+//! outlive the copy, whatever is dropped meanwhile.
 
 use super::entry::Why;
 use super::index::{self, Index};
@@ -12,59 +12,59 @@ use crate::memory::Block;
 use crate::mover::{CopyError, CopyReport, Epoch, RawRequest};
 use crate::sync::Arc;
 
-/// The one flight of a slot.
+/// The only flight of a slot.
 ///
-/// Dropped without a landing - somebody panicked, or lost `done` - it counts as [`Landing::Lost`].
+/// If it is dropped before completion, after a panic or with a lost callback, it completes as [`CopyCompletion::Lost`].
 pub(super) struct Flight<B> {
-    /// Until it is settled.
+    /// `None` after completion.
     slot: Option<Arc<Slot<B>>>,
     index: Arc<Index<B>>,
     counters: std::sync::Arc<Counters>,
-    /// The target of the copy, once there is one.
+    /// The target of the copy, once allocated.
     block: Option<B>,
-    /// The source's, until it is settled: drains that were begun since wait for it.
+    /// The epoch of the source, until completion: later drains of the region wait for it.
     epoch: Option<std::sync::Arc<Epoch>>,
 }
 
-/// What became of a copy.
+/// The completion of a copy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Landing {
+pub(super) enum CopyCompletion {
     /// All bytes are in the block.
-    Arrived(CopyReport),
-    /// They are not, and nobody writes the block any more.
+    Copied(CopyReport),
+    /// The copy failed, and nothing writes the block any more.
     Failed,
-    /// They are not, and perhaps somebody still reads the source and writes the block: both are leaked.
+    /// The copy failed, and a device may still read the source and write the block: both are leaked.
     Lost,
 }
 
-impl From<Result<CopyReport, CopyError>> for Landing {
-    fn from(result: Result<CopyReport, CopyError>) -> Landing {
+impl From<Result<CopyReport, CopyError>> for CopyCompletion {
+    fn from(result: Result<CopyReport, CopyError>) -> CopyCompletion {
         match result {
-            Ok(report) => Landing::Arrived(report),
-            Err(error) if error.buffers_are_lost() => Landing::Lost,
-            Err(_) => Landing::Failed,
+            Ok(report) => CopyCompletion::Copied(report),
+            Err(error) if error.buffers_are_lost() => CopyCompletion::Lost,
+            Err(_) => CopyCompletion::Failed,
         }
     }
 }
 
 impl Flight<Block> {
-    /// The copy that fills `block` and lands this flight.
+    /// The copy that fills `block` and completes this flight.
     #[allow(unsafe_code)]
     pub(super) fn copy_into(mut self, block: Block) -> RawRequest {
         let slot = self.slot();
         let (source, size_bytes) = (slot.source_bytes().as_ptr(), slot.range.len());
-        assert_eq!(block.len(), size_bytes, "a pool gives what it was asked for");
-        let target = self.load(block).as_mut_ptr();
-        // SAFETY: `done` owns this flight, and with it the slot that keeps the source's owner, whose bytes stay and are
-        // not written during a copy (contract of `RegionOwner`); and the block, which is fresh from its pool, as
-        // large as the range, and looked at by nobody before `land`. Lost buffers, and those of a `done` that is
-        // dropped uncalled, are leaked. A pool's block overlaps nothing that anybody else owns.
-        unsafe { RawRequest::new(source, target, size_bytes, move |result| self.land(result.into())) }
+        assert_eq!(block.len(), size_bytes, "a pool returns the requested size");
+        let target = self.set_block(block).as_mut_ptr();
+        // SAFETY: the callback owns this flight. The flight holds the slot, and so the source's owner, whose bytes stay and
+        // are not written during a copy (contract of `RegionOwner`). It also owns the block, which is fresh from its pool,
+        // as large as the range, and read by nobody before `complete`. Lost buffers, and those of a callback that is dropped
+        // uncalled, are leaked. A pool's block overlaps nothing that anybody else owns.
+        unsafe { RawRequest::new(source, target, size_bytes, move |result| self.complete(result.into())) }
     }
 }
 
 impl<B> Flight<B> {
-    /// For a slot that was just put into `index` in flight.
+    /// The flight of a slot that was just inserted into `index`.
     pub(super) fn new(
         slot: Arc<Slot<B>>,
         index: Arc<Index<B>>,
@@ -75,32 +75,32 @@ impl<B> Flight<B> {
     }
 
     pub(super) fn slot(&self) -> &Slot<B> {
-        self.slot.as_ref().expect("settling consumes the flight")
+        self.slot.as_ref().expect("completion consumes the flight")
     }
 
-    /// There is no room: no copy will be made.
-    pub(super) fn turn_back(mut self) {
+    /// Completes without a copy: the node has no room.
+    pub(super) fn refuse(mut self) {
         self.counters.no_room.add(1);
-        self.settle(Outcome::Source(Why::NoRoom));
+        self.finish(Outcome::Source(Why::NoRoom));
     }
 
-    /// Takes the target along. A copy into it follows.
-    pub(super) fn load(&mut self, block: B) -> &mut B {
+    /// Takes the target of the copy that follows.
+    pub(super) fn set_block(&mut self, block: B) -> &mut B {
         self.counters.submissions.add(1);
         self.block.insert(block)
     }
 
-    /// The copy is over.
-    pub(super) fn land(mut self, landing: Landing) {
+    /// Takes the completion of the copy.
+    pub(super) fn complete(mut self, landing: CopyCompletion) {
         let block = self.block.take();
         match (landing, block) {
-            (Landing::Arrived(report), Some(block)) => {
+            (CopyCompletion::Copied(report), Some(block)) => {
                 self.counters.arrived.add(1);
-                self.settle(Outcome::Near(block, report));
+                self.finish(Outcome::Near(block, report));
             }
-            (Landing::Lost, Some(block)) => self.fail_with_leak(block),
+            (CopyCompletion::Lost, Some(block)) => self.fail_with_leak(block),
             (_, block) => {
-                // First the room, then the news: who is woken may want it.
+                // Frees the block before waiters wake: they may need it.
                 drop(block);
                 self.fail();
             }
@@ -109,22 +109,23 @@ impl<B> Flight<B> {
 
     fn fail(&mut self) {
         self.counters.failed.add(1);
-        self.settle(Outcome::Source(Why::Failed));
+        self.finish(Outcome::Source(Why::Failed));
     }
 
-    /// The engine is gone, its device may not be: what it may still read and write is never reused.
+    /// Leaks the memory that a lost device may still read and write.
     fn fail_with_leak(&mut self, block: B) {
         std::mem::forget(block);
         std::mem::forget(self.slot().source.clone());
         self.fail();
     }
 
-    /// The order matters to who is let through: a slot without a near copy has left the index, so that asking again
-    /// starts a new copy; and the flight holds nothing any more, so that what the waiter lets go of is free.
+    /// Stores the outcome and wakes waiters. Waiters rely on the order: a slot without near copy has left the index before
+    /// they wake, so that a retry starts a new copy; and the flight has dropped its references, so that a waiter that drops
+    /// the last entry frees the memory.
     ///
-    /// On one of several nodes the copy is published at once: readers who ask for another node look for it in the
-    /// directory only. On the only node the first hit does it, and who is used once never costs an eviction a fence.
-    fn settle(&mut self, outcome: Outcome<B>) {
+    /// With several nodes the copy is published at once, because readers that request another node find it only in the
+    /// directory. With one node the first hit publishes it; an entry that is used once then costs its eviction no fence.
+    fn finish(&mut self, outcome: Outcome<B>) {
         let Some(slot) = self.slot.take() else { return };
         let mut arrived = None;
         match outcome {
@@ -134,10 +135,10 @@ impl<B> Flight<B> {
             }
             Outcome::Near(..) => {}
         }
-        let landed = slot.settle(outcome);
+        let is_complete = slot.complete(outcome);
         drop(self.epoch.take());
         drop(slot);
-        landed.set();
+        is_complete.set();
         if let Some(key) = arrived {
             self.index.publish(&key);
         }
@@ -149,7 +150,7 @@ impl<B> Drop for Flight<B> {
         if self.slot.is_some() {
             match self.block.take() {
                 Some(block) => self.fail_with_leak(block),
-                None => self.settle(Outcome::Source(Why::Failed)),
+                None => self.finish(Outcome::Source(Why::Failed)),
             }
         }
     }

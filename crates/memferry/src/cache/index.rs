@@ -1,18 +1,18 @@
-//! Which slot holds which range, on one node; and which unused one leaves when room is needed.
+//! The index of one node: lookup of slots by range, and eviction.
 //!
-//! One mutex over an ordered map from (region, range) to slots, which lie in the order of eviction ([`Sieve`]). What is
-//! ready and a whole chunk of its region is also published in the region's [`Directory`], where readers find it without
-//! the lock; everything else is looked up here. No foreign code runs under the lock and no slot is dropped under it: what
-//! is taken out is returned, and the caller lets it go.
+//! One mutex guards an ordered map from (region, range) to slots, which lie in the order of eviction ([`Sieve`]). A ready
+//! slot of a whole chunk is also published in the region's [`Directory`], where readers find it without the lock. No
+//! foreign code runs under the lock and no slot is dropped under it: removed slots are returned, and the caller drops
+//! them.
 //!
-//! Eviction is SIEVE, because a hit sets a bit and moves nothing, which is what a directory without locks needs, and one
-//! scan does not flush what is used repeatedly. What somebody holds or reads, and what is in flight, is in use.
+//! Eviction is SIEVE. A hit sets a bit and moves nothing, which suits a directory without locks, and one scan does not
+//! evict entries in repeated use. Slots that are held, read or in flight are in use.
 //!
-//! Who holds a slot is its reference count; who reads it under a guard is in the hazards of [`Readers`]. Under the
-//! lock, with the slot hidden from the directory and the fence run, in no hazard and with a count of one, only the
-//! index has it: new guards come from the directory, new counts from a lookup (which takes the lock), from a guard, or
-//! from another holder. The hazards are looked at first: a guard becomes a count before it ends, so who misses it finds
-//! the count.
+//! Holders are in a slot's reference count, readers with a guard in the hazards of [`Readers`]. A slot belongs to the
+//! index alone if, under the lock, it is hidden from the directory, the fence has run, no hazard has it, and its count is
+//! one. New guards come from the directory; new counts come from a lookup (which takes the lock), from a guard, or from
+//! another holder. The hazards are checked first: a guard becomes a count before it ends, so a thread that misses the
+//! hazard sees the reference count.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,32 +20,32 @@ use std::ops::Range;
 use memferry_dsa::fork::PerProcess;
 
 use super::directory::Guard;
-use super::readers::{Look, Readers, Record};
+use super::readers::{HazardSnapshot, Readers, Record};
 use super::region::Source;
-use super::sieve::{Sieve, Use};
+use super::sieve::{Sieve, Usage};
 use super::slot::Slot;
 use crate::sync::{Arc, Mutex, MutexGuard, lock, try_lock};
 
-/// How many slots are hidden for later evictions when one has to run the fence anyway. A hit on a hidden slot costs a
-/// lock; the fence some 3 us.
+/// Number of slots that an eviction hides ahead when it runs the fence anyway. A hit on a hidden slot costs a lock; a fence
+/// costs some 3 us.
 const HIDDEN_AHEAD: usize = 15;
 
-/// The slots of one node. Every slot in it is in flight or near.
+/// The slots of one node; each is in flight or near.
 ///
-/// A forked child begins without any: what the parent has listed is not taken out there, and so never freed, and nobody
-/// waits for a thread of the parent that was at it.
+/// `inner` is the lock of everything else. A forked child starts with an empty index: it never frees the parent's slots,
+/// and waits for no thread of the parent that held the lock.
 pub(super) struct Index<B> {
-    /// Of the node, among those of the cache.
+    /// Position of the node among those of the cache.
     position: usize,
     readers: &'static Readers,
     inner: PerProcess<Mutex<Inner<B>>>,
 }
 
-/// What [`Index::find_or_insert`] did.
+/// The result of [`Index::find_or_insert`].
 pub(super) enum Found<B> {
-    /// It was there.
+    /// A slot that was listed.
     Known(Arc<Slot<B>>),
-    /// It is new, and in flight: the caller makes its [`Flight`](super::flight::Flight).
+    /// A new slot in flight: the caller makes its [`Flight`](super::flight::Flight).
     New(Arc<Slot<B>>),
 }
 
@@ -56,22 +56,22 @@ struct Inner<B> {
     /// Keys of `sieve`.
     by_key: BTreeMap<Key, usize>,
     sieve: Sieve<Arc<Slot<B>>>,
-    /// Taken out, and perhaps read under guards. The last guard to end lets go of them, or [`catch_up`](Index::catch_up).
+    /// Removed slots that may be read under guards. The end of the last guard drops them, or [`catch_up`](Index::catch_up).
     retired: Vec<Arc<Slot<B>>>,
-    /// Slots were hidden, and no fence has happened since: any of them may be read by somebody who is in no hazard yet.
+    /// Slots were hidden, and no fence has run since: a reader without visible hazard may have any of them.
     owes_fence: bool,
 }
 
 impl<B> Index<B> {
-    /// For the cache's node at `position`.
+    /// The index of the cache's node at `position`.
     pub(super) fn new(position: usize, readers: &'static Readers) -> Index<B> {
         let index = Index { position, readers, inner: PerProcess::new() };
-        // What is made later might be made twice, and once in vain.
+        // Made eagerly; a lazy creation could race with another thread and be discarded.
         index.inner();
         index
     }
 
-    /// This process'.
+    /// The state of this process.
     fn inner(&self) -> &Mutex<Inner<B>> {
         self.inner.get_or_init(|| {
             let (by_key, sieve, retired) = (BTreeMap::new(), Sieve::new(), Vec::new());
@@ -83,19 +83,18 @@ impl<B> Index<B> {
         lock(self.inner())
     }
 
-    /// Keeps everybody else out.
+    /// Holds the lock.
     #[cfg(all(test, not(memferry_loom)))]
     pub(super) fn hold(&self) -> impl Drop + '_ {
         self.lock()
     }
 
-    /// How many slots there are.
+    /// Number of slots.
     pub(super) fn len(&self) -> usize {
         self.lock().sieve.len()
     }
 
-    /// The ready slot of the chunk around `range`, without a lock; counts as a hit. `None` says little: see
-    /// [`Guard::new`].
+    /// The ready slot of the chunk around `range`, without a lock; marks a hit. For `None` see [`Guard::new`].
     #[inline(always)]
     pub(super) fn guard<'a>(
         &'a self,
@@ -108,20 +107,20 @@ impl<B> Index<B> {
         Some(guard)
     }
 
-    /// The slot of exactly this range, or of the chunk around it; counts as a hit.
+    /// The slot of exactly this range, or of the chunk around it; marks a hit.
     pub(super) fn find(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
         self.hit(&self.lock(), source, range)
     }
 
-    /// As [`find`](Index::find), but only what is ready, and nobody is waited for: `None` also while another thread has
-    /// the lock. For those who would rather read here than on the node they ask for, and can do without.
+    /// Like [`find`](Index::find), but only a ready slot, and without waiting: `None` also while another thread has the
+    /// lock. For readers that request another node but prefer this one.
     pub(super) fn try_find_ready(&self, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
         let inner = try_lock(self.inner())?;
         inner.find(source, range)?.near()?;
         self.hit(&inner, source, range)
     }
 
-    /// Lets the copy of exactly this range that has arrived be found in the directory, if it is still listed.
+    /// Publishes the ready copy of exactly this range in the directory, if it is still listed.
     pub(super) fn publish(&self, key: &Key) {
         let inner = self.lock();
         if let Some(&place) = inner.by_key.get(key)
@@ -132,11 +131,11 @@ impl<B> Index<B> {
         }
     }
 
-    /// Bytes of `source` that are near or on their way. Counts as no hit.
+    /// Number of bytes of `source` that are near or in flight. Marks no hit.
     pub(super) fn listed_bytes(&self, source: &Source<B>) -> usize {
         let inner = self.lock();
         let keys = inner.by_key.range((source.id, 0, 0)..=(source.id, usize::MAX, usize::MAX));
-        // In the order of their first bytes; ranges may overlap.
+        // Ordered by start; ranges may overlap.
         let (mut listed, mut behind) = (0, 0);
         for (&(_, start, end), _) in keys {
             listed += end.max(behind) - start.max(behind);
@@ -145,7 +144,7 @@ impl<B> Index<B> {
         listed
     }
 
-    /// As [`find`](Index::find), or what `make` makes for exactly this range.
+    /// Like [`find`](Index::find); on a miss inserts the slot that `make` returns for exactly this range.
     pub(super) fn find_or_insert(
         &self,
         source: &Source<B>,
@@ -162,7 +161,7 @@ impl<B> Index<B> {
         Found::New(slot)
     }
 
-    /// Removes this slot, if it is still the one under its key. It is not near, and the caller holds it.
+    /// Removes this slot if it is still listed. It is not near, and the caller holds it.
     pub(super) fn remove(&self, slot: &Arc<Slot<B>>) {
         let key = key(&slot.source, &slot.range);
         let mut inner = self.lock();
@@ -173,9 +172,9 @@ impl<B> Index<B> {
         }
     }
 
-    /// Takes out unused slots that together free `size_bytes`, or none if there are not so many.
+    /// Removes unused slots that together free `size_bytes`, or none if they do not suffice.
     ///
-    /// `freed_bytes` says what the end of a block frees. Cost: see [`Sieve`].
+    /// `freed_bytes` is the size that a dropped block frees. Cost: see [`Sieve`].
     pub(super) fn evict(&self, size_bytes: usize, freed_bytes: impl Fn(&B) -> usize) -> Vec<Arc<Slot<B>>> {
         let mut inner = self.lock();
         let bytes_of = |inner: &Inner<B>, place| inner.sieve.get(place).near().map_or(0, &freed_bytes);
@@ -203,10 +202,10 @@ impl<B> Index<B> {
         victims.into_iter().map(|place| inner.take(place)).collect()
     }
 
-    /// Takes out every slot of `source` that shares a byte with `range`.
+    /// Removes every slot of `source` that overlaps `range`.
     ///
-    /// Cost: a look at each slot of the region that begins before the end of `range`.
-    pub(super) fn take_overlapping(&self, source: &Source<B>, range: &Range<usize>) -> Taken<B> {
+    /// Cost: a visit of each slot of the region that starts before the end of `range`.
+    pub(super) fn remove_overlapping(&self, source: &Source<B>, range: &Range<usize>) -> Removed<B> {
         let mut inner = self.lock();
         let before_end = inner.by_key.range((source.id, 0, 0)..(source.id, range.end, 0));
         let overlapping = before_end.filter(|(key, _)| key.2 > range.start);
@@ -215,25 +214,25 @@ impl<B> Index<B> {
         self.retire(&mut inner, slots)
     }
 
-    /// Takes out every slot that nobody holds or reads, and no copy fills.
-    pub(super) fn take_unused(&self) -> Taken<B> {
+    /// Removes every slot that is neither held, read nor in flight.
+    pub(super) fn remove_unused(&self) -> Removed<B> {
         let mut inner = self.lock();
         let places = inner.by_key.values().copied();
         let unused = places.filter(|&place| is_unused(inner.sieve.get(place))).collect();
         let vacated = self.vacate(&mut inner, unused, 0);
         let slots: Vec<_> = vacated.into_iter().map(|place| inner.take(place)).collect();
-        Taken { ranges: slots.iter().map(|slot| slot.range.clone()).collect(), slots }
+        Removed { ranges: slots.iter().map(|slot| slot.range.clone()).collect(), slots }
     }
 
-    /// Takes out every slot; as [`take_overlapping`](Index::take_overlapping).
-    pub(super) fn take_everything(&self) -> Taken<B> {
+    /// Removes every slot.
+    pub(super) fn remove_all(&self) -> Removed<B> {
         let mut inner = self.lock();
         inner.by_key.clear();
         let slots = inner.sieve.take_all().collect();
         self.retire(&mut inner, slots)
     }
 
-    /// Lets go of what was taken out under guards that have ended.
+    /// Drops retired slots whose guards have ended.
     #[cold]
     pub(super) fn reclaim(&self) {
         let mut inner = self.lock();
@@ -242,8 +241,8 @@ impl<B> Index<B> {
         drop(free);
     }
 
-    /// Lets go of retired slots that nobody reads, where no guard did: a fence had failed, or the guard looked at the index of
-    /// another node. Returns whether anything left.
+    /// Drops retired slots that no guard dropped, because a fence failed or the guard reclaimed in the index of another
+    /// node. Returns whether there were any.
     pub(super) fn catch_up(&self) -> bool {
         let mut inner = self.lock();
         let free = self.split_retired(&mut inner);
@@ -251,7 +250,7 @@ impl<B> Index<B> {
         !free.is_empty()
     }
 
-    /// The slot for `range`. What is found ready is published, so that the next one finds it in the directory.
+    /// The slot for `range`. Publishes a ready one, so that the next reader finds it in the directory.
     fn hit(&self, inner: &Inner<B>, source: &Source<B>, range: &Range<usize>) -> Option<Arc<Slot<B>>> {
         let slot = inner.find(source, range)?;
         slot.touch();
@@ -261,8 +260,8 @@ impl<B> Index<B> {
         Some(slot.clone())
     }
 
-    /// Those of the slots at `places` that turn out to be unused once nobody new can find them. If that takes a fence, up
-    /// to `ahead` more are hidden that the hand will come to.
+    /// Hides the slots at `places` and returns the unused ones. If that needs a fence, also hides up to `ahead` slots that
+    /// the hand visits next.
     fn vacate(&self, inner: &mut Inner<B>, mut places: Vec<usize>, ahead: usize) -> Vec<usize> {
         for &place in &places {
             inner.owes_fence |= self.hide(inner.sieve.get(place));
@@ -273,48 +272,49 @@ impl<B> Index<B> {
                 self.hide(slot);
             });
         }
-        let look = self.look(inner);
+        let hazards = self.hazards(inner);
         places.retain(|&place| {
             let slot = inner.sieve.get(place);
-            !look.sees(address(slot)) && is_unused(slot)
+            !hazards.protects(address(slot)) && is_unused(slot)
         });
         places
     }
 
-    /// `slots` are in no map any more: those that somebody reads stay here until nobody does, the others are returned.
-    fn retire(&self, inner: &mut Inner<B>, slots: Vec<Arc<Slot<B>>>) -> Taken<B> {
+    /// Retires slots that were removed from the maps. Keeps those that are read, and returns the others.
+    fn retire(&self, inner: &mut Inner<B>, slots: Vec<Arc<Slot<B>>>) -> Removed<B> {
         let ranges = slots.iter().map(|slot| slot.range.clone()).collect();
         for slot in &slots {
             inner.owes_fence |= self.hide(slot);
         }
-        let look = self.look(inner);
-        let (read, mut free): (Vec<_>, _) = slots.into_iter().partition(|slot| look.sees(address(slot)));
+        let hazards = self.hazards(inner);
+        let (read, mut free): (Vec<_>, _) =
+            slots.into_iter().partition(|slot| hazards.protects(address(slot)));
         inner.retired.extend(read);
         free.extend(self.split_retired(inner));
-        Taken { ranges, slots: free }
+        Removed { ranges, slots: free }
     }
 
-    /// Those of the retired that nobody reads any more. Who reads one of the others will say when it is over, unless a
-    /// fence failed.
+    /// Splits off the retired slots that are no longer read. The guards of the others will reclaim them, unless a fence
+    /// failed.
     fn split_retired(&self, inner: &mut Inner<B>) -> Vec<Arc<Slot<B>>> {
         if inner.retired.is_empty() {
             return Vec::new();
         }
-        let look = self.look(inner);
+        let hazards = self.hazards(inner);
         let retired = std::mem::take(&mut inner.retired);
         let (mut read, mut free): (Vec<_>, Vec<_>) =
-            retired.into_iter().partition(|slot| look.ask_for(address(slot)));
-        if !read.is_empty() && !look.is_blind() && self.readers.fence() {
-            free.extend(read.extract_if(.., |slot| !look.still_sees(address(slot))));
+            retired.into_iter().partition(|slot| hazards.want(address(slot)));
+        if !read.is_empty() && !hazards.is_blind() && self.readers.fence() {
+            free.extend(read.extract_if(.., |slot| !hazards.still_protects(address(slot))));
         }
         inner.retired = read;
         free
     }
 
-    /// All hazards; blind as long as no fence has happened since something was hidden, whoever hid it.
-    fn look(&self, inner: &mut Inner<B>) -> Look {
+    /// A snapshot of all hazards; blind if no fence has run since any thread hid a slot.
+    fn hazards(&self, inner: &mut Inner<B>) -> HazardSnapshot {
         inner.owes_fence = inner.owes_fence && !self.readers.fence();
-        if inner.owes_fence { Look::blind() } else { self.readers.look() }
+        if inner.owes_fence { HazardSnapshot::blind() } else { self.readers.snapshot() }
     }
 
     fn hide(&self, slot: &Slot<B>) -> bool {
@@ -322,8 +322,8 @@ impl<B> Index<B> {
     }
 }
 
-/// What is still retired was read under guards that were forgotten. They borrowed the index, so nobody reads through
-/// them any more; but their hazards would keep whatever comes to lie at the same address.
+/// Slots that are still retired were read under forgotten guards. The guards borrowed the index, so they are no longer
+/// in use; but their hazards would protect any later slot at the same address.
 impl<B> Drop for Index<B> {
     fn drop(&mut self) {
         let Some(inner) = self.inner.get() else { return };
@@ -333,15 +333,15 @@ impl<B> Drop for Index<B> {
     }
 }
 
-/// What was taken out of an index.
-pub(super) struct Taken<B> {
-    /// Of the slots that can no longer be found.
+/// Slots removed from an index.
+pub(super) struct Removed<B> {
+    /// The ranges of all removed slots.
     pub(super) ranges: Vec<Range<usize>>,
-    /// To be dropped when the index is unlocked. What is missing here is read, and goes when its last reader does.
+    /// The slots to be dropped after the index is unlocked. The missing ones are read; their last reader drops them.
     pub(super) slots: Vec<Arc<Slot<B>>>,
 }
 
-/// What a range is listed under.
+/// The key of a range.
 pub(super) fn key<B>(source: &Source<B>, range: &Range<usize>) -> Key {
     (source.id, range.start, range.end)
 }
@@ -350,24 +350,24 @@ fn address<B>(slot: &Arc<Slot<B>>) -> *mut () {
     Arc::as_ptr(slot).cast_mut().cast()
 }
 
-/// What SIEVE asks of a slot.
-fn usage<B>(slot: &Arc<Slot<B>>) -> Use {
+/// The usage of a slot, for SIEVE.
+fn usage<B>(slot: &Arc<Slot<B>>) -> Usage {
     if !is_unused(slot) {
-        Use::Held
+        Usage::Held
     } else if slot.take_visited() {
-        Use::Hit
+        Usage::Hit
     } else {
-        Use::Idle
+        Usage::Idle
     }
 }
 
-/// Whether only the index has it, and it is not in flight.
+/// Whether only the index holds it, and it is not in flight.
 fn is_unused<B>(slot: &Arc<Slot<B>>) -> bool {
     Arc::strong_count(slot) == 1 && slot.near().is_some()
 }
 
 impl<B> Inner<B> {
-    /// What answers `range`: the slot of exactly it, or of the chunk around it.
+    /// The slot of exactly this range, or of the chunk around it.
     fn find(&self, source: &Source<B>, range: &Range<usize>) -> Option<&Arc<Slot<B>>> {
         let exact = self.by_key.get(&key(source, range));
         let place = exact.or_else(|| {

@@ -1,8 +1,7 @@
-//! Models of slot, flight, index and directory under every interleaving that loom knows.
+//! Models of slot, flight, index and directory under every interleaving of loom.
 //!
-//! They run the code of this module; only the near memory is a [`Probe`], which loom watches, and the engine is either
-//! the accessing thread itself or one more thread. The names of the deadlocks are those of sections 5.1.3 and 5.1.4 of
-//! Fürst's thesis.
+//! They run the code of this module. The near memory is a [`Probe`], which loom watches, and the engine is the accessing
+//! thread or another one. The deadlocks have the names of sections 5.1.3 and 5.1.4 of Fürst's thesis.
 #![allow(unsafe_code)]
 
 use std::sync::Arc as StdArc;
@@ -14,7 +13,7 @@ use loom::thread::{self, JoinHandle};
 
 use super::directory::Guard;
 use super::entry::Why;
-use super::flight::{Flight, Landing};
+use super::flight::{CopyCompletion, Flight};
 use super::index::{Found, Index};
 use super::readers::{Readers, Record};
 use super::region::{RegionOwner, Source};
@@ -24,7 +23,7 @@ use crate::mover::CopyReport;
 use crate::sync::{Arc, Latch, Place};
 
 const CONTENT: u8 = 0xA5;
-const ARRIVED: Landing = Landing::Arrived(CopyReport { cpu_bytes: 1, dsa_bytes: 0 });
+const ARRIVED: CopyCompletion = CopyCompletion::Copied(CopyReport { cpu_bytes: 1, dsa_bytes: 0 });
 
 /// A near block of one byte. Loom fails a model that reads it while it is written.
 struct Probe {
@@ -59,7 +58,7 @@ impl Drop for Probe {
     }
 }
 
-/// Bytes that tell when they are gone.
+/// An owner that records its drop.
 struct Owner {
     gone: StdArc<AtomicBool>,
 }
@@ -97,9 +96,9 @@ impl World {
         self.readers.claim().expect("nothing forks here")
     }
 
-    /// The index is the first node's.
+    /// A world of several nodes; the index is that of the first.
     fn with_nodes(nodes_count: usize) -> (World, StdArc<Source<Probe>>) {
-        // As building a mover does: what is made before would count as another process'.
+        // Like the builder of a mover: objects made before would count as those of another process.
         memferry_dsa::fork::watch().unwrap();
         let gone = StdArc::new(AtomicBool::new(false));
         let source =
@@ -115,7 +114,7 @@ impl World {
         (world, source)
     }
 
-    /// `Cache::access`, up to and including who has to submit.
+    /// `Cache::access` without submission: the slot, and its flight on a miss.
     fn access(&self, source: &StdArc<Source<Probe>>) -> (Arc<Slot<Probe>>, Option<Flight<Probe>>) {
         match self.index.find_or_insert(source, &(0..1), || Slot::in_flight(source, 0..1)) {
             Found::Known(slot) => (slot, None),
@@ -125,11 +124,11 @@ impl World {
         }
     }
 
-    /// `Cache::access` with an engine that copies, or fails to, on the accessing thread.
-    fn access_at_once(&self, source: &StdArc<Source<Probe>>, landing: Landing) -> Arc<Slot<Probe>> {
+    /// `Cache::access` with an engine that completes on the accessing thread.
+    fn access_at_once(&self, source: &StdArc<Source<Probe>>, completion: CopyCompletion) -> Arc<Slot<Probe>> {
         let (slot, flight) = self.access(source);
         if let Some(flight) = flight {
-            self.carry(flight, landing);
+            self.carry(flight, completion);
         }
         slot
     }
@@ -147,21 +146,21 @@ impl World {
         self.index.guard(source, &(0..1), record)
     }
 
-    /// What an engine does.
-    fn carry(&self, mut flight: Flight<Probe>, landing: Landing) {
+    /// Completes a flight like an engine.
+    fn carry(&self, mut flight: Flight<Probe>, completion: CopyCompletion) {
         let value = flight.slot().source_bytes()[0];
-        let probe = flight.load(Probe::new(&self.used));
+        let probe = flight.set_block(Probe::new(&self.used));
         probe.write(value);
-        flight.land(landing);
+        flight.complete(completion);
     }
 
-    /// An engine of its own, which takes the flight where it goes.
-    fn engine(&self, flight: Flight<Probe>, landing: Landing) -> JoinHandle<()> {
+    /// A thread that completes the flight.
+    fn engine(&self, flight: Flight<Probe>, completion: CopyCompletion) -> JoinHandle<()> {
         let world = self.clone();
-        thread::spawn(move || world.carry(flight, landing))
+        thread::spawn(move || world.carry(flight, completion))
     }
 
-    /// Somebody else, who knows the same world and the same source.
+    /// Another thread with the same world and source.
     fn beside<T: 'static>(
         &self,
         source: &StdArc<Source<Probe>>,
@@ -171,20 +170,20 @@ impl World {
         thread::spawn(move || acts(&world, &source))
     }
 
-    /// Nothing is held any more: all memory is back, the source is gone.
+    /// Checks that all memory and the source are freed.
     fn assert_empty(self) {
-        drop(self.index.take_everything());
+        drop(self.index.remove_all());
         assert_eq!(self.used.load(SeqCst), 0, "near memory was not freed");
         assert!(self.gone.load(SeqCst), "the source was not freed");
     }
 }
 
-/// What `Entry::as_slice` reads.
+/// The byte that `Entry::as_slice` reads.
 fn read(slot: &Slot<Probe>) -> u8 {
     slot.near().map_or_else(|| slot.source_bytes()[0], Probe::read)
 }
 
-/// Reads under a guard what it finds, if it does.
+/// Reads under a guard, if the slot is published.
 fn reads_under_guard(world: &World, source: &StdArc<Source<Probe>>) {
     if let Some(guard) = world.guard(source, world.claim()) {
         assert_eq!(guard.published().read(), CONTENT);
@@ -199,8 +198,8 @@ fn upgrades(world: &World, source: &StdArc<Source<Probe>>) -> Option<Arc<Slot<Pr
     Some(owned)
 }
 
-/// One thread accesses and never waits; another waits, whether it came first or second and whether or not the copy was
-/// submitted when it came. Both read the right byte, and there is one submission.
+/// One thread accesses and never waits; another one waits, before or after the first and before or after the submission.
+/// Both read the right byte, and there is one submission.
 #[test]
 fn blocked_first_waiter() {
     loom::model(|| {
@@ -218,8 +217,8 @@ fn blocked_first_waiter() {
     });
 }
 
-/// Everybody lets go at once - entry, region, cache - while the copy flies: nobody blocks, and source and target end
-/// after the copy, once.
+/// Entry, region and cache are dropped while the copy is in flight: nothing blocks, and source and target are dropped
+/// once, after the copy.
 #[test]
 fn immediate_destruction() {
     loom::model(|| {
@@ -227,20 +226,20 @@ fn immediate_destruction() {
         let (slot, flight) = world.access(&source);
         let engine = world.engine(flight.unwrap(), ARRIVED);
         drop(slot);
-        drop(world.index.take_overlapping(&source, &(0..usize::MAX)));
+        drop(world.index.remove_overlapping(&source, &(0..usize::MAX)));
         drop(source);
         engine.join().unwrap();
         world.assert_empty();
     });
 }
 
-/// A copy fails: those who wait are let through to the source, and whoever was let through starts a new copy.
+/// A copy fails: waiters wake and read the source, and their next access starts a new copy.
 #[test]
 fn failed_operation() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = world.engine(flight.unwrap(), Landing::Failed);
+        let engine = world.engine(flight.unwrap(), CopyCompletion::Failed);
         slot.wait();
         assert!(matches!(slot.outcome(), Some(Outcome::Source(Why::Failed))));
         assert_eq!(read(&slot), CONTENT);
@@ -253,7 +252,7 @@ fn failed_operation() {
     });
 }
 
-/// A sleeping thread and a future both wait for the same copy: neither misses its end.
+/// A sleeping thread and a future wait for the same copy: both wake on its completion.
 #[test]
 fn lost_wake_up() {
     struct Alarm(Latch);
@@ -291,7 +290,7 @@ fn lost_wake_up() {
     });
 }
 
-/// A flight that nobody lands, as after a panic, lets waiters through and leaks what may still be written.
+/// A dropped flight, as after a panic, wakes waiters and leaks memory that may still be written.
 #[test]
 fn lost_flight() {
     loom::model(|| {
@@ -301,7 +300,7 @@ fn lost_flight() {
             let used = world.used.clone();
             move || {
                 let mut flight = flight.unwrap();
-                flight.load(Probe::new(&used));
+                flight.set_block(Probe::new(&used));
                 drop(flight);
             }
         });
@@ -314,7 +313,7 @@ fn lost_flight() {
     });
 }
 
-/// Room is needed while somebody finds the slot: either it leaves and is made anew, or it is held and stays.
+/// An eviction during a lookup: the slot is evicted and made again, or it is held and stays.
 #[test]
 fn eviction_against_hit() {
     loom::model(|| {
@@ -338,33 +337,33 @@ fn eviction_against_hit() {
     });
 }
 
-/// The range is invalidated while its copy flies: holders keep that copy, the next access makes another.
+/// The range is invalidated while its copy is in flight: holders keep that copy, the next access makes another.
 #[test]
-fn invalidation_against_landing() {
+fn invalidation_against_completion() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
-        let engine = world.engine(flight.unwrap(), Landing::Failed);
+        let engine = world.engine(flight.unwrap(), CopyCompletion::Failed);
         source.bump();
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         let again = world.access_at_once(&source, ARRIVED);
         assert_eq!((slot.generation, again.generation), (0, 1));
         engine.join().unwrap();
-        assert_eq!(world.index.len(), 1, "the failed slot must not take its successor along");
+        assert_eq!(world.index.len(), 1, "the failed slot must not remove its successor");
         drop((slot, again, source));
         world.assert_empty();
     });
 }
 
-/// After a drain nobody reads the source: it can end, or be written.
+/// After a drain no copy reads the source: it can be dropped or written.
 #[test]
-fn drain_against_landing() {
+fn drain_against_completion() {
     loom::model(|| {
         let (world, source) = World::new();
         let (slot, flight) = world.access(&source);
         let engine = world.engine(flight.unwrap(), ARRIVED);
         source.flights.drain().wait().unwrap();
-        assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
+        assert_eq!(world.used.load(SeqCst), 1, "the copy is still in flight");
         slot.wait();
         assert!(slot.near().is_some());
         engine.join().unwrap();
@@ -373,7 +372,7 @@ fn drain_against_landing() {
     });
 }
 
-/// A drain waits for what was begun before it, and for nothing that is begun later.
+/// A drain waits for earlier flights, and for no later ones.
 #[test]
 fn drain_against_a_later_flight() {
     loom::model(|| {
@@ -384,12 +383,12 @@ fn drain_against_a_later_flight() {
         let Found::New(later) =
             world.index.find_or_insert(&source, &other, || Slot::in_flight(&source, other.clone()))
         else {
-            unreachable!("nobody asked for it before")
+            unreachable!("the first access misses")
         };
         let later = Flight::new(later, world.index.clone(), world.counters.clone());
         let engine = world.engine(flight.unwrap(), ARRIVED);
         drain.wait().unwrap();
-        assert_eq!(world.used.load(SeqCst), 1, "the copy is not over");
+        assert_eq!(world.used.load(SeqCst), 1, "the copy is still in flight");
         engine.join().unwrap();
         assert!(slot.near().is_some());
         world.carry(later, ARRIVED);
@@ -398,7 +397,7 @@ fn drain_against_a_later_flight() {
     });
 }
 
-/// Who has waited and lets go has let go of the last hold: the flight keeps nothing back that room is needed for.
+/// A waiter that drops its entry drops the last reference: the flight keeps no memory back.
 #[test]
 fn release_after_wait() {
     loom::model(|| {
@@ -416,8 +415,7 @@ fn release_after_wait() {
     });
 }
 
-/// Who reads a slot under a guard reads it whole, whatever eviction does meanwhile; and what is evicted is free at
-/// once.
+/// A read under a guard is intact during an eviction, and an evicted slot is freed at once.
 #[test]
 fn guard_against_eviction() {
     loom::model(|| {
@@ -425,7 +423,7 @@ fn guard_against_eviction() {
         let reader = world.beside(&source, |world, source| {
             match world.guard(source, world.claim()) {
                 Some(guard) => assert_eq!(guard.published().read(), CONTENT),
-                // Hidden, for good or for a moment: the lock tells.
+                // Hidden, for good or for a moment: the lookup under the lock decides.
                 None => return world.index.find(source, &(0..1)).is_some(),
             }
             true
@@ -433,7 +431,7 @@ fn guard_against_eviction() {
         let victims = world.index.evict(1, |_| 1);
         let is_evicted = !victims.is_empty();
         for mut victim in victims {
-            assert!(Arc::get_mut(&mut victim).is_some(), "a slot was evicted that somebody holds");
+            assert!(Arc::get_mut(&mut victim).is_some(), "a held slot was evicted");
         }
         assert_eq!(world.used.load(SeqCst), usize::from(!is_evicted), "an evicted slot is free at once");
         assert!(reader.join().unwrap() || is_evicted, "a slot that stays is found");
@@ -442,50 +440,50 @@ fn guard_against_eviction() {
     });
 }
 
-/// A slot is taken from under its reader: it stays until the guard ends, and then it is freed without anybody's help.
+/// A slot is removed during a read: it stays until the guard ends, and the guard frees it.
 #[test]
 fn guard_against_invalidation() {
     loom::model(|| {
         let (world, source) = World::ready();
         let reader = world.beside(&source, reads_under_guard);
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         reader.join().unwrap();
-        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        assert_eq!(world.used.load(SeqCst), 0, "no guard reads it, and it was not freed");
         drop(source);
         world.assert_empty();
     });
 }
 
-/// The system refuses the taker's half of the fence, for ever or for a time: what was hidden is kept until one has
-/// happened, whoever looks before.
+/// The system refuses the remover's half of the fence for a time: hidden slots are kept until a fence has run, whichever
+/// thread checks before.
 #[test]
-fn guard_against_takers_without_a_fence() {
+fn guard_against_removers_without_a_fence() {
     loom::model(|| {
         let (world, source) = World::ready();
         world.readers.fails_fences.store(true, SeqCst);
         let reader = world.beside(&source, reads_under_guard);
         assert!(world.index.evict(1, |_| 1).is_empty());
-        assert!(world.index.evict(1, |_| 1).is_empty(), "hidden before, and not fenced since");
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        assert!(world.index.evict(1, |_| 1).is_empty(), "hidden, and not fenced since");
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         world.index.reclaim();
         assert_eq!(world.used.load(SeqCst), 1, "it was freed, and may be read");
         world.readers.fails_fences.store(false, SeqCst);
         world.index.catch_up();
         reader.join().unwrap();
-        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        assert_eq!(world.used.load(SeqCst), 0, "no guard reads it, and it was not freed");
         drop(source);
         world.assert_empty();
     });
 }
 
-/// The count goes to zero while a reader makes a counted handle of its guard: it does not, the index keeps one count
-/// until the guard has ended.
+/// All other holders drop theirs while a reader makes a counted handle of its guard: the index keeps one count until the
+/// guard has ended.
 #[test]
 fn upgrade_against_the_last_count() {
     loom::model(|| {
         let (world, source) = World::ready();
         let reader = world.beside(&source, upgrades);
-        drop(world.index.take_everything());
+        drop(world.index.remove_all());
         let owned = reader.join().unwrap();
         assert_eq!(world.used.load(SeqCst), usize::from(owned.is_some()));
         if let Some(mut owned) = owned {
@@ -497,7 +495,7 @@ fn upgrade_against_the_last_count() {
     });
 }
 
-/// The same against an eviction, which must see the guard or the count that it became.
+/// The same during an eviction, which must see the guard or the count that it became.
 #[test]
 fn upgrade_against_eviction() {
     loom::model(|| {
@@ -515,8 +513,8 @@ fn upgrade_against_eviction() {
     });
 }
 
-/// Two guards of one thread after the other, on slots of which the first is replaced by the second meanwhile: an
-/// address in a hazard says nothing about what was there before.
+/// Two guards of one thread in turn; the second slot replaces the first one between them. An address in a hazard does not
+/// protect the former slot.
 #[test]
 fn a_hazard_is_used_again() {
     let mut model = loom::model::Builder::new();
@@ -531,10 +529,10 @@ fn a_hazard_is_used_again() {
                 }
             }
         });
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         drop(world.access_at_once(&source, ARRIVED));
         assert!(world.index.find(&source, &(0..1)).is_some());
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         reader.join().unwrap();
         assert_eq!(world.used.load(SeqCst), 0);
         drop(source);
@@ -542,7 +540,7 @@ fn a_hazard_is_used_again() {
     });
 }
 
-/// Two readers and one who takes: whoever is the last lets go.
+/// Two readers and one remover: the last of them frees the slot.
 #[test]
 fn two_guards_against_invalidation() {
     let mut model = loom::model::Builder::new();
@@ -550,7 +548,7 @@ fn two_guards_against_invalidation() {
     model.check(|| {
         let (world, source) = World::ready();
         let readers: Vec<_> = (0..2).map(|_| world.beside(&source, reads_under_guard)).collect();
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         for reader in readers {
             reader.join().unwrap();
         }
@@ -560,14 +558,14 @@ fn two_guards_against_invalidation() {
     });
 }
 
-/// On one of several nodes an arrival is published behind the back of who waited for it. By then the slot may be gone.
+/// With several nodes a completion publishes the slot after it has woken waiters. By then the slot may be removed.
 #[test]
 fn publication_against_invalidation() {
     loom::model(|| {
         let (world, source) = World::with_nodes(2);
-        // Makes the directory's cells, in std's `OnceLock`, whose ordering loom does not know.
+        // Makes the directory's cells, in the `OnceLock` of std, whose ordering loom does not model.
         drop(world.access_at_once(&source, ARRIVED));
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         let (slot, flight) = world.access(&source);
         let engine = world.engine(flight.unwrap(), ARRIVED);
         slot.wait();
@@ -576,19 +574,19 @@ fn publication_against_invalidation() {
         if let Some(guard) = world.guard(&source, record) {
             assert_eq!(guard.published().read(), CONTENT);
         }
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         assert_eq!(world.used.load(SeqCst), 0, "the slot is still held");
-        assert!(world.guard(&source, record).is_none(), "published after its end");
+        assert!(world.guard(&source, record).is_none(), "published after its removal");
         engine.join().unwrap();
-        assert!(world.guard(&source, record).is_none(), "published after its end");
+        assert!(world.guard(&source, record).is_none(), "published after its removal");
         drop(source);
         world.assert_empty();
     });
 }
 
-/// What has arrived on one of several nodes can be found without anybody having hit it.
+/// With several nodes a completed copy is published before the first hit.
 #[test]
-fn an_arrival_is_published() {
+fn a_completion_is_published() {
     loom::model(|| {
         let (world, source) = World::with_nodes(2);
         drop(world.access_at_once(&source, ARRIVED));
@@ -598,7 +596,7 @@ fn an_arrival_is_published() {
     });
 }
 
-/// Threads come and go: one gives its record back, another claims it, and a taker sees whoever has a guard.
+/// One thread gives its record back, another claims it, and a remover sees every thread with a guard.
 #[test]
 fn a_record_changes_hands() {
     let mut model = loom::model::Builder::new();
@@ -613,16 +611,16 @@ fn a_record_changes_hands() {
             assert!(world.readers.give_back(record));
         };
         let others: Vec<_> = (0..2).map(|_| world.beside(&source, passing)).collect();
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        assert_eq!(world.used.load(SeqCst), 0, "no guard reads it, and it was not freed");
         drop(source);
         world.assert_empty();
     });
 }
 
 /// A thread gives its record back while it has a guard, as with a view in a thread-local that is dropped later. The next
-/// thread resets the word by which that guard is told, if it gets the same hazard.
+/// thread resets the `wanted` of that guard if it gets the same hazard.
 #[test]
 fn a_guard_outlives_its_thread() {
     let mut model = loom::model::Builder::new();
@@ -641,10 +639,10 @@ fn a_guard_outlives_its_thread() {
             }
         });
         let next = world.beside(&source, reads_under_guard);
-        drop(world.index.take_overlapping(&source, &(0..1)));
+        drop(world.index.remove_overlapping(&source, &(0..1)));
         ending.join().unwrap();
         next.join().unwrap();
-        assert_eq!(world.used.load(SeqCst), 0, "nobody reads it any more, and it was not freed");
+        assert_eq!(world.used.load(SeqCst), 0, "no guard reads it, and it was not freed");
         drop(source);
         world.assert_empty();
     });

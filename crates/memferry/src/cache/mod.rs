@@ -1,44 +1,44 @@
-//! Keeps copies of what is read often in faster memory, and answers with the source until they are there.
+//! A cache of memory: copies of frequently read ranges in faster memory, and the source until they are ready.
 //!
 //! ```text
-//! view, access ──▶ placement: which node?
+//! view, access ──▶ placement policy: the node of the copy
 //!                   │
 //!                   ▼
-//!  directory of the region: a chunk around the range, ready? ── yes ──▶ View, Entry     hit, without a lock
+//!  directory of the region: is the chunk ready? ────────────── yes ───▶ View, Entry     hit, without a lock
 //!                   │ no
 //!                   ▼
-//!  index of the node, by (region, range) ── known ────────────────────▶ Entry           on its way, or an odd range
-//!                   │ new
+//!  index of the node, by (region, range) ───────────────────── found ─▶ Entry           in flight, or not a chunk
+//!                   │ miss
 //!                   ▼
-//!  room in the pool? unused entries leave ── none ────────────────────▶ Entry           the source, counted
+//!  pool: a block, perhaps after evictions ──────────────────── full ──▶ Entry           the source, counted
 //!                   │
 //!                   ▼
-//!  mover.start(copy), and at once ────────────────────────────────────▶ Entry           the source until it arrives
+//!  mover.start(copy) ─────────────────────────────────────────────────▶ Entry           the source until completion
 //! ```
 //!
-//! An access always ends in readable bytes. No thread ever waits for a thread that is not itself at work inside the
-//! library: of those who ask for the same absent range one submits the copy, all may wait for it, and it completes on
-//! the mover's threads. No lock is held while the mover is called, memory is freed or a waiter is woken.
+//! An access always returns readable bytes. A thread never waits for a thread outside the library: of the threads that
+//! miss the same range one submits the copy, all may wait for it, and it completes on the mover's threads. No lock is
+//! held during a call of the mover, a free of memory or a wake-up.
 //!
-//! A range is answered by the copy of exactly that range, or of the chunk of its region that it lies in. What is asked
-//! for is copied as asked: a part of an absent chunk does not bring the chunk.
+//! The copy of a range serves exactly that range; the copy of a chunk also serves its parts. The cache copies the
+//! requested range: a miss on a part of a chunk does not copy the chunk.
 //!
-//! The budget of a node is that of its pool: a block is reserved before it exists, whether it is ready, in flight or
-//! held by an entry that the cache no longer lists. Pressure on one node touches no other.
+//! The budget of a node is that of its pool. It covers blocks that are ready, in flight, or held by an entry that is no
+//! longer in the cache. Pressure on one node does not affect others.
 //!
-//! A forked child begins with an empty cache and the whole budget of each node. What the parent has listed it neither uses
-//! nor frees, and it waits for no thread of the parent: indexes, pools and the records of readers are per process. Entries
-//! and views that it inherits stay readable. It accesses a region that it inherits under the lock; one that it registers
-//! itself has hits without.
+//! A forked child starts with an empty cache and the full budget of each node. It neither uses nor frees the parent's
+//! entries, and waits for no thread of the parent: indexes, pools and hazard records are per process. Inherited entries
+//! and views stay readable. Accesses to an inherited region take the lock; regions that the child registers have
+//! lock-free hits.
 //!
-//! Files: `shared` the way above, `region` the sources, `entry` and `view` what the caller holds, `slot` the state machine that entries share,
-//! `flight` who must settle it, `directory` and `readers` the hit path and what keeps a slot under it (with `barrier`),
-//! `index` lookup and eviction (with `sieve`), `node` room, `policy` placement, `nearness` the best of several copies, `mutable` data
-//! that changes, `draft` private copies of it, `stats` the counters.
+//! Files: `shared` the steps above; `region` sources; `entry`, `view` handles of the caller; `slot` the state that entries
+//! share; `flight` the duty to complete a slot; `directory`, `readers`, `barrier` the lock-free hit; `index`, `sieve`
+//! lookup and eviction; `node` allocation; `policy` placement; `nearness` the order of nodes for a reader; `mutable`,
+//! `draft` data that changes; `stats` counters.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
-//! 2024, chapters 4 and 5. Unlike the cache described there, this one has budgets, knows ranges by their owner rather
-//! than by address, and invalidates whatever overlaps.
+//! 2024, chapters 4 and 5. In contrast to the cache described there, this one has budgets, identifies ranges by their
+//! owner instead of their address, and invalidates all overlapping entries.
 
 mod access;
 mod barrier;
@@ -74,16 +74,16 @@ mod loom_cache;
 use std::ops::Range;
 use std::sync::Arc;
 
-use index::{Index, Taken};
-use node::Near;
+use index::{Index, Removed};
+use node::CacheNode;
 use region::Source;
-use shared::{Shared, Wish};
+use shared::{Destination, Shared};
 use view::Hold;
 
 pub use access::{Access, AccessError, BuildError, Flags};
 pub use builder::CacheBuilder;
 pub use draft::{Draft, DraftError, NewOnNode, WriteBackError};
-pub use entry::{Entry, Location, Settled, Why};
+pub use entry::{Entry, EntryFuture, Location, Why};
 pub use mutable::{CacheMut, Snapshot};
 pub use policy::{FixedNode, NearestFaster, Placement, Request};
 pub use region::{Region, RegionOwner};
@@ -93,36 +93,51 @@ pub use view::View;
 use crate::mover::Mover;
 use crate::topology::{Machine, NodeId};
 
-/// Near copies of registered memory. Clones share it.
+/// A cache: near copies of registered memory. Clones share it.
 ///
-/// Dropping the last clone frees what is near and not held; entries, regions and copies in flight live on without it.
-/// In a forked child it is empty, and has the whole budget; counters go on from those of the parent.
+/// Dropping the last clone frees the near copies that are not held; held entries, regions and copies in flight live on.
+/// In a forked child it is empty and has the full budget; the counters continue from the parent's values.
+///
+/// ```
+/// # use std::sync::Arc;
+/// use memferry::{Access, Cache, Machine, Mover};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let machine = Arc::new(Machine::discover()?);
+/// let node = machine.nodes()[0].id;
+/// let cache = Cache::builder(Mover::builder(machine).build()?).budget(node, 64 << 20).build()?;
+/// let region = cache.register(vec![7_u8; 1 << 20]);
+/// let entry = cache.access(&region, 0..4096, Access::default())?;
+/// assert_eq!(entry.as_slice(), [7; 4096]); // the source, until the copy is ready
+/// entry.wait();
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Cache {
     shared: Arc<Shared>,
 }
 
 impl Cache {
-    /// A cache whose copies are made by `mover`, on `mover`'s machine.
+    /// A cache on the machine of `mover`, which makes its copies.
     pub fn builder(mover: Mover) -> CacheBuilder {
         CacheBuilder::new(mover)
     }
 
-    /// Makes the owner's bytes accessible; see [`RegionOwner`] for what may own them.
+    /// Registers the bytes of `owner`; see [`RegionOwner`].
     pub fn register(&self, owner: impl RegionOwner) -> Region {
         self.register_on(owner, None)
     }
 
-    /// As [`register`](Cache::register), for bytes that lie on the node `home`.
+    /// Registers bytes that lie on the node `home`.
     ///
-    /// Policies and routes look at `home`; nothing checks it.
+    /// Placement policies and routes use `home`; nothing checks it.
     pub fn register_on(&self, owner: impl RegionOwner, home: Option<NodeId>) -> Region {
         self.register_chunked(owner, home, 0)
     }
 
-    /// As [`register_on`](Cache::register_on), for bytes that are mostly asked for in chunks of `chunk_bytes`, or in
-    /// parts of such chunks: these are found without a lock. Other ranges work as well. 0 and what is larger than the
-    /// region: the region is one chunk.
+    /// Registers bytes that are mostly accessed in chunks of `chunk_bytes` or in parts of such chunks.
+    ///
+    /// Hits on these take no lock; other ranges work as well. With 0, or more than its length, the region is one chunk.
     ///
     /// Cost: a pointer for each chunk and node, from the first copy on.
     pub fn register_chunked(
@@ -135,14 +150,14 @@ impl Cache {
         Region::new(source, Arc::downgrade(&self.shared))
     }
 
-    /// The bytes of `range`, borrowed from the fastest place they are in; brings them near if they are not.
+    /// Borrows the bytes of `range` from the fastest memory that has them; starts a copy on a miss.
     ///
-    /// The same answer as [`access`](Cache::access), for readers that do not carry it elsewhere. Cost: a hit on a
-    /// chunk, or on a part of one, reads a handful of pointers and writes two lines that are this thread's own: no
-    /// lock, no allocation, no atomic read-modify-write. All else is an `access`.
+    /// Like [`access`](Cache::access), for readers that stay on their thread. Cost: a hit on a chunk or a part of one
+    /// reads a handful of pointers and writes two cache lines of this thread, without lock, allocation or atomic
+    /// read-modify-write. Everything else costs an `access`.
     ///
     /// # Errors
-    /// As [`access`](Cache::access).
+    /// Those of [`access`](Cache::access).
     #[inline(always)]
     pub fn view<'a>(
         &'a self,
@@ -151,47 +166,47 @@ impl Cache {
         access: Access,
     ) -> Result<View<'a>, AccessError> {
         let shared = &self.shared;
-        let hold = match shared.guard_unasked(region, &range, &access) {
+        let hold = match shared.guard_fast(region, &range, &access) {
             Some(guard) => Hold::Borrowed(guard),
             None => shared.hold(region, &range, &access)?,
         };
         Ok(View::new(hold, &range, shared.flags | access.flags))
     }
 
-    /// The bytes of `range`, from the fastest place they are in; brings them near if they are not.
+    /// Returns the bytes of `range` in the fastest memory that has them; starts a copy on a miss.
     ///
-    /// The copy goes to the node that the access names, else to the one that the placement policy names. If the access
-    /// names none, the nearest copy that is ready is taken: one that the reader prefers to that node's, and, until that
-    /// node's copy is there, the best of those that it prefers to the source. The reader is the access' requester; if
-    /// it names none, the calling thread's CPU. Asking for a copy to the node where the source lies makes one.
+    /// The copy goes to the node of the access, otherwise to the node of the placement policy. Without a node in the
+    /// access, a ready copy on another node is returned if the reader prefers it; until the copy on the chosen node is
+    /// ready, the best ready copy that the reader prefers to the source serves the bytes. The reader is the requester of
+    /// the access, otherwise the calling thread's CPU. A copy to the node of the source is made if requested.
     ///
-    /// Cost: a hit on a chunk or on a part of one takes no lock, but writes a count that all holders share, now and
-    /// when the entry is dropped; [`view`](Cache::view) saves that. A hit on another range is one lock and one lookup,
-    /// and one more of each node that the reader prefers, except for those whose lock is taken at the moment.
-    /// A miss adds a block - whose pages the pool populates if it never had them - and a submission; on a full node,
-    /// also the eviction of entries that nobody holds.
+    /// Cost: a hit on a chunk or a part of one takes no lock, but writes a shared reference count, now and when the entry
+    /// is dropped; [`view`](Cache::view) avoids that. A hit on another range takes one lock and one lookup, and one more
+    /// of each for every node that the reader prefers, except nodes whose lock is taken at the moment. A miss adds a
+    /// block, whose pages the pool populates on first use, and a submission; on a full node also evictions.
     ///
     /// # Errors
-    /// [`AccessError`]: the range is not in the region, the node has no budget, the region is another cache's.
+    /// [`AccessError`]: the range is not in the region, the node has no budget, or the region belongs to another cache.
     pub fn access(&self, region: &Region, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
         let shared = &self.shared;
         let flags = shared.flags | access.flags;
-        if let Some(guard) = shared.guard_unasked(region, &range, &access) {
+        if let Some(guard) = shared.guard_fast(region, &range, &access) {
             return Ok(Entry::new(guard.to_owned(), range, flags, false));
         }
-        let wish = shared.wish(region, &range, &access)?;
-        Ok(match shared.guard(region.source(), &range, wish, &access) {
+        let destination = shared.destination(region, &range, &access)?;
+        Ok(match shared.guard(region.source(), &range, destination, &access) {
             Some(guard) => Entry::new(guard.to_owned(), range, flags, false),
-            None => shared.enter(region.source(), &range, wish, &access),
+            None => shared.enter(region.source(), &range, destination, &access),
         })
     }
 
-    /// As [`access`](Cache::access), but only what is there, ready or in flight: never starts a copy. `None` also where
-    /// `access` would not start one. A ready copy on another node than the wished one will do, if the access names
-    /// none and its reader prefers that copy to the source.
+    /// Like [`access`](Cache::access), but never starts a copy: returns an entry that is ready or in flight.
+    ///
+    /// `None` on a miss, and where `access` would not start a copy either. If the access names no node, a ready copy on
+    /// another node counts as well, provided that the reader prefers it to the source.
     ///
     /// # Errors
-    /// As [`access`](Cache::access).
+    /// Those of [`access`](Cache::access).
     pub fn access_weak(
         &self,
         region: &Region,
@@ -199,22 +214,22 @@ impl Cache {
         access: Access,
     ) -> Result<Option<Entry>, AccessError> {
         let shared = &self.shared;
-        let wish = shared.wish(region, &range, &access)?;
+        let destination = shared.destination(region, &range, &access)?;
         let flags = shared.flags | access.flags;
-        if let Some(guard) = shared.guard(region.source(), &range, wish, &access) {
+        if let Some(guard) = shared.guard(region.source(), &range, destination, &access) {
             return Ok(Some(Entry::new(guard.to_owned(), range, flags, false)));
         }
-        if let Some(slot) = shared.find_elsewhere(region.source(), &range, wish, &access) {
+        if let Some(slot) = shared.find_elsewhere(region.source(), &range, destination, &access) {
             return Ok(Some(Entry::new(slot, range, flags, false)));
         }
-        let Wish::Near(position) = wish else {
+        let Destination::Node(position) = destination else {
             shared.counters.unplaced.add(1);
             return Ok(None);
         };
         let known = shared.nodes[position].index.find(region.source(), &range);
-        let meanwhile = shared.find_meanwhile(region.source(), &range, known.as_deref(), &access);
-        let (slot, meanwhile) = match (known, meanwhile) {
-            (Some(slot), meanwhile) => (slot, meanwhile),
+        let interim = shared.find_interim(region.source(), &range, known.as_deref(), &access);
+        let (slot, interim) = match (known, interim) {
+            (Some(slot), interim) => (slot, interim),
             (None, Some(slot)) => (slot, None),
             (None, None) => {
                 shared.counters.absent.add(1);
@@ -222,13 +237,12 @@ impl Cache {
             }
         };
         shared.count_hit(&slot);
-        Ok(Some(Entry::new(slot, range, flags, false).with_meanwhile(meanwhile)))
+        Ok(Some(Entry::new(slot, range, flags, false).with_interim(interim)))
     }
 
-    /// How many bytes of a region are on a node already, or on their way there. For plans: it is no access, and counts
-    /// nowhere; a moment later it may be different.
+    /// The number of bytes of a region that are near or in flight on a node, for planning. Not counted as an access.
     ///
-    /// Cost: one lock, and a look at each entry of the region on that node.
+    /// Cost: one lock, and a visit of each entry of the region on that node.
     ///
     /// # Errors
     /// [`AccessError::NoBudget`], [`AccessError::ForeignRegion`].
@@ -238,58 +252,58 @@ impl Cache {
         Ok(shared.nodes[shared.position(node)?].index.listed_bytes(region.source()))
     }
 
-    /// Drops all entries that share a byte with `range`, on every node, and says how many. The next access copies anew;
-    /// who holds an entry keeps the version it has.
+    /// Removes all entries that overlap `range`, on every node. Returns their number.
     ///
-    /// To change bytes: see [`RegionOwner`] for when that is allowed, then change them, then invalidate.
+    /// The next access copies again; held entries keep their version. To change bytes, wait until [`RegionOwner`] allows
+    /// it, change them, then invalidate.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`], [`AccessError::ForeignRegion`]: nothing was dropped.
+    /// [`AccessError::OutOfRange`], [`AccessError::ForeignRegion`]: nothing was removed.
     pub fn invalidate(&self, region: &Region, range: Range<usize>) -> Result<usize, AccessError> {
         let dropped = self.shared.invalidate(region, &range)?;
-        Ok(dropped.iter().map(|(_, taken)| taken.ranges.len()).sum())
+        Ok(dropped.iter().map(|(_, removed)| removed.ranges.len()).sum())
     }
 
-    /// Invalidates `range` and at once copies anew what was near or on its way there, to the same nodes. Says how many
-    /// copies were started; where there is no room, the entry is gone, as after [`invalidate`](Cache::invalidate).
+    /// Invalidates `range` and copies the removed entries again, to the same nodes. Returns the number of started copies.
     ///
-    /// Each entry counts as invalidated, and as one access.
+    /// If a node has no room, the entry is gone, like after [`invalidate`](Cache::invalidate). Each entry counts as
+    /// invalidated, and as one access.
     ///
     /// # Errors
-    /// As [`invalidate`](Cache::invalidate).
+    /// Those of [`invalidate`](Cache::invalidate).
     pub fn refresh(&self, region: &Region, range: Range<usize>) -> Result<usize, AccessError> {
         let mut started_count = 0;
-        for (position, taken) in self.shared.invalidate(region, &range)? {
-            let Taken { ranges, slots } = taken;
-            // First the room, then the wish for it.
+        for (position, removed) in self.shared.invalidate(region, &range)? {
+            let Removed { ranges, slots } = removed;
+            // Frees the blocks before new ones are allocated.
             drop(slots);
             for range in ranges {
                 let access = Access::near(self.shared.node_ids[position]);
-                let entry = self.shared.enter(region.source(), &range, Wish::Near(position), &access);
+                let entry = self.shared.enter(region.source(), &range, Destination::Node(position), &access);
                 started_count += usize::from(entry.started_copy());
             }
         }
         Ok(started_count)
     }
 
-    /// Drops all entries that nobody holds and no copy fills, and says how many.
+    /// Removes all entries that are neither held nor in flight. Returns their number.
     pub fn flush(&self) -> usize {
-        let dropped = self.shared.drop_slots(Index::take_unused);
+        let dropped = self.shared.drop_slots(Index::remove_unused);
         self.shared.counters.dropped.add(dropped);
         dropped
     }
 
-    /// Drops all entries and says how many. Held ones stay readable; they and copies in flight use budget until they
-    /// end.
+    /// Removes all entries. Returns their number. Held ones stay readable; they and copies in flight use budget until they
+    /// are dropped.
     pub fn clear(&self) -> usize {
-        let dropped = self.shared.drop_slots(Index::take_everything);
+        let dropped = self.shared.drop_slots(Index::remove_all);
         self.shared.counters.dropped.add(dropped);
         dropped
     }
 
-    /// What happened so far, and what is in use now.
+    /// The counters, and the memory in use now.
     pub fn stats(&self) -> CacheStats {
-        self.shared.counters.snapshot(self.shared.nodes.iter().map(Near::usage).collect())
+        self.shared.counters.snapshot(self.shared.nodes.iter().map(CacheNode::usage).collect())
     }
 
     /// The mover's machine.
@@ -297,7 +311,7 @@ impl Cache {
         &self.shared.machine
     }
 
-    /// What makes its copies.
+    /// The mover that makes its copies.
     pub fn mover(&self) -> &Mover {
         &self.shared.mover
     }

@@ -1,18 +1,18 @@
-//! Data that changes, cached.
+//! Cached data that changes.
 //!
-//! The bytes of a region never change while somebody may read them. So a change makes a new region: a mutation works on
-//! a copy, publishes it as the next version, and takes the copies of the old one out of the cache.
+//! The bytes of a region never change while they may be read. So each version is a region of its own: a mutation changes
+//! a copy, publishes it as the next version, and removes the old version's entries from the cache.
 //!
 //! ```text
 //! mutate:  copy the value ─▶ change the copy ─▶ publish ─▶ wait for copies of the old one in flight ─▶ invalidate them
 //! read:    a snapshot: value, its near copies, and the number of its version
-//! draft:   a copy in near memory, changed there ─▶ write_back: new memory at home, filled from it ─▶ publish, as above
+//! draft:   a copy in near memory, changed there ─▶ write_back: copied to new memory at home ─▶ publish, as above
 //! ```
 //!
-//! A snapshot stays what it is for as long as it is held, whatever is published meanwhile. What was computed from it
-//! carries its number, and is up to date if that is still the current one.
+//! A held snapshot does not change when a new version is published. A result computed from it is up to date if its
+//! version is still the current one.
 //!
-//! Source: `CacheMutWrapper`, which the thesis proposes in section 4.2 and leaves to others.
+//! Source: `CacheMutWrapper`, which the thesis proposes in section 4.2 as future work.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -28,7 +28,7 @@ use crate::mover::CopyOptions;
 use crate::sync::{Mutex, lock};
 use crate::topology::NodeId;
 
-/// A value whose bytes are cached, and that can be changed nevertheless. Clones share it.
+/// A cached value that can change. Clones share it.
 pub struct CacheMut<T> {
     pub(super) inner: Arc<Inner<T>>,
 }
@@ -38,58 +38,58 @@ pub(super) struct Inner<T> {
     pub(super) home: Option<NodeId>,
     chunk_bytes: usize,
     current: Current<T>,
-    /// Held by whoever makes the next version; by nobody in a process that was forked meanwhile.
+    /// Lock of the thread that makes the next version; per process, so that it is free in a forked child.
     writer: PerProcess<Mutex<()>>,
 }
 
-/// The current version. A forked child goes on with that of its parent, whatever a thread of the parent was doing here:
-/// the lock is the child's own, and the version one pointer, which is never half written.
+/// The current version. A forked child continues with that of its parent, at any point of the fork: the lock is the
+/// child's own, and the version is one pointer, which is written atomically.
 struct Current<T> {
-    /// Held by whoever reads or writes `latest`.
+    /// Lock of every read and write of `latest`.
     lock: PerProcess<Mutex<()>>,
-    /// From `Box::into_raw`, and owned. Written under the lock.
+    /// From `Box::into_raw`, and owned. Read and written under the lock.
     latest: AtomicPtr<Snapshot<T>>,
 }
 
-/// One version of a [`CacheMut`]'s value. Clones share it; near copies of it go when the last one does, if not before.
+/// One version of a [`CacheMut`]'s value. Clones share it. Its entries leave the cache with the last clone, if not before.
 pub struct Snapshot<T> {
     region: Region,
     value: Arc<T>,
     version: u64,
 }
 
-/// The region's share of a version's value.
-struct Shared<T>(Arc<T>);
+/// The value of a version as the owner of its region.
+struct SharedValue<T>(Arc<T>);
 
-// SAFETY: `T` promises bytes that stay where they are and do not change unless it is borrowed mutably, which nobody can
-// do while it is shared: no `&mut` to it is made once it is in the `Arc`.
-unsafe impl<T: RegionOwner> RegionOwner for Shared<T> {
+// SAFETY: `T` promises bytes that stay where they are and do not change unless it is borrowed mutably, which is impossible
+// while it is shared: no `&mut` to it is made once it is in the `Arc`.
+unsafe impl<T: RegionOwner> RegionOwner for SharedValue<T> {
     fn bytes(&self) -> &[u8] {
         self.0.bytes()
     }
 }
 
 impl<T: RegionOwner> CacheMut<T> {
-    /// The first version, number 0. `home` and `chunk_bytes` are those of [`Cache::register_chunked`], for this and all
-    /// later versions.
+    /// Creates version 0. `home` and `chunk_bytes` are those of [`Cache::register_chunked`], for this and all later
+    /// versions.
     ///
-    /// As there, nothing checks that they lie at `home`. Drafts of a [`Mapping`](crate::memory::Mapping) are written
-    /// back to it. Of a vector, the pages of a new version come to lie on the node of the thread that first writes
-    /// them: pass `None` unless that is always the same node.
+    /// Nothing checks `home`. Drafts of a [`Mapping`](crate::memory::Mapping) are written back to it. The pages of a new
+    /// version of a vector lie on the node of the thread that first writes them: pass `None` unless that is always the
+    /// same node.
     pub fn new(cache: &Cache, value: T, home: Option<NodeId>, chunk_bytes: usize) -> CacheMut<T> {
         let value = Arc::new(value);
-        let region = cache.register_chunked(Shared(value.clone()), home, chunk_bytes);
+        let region = cache.register_chunked(SharedValue(value.clone()), home, chunk_bytes);
         let current = Current::new(Snapshot { region, value, version: 0 });
         let (cache, writer) = (cache.clone(), PerProcess::new());
         CacheMut { inner: Arc::new(Inner { cache, home, chunk_bytes, current, writer }) }
     }
 
-    /// The current version. Cost: a lock, which no mutation holds while it works.
+    /// The current version. Cost: a lock, which mutations hold only briefly.
     pub fn read(&self) -> Snapshot<T> {
         self.inner.current.look(Snapshot::clone)
     }
 
-    /// The number of the current version. By the time it is looked at there may be another.
+    /// The number of the current version.
     pub fn version(&self) -> u64 {
         self.inner.current.look(Snapshot::version)
     }
@@ -97,35 +97,34 @@ impl<T: RegionOwner> CacheMut<T> {
     /// The bytes of `range` in the current version; see [`Snapshot::access`].
     ///
     /// # Errors
-    /// As [`Cache::access`]; values of different versions may differ in length.
+    /// Those of [`Cache::access`]; values of different versions may differ in length.
     pub fn access(&self, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
         self.read().access(&self.inner.cache, range, access)
     }
 
-    /// Held while the next version is made.
+    /// The lock of the thread that makes the next version.
     pub(super) fn writer(&self) -> &Mutex<()> {
         self.inner.writer.get_or_init(Mutex::default)
     }
 
-    /// Under the writer's lock.
+    /// Publishes the next version. Called under the writer's lock.
     pub(super) fn publish(&self, value: T) -> Published<T> {
         let value = Arc::new(value);
         let Inner { cache, home, chunk_bytes, current, .. } = &*self.inner;
-        let region = cache.register_chunked(Shared(value.clone()), *home, *chunk_bytes);
+        let region = cache.register_chunked(SharedValue(value.clone()), *home, *chunk_bytes);
         let version = self.version() + 1;
-        // The drain begins before anybody knows of the new version: whoever holds the old one may go on making copies of
-        // it for ever.
+        // The drain starts before the new version is visible: holders of the old one may start copies of it for ever.
         let (old, copies) =
             current.replace(Snapshot { region, value, version }, |old| old.region.begin_drain());
         Published { version, old, copies }
     }
 
-    /// Without the writer's lock.
+    /// Removes the entries of the old version. Called without the writer's lock.
     pub(super) fn retire(&self, Published { old, copies, .. }: Published<T>) {
         copies.wait();
         let everything = 0..old.region.len();
-        let taken = self.inner.cache.invalidate(&old.region, everything);
-        taken.expect("the region is this cache's, and the range its own");
+        let removed = self.inner.cache.invalidate(&old.region, everything);
+        removed.expect("the region belongs to this cache, and the range is its own");
     }
 }
 
@@ -135,25 +134,26 @@ impl<T> Current<T> {
         Current { lock: PerProcess::new(), latest }
     }
 
-    /// Passes the current version to `look`, which is short and calls nothing of others.
+    /// Passes the current version to `look`, which is short and calls no foreign code.
     fn look<R>(&self, look: impl FnOnce(&Snapshot<T>) -> R) -> R {
         let _current = lock(self.lock.get_or_init(Mutex::default));
-        // ORDERING: Relaxed: the lock orders it; what a thread of the parent wrote, the fork does.
-        // SAFETY: from `into_raw`, and freed after it was replaced only, which takes the lock.
+        // ORDERING: Relaxed: the lock orders it; writes of the parent's threads are ordered by the fork.
+        // SAFETY: from `into_raw`, and freed only after it was replaced, which takes the lock.
         look(unsafe { &*self.latest.load(Ordering::Relaxed) })
     }
 
-    /// Makes `next` the current version; the former one, and what `at_once` says of it before anybody sees `next`.
+    /// Makes `next` the current version. Returns the former one, and the result of `at_once`, which runs on it before
+    /// `next` is visible.
     fn replace<R>(&self, next: Snapshot<T>, at_once: impl FnOnce(&Snapshot<T>) -> R) -> (Snapshot<T>, R) {
         let next = Box::into_raw(Box::new(next));
         let current = lock(self.lock.get_or_init(Mutex::default));
         // ORDERING: Relaxed, as above.
         let former = self.latest.swap(next, Ordering::Relaxed);
-        // SAFETY: from `into_raw`; nobody else has it any more, since all look under the lock.
+        // SAFETY: from `into_raw`; no other thread has it any more, because all access it under the lock.
         let former = unsafe { Box::from_raw(former) };
-        let said = at_once(&former);
+        let result = at_once(&former);
         drop(current);
-        (*former, said)
+        (*former, result)
     }
 }
 
@@ -164,29 +164,29 @@ impl<T> Drop for Current<T> {
     }
 }
 
-// The pointer owns a snapshot that threads share, and that another one than its maker drops.
-// SAFETY: `&Current<T>` passes out `&Snapshot<T>`, and takes in and gives out a `Snapshot<T>`.
+// The pointer owns a snapshot that threads share, and that another thread may drop.
+// SAFETY: `&Current<T>` lends `&Snapshot<T>`, and takes and returns a `Snapshot<T>`.
 unsafe impl<T: Send + Sync> Sync for Current<T> {}
-// SAFETY: a snapshot goes along.
+// SAFETY: it owns a snapshot.
 unsafe impl<T: Send + Sync> Send for Current<T> {}
 
-/// What a publication leaves to be done.
+/// A publication whose old version is to be retired.
 pub(super) struct Published<T> {
-    /// The new one.
+    /// The number of the new version.
     pub(super) version: u64,
     old: Snapshot<T>,
-    /// Of the old one, begun before.
+    /// Drain of the old version's copies.
     copies: Drain,
 }
 
 impl<T: RegionOwner + Clone> CacheMut<T> {
-    /// Changes a copy of the value and publishes it; returns its number and what `change` returned.
+    /// Changes a copy of the value and publishes it. Returns its version and the result of `change`.
     ///
-    /// Readers go on reading the version they hold; from the moment of publication, new ones get the new one. Then it
-    /// waits for copies of the old version that were begun before, and takes all of them out of the cache. Mutations
-    /// wait for each other. If `change` panics, nothing is published.
+    /// Readers keep the version they hold; later reads return the new one. Then this waits for copies of the old version
+    /// that were started earlier, and removes its entries from the cache. Mutations wait for each other. If `change`
+    /// panics, nothing is published.
     ///
-    /// Do not call it from a waker or a `change`: it would wait for itself.
+    /// Do not call it from a waker or from `change`: it would wait for itself.
     /// Cost: a copy of the value.
     pub fn mutate<R>(&self, change: impl FnOnce(&mut T) -> R) -> (u64, R) {
         let writer = lock(self.writer());
@@ -201,12 +201,12 @@ impl<T: RegionOwner + Clone> CacheMut<T> {
 }
 
 impl<T: NewOnNode> CacheMut<T> {
-    /// A private copy of the current version in near memory, to be changed there and written back.
+    /// Makes a private copy of the current version in near memory, to be changed there and written back.
     ///
-    /// Waits for the copy. Cost: a block of near memory, for which unused entries leave if they must.
+    /// Waits for the copy. Cost: a block of near memory, perhaps with evictions.
     ///
     /// # Errors
-    /// [`DraftError`]. Nothing has happened.
+    /// [`DraftError`]; nothing has changed.
     pub fn draft(&self, near: NodeId) -> Result<Draft<T>, DraftError> {
         let base = self.read();
         let shared = &self.inner.cache.shared;
@@ -225,7 +225,7 @@ impl<T: NewOnNode> CacheMut<T> {
 }
 
 impl<T> Snapshot<T> {
-    /// The number of the version; later ones have larger numbers.
+    /// The number of the version; later versions have larger numbers.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -235,10 +235,10 @@ impl<T> Snapshot<T> {
         &self.region
     }
 
-    /// The bytes of `range` in this version, through the cache that it belongs to; see [`Cache::access`].
+    /// The bytes of `range` in this version; `cache` is the one it belongs to. See [`Cache::access`].
     ///
     /// # Errors
-    /// As [`Cache::access`].
+    /// Those of [`Cache::access`].
     pub fn access(&self, cache: &Cache, range: Range<usize>, access: Access) -> Result<Entry, AccessError> {
         cache.access(&self.region, range, access)
     }
@@ -246,7 +246,7 @@ impl<T> Snapshot<T> {
     /// The bytes of `range` in this version, borrowed; see [`Cache::view`].
     ///
     /// # Errors
-    /// As [`Cache::access`].
+    /// Those of [`Cache::access`].
     pub fn view<'a>(
         &self,
         cache: &'a Cache,
@@ -290,7 +290,7 @@ impl<T> fmt::Debug for CacheMut<T> {
     }
 }
 
-/// Without the bytes, of which there may be many.
+/// Omits the bytes.
 impl<T> fmt::Debug for Snapshot<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Snapshot { region, version, value: _ } = self;

@@ -1,8 +1,8 @@
-//! Which of several near copies is the best one for a reader.
+//! The order in which a reader prefers nodes.
 
 use crate::topology::{Machine, NodeId};
 
-/// For each node that reads, the cache's nodes as its CPUs should prefer them.
+/// For each reading node, the cache's nodes in the order that its CPUs prefer.
 #[derive(Debug)]
 pub(super) struct Nearness {
     /// Ascending by reader.
@@ -14,14 +14,14 @@ pub(super) struct Nearness {
 #[derive(Debug)]
 struct Order {
     reader: NodeId,
-    /// All memories, best first.
+    /// All nodes with memory, best first.
     memories: Vec<NodeId>,
     /// Position among the cache's nodes and rank among `memories`, best first.
     near: Vec<(usize, usize)>,
 }
 
 impl Nearness {
-    /// `nodes`: those of the cache, in its order.
+    /// The orders for the cache's `nodes`.
     pub(super) fn new(machine: &Machine, nodes: &[NodeId]) -> Nearness {
         let order = |reader: NodeId| {
             let memories: Vec<NodeId> = machine.memories_near(reader).iter().map(|node| node.id).collect();
@@ -43,7 +43,7 @@ impl Nearness {
         Nearness { orders, cpu_nodes }
     }
 
-    /// The node of the CPU that runs this, at this moment.
+    /// The node of the CPU that runs the calling thread.
     pub(super) fn caller(&self) -> Option<NodeId> {
         if self.cpu_nodes.is_empty() {
             return None;
@@ -51,8 +51,7 @@ impl Nearness {
         *self.cpu_nodes.get(current_cpu()?)?
     }
 
-    /// Positions of the cache's nodes that are better for `reader` than all of `others`, best first. None for an
-    /// unknown reader.
+    /// Positions of the cache's nodes that `reader` prefers to all of `others`, best first. Empty for an unknown reader.
     pub(super) fn better_than(
         &self,
         reader: NodeId,
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefers_what_the_machine_prefers_and_stops_at_the_others() {
+    fn follows_the_order_of_the_machine_up_to_the_others() {
         let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
         // HBM of the reader's domain, DRAM of the reader, HBM of another socket.
         let nodes = [NodeId(0), NodeId(8), NodeId(15)];

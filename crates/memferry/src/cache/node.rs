@@ -1,4 +1,4 @@
-//! One node with a budget: its pool, its index, and how room is made.
+//! A node of a cache: its pool, its index, and allocation with eviction.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use super::stats::{Counters, NodeUsage};
 use crate::memory::{Block, MemoryError, Pool, PoolError};
 use crate::sync;
 
-/// How many entries may leave, one after another, for a range that would fit if the free pages lay together. Without a
-/// limit one large access empties the cache in vain. Chosen, not measured.
+/// Most evictions, one after another, for a range that would fit if the free pages were contiguous. Without a limit one
+/// large access empties the cache in vain. Chosen, not measured.
 const FRAGMENTED_ROUNDS_MAX: usize = 8;
 
-/// One node with a budget. Arcs that loom has to count come from `sync`.
-pub(super) struct Near {
+/// One node with a budget. Loom counts the `Arc`s of `sync`.
+pub(super) struct CacheNode {
     pub(super) pool: Pool,
     pub(super) index: sync::Arc<Index<Block>>,
 }
 
-impl Near {
-    /// At `position` among the cache's nodes.
-    pub(super) fn new(pool: Pool, position: usize) -> Near {
-        Near { pool, index: sync::Arc::new(Index::new(position, readers())) }
+impl CacheNode {
+    /// The node at `position` of the cache.
+    pub(super) fn new(pool: Pool, position: usize) -> CacheNode {
+        CacheNode { pool, index: sync::Arc::new(Index::new(position, readers())) }
     }
 
     pub(super) fn usage(&self) -> NodeUsage {
@@ -36,11 +36,10 @@ impl Near {
         }
     }
 
-    /// A block, for which unused entries leave if they must and if that can help.
+    /// Allocates a block; evicts unused entries if necessary and useful.
     ///
-    /// It cannot help, and the answer is `None` (counted as no room), when the range is larger than the budget, and
-    /// when memory is refused for another reason than that too little is free. It might not help when enough is free
-    /// but in pieces: then at most [`FRAGMENTED_ROUNDS_MAX`] more entries leave.
+    /// `None` if eviction cannot help: the range exceeds the budget, or memory is refused for another reason than a lack
+    /// of free memory. If enough memory is free but fragmented, evicts at most [`FRAGMENTED_ROUNDS_MAX`] more entries.
     pub(super) fn room_for(&self, size_bytes: usize, counters: &Arc<Counters>) -> Option<Block> {
         let mut fragmented_rounds = 0;
         loop {
@@ -49,7 +48,7 @@ impl Near {
                 Err(PoolError::TooLarge { .. }) => return None,
                 Err(PoolError::Full { size_bytes, used_bytes, budget_bytes, .. }) => {
                     let missing_bytes = (used_bytes + size_bytes).saturating_sub(budget_bytes);
-                    // Nothing missing, and yet full: the free pages lie apart, so one more entry leaves.
+                    // Full although nothing is missing: the free pages are fragmented, so one more entry is evicted.
                     if missing_bytes == 0 {
                         fragmented_rounds += 1;
                         if fragmented_rounds > FRAGMENTED_ROUNDS_MAX {
@@ -62,10 +61,10 @@ impl Near {
                 Err(PoolError::Memory(MemoryError::NoRoom { .. } | MemoryError::Misplaced { .. })) => {
                     size_bytes
                 }
-                // A refused call or an unreadable file stays so, however many entries leave.
+                // Eviction does not help against a refused call or an unreadable file.
                 Err(PoolError::Memory(_)) => return None,
             };
-            // Each round frees something or ends the search; what another thread takes in between is of use to it.
+            // Each round frees memory or ends the search. Another thread may allocate the freed memory in between.
             let evicted = self.index.evict(missing_bytes, Block::rounded_bytes);
             if evicted.is_empty() {
                 if self.index.catch_up() {
@@ -74,7 +73,7 @@ impl Near {
                 return None;
             }
             counters.evictions.add(evicted.len());
-            // Mostly one leaves for another of its size, and its pages need not go through the pool.
+            // Usually one entry is evicted for another of its size: its pages need not go through the pool.
             if let Some(block) = only(evicted).and_then(|slot| slot.into_near()?.resized(size_bytes).ok()) {
                 return Some(block);
             }
@@ -82,7 +81,7 @@ impl Near {
     }
 }
 
-/// The slot, if there is one and nobody else has it.
+/// The slot, if there is exactly one and this is its last reference.
 fn only(slots: Vec<sync::Arc<Slot<Block>>>) -> Option<Slot<Block>> {
     let [slot] = <[_; 1]>::try_from(slots).ok()?;
     sync::Arc::try_unwrap(slot).ok()
@@ -101,16 +100,16 @@ mod tests {
 
     const PAGE: usize = 4096;
     const FREE: NodeId = NodeId(0);
-    /// The faster one: everybody would rather read there.
+    /// The faster one, which every reader prefers.
     const BUSY: NodeId = NodeId(1);
 
-    /// Hits, misses and evictions on `FREE`, by readers who look whether `BUSY` has something better. Returns what they
-    /// read, whose end concerns all nodes.
+    /// Makes hits, misses and evictions on `FREE`, by readers that prefer `BUSY`. Returns the region, whose drop concerns
+    /// all nodes.
     fn use_the_free_one(cache: &Cache) -> Region {
         let region = cache.register_chunked(vec![7; 8 * PAGE], None, PAGE);
         let access = Access { requester: Some(FREE), ..Access::default() };
         for page in (0..8).flat_map(|page| [page, page, page / 2]) {
-            // A chunk, and a range that no directory has.
+            // A chunk, and a range that is not in a directory.
             for range in [page * PAGE..(page + 1) * PAGE, page * PAGE..page * PAGE + PAGE / 2 + page] {
                 assert_eq!(
                     cache.access(&region, range.clone(), access).unwrap().wait(),
@@ -123,7 +122,7 @@ mod tests {
         region
     }
 
-    /// Until they are through; then lets go.
+    /// Drops `held` after these accesses.
     fn use_the_free_one_beside<H>(cache: &Cache, held: H) {
         let (done, is_done) = channel();
         let user = thread::spawn({
@@ -133,11 +132,10 @@ mod tests {
         let in_time = is_done.recv_timeout(Duration::from_secs(30));
         drop(held);
         user.join().unwrap();
-        in_time.expect("it did not wait for a node that it did not ask for");
+        in_time.expect("an access waited for a node that it did not request");
     }
 
-    /// Somebody makes room on a node, or takes memory there, and does not come to an end: nobody waits for that who asks
-    /// for another node.
+    /// While a thread evicts or allocates on one node, accesses to other nodes do not wait.
     #[test]
     fn pressure_on_one_node_delays_no_other() {
         let machine = Arc::new(Machine::two_tiers().unwrap());

@@ -1,36 +1,36 @@
-//! Where a near copy goes.
+//! Placement policies: the node of a near copy.
 //!
-//! The cache asks its [`Placement`] once for every access that does not name a node itself. A policy sees what the
-//! thesis' policy functions see - source node, requesting node, size - and the nodes among which it may choose.
+//! The cache calls its [`Placement`] once for every access without a node. A policy gets the arguments of the thesis'
+//! policy functions - source node, requesting node, size - and the nodes with a budget.
 
 use crate::topology::{Machine, NodeId};
 
-/// What a policy may look at.
+/// The arguments of a placement policy.
 #[derive(Copy, Clone, Debug)]
 #[non_exhaustive]
 pub struct Request<'a> {
-    /// Where the source lies, if its owner said so.
+    /// The node of the source, if given at registration.
     pub source_node: Option<NodeId>,
-    /// The node whose CPUs will read, if the caller said so.
+    /// The node whose CPUs will read, if given in the access.
     pub requester: Option<NodeId>,
     /// Length of the range.
     pub size_bytes: usize,
-    /// The nodes that have a budget, ascending.
+    /// The nodes with a budget, ascending.
     pub nodes: &'a [NodeId],
 }
 
 /// Chooses the node of a near copy.
 ///
-/// `place` is called on the accessing thread, without any lock of the cache, and on hits as well: keep it short. A
-/// panic in it reaches the caller of [`Cache::access`](super::Cache::access) and changes nothing in the cache.
+/// `place` runs on the accessing thread, without a lock of the cache, also on hits: keep it short. A panic in it reaches
+/// the caller of [`Cache::access`](super::Cache::access) and does not change the cache.
 pub trait Placement: Send + Sync + 'static {
-    /// The node to copy to, out of `request.nodes`; `None` leaves the data where it is.
+    /// The node to copy to, one of `request.nodes`; `None` for no copy.
     ///
     /// Any other node is an [`AccessError::NoBudget`](super::AccessError::NoBudget).
     fn place(&self, machine: &Machine, request: &Request<'_>) -> Option<NodeId>;
 }
 
-/// Everything to one node, wherever it comes from, that node included.
+/// Copies everything to one node, also data of that node itself.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct FixedNode(pub NodeId);
 
@@ -40,9 +40,9 @@ impl Placement for FixedNode {
     }
 }
 
-/// To the nearest memory with a budget that serves the reader faster than where the data lies; not to the fastest.
+/// Copies to the nearest node with a budget that serves the reader faster than the source; not to the fastest one.
 ///
-/// The reader is the requester; if it is unknown, whoever sits next to the data; if both are unknown, nothing moves.
+/// The reader is the requester, otherwise the node of the source. If both are unknown, nothing is copied.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct NearestFaster;
 

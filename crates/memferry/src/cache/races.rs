@@ -1,8 +1,8 @@
-//! Borrowed reads of near copies while one thread evicts them and fills their memory again.
+//! Race test: borrowed reads of near copies while one thread evicts them and reuses their memory.
 //!
-//! The bytes are read and written plainly. Between a read under a guard and the next copy into the same memory stand the
-//! orderings of [`readers`](super::readers) alone: readers take no lock and hold no count, and copies are made by the
-//! thread that asks for them. `cargo xtask tsan` judges the orderings; elsewhere this checks the bytes.
+//! The bytes are read and written without atomics. Only the orderings of [`readers`](super::readers) separate a read under
+//! a guard from the next copy into the same memory: readers take no lock and no count, and the accessing thread makes the
+//! copies. `cargo xtask tsan` checks the orderings; otherwise this test checks the bytes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const PAGE: usize = 4096;
 const PAGES: usize = 8;
 const ROUNDS: usize = 2_000;
 
-/// Copies in the thread that submits.
+/// An engine that copies on the submitting thread.
 #[derive(Debug)]
 struct Here;
 
@@ -37,7 +37,7 @@ impl Engine for Here {
     }
 
     fn submit(&self, copy: RawRequest) -> Result<(), Rejected> {
-        // SAFETY: a submitted copy's buffers are the engine's until it is finished.
+        // SAFETY: the buffers of a submitted copy belong to the engine until it is finished.
         unsafe { std::ptr::copy_nonoverlapping(copy.source(), copy.target(), copy.size_bytes()) };
         let report = CopyReport { cpu_bytes: copy.size_bytes() as u64, dsa_bytes: 0 };
         copy.finish(Ok(report));
@@ -45,7 +45,7 @@ impl Engine for Here {
     }
 
     fn stats(&self) -> EngineStats {
-        panic!("the test asks for none")
+        panic!("the test reads no statistics")
     }
 }
 
@@ -64,13 +64,13 @@ fn guarded_reads_end_before_the_next_copy() {
             let (cache, region, bytes, is_over, reads) = (&cache, &region, &bytes, &is_over, &reads);
             move || {
                 let mut page = reader;
-                // `guard_unasked` serves threads that have a record already.
+                // `guard_fast` serves only threads with a record.
                 readers::current().expect("this thread has not ended");
-                // ORDERING: Relaxed: nothing else may order this thread and the other.
+                // ORDERING: Relaxed: the test must not add an ordering between the threads.
                 while !is_over.load(Ordering::Relaxed) {
                     page = (page + 1) % PAGES;
                     let range = page * PAGE..(page + 1) * PAGE;
-                    let Some(guard) = cache.shared.guard_unasked(region, &range, &Access::default()) else {
+                    let Some(guard) = cache.shared.guard_fast(region, &range, &Access::default()) else {
                         thread::yield_now();
                         continue;
                     };
@@ -88,18 +88,18 @@ fn guarded_reads_end_before_the_next_copy() {
             }
             let page = round * 5 % PAGES;
             let range = page * PAGE..(page + 1) * PAGE;
-            // The second access publishes the copy. Near or not: readers may keep all room.
+            // The second access publishes the copy, unless readers keep all room.
             for _ in 0..2 {
                 cache.access(&region, range.clone(), Access::default()).unwrap().wait();
             }
             if round % 16 == 0 {
                 cache.invalidate(&region, range).unwrap();
             }
-            // A machine with one CPU lets the readers run.
+            // Lets the readers run on a machine with one CPU.
             thread::yield_now();
         }
         is_over.store(true, Ordering::Relaxed);
-        // The sanitizer understands a join, and not the end of a scope.
+        // The sanitizer models a join, but not the end of a scope.
         readers.into_iter().for_each(|reader| reader.join().expect("the reader's own message is above"));
     });
     let (evictions, reads) = (cache.stats().evictions, reads.into_inner());

@@ -1,31 +1,31 @@
-//! Who reads what without holding it: hazard pointers.
+//! Hazard pointers: reads of slots without lock and reference count.
 //!
-//! A thread that reads a slot under a guard has the slot's address in one of its hazards. Whoever wants to end a slot
-//! takes it out of where it can be found, runs the heavy half of the fence, and looks at all hazards: an address that
-//! is in none of them can never be read under a guard again.
+//! A thread that reads a slot under a guard has the slot's address in one of its hazards. A remover hides the slot from
+//! the directory, runs the heavy half of the fence, and checks all hazards: no guard can ever read an address that is in
+//! none of them.
 //!
 //! ```text
-//! reader                                   taker, under the index's lock
+//! reader                                   remover, under the index's lock
 //!   p = cell                                 cell = null
 //!   hazard = p                               heavy()
-//!   light()                                  p in some hazard? spare it, or keep it until the reader is done
+//!   light()                                  p in a hazard? spare it, or keep it until the reader is done
 //!   cell still p? then p may be read
 //!   ...
 //!   hazard = null                            wanted = true
 //!   light()                                  heavy()
-//!   wanted? tell the taker                   p still in the hazard? then its reader will see `wanted`
+//!   wanted? reclaim                          p still in the hazard? then its reader will see `wanted`
 //! ```
 //!
 //! # Why hazards
-//! What waits to be freed counts against a budget here. With epochs (crossbeam-epoch) one reader that stays in its
-//! guard, over a scan say, keeps *everything* that leaves meanwhile, on every node; then nothing can leave, and
-//! pressure on one node is felt on all. A hazard keeps exactly the slot that is read, and the taker knows at once: an
-//! eviction passes it over as it does a counted handle, and what it does take is free when it returns. Nothing is
-//! ever retired but what `invalidate`, `clear` and the end of a region take from under a reader, and that ends with
+//! Memory that waits for reclamation counts against a budget here. With epochs (crossbeam-epoch), one reader that stays in
+//! its guard, for example over a scan, keeps *everything* that is removed interim, on every node. Then no eviction
+//! frees memory, and pressure on one node affects all. A hazard keeps only the slot that is read, and the remover knows
+//! it at once: an eviction skips the slot, like one with a counted handle, and an evicted slot is free on return. Slots
+//! are retired only if `invalidate`, `clear` or the end of a region removes them during a read, and only until the end of
 //! the reader's guard.
 //!
-//! The known price of hazards, a full fence in each read, is on the taker here ([`barrier`](super::barrier)). A
-//! sequence lock would let readers see bytes while they are overwritten, and they hold slices.
+//! The known price of hazards, a full fence per read, is on the remover here ([`barrier`](super::barrier)). A sequence
+//! lock would let readers see bytes while they are overwritten, and readers hold slices.
 //!
 //! Source: M. Michael, "Hazard Pointers: Safe Memory Reclamation for Lock-Free Objects", IEEE TPDS 15(6), 2004.
 
@@ -37,49 +37,49 @@ use super::barrier;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 
-/// Guards that a thread may have at once before it falls back on counted handles: with the rest of a [`Record`], what
-/// fills its two lines.
+/// Guards per thread; a thread with more uses counted handles. With the rest of a [`Record`] they fill its two cache lines.
 const HAZARDS_COUNT: usize = if cfg!(memferry_loom) { 1 } else { 7 };
 
-/// The records of each process. A forked child begins with none: those that it inherits are of threads that it does not
-/// have, and of slots that nobody there takes.
+/// The records of each process. A forked child starts with none: inherited ones belong to threads that it does not have,
+/// and to slots that it never removes.
 pub(super) struct Readers {
     records: PerProcess<Mutex<Records>>,
-    /// As a system would that forbids the call. std's, not loom's: it is part of no protocol.
+    /// Makes fences fail, like a system that forbids the call. An atomic of std, because it is outside the protocol.
     #[cfg(test)]
     pub(super) fails_fences: std::sync::atomic::AtomicBool,
 }
 
-/// The records of one process, which are never freed. There are none where the kernel does not wipe them on forks.
+/// The records of one process; never freed. There are none if the kernel does not wipe them on forks.
 #[derive(Default)]
 struct Records {
-    /// Those of threads that run, and those with guards that their thread left behind: all that a taker looks at.
-    taken: Vec<&'static Record>,
-    /// For threads to come. Their hazards are null.
+    /// Records of running threads, and records whose thread ended with guards: those that a remover checks.
+    claimed: Vec<&'static Record>,
+    /// Records for later threads. Their hazards are null.
     free: Vec<&'static Record>,
 }
 
-/// The hazards of one thread. Two lines, since CPUs fetch lines in pairs. In a forked child, whose only thread may have it,
-/// it is zero, as of no process.
+/// The hazards of one thread, in two cache lines, because CPUs fetch lines in pairs.
+///
+/// The kernel zeroes it in a forked child: there it belongs to no process, even if the child's only thread has it.
 #[cfg_attr(not(memferry_loom), repr(align(128)))]
 pub(super) struct Record {
     hazards: [Hazard; HAZARDS_COUNT],
-    /// Counts records from 0. Written before it is any thread's.
+    /// Number of the record, from 0. Written before a thread claims it.
     index: AtomicU32,
-    /// The process that made it. Not written again but by a fork.
+    /// The process that made it. Only a fork changes it.
     generation: AtomicU32,
-    /// In [`Records::taken`]. Read and written under the lock of [`Readers::records`].
+    /// Place in [`Records::claimed`]. Read and written under the lock of [`Readers::records`].
     place: AtomicU32,
 }
 
 #[cfg(not(memferry_loom))]
 const _: () = assert!(size_of::<Record>() == 128);
 
-/// One address that may not be freed.
+/// One address that must not be freed.
 ///
-/// `address` is set by the thread of the record, and only while it is null; it is cleared by the guard that was made
-/// with it. Takers read it. `wanted` is set by takers, and reset by the record's thread when it has seen it, so before it sets
-/// the next `address`. A taker that is late sets it for a guard that has ended: then a later one tells in vain.
+/// The thread of the record sets `address`, only while it is null; the guard that was made with it clears it. Removers
+/// read it. Removers set `wanted`; the record's thread resets it when it has seen it, before it sets the next `address`.
+/// A late remover sets it for a guard that has ended: then a later guard reclaims in vain.
 pub(super) struct Hazard {
     address: AtomicPtr<()>,
     wanted: AtomicBool,
@@ -95,7 +95,7 @@ impl Readers {
         }
     }
 
-    /// Those of one model.
+    /// The readers of one model.
     #[cfg(memferry_loom)]
     pub(super) fn new() -> &'static Readers {
         Box::leak(Box::new(Readers {
@@ -109,33 +109,34 @@ impl Readers {
         lock(self.records.get_or_init(Mutex::default))
     }
 
-    /// A record that is no other thread's; `None` where there are none.
+    /// Claims a record for the calling thread; `None` if there are none.
     pub(super) fn claim(&self) -> Option<&'static Record> {
         let mut records = self.lock();
         if records.free.is_empty() {
-            let (made, count) = (Record::make(), records.taken.len());
+            let (made, count) = (Record::make(), records.claimed.len());
             for (record, index) in made.iter().zip(count..) {
-                // ORDERING: Relaxed, here and below: the lock orders it. Linux has numbers for 2^22 threads.
+                // ORDERING: Relaxed, here and below: the lock orders it. Linux has ids for 2^22 threads.
                 record.index.store(index as u32, Ordering::Relaxed);
             }
             records.free.extend(made.iter().rev());
         }
         let record = records.free.pop()?;
-        record.place.store(records.taken.len() as u32, Ordering::Relaxed);
-        records.taken.push(record);
+        record.place.store(records.claimed.len() as u32, Ordering::Relaxed);
+        records.claimed.push(record);
         Some(record)
     }
 
-    /// The thread of a record ends, and gives it back; but not as long as it has guards, which may outlive other state of
-    /// the thread: then `false`, and the end of each guard says that it is waited for. Call it again at those ends.
+    /// Gives back the record of a thread that ends.
     ///
-    /// Only the thread of the record may call it. It sets no hazard of the record any more.
+    /// Returns false while the thread has guards, which may outlive its other state. Then the end of each guard returns
+    /// that it is wanted; call this again at those ends. Only the thread of the record calls it, and sets no hazard of the
+    /// record afterwards.
     pub(super) fn give_back(&self, record: &'static Record) -> bool {
         if record.generation() != fork::generation() {
-            // It is nobody's in this process.
+            // It belongs to another process.
             return true;
         }
-        // ORDERING: Relaxed, all of it: guards end on the thread that this is.
+        // ORDERING: Relaxed, all of it: guards end on this thread.
         let mut set =
             record.hazards.iter().filter(|hazard| !hazard.address.load(Ordering::Relaxed).is_null());
         if set.by_ref().map(|hazard| hazard.wanted.store(true, Ordering::Relaxed)).count() > 0 {
@@ -143,37 +144,39 @@ impl Readers {
         }
         let mut records = self.lock();
         let place = record.place.load(Ordering::Relaxed);
-        records.taken.swap_remove(place as usize);
-        if let Some(moved) = records.taken.get(place as usize) {
+        records.claimed.swap_remove(place as usize);
+        if let Some(moved) = records.claimed.get(place as usize) {
             moved.place.store(place, Ordering::Relaxed);
         }
         records.free.push(record);
         true
     }
 
-    /// How many records a taker looks at.
+    /// Number of records that a remover checks.
     #[cfg(all(test, not(memferry_loom)))]
     fn taken_count(&self) -> usize {
-        self.lock().taken.len()
+        self.lock().claimed.len()
     }
 
-    /// Whether a taker looks at this one.
+    /// Whether a remover checks this record.
     #[cfg(all(test, not(memferry_loom)))]
     fn is_taken(&self, record: &Record) -> bool {
-        self.lock().taken.iter().any(|taken| ptr::eq(*taken, record))
+        self.lock().claimed.iter().any(|claimed| ptr::eq(*claimed, record))
     }
 
-    /// What may be read under guards now, and for addresses that can be found nowhere any more: what may be ever, if a
-    /// [`fence`](Readers::fence) has happened since they could be found.
-    pub(super) fn look(&self) -> Look {
+    /// A snapshot of all hazards: addresses that guards may read now.
+    ///
+    /// A hidden address that is not in the snapshot can never be read again, if a [`fence`](Readers::fence) has run since
+    /// it was hidden.
+    pub(super) fn snapshot(&self) -> HazardSnapshot {
         let records = self.lock();
-        let hazards = records.taken.iter().flat_map(|record| &record.hazards);
+        let hazards = records.claimed.iter().flat_map(|record| &record.hazards);
         let hazards =
             hazards.map(|hazard| (hazard.address(), hazard)).filter(|(address, _)| !address.is_null());
-        Look { hazards: hazards.collect(), is_blind: false }
+        HazardSnapshot { hazards: hazards.collect(), is_blind: false }
     }
 
-    /// The heavy half of the fence; false if it did not happen.
+    /// The heavy half of the fence; false if it failed.
     #[must_use]
     pub(super) fn fence(&self) -> bool {
         #[cfg(test)]
@@ -183,11 +186,11 @@ impl Readers {
         barrier::heavy()
     }
 
-    /// Clears the hazards that have this address. The caller knows that no guard lives that has it.
+    /// Clears the hazards that have this address. The caller ensures that no guard with it is in use.
     pub(super) fn abandon(&self, address: *mut ()) {
-        for hazard in self.lock().taken.iter().flat_map(|record| &record.hazards) {
-            // ORDERING: Relaxed: nothing is read through it. Only if it still has the address: its thread may have set
-            // another one since.
+        for hazard in self.lock().claimed.iter().flat_map(|record| &record.hazards) {
+            // ORDERING: Relaxed: nothing is read through it. Exchanged only if it still has the address: its thread may
+            // have set another one since.
             let cleared = ptr::null_mut();
             let _ = hazard.address.compare_exchange(address, cleared, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -195,16 +198,16 @@ impl Readers {
 }
 
 /// All hazards at one moment.
-pub(super) struct Look {
+pub(super) struct HazardSnapshot {
     hazards: Vec<(*mut (), &'static Hazard)>,
-    /// A fence failed: everything may be read.
+    /// A fence failed: any address may be read.
     is_blind: bool,
 }
 
-impl Look {
-    /// Nothing is known.
-    pub(super) fn blind() -> Look {
-        Look { hazards: Vec::new(), is_blind: true }
+impl HazardSnapshot {
+    /// A snapshot that protects all addresses.
+    pub(super) fn blind() -> HazardSnapshot {
+        HazardSnapshot { hazards: Vec::new(), is_blind: true }
     }
 
     pub(super) fn is_blind(&self) -> bool {
@@ -212,22 +215,24 @@ impl Look {
     }
 
     /// Whether a guard may have this address.
-    pub(super) fn sees(&self, address: *mut ()) -> bool {
+    pub(super) fn protects(&self, address: *mut ()) -> bool {
         self.is_blind || self.holders(address).next().is_some()
     }
 
-    /// As [`sees`](Look::sees). After the next fence such a guard says that it was waited for, unless it has
-    /// ended by then: then this is [no longer seen](Look::still_sees).
-    pub(super) fn ask_for(&self, address: *mut ()) -> bool {
+    /// Marks the hazards with this address as wanted. Returns whether a guard may have it.
+    ///
+    /// After the next fence such a guard reclaims at its end, unless it has ended before: then the address is
+    /// [no longer protected](HazardSnapshot::still_protects).
+    pub(super) fn want(&self, address: *mut ()) -> bool {
         for hazard in self.holders(address) {
-            // ORDERING: Relaxed: the fences on both sides order it.
+            // ORDERING: Relaxed: the fences on both sides order it before the load in `clear`.
             hazard.wanted.store(true, Ordering::Relaxed);
         }
-        self.sees(address)
+        self.protects(address)
     }
 
-    /// Whether one of the guards that were seen to have this address has it now.
-    pub(super) fn still_sees(&self, address: *mut ()) -> bool {
+    /// Whether one of the hazards that had this address has it now.
+    pub(super) fn still_protects(&self, address: *mut ()) -> bool {
         self.holders(address).any(|hazard| hazard.address() == address)
     }
 
@@ -247,7 +252,7 @@ impl Record {
         }
     }
 
-    /// Some that nobody has.
+    /// Makes unclaimed records.
     #[cfg(not(memferry_loom))]
     #[allow(unsafe_code)]
     fn make() -> &'static [Record] {
@@ -255,25 +260,26 @@ impl Record {
         unsafe { fork::leak_wiped(Record::new) }.unwrap_or_default()
     }
 
-    /// The same, of one model, in which nothing forks.
+    /// Makes a record of one model, in which nothing forks.
     #[cfg(memferry_loom)]
     fn make() -> &'static [Record] {
         Box::leak(Box::new([Record::new()]))
     }
 
-    /// Counts records from 0; no two threads have the same at a time.
+    /// Number of the record, from 0; unique among the threads of a process at any time.
     pub(super) fn index(&self) -> usize {
+        // ORDERING: Relaxed: written under the lock before this thread claimed the record.
         self.index.load(Ordering::Relaxed) as usize
     }
 
-    /// The [process](fork::generation) that made it; 0 in others.
+    /// The [process](fork::generation) that made it; 0 in another process.
     #[inline]
     pub(super) fn generation(&self) -> u32 {
-        // ORDERING: Relaxed: other processes write it, if anybody.
+        // ORDERING: Relaxed: constant within a process.
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// A hazard that no guard has, for the thread of this record.
+    /// A hazard without guard, for the thread of this record.
     #[inline]
     pub(super) fn free(&self) -> Option<&Hazard> {
         // ORDERING: Relaxed: only this thread sets it.
@@ -282,24 +288,24 @@ impl Record {
 }
 
 impl Hazard {
-    /// Announces that `address` is going to be read. Whether it may be, the caller then looks up once more.
+    /// Announces a read of `address`. The caller then checks again whether it may read.
     #[inline]
     pub(super) fn set(&self, address: *mut ()) {
-        // ORDERING: Release pairs with the Acquire of `address`: who finds this address here and no longer the one
-        // before may free the one before, so all reads of that must be over.
+        // ORDERING: Release pairs with the Acquire of `address`: a remover that finds this address in place of the former
+        // one may free the former one, so all reads of that come before.
         self.address.store(address, Ordering::Release);
         barrier::light();
     }
 
-    /// The guard ends; whether somebody waits for that.
+    /// Ends the guard. Returns whether a remover wants the slot.
     #[inline]
     #[must_use]
     pub(super) fn clear(&self) -> bool {
         // ORDERING: Release pairs with the Acquire of `address`: all reads under the guard come before.
         self.address.store(ptr::null_mut(), Ordering::Release);
         barrier::light();
-        // ORDERING: Relaxed: the fences on both sides order it. A taker sets it again for an address that it has seen
-        // here, which is set after the reset.
+        // ORDERING: Relaxed: the fences on both sides order it. A remover sets it again for a later address, which is set
+        // after the reset.
         let is_wanted = self.wanted.load(Ordering::Relaxed);
         if is_wanted {
             self.wanted.store(false, Ordering::Relaxed);
@@ -308,15 +314,15 @@ impl Hazard {
     }
 
     fn address(&self) -> *mut () {
-        // ORDERING: Acquire pairs with the Releases of `set` and `clear`.
+        // ORDERING: Acquire pairs with the Releases of `set` and `clear`: reads under the former address are over.
         self.address.load(Ordering::Acquire)
     }
 }
 
 #[cfg(not(memferry_loom))]
-pub(super) use process::{current, guard_was_awaited, known, readers};
+pub(super) use process::{current, known, readers, wanted_guard_ended};
 
-/// What a process has one of, and a thread.
+/// The readers of the process, and the record of the thread.
 #[cfg(not(memferry_loom))]
 mod process {
     use std::cell::Cell;
@@ -327,18 +333,18 @@ mod process {
 
     static READERS: Readers = Readers::new();
 
-    /// Those of this process.
+    /// The readers of this process.
     pub(in crate::cache) fn readers() -> &'static Readers {
         barrier::prepare();
         &READERS
     }
 
     thread_local! {
-        /// Without a destructor, so that reading it is one instruction.
+        /// The record of the thread; without a destructor, so that reading it is one instruction.
         static CURRENT: Cell<Option<&'static Record>> = const { Cell::new(None) };
-        /// Gives the record back when the thread ends.
+        /// Gives the record back at the end of the thread.
         static CLAIM: Claim = Claim(Cell::new(READERS.claim()));
-        /// What the thread could not give back, because guards were left: views in other thread-locals.
+        /// A record that could not be given back, because other thread-locals hold views.
         static LEFT: Cell<Option<&'static Record>> = const { Cell::new(None) };
     }
 
@@ -357,21 +363,20 @@ mod process {
         LEFT.set((!READERS.give_back(record)).then_some(record));
     }
 
-    /// A guard of this thread has ended, and somebody waited for that.
-    pub(in crate::cache) fn guard_was_awaited() {
+    /// Called at the end of a guard that is wanted: retries to give the record back.
+    pub(in crate::cache) fn wanted_guard_ended() {
         if let Some(record) = LEFT.take() {
             give_back(record);
         }
     }
 
-    /// The record that this thread has claimed. In a forked child it may be that of a thread of the parent, which is of no
-    /// process there.
+    /// The record that this thread has claimed. In a forked child it may be inherited, and then belongs to no process.
     #[inline(always)]
     pub(in crate::cache) fn known() -> Option<&'static Record> {
         CURRENT.get()
     }
 
-    /// This thread's record; `None` in the last moments of a thread, and where there are none.
+    /// The record of this thread, claimed on first use; `None` at the end of a thread, or if there are no records.
     #[inline]
     pub(in crate::cache) fn current() -> Option<&'static Record> {
         known().filter(|record| record.generation() == fork::generation()).or_else(claim)
@@ -380,7 +385,7 @@ mod process {
     #[cold]
     fn claim() -> Option<&'static Record> {
         let renewed = |claim: &Claim| {
-            // Without a record it stays: the system has refused one.
+            // A claim without record stays so: the system refused to make one.
             if claim.0.get().is_some_and(|record| record.generation() != fork::generation()) {
                 claim.0.set(READERS.claim());
             }
@@ -392,7 +397,7 @@ mod process {
     }
 }
 
-/// Models have readers and records of their own; a whole cache takes the way of a thread without a record.
+/// Models make their own readers and records; a whole cache runs as on threads without records.
 #[cfg(memferry_loom)]
 pub(super) fn readers() -> &'static Readers {
     Readers::new()
@@ -409,7 +414,7 @@ pub(super) fn known() -> Option<&'static Record> {
 }
 
 #[cfg(memferry_loom)]
-pub(super) fn guard_was_awaited() {}
+pub(super) fn wanted_guard_ended() {}
 
 #[cfg(all(test, not(memferry_loom)))]
 mod tests;

@@ -1,12 +1,12 @@
-//! Sources: memory that somebody owns, registered with a cache.
+//! Regions: memory registered with a cache.
 //!
-//! Entries are found by (region, range), never by address. A region's id is never used again, so memory that is freed
-//! and allocated anew for something else cannot be mistaken for what was copied from it.
+//! Entries are identified by (region, range), never by address. A region's id is never reused, so a stale copy is never
+//! mistaken for one of newly allocated memory at the same address.
 //!
-//! Who keeps what alive:
+//! Ownership:
 //!
 //! ```text
-//! Region ──▶ Handle ──▶ Source ──▶ owner      the last Region drops the region's entries from the cache
+//! Region ──▶ Handle ──▶ Source ──▶ owner      the last Region removes the region's entries from the cache
 //! Entry  ──▶ Slot   ──▶ Source                a held entry keeps the source, and so does a copy in flight
 //! ```
 
@@ -21,14 +21,14 @@ use crate::memory::{Block, Mapping};
 use crate::mover::{Epochs, Operation};
 use crate::topology::NodeId;
 
-/// An owner of bytes that stay where they are.
+/// An owner of bytes at a fixed address.
 ///
 /// # Safety
 /// As long as the owner lives, wherever it is moved,
 /// - `bytes` returns the same address and length each time, and they are readable;
-/// - nobody writes them while a slice of them is borrowed or a copy of them is in flight. For an owner that ever
-///   writes: from before [`Region::drain`] to the end of the writing nobody accesses the region and no slice of an
-///   entry is around, and [`Cache::invalidate`](super::Cache::invalidate) follows, before the next access.
+/// - nobody writes them while a slice of them is borrowed or a copy of them is in flight. An owner that writes ensures
+///   that from before [`Region::drain`] to the end of the writing nobody accesses the region and no slice of an entry
+///   exists, and that [`Cache::invalidate`](super::Cache::invalidate) follows before the next access.
 pub unsafe trait RegionOwner: Send + Sync + 'static {
     /// The bytes.
     fn bytes(&self) -> &[u8];
@@ -36,8 +36,8 @@ pub unsafe trait RegionOwner: Send + Sync + 'static {
 
 macro_rules! owned_bytes {
     ($($owner:ty),+) => { $(
-        // SAFETY: the bytes live on the heap (or are static) behind an owner that the region holds and lends to
-        // nobody mutably, so they neither move nor change until it is dropped.
+        // SAFETY: the bytes live on the heap (or are static) behind an owner that the region holds and never borrows
+        // mutably, so they neither move nor change until it is dropped.
         unsafe impl RegionOwner for $owner {
             fn bytes(&self) -> &[u8] {
                 self
@@ -47,17 +47,17 @@ macro_rules! owned_bytes {
 }
 owned_bytes!(Vec<u8>, Box<[u8]>, Arc<[u8]>, Arc<Vec<u8>>, &'static [u8], Mapping, Arc<Mapping>);
 
-/// Registered bytes, of which ranges can be accessed through the cache that registered them. Clones share it.
+/// Registered bytes, accessible through the cache that registered them. Clones share it.
 ///
-/// Dropping the last clone drops the region's entries from the cache and stops nothing: copies in flight run out, and
-/// entries that are still held keep their bytes, near and source. The owner is dropped after the last of them, perhaps
-/// on the thread that completes a copy.
+/// Dropping the last clone removes the region's entries from the cache. Copies in flight complete, and held entries keep
+/// their bytes, near and source. The owner is dropped after the last of them, perhaps on the thread that completes a
+/// copy.
 #[derive(Clone)]
 pub struct Region {
     handle: Arc<Handle>,
 }
 
-/// What the clones of a [`Region`] share; its end is the region's end.
+/// Shared by the clones of a [`Region`]; its drop ends the region.
 struct Handle {
     source: Arc<Source<Block>>,
     /// Weak, so that forgotten regions do not keep a cache and its pools.
@@ -69,12 +69,12 @@ impl Region {
         Region { handle: Arc::new(Handle { source: Arc::new(source), cache }) }
     }
 
-    /// Different for every region this process ever registers.
+    /// The id, unique among all regions that this process ever registers.
     pub fn id(&self) -> u64 {
         self.source().id
     }
 
-    /// How often something of it was invalidated. Entries carry the generation they were made in.
+    /// The number of invalidations. Entries carry the generation of their creation.
     pub fn generation(&self) -> u64 {
         self.source().generation()
     }
@@ -85,7 +85,7 @@ impl Region {
         self.source().chunks.region_bytes()
     }
 
-    /// The size of the chunks that it is looked up by; the last may be shorter.
+    /// The size of its chunks; the last may be shorter.
     pub fn chunk_bytes(&self) -> usize {
         self.source().chunks.chunk_bytes()
     }
@@ -95,27 +95,27 @@ impl Region {
         self.len() == 0
     }
 
-    /// The node it lies on, if whoever registered it said so.
+    /// The node of its bytes, if given at registration.
     pub fn home(&self) -> Option<NodeId> {
         self.source().home
     }
 
-    /// The bytes at home.
+    /// The bytes at the source.
     pub fn as_slice(&self) -> &[u8] {
         self.source().bytes()
     }
 
-    /// Blocks until all copies have ended that read this region and were begun before; what others begin meanwhile is
-    /// not waited for. A copy whose device was lost counts as over: what it may still read was leaked. So does, in a
-    /// forked child, what the parent has in flight. An entry that is held may show
-    /// [`Why::InFlight`](super::Why::InFlight) for a moment longer.
+    /// Blocks until all copies of this region that were started earlier are complete. Later ones are not waited for.
     ///
-    /// Do not call it from a waker: it may wait for the thread it is on.
+    /// A copy on a lost device counts as complete: the memory that it may still read was leaked. So do, in a forked child,
+    /// copies in flight in the parent. A held entry may show [`Why::InFlight`](super::Why::InFlight) for a moment longer.
+    ///
+    /// Do not call it from a waker: it may wait for its own thread.
     pub fn drain(&self) {
         self.begin_drain().wait();
     }
 
-    /// What is to be waited for is decided now.
+    /// Starts a drain of the copies in flight now.
     pub(super) fn begin_drain(&self) -> Drain {
         Drain(self.source().flights.drain())
     }
@@ -132,12 +132,12 @@ impl Region {
     }
 }
 
-/// The wait for the copies that read a region and were begun before this was.
+/// A drain of the copies of a region that were in flight at its start.
 pub(super) struct Drain(Operation<(), ()>);
 
 impl Drain {
     pub(super) fn wait(self) {
-        // It fails in a process that was forked meanwhile: the copies are not that one's.
+        // It fails in a process that was forked interim: the copies belong to the parent.
         let _ = self.0.wait();
     }
 }
@@ -161,22 +161,24 @@ impl Drop for Handle {
     }
 }
 
-/// The bytes of a region and what is known of them; outlives the [`Region`] as long as an entry or a copy needs it.
+/// The bytes of a region and their attributes; outlives the [`Region`] while an entry or a copy needs it.
+///
+/// Directories are written under the lock of their node's index. Any thread reads and raises `generation`.
 pub(super) struct Source<B> {
     pub(super) id: u64,
     pub(super) home: Option<NodeId>,
     pub(super) chunks: Chunks,
     /// One for each node of the cache, in its order.
     directories: Box<[Directory<B>]>,
-    /// Held by the copies that read the bytes now.
+    /// Epochs, held by the copies that read the bytes now.
     pub(super) flights: Epochs,
-    /// Bumped by `invalidate` before it removes entries.
+    /// Raised by `invalidate` before it removes entries.
     generation: AtomicU64,
     owner: Arc<dyn RegionOwner>,
 }
 
 impl<B> Source<B> {
-    /// For a cache of `nodes_count` nodes; `chunk_bytes` as in [`Chunks::new`].
+    /// A source for a cache of `nodes_count` nodes; for `chunk_bytes` see [`Chunks::new`].
     pub(super) fn new(
         owner: Arc<dyn RegionOwner>,
         home: Option<NodeId>,
@@ -192,7 +194,7 @@ impl<B> Source<B> {
         Source { id, home, chunks, directories, flights, generation, owner }
     }
 
-    /// Of the cache's node at `position`.
+    /// The directory of the cache's node at `position`.
     #[inline]
     pub(super) fn directory(&self, position: usize) -> &Directory<B> {
         &self.directories[position]
@@ -207,19 +209,19 @@ impl<B> Source<B> {
         self.owner.bytes()
     }
 
-    /// The bytes in `range`, which was checked against their length when the range came in.
+    /// The bytes in `range`, whose bounds the access has checked.
     pub(super) fn slice(&self, range: Range<usize>) -> &[u8] {
         &self.owner.bytes()[range]
     }
 
     pub(super) fn generation(&self) -> u64 {
-        // ORDERING: Acquire pairs with the Release of `bump`: whoever labels a copy with a generation copies the
-        // bytes as they were written before that generation began, or newer ones.
+        // ORDERING: Acquire pairs with the Release of `bump`: bytes that were written before the generation began are
+        // visible to the thread that labels a copy with it.
         self.generation.load(Ordering::Acquire)
     }
 
     pub(super) fn bump(&self) {
-        // ORDERING: Release pairs with the Acquire of `generation`.
+        // ORDERING: Release pairs with the Acquire of `generation`: the owner's writes become visible with it.
         self.generation.fetch_add(1, Ordering::Release);
     }
 }

@@ -1,13 +1,13 @@
-//! What the clones of a cache share: the way of an access from its options to a slot.
+//! The state that clones of a cache share, and the steps of an access from its options to a slot.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::directory::Guard;
 use super::flight::Flight;
-use super::index::{Found, Index, Taken};
+use super::index::{Found, Index, Removed};
 use super::nearness::Nearness;
-use super::node::Near;
+use super::node::CacheNode;
 use super::readers;
 use super::region::Source;
 use super::slot::Slot;
@@ -19,27 +19,29 @@ use crate::mover::{CopyOptions, Mover};
 use crate::sync;
 use crate::topology::{Machine, NodeId};
 
-/// What the clones of a [`Cache`](super::Cache) share. Nothing here changes but the inside of `nodes` and `counters`.
+/// Shared by the clones of a [`Cache`](super::Cache). Constant, except the inside of `nodes` (under the lock of the index,
+/// of the pool) and of `counters` (relaxed).
 pub(super) struct Shared {
     pub(super) mover: Mover,
     pub(super) machine: Arc<Machine>,
-    /// Without one, everything goes to the first node.
+    /// The placement policy; without one, all copies go to the first node.
     pub(super) placement: Option<Box<dyn Placement>>,
     pub(super) flags: Flags,
     /// Ascending by node, never empty.
-    pub(super) nodes: Vec<Near>,
-    /// Their ids, for policies.
+    pub(super) nodes: Vec<CacheNode>,
+    /// Ids of `nodes`, for policies.
     pub(super) node_ids: Vec<NodeId>,
     pub(super) nearness: Nearness,
     pub(super) counters: Arc<Counters>,
 }
 
-/// What an access is going to be.
+/// The decision for an access.
 #[derive(Copy, Clone)]
-pub(super) enum Wish {
+pub(super) enum Destination {
     /// A copy on the cache's node at this position.
-    Near(usize),
-    Stay(Why),
+    Node(usize),
+    /// No copy.
+    Source(Why),
 }
 
 impl Shared {
@@ -55,14 +57,14 @@ impl Shared {
         Ok(())
     }
 
-    /// Checks the access and finds the node for it.
+    /// Checks the access and decides its destination.
     #[inline]
-    pub(super) fn wish(
+    pub(super) fn destination(
         self: &Arc<Self>,
         region: &Region,
         range: &Range<usize>,
         access: &Access,
-    ) -> Result<Wish, AccessError> {
+    ) -> Result<Destination, AccessError> {
         self.check(region, range)?;
         let position = match (access.near, &self.placement) {
             (Some(node), _) => self.position(node)?,
@@ -76,11 +78,11 @@ impl Shared {
                 };
                 match placement.place(&self.machine, &request) {
                     Some(node) => self.position(node)?,
-                    None => return Ok(Wish::Stay(Why::NotPlaced)),
+                    None => return Ok(Destination::Source(Why::NotPlaced)),
                 }
             }
         };
-        Ok(if range.is_empty() { Wish::Stay(Why::Empty) } else { Wish::Near(position) })
+        Ok(if range.is_empty() { Destination::Source(Why::Empty) } else { Destination::Node(position) })
     }
 
     pub(super) fn position(&self, node: NodeId) -> Result<usize, AccessError> {
@@ -88,10 +90,10 @@ impl Shared {
         self.node_ids.binary_search(&node).map_err(no_budget)
     }
 
-    /// The hit path where nobody has to be asked which node: small, and laid into the caller's code. `None` says
-    /// nothing, not even that the access is a right one.
+    /// The hit path without placement policy: small, and inlined into the caller. `None` means that the slower path
+    /// decides, which also checks the access.
     #[inline(always)]
-    pub(super) fn guard_unasked(
+    pub(super) fn guard_fast(
         self: &Arc<Self>,
         region: &Region,
         range: &Range<usize>,
@@ -111,7 +113,7 @@ impl Shared {
         Some(guard)
     }
 
-    /// What all other views hold.
+    /// The slower path of [`Cache::view`](super::Cache::view).
     #[inline(never)]
     pub(super) fn hold<'a>(
         self: &'a Arc<Self>,
@@ -119,49 +121,53 @@ impl Shared {
         range: &Range<usize>,
         access: &Access,
     ) -> Result<Hold<'a>, AccessError> {
-        let wish = self.wish(region, range, access)?;
-        Ok(match self.guard(region.source(), range, wish, access) {
+        let destination = self.destination(region, range, access)?;
+        Ok(match self.guard(region.source(), range, destination, access) {
             Some(guard) => Hold::Borrowed(guard),
-            None => Hold::Counted(Box::new(self.enter(region.source(), range, wish, access))),
+            None => Hold::Counted(Box::new(self.enter(region.source(), range, destination, access))),
         })
     }
 
-    /// The hit path: what is ready, borrowed; counted as a hit.
+    /// The hit path: borrows a ready slot and counts the hit.
     pub(super) fn guard(
         &self,
         source: &Source<Block>,
         range: &Range<usize>,
-        wish: Wish,
+        destination: Destination,
         access: &Access,
     ) -> Option<Guard<'_, Block>> {
         let record = readers::current()?;
         let on_node = |position: usize| self.nodes[position].index.guard(source, range, record);
-        let better = self.rivals(source, wish, access);
+        let better = self.rivals(source, destination, access);
         let better = better.and_then(|rivals| self.better_than(source, access, rivals).find_map(on_node));
-        let guard = match (better, wish) {
+        let guard = match (better, destination) {
             (Some(guard), _) => guard,
-            (None, Wish::Near(position)) => on_node(position)?,
-            (None, Wish::Stay(_)) => return None,
+            (None, Destination::Node(position)) => on_node(position)?,
+            (None, Destination::Source(_)) => return None,
         };
         self.counters.hits_ready.add_one(Some(record.index()));
         Some(guard)
     }
 
-    /// What a ready copy that the access does not ask for has to be better than; `None` if no such copy is wanted.
-    fn rivals(&self, source: &Source<Block>, wish: Wish, access: &Access) -> Option<[Option<NodeId>; 2]> {
-        match wish {
-            Wish::Near(position) if access.near.is_none() && self.nodes.len() > 1 => {
+    /// The nodes that a ready copy on another node must be better than; `None` if no such copy is acceptable.
+    fn rivals(
+        &self,
+        source: &Source<Block>,
+        destination: Destination,
+        access: &Access,
+    ) -> Option<[Option<NodeId>; 2]> {
+        match destination {
+            Destination::Node(position) if access.near.is_none() && self.nodes.len() > 1 => {
                 Some([source.home, Some(self.node_ids[position])])
             }
-            Wish::Stay(Why::NotPlaced) => Some([source.home, None]),
+            Destination::Source(Why::NotPlaced) => Some([source.home, None]),
             _ => None,
         }
     }
 
-    /// What is ready on a node that the reader prefers to these; of an odd range as well, which no directory has.
+    /// A ready slot on a node that the reader prefers to `rivals`; also of ranges that no directory has. Not counted.
     ///
-    /// Not counted. A node whose index another thread has at the moment is passed over: nobody waits for a node that
-    /// they did not ask for.
+    /// Skips a node whose index is locked at the moment: a reader waits only for the node that it requested.
     fn find_better(
         &self,
         source: &Source<Block>,
@@ -173,7 +179,7 @@ impl Shared {
         better.find_map(|position| self.nodes[position].index.try_find_ready(source, range))
     }
 
-    /// Positions of nodes that the reader prefers to these.
+    /// Positions of nodes that the reader prefers to `others`.
     fn better_than(
         &self,
         source: &Source<Block>,
@@ -184,22 +190,22 @@ impl Shared {
         reader.into_iter().flat_map(move |reader| self.nearness.better_than(reader, others))
     }
 
-    /// What is not ready, or an odd range: under the lock, and with a new copy if there is none.
+    /// The path under the lock, for slots that are not ready or not published; starts a copy on a miss.
     #[cold]
     pub(super) fn enter(
         &self,
         source: &Arc<Source<Block>>,
         range: &Range<usize>,
-        wish: Wish,
+        destination: Destination,
         access: &Access,
     ) -> Entry {
         let flags = self.flags | access.flags;
-        if let Some(slot) = self.find_elsewhere(source, range, wish, access) {
+        if let Some(slot) = self.find_elsewhere(source, range, destination, access) {
             return Entry::new(slot, range.clone(), flags, false);
         }
-        let position = match wish {
-            Wish::Near(position) => position,
-            Wish::Stay(why) => {
+        let position = match destination {
+            Destination::Node(position) => position,
+            Destination::Source(why) => {
                 self.counters.unplaced.add(1);
                 let slot = sync::Arc::new(Slot::at_source(source, range.clone(), why));
                 return Entry::new(slot, range.clone(), flags, false);
@@ -213,41 +219,39 @@ impl Shared {
                 (slot, false)
             }
             Found::New(slot) => {
-                let started_copy = self.launch(near, slot.clone(), access);
+                let started_copy = self.start_copy(near, slot.clone(), access);
                 (slot, started_copy)
             }
         };
-        let meanwhile = self.find_meanwhile(source, range, Some(&slot), access);
-        Entry::new(slot, range.clone(), flags, started_copy).with_meanwhile(meanwhile)
+        let interim = self.find_interim(source, range, Some(&slot), access);
+        Entry::new(slot, range.clone(), flags, started_copy).with_interim(interim)
     }
 
-    /// What is to be read as long as there is no copy on the node that the access asks for: a ready one on another, if it
-    /// is better than the source. Not counted.
-    pub(super) fn find_meanwhile(
+    /// A ready copy to be read until that on the chosen node is ready, if the reader prefers it to the source. Not
+    /// counted.
+    pub(super) fn find_interim(
         &self,
         source: &Source<Block>,
         range: &Range<usize>,
-        asked_for: Option<&Slot<Block>>,
+        chosen: Option<&Slot<Block>>,
         access: &Access,
     ) -> Option<sync::Arc<Slot<Block>>> {
-        if access.near.is_some()
-            || self.nodes.len() == 1
-            || asked_for.is_some_and(|slot| slot.near().is_some())
+        if access.near.is_some() || self.nodes.len() == 1 || chosen.is_some_and(|slot| slot.near().is_some())
         {
             return None;
         }
         self.find_better(source, range, access, [source.home, None])
     }
 
-    /// A ready copy that is better than the one that the access asks for; counted as a hit.
+    /// A ready copy that the reader prefers to the destination; counted as a hit.
     pub(super) fn find_elsewhere(
         &self,
         source: &Source<Block>,
         range: &Range<usize>,
-        wish: Wish,
+        destination: Destination,
         access: &Access,
     ) -> Option<sync::Arc<Slot<Block>>> {
-        let slot = self.find_better(source, range, access, self.rivals(source, wish, access)?)?;
+        let slot = self.find_better(source, range, access, self.rivals(source, destination, access)?)?;
         self.count_hit(&slot);
         Some(slot)
     }
@@ -259,13 +263,13 @@ impl Shared {
         }
     }
 
-    /// Finds room for a new slot and gives its copy to the mover; whether there was room.
-    fn launch(&self, near: &Near, slot: sync::Arc<Slot<Block>>, access: &Access) -> bool {
+    /// Allocates a block for a new slot and starts its copy. Returns whether there was room.
+    fn start_copy(&self, near: &CacheNode, slot: sync::Arc<Slot<Block>>, access: &Access) -> bool {
         let (size_bytes, home) = (slot.range.len(), slot.source.home);
         let flight = Flight::new(slot, near.index.clone(), self.counters.clone());
         match near.room_for(size_bytes, &self.counters) {
             None => {
-                flight.turn_back();
+                flight.refuse();
                 false
             }
             Some(block) => {
@@ -283,41 +287,41 @@ impl Shared {
         }
     }
 
-    /// Takes out what shares a byte with `range`, for each node by position; counted.
+    /// Removes the slots that overlap `range`, for each node by position; counted.
     pub(super) fn invalidate(
         self: &Arc<Self>,
         region: &Region,
         range: &Range<usize>,
-    ) -> Result<Vec<(usize, Taken<Block>)>, AccessError> {
+    ) -> Result<Vec<(usize, Removed<Block>)>, AccessError> {
         self.check(region, range)?;
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        // The generation first: a slot that is made after its index was searched belongs to the new one.
+        // First the generation: a slot that is made after the search of its index belongs to the new one.
         region.source().bump();
-        let taken = self.nodes.iter().map(|near| near.index.take_overlapping(region.source(), range));
-        let taken: Vec<_> = taken.enumerate().collect();
-        self.counters.invalidated.add(taken.iter().map(|(_, taken)| taken.ranges.len()).sum());
-        Ok(taken)
+        let removed = self.nodes.iter().map(|near| near.index.remove_overlapping(region.source(), range));
+        let removed: Vec<_> = removed.enumerate().collect();
+        self.counters.invalidated.add(removed.iter().map(|(_, removed)| removed.ranges.len()).sum());
+        Ok(removed)
     }
 
-    /// Lets go of what `take` takes out of each index, after the index is unlocked; how much that was.
-    pub(super) fn drop_slots(&self, take: impl Fn(&Index<Block>) -> Taken<Block>) -> usize {
-        self.nodes.iter().map(|near| take(&near.index).ranges.len()).sum()
+    /// Drops the slots that `remove` removes from each index, outside its lock. Returns their number.
+    pub(super) fn drop_slots(&self, remove: impl Fn(&Index<Block>) -> Removed<Block>) -> usize {
+        self.nodes.iter().map(|near| remove(&near.index).ranges.len()).sum()
     }
 
-    /// The last [`Region`] of this source is gone: nobody can ask for its entries any more.
+    /// Removes the entries of a source whose last [`Region`] was dropped.
     pub(super) fn forget_region(&self, source: &Source<Block>) {
-        let dropped = self.drop_slots(|index| index.take_overlapping(source, &(0..usize::MAX)));
+        let dropped = self.drop_slots(|index| index.remove_overlapping(source, &(0..usize::MAX)));
         self.counters.dropped.add(dropped);
     }
 }
 
-/// Copies in flight hold the index of their node, so that what is near has to be taken out of it: otherwise it would
-/// stay as long as any copy flies.
+/// Removes all slots. Copies in flight hold the index of their node, so slots would otherwise live until the last
+/// completion.
 impl Drop for Shared {
     fn drop(&mut self) {
-        let dropped = self.drop_slots(Index::take_everything);
+        let dropped = self.drop_slots(Index::remove_all);
         self.counters.dropped.add(dropped);
     }
 }

@@ -1,40 +1,38 @@
-//! The order in which things leave: SIEVE, over those that can.
+//! Eviction order: SIEVE, with values in use set aside.
 //!
 //! ```text
 //! ring    oldest ─ ... ─ hand ─ ... ─ newest ◀── new          aside ◀── found in use
 //! ```
 //!
-//! A hand walks from the oldest to the newest and round again; what was hit since it last passed is spared and loses its
-//! mark, the first one without a mark is the victim. CLOCK is as cheap, but puts what its hand spared next to what is new;
-//! S3-FIFO needs two queues more and a memory of what left.
+//! A hand walks from the oldest to the newest value, in rounds. It spares values that were hit since it last passed and
+//! clears their marks; the first value without mark is the victim. CLOCK costs the same, but puts spared values next to
+//! new ones. S3-FIFO needs two more queues and a record of evicted keys.
 //!
-//! What is in use when the hand comes by cannot leave. It goes aside, so that the hand steps over it once and not on each
-//! round: with all but one of 10 000 in use, a victim would otherwise be 10 000 steps away, each time. What lies aside is
-//! looked at in turn, a little in each search, and more if the ring has nothing to give; what is no longer in use goes
-//! back under the hand. So a search takes some steps for each victim, one for each thing that came into use since, and
-//! [`ASIDE_IN_USE_MAX`] more at worst. The price: after such a search found nothing, what was let go of among very many
-//! that are in use is found by one of the next searches, not by the first.
+//! Values in use cannot be evicted. The hand sets them aside, so that it steps over each one once, not on each round: with
+//! all but one of 10 000 in use, every victim would otherwise be 10 000 steps away. Each search checks a few of the values
+//! aside, and more if the ring has no victim; values that are no longer in use return under the hand. So a search takes
+//! some steps for each victim, one for each value that came into use since, and at most [`ASIDE_IN_USE_MAX`] more. The
+//! price: if very many values are in use, a later search finds a released one, not the first.
 //!
 //! Source: "SIEVE is Simpler than LRU: an Efficient Turn-Key Eviction Algorithm for Web Caches", Zhang, Yang, Yue,
-//! Vigfusson, Rashmi, NSDI 2024. What lies aside is our addition: its objects cannot be in use.
+//! Vigfusson, Rashmi, NSDI 2024. Setting aside is our addition: their objects are never in use.
 
 use slab::Slab;
 
-/// How many that are in use a search looks at aside, if the ring has nothing to give. Chosen: some 100 ns.
+/// Values in use that a search checks aside if the ring has no victim. Chosen: some 100 ns.
 const ASIDE_IN_USE_MAX: usize = 64;
-/// How many that lie aside each search looks at, so that what is no longer in use comes back under the hand in about one
-/// round of it.
+/// Values aside that each search checks, so that released values return under the hand within about one round.
 const ASIDE_LOOKS: usize = 2;
 
-/// Values under keys that stay the same while they are in.
+/// Values in eviction order, under stable keys.
 pub(super) struct Sieve<T> {
     nodes: Slab<Node<T>>,
     lists: [List; 2],
-    /// In the ring, the next to be looked at; `None`: the oldest.
+    /// The next value in the ring to be checked; `None`: the oldest.
     hand: Option<usize>,
 }
 
-/// Places in `Sieve::lists`.
+/// Indices of `Sieve::lists`.
 const RING: usize = 0;
 const ASIDE: usize = 1;
 
@@ -52,22 +50,22 @@ struct List {
     len: usize,
 }
 
-/// What the hand finds.
+/// The usage of a value when the hand visits it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Use {
-    /// It cannot leave now.
+pub(super) enum Usage {
+    /// In use: it cannot be evicted now.
     Held,
-    /// It was hit since this was last asked.
+    /// Hit since the last visit.
     Hit,
     /// Neither.
     Idle,
 }
 
-/// One search for victims: where it ends.
+/// The limits of one search for victims.
 ///
-/// Each look into the ring takes something out of it or a mark off something, so that `ring_looks_left` comes to 0 when
-/// the ring is empty, unless marks are set as fast as the hand takes them. Who goes aside goes behind those who were there
-/// when the search began, at which `aside_looks_left` ends.
+/// Each visit in the ring removes a value from it or clears a mark, so the ring is empty before `ring_looks_left` reaches
+/// 0, unless readers set marks as fast as the hand clears them. Values that are set aside go behind those that were there
+/// at the start of the search, where `aside_looks_left` ends.
 pub(super) struct Search {
     ring_looks_left: usize,
     aside_looks_left: usize,
@@ -83,14 +81,14 @@ impl<T> Sieve<T> {
         self.nodes.len()
     }
 
-    /// Adds the newest.
+    /// Adds a value as the newest.
     pub(super) fn insert(&mut self, value: T) -> usize {
         let key = self.nodes.insert(Node { value, list: RING, older: None, newer: None });
         self.link(RING, key, None);
         key
     }
 
-    /// Panics without such a key, as all that takes keys.
+    /// The value of a key. Panics on an unknown key, like every method with a key.
     pub(super) fn get(&self, key: usize) -> &T {
         &self.nodes[key].value
     }
@@ -100,28 +98,28 @@ impl<T> Sieve<T> {
         self.nodes.remove(key).value
     }
 
-    /// Takes all out, in no order.
+    /// Removes all values, in no order.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::replace(self, Sieve::new()).nodes.into_iter().map(|(_, node)| node.value)
     }
 
-    /// What the hand will come to, in this order, until the newest.
+    /// The values from the hand to the newest, in order.
     pub(super) fn ahead(&self) -> impl Iterator<Item = &T> {
         let first = self.hand.or(self.lists[RING].oldest);
         std::iter::successors(first, |&key| self.nodes[key].newer).map(|key| self.get(key))
     }
 
-    /// Begins a search.
+    /// Starts a search.
     pub(super) fn search(&self) -> Search {
         let aside_looks_left = self.lists[ASIDE].len;
-        // Twice round, since the first round may do nothing but clear marks.
+        // Two rounds, because the first may only clear marks.
         let ring_looks_left = 2 * self.lists[RING].len;
         Search { ring_looks_left, aside_looks_left, aside_in_use_left: ASIDE_IN_USE_MAX }
     }
 
-    /// The next victim, which goes aside until it is removed; no search finds the same one twice. `look` says how a value
-    /// is used, and resets its mark.
-    pub(super) fn next_victim(&mut self, search: &mut Search, look: impl Fn(&T) -> Use) -> Option<usize> {
+    /// The next victim. It is set aside until it is removed, so no search finds it twice. `look` returns the usage of a
+    /// value and resets its mark.
+    pub(super) fn next_victim(&mut self, search: &mut Search, look: impl Fn(&T) -> Usage) -> Option<usize> {
         for _ in 0..ASIDE_LOOKS {
             self.look_aside(search, &look);
         }
@@ -133,9 +131,9 @@ impl<T> Sieve<T> {
             self.hand = self.nodes[key].newer;
             search.ring_looks_left = search.ring_looks_left.saturating_sub(1);
             match look(self.get(key)) {
-                Use::Hit => {}
-                Use::Held => self.put_aside(key),
-                Use::Idle => {
+                Usage::Hit => {}
+                Usage::Held => self.put_aside(key),
+                Usage::Idle => {
                     self.put_aside(key);
                     return Some(key);
                 }
@@ -143,22 +141,21 @@ impl<T> Sieve<T> {
         }
     }
 
-    /// Looks at the one that lies aside longest: whether it came back into the ring, or `None` if this search has looked
-    /// at enough.
-    fn look_aside(&mut self, search: &mut Search, look: impl Fn(&T) -> Use) -> Option<bool> {
+    /// Checks the oldest value aside. Returns whether it went back into the ring, or `None` at the limit of this search.
+    fn look_aside(&mut self, search: &mut Search, look: impl Fn(&T) -> Usage) -> Option<bool> {
         search.aside_looks_left = search.aside_looks_left.checked_sub(1)?;
         let key = self.lists[ASIDE].oldest?;
         let is_used = look(self.get(key));
         self.unlink(key);
-        if is_used == Use::Held {
+        if is_used == Usage::Held {
             self.link(ASIDE, key, None);
             search.aside_in_use_left = search.aside_in_use_left.checked_sub(1)?;
             return Some(false);
         }
         let next = self.hand.or(self.lists[RING].oldest);
         self.link(RING, key, next);
-        // One that was hit is behind the hand, which has just spared it.
-        self.hand = if is_used == Use::Hit { next } else { Some(key) };
+        // A value that was hit goes behind the hand, as if the hand had spared it.
+        self.hand = if is_used == Usage::Hit { next } else { Some(key) };
         search.ring_looks_left += 1;
         Some(true)
     }
@@ -168,7 +165,7 @@ impl<T> Sieve<T> {
         self.link(ASIDE, key, None);
     }
 
-    /// Puts a node into a list, next to a newer one or as the newest.
+    /// Inserts a node into a list, before a newer one or as the newest.
     fn link(&mut self, list: usize, key: usize, newer: Option<usize>) {
         let older = newer.map_or(self.lists[list].newest, |newer| self.nodes[newer].older);
         let node = &mut self.nodes[key];
@@ -220,15 +217,15 @@ mod tests {
         Item { name, in_use: Cell::new(in_use), hit: Cell::new(false) }
     }
 
-    fn look(item: &Item) -> Use {
+    fn look(item: &Item) -> Usage {
         match (item.in_use.get(), item.in_use.get() || item.hit.take()) {
-            (true, _) => Use::Held,
-            (false, true) => Use::Hit,
-            (false, false) => Use::Idle,
+            (true, _) => Usage::Held,
+            (false, true) => Usage::Hit,
+            (false, false) => Usage::Idle,
         }
     }
 
-    /// Evicts one, and how many looks that took.
+    /// Evicts one value. Returns its name and the number of looks.
     fn evict(sieve: &mut Sieve<Item>) -> (Option<usize>, usize) {
         let looks = Cell::new(0);
         let counted = |item: &Item| {
@@ -242,9 +239,9 @@ mod tests {
 
     const MANY: usize = 10_000;
 
-    /// Once each miss on a full node looked at all that were held, twice.
+    /// Regression: each miss on a full node visited all held values, twice.
     #[test]
-    fn the_hand_steps_over_what_is_in_use_once() {
+    fn the_hand_steps_over_values_in_use_once() {
         let mut sieve = Sieve::new();
         let held: Vec<usize> = (0..MANY).map(|name| sieve.insert(item(name, true))).collect();
         sieve.insert(item(MANY, false));
@@ -256,20 +253,20 @@ mod tests {
             assert_eq!(victim, Some(name));
             assert!(looks <= 1 + ASIDE_LOOKS, "{looks} looks for one victim");
         }
-        // Nothing can leave.
+        // All are in use.
         for _ in 0..10 {
             let (victim, looks) = evict(&mut sieve);
             assert_eq!(victim, None);
             assert!(looks <= ASIDE_IN_USE_MAX + 1, "{looks} looks for nothing");
         }
-        // One is let go of: it is found when its turn comes.
+        // One is released: a search finds it in its turn.
         sieve.get(held[MANY / 2]).in_use.set(false);
         let searches = (1..=MANY).find(|_| evict(&mut sieve).0 == Some(MANY / 2));
         assert!(searches.is_some_and(|searches| searches <= MANY / ASIDE_IN_USE_MAX + 1), "{searches:?}");
     }
 
     #[test]
-    fn what_is_let_go_of_comes_back_under_the_hand() {
+    fn released_values_return_under_the_hand() {
         let mut sieve = Sieve::new();
         let held: Vec<usize> = (0..MANY).map(|name| sieve.insert(item(name, true))).collect();
         assert_eq!(evict(&mut sieve).0, None);
@@ -280,14 +277,14 @@ mod tests {
             left.push(victim);
         }
         left.sort_unstable();
-        assert!(left.into_iter().eq(0..MANY), "each leaves once");
+        assert!(left.into_iter().eq(0..MANY), "each is evicted once");
         assert_eq!(sieve.len(), 0);
     }
 
     proptest! {
-        /// A search finds a victim if there is one, each once, whatever is in use, hit, let go of and removed before.
+        /// A search finds every victim once, after any sequence of uses, hits, releases and removals.
         #[test]
-        fn finds_all_that_can_leave(
+        fn finds_all_victims(
             steps in proptest::collection::vec((0..6_u8, 0..100_usize), 1..200),
         ) {
             let mut sieve = Sieve::new();
@@ -305,7 +302,6 @@ mod tests {
                     (_, Some(_)) => {
                         let mut search = sieve.search();
                         let mut found = std::collections::BTreeSet::new();
-                        // No more than the many in use that a search looks at.
                         while let Some(key) = sieve.next_victim(&mut search, look) {
                             prop_assert!(!sieve.get(key).in_use.get() && found.insert(key));
                         }

@@ -1,15 +1,14 @@
-//! One range of a region on its way to a node, or there: what the index and all clones of an entry share.
+//! Slots: the state of one range on one node, shared by the index and all clones of an entry.
 //!
 //! ```text
-//!                 ┌──▶ near(block)     the copy arrived
+//!                 ┌──▶ near(block)     the copy is ready
 //!     in flight ──┤
 //!                 └──▶ source(why)     it failed, or there was no room
 //! ```
 //!
-//! A slot changes once, and only the [`Flight`](super::flight::Flight) that was made with it changes it. It is born
-//! waitable: whoever finds it before the copy is even submitted sleeps on the same latch as everybody else, and the
-//! flight sets that latch on every way out, a panic included. That is the whole answer to the deadlocks that the
-//! thesis below found one by one: there, waiting depended on handlers that another thread had yet to supply.
+//! A slot changes once, by its [`Flight`](super::flight::Flight). A waiter can sleep on its latch from the start, even
+//! before the submission, and the flight sets the latch on every path, panics included. This excludes the deadlocks of
+//! the thesis below: there, waiting depended on handlers that another thread supplied later.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
 //! 2024, sections 4.1.2, 4.1.3 and 5.1.
@@ -26,64 +25,64 @@ use crate::sync::{self, Latch, Place};
 
 /// Shared by the index, entries and the flight; `B` is the near memory.
 ///
-/// `outcome` is written once, by the flight, before it sets `landed`; everybody reads it, after seeing `landed` set.
-/// The rest never changes. The block leaves with the slot, so with whoever holds it last. The latch is on its own, so
-/// that the flight can let go of the slot before it lets waiters through.
+/// The flight writes `outcome` once, before it sets `is_complete`; any thread reads it after it has seen `is_complete`
+/// set. The rest never changes, except `visited`. The last holder of the slot drops the block. The latch has its own
+/// allocation, so that the flight can drop its reference to the slot before it wakes waiters.
 pub(super) struct Slot<B> {
     pub(super) source: Arc<Source<B>>,
     pub(super) range: Range<usize>,
-    /// The region's, when the slot was made.
+    /// The region's generation at the creation of the slot.
     pub(super) generation: u64,
     outcome: OnceLock<Outcome<B>>,
-    landed: sync::Arc<Latch>,
-    /// Hit since SIEVE's hand last passed. Any reader sets it, the hand resets it under the index' lock. std's, not
-    /// loom's: nothing but the choice of victims hangs on it.
+    is_complete: sync::Arc<Latch>,
+    /// Hit since SIEVE's hand last passed. Any reader sets it, the hand resets it under the index' lock. An atomic of std,
+    /// because only the choice of victims depends on it.
     visited: AtomicBool,
 }
 
-/// How a flight ended.
+/// The final state of a slot.
 pub(super) enum Outcome<B> {
-    /// The copy, and who made it.
+    /// The ready copy, and the report of its engines.
     Near(B, CopyReport),
     Source(Why),
 }
 
 impl<B> Slot<B> {
-    /// In flight: a [`Flight`](super::flight::Flight) must follow.
+    /// A slot in flight; its [`Flight`](super::flight::Flight) must follow.
     pub(super) fn in_flight(source: &Arc<Source<B>>, range: Range<usize>) -> Slot<B> {
         Slot {
             source: source.clone(),
             range,
             generation: source.generation(),
             outcome: OnceLock::new(),
-            landed: sync::Arc::new(Latch::new()),
+            is_complete: sync::Arc::new(Latch::new()),
             visited: AtomicBool::new(false),
         }
     }
 
-    /// At the source for good.
+    /// A slot that stays at the source.
     pub(super) fn at_source(source: &Arc<Source<B>>, range: Range<usize>, why: Why) -> Slot<B> {
         let slot = Slot::in_flight(source, range);
-        slot.settle(Outcome::Source(why)).set();
+        slot.complete(Outcome::Source(why)).set();
         slot
     }
 
-    /// Says how it ended. Only the slot's flight may, once; then it sets the latch, and everybody sees it.
+    /// Stores the outcome. Only the slot's flight calls it, once, and then sets the returned latch, which publishes it.
     #[must_use = "waiters sleep until the latch is set"]
-    pub(super) fn settle(&self, outcome: Outcome<B>) -> sync::Arc<Latch> {
+    pub(super) fn complete(&self, outcome: Outcome<B>) -> sync::Arc<Latch> {
         let first = self.outcome.set(outcome).is_ok();
-        assert!(first, "a flight lands once");
-        self.landed.clone()
+        assert!(first, "a flight completes once");
+        self.is_complete.clone()
     }
 
-    /// How it ended; `None` while in flight.
+    /// The outcome; `None` while in flight.
     pub(super) fn outcome(&self) -> Option<&Outcome<B>> {
-        // The cell alone would do. The latch comes first because loom knows its ordering and not the cell's; that
-        // the cell is filled before the latch is set is therefore left to the ordinary tests.
-        if self.landed.is_set() { self.outcome.get() } else { None }
+        // The cell alone would suffice. The latch comes first because loom models its ordering and not that of the cell;
+        // ordinary tests check that the cell is filled before the latch is set.
+        if self.is_complete.is_set() { self.outcome.get() } else { None }
     }
 
-    /// The near copy, once it is there.
+    /// The near copy, once it is ready.
     pub(super) fn near(&self) -> Option<&B> {
         match self.outcome() {
             Some(Outcome::Near(block, _)) => Some(block),
@@ -91,7 +90,7 @@ impl<B> Slot<B> {
         }
     }
 
-    /// The memory of the near copy, once that is there.
+    /// Returns the memory of the near copy, if it is ready.
     pub(super) fn into_near(self) -> Option<B> {
         match self.outcome.into_inner() {
             Some(Outcome::Near(block, _)) => Some(block),
@@ -99,8 +98,8 @@ impl<B> Slot<B> {
         }
     }
 
-    /// The near copy of a slot that was found in a [`Directory`](super::directory::Directory): only such are there, and
-    /// the way through it has made the copy visible, so the latch need not be asked.
+    /// The near copy of a slot from a [`Directory`](super::directory::Directory). Only near slots are published, and the
+    /// lookup has made the copy visible, so the latch is not read.
     #[inline]
     pub(super) fn published(&self) -> &B {
         match self.outcome.get() {
@@ -109,16 +108,16 @@ impl<B> Slot<B> {
         }
     }
 
-    /// A hit. Most find the mark set and write nothing.
+    /// Marks a hit. Most hits find the mark set and write nothing.
     #[inline]
     pub(super) fn touch(&self) {
-        // ORDERING: Relaxed, no partner: a mark that is lost or late costs a good victim, nothing else.
+        // ORDERING: Relaxed, no partner: a lost or late mark only makes the choice of victims worse.
         if !self.visited.load(Ordering::Relaxed) {
             self.visited.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether there was a hit since this was last asked.
+    /// Whether there was a hit since the last call; resets the mark.
     pub(super) fn take_visited(&self) -> bool {
         // ORDERING: Relaxed: see `touch`.
         let visited = self.visited.load(Ordering::Relaxed);
@@ -132,22 +131,22 @@ impl<B> Slot<B> {
         self.visited.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until it is settled.
+    /// Sleeps until it is complete.
     pub(super) fn wait(&self) {
-        self.landed.wait();
+        self.is_complete.wait();
     }
 
-    /// Whether it is settled; if not, `waker` is woken then.
+    /// Whether it is complete; if not, wakes `waker` on completion.
     pub(super) fn poll(&self, place: &mut Place, waker: &Waker) -> bool {
-        self.landed.poll(place, waker)
+        self.is_complete.poll(place, waker)
     }
 
-    /// The future of this place waits no longer.
+    /// Ends the wait of the future with this place.
     pub(super) fn leave(&self, place: &mut Place) {
-        self.landed.leave(place);
+        self.is_complete.leave(place);
     }
 
-    /// The bytes at home.
+    /// The bytes at the source.
     pub(super) fn source_bytes(&self) -> &[u8] {
         self.source.slice(self.range.clone())
     }

@@ -1,7 +1,6 @@
-//! What the cache did, in figures that add up.
+//! Statistics of a cache: counters that add up.
 //!
-//! The counters are written with Relaxed increments by whoever does the thing counted; nobody decides anything by
-//! them. A snapshot taken while calls are under way may show one of them half counted.
+//! The counters are relaxed; no decision depends on them. A snapshot during a call may contain a part of its counts.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,12 +8,12 @@ use memferry_dsa::fork::PerProcess;
 
 use crate::topology::NodeId;
 
-/// A snapshot of a cache's counters. When no call is under way and no copy in flight:
+/// A snapshot of a cache's counters. Without running calls and copies in flight:
 ///
 /// - `accesses = hits_ready + hits_in_flight + misses + unplaced`
 /// - `misses = submissions + no_room + absent`
-/// - `submissions = arrived + failed`; before that, the difference is in flight
-/// - in a forked child, copies that were in flight at the fork stay so, since they arrive in the parent
+/// - `submissions = arrived + failed`; otherwise the difference is in flight
+/// - in a forked child, copies that were in flight at the fork stay so, because they complete in the parent
 /// - `arrived >= evictions` and `used_bytes <= peak_bytes <= budget_bytes` on every node, always
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
@@ -23,30 +22,30 @@ pub struct CacheStats {
     pub accesses: u64,
     /// Accesses that found a near copy ready.
     pub hits_ready: u64,
-    /// Accesses that found a copy under way.
+    /// Accesses that found a copy in flight.
     pub hits_in_flight: u64,
-    /// Accesses that found nothing and looked for it.
+    /// Accesses that found no copy.
     pub misses: u64,
-    /// Accesses for which no copy was wanted: the policy named no node, or the range is empty.
+    /// Accesses without a copy: the policy chose no node, or the range is empty.
     pub unplaced: u64,
-    /// Misses that gave a copy to the mover.
+    /// Misses that started a copy.
     pub submissions: u64,
-    /// Misses for which the node had no room, and nothing was found whose leaving would have helped. Where more than 64
-    /// entries are held, what was let go of a moment ago may be found by a later miss only.
+    /// Misses for which the node had no room and no useful victim was found. With more than 64 held entries, a released
+    /// one may become a victim of a later miss only.
     pub no_room: u64,
-    /// Misses of `access_weak`, which starts nothing.
+    /// Misses of `access_weak`, which starts no copy.
     pub absent: u64,
-    /// Copies that arrived.
+    /// Copies that completed.
     pub arrived: u64,
-    /// Copies that failed; their entries answer with the source.
+    /// Copies that failed; their entries read from the source.
     pub failed: u64,
-    /// Unused entries that left because room was needed.
+    /// Unused entries that were evicted.
     pub evictions: u64,
-    /// Entries dropped by `invalidate`.
+    /// Entries removed by `invalidate`.
     pub invalidated: u64,
-    /// Entries dropped by `flush`, `clear` and by the end of their region.
+    /// Entries removed by `flush`, by `clear` and by the end of their region.
     pub dropped: u64,
-    /// Per node that has a budget, ascending.
+    /// Nodes with a budget, ascending.
     pub nodes: Vec<NodeUsage>,
 }
 
@@ -56,20 +55,20 @@ pub struct CacheStats {
 pub struct NodeUsage {
     /// The node.
     pub node: NodeId,
-    /// What the builder gave it; never exceeded.
+    /// The budget; never exceeded.
     pub budget_bytes: usize,
-    /// Ready, in flight, and held although no longer in the cache.
+    /// Bytes ready, in flight, or held by entries that are no longer in the cache.
     pub used_bytes: usize,
-    /// The most that was ever in use.
+    /// Maximum of `used_bytes`.
     pub peak_bytes: usize,
-    /// Entries that can be found.
+    /// Entries in the cache.
     pub entries_count: usize,
 }
 
-/// The live counters behind [`CacheStats`]; the fields of the same names mean the same.
+/// The counters behind [`CacheStats`], with the same names. Any thread writes them, relaxed.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub(super) hits_ready: Striped,
+    pub(super) hits_ready: StripedCounter,
     pub(super) hits_in_flight: Counter,
     pub(super) unplaced: Counter,
     pub(super) submissions: Counter,
@@ -108,13 +107,13 @@ impl Counters {
     }
 }
 
-/// One figure that only grows.
+/// A counter.
 #[derive(Debug, Default)]
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
     pub(super) fn add(&self, n: usize) {
-        // ORDERING: Relaxed, no partner: the figure is published with nothing else.
+        // ORDERING: Relaxed, no partner: nothing else is published with it.
         self.0.fetch_add(n as u64, Relaxed);
     }
 
@@ -124,33 +123,33 @@ impl Counter {
     }
 }
 
-/// A figure that grows with every hit: each thread has a line of its own, and no line is ever two threads' at a time.
+/// A counter of hits: each thread writes a cache line of its own.
 ///
-/// The lines of the first threads are there from the start, those of more come in segments, each as large as all before
-/// it: none moves, and a cache in a program with few threads is small.
+/// The lines of the first threads are allocated with the counter. Further lines come in segments, each as large as all
+/// before it, so that none moves, and a cache in a program with few threads is small.
 #[derive(Debug)]
-pub(super) struct Striped {
+pub(super) struct StripedCounter {
     first: Box<[Stripe; FIRST_COUNT]>,
-    /// Each of its lines from [`FIRST_COUNT`] times a power of two to the next.
-    /// A forked child begins without these: one of them may just have been in the making.
+    /// Segments of further lines, each from [`FIRST_COUNT`] times a power of two to the next. A forked child starts
+    /// without them, because the fork may interrupt their creation.
     more: [PerProcess<Box<[Stripe]>>; SEGMENTS_COUNT],
-    /// For threads in their last moments, which have no record any more.
+    /// For threads without record, at their end.
     shared: Counter,
 }
 
-/// Two lines, since CPUs fetch lines in pairs.
+/// The counter of one thread, in two cache lines, because CPUs fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe(Counter);
 
 /// 8 KiB for each cache.
 const FIRST_COUNT: usize = 64;
-/// Enough for 2^22 threads, which is all that Linux has numbers for (PID_MAX_LIMIT).
+/// Enough for 2^22 threads, the limit of Linux (PID_MAX_LIMIT).
 const SEGMENTS_COUNT: usize = 16;
 
-impl Default for Striped {
-    fn default() -> Striped {
-        Striped {
+impl Default for StripedCounter {
+    fn default() -> StripedCounter {
+        StripedCounter {
             first: Box::new(std::array::from_fn(|_| Stripe::default())),
             more: Default::default(),
             shared: Counter::default(),
@@ -158,8 +157,8 @@ impl Default for Striped {
     }
 }
 
-impl Striped {
-    /// One more, on a thread with the [`Record`](super::readers::Record) of this index, or none.
+impl StripedCounter {
+    /// Adds one, on a thread with the [`Record`](super::readers::Record) of this index, or without record.
     #[inline(always)]
     pub(super) fn add_one(&self, record_index: Option<usize>) {
         match record_index {
@@ -191,11 +190,11 @@ impl Striped {
 }
 
 impl Stripe {
-    /// For the thread whose stripe it is.
+    /// Adds one; called by the thread of this stripe only.
     #[inline(always)]
     fn add_one(&self) {
         let Stripe(Counter(own)) = self;
-        // ORDERING: Relaxed, no partner: only the thread with the record writes here, and records change hands under
+        // ORDERING: Relaxed, no partner: only the thread with the record writes here, and records change threads under
         // a lock.
         own.store(own.load(Relaxed) + 1, Relaxed);
     }
@@ -208,11 +207,11 @@ mod tests {
 
     use super::*;
 
-    /// Once all threads from the 64th on wrote one line, each with a locked instruction.
+    /// Regression: all threads from the 64th on wrote one line, each with a locked instruction.
     #[test]
     fn no_two_threads_count_in_one_line() {
         const COUNT: usize = 5 * FIRST_COUNT + 1;
-        let striped = Striped::default();
+        let striped = StripedCounter::default();
         (0..COUNT).for_each(|index| (0..=index).for_each(|_| striped.add_one(Some(index))));
         let first = striped.first.iter();
         let stripes: Vec<&Stripe> =

@@ -1,4 +1,4 @@
-//! What the hit path returns: readable bytes, borrowed.
+//! Views: borrowed hits.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use super::directory::Guard;
 use super::{Entry, Flags, Location};
 use crate::memory::Block;
 
-/// A range of a region, readable until this is dropped; what [`Cache::view`](super::Cache::view) returns.
+/// A range of a region, readable until this is dropped; returned by [`Cache::view`](super::Cache::view).
 ///
-/// On a hit it borrows the near copy: nothing was locked, allocated or counted, and no memory was written that another
-/// thread writes. Otherwise it is an [`Entry`] in disguise. Either way the near copy stays while it lives, and counts
-/// against the budget. It stays on its thread; [`to_owned`](View::to_owned) makes an entry that may go anywhere.
+/// On a hit it borrows the near copy, without lock, allocation, reference count, or a write to a shared cache line.
+/// Otherwise it contains an [`Entry`]. Either way the near copy stays while the view lives, and counts against the
+/// budget. A view stays on its thread; [`to_owned`](View::to_owned) returns an entry for other threads.
 ///
-/// A thread may have seven borrowed ones at a time; further ones hold entries.
+/// A thread can have seven borrowed views at a time; further ones contain entries.
 pub struct View<'a> {
     hold: Hold<'a>,
     start: usize,
@@ -22,7 +22,7 @@ pub struct View<'a> {
 
 pub(super) enum Hold<'a> {
     Borrowed(Guard<'a, Block>),
-    /// Boxed, so that hits do not carry its size about.
+    /// Boxed, to keep views of hits small.
     Counted(Box<Entry>),
 }
 
@@ -32,7 +32,7 @@ impl<'a> View<'a> {
         View { hold, start: range.start, len: range.len(), flags }
     }
 
-    /// The bytes: near if the copy is there, at the source otherwise. See [`Entry::as_slice`].
+    /// The bytes: of the near copy if it is ready, else of the source. See [`Entry::as_slice`].
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.hold {
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Where [`as_slice`](View::as_slice) reads now.
+    /// The place that [`as_slice`](View::as_slice) reads now.
     pub fn location(&self) -> Location {
         match &self.hold {
             Hold::Borrowed(guard) => Location::Near(guard.published().node()),
@@ -52,7 +52,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether the near copy is there.
+    /// Whether the near copy is ready.
     #[inline]
     pub fn is_ready(&self) -> bool {
         match &self.hold {
@@ -61,7 +61,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Looks once: where the bytes are, or `None` while the copy is in flight. See [`Entry::try_wait`].
+    /// The place of the bytes, or `None` while the copy is in flight. See [`Entry::try_wait`].
     #[inline]
     pub fn try_wait(&self) -> Option<Location> {
         match &self.hold {
@@ -70,7 +70,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Sleeps until the copy has arrived or failed, and says where the bytes are. See [`Entry::wait`].
+    /// Sleeps until the copy is ready or has failed, and returns the place of the bytes. See [`Entry::wait`].
     pub fn wait(&self) -> Location {
         match &self.hold {
             Hold::Borrowed(_) => self.location(),
@@ -78,7 +78,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether this access gave a copy to the mover.
+    /// Whether this access started a copy.
     pub fn started_copy(&self) -> bool {
         match &self.hold {
             Hold::Borrowed(_) => false,
@@ -86,7 +86,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A counted handle to the same bytes. Cost: one count, which other holders of the same copy write, too.
+    /// An entry for the same bytes. Cost: an increment of a reference count that other holders also write.
     pub fn to_owned(&self) -> Entry {
         match &self.hold {
             Hold::Borrowed(guard) => Entry::new(guard.to_owned(), self.range(), self.flags, false),
@@ -109,7 +109,7 @@ impl<'a> View<'a> {
         self.start..self.start + self.len
     }
 
-    /// The region's [`generation`](super::Region::generation) when this copy was asked for.
+    /// The region's [`generation`](super::Region::generation) at the request for this copy.
     pub fn generation(&self) -> u64 {
         match &self.hold {
             Hold::Borrowed(guard) => guard.generation,

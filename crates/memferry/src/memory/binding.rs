@@ -1,9 +1,8 @@
-//! Where pages shall lie, and what that takes of each node.
+//! Bindings: the nodes of a mapping's pages.
 //!
-//! Interleaving is a fixed pattern over addresses, the kernel's own: unit `i` of the address space (a huge page where
-//! there is one, a page elsewhere) comes from place `i` modulo the sum of the weights. So it is known beforehand how
-//! much each node has to give, as far as it is known which pages will be huge, and a mapping can be brought into the
-//! pattern later.
+//! Interleaving is a fixed pattern of the kernel over addresses: unit `i` of the address space (a huge page or a page)
+//! comes from place `i` modulo the sum of the weights. So the share of each node is known in advance, if the huge pages
+//! are known, and an existing mapping can be moved into the pattern.
 //!
 //! Source: `interleave_nid` and `weighted_interleave_nid` in Linux mm/mempolicy.c.
 
@@ -11,30 +10,30 @@ use super::syscall::{self, HUGE_PAGE_BYTES, Policy, page_bytes};
 use super::{MemoryError, weights};
 use crate::topology::{Machine, Node, NodeId, NodeSet};
 
-/// Where the pages of a mapping shall lie.
+/// The nodes of a mapping's pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Binding {
-    /// Wherever the kernel puts them.
+    /// Any node, chosen by the kernel.
     #[default]
     Any,
-    /// On this node, all of them, or there is no mapping.
+    /// All pages on this node, or an error.
     Bind(NodeId),
-    /// On this node as far as there is room; [`pages_per_node`](super::pages_per_node) tells how far.
+    /// This node while it has room; [`pages_per_node`](super::pages_per_node) shows the result.
     Prefer(NodeId),
-    /// On these nodes as far as there is room, the one nearest to the thread that touches a page first. Like
-    /// [`Prefer`](Binding::Prefer) it asks for no room on them beforehand. Linux 5.15.
+    /// These nodes while they have room, first the one nearest to the thread that first touches a page. Like
+    /// [`Prefer`](Binding::Prefer) it checks no room in advance. Linux 5.15.
     PreferMany(NodeSet),
-    /// In turns over these nodes, page by page, or huge page by huge page where those are used. Each node
-    /// must have room for its share; what does not fit there later comes from elsewhere.
+    /// These nodes in turn, by page, or by huge page where those are used. Each node must have room for its share; pages
+    /// that do not fit there later come from other nodes.
     Interleave(NodeSet),
-    /// As `Interleave`, but each node gets as many units in a row as its weight says, which is root's to set
+    /// `Interleave` with as many units in a row per node as its weight, which root sets
     /// ([`interleave_weights`](super::interleave_weights)). Linux 6.9.
     WeightedInterleave(NodeSet),
 }
 
 impl Binding {
-    /// The node it is about, if it is about one.
+    /// Its node, if it names exactly one.
     pub fn node(&self) -> Option<NodeId> {
         match *self {
             Binding::Bind(node) | Binding::Prefer(node) => Some(node),
@@ -42,7 +41,7 @@ impl Binding {
         }
     }
 
-    /// The nodes it names: none, one, or a set.
+    /// The nodes that it names: none, one, or a set.
     pub fn nodes(&self) -> NodeSet {
         match self {
             Binding::Any => NodeSet::default(),
@@ -63,9 +62,8 @@ impl Binding {
         }
     }
 
-    /// An error that names the node unless all nodes exist, have memory, and may be used. `now` is what the
-    /// kernel lets this thread use at the moment, if it tells: the machine's description may be older, and is
-    /// about another thread.
+    /// Checks that all nodes exist, have memory, and are allowed. `now` is the set of nodes that the kernel allows this
+    /// thread now, if known: the machine's description may be older, and of another thread.
     pub(super) fn check(&self, machine: &Machine, now: Option<&NodeSet>) -> Result<(), MemoryError> {
         let is_allowed = |node: &Node| is_allowed(node, now);
         let allowed = || -> NodeSet {
@@ -88,26 +86,26 @@ impl Binding {
         Ok(())
     }
 
-    /// What bounds this thread when it brings pages that are bound like this.
+    /// The nodes that limit this thread when it populates pages with this binding.
     pub(super) fn reach(&self) -> Reach {
         let Ok(allowed) = syscall::allowed_nodes() else { return Reach::default() };
         let Ok(Some(strict)) = syscall::strictly_bound_nodes() else {
             return Reach { pages: Some(allowed), tables: None };
         };
-        // A preference is followed until a node is full, and then this thread would find nothing for itself.
+        // A preference fills the node, and then a strictly bound thread finds no memory for its page tables.
         let fills_up = match self {
             Binding::Any => true,
             Binding::Prefer(_) | Binding::PreferMany(_) => {
                 self.nodes().iter().any(|node| strict.contains(node))
             }
-            // Checked node by node.
+            // These are checked for each node.
             Binding::Bind(_) | Binding::Interleave(_) | Binding::WeightedInterleave(_) => false,
         };
         let pages = allowed.iter().filter(|&node| !fills_up || strict.contains(node)).collect();
         Reach { pages: Some(pages), tables: Some(strict) }
     }
 
-    /// The node that all pages must be on, if there is one.
+    /// The node that must hold all pages, if there is one.
     pub(super) fn bound_node(&self) -> Option<NodeId> {
         match *self {
             Binding::Bind(node) => Some(node),
@@ -115,7 +113,7 @@ impl Binding {
         }
     }
 
-    /// How units of addresses are dealt out; `None` if they are not.
+    /// The interleaving pattern, if there is one.
     pub(super) fn pattern(
         &self,
         machine: &Machine,
@@ -133,34 +131,33 @@ impl Binding {
     }
 }
 
-/// Whether a node's memory may be used: as the kernel says `now`, or else as the description says.
+/// Whether this process may use a node's memory: by the kernel's set `now`, else by the description.
 pub(super) fn is_allowed(node: &Node, now: Option<&NodeSet>) -> bool {
     now.map_or(node.is_allowed, |now| now.contains(node.id))
 }
 
-/// The nodes that this thread may use now, if that can be asked and matters to `machine`.
+/// The nodes that this thread may use now, if `machine` is this one and the kernel tells.
 pub(super) fn allowed_now(machine: &Machine) -> Option<NodeSet> {
     if machine.is_this_machine() { syscall::allowed_nodes().ok() } else { None }
 }
 
-/// The nodes that memory for a thread comes from, where that is known.
+/// The nodes that a thread's memory comes from, where known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reach {
-    /// The pages asked for.
+    /// For the requested pages.
     pub(super) pages: Option<NodeSet>,
-    /// The page tables for them, which follow the policy of the thread, if that is strict (`numactl
-    /// --membind`).
+    /// For their page tables, if the policy of the thread is strict (`numactl --membind`).
     pub(super) tables: Option<NodeSet>,
 }
 
 /// A repeating order of nodes over units of addresses.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    /// Nodes, ascending, and how many units in a row each gets; never 0.
+    /// Nodes, ascending, and the units in a row of each; never 0.
     turns: Vec<(NodeId, u32)>,
     /// Sum of the turns.
     period: usize,
-    /// Whether what is empty and has room for a huge page gets one.
+    /// Whether empty huge-page units get huge pages.
     pub(super) comes_huge: bool,
 }
 
@@ -170,8 +167,7 @@ impl Pattern {
         Pattern { turns, period, comes_huge }
     }
 
-    /// The node whose turn it is at an address with a huge or a small page. A mapping has both: tails are small,
-    /// and what was fragmented.
+    /// The node of an address in a huge or a small page. A mapping has both: tails and fragmented parts are small.
     pub(super) fn node_at(&self, address: usize, is_huge: bool) -> NodeId {
         let unit_bytes = if is_huge { HUGE_PAGE_BYTES } else { page_bytes() };
         let mut place = address / unit_bytes % self.period;
@@ -211,7 +207,7 @@ mod tests {
     }
 
     proptest! {
-        /// Within one round each node has its turn once, as long as its weight.
+        /// In one period each node has one turn, as long as its weight.
         #[test]
         fn turns_follow_the_weights(weights in prop::collection::vec(1u32..300, 1..5), round in 0usize..9) {
             let turns: Vec<_> = (0u32..).map(NodeId).zip(weights).collect();

@@ -1,8 +1,7 @@
-//! What the cgroups around this process leave it.
+//! Memory limits of the cgroups of this process.
 //!
-//! The kernel kills whoever goes past their limits, however much the machine has, and before that, past
-//! `memory.high`, it puts them to sleep for longer and longer. What cannot be read sets no limit, as on machines
-//! without cgroups.
+//! The kernel kills a process that exceeds them, whatever the machine has free, and throttles it before that, above
+//! `memory.high`. Unreadable files set no limit, as on machines without cgroups.
 //!
 //! Sources: Linux `Documentation/admin-guide/cgroup-v2.rst`, "Memory Interface Files";
 //! `Documentation/admin-guide/cgroup-v1/memory.rst`.
@@ -13,12 +12,11 @@ use std::path::{Path, PathBuf};
 use super::room::Place;
 use crate::topology::sysfs::CGROUPS;
 
-/// One of the two hierarchies that may limit memory; machines that change from one to the other have both
-/// mounted.
+/// A version of the cgroup hierarchy. Machines in transition have both mounted.
 struct Version {
     /// Below the root.
     mount: &'static str,
-    /// Whichever is lower counts.
+    /// Files of limits; the lowest counts.
     limits: &'static [&'static str],
     usage: &'static str,
     /// The line of `memory.stat` with the inactive page cache, descendants included.
@@ -38,7 +36,7 @@ const VERSION_1: Version = Version {
     inactive: "total_inactive_file ",
 };
 
-/// The cgroups with a limit that this process is in, directly or further up. `root` is `/`.
+/// The cgroups of this process that have a limit, with all ancestors. `root` is `/`.
 pub(super) fn limits(root: &Path) -> Vec<Place> {
     let Ok(own) = fs::read_to_string(root.join("proc/self/cgroup")) else { return Vec::new() };
     let mut places = Vec::new();
@@ -63,9 +61,8 @@ pub(super) fn limits(root: &Path) -> Vec<Place> {
     places
 }
 
-/// The path of the own cgroup below its mount; `None` for one outside of our cgroup namespace. A process in a
-/// container may be told a path of the host's, while it sees its own cgroup as the root: then the root is
-/// what counts.
+/// The path of this process' cgroup below the mount; `None` outside the cgroup namespace. In a container it may be a path
+/// of the host, while the container's cgroup is mounted as the root: then the root counts.
 fn visible(mount: &Path, path: &str) -> Option<PathBuf> {
     let path = PathBuf::from(path.trim_start_matches('/'));
     if path.iter().any(|part| part == "..") {
@@ -75,14 +72,14 @@ fn visible(mount: &Path, path: &str) -> Option<PathBuf> {
 }
 
 impl Version {
-    /// The limit of a cgroup and what it leaves, if it has one.
+    /// The limit of a cgroup and its available memory, if it has a limit.
     ///
-    /// Usage includes the page cache. Its inactive part goes as soon as the limit is reached, so it counts as
-    /// available, as it does in MemAvailable: otherwise whoever has read large files would get nothing.
+    /// Usage includes the page cache. The kernel reclaims its inactive part at the limit, so it counts as available, like
+    /// in MemAvailable. Otherwise a process that has read large files would get no memory.
     fn limit(&self, directory: &Path, name: &Path) -> Option<Place> {
         let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
         let bytes = |file: &str| read(file)?.trim().parse::<u64>().ok();
-        // Without a limit version 2 says `max`, which is no number, and version 1 more than any machine has.
+        // Without a limit, version 2 has `max`, and version 1 a number above the memory of any machine.
         let limits = self.limits.iter().filter_map(|file| bytes(file));
         let limit_bytes = limits.min().filter(|&bytes| bytes < i64::MAX as u64 / 2)?;
         let usage_bytes = bytes(self.usage)?;

@@ -1,4 +1,4 @@
-//! Why there is no memory.
+//! Errors of mappings and pools.
 
 use std::io;
 
@@ -6,8 +6,8 @@ use super::Placement;
 use super::syscall::Policy;
 use crate::topology::{NodeId, NodeSet, TopologyError};
 
-/// Why memory could not be had. Memory that was there before keeps its content. What a refused request brought goes
-/// back, but for what [`Mapping::populate`](super::Mapping::populate) brought.
+/// The error of a mapping. Existing memory keeps its content. Pages of a failed request are freed, except those of
+/// [`Mapping::populate`](super::Mapping::populate).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
@@ -20,7 +20,7 @@ pub enum MemoryError {
         /// The node.
         node: NodeId,
     },
-    /// This process may not take memory from the node: its cpuset, or that of its container, leaves it out.
+    /// The cpuset of this process, or of its container, excludes the node.
     #[error(
         "this process may not use the memory of node {node}; choose from {}, or have the node \
          added to cpuset.mems of its cgroup",
@@ -32,129 +32,128 @@ pub enum MemoryError {
         /// The nodes with memory that it may use.
         allowed: NodeSet,
     },
-    /// A set of nodes without any.
-    #[error("no node was named to place memory on; choose from {}, or use no binding", or_none(allowed))]
+    /// An empty set of nodes.
+    #[error("the binding names no node; choose from {}, or use no binding", or_none(allowed))]
     NoNodes {
         /// The nodes with memory that this process may use.
         allowed: NodeSet,
     },
-    /// The kernel is too old for this.
+    /// The kernel is too old for the binding.
     #[error("this kernel has no {what} ({source}), which came with Linux {since}; use {instead} instead")]
     Unsupported {
-        /// What it does not have.
+        /// The missing feature.
         what: &'static str,
         /// The first release that has it.
         since: &'static str,
-        /// What does nearly the same.
+        /// A similar binding.
         instead: &'static str,
-        /// What the kernel answered.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The node can never hold that much.
+    /// The node is smaller than the budget.
     #[error(
         "a budget of {budget_bytes} bytes is more than the {memory_bytes} bytes of node {node}; lower it"
     )]
     BudgetTooLarge {
         /// The node.
         node: NodeId,
-        /// What was asked for.
+        /// The requested budget.
         budget_bytes: usize,
-        /// What the node has.
+        /// The memory of the node.
         memory_bytes: u64,
     },
-    /// Too little is free now. Try again when memory has been freed.
+    /// Too little memory is free now. Retry after some is freed.
     #[error(
         "{size_bytes} bytes do not fit: {place} has {available_bytes} bytes available, of which {spare_bytes} must \
-         stay free; ask for less, or free some memory"
+         stay free; request less, or free some memory"
     )]
     NoRoom {
-        /// `this machine`, the nodes that this process may use, a cgroup of it, or a node.
+        /// `this machine`, the nodes that this process may use, one of its cgroups, or a node.
         place: String,
-        /// What was asked for, or what of it was still to come, as far as it had been counted.
+        /// The requested size, or the counted part of it that was still missing.
         size_bytes: usize,
-        /// What could be had without swapping.
+        /// Memory available without swapping.
         available_bytes: u64,
-        /// What is kept back from it.
+        /// The part of it that must stay free.
         spare_bytes: u64,
     },
-    /// The node filled up meanwhile. The pages were given back; try again later, or prefer the node.
+    /// The node filled up meanwhile. The pages were freed; retry later, or use a preference.
     #[error(
-        "{pages_elsewhere_count} or more of {pages_count} pages did not fit on node {node}, and all were given \
-         back; ask for less, or prefer the node instead of binding to it"
+        "{pages_elsewhere_count} or more of {pages_count} pages did not fit on node {node}, and all were freed; \
+         request less, or prefer the node instead of binding to it"
     )]
     Misplaced {
         /// The node.
         node: NodeId,
-        /// Pages that ended up on other nodes, when it was given up.
+        /// Pages on other nodes at the time of the failure.
         pages_elsewhere_count: usize,
         /// All pages.
         pages_count: usize,
     },
-    /// Memory that was there already could not all be brought to the node. Its content is intact, its binding
-    /// is what it was, and pages that had been moved were moved back as far as there was room.
+    /// Existing memory did not fit on the node. Its content and binding are unchanged, and moved pages were moved back as
+    /// far as there was room.
     #[error(
-        "{pages_elsewhere_count} or more of {pages_count} pages did not fit on node {node}; where they are now: \
+        "{pages_elsewhere_count} or more of {pages_count} pages did not fit on node {node}; their nodes now: \
          {placement}; free memory there and try again, or prefer the node instead of binding to it"
     )]
     NotMoved {
         /// The node.
         node: NodeId,
-        /// Pages that did not get there, when it was given up.
+        /// Pages that were not on the node at the time of the failure.
         pages_elsewhere_count: usize,
-        /// All pages that should be there.
+        /// All pages that the binding puts there.
         pages_count: usize,
-        /// Where all pages of the memory are now.
+        /// The nodes of all pages of the memory now.
         placement: Placement,
     },
-    /// Pages were gone again, dropped or swapped out, as often as they were brought.
+    /// The kernel dropped or swapped out pages as often as they were populated.
     #[error(
-        "the kernel takes pages away as they come, {pages_absent_count} of {pages_count} last; free some memory, and \
-         try again"
+        "the kernel reclaims pages as soon as they are populated, {pages_absent_count} of {pages_count} last; free some \
+         memory, and try again"
     )]
     Reclaimed {
-        /// Pages that are nowhere.
+        /// Pages that are not in memory.
         pages_absent_count: usize,
-        /// All pages that were brought together.
+        /// All pages of the step.
         pages_count: usize,
     },
-    /// What a refused request had brought could not be given back, and stays allocated.
-    #[error("{error}; the pages that had come could not be given back and stay allocated ({source})")]
+    /// The pages of a failed request could not be freed and stay allocated.
+    #[error("{error}; its pages could not be freed and stay allocated ({source})")]
     NotGivenBack {
-        /// Why the request was refused.
+        /// The error of the request.
         error: Box<MemoryError>,
-        /// What the kernel answered.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The memory was made for another machine than the description that was given now: for this machine with the
-    /// description of another, or the other way round. Nothing was changed.
-    #[error("this memory was not made for the machine {machine}; give the description that it was made with")]
+    /// The memory was made for this machine, and the description is of another one, or the reverse. Nothing was changed.
+    #[error("this memory was not made for the machine {machine}; pass the description that it was made with")]
     OtherMachine {
-        /// The machine that was given.
+        /// The machine of the call.
         machine: String,
     },
-    /// No memory that the CPUs can use has so much free.
+    /// No node that the CPUs can use has enough free memory.
     #[error(
-        "no memory for the CPUs of node {cpus} has {size_bytes} bytes free ({}); ask for less, or free some memory",
+        "no memory for the CPUs of node {cpus} has {size_bytes} bytes free ({}); request less, or free some memory",
         each(free_bytes)
     )]
     NoneWithRoom {
         /// The node with the CPUs.
         cpus: NodeId,
-        /// What was asked for.
+        /// The requested size.
         size_bytes: usize,
-        /// What each allowed memory has, fastest first.
+        /// The free memory of each allowed node, fastest first.
         free_bytes: Vec<(NodeId, u64)>,
     },
-    /// The kernel refused a call.
+    /// A system call failed.
     #[error("{call} for {size_bytes} bytes failed: {source}; {advice}")]
     Refused {
         /// The system call.
         call: &'static str,
-        /// How much memory it was about.
+        /// The size of the memory.
         size_bytes: usize,
-        /// What the kernel answered.
+        /// The error of the kernel.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
 }
@@ -163,10 +162,10 @@ impl MemoryError {
     pub(super) fn refused(call: &'static str, size_bytes: usize, source: io::Error) -> MemoryError {
         let advice = match call {
             "mmap" | "mprotect" | "mlock2" => {
-                "ask for less, or raise the limits (ulimit -v, vm.overcommit_memory, vm.max_map_count; after mlockall \
+                "request less, or raise the limits (ulimit -v, vm.overcommit_memory, vm.max_map_count; after mlockall \
                  also ulimit -l)"
             }
-            "madvise" => "ask for less, or free some memory",
+            "madvise" => "request less, or free some memory",
             "mbind" => "the node must be online and allowed: see Mems_allowed_list in /proc/self/status",
             _ => {
                 "the node must be allowed (Mems_allowed_list in /proc/self/status), and the container must \
@@ -176,9 +175,9 @@ impl MemoryError {
         MemoryError::Refused { call, size_bytes, source, advice }
     }
 
-    /// Why the kernel did not take a policy on nodes that have been checked.
+    /// The error of a policy on nodes that have been checked.
     pub(super) fn policy(policy: Policy, size_bytes: usize, source: io::Error) -> MemoryError {
-        // On such nodes it is an invalid argument only to a kernel that does not know it.
+        // On such nodes only a kernel that does not know the policy answers with an invalid argument.
         match policy {
             Policy::PreferredMany | Policy::WeightedInterleave
                 if source.raw_os_error() == Some(libc::EINVAL) =>
@@ -207,39 +206,39 @@ fn each(free_bytes: &[(NodeId, u64)]) -> String {
     if each.is_empty() { "there is none".into() } else { each.join(", ") }
 }
 
-/// Why a pool has no block to give. The pool is as it was.
+/// The error of an allocation from a pool. The pool is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// No room now. Try again when blocks have been dropped.
+    /// No room now. Retry after blocks are dropped.
     #[error(
-        "the pool on node {node} has no {size_bytes} bytes in one piece left ({used_bytes} of {budget_bytes} in \
-         use); drop blocks, or give it a larger budget"
+        "the pool on node {node} has no {size_bytes} contiguous bytes left ({used_bytes} of {budget_bytes} in \
+         use); drop blocks, or raise its budget"
     )]
     Full {
         /// The pool's node.
         node: NodeId,
-        /// What was asked for, rounded up to pages.
+        /// The requested size, rounded up to pages.
         size_bytes: usize,
-        /// What is in blocks.
+        /// Bytes in blocks.
         used_bytes: usize,
-        /// All that may be.
+        /// The budget.
         budget_bytes: usize,
     },
-    /// More than the whole budget. Trying again is of no use.
+    /// More than the budget. A retry fails again.
     #[error(
-        "{size_bytes} bytes never fit into the pool on node {node} with its {budget_bytes} bytes; ask for less, or \
-         give it a larger budget"
+        "{size_bytes} bytes exceed the budget of {budget_bytes} bytes of the pool on node {node}; request less, or \
+         raise its budget"
     )]
     TooLarge {
         /// The pool's node.
         node: NodeId,
-        /// What was asked for.
+        /// The requested size.
         size_bytes: usize,
-        /// All that may be in blocks.
+        /// The budget.
         budget_bytes: usize,
     },
-    /// The budget has room, but the machine has not.
+    /// The budget has room, but the machine does not.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }

@@ -1,8 +1,8 @@
-//! Which parts of a range are free: best fit, with neighbours joined again.
+//! A best-fit allocator of ranges that joins free neighbours.
 //!
-//! Free extents are kept twice, by start (to find neighbours) and by length (to find the smallest that fits),
-//! so taking and giving back cost a few tree operations however scattered the range is. Among equal lengths
-//! the lowest start wins, which keeps the far end of a range untouched as long as possible.
+//! Free extents are indexed by start, to find neighbours, and by length, to find the smallest that fits. So allocation
+//! and release cost a few tree operations, at any fragmentation. Among equal lengths the lowest start wins, which keeps
+//! the far end of a range untouched as long as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -12,12 +12,12 @@ use std::ops::Range;
 pub(super) struct Extents {
     /// Start to length. No two extents touch.
     by_start: BTreeMap<usize, usize>,
-    /// The same as (length, start).
+    /// The same extents as (length, start).
     by_length: BTreeSet<(usize, usize)>,
 }
 
 impl Extents {
-    /// All of `0..size` is free.
+    /// Extents with all of `0..size` free.
     pub(super) fn new(size: usize) -> Extents {
         let mut extents = Extents { by_start: BTreeMap::new(), by_length: BTreeSet::new() };
         if size > 0 {
@@ -26,7 +26,7 @@ impl Extents {
         extents
     }
 
-    /// Takes `length` > 0 in one piece.
+    /// Takes a contiguous range of `length` > 0.
     pub(super) fn take(&mut self, length: usize) -> Option<Range<usize>> {
         debug_assert!(length > 0);
         let &(found, start) = self.by_length.range((length, 0)..).next()?;
@@ -37,7 +37,7 @@ impl Extents {
         Some(start..start + length)
     }
 
-    /// Gives back what was taken.
+    /// Returns a taken range.
     pub(super) fn give_back(&mut self, range: Range<usize>) {
         let Range { mut start, mut end } = range;
         if let Some((&before, &length)) = self.by_start.range(..start).next_back() {
@@ -74,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// Unit by unit: whether it is free.
+    /// The extents of a map from units to whether they are free.
     fn model_extents(free: &[bool]) -> Vec<Range<usize>> {
         let mut extents: Vec<Range<usize>> = Vec::new();
         for start in (0..free.len()).filter(|&i| free[i]) {
@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map of units: what is taken was free, is the best fit, and everything coalesces.
+        /// Compared with a map of units: ranges are the best fit, and free neighbours are joined.
         #[test]
         fn like_a_map_of_units(
             size in 0usize..80,

@@ -1,4 +1,4 @@
-//! Memory of its own, all of it there from the start.
+//! Mappings: owned memory, populated at creation.
 
 use std::fmt;
 use std::fs;
@@ -12,17 +12,18 @@ use super::reservation::Reservation;
 use super::{Binding, MemoryError, Moved};
 use crate::topology::Machine;
 
-/// How a [`Mapping`] shall be made.
+/// Options of a [`Mapping`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappingOptions {
-    /// Where its pages shall lie.
+    /// The nodes of its pages.
     pub binding: Binding,
-    /// Which pages.
+    /// The kind of pages.
     pub huge_pages: HugePages,
-    /// Whether all pages are there from the start. Without, each comes when it is touched first: then there
-    /// is no check of free memory, and a page of a bound mapping comes from another node if its own is full,
-    /// or kills the process if the whole machine is. [`pages_per_node`](super::pages_per_node) tells where
-    /// they are, and [`Mapping::populate`] makes up for it.
+    /// Whether all pages are populated at creation.
+    ///
+    /// Otherwise each is populated on first touch, without a check of free memory: a page of a bound mapping comes from
+    /// another node if its own is full, and the OOM killer runs if the machine is full.
+    /// [`pages_per_node`](super::pages_per_node) shows the nodes; [`Mapping::populate`] populates later.
     pub populate: bool,
 }
 
@@ -42,17 +43,17 @@ impl From<Binding> for MappingOptions {
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Asks for them; where there are none, small ones do.
+    /// Huge pages where available, otherwise small pages.
     #[default]
     Advised,
-    /// Small pages only. Interleaving is exact then.
+    /// Small pages only, which makes interleaving exact.
     Never,
-    /// As the system is set up: `/sys/kernel/mm/transparent_hugepage/enabled`.
+    /// The setting of the system: `/sys/kernel/mm/transparent_hugepage/enabled`.
     AsSystem,
 }
 
 impl HugePages {
-    /// Whether memory that comes from now on is huge, as the system is set up. `root` is `/`.
+    /// Whether the system's settings give huge pages to new memory. `root` is `/`.
     ///
     /// Source: Linux `Documentation/admin-guide/mm/transhuge.rst`.
     pub(super) fn come(self, root: &Path) -> bool {
@@ -78,33 +79,32 @@ impl HugePages {
 
 const THP: &str = "sys/kernel/mm/transparent_hugepage";
 
-/// Owned anonymous memory: page aligned, zeroed, with all its pages in place unless asked otherwise; unmapped
-/// on drop.
+/// Owned anonymous memory: page-aligned, zeroed, and populated by default; unmapped on drop.
 ///
-/// From 2 MiB on it is aligned to huge pages. Neither moving nor sharing the value moves the bytes.
+/// From 2 MiB on it is aligned to huge pages. Moving or sharing the value does not move the bytes.
 pub struct Mapping {
     pages: Reservation,
     size_bytes: usize,
 }
 
 impl Mapping {
-    /// Maps and populates `size_bytes`, with huge pages where there are some; none is fine.
+    /// Maps and populates `size_bytes`, with huge pages where available.
     ///
-    /// Cost: a page fault per page and the zeroing, so about the time of writing it all.
+    /// Cost: a page fault and the zeroing for each page, so about the time of writing all bytes.
     ///
     /// # Errors
-    /// As [`with`](Mapping::with).
+    /// Those of [`with`](Mapping::with).
     pub fn new(machine: &Machine, size_bytes: usize, binding: Binding) -> Result<Mapping, MemoryError> {
         Mapping::with(machine, size_bytes, binding.into())
     }
 
-    /// Maps `size_bytes` in that manner.
+    /// Maps `size_bytes` with options.
     ///
     /// # Errors
     /// Before anything was touched: [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`],
-    /// [`NotAllowed`], [`NoNodes`] for an empty set, [`Unsupported`] for what the kernel is too old for.
-    /// While pages come: [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Reclaimed`] if pages did
-    /// not stay, [`Refused`] otherwise. Nothing stays allocated.
+    /// [`NotAllowed`], [`NoNodes`] for an empty set, [`Unsupported`] on an old kernel. While pages are populated:
+    /// [`NoRoom`], [`Misplaced`] if a bound node filled up meanwhile, [`Reclaimed`] if pages did not stay, [`Refused`]
+    /// otherwise. Nothing stays allocated.
     ///
     /// [`NodeWithoutMemory`]: MemoryError::NodeWithoutMemory
     /// [`NotAllowed`]: MemoryError::NotAllowed
@@ -122,58 +122,55 @@ impl Mapping {
         let MappingOptions { binding, huge_pages, populate } = options;
         let pages = Reservation::new(machine, size_bytes, binding, huge_pages)?;
         if populate {
-            // SAFETY: the reservation is new, so nobody uses it. On an error it goes, and its pages with it.
+            // SAFETY: the reservation is new, so nobody uses it. On an error it is dropped, with its pages.
             unsafe { pages.fill(machine, &(0..pages.size_bytes()), true)? };
         }
         Ok(Mapping { pages, size_bytes })
     }
 
-    /// Brings all pages that are not there yet, and of a bound mapping also those that are elsewhere. Content
-    /// stays.
+    /// Populates the missing pages. Moves pages of a bound mapping that are on other nodes. Content is kept.
     ///
     /// `machine` is the one that the mapping was made for.
     ///
     /// # Errors
     /// [`OtherMachine`](MemoryError::OtherMachine), [`NoRoom`](MemoryError::NoRoom),
     /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile,
-    /// [`Reclaimed`](MemoryError::Reclaimed), [`Refused`](MemoryError::Refused). Content is intact, and pages that
-    /// came stay.
+    /// [`Reclaimed`](MemoryError::Reclaimed), [`Refused`](MemoryError::Refused). Content is intact, and populated
+    /// pages stay.
     pub fn populate(&mut self, machine: &Machine) -> Result<(), MemoryError> {
         // SAFETY: `self` is borrowed exclusively, so nobody writes.
         unsafe { self.pages.complete(machine) }
     }
 
-    /// Binds the mapping otherwise, and moves the pages that are there to where they now belong.
+    /// Changes the binding, and moves existing pages to their new nodes.
     ///
-    /// With [`Binding::Bind`] all of them, or it fails. With the others as far as there is room, and
-    /// [`Moved::pages_elsewhere_count`] tells how many did not find any; interleaving needs room for each
-    /// node's share of them beforehand. With [`Binding::Any`] none. Pages that come later follow the new
-    /// binding.
+    /// [`Binding::Bind`] moves all of them, or fails. The other bindings move pages while there is room;
+    /// [`Moved::pages_elsewhere_count`] is the number of the others. Interleaving checks the room for each node's share in
+    /// advance. [`Binding::Any`] moves none. Pages that are populated later follow the new binding.
     ///
-    /// Cost: a system call's look at each page that is there (before Linux 6.7 at each address of a page), twice, and
-    /// for those that move the kernel's copy. Until the end it is
-    /// kept where those were.
+    /// Cost: the kernel visits each existing page twice (before Linux 6.7 each address of a page), and copies the moved
+    /// ones. The former nodes are recorded until the end.
     ///
     /// # Errors
     /// Those of [`with`](Mapping::with) on nodes, [`OtherMachine`](MemoryError::OtherMachine) unless `machine` is
     /// the one that the mapping was made for, [`NoRoom`](MemoryError::NoRoom) before anything was moved,
-    /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile. Content is intact, the
-    /// binding is what it was, and pages that had been moved are moved back as far as there is room.
+    /// [`NotMoved`](MemoryError::NotMoved) if a bound node filled up meanwhile. Content and binding are unchanged, and
+    /// moved pages are moved back as far as there is room.
     pub fn rebind(&mut self, machine: &Machine, binding: Binding) -> Result<Moved, MemoryError> {
         self.pages.rebind(machine, binding)
     }
 
-    /// What was asked for. On a machine that is not this one it has no effect.
+    /// The requested binding, without effect for another machine.
     pub fn binding(&self) -> &Binding {
         &self.pages.binding
     }
 
-    /// The first byte.
+    /// A pointer to the first byte.
     pub fn as_ptr(&self) -> *const u8 {
         self.pages.start().as_ptr()
     }
 
-    /// The first byte, to write to.
+    /// A mutable pointer to the first byte.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.pages.start().as_ptr()
     }
@@ -220,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn huge_pages_come_as_the_system_is_set_up() {
+    fn huge_pages_follow_the_settings_of_the_system() {
         let root = tempfile::tempdir().unwrap();
         let come =
             || [HugePages::Never, HugePages::Advised, HugePages::AsSystem].map(|huge| huge.come(root.path()));

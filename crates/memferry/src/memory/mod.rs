@@ -1,30 +1,28 @@
-//! Memory on chosen nodes: mappings, and pools of them.
+//! Memory on chosen nodes: mappings and pools.
 //!
-//! The only module that talks to the kernel about pages. The idea is never to bind strictly: a page fault
-//! that finds a strictly bound node full calls the OOM killer. Instead
+//! Only this module makes system calls on pages. It never binds strictly: a page fault on a full, strictly bound node
+//! calls the OOM killer. Instead:
 //!
 //! ```text
-//! is there room on the node, with something to spare?      no: NoRoom
-//! mbind(PREFERRED), populate step by step                  the fall-back of "preferred" is another node, not death
-//! where are the pages? (move_pages query)                  all on the node: done
-//! move_pages those that are elsewhere, look again          still elsewhere: give all back, Misplaced
+//! check the free memory of the node, with a spare          too little: NoRoom
+//! mbind(PREFERRED), populate step by step                  "preferred" falls back to another node
+//! query the nodes of the pages (move_pages)                all on the node: done
+//! move the others (move_pages), query again                still elsewhere: free all pages, Misplaced
 //! ```
 //!
-//! so that [`Binding::Bind`] means all pages or none, and pages that the kernel drops and faults in again
-//! later cannot kill anybody either. Other bindings say where pages should come first; none of them is
-//! strict. All bindings look first whether the pages fit into what this process can reach at all: the
-//! machine, its cpuset, and the memory limits of its cgroups. After `mlockall(MCL_FUTURE)`, which would bring
-//! all pages with the addresses, they are locked as they come.
+//! So [`Binding::Bind`] means all pages or none, and pages that the kernel drops and faults in again never call the OOM
+//! killer either. The other bindings are preferences. Every binding first checks that the pages fit into the memory that
+//! this process can use: the machine, its cpuset, and the limits of its cgroups. `mlockall(MCL_FUTURE)` would populate a
+//! mapping at once; pages are locked as they are populated instead.
 //!
-//! All of it goes step by step, over what is there: addresses may be many more than any machine has memory.
+//! All loops go step by step over existing pages: a range may have many more addresses than a machine has memory.
 //!
-//! Pages stay where they are as long as nobody moves them. Automatic NUMA balancing leaves memory with a
-//! policy of its own alone. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and
-//! an administrator who changes `cpuset.mems` do not; [`pages_per_node`] tells, and [`Mapping::rebind`]
-//! brings pages back.
+//! Pages stay on their node unless the kernel moves them. Automatic NUMA balancing ignores memory with a policy of its
+//! own. Swapping, demotion to slower tiers (`/sys/kernel/mm/numa/demotion_enabled`) and changes of `cpuset.mems` do move
+//! pages; [`pages_per_node`] shows them, and [`Mapping::rebind`] moves them back.
 //!
-//! On a machine that is not this one ([`Origin`](crate::topology::Origin)) nodes are checked against its
-//! description, and the memory is unbound.
+//! For a machine that is not this one ([`Origin`](crate::topology::Origin)), nodes are checked against its description,
+//! and the memory is unbound.
 //!
 //! Source: mbind(2), move_pages(2), madvise(2); `__alloc_pages_may_oom` in Linux mm/page_alloc.c (no OOM kill
 //! for allocations tied to one node by `__GFP_THISNODE`, as migration makes them); `vma_policy_mof` in

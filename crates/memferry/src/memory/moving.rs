@@ -1,11 +1,10 @@
-//! Moving pages that are there to other nodes.
+//! Moving of existing pages to other nodes.
 //!
-//! The kernel's call moves as far as it gets: it stops at a page that is busy, and at a node that is full. So
-//! it is asked for each node by itself, and again as long as that helps, each time only for the pages that are
-//! elsewhere.
+//! move_pages(2) stops at a busy page, and at a full node. So it is called for each node separately, and again while that
+//! helps, each time only for the pages that are elsewhere.
 //!
-//! Source: move_pages(2); `do_pages_move` in Linux mm/migrate.c, which leaves at the first batch with a page
-//! that could not be moved.
+//! Source: move_pages(2); `do_pages_move` in Linux mm/migrate.c, which returns at the first batch with a page that could
+//! not be moved.
 
 use std::io;
 use std::ops::Range;
@@ -21,33 +20,33 @@ use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, NodeId, NodeSet};
 
-/// So often a call may bring nothing before the rest is given up. Each time it begins at another page.
+/// Calls without progress before the rest is given up. Each starts at another page.
 const VAIN_CALLS_MAX: usize = 4;
-/// Pages are busy for as long as copying them takes.
+/// Pause for busy pages: they are busy for as long as their copy takes.
 pub(super) const BUSY_PAUSE: Duration = Duration::from_millis(1);
 
-/// What [`Mapping::rebind`](super::Mapping::rebind) did.
+/// The result of [`Mapping::rebind`](super::Mapping::rebind).
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Moved {
-    /// Pages that are there, wherever.
+    /// Existing pages.
     pub pages_count: usize,
-    /// Those that lie on another node than before.
+    /// Pages that are on another node than before.
     pub pages_moved_count: usize,
-    /// Those that lie on other nodes than the binding wants, for want of room.
+    /// Pages that are not on a node of the binding, for lack of room.
     pub pages_elsewhere_count: usize,
 }
 
-/// A page, and the node that it shall be on.
+/// A page and its target node.
 pub(super) type Target = (*const u8, NodeId);
 
-/// Moves pages to their nodes until all are there or no more go; those that are elsewhere still.
-pub(super) fn bring(strays: Vec<Target>) -> io::Result<Vec<Target>> {
+/// Moves pages to their nodes until all are there or calls make no progress. Returns those that are still elsewhere.
+pub(super) fn move_pages(strays: Vec<Target>) -> io::Result<Vec<Target>> {
     let move_to = |group: &[Target]| syscall::move_to(group.iter().copied());
-    bring_with(strays, move_to, |strays| syscall::nodes_of(strays.iter().map(|&(page, _)| page)))
+    move_with(strays, move_to, |strays| syscall::nodes_of(strays.iter().map(|&(page, _)| page)))
 }
 
-fn bring_with(
+fn move_with(
     mut strays: Vec<Target>,
     mut move_to: impl FnMut(&[Target]) -> io::Result<()>,
     nodes_of: impl Fn(&[Target]) -> io::Result<Vec<i16>>,
@@ -62,7 +61,7 @@ fn bring_with(
             }
             move_to(group)?;
         }
-        // What is nowhere may only be on its way within its node, and busy.
+        // A page without node may be in migration within its node, and busy.
         let mut nodes = nodes_of(&strays)?.into_iter();
         strays.retain(|&(_, node)| nodes.next().and_then(node_of) != Some(node));
         vain_calls = if strays.len() < before_count { 0 } else { vain_calls + 1 };
@@ -70,14 +69,14 @@ fn bring_with(
             thread::sleep(BUSY_PAUSE);
         }
     }
-    // What is nowhere for good is not elsewhere.
+    // Pages that are not in memory are not elsewhere.
     let mut nodes = nodes_of(&strays)?.into_iter();
     strays.retain(|&(_, node)| nodes.next().and_then(node_of).is_some_and(|at| at != node));
     Ok(strays)
 }
 
 impl Reservation {
-    /// What [`Mapping::rebind`](super::Mapping::rebind) says.
+    /// See [`Mapping::rebind`](super::Mapping::rebind).
     pub(super) fn rebind(&mut self, machine: &Machine, binding: Binding) -> Result<Moved, MemoryError> {
         self.check_machine(machine)?;
         binding.check(machine, allowed_now(machine).as_ref())?;
@@ -86,20 +85,20 @@ impl Reservation {
             return Ok(Moved::default());
         }
         let reach = binding.reach();
-        let mut wish = Wish::new(machine, &binding, &reach, self.pattern(machine, &binding)?)?;
-        add_up(machine, &self.all(), &reach, |step| wish.need_of(&self.look(machine, step)?))?;
+        let mut targets_of = PageTargets::new(machine, &binding, &reach, self.pattern(machine, &binding)?)?;
+        add_up(machine, &self.all(), &reach, |step| targets_of.need_of(&self.look(machine, step)?))?;
         self.apply(machine, &binding)?;
         let mut origins = Origins::default();
-        let error = match self.move_all(machine, &mut wish, &mut origins) {
+        let error = match self.move_all(machine, &mut targets_of, &mut origins) {
             Ok(moved) => {
                 self.binding = binding;
                 return Ok(moved);
             }
             Err(error) => error,
         };
-        // What can be undone is undone; the first error is the one to tell.
+        // Undone as far as possible; the first error is returned.
         let _ = self.apply(machine, &self.binding);
-        origins.bring_back();
+        origins.restore();
         match error {
             MemoryError::Misplaced { node, pages_elsewhere_count, .. } => {
                 let placement = self.placement(machine)?;
@@ -110,11 +109,11 @@ impl Reservation {
         }
     }
 
-    /// Moves what is not where it should be, and writes down where that was.
+    /// Moves the pages that are not on their nodes, and records where they were.
     fn move_all(
         &self,
         machine: &Machine,
-        wish: &mut Wish<'_>,
+        targets_of: &mut PageTargets<'_>,
         origins: &mut Origins,
     ) -> Result<Moved, MemoryError> {
         let mut moved = Moved::default();
@@ -123,10 +122,10 @@ impl Reservation {
             moved.pages_count += there.len();
             let mut targets = Vec::new();
             for page in &there {
-                if wish.is_met(page) {
+                if targets_of.is_met(page) {
                     continue;
                 }
-                match wish.take_target(page) {
+                match targets_of.take_target(page) {
                     Some(node) => {
                         targets.push((page.address, node));
                         origins.push(page);
@@ -135,16 +134,16 @@ impl Reservation {
                 }
             }
             moved.pages_moved_count += targets.len();
-            let strays =
-                bring(targets).map_err(|source| MemoryError::refused("move_pages", step.len(), source))?;
+            let strays = move_pages(targets)
+                .map_err(|source| MemoryError::refused("move_pages", step.len(), source))?;
             moved.pages_moved_count -= strays.len();
             moved.pages_elsewhere_count += strays.len();
-            match wish.binding.bound_node() {
+            match targets_of.binding.bound_node() {
                 Some(node) if !strays.is_empty() => {
                     let Moved { pages_count, pages_elsewhere_count, .. } = moved;
                     return Err(MemoryError::Misplaced { node, pages_elsewhere_count, pages_count });
                 }
-                _ => wish.are_full(&strays),
+                _ => targets_of.mark_full(&strays),
             }
         }
         Ok(moved)
@@ -155,7 +154,7 @@ impl Reservation {
     }
 }
 
-/// Where pages were: runs of neighbours on one node, by their first and how many they are.
+/// The former nodes of pages: runs of neighbours on one node, with first page and length.
 #[derive(Default)]
 struct Origins(Vec<(*const u8, usize, NodeId)>);
 
@@ -171,35 +170,35 @@ impl Origins {
         }
     }
 
-    /// As far as there is room.
-    fn bring_back(self) {
+    /// Moves the pages back as far as there is room.
+    fn restore(self) {
         for (first, pages_count, node) in self.0 {
-            // In steps, as they came. What cannot be undone stays where it is.
+            // In the same steps. Pages that do not fit stay where they are.
             let mut pages = pages_of(first, pages_count * page_bytes()).map(|page| (page, node)).peekable();
             while pages.peek().is_some() {
-                let _ = bring(pages.by_ref().take(STEP_BYTES / page_bytes()).collect());
+                let _ = move_pages(pages.by_ref().take(STEP_BYTES / page_bytes()).collect());
             }
         }
     }
 }
 
-/// Where pages shall be.
-struct Wish<'b> {
+/// The target nodes of a binding.
+struct PageTargets<'b> {
     binding: &'b Binding,
     pattern: Option<Pattern>,
-    /// For preferences: the nodes, best first, and how many pages more they have room for.
+    /// For preferences: the nodes, best first, with the number of pages that they have room for.
     preferred: Vec<(NodeId, u64)>,
-    /// The huge page that was last dealt with, and where it goes: its pages move together.
+    /// The last huge page and its target: its pages move together.
     last: Option<(usize, Option<NodeId>)>,
 }
 
-impl<'b> Wish<'b> {
+impl<'b> PageTargets<'b> {
     fn new(
         machine: &Machine,
         binding: &'b Binding,
         reach: &Reach,
         pattern: Option<Pattern>,
-    ) -> Result<Wish<'b>, MemoryError> {
+    ) -> Result<PageTargets<'b>, MemoryError> {
         let preferred = match binding {
             Binding::Prefer(node) => vec![*node],
             Binding::PreferMany(nodes) => nearest_first(machine, nodes),
@@ -210,40 +209,40 @@ impl<'b> Wish<'b> {
             Ok((node, place.map_or(u64::MAX, |place| place.room()) / page_bytes() as u64))
         };
         let preferred: Result<_, MemoryError> = preferred.into_iter().map(room).collect();
-        Ok(Wish { binding, pattern, preferred: preferred?, last: None })
+        Ok(PageTargets { binding, pattern, preferred: preferred?, last: None })
     }
 
     fn is_met(&self, page: &Page) -> bool {
-        match (self.binding, self.promised_node(page)) {
+        match (self.binding, self.guaranteed_node(page)) {
             (_, Some(node)) => page.node == node,
             (Binding::Any, None) => true,
-            // Also for what would be dealt out, if there were several nodes to deal it out to.
+            // Also for interleaving over a single node.
             (binding, None) => binding.nodes().contains(page.node),
         }
     }
 
-    /// The one node for a page, if the binding promises one.
-    fn promised_node(&self, page: &Page) -> Option<NodeId> {
+    /// The node that the binding guarantees for a page, if any.
+    fn guaranteed_node(&self, page: &Page) -> Option<NodeId> {
         match &self.pattern {
             Some(pattern) => Some(pattern.node_at(page.address.addr(), page.is_huge)),
             None => self.binding.bound_node(),
         }
     }
 
-    /// What has to have room beforehand.
+    /// The memory that must be free in advance.
     fn need_of(&self, there: &[Page]) -> Result<Need, MemoryError> {
         let mut need = Need::default();
         for page in there {
-            if let Some(node) = self.promised_node(page).filter(|&node| node != page.node) {
+            if let Some(node) = self.guaranteed_node(page).filter(|&node| node != page.node) {
                 need.arrive(node, page_bytes());
             }
         }
         Ok(need)
     }
 
-    /// The node for a page that is elsewhere, if there is one with room.
+    /// A node with room for a page that is elsewhere.
     fn take_target(&mut self, page: &Page) -> Option<NodeId> {
-        if let Some(node) = self.promised_node(page) {
+        if let Some(node) = self.guaranteed_node(page) {
             return Some(node);
         }
         let huge_page = page.is_huge.then(|| page.address.addr() / HUGE_PAGE_BYTES);
@@ -262,8 +261,8 @@ impl<'b> Wish<'b> {
         node
     }
 
-    /// What did not get to its node would not later.
-    fn are_full(&mut self, strays: &[Target]) {
+    /// Records that the nodes of these pages are full.
+    fn mark_full(&mut self, strays: &[Target]) {
         for (node, pages_count) in &mut self.preferred {
             if strays.iter().any(|(_, target)| target == node) {
                 *pages_count = 0;
@@ -272,7 +271,7 @@ impl<'b> Wish<'b> {
     }
 }
 
-/// As the kernel goes through a set: what is nearest to the CPU of this thread first.
+/// The order in which the kernel tries a set: nearest to the CPU of this thread first.
 fn nearest_first(machine: &Machine, nodes: &NodeSet) -> Vec<NodeId> {
     let cpu = syscall::current_cpu();
     let here = machine.nodes().iter().find(|node| cpu.is_some_and(|cpu| node.cpus.contains(&cpu)));
@@ -289,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// Pages by number on nodes with little room; like the kernel it stops at the first page that does not fit.
+    /// Pages by number on nodes with little room. Like the kernel, it stops at the first page that does not fit.
     struct Nodes {
         at: BTreeMap<usize, i16>,
         room: [usize; 3],
@@ -309,15 +308,15 @@ mod tests {
             }
         }
 
-        /// How many did not get to their nodes.
-        fn bring(self, targets: &[(usize, u32)]) -> (usize, Nodes) {
+        /// Returns the number of pages that did not reach their nodes.
+        fn move_all(self, targets: &[(usize, u32)]) -> (usize, Nodes) {
             let nodes = RefCell::new(self);
             let targets =
                 targets.iter().map(|&(page, node)| (std::ptr::without_provenance(page), NodeId(node)));
             let at = |(page, _): &Target| {
                 nodes.borrow().at.get(&page.addr()).copied().unwrap_or(-libc::ENOENT as i16)
             };
-            let strays = bring_with(
+            let strays = move_with(
                 targets.collect(),
                 |group| {
                     nodes.borrow_mut().move_to(group);
@@ -333,23 +332,23 @@ mod tests {
         Nodes { at: (0..pages_count).map(|page| (page, 0)).collect(), room, busy_page: None }
     }
 
-    /// The kernel stops at the first page for the full node, and with it stopped all pages after that one.
+    /// Regression: the kernel stops at the first page for a full node; all pages after that one were not moved.
     #[test]
     fn a_full_node_does_not_keep_pages_from_others() {
         let dealt: Vec<_> = (0..1000).map(|page| (page, 1 + page as u32 % 2)).collect();
-        let (strays_count, nodes) = on_node_0(1000, [0, 3, 1000]).bring(&dealt);
+        let (strays_count, nodes) = on_node_0(1000, [0, 3, 1000]).move_all(&dealt);
         assert_eq!(strays_count, 497);
         assert_eq!(nodes.at.values().filter(|&&at| at == 2).count(), 500);
-        // Node 1 gets room when a page leaves it, one at a time.
+        // Node 1 gets room for one page when a page leaves it.
         let mut nodes = on_node_0(10, [0, 0, 1]);
         nodes.at.extend((10..20).map(|page| (page, 1)));
         let swapped: Vec<_> = (0..20).map(|page| (page, if page < 10 { 1 } else { 0 })).collect();
-        let (strays_count, _) = Nodes { room: [1, 0, 0], ..nodes }.bring(&swapped);
+        let (strays_count, _) = Nodes { room: [1, 0, 0], ..nodes }.move_all(&swapped);
         assert_eq!(strays_count, 0);
     }
 
     #[test]
-    fn neighbours_are_written_down_together() {
+    fn neighbours_are_recorded_together() {
         let mut origins = Origins::default();
         for (page, node) in [(0, 1), (1, 1), (2, 1), (3, 0), (5, 0), (6, 0)] {
             let address = std::ptr::without_provenance(page * page_bytes());
@@ -360,17 +359,17 @@ mod tests {
         assert_eq!(runs, [(0, 3, 1), (3, 1, 0), (5, 2, 0)]);
     }
 
-    /// Room for a part of a huge page took all of it along.
+    /// Regression: with room for a part of a huge page, all of it was moved.
     #[test]
-    fn huge_pages_go_whole() {
+    fn huge_pages_move_whole() {
         let binding = Binding::PreferMany([NodeId(1), NodeId(2)].into());
         let preferred = vec![(NodeId(1), 600), (NodeId(2), 512)];
-        let mut wish = Wish { binding: &binding, pattern: None, preferred, last: None };
+        let mut targets_of = PageTargets { binding: &binding, pattern: None, preferred, last: None };
         let mut count = |pages: Range<usize>, is_huge| {
             let mut counts = BTreeMap::new();
             for page in pages {
                 let address = std::ptr::without_provenance(page * page_bytes());
-                let target = wish.take_target(&Page { address, node: NodeId(0), is_huge });
+                let target = targets_of.take_target(&Page { address, node: NodeId(0), is_huge });
                 *counts.entry(target.map(|node| node.0)).or_insert(0) += 1;
             }
             counts.into_iter().collect::<Vec<_>>()
@@ -380,16 +379,16 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_page_is_passed_over() {
+    fn a_busy_page_is_skipped() {
         let to_node_1: Vec<_> = (0..100).map(|page| (page, 1)).collect();
         let nodes = Nodes { busy_page: Some(5), ..on_node_0(100, [0, 100, 0]) };
-        let (strays_count, nodes) = nodes.bring(&to_node_1);
+        let (strays_count, nodes) = nodes.move_all(&to_node_1);
         assert_eq!(nodes.at.values().filter(|&&at| at == 1).count(), 100 - strays_count);
         assert!(strays_count <= 25, "{strays_count}");
     }
 
     #[test]
     fn pages_that_are_gone_are_not_elsewhere() {
-        assert_eq!(on_node_0(1, [0, 1, 0]).bring(&[(0, 1), (7, 1)]).0, 0);
+        assert_eq!(on_node_0(1, [0, 1, 0]).move_all(&[(0, 1), (7, 1)]).0, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Which memory is fast for these CPUs and has room now.
+//! Free memory of nodes, and the fastest node with enough of it.
 
 use std::path::Path;
 
@@ -6,12 +6,10 @@ use super::binding::{allowed_now, is_allowed};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, Node, NodeId, NodeSet};
 
-/// What can be had of a node's memory now: what a mapping bound to it may take without
-/// [`NoRoom`](MemoryError::NoRoom). Some of it may be gone in the next moment.
+/// The available memory of a node: the most that a mapping bound to it gets without [`NoRoom`](MemoryError::NoRoom) now.
 ///
-/// On this machine the figure is fresh. It is what is free or easy to reclaim on the node, less what must
-/// stay free, and no more than the machine and the limits around this thread leave. For another machine it
-/// is what its description says, and no more than this machine has.
+/// On this machine it is the free or reclaimable memory of the node less the spare, limited by the machine and by the
+/// limits of this thread. For another machine it is the value of its description, limited by the memory of this machine.
 ///
 /// # Errors
 /// [`MemoryError::Topology`] for an unknown node or unreadable figures,
@@ -29,11 +27,11 @@ pub fn free_bytes(machine: &Machine, node: NodeId) -> Result<u64, MemoryError> {
     Ok(own.min(room::within_reach(root, &reach)?))
 }
 
-/// The fastest memory for the CPUs of node `cpus` with `size_bytes` free, by [`free_bytes`].
+/// The fastest node for the CPUs of node `cpus` with `size_bytes` available, by [`free_bytes`].
 ///
 /// # Errors
-/// [`MemoryError::NoneWithRoom`] tells what each memory has; [`Topology`](MemoryError::Topology) for an
-/// unknown node. What is wrong with one node's memory is an error only if no other has room.
+/// [`MemoryError::NoneWithRoom`] with the memory of each node; [`Topology`](MemoryError::Topology) for an unknown node.
+/// The error of one node is returned only if no other node has room.
 pub fn fastest_with_room(machine: &Machine, cpus: NodeId, size_bytes: usize) -> Result<&Node, MemoryError> {
     let free_bytes = |node| free_bytes(machine, node);
     choose(machine, cpus, size_bytes, allowed_now(machine).as_ref(), free_bytes)

@@ -1,7 +1,7 @@
-//! Which addresses have pages, and which of these are huge.
+//! The populated pages of an address range, with their sizes.
 //!
-//! Asking for each page costs as much where there is none, and addresses are cheap: there may be many more of them
-//! than any machine has memory. The kernel skips what is empty.
+//! A query for each page costs as much for missing pages, and a range may have many more addresses than a machine has
+//! memory. This scan skips empty parts.
 //!
 //! Source: `Documentation/admin-guide/mm/pagemap.rst`, "PAGEMAP_SCAN"; `pagemap_thp_category` in Linux
 //! fs/proc/task_mmu.c.
@@ -14,9 +14,9 @@ use std::os::fd::AsRawFd;
 /// `_IOWR('f', 16, struct pm_scan_arg)`, Linux 6.7.
 const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// Swapped out, or, most often, on its way to another place in memory: the entries are alike.
+/// Swapped out, or, more often, in migration: the entries are alike.
 const PAGE_IS_SWAPPED: u64 = 1 << 4;
-/// Read, and never written.
+/// Read, and never written: the zero page.
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 /// A whole entry of the page middle directory is one page.
 const PAGE_IS_HUGE: u64 = 1 << 6;
@@ -29,7 +29,7 @@ struct ScanArgument {
     flags: u64,
     start: u64,
     end: u64,
-    /// How far the kernel got.
+    /// End of the scanned part.
     walk_end: u64,
     vec: u64,
     vec_len: u64,
@@ -51,17 +51,17 @@ struct Region {
     categories: u64,
 }
 
-/// Addresses with pages, all huge or all small.
+/// Contiguous pages, all huge or all small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) addresses: Range<usize>,
     pub(super) is_huge: bool,
 }
 
-/// The pages in a page-aligned range of addresses, ascending, with those that are not in memory now. An error before
+/// The pages in a page-aligned range of addresses, ascending, including those that are not in memory now. Fails before
 /// Linux 6.7.
 pub(super) fn scan(addresses: Range<usize>) -> io::Result<Vec<Run>> {
-    // Opened each time: after a fork it would show the parent's pages.
+    // Opened for each scan: an inherited file would show the parent's pages after a fork.
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut runs = Vec::new();
     let mut start = addresses.start as u64;

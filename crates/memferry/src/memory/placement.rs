@@ -1,4 +1,4 @@
-//! Where pages are.
+//! Placement: the nodes of pages.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,7 +7,7 @@ use super::reservation::pages_of;
 use super::{MemoryError, syscall};
 use crate::topology::NodeId;
 
-/// How many pages each node holds of some memory. Prints as `node 0: 12, node 8: 500, no page: 3`.
+/// The number of pages of some memory on each node. Prints as `node 0: 12, node 8: 500, no page: 3`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Placement(BTreeMap<Option<NodeId>, usize>);
 
@@ -17,18 +17,17 @@ impl Placement {
         self.0.get(&Some(node)).copied().unwrap_or(0)
     }
 
-    /// Pages that are nowhere: not touched yet, swapped out, or just then on their way from one place to another,
-    /// also of the same node (compaction).
+    /// Pages that are not in memory: never touched, swapped out, or in migration, perhaps within a node (compaction).
     pub fn absent(&self) -> usize {
         self.0.get(&None).copied().unwrap_or(0)
     }
 
-    /// All pages, those that are nowhere included.
+    /// All pages, including absent ones.
     pub fn pages_count(&self) -> usize {
         self.0.values().sum()
     }
 
-    /// Pages that are on other nodes than `node`.
+    /// Pages on nodes other than `node`.
     pub fn elsewhere(&self, node: NodeId) -> usize {
         self.pages_count() - self.absent() - self.on(node)
     }
@@ -39,7 +38,7 @@ impl Placement {
         }
     }
 
-    /// Node by node, first what is nowhere; none with 0 pages.
+    /// Page counts by node, absent pages first, without zeros.
     pub fn iter(&self) -> impl Iterator<Item = (Option<NodeId>, usize)> + '_ {
         self.0.iter().map(|(&node, &pages_count)| (node, pages_count))
     }
@@ -63,21 +62,20 @@ impl fmt::Display for Placement {
 
 /// The node of each page that `bytes` touches, first to last; `None` where there is no page.
 ///
-/// Asks the kernel, so the answer is about this machine, whatever [`Machine`](crate::topology::Machine) the
-/// memory was made for.
+/// The kernel answers for this machine, also if the memory was made for another [`Machine`](crate::topology::Machine).
 ///
 /// # Errors
-/// [`MemoryError::Refused`] where the call is not to be had.
+/// [`MemoryError::Refused`] if the system call is not available.
 ///
 /// Source: move_pages(2) without target nodes.
 pub fn nodes_of_pages(bytes: &[u8]) -> Result<Vec<Option<NodeId>>, MemoryError> {
     Ok(look(bytes)?.into_iter().map(node_of).collect())
 }
 
-/// How many of the pages that `bytes` touches are on which node: [`nodes_of_pages`], counted.
+/// The number of pages that `bytes` touches on each node: [`nodes_of_pages`], counted.
 ///
 /// # Errors
-/// As [`nodes_of_pages`].
+/// Those of [`nodes_of_pages`].
 pub fn pages_per_node(bytes: &[u8]) -> Result<Placement, MemoryError> {
     Ok(look(bytes)?.into_iter().map(node_of).collect())
 }
@@ -87,7 +85,7 @@ fn look(bytes: &[u8]) -> Result<Vec<i16>, MemoryError> {
         .map_err(|source| MemoryError::refused("move_pages", bytes.len(), source))
 }
 
-/// What the kernel says of a page: its node, or why there is none.
+/// The node in the kernel's answer for a page; `None` for an error number.
 pub(super) fn node_of(answer: i16) -> Option<NodeId> {
     u32::try_from(answer).ok().map(NodeId)
 }

@@ -1,19 +1,18 @@
-//! Blocks out of a fixed budget on one node.
+//! Pools: blocks from a fixed budget on one node.
 //!
-//! A pool reserves as many addresses as its budget and hands out runs of pages of them, so that the budget
-//! cannot be exceeded and any freed neighbours make room for something larger. Memory follows in chunks of
-//! one huge page: a chunk gets its pages, all at once and on the right node, when the first block reaches
-//! into it, and may lose them when no block does.
+//! A pool reserves as many addresses as its budget and allocates runs of pages from them. So the budget is never exceeded,
+//! and freed neighbours join. Memory is committed in chunks of one huge page: a chunk gets all its pages, on the node,
+//! with the first block in it, and may lose them when it has no block.
 //!
 //! ```text
 //! pages    |AAAA|AA..|....|BBBB|BB..|....|....|     A, B: blocks   . free
 //! chunks   | committed | idle| committed | empty |  idle: kept for the next block, up to a limit
 //! ```
 //!
-//! A forked child has addresses and books of its own, with the whole budget. Blocks that it inherits stay readable and
-//! writable, in its own copy of the memory; their pages are never handed out again there.
+//! A forked child has a reservation and a ledger of its own, with the full budget. Inherited blocks stay readable and
+//! writable, in its copy of the memory; their pages are never allocated again there.
 
-mod books;
+mod ledger;
 #[cfg(all(test, memferry_loom))]
 mod loom_pool;
 
@@ -26,45 +25,45 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memferry_dsa::fork::PerProcess;
 
-use self::books::{Books, Ground};
+use self::ledger::{Backing, Ledger};
 use super::binding::allowed_now;
 use super::reservation::Reservation;
 use super::syscall::page_bytes;
 use super::{Binding, HugePages, MemoryError, PoolError};
 use crate::topology::{Machine, NodeId};
 
-/// What a pool keeps of the memory that no block uses, unless it is told otherwise. Enough that a cache which replaces
-/// blocks of some MiB does not ask the kernel each time, and little beside the budgets such caches have.
+/// Default limit of idle memory in a pool. Enough for a cache that replaces blocks of some MiB without system calls, and
+/// little compared with its budget.
 pub const IDLE_BYTES_MAX: usize = 16 << 20;
 
-/// A fixed budget of memory on one node, handed out in blocks. Clones share it; blocks keep it alive.
+/// A fixed budget of memory on one node, allocated in blocks. Clones share it; blocks keep it alive.
 ///
-/// Each process has the budget once: a forked child begins with an empty pool.
+/// The budget is per process: a forked child starts with an empty pool.
 #[derive(Clone)]
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// What the clones of a pool share.
+/// Shared by the clones of a pool. The ledger has its own lock.
 struct Shared {
     machine: Arc<Machine>,
     node: NodeId,
     budget_bytes: usize,
-    /// For the books of a forked child.
+    /// For the ledger of a forked child. Written by [`Pool::keep_idle`], relaxed.
     idle_bytes_max: AtomicUsize,
-    ledger: PerProcess<Arc<Ledger>>,
+    ledger: PerProcess<Arc<PoolLedger>>,
 }
 
-/// A pool in one process. Bytes of a block belong to the block; all else is in the books.
-type Ledger = Books<Reserved>;
+/// A pool in one process. The bytes of a block belong to the block; the ledger holds the rest.
+type PoolLedger = Ledger<Reserved>;
 
-/// Addresses, which get memory as `machine` has it.
+/// Addresses backed by memory of `machine`.
 struct Reserved {
     machine: Arc<Machine>,
     addresses: Reservation,
 }
 
-impl Ground for Reserved {
+impl Backing for Reserved {
     unsafe fn commit(&self, bytes: Range<usize>) -> Result<(), MemoryError> {
         // SAFETY: passed on to the caller.
         unsafe { self.addresses.commit(&self.machine, bytes) }
@@ -76,39 +75,38 @@ impl Ground for Reserved {
     }
 }
 
-/// What a pool holds and did.
+/// Statistics of a pool.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// All it may ever take from the machine.
+    /// The budget.
     pub budget_bytes: usize,
-    /// Taken from the machine: blocks, what is left beside them, and some kept for the next. Never above the
-    /// budget.
+    /// Committed memory: blocks, the rest of their chunks, and idle chunks. Never above the budget.
     pub mapped_bytes: usize,
-    /// In blocks, rounded up to pages.
+    /// Bytes in blocks, rounded up to pages.
     pub used_bytes: usize,
-    /// The most that was ever in blocks.
+    /// Maximum of `used_bytes`.
     pub used_bytes_max: usize,
     /// Blocks in use.
     pub blocks_count: u64,
-    /// Blocks handed out so far.
+    /// Blocks allocated so far.
     pub allocated_count: u64,
-    /// Blocks refused so far, for want of budget or memory.
+    /// Blocks refused so far, for lack of budget or memory.
     pub refused_count: u64,
 }
 
 impl Pool {
-    /// A pool that takes up to `budget_bytes` (rounded down to pages) from `node`; it takes nothing yet. For
-    /// a machine that is not this one, its memory is unbound.
+    /// Creates a pool of up to `budget_bytes` (rounded down to pages) on `node`, without memory at first. For a machine
+    /// that is not this one, its memory is unbound.
     ///
     /// # Errors
     /// [`MemoryError::Topology`] for an unknown node, [`NodeWithoutMemory`](MemoryError::NodeWithoutMemory),
-    /// [`NotAllowed`](MemoryError::NotAllowed), [`BudgetTooLarge`](MemoryError::BudgetTooLarge) for more than
-    /// the node has.
+    /// [`NotAllowed`](MemoryError::NotAllowed), [`BudgetTooLarge`](MemoryError::BudgetTooLarge) above the
+    /// memory of the node.
     pub fn new(machine: Arc<Machine>, node: NodeId, budget_bytes: usize) -> Result<Pool, MemoryError> {
         let budget_bytes = budget_bytes - budget_bytes % page_bytes();
         let binding = Binding::Bind(node);
-        // Before the budget: it is of no use to lower that for a node which gives nothing.
+        // Checked before the budget: a lower one does not help on such a node.
         binding.check(&machine, allowed_now(&machine).as_ref())?;
         if let Some(memory_bytes) = machine.node(node)?.memory_bytes
             && budget_bytes as u64 > memory_bytes
@@ -126,65 +124,65 @@ impl Pool {
         Ok(Pool { shared: Arc::new(shared) })
     }
 
-    /// A block of `size_bytes`, with pages in place. Its content is that of some earlier block, or zero.
+    /// Allocates a populated block of `size_bytes`. Its content is that of some earlier block, or zero.
     ///
-    /// Cost: some tree operations; the first to reach into a chunk also populates it, and others that reach
-    /// into the same chunk wait for that.
+    /// Cost: some tree operations. The first block in a chunk also populates the chunk; other blocks in it wait for that.
     ///
     /// # Errors
-    /// [`PoolError::Full`] now, [`TooLarge`](PoolError::TooLarge) for ever, [`Memory`](PoolError::Memory)
-    /// when the machine has less than the budget promises.
+    /// [`PoolError::Full`] now, [`TooLarge`](PoolError::TooLarge) always, [`Memory`](PoolError::Memory) if the machine has
+    /// less memory than the budget.
     pub fn allocate(&self, size_bytes: usize) -> Result<Block, PoolError> {
         let ledger = self.shared.ledger()?;
         let bytes = ledger.allocate(size_bytes)?;
-        // SAFETY: `bytes` was given by the ledger, so it lies inside its addresses, which the ledger keeps mapped.
-        let start = unsafe { ledger.ground().addresses.start().add(bytes.start) };
+        // SAFETY: the ledger allocated `bytes`, so they lie inside its addresses, which it keeps mapped.
+        let start = unsafe { ledger.backing().addresses.start().add(bytes.start) };
         Ok(Block { ledger: ledger.clone(), start, bytes, size_bytes })
     }
 
-    /// Gives the memory that no block uses back to the machine; how much that was.
+    /// Frees the memory that no block uses. Returns its size.
     pub fn trim(&self) -> usize {
         self.shared.ledger.get().map_or(0, |ledger| ledger.trim())
     }
 
-    /// Keeps up to `idle_bytes_max` of the memory that no block uses for blocks to come, rather than 16 MiB: for users
-    /// that give much back and soon take it again, which would otherwise pay for its pages each time. What is above
-    /// that goes when the next block does.
+    /// Sets the limit of idle memory, [`IDLE_BYTES_MAX`] by default.
+    ///
+    /// A higher limit suits users that free much memory and soon allocate it again. Memory above the limit is freed with
+    /// the next dropped block.
     pub fn keep_idle(&self, idle_bytes_max: usize) {
-        // ORDERING: Relaxed, no partner: a forked child has what its parent last wrote.
+        // ORDERING: Relaxed, no partner: a forked child reads the last value of its parent.
         self.shared.idle_bytes_max.store(idle_bytes_max, Ordering::Relaxed);
         if let Some(ledger) = self.shared.ledger.get() {
             ledger.keep_idle(idle_bytes_max);
         }
     }
 
-    /// Keeps everybody else from taking blocks, and from giving them back.
+    /// Holds the lock of the ledger.
     #[cfg(all(test, not(memferry_loom)))]
     pub(crate) fn hold(&self) -> impl Drop + '_ {
         self.shared.ledger.get().expect("this process has made the pool").hold()
     }
 
-    /// The node its memory lies on.
+    /// The node of its memory.
     pub fn node(&self) -> NodeId {
         self.shared.node
     }
 
-    /// All it may ever take from the machine.
+    /// The budget.
     pub fn budget_bytes(&self) -> usize {
         self.shared.budget_bytes
     }
 
-    /// In blocks, rounded up to pages.
+    /// Bytes in blocks, rounded up to pages.
     pub fn used_bytes(&self) -> usize {
         self.stats().used_bytes
     }
 
-    /// Taken from the machine.
+    /// Committed memory.
     pub fn mapped_bytes(&self) -> usize {
         self.stats().mapped_bytes
     }
 
-    /// All figures at one moment.
+    /// A consistent snapshot of the statistics.
     pub fn stats(&self) -> PoolStats {
         let unused = || PoolStats { budget_bytes: self.budget_bytes(), ..PoolStats::default() };
         self.shared.ledger.get().map_or_else(unused, |ledger| ledger.stats())
@@ -192,15 +190,16 @@ impl Pool {
 }
 
 impl Shared {
-    /// This process'; a forked child makes its own with the first block.
-    fn ledger(&self) -> Result<&Arc<Ledger>, MemoryError> {
+    /// The ledger of this process; a forked child makes its own with the first block.
+    fn ledger(&self) -> Result<&Arc<PoolLedger>, MemoryError> {
         self.ledger.get_or_try_init(|| {
             let Shared { machine, node, budget_bytes, .. } = self;
             let binding = Binding::Bind(*node);
             let addresses = Reservation::new(machine, *budget_bytes, binding, HugePages::Advised)?;
-            let ground = Reserved { machine: machine.clone(), addresses };
+            let backing = Reserved { machine: machine.clone(), addresses };
+            // ORDERING: Relaxed, no partner: see `keep_idle`.
             let idle_bytes_max = self.idle_bytes_max.load(Ordering::Relaxed);
-            Ok(Arc::new(Books::new(ground, *node, *budget_bytes, idle_bytes_max)))
+            Ok(Arc::new(Ledger::new(backing, *node, *budget_bytes, idle_bytes_max)))
         })
     }
 }
@@ -214,12 +213,12 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Memory out of a [`Pool`], page aligned, its pages in place; returns itself to the pool on drop.
+/// Page-aligned, populated memory of a [`Pool`]; freed to the pool on drop.
 pub struct Block {
-    ledger: Arc<Ledger>,
-    /// The first byte; kept here because the cache's hit path reads it, and the way through `ledger` is two misses long.
+    ledger: Arc<PoolLedger>,
+    /// The first byte; stored here because the cache's hit path reads it, and `ledger` would cost two cache misses.
     start: NonNull<u8>,
-    /// Whole pages of the pool, this block's own.
+    /// The whole pages of this block in the pool.
     bytes: Range<usize>,
     size_bytes: usize,
 }
@@ -230,12 +229,12 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Bytes asked for.
+    /// The requested size.
     pub fn len(&self) -> usize {
         self.size_bytes
     }
 
-    /// Whether none were asked for.
+    /// Whether the size is 0.
     pub fn is_empty(&self) -> bool {
         self.size_bytes == 0
     }
@@ -245,14 +244,14 @@ impl Block {
         self.ledger.node()
     }
 
-    /// What it takes from the budget: its length, rounded up to pages.
+    /// Its part of the budget: the size rounded up to pages.
     pub fn rounded_bytes(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The same pages as a block of `size_bytes`, if these take exactly as many; itself otherwise. Its content stays.
+    /// Reuses the pages for `size_bytes`, if these need exactly as many; otherwise returns itself. Content is kept.
     ///
-    /// Cost: nothing, where a drop and an [`allocate`](Pool::allocate) would be two locks and some tree operations.
+    /// Saves the two locks and the tree operations of a drop and an [`allocate`](Pool::allocate).
     pub(crate) fn resized(mut self, size_bytes: usize) -> Result<Block, Block> {
         if size_bytes.checked_next_multiple_of(page_bytes()) != Some(self.bytes.len()) {
             return Err(self);
@@ -261,13 +260,13 @@ impl Block {
         Ok(self)
     }
 
-    /// The first byte. The address stays the same when the block is moved.
+    /// A pointer to the first byte. A move of the block does not change it.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.start.as_ptr()
     }
 
-    /// The first byte, to write to.
+    /// A mutable pointer to the first byte.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -280,7 +279,7 @@ impl Block {
         unsafe { slice::from_raw_parts(self.as_ptr(), self.size_bytes) }
     }
 
-    /// Its bytes, to write to.
+    /// Its bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as in `as_slice`, and `self` is borrowed exclusively.
         unsafe { slice::from_raw_parts_mut(self.as_mut_ptr(), self.size_bytes) }

@@ -1,12 +1,11 @@
-//! Bringing pages into a range, as long as there is room.
+//! Populating of ranges, with checks for room.
 //!
-//! Step by step, so that neither time nor memory goes by the addresses, of which there may be many more than any
-//! machine has memory:
+//! It runs step by step, because a range may have many more addresses than a machine has memory:
 //!
 //! ```text
-//! add up what each step needs, of the machine and of each node    too much: NoRoom, before anything came
-//! each step: still room? populate; of a bound node, look where its pages are, and move those elsewhere, until all are
-//! there and where they shall be
+//! add up the need of each step, for the machine and each node    too much: NoRoom, before any page is populated
+//! each step: check the room again; populate; for a bound node, query its pages, and move those elsewhere, until all
+//! are on the node
 //! ```
 
 use std::collections::BTreeMap;
@@ -14,28 +13,28 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::binding::{Pattern, Reach};
-use super::moving::bring;
+use super::moving::move_pages;
 use super::reservation::{Page, Reservation, STEP_BYTES};
 use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
 use super::{Binding, MemoryError, room};
 use crate::topology::{Machine, NodeId};
 
-/// So often pages are moved, or populated again that are gone. One leads to the other: since Linux 6.12 a huge page
-/// that is split, as one is that has to be moved where none is free, loses its pages that are zero, and fresh ones all
-/// are (`try_to_map_unused_to_zeropage` in mm/migrate.c).
+/// Rounds of moving pages and of populating lost ones again. A move may lose pages: it splits a huge page if the target
+/// has no free one, and since Linux 6.12 a split drops zero pages, which all fresh ones are
+/// (`try_to_map_unused_to_zeropage` in mm/migrate.c).
 const ROUNDS_MAX: usize = 8;
 
-/// What pages take that are to come, or to be moved.
+/// The memory that pages to be populated or moved need.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Need {
-    /// Of the machine: what is moved is in it already.
+    /// In the machine: moved pages count in it already.
     coming_bytes: usize,
-    /// Of each node.
+    /// On each node.
     shares: BTreeMap<NodeId, usize>,
 }
 
 impl Need {
-    /// `node` is where, if that is known.
+    /// Adds pages to be populated, on `node` if known.
     fn come(&mut self, node: Option<NodeId>, bytes: usize) {
         self.coming_bytes += bytes;
         if let Some(node) = node {
@@ -54,7 +53,7 @@ impl Need {
         other.shares.into_iter().for_each(|(node, bytes)| self.arrive(node, bytes));
     }
 
-    /// Pages come and go while they are counted, so what is left may seem less than nothing.
+    /// Subtracts with saturation: pages may appear or vanish while they are counted.
     fn subtract(&mut self, other: &Need) {
         self.coming_bytes = self.coming_bytes.saturating_sub(other.coming_bytes);
         for (node, bytes) in &other.shares {
@@ -73,7 +72,7 @@ impl Need {
     }
 }
 
-/// The pages of a step that are to come, or to be moved, as `binding` wants.
+/// The need of a step for the pages that `binding` populates or moves.
 fn need_of(step: Range<usize>, there: &[Page], binding: &Binding, pattern: Option<&Pattern>) -> Need {
     let mut need = Need::default();
     let Some(pattern) = pattern else {
@@ -91,7 +90,7 @@ fn need_of(step: Range<usize>, there: &[Page], binding: &Binding, pattern: Optio
         let unit_end = (address + 1).next_multiple_of(HUGE_PAGE_BYTES);
         let is_whole = address.is_multiple_of(HUGE_PAGE_BYTES) && unit_end <= step.end;
         let is_empty = there.peek().is_none_or(|page| page.address.addr() >= unit_end);
-        // A huge page comes only where there is none yet.
+        // Only an empty unit gets a huge page.
         if pattern.comes_huge && is_whole && is_empty {
             need.come(Some(pattern.node_at(address, true)), HUGE_PAGE_BYTES);
             address = unit_end;
@@ -108,8 +107,8 @@ fn need_of(step: Range<usize>, there: &[Page], binding: &Binding, pattern: Optio
 }
 
 impl Reservation {
-    /// Brings pages into a page-aligned range that has none, where the binding says; on an error none of them stay, or
-    /// it is [`MemoryError::NotGivenBack`].
+    /// Populates an empty page-aligned range by the binding. On an error its pages are freed, or it is
+    /// [`MemoryError::NotGivenBack`].
     ///
     /// # Safety
     /// Nobody uses the range before this returns.
@@ -123,8 +122,8 @@ impl Reservation {
         }
     }
 
-    /// Brings the pages that are missing, where the binding says, and moves those of a bound node to it. What
-    /// is there keeps its content, also on an error.
+    /// Populates the missing pages by the binding, and moves pages of a bound mapping to its node. Existing pages keep
+    /// their content, also on an error.
     ///
     /// # Safety
     /// Nobody writes to the memory before this returns.
@@ -140,7 +139,7 @@ impl Reservation {
         }
     }
 
-    /// Brings the missing pages of a range, which are all where it `is_new`. On an error those that came stay.
+    /// Populates the missing pages of a range; all are missing if it `is_new`. On an error populated pages stay.
     ///
     /// # Safety
     /// Nobody writes to the range before this returns.
@@ -158,7 +157,7 @@ impl Reservation {
             Ok(need_of(self.addresses(step), &there, binding, pattern.as_ref()))
         };
         if is_new && range.len() > STEP_BYTES {
-            // Before it is added up, so that the error is about all of it.
+            // Checked first, so that the error names the whole size.
             let share = binding.bound_node().map(|node| (node, range.len()));
             room::check(Path::new("/"), machine, &reach, range.len(), share.as_slice())?;
         }
@@ -168,7 +167,7 @@ impl Reservation {
             if here == Need::default() {
                 continue;
             }
-            // The first has just been looked at.
+            // The first step has just been checked.
             if step.start > range.start {
                 need.check(machine, &reach)?;
             }
@@ -176,7 +175,7 @@ impl Reservation {
             unsafe { self.populate(&step)? };
             if let Some(node) = binding.bound_node().filter(|_| machine.node_count() > 1) {
                 // SAFETY: the caller's.
-                let pages_elsewhere_count = unsafe { self.settle(machine, &step, node)? };
+                let pages_elsewhere_count = unsafe { self.gather(machine, &step, node)? };
                 if pages_elsewhere_count > 0 {
                     let pages_count = range.len() / page_bytes();
                     return Err(MemoryError::Misplaced { node, pages_elsewhere_count, pages_count });
@@ -195,11 +194,11 @@ impl Reservation {
             .map_err(|source| MemoryError::refused("madvise", range.len(), source))
     }
 
-    /// Sees to it that all pages of a range that has been populated are on `node`; how many are elsewhere.
+    /// Moves all pages of a populated range to `node`. Returns the number of pages elsewhere.
     ///
     /// # Safety
     /// Nobody writes to the range before this returns.
-    pub(super) unsafe fn settle(
+    pub(super) unsafe fn gather(
         &self,
         machine: &Machine,
         range: &Range<usize>,
@@ -222,9 +221,9 @@ impl Reservation {
                 };
             }
             rounds_count += 1;
-            // The kernel reclaims page cache for a move, but not to satisfy a preference.
-            let strays =
-                bring(strays).map_err(|source| MemoryError::refused("move_pages", range.len(), source))?;
+            // The kernel reclaims page cache for a move, but not for a preference.
+            let strays = move_pages(strays)
+                .map_err(|source| MemoryError::refused("move_pages", range.len(), source))?;
             if !strays.is_empty() {
                 return Ok(strays.len());
             }
@@ -236,13 +235,13 @@ impl Reservation {
     }
 }
 
-/// A range in pieces that are quickly gone through.
+/// The steps of a range.
 pub(super) fn steps(range: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let end = range.end;
     range.clone().step_by(STEP_BYTES).map(move |start| start..end.min(start + STEP_BYTES))
 }
 
-/// What a range needs; an error as soon as there is no room for it.
+/// The need of a range; fails as soon as there is no room for it.
 pub(super) fn add_up(
     machine: &Machine,
     range: &Range<usize>,
@@ -250,7 +249,7 @@ pub(super) fn add_up(
     need_of: impl Fn(&Range<usize>) -> Result<Need, MemoryError>,
 ) -> Result<Need, MemoryError> {
     let mut need = Need::default();
-    // Looking costs more than counting a step.
+    // A check costs more than counting a step.
     let mut checked_bytes = STEP_BYTES;
     for step in steps(range) {
         need.add(need_of(&step)?);
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_node_needs_room_for_what_comes_and_what_strays() {
+    fn a_bound_node_needs_room_for_new_and_for_moved_pages() {
         let there = [page(PAGES, A), page(3 * PAGES, B), page(4 * PAGES, B)];
         let need_of = |binding| need_of(0..8 * PAGES, &there, &binding, None);
         assert_eq!(need_of(Binding::Bind(A)), need(5, &[(A, 7)]));
@@ -291,10 +290,10 @@ mod tests {
         assert_eq!(super::need_of(0..PAGES, &[page(0, A)], &Binding::Bind(A), None), Need::default());
     }
 
-    /// Each node was asked for its share of whole huge pages, wherever the missing pages were: a small tail was refused
-    /// for want of 2 MiB that it never takes.
+    /// Regression: each node needed its share of whole huge pages, wherever the missing pages were. A small tail was refused
+    /// for 2 MiB that it never uses.
     #[test]
-    fn interleaving_needs_what_each_page_takes() {
+    fn interleaving_needs_memory_by_page() {
         let huge = HUGE_PAGE_BYTES;
         let need_of = |step: Range<usize>, there: &[Page], comes_huge| {
             let pattern = Pattern::new(vec![(A, 1), (B, 1)], comes_huge);
@@ -304,7 +303,7 @@ mod tests {
         let all = 4 * huge..7 * huge + 3 * PAGES;
         assert_eq!(need_of(all.clone(), &[], true), need(1539, &[(A, 1024 + 2), (B, 512 + 1)]));
         assert_eq!(need_of(all, &[], false), need(1539, &[(A, 768 + 2), (B, 768 + 1)]));
-        // Where there is a page already no huge one comes: only what is missing counts, on the node it comes from.
+        // A unit with a page gets no huge page: only missing pages count, on their nodes.
         let there = [page(4 * huge, A), page(4 * huge + 2 * PAGES, A)];
         assert_eq!(need_of(4 * huge..5 * huge, &there, true), need(510, &[(A, 254), (B, 256)]));
     }
@@ -319,7 +318,7 @@ mod tests {
         assert_eq!(sum, need(0, &[(A, 4), (B, 1)]));
     }
 
-    /// Of addresses there may be more than anybody can go through.
+    /// A range may have too many addresses to visit all.
     #[test]
     fn adding_up_stops_early() {
         let machine = Machine::discover().unwrap();

@@ -1,4 +1,4 @@
-//! A range of addresses whose pages come and go.
+//! Reservations: address ranges whose pages are populated and discarded.
 
 use std::io;
 use std::ops::Range;
@@ -15,14 +15,14 @@ use super::syscall::{self, HUGE_PAGE_BYTES, page_bytes};
 use super::{Binding, HugePages, MemoryError, Placement};
 use crate::topology::{Machine, NodeId};
 
-/// After this much the room is looked at again while pages come: other threads and processes take memory
-/// too. Chosen so that looking adds little: 0.2 ms beside 10 ms for the pages, on a busy virtual machine.
+/// Size after which populating checks the room again, because other threads and processes allocate too. Chosen so that
+/// the check adds little: 0.2 ms to 10 ms for the pages, on a busy virtual machine.
 pub(super) const STEP_BYTES: usize = 32 << 20;
 
-/// So often pages are looked for that the kernel has taken up to put them elsewhere.
+/// Queries for pages that are in migration.
 const LOOKS_MAX: usize = 4;
 
-/// A page that is there.
+/// A page in memory.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) address: *const u8,
@@ -31,8 +31,8 @@ pub(super) struct Page {
     pub(super) is_huge: bool,
 }
 
-/// Owned addresses, page aligned, all valid to read and write. Pages are there where they have been
-/// committed, and would come by page fault elsewhere. Unmapped on drop.
+/// Owned page-aligned addresses, all readable and writable. Committed parts have pages; page faults populate the others.
+/// Unmapped on drop.
 #[derive(Debug)]
 pub(super) struct Reservation {
     start: NonNull<u8>,
@@ -40,17 +40,17 @@ pub(super) struct Reservation {
     size_bytes: usize,
     pub(super) binding: Binding,
     huge_pages: HugePages,
-    /// Whether it was made for this machine: for others, pages have no node.
+    /// Whether it was made for this machine; for another one pages have no node.
     is_bound: bool,
 }
 
 // SAFETY: it owns its memory, and no thread is special to a mapping.
 unsafe impl Send for Reservation {}
-// SAFETY: by shared reference only addresses are handed out; `commit` and `discard` say what they need.
+// SAFETY: a shared reference gives out addresses only; `commit` and `discard` state their requirements.
 unsafe impl Sync for Reservation {}
 
 impl Reservation {
-    /// At least `size_bytes`, rounded up to pages, without any page yet.
+    /// Reserves `size_bytes`, rounded up to pages, without any page.
     pub(super) fn new(
         machine: &Machine,
         size_bytes: usize,
@@ -81,8 +81,8 @@ impl Reservation {
             return Ok(());
         }
         let refused = |call| move |source| MemoryError::refused(call, self.size_bytes, source);
-        // After mlockall(MCL_FUTURE) the kernel would bring all pages now, room or not. So they are locked as they
-        // come. SAFETY: the mapping is this value's own, and new.
+        // After mlockall(MCL_FUTURE) the kernel would populate all pages now, without a check for room. So pages are
+        // locked as they are populated. SAFETY: the mapping is this value's own, and new.
         unsafe {
             if syscall::is_locked(self.start, self.size_bytes) {
                 syscall::lock_as_pages_come(self.start, self.size_bytes).map_err(refused("mlock2"))?;
@@ -91,7 +91,7 @@ impl Reservation {
         }
     }
 
-    /// An error unless `machine` is what this was made for, as far as matters here.
+    /// Fails if this was made for this machine and `machine` is another one, or the reverse.
     pub(super) fn check_machine(&self, machine: &Machine) -> Result<(), MemoryError> {
         if machine.is_this_machine() == self.is_bound {
             return Ok(());
@@ -99,7 +99,7 @@ impl Reservation {
         Err(MemoryError::OtherMachine { machine: machine.name().to_owned() })
     }
 
-    /// Tells the kernel where pages shall come from now on.
+    /// Sets the kernel's policy for pages that are populated later.
     pub(super) fn apply(&self, machine: &Machine, binding: &Binding) -> Result<(), MemoryError> {
         if !machine.is_this_machine() || self.size_bytes == 0 {
             return Ok(());
@@ -107,7 +107,7 @@ impl Reservation {
         let policy = binding.policy();
         // SAFETY: the mapping is this value's own.
         match unsafe { syscall::set_policy(self.start, self.size_bytes, policy, &binding.nodes()) } {
-            // Kernels without NUMA and some containers have no such call, but with one node there is no other place.
+            // Kernels without NUMA and some containers lack the call; with one node it is not needed.
             Err(source)
                 if machine.node_count() < 2
                     && matches!(source.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) =>
@@ -126,7 +126,7 @@ impl Reservation {
         self.size_bytes
     }
 
-    /// How a binding deals out the addresses; `None` if it does not, or there is nothing to deal out.
+    /// The interleaving pattern of a binding, if it has one and the machine has several nodes.
     pub(super) fn pattern(
         &self,
         machine: &Machine,
@@ -139,7 +139,7 @@ impl Reservation {
         binding.pattern(machine, comes_huge)
     }
 
-    /// Takes the pages of a page-aligned range away.
+    /// Frees the pages of a page-aligned range.
     ///
     /// # Safety
     /// Nobody uses the range or relies on its content.
@@ -148,13 +148,12 @@ impl Reservation {
         unsafe { syscall::discard(self.at(&range), range.len()) }
     }
 
-    /// Memory for another machine lies here without a policy.
+    /// The binding in effect: memory for another machine is unbound here.
     pub(super) fn in_effect(&self) -> &Binding {
         if self.is_bound { &self.binding } else { &Binding::Any }
     }
 
-    /// The pages that are there in a page-aligned range, ascending. None where the kernel does not tell and there is
-    /// only one place.
+    /// The pages of a page-aligned range, ascending. Empty on a machine with one node whose kernel does not tell.
     pub(super) fn look(&self, machine: &Machine, range: &Range<usize>) -> Result<Vec<Page>, MemoryError> {
         let mut looks_count = 1;
         loop {
@@ -167,12 +166,11 @@ impl Reservation {
         }
     }
 
-    /// Pages, and how many others have content and are nowhere: on their way from one place to another, for a moment,
-    /// or swapped out.
+    /// Pages, and the number of others that have content and are not in memory: in migration for a moment, or swapped out.
     fn look_once(&self, machine: &Machine, range: &Range<usize>) -> Result<(Vec<Page>, usize), MemoryError> {
         let start = self.at(range).as_ptr().cast_const();
         let Range { start: first, end } = self.addresses(range);
-        // Before Linux 6.7 each page is asked for, and what may be huge is guessed.
+        // Before Linux 6.7 each page is queried, and huge pages are guessed.
         let scan = pagemap::scan(first..end).ok();
         let is_guess = scan.is_none();
         let runs = scan.unwrap_or_else(|| vec![Run { addresses: first..end, is_huge: false }]);
@@ -205,7 +203,7 @@ impl Reservation {
         Ok((pages, 0))
     }
 
-    /// How many of its pages are where.
+    /// The nodes of its pages.
     pub(super) fn placement(&self, machine: &Machine) -> Result<Placement, MemoryError> {
         let mut placement = Placement::default();
         for step in steps(&(0..self.size_bytes)) {
@@ -233,12 +231,12 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's own, and whoever uses its addresses borrows or owns this value.
+        // SAFETY: the mapping is this value's own, and every user of its addresses borrows or owns this value.
         unsafe { syscall::unmap(self.start, self.size_bytes) };
     }
 }
 
-/// Which huge page it is in, if it is in one.
+/// The number of the huge-page unit of a page.
 fn unit_of(page: &Page) -> usize {
     page.address.addr() / HUGE_PAGE_BYTES
 }
@@ -267,10 +265,10 @@ mod tests {
         Reservation::new(machine, 8 * page_bytes(), Binding::Any, HugePages::Never).unwrap()
     }
 
-    /// What `commit` does on a machine with several nodes, on whatever machine this is. Pages that had gone
-    /// meanwhile counted as pages on another node, and a request was refused that only had to be tried again.
+    /// Tests `commit` for several nodes on any machine. Regression: pages that had vanished meanwhile counted as pages on
+    /// another node, and the request failed instead of being retried.
     #[test]
-    fn pages_are_looked_for_and_come_again() {
+    fn lost_pages_are_populated_again() {
         let machine = Machine::discover().unwrap();
         let pages = eight_pages(&machine);
         let all = 0..pages.size_bytes();
@@ -282,19 +280,19 @@ mod tests {
         };
         assert_eq!(there.len(), 8);
         // SAFETY: as above.
-        let settle = |node| unsafe { pages.settle(&machine, &all, node) };
-        assert_eq!(settle(node).unwrap(), 0);
+        let gather = |node| unsafe { pages.gather(&machine, &all, node) };
+        assert_eq!(gather(node).unwrap(), 0);
         let nowhere = NodeId(machine.nodes().last().unwrap().id.0 + 1);
-        let error = settle(nowhere).unwrap_err();
+        let error = gather(nowhere).unwrap_err();
         assert!(matches!(error, MemoryError::Refused { call: "move_pages", .. }), "{error:?}");
         // SAFETY: as above.
         unsafe { pages.discard(page_bytes()..3 * page_bytes()).unwrap() };
         assert_eq!(pages.look(&machine, &all).unwrap().len(), 6);
-        assert_eq!(settle(node).unwrap(), 0);
+        assert_eq!(gather(node).unwrap(), 0);
         assert_eq!(pages.look(&machine, &all).unwrap(), there);
     }
 
-    /// With 4 GiB of addresses for three pages, by which neither time nor memory may go.
+    /// With 4 GiB of addresses for three pages: cost must not depend on the addresses.
     #[test]
     fn huge_and_small_pages_are_told_apart() {
         let machine = Machine::discover().unwrap();
@@ -302,7 +300,7 @@ mod tests {
         let [small, huge] = [0..HUGE_PAGE_BYTES, HUGE_PAGE_BYTES..2 * HUGE_PAGE_BYTES];
         // SAFETY: nobody else uses the reservation.
         unsafe {
-            // A page table, where no huge page fits.
+            // A page table, which excludes a huge page.
             libc::madvise(pages.start.as_ptr().cast(), small.len(), libc::MADV_NOHUGEPAGE);
             pages.commit(&machine, small.start..page_bytes()).unwrap();
             pages.commit(&machine, huge.clone()).unwrap();

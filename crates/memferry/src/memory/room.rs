@@ -1,4 +1,4 @@
-//! Is there room for so many bytes, here or on that node?
+//! Checks for room in the machine, its cgroups and its nodes.
 
 use std::fs;
 use std::path::Path;
@@ -8,24 +8,24 @@ use super::{MemoryError, cgroups};
 use crate::topology::sysfs::NODES;
 use crate::topology::{Machine, NodeId, NodeSet, TopologyError, list, meminfo};
 
-/// x86-64: a page table of 4 KiB for 2 MiB, and as much again for what else the kernel keeps.
+/// x86-64: a page table of 4 KiB for 2 MiB, and as much again for other data of the kernel.
 const PAGE_TABLES_DIVISOR: u64 = 256;
 
-/// What stays free besides on a node that a thread is strictly bound to: a CPU takes more from it than is asked for, up
-/// to 8 MiB at once, and huge pages, and keeps what is left over for itself. A guest's node of 128 MiB was filled to its
+/// Additional memory that stays free on a node that a thread is strictly bound to. A CPU takes more than requested from a
+/// node, up to 8 MiB at once, and huge pages, and keeps the rest in its lists. A guest's node of 128 MiB was filled to its
 /// watermark, and the next page table called the OOM killer.
 ///
 /// Source: `nr_pcp_alloc` in Linux mm/page_alloc.c: 63 pages times 2^5 (CONFIG_PCP_BATCH_SCALE_MAX).
 const CPU_LISTS_BYTES: u64 = 16 << 20;
 
-/// Something with so much memory.
+/// A source of memory with a size: the machine, a cgroup or a node.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// `this machine`, a cgroup, or a node.
     pub(super) name: String,
     total_bytes: u64,
     available_bytes: u64,
-    /// The least that stays free.
+    /// Memory that the kernel keeps free.
     watermark_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ impl Place {
         self.watermark_bytes.max(meminfo::spare_bytes(self.total_bytes))
     }
 
-    /// What can be had of it.
+    /// The memory that can be allocated from it.
     pub(super) fn room(&self) -> u64 {
         self.available_bytes.saturating_sub(self.spare_bytes())
     }
@@ -56,10 +56,10 @@ impl Place {
     }
 }
 
-/// Something that pages take memory of, and how many bytes of pages take one byte of it.
+/// A place, and the number of bytes of pages per byte of it.
 type Bound = (Place, u64);
 
-/// An error unless `size_bytes` more fit into what this thread can reach, and its shares on their nodes.
+/// Fails unless `size_bytes` more fit into the memory that this thread can use, and the shares on their nodes.
 /// `root` is `/`.
 pub(super) fn check(
     root: &Path,
@@ -73,13 +73,13 @@ pub(super) fn check(
     check_nodes(root, machine, reach, shares)
 }
 
-/// What this thread can have wherever its pages lie.
+/// The memory that this thread can allocate on any node.
 pub(super) fn within_reach(root: &Path, reach: &Reach) -> Result<u64, MemoryError> {
     let bounds = around(root, reach)?;
     Ok(bounds.iter().map(|(place, divisor)| place.room().saturating_mul(*divisor)).min().unwrap_or(u64::MAX))
 }
 
-/// An error unless the shares fit on their nodes, wherever in this machine the bytes are now.
+/// Fails unless the shares fit on their nodes.
 fn check_nodes(
     root: &Path,
     machine: &Machine,
@@ -93,8 +93,8 @@ fn check_nodes(
     })
 }
 
-/// What bounds this thread wherever its pages lie: the machine, or the nodes of it that it may use, the nodes for its
-/// page tables, and its cgroups. Past any of these the kernel kills.
+/// The limits of this thread on any node: the machine, or the nodes that it may use, the nodes for its page tables, and its
+/// cgroups. Beyond any of these the OOM killer runs.
 fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
     let some_nodes = |nodes: &Option<NodeSet>| match nodes {
         Some(nodes) => some_nodes(root, reach, nodes),
@@ -110,8 +110,8 @@ fn around(root: &Path, reach: &Reach) -> Result<Vec<Bound>, MemoryError> {
     Ok(bounds)
 }
 
-/// The nodes of a set taken together, unless it has all memory of the machine: then the machine's own
-/// figures are better, and one file instead of many.
+/// The nodes of a set as one place; `None` if they hold all memory of the machine, whose own figures are more exact, in
+/// one file.
 fn some_nodes(root: &Path, reach: &Reach, nodes: &NodeSet) -> Result<Option<Place>, MemoryError> {
     let Ok(text) = fs::read_to_string(root.join(NODES).join("has_memory")) else { return Ok(None) };
     let with_memory = list::parse(&text).unwrap_or_default().into_iter().map(NodeId);
@@ -130,12 +130,12 @@ fn some_nodes(root: &Path, reach: &Reach, nodes: &NodeSet) -> Result<Option<Plac
     }))
 }
 
-/// A node of this machine; `None` if it is the only one, about which the machine's figures are better (see
+/// A node of this machine; `None` if it is the only one, for which the machine's figures are more exact (see
 /// `topology::sysfs`).
 ///
-/// The lists of free pages that each CPU keeps, since Linux 6.7 up to an eighth of a node, do not count: others get
-/// them only when the CPU gives them back, some within seconds. A thread that was strictly bound to a node was killed
-/// while they were full.
+/// The lists of free pages of each CPU, since Linux 6.7 up to an eighth of a node, do not count: other CPUs get these
+/// pages only when the CPU returns them, some within seconds. A thread that was strictly bound to a node was killed while
+/// they were full.
 pub(super) fn on_node(
     root: &Path,
     machine: &Machine,
@@ -152,7 +152,7 @@ fn node_place(root: &Path, reach: &Reach, node: NodeId) -> Result<Place, MemoryE
     Ok(Place { watermark_bytes: watermark_bytes(root, place.total_bytes) + lists_bytes, ..place })
 }
 
-/// Below this much free memory the kernel takes pages from other nodes; 0 if it does not tell.
+/// The low watermark, below which the kernel takes pages from other nodes; 0 if unknown.
 ///
 /// The reserve of the machine is spread over its memory, and a quarter more, or the share that is configured,
 /// makes the low watermark. MemAvailable of the machine has it subtracted already.
@@ -185,7 +185,7 @@ fn read(name: String, root: &Path, file: &str) -> Result<Place, MemoryError> {
     let text = fs::read_to_string(&file).map_err(|source| TopologyError::Read {
         path: file.clone(),
         source,
-        advice: "without it nobody knows how much memory is free; mount it, or if a node went offline choose another",
+        advice: "free memory is unknown without it; mount sysfs and procfs, or choose another node if this one went offline",
     })?;
     let Some(memory) = meminfo::parse(&text) else {
         return Err(TopologyError::Parse {
@@ -221,7 +221,7 @@ mod tests {
     fn a_node_keeps_a_spare() {
         let machine = Machine::two_tiers().unwrap();
         let root = tree(64000, 5000);
-        // A thirty-second of 32000 kB stays free: 4000 of the 5000 kB can be had.
+        // A thirty-second of 32000 kB stays free: 4000 of the 5000 kB can be allocated.
         let check = |kib: usize| {
             check(root.path(), &machine, &Reach::default(), kib << 10, &[(NodeId(1), kib << 10)])
         };
@@ -232,10 +232,10 @@ mod tests {
         assert!(matches!(check(usize::MAX >> 10), Err(MemoryError::NoRoom { .. })));
     }
 
-    /// A guest with 16 nodes, 5 GiB and huge pages was found to keep 5 % of each node to itself: what was
-    /// said to be free could not be had, and bound mappings were populated in vain.
+    /// Regression: the kernel of a guest with 16 nodes, 5 GiB and huge pages kept 5 % of each node. The reported free memory
+    /// could not be allocated, and bound mappings were populated in vain.
     #[test]
-    fn a_node_keeps_what_the_kernel_wants_of_it() {
+    fn a_node_keeps_the_watermark_of_the_kernel() {
         let machine = Machine::two_tiers().unwrap();
         let root = tree(64000, 5000);
         let vm = root.path().join("proc/sys/vm");
@@ -279,9 +279,9 @@ mod tests {
         assert!(check(root.path(), &machine, &Reach::default(), 1001 << 10, &[]).is_err());
     }
 
-    /// The kernel kills within a cpuset that is full, however much the rest of the machine has.
+    /// The OOM killer runs in a full cpuset, whatever the rest of the machine has free.
     #[test]
-    fn of_a_restricted_process_only_its_nodes_count() {
+    fn only_allowed_nodes_count() {
         let machine = Machine::two_tiers().unwrap();
         let root = tree(64000, 5000);
         let check = |nodes: &[u32], kib: usize| {
@@ -311,12 +311,12 @@ mod tests {
         assert_eq!((room(None), room(Some(0)), room(Some(1))), (19000, 19000, 20000 - (16 << 10)));
     }
 
-    /// The OOM killer was called for a page table: those of a thread that is strictly bound to a node come
-    /// from there, wherever the pages come from.
+    /// Regression: the OOM killer was called for a page table. Page tables of a strictly bound thread come from its node,
+    /// wherever the pages come from.
     #[test]
     fn page_tables_need_room_too() {
         let machine = Machine::two_tiers().unwrap();
-        // So much stays free, and there are 10 KiB more, for page tables.
+        // 10 KiB more than the spare, for page tables.
         let root = tree(64000, (CPU_LISTS_BYTES >> 10) + 10);
         let check = |nodes: &[u32], kib: usize| {
             let tables = nodes.iter().copied().map(NodeId).collect();

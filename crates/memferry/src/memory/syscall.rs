@@ -1,6 +1,6 @@
-//! The kernel's calls on pages, each as one function with checked arguments.
+//! System calls on pages, each as one function with checked arguments.
 //!
-//! NUMA calls go through `syscall(2)`: libnuma would be a C library to install for three numbers.
+//! NUMA calls go through `syscall(2)`, which avoids the C library libnuma for three numbers.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -17,7 +17,7 @@ pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bits in the kernel's node mask; `MAX_NUMNODES` is at most 1 << 10 (CONFIG_NODES_SHIFT).
 const NODES_MAX: usize = 1 << 10;
 
-/// The kernel reads one bit fewer than it is told.
+/// The kernel reads one bit fewer than the given length.
 const MASK_BITS: usize = NODES_MAX + 1;
 const WORD_BITS: usize = c_ulong::BITS as usize;
 type Mask = [c_ulong; NODES_MAX / WORD_BITS];
@@ -25,7 +25,7 @@ type Mask = [c_ulong; NODES_MAX / WORD_BITS];
 /// Linux `include/uapi/linux/mempolicy.h`.
 const MPOL_MF_MOVE: c_int = 1 << 1;
 const MPOL_F_MEMS_ALLOWED: c_int = 1 << 2;
-/// MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES, MPOL_F_NUMA_BALANCING: they come along with a mode.
+/// MPOL_F_STATIC_NODES, MPOL_F_RELATIVE_NODES, MPOL_F_NUMA_BALANCING: flags in a mode.
 const MPOL_MODE_FLAGS: c_int = 7 << 13;
 
 /// Size of a page.
@@ -38,9 +38,10 @@ pub(super) fn page_bytes() -> usize {
     })
 }
 
-/// Addresses for private anonymous memory, without pages, and not to be accessed before [`allow_access`]. From [`HUGE_PAGE_BYTES`] on it is
-/// aligned to that; `advice` about huge pages is MADV_HUGEPAGE or MADV_NOHUGEPAGE. `size_bytes` is a positive
-/// multiple of the page size.
+/// Maps private anonymous memory without pages, inaccessible before [`allow_access`].
+///
+/// From [`HUGE_PAGE_BYTES`] on it is aligned to that. `advice` about huge pages is MADV_HUGEPAGE or MADV_NOHUGEPAGE.
+/// `size_bytes` is a positive multiple of the page size.
 pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNull<u8>> {
     let huge = size_bytes >= HUGE_PAGE_BYTES;
     // One huge page more than needed leaves room to align; the rest is unmapped again.
@@ -76,17 +77,17 @@ pub(super) fn map(size_bytes: usize, advice: Option<c_int>) -> io::Result<NonNul
     }
 }
 
-/// Whether pages would be locked as soon as there can be any: because of mlockall(MCL_FUTURE).
+/// Whether the mapping is locked, by mlockall(MCL_FUTURE).
 ///
 /// # Safety
 /// The range came from [`map`], and has no pages yet.
 pub(super) unsafe fn is_locked(start: NonNull<u8>, size_bytes: usize) -> bool {
-    // The kernel refuses so to drop what is locked; otherwise there is nothing to drop. SAFETY: the caller's.
+    // The kernel refuses to drop locked pages with this error; otherwise there is nothing to drop. SAFETY: the caller's.
     let answer = unsafe { libc::madvise(start.as_ptr().cast(), size_bytes, libc::MADV_DONTNEED) };
     answer != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL)
 }
 
-/// Has pages locked when they come, instead of making them come.
+/// Locks pages when they are populated, without populating them.
 ///
 /// # Safety
 /// The range came from [`map`].
@@ -109,7 +110,7 @@ fn done(answer: c_int) -> io::Result<()> {
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Unmaps.
+/// Unmaps the range.
 ///
 /// # Safety
 /// The range came from [`map`] and nobody uses it any more.
@@ -117,12 +118,12 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, size_bytes: usize) {
     if size_bytes == 0 {
         return;
     }
-    // It can fail where splitting a mapping that the kernel had merged exceeds vm.max_map_count. Then the
-    // memory stays mapped: there is nobody to tell, and nothing to do better. SAFETY: the caller's.
+    // It can fail if splitting a mapping that the kernel had merged exceeds vm.max_map_count. Then the memory stays
+    // mapped: a drop cannot report it. SAFETY: the caller's.
     let _ = unsafe { libc::munmap(start.as_ptr().cast(), size_bytes) };
 }
 
-/// Gives every page of the range memory, as if it were written, without changing its content.
+/// Populates every page of the range, as if it were written, without changing its content.
 ///
 /// # Safety
 /// The range lies in a mapping of [`map`], and nobody writes to it meanwhile.
@@ -147,7 +148,7 @@ pub(super) unsafe fn populate(start: NonNull<u8>, size_bytes: usize) -> io::Resu
     Ok(())
 }
 
-/// Takes the pages of the range away; it reads as zero afterwards.
+/// Frees the pages of the range; it reads as zero afterwards.
 ///
 /// # Safety
 /// The range lies in a mapping of [`map`] and nobody uses its content.
@@ -155,19 +156,18 @@ pub(super) unsafe fn discard(start: NonNull<u8>, size_bytes: usize) -> io::Resul
     // SAFETY: the caller's.
     let advise = |advice| done(unsafe { libc::madvise(start.as_ptr().cast(), size_bytes, advice) });
     match advise(libc::MADV_DONTNEED) {
-        // Locked pages; before Linux 5.18 they can only stay.
+        // Locked pages; before Linux 5.18 they stay.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => advise(libc::MADV_DONTNEED_LOCKED),
         answer => answer,
     }
 }
 
-/// How the kernel chooses nodes for pages that come. None of them is strict; MPOL_BIND is left out on
-/// purpose.
+/// Policies by which the kernel chooses nodes for new pages. None is strict; MPOL_BIND is left out on purpose.
 ///
 /// Linux `include/uapi/linux/mempolicy.h`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// What the thread has.
+    /// The policy of the thread.
     Default = 0,
     Preferred = 1,
     Interleave = 3,
@@ -177,7 +177,7 @@ pub(super) enum Policy {
     WeightedInterleave = 6,
 }
 
-/// Lets pages that come into the range from now on follow a policy; those that are there stay.
+/// Sets the policy for later pages of the range; existing pages stay.
 ///
 /// # Safety
 /// The range lies in a mapping of [`map`].
@@ -214,7 +214,7 @@ pub(super) fn allowed_nodes() -> io::Result<NodeSet> {
     get_policy(MPOL_F_MEMS_ALLOWED).map(|(_, nodes)| nodes)
 }
 
-/// The nodes that this thread's own policy is strictly bound to, if it is (`numactl --membind`).
+/// The nodes of this thread's own policy, if it is strict (`numactl --membind`).
 pub(super) fn strictly_bound_nodes() -> io::Result<Option<NodeSet>> {
     let (mode, nodes) = get_policy(0)?;
     Ok((mode & !MPOL_MODE_FLAGS == libc::MPOL_BIND).then_some(nodes))
@@ -223,7 +223,7 @@ pub(super) fn strictly_bound_nodes() -> io::Result<Option<NodeSet>> {
 fn get_policy(flags: c_int) -> io::Result<(c_int, NodeSet)> {
     let mut mode: c_int = 0;
     let mut mask: Mask = [0; NODES_MAX / WORD_BITS];
-    // The kernel refuses to tell the mode along with the allowed nodes.
+    // The kernel does not return the mode along with the allowed nodes.
     let mode_or_null = if flags == 0 { &raw mut mode } else { ptr::null_mut() };
     // SAFETY: the kernel writes one number and a mask of the length given with it.
     let answer = unsafe {
@@ -249,11 +249,11 @@ pub(super) fn current_cpu() -> Option<u32> {
     u32::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// The node of each page, or the negative error number the kernel has for it. Any address may be asked for.
+/// The node of each page, or the kernel's negative error number. Any address is valid.
 pub(super) fn nodes_of(pages: impl IntoIterator<Item = *const u8>) -> io::Result<Vec<i16>> {
     let mut nodes = Vec::new();
     in_batches(pages, |batch: &[*const u8]| {
-        // SAFETY: without target nodes the kernel only looks, at any address.
+        // SAFETY: without target nodes the kernel only queries, at any address.
         let status = unsafe { move_pages(batch, ptr::null()) }?;
         // Nodes are below NODES_MAX and error numbers below 4096.
         nodes.extend(status.into_iter().map(|status| i16::try_from(status).unwrap_or(i16::MIN)));
@@ -262,10 +262,10 @@ pub(super) fn nodes_of(pages: impl IntoIterator<Item = *const u8>) -> io::Result
     Ok(nodes)
 }
 
-/// Asks for pages to be moved, each to its node. How far that went, [`nodes_of`] tells: the kernel stops at
-/// the first pages that it cannot move, and at a node that is full.
+/// Moves pages, each to its node. [`nodes_of`] shows the result: the kernel stops at the first pages that it cannot move,
+/// and at a full node.
 ///
-/// Where a page lies does not show in the program, so any page of this process may be moved.
+/// The node of a page is invisible to the program, so any page of this process may be moved.
 pub(super) fn move_to(targets: impl IntoIterator<Item = (*const u8, NodeId)>) -> io::Result<()> {
     in_batches(targets, |batch: &[(*const u8, NodeId)]| {
         let pages: Vec<_> = batch.iter().map(|&(page, _)| page).collect();
@@ -273,14 +273,14 @@ pub(super) fn move_to(targets: impl IntoIterator<Item = (*const u8, NodeId)>) ->
         let nodes = nodes.map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: there are as many targets as pages, and moving keeps content and addresses.
         match unsafe { move_pages(&pages, nodes.as_ptr()) } {
-            // Migration allocates on the target node only, and without the OOM killer: this is its "full".
+            // Migration allocates on the target node only, and without the OOM killer: this error means full.
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => Ok(ControlFlow::Break(())),
             answer => answer.map(|_| ControlFlow::Continue(())),
         }
     })
 }
 
-/// Arrays for the kernel stay small, however large the memory is.
+/// Calls with batches of items, so that arrays for the kernel stay small.
 fn in_batches<T>(
     items: impl IntoIterator<Item = T>,
     mut call: impl FnMut(&[T]) -> io::Result<ControlFlow<()>>,
@@ -296,7 +296,7 @@ fn in_batches<T>(
     }
 }
 
-/// What the call says of each page.
+/// The kernel's answer for each page.
 ///
 /// # Safety
 /// `targets` is null or points to one node per page.
@@ -304,7 +304,7 @@ unsafe fn move_pages(pages: &[*const u8], targets: *const c_int) -> io::Result<V
     let this_process: c_long = 0;
     let flags = if targets.is_null() { 0 } else { MPOL_MF_MOVE };
     let mut status = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: `pages` and `status` are as long as told; `targets` is the caller's.
+    // SAFETY: `pages` and `status` have the given length; `targets` is the caller's.
     let answer = unsafe {
         libc::syscall(
             libc::SYS_move_pages,

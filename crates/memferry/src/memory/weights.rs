@@ -12,16 +12,14 @@ use super::syscall::Policy;
 use crate::topology::sysfs::WEIGHTS;
 use crate::topology::{Machine, NodeId, TopologyError};
 
-/// How many units in a row each node with memory gets under
-/// [`WeightedInterleave`](super::Binding::WeightedInterleave), as the machine is set up now.
+/// The weight of each node with memory: its units in a row under
+/// [`WeightedInterleave`](super::Binding::WeightedInterleave).
 ///
-/// They are the machine's, for all processes, and root's to change: by the files `node*` in
-/// `/sys/kernel/mm/mempolicy/weighted_interleave`. On a machine that is not this one they are 1, the kernel's
-/// default.
+/// The weights apply to all processes; root sets them in the files `node*` of
+/// `/sys/kernel/mm/mempolicy/weighted_interleave`. For a machine that is not this one they are 1, the kernel's default.
 ///
 /// # Errors
-/// [`MemoryError::Unsupported`] before Linux 6.9, [`MemoryError::Topology`] for what cannot be read or
-/// understood.
+/// [`MemoryError::Unsupported`] before Linux 6.9, [`MemoryError::Topology`] for unreadable or invalid files.
 pub fn interleave_weights(machine: &Machine) -> Result<BTreeMap<NodeId, u32>, MemoryError> {
     let nodes = machine.nodes().iter().filter(|node| node.has_memory()).map(|node| node.id);
     match machine.is_this_machine() {
@@ -39,7 +37,7 @@ fn read(root: &Path, nodes: impl Iterator<Item = NodeId>) -> Result<BTreeMap<Nod
         let path = directory.join(format!("node{node}"));
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            // Kernels list the nodes that can be; one that is missing is one without a weight of its own.
+            // The kernel lists possible nodes; a missing one has the default weight.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(1),
             Err(source) => {
                 let advice = "make it readable for this user, or interleave without weights";

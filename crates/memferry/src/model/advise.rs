@@ -8,7 +8,7 @@
 //! Copying what competes with the running scan for the bandwidth of one node costs more than it gains (Fürst's
 //! thesis lost 18 %), and comes out so; a part of a column, or a column that later queries read again, may still pay.
 
-use crate::mover::{Endpoints, Route};
+use crate::route::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;

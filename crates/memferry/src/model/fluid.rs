@@ -15,27 +15,27 @@
 
 /// What a flow takes of the resources: `(resource, bytes there per byte of the flow)`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Demand {
+pub(super) struct Demand {
     uses: [(usize, f64); Demand::USES_MAX],
     uses_count: usize,
     /// What the flow can do at most when nothing else is in the way, in bytes per second; may be infinite.
-    pub rate_max: f64,
+    pub(super) rate_max: f64,
     /// Its weight against other flows; positive.
-    pub weight: f64,
+    pub(super) weight: f64,
 }
 
 impl Demand {
     /// Most resources that a flow uses: an engine, two memories, and the ways to them.
-    pub const USES_MAX: usize = 6;
+    pub(super) const USES_MAX: usize = 6;
 
     /// A flow of weight 1 that nothing limits.
-    pub fn new() -> Demand {
+    pub(super) fn new() -> Demand {
         Demand { uses: [(0, 0.0); Demand::USES_MAX], uses_count: 0, rate_max: f64::INFINITY, weight: 1.0 }
     }
 
     /// Adds a resource, or more of one that is there: a copy inside one memory uses it twice. Panics beyond
     /// [`USES_MAX`](Demand::USES_MAX) resources.
-    pub fn uses(mut self, resource: usize, bytes_per_byte: f64) -> Demand {
+    pub(super) fn uses(mut self, resource: usize, bytes_per_byte: f64) -> Demand {
         match self.uses[..self.uses_count].iter_mut().find(|(known, _)| *known == resource) {
             Some((_, bytes)) => *bytes += bytes_per_byte,
             None => {
@@ -47,7 +47,7 @@ impl Demand {
     }
 
     /// The resources it uses, and how much of each per byte.
-    pub fn resources(&self) -> &[(usize, f64)] {
+    pub(super) fn resources(&self) -> &[(usize, f64)] {
         &self.uses[..self.uses_count]
     }
 }
@@ -64,7 +64,7 @@ const TOLERANCE: f64 = 1e-9;
 /// Writes the rates of `flows` on resources of these capacities into `rates`, in bytes per second.
 ///
 /// A flow that nothing limits at all gets an infinite rate. `scratch` is there to be used again.
-pub fn max_min<'a>(
+pub(super) fn max_min<'a>(
     capacities: &[f64],
     flows: impl ExactSizeIterator<Item = &'a Demand> + Clone,
     rates: &mut Vec<f64>,
@@ -117,7 +117,7 @@ pub fn max_min<'a>(
 
 /// Memory that [`max_min`] works in.
 #[derive(Clone, Debug, Default)]
-pub struct Scratch {
+pub(super) struct Scratch {
     left: Vec<f64>,
     load: Vec<f64>,
     frozen: Vec<bool>,

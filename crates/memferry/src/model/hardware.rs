@@ -3,7 +3,7 @@
 //! Rates come from the machine's links where it has them, and otherwise from its parameters
 //! ([`PARAMETERS`]). What neither knows stays unknown: a plan that needs it is refused, not guessed.
 
-use crate::mover::Endpoints;
+use crate::route::Endpoints;
 use crate::topology::{Machine, NodeId, Parameter, Tier};
 
 use super::ModelError;

@@ -16,22 +16,22 @@
 //! Every number it puts out is *modelled*.
 
 mod advise;
-mod clients;
-mod cores;
+#[cfg(any(test, feature = "internals"))]
+pub(crate) mod clients;
+#[cfg(any(test, feature = "internals"))]
+pub(crate) mod cores;
 mod error;
-pub mod fluid;
+mod fluid;
 mod hardware;
 mod offload;
 mod pipeline;
-mod side_cache;
+#[cfg(any(test, feature = "internals"))]
+pub(crate) mod side_cache;
 mod traffic;
 
 pub use advise::{Advice, Alternative, Plan, advise};
-pub use clients::{Part, queries_per_s};
-pub use cores::{copies_s, reads_s, worker_copy_s};
 pub use error::ModelError;
-pub use hardware::{Hardware, NodeMemory, PARAMETERS};
+pub use hardware::{Hardware, PARAMETERS};
 pub use offload::{Offload, copy_s};
 pub use pipeline::{Column, Fetch, Pipeline, Run, Stage};
-pub use side_cache::hit_share;
 pub use traffic::Fairness;

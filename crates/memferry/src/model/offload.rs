@@ -10,7 +10,7 @@
 //! Source: the shape of figures 2 to 4 in Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming
 //! Accelerator in Intel 4th Gen Xeon Scalable Processors" (2024).
 
-use crate::mover::{Endpoints, Route};
+use crate::route::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;

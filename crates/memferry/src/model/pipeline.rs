@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use crate::mover::{Endpoints, Route};
+use crate::route::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;

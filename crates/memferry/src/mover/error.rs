@@ -1,11 +1,11 @@
-//! What can go wrong with a copy or another operation, and with building a mover.
+//! Errors of copies, of other operations, and of building a mover.
 
 use memferry_dsa::request::Invalid;
 use memferry_dsa::system::SystemError;
 
 use crate::topology::TopologyError;
 
-/// Why a copy did not succeed. The content of the target is undefined then, the source is untouched.
+/// The error of a copy or another operation. The content of the target is undefined then; the source is unchanged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -19,74 +19,72 @@ pub enum CopyError {
         /// Length of the target.
         target_bytes: usize,
     },
-    /// A move begins or ends outside of its buffers, or ends before it begins. Nothing was copied.
+    /// A move exceeds its buffers, or its end precedes its start. Nothing was copied.
     #[error("move {index} is not within the source and the target; keep both ends inside")]
     OutOfRange {
-        /// Which one.
+        /// Index of the move.
         index: usize,
     },
     /// Two moves write the same bytes. Nothing was copied.
-    #[error("two moves write the same bytes of the target; give each its own")]
+    #[error("two moves write the same bytes of the target; pass moves with separate targets")]
     TargetsOverlap,
     /// The request breaks a rule of its operation. Nothing was done.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// The device ended the operation with an error. It does not touch the buffers any more.
+    /// The device completed the operation with an error. It no longer touches the buffers.
     #[error(
-        "the device ended the copy with status {status:#04x}; retry elsewhere and read the device's errors in sysfs"
+        "the device completed the copy with status {status:#04x}; retry on another engine and read the device's errors in sysfs"
     )]
     Device {
-        /// Completion status, as the DSA specification numbers them.
+        /// Completion status of the DSA specification.
         status: u8,
     },
-    /// The device died, or lost the operation, and may still touch the buffers: they are leaked on purpose.
+    /// The device is lost, or lost the operation, and may still touch the buffers. They are leaked on purpose.
     #[error(
         "the device was lost with the copy in flight, so its buffers were leaked; retry with other buffers"
     )]
     DeviceLost,
-    /// The copy was begun by the process that this one was forked from, which goes on with it. What the buffers look
-    /// like here is undefined.
-    #[error(
-        "the copy is that of the process that this one was forked from; begin it again, with other buffers"
-    )]
+    /// The copy was in flight at the fork of this process, and goes on in the parent. The content of the buffers here is
+    /// undefined.
+    #[error("the copy belongs to the parent of this forked process; start it again, with other buffers")]
     Forked,
-    /// The engine gave the copy up: without trying it, or because what did it panicked.
-    #[error("the engine gave the copy up; retry it")]
+    /// The engine dropped the copy without executing it, or a panic interrupted it.
+    #[error("the engine abandoned the copy; retry it")]
     Abandoned,
-    /// A [`Faulty`](super::Faulty) engine was asked to fail.
+    /// A [`Faulty`](super::Faulty) engine injected a failure.
     #[error("the copy failed because a fault was injected; retry it")]
     Injected,
 }
 
 impl CopyError {
-    /// True when something may still read the source and write the target, at any later time: whoever owns them
-    /// must leak them.
+    /// Whether a device or another process may still access the buffers at any later time. The owner must leak them
+    /// then.
     pub fn buffers_are_lost(&self) -> bool {
         matches!(self, CopyError::DeviceLost | CopyError::Forked)
     }
 }
 
-/// Why an engine or a mover could not be built. Nothing of it is left running.
+/// The error of building an engine or a mover. No thread of it is left running.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MoverError {
-    /// A CPU engine without workers would never copy anything.
+    /// A CPU engine without workers.
     #[error("a CPU engine needs at least one worker; pass 1 or more")]
     NoWorkers,
-    /// A DSA engine was given no portal.
+    /// A DSA engine without portals.
     #[error("a DSA engine needs at least one work queue; pass its portal, or use the CPU engine alone")]
     NoPortals,
-    /// This machine has no work queue that this process can use.
+    /// No work queue of this machine is usable by this process.
     #[error("no DSA of this machine can be used: {why}")]
     NoDsa {
-        /// A sentence for each device and queue, or for the driver.
+        /// The reason: one sentence for each device and queue, or for the driver.
         why: String,
     },
-    /// What the driver shows of its devices cannot be read, or makes no sense.
+    /// The files of the driver are unreadable or inconsistent.
     #[error(transparent)]
     System(#[from] SystemError),
-    /// A queue of no length was asked for.
-    #[error("an engine whose queue holds nothing refuses everything; pass 1 or more")]
+    /// A queue of length 0.
+    #[error("an engine or pipeline needs room for at least one copy; pass 1 or more")]
     NoQueue,
     /// The operating system refused a thread.
     #[error(
@@ -95,13 +93,13 @@ pub enum MoverError {
     Thread {
         /// Name of the engine.
         engine: String,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The operating system gives no page by which forks are noticed.
-    #[error("forks of this process could not be noticed: {0}; free some memory")]
+    /// The page that detects forks cannot be mapped.
+    #[error("cannot map the page that detects forks of this process: {0}; free some memory")]
     Forks(#[source] std::io::Error),
-    /// A node was named that the machine does not have.
+    /// A node that the machine does not have.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }

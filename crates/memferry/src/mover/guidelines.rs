@@ -7,7 +7,7 @@
 //! | G3 | what is read at once into the last-level cache, the rest into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
 //! | G5 | several engines of a device at once, above all for small transfers | pieces go to all queues, [`least_loaded`] |
-//! | G6 | several dedicated queues of 32 entries; a shared one for many submitters | [`least_loaded`], [`depth`], [`home`] |
+//! | G6 | several dedicated queues of 32 entries; a shared one for many submitters | [`least_loaded`], [`depth`](memferry_dsa::driver::depth), [`home`] |
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
 //! Scalable Processors" (2024), sections 4.2, 4.3 and 6.1 to 6.3.
@@ -16,9 +16,9 @@ use std::fs;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub use memferry_dsa::driver::{
-    BATCH_LEN_MAX, BATCH_LEN_MIN, BATCHED_BYTES_MAX, batch_len, depth, least_loaded,
-};
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub use memferry_dsa::driver::{BATCH_LEN_MAX, batch_len};
+pub(super) use memferry_dsa::driver::{BATCHED_BYTES_MAX, least_loaded};
 
 use crate::model::{Hardware, Offload};
 use crate::topology::Machine;
@@ -105,7 +105,7 @@ fn kib(size: &str) -> Option<u64> {
 /// meet at one lock. Threads are dealt out as they come.
 ///
 /// Source: Kuper et al. (2024), section 6.4: each dedicated queue is bound to the core that uses it most.
-pub fn home(count: usize) -> usize {
+pub(super) fn home(count: usize) -> usize {
     thread_number() % count.max(1)
 }
 
@@ -129,7 +129,7 @@ pub struct Move {
 }
 
 /// G1: joins moves that follow each other in source and target. The order is kept; empty ones are left out.
-pub fn coalesce(moves: &[Move]) -> Vec<Move> {
+pub(super) fn coalesce(moves: &[Move]) -> Vec<Move> {
     let mut joined: Vec<Move> = Vec::new();
     for next in moves.iter().filter(|next| !next.source.is_empty()) {
         match joined.last_mut() {

@@ -1,16 +1,16 @@
-//! Models of the ordered pipeline: copies end in every order, and are retired in the one of their submission.
+//! Models of the ordered pipeline: copies complete in every order, and are retired in the order of submission.
 
 use std::sync::Arc as StdArc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::thread::{self, JoinHandle};
 
-use super::moment::Moment;
 use super::ordered::Line;
 use super::{CopyError, CopyMethod, CopyMethods, RawRequest, Transfer};
+use crate::moment::Moment;
 use crate::sync::loom_executor::block_on;
 
-/// A byte that counts its drops. The count is no part of the model.
+/// A byte that counts its drops, outside the model.
 struct Byte([u8; 1], StdArc<AtomicUsize>);
 
 impl AsRef<[u8]> for Byte {
@@ -65,7 +65,7 @@ impl Model {
 fn loom_retired_in_order() {
     loom::model(|| {
         let mut model = begin();
-        // What is not there at once is waited for: either way the first comes first.
+        // Retired at once or after a wait: the first copy comes first either way.
         let first = model.line.retire().or_else(|| model.line.retire_wait()).expect("two were pushed");
         assert_eq!(first.expect("copied").1.0, [1]);
         let second = model.line.retire_wait().expect("two were pushed");

@@ -1,266 +1,123 @@
-//! Moves bytes from one place in memory to another while the caller computes.
+//! Copies memory while the caller computes.
 //!
 //! ```text
-//!   copy, scope ──▶ Mover ── Route: who? ──▶ one Engine, whole: dsa, cpu (and faulty, for tests)
-//!        ▲                    │   full or gone: the next one ──▶ a CPU engine ──▶ the caller itself
-//!        │                    └─────────────▶ several, in pieces: each its share, then what others have left
-//!        └──── Transfer ◀─── done: exactly once, on whatever thread finished the copy ───┘
+//!   copy, scope ──▶ Mover ── Route ──▶ one engine, the whole copy: dsa, cpu (faulty, in tests)
+//!        ▲                    │   full or gone: the next engine ──▶ a CPU engine ──▶ the calling thread
+//!        │                    └─────▶ several engines, each with a share of the copy (split)
+//!        └──── Transfer ◀──── the completion callback, called once, on the thread that finished the copy
+//!
+//!   mod, builder, scope, batch, replicate, ordered    the API: Mover and its handles
+//!   schedule    chooses engines, splits copies
+//!   engine      the trait Engine; engines of cores, and of faults for tests        dsa   the engine of DSA devices
+//!   stats       counters, latencies, Prometheus, tracing
+//!   request     what engines and callers share: RawRequest, its completion, owned buffers, epochs
 //! ```
 //!
-//! Copies of 2 MiB and more are split if the route has several engines for them, or one that works on several copies
-//! at once (a CPU engine with several workers, a DSA engine with several queues). There is one transfer, and
-//! one result. An engine that fails does not fail such a copy as long as another one is left to do its pieces.
+//! **Splitting.** Copies of 2 MiB and more are split if the route has several engines for them, or one engine that works
+//! on several copies at once (a CPU engine with several workers, a DSA engine with several queues). A split copy has one
+//! transfer and one result. It fails only if no engine is left to do the failed parts again.
 //!
-//! Ownership is the contract. An asynchronous [`Transfer`] owns its buffers and gives them back with the
-//! result; dropping or forgetting it neither blocks nor frees, since the mover keeps the buffers until the
-//! engine is done. Borrowed buffers exist only inside [`Mover::scope`], which waits at its end. What a device
-//! could still write to after its death is leaked on purpose and counted.
+//! **Ownership.** A [`Transfer`] owns its buffers and returns them with the result. Dropping or forgetting it neither
+//! blocks nor frees: the mover keeps the buffers until the engine is done. Borrowed buffers exist only inside
+//! [`Mover::scope`], which waits at its end. If a device is lost that could still write to a buffer, the buffer is
+//! leaked, and counted.
 //!
-//! A copy of up to [`CpuOptions::inline_bytes_max`] (4 KiB) that a CPU engine gets is done on the spot, by the thread that
-//! submits it: to hand it to a worker would take that thread longer.
+//! **Small copies.** Submitting to a worker costs more than a copy of up to [`CpuOptions::inline_bytes_max`] (4 KiB). So
+//! a CPU engine does such a copy on the submitting thread.
 //!
-//! Nobody who submits is ever blocked. Engines have bounded queues and answer [`Refusal::Full`]. A copy that
-//! every engine refused is done by the caller's thread if it is small, as back-pressure that costs tens of
-//! microseconds. If it is large it waits in a CPU engine's queue beyond the limit: its entry there takes a
-//! hundred bytes, against the [`INLINE_BYTES_MAX`] and more that its buffers take already. Both are counted.
-//! [`Mover::try_start`] hands such copies back instead.
+//! **Back-pressure.** Submitting never blocks. Engines have bounded queues and answer [`Refusal::Full`]. If every engine
+//! refuses a small copy, the calling thread does it, which takes tens of microseconds. A large copy waits in a CPU
+//! engine's queue beyond the limit: its entry takes a hundred bytes, and its buffers take more than
+//! [`INLINE_BYTES_MAX`] anyway. Both cases are counted. [`Mover::try_start`] hands such copies back instead.
 //!
-//! Operations other than copies ([`Mover::run`], [`Mover::replicate`]) go the same way, to engines that have them, and
-//! are not split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]).
-//! What the mover decides by itself follows published advice ([`guidelines`]).
+//! **Other operations** ([`Mover::run`], [`Mover::replicate`]) go the same way to engines that support them, and are not
+//! split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]). The mover's
+//! own decisions follow published advice ([`guidelines`]).
 //!
-//! A mover works in a forked child as well: engines start threads, and open queues, when the child first copies. What
-//! was under way at the fork is the parent's alone, and ends in the child with [`CopyError::Forked`].
+//! **Forks.** A mover works in a forked child: its engines start threads and open queues on the child's first copy.
+//! Copies in flight at the fork belong to the parent; in the child they complete with [`CopyError::Forked`].
 
-mod adaptive;
 #[allow(unsafe_code)]
 mod batch;
-#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
-pub(crate) mod calibration;
-mod cpu;
-mod crew;
-mod done;
-mod drain;
+mod builder;
 mod dsa;
 mod engine;
 mod error;
-mod faulty;
-pub mod guidelines;
-mod joint;
-#[allow(unsafe_code)]
-mod kernel;
-mod latency;
-mod linger;
+#[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+pub(crate) mod guidelines;
 #[cfg(all(test, memferry_loom))]
 mod loom_ordered;
-#[cfg(all(test, memferry_loom))]
-mod loom_queue;
-#[cfg(all(test, memferry_loom))]
-#[allow(unsafe_code)]
-mod loom_split;
-#[cfg(all(test, memferry_loom))]
-mod loom_transfer;
-mod moment;
-#[allow(unsafe_code)]
-mod operation;
-pub mod ordered;
-#[allow(unsafe_code)]
-mod owned;
-mod prometheus;
-mod queue;
-#[allow(unsafe_code)]
-mod raw;
+mod ordered;
 #[allow(unsafe_code)]
 mod replicate;
-mod route;
+mod request;
+mod schedule;
 #[allow(unsafe_code)]
 mod scope;
-mod share;
-#[allow(unsafe_code)]
-mod split;
-mod starting;
 mod stats;
-mod trace;
-#[allow(unsafe_code)]
-mod transfer;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
-use crate::topology::Machine;
-pub(crate) use drain::{Epoch, Epochs};
-use moment::Moment;
-use split::SplitCounters;
-use stats::Counter;
+use memferry_dsa::Request;
+use memferry_dsa::request::Outcome as Yields;
 
+use crate::moment::Moment;
+use crate::topology::{Machine, NodeId};
+pub(crate) use request::{Epoch, Epochs};
+use schedule::Scheduler;
+use stats::trace;
+
+pub use crate::copy_method::{CopyMethod, CopyMethods};
+pub use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN, Share};
 pub use batch::Batch;
-pub use cpu::{CpuEngine, CpuOptions};
+pub use builder::MoverBuilder;
 pub use dsa::{DsaEngine, DsaOptions};
-pub use engine::{Engine, EngineKind, Refusal, Rejected};
+pub use engine::{CpuEngine, CpuOptions, Engine, Faults, Faulty, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
-pub use faulty::{Faults, Faulty};
 pub use guidelines::{Consumer, Guidelines, Move};
-pub use kernel::{CopyMethod, CopyMethods};
-pub use latency::{Latencies, LatencyBucket};
-pub use operation::{Finished, Operation};
-pub use ordered::Ordered;
-pub use owned::OperationError;
-pub use raw::RawRequest;
-pub use route::{Endpoints, EngineSite, Route};
+pub use ordered::{Full, Ordered};
+pub use request::{
+    CopyOptions, CopyReport, Operation, OperationError, OperationResult, RawRequest, Transfer, TransferError,
+    TransferResult,
+};
+pub use schedule::INLINE_BYTES_MAX;
 pub use scope::{Scope, ScopedCopy, ScopedOperation};
-pub use share::{SHARE_BYTES_MIN, Share};
-pub use stats::{CopyReport, EngineStats, MoverStats};
-pub use transfer::{CopyOptions, Outcome, Transfer, TransferError};
+pub use stats::{EngineStats, Latencies, LatencyBucket, MoverStats};
 
-/// Up to this size a copy that all engines refuse is done by the caller's own thread. At 5 GB/s that takes 50
-/// us, within the 10 to 100 us that asynchronous code may compute between two awaits.
+/// Copies memory with its engines. Clones are handles to the same mover.
 ///
-/// Source of the limit: Alice Ryhl, "Async: What is blocking?" (2020).
-pub const INLINE_BYTES_MAX: usize = 256 << 10;
-
-/// Copies memory with the engines it was built with. Clones are handles to the same mover.
+/// After the last handle is dropped, engines that nobody else holds finish the requests they accepted, then end their
+/// threads. Transfers in flight complete; they are not cancelled.
 ///
-/// When the last handle is gone, the engines that nobody else holds finish what they accepted, then end their
-/// threads. Transfers under way are finished by that, not cancelled.
+/// ```
+/// # use std::sync::Arc;
+/// # use memferry::{mover::{CopyOptions, Mover}, topology::Machine};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mover = Mover::builder(Arc::new(Machine::discover()?)).build()?;
+/// let transfer = mover.copy(vec![7_u8; 1 << 20], vec![0_u8; 1 << 20], CopyOptions::default());
+/// // Compute meanwhile, then:
+/// let (source, target, report) = transfer.wait()?;
+/// assert_eq!((&source, report.bytes()), (&target, 1 << 20));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Mover {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    machine: Arc<Machine>,
-    /// The engines that were passed in, then the CPU engines: the order of the statistics.
-    engines: Vec<Arc<dyn Engine>>,
-    /// Where `engines` begins to be the mover's own CPU engines, of which there is at least one.
-    cpus_begin: usize,
-    cpus: Vec<Arc<CpuEngine>>,
-    /// Sites of `engines`.
-    sites: Vec<EngineSite>,
-    /// Of the calling threads; its CPU engines have the same.
-    methods: CopyMethods,
-    route: Route,
-    guidelines: Guidelines,
-    epochs: Epochs,
-    /// Counts copies, for routes that take turns.
-    turn: AtomicUsize,
-    inline_operations: Counter,
-    inline_bytes: Counter,
-    overflow_operations: Counter,
-    unsupported_operations: Counter,
-    split: SplitCounters,
-}
-
-/// Builds a [`Mover`].
-pub struct MoverBuilder {
-    machine: Arc<Machine>,
-    engines: Vec<Arc<dyn Engine>>,
-    workers_count: usize,
-    methods: CopyMethods,
-    route: Route,
-    guidelines: Guidelines,
-}
-
-impl MoverBuilder {
-    /// Adds an engine. The mover asks engines that were added before its own CPU engines: these do what the others refuse,
-    /// and no part of a copy that others are split over. Where cores shall take part in those, add a
-    /// [`CpuEngine`] as well.
-    pub fn engine(mut self, engine: Arc<dyn Engine>) -> MoverBuilder {
-        self.engines.push(engine);
-        self
-    }
-
-    /// Sets how many CPU workers each node with CPUs gets, 1 by default. They sleep when there is nothing to copy; one
-    /// that is asked again and again within 200 us looks out for the next copy before it sleeps, unless others want the
-    /// CPU.
-    pub fn cpu_workers(mut self, workers_count: usize) -> MoverBuilder {
-        self.workers_count = workers_count;
-        self
-    }
-
-    /// Sets how the CPU copies, by its own CPU engines and the calling threads.
-    pub fn copy_methods(mut self, methods: CopyMethods) -> MoverBuilder {
-        self.methods = methods;
-        self
-    }
-
-    /// Sets who copies what, [`Route::Single`] by default. Copies whose options name a route
-    /// ([`CopyOptions::route`]) follow that.
-    pub fn route(mut self, route: Route) -> MoverBuilder {
-        self.route = route;
-        self
-    }
-
-    /// Sets what decides between devices and CPUs, [`Guidelines::of`] the machine by default.
-    pub fn guidelines(mut self, guidelines: Guidelines) -> MoverBuilder {
-        self.guidelines = guidelines;
-        self
-    }
-
-    /// Starts the CPU engines.
-    ///
-    /// # Errors
-    /// [`MoverError::NoWorkers`], [`Thread`](MoverError::Thread).
-    pub fn build(self) -> Result<Mover, MoverError> {
-        let MoverBuilder { machine, mut engines, workers_count, methods, route, guidelines } = self;
-        let mut homes: Vec<_> =
-            machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id)).collect();
-        if homes.is_empty() {
-            homes.push(None);
-        }
-        let cpus_begin = engines.len();
-        let mut cpus = Vec::new();
-        for node in homes {
-            let options = CpuOptions { node, workers_count, methods, ..CpuOptions::default() };
-            let cpu = Arc::new(CpuEngine::new(&machine, options)?);
-            engines.push(cpu.clone());
-            cpus.push(cpu);
-        }
-        let sites =
-            engines.iter().map(|engine| EngineSite { kind: engine.kind(), node: engine.node() }).collect();
-        Ok(Mover {
-            inner: Arc::new(Inner {
-                machine,
-                engines,
-                cpus_begin,
-                cpus,
-                sites,
-                methods,
-                route,
-                guidelines,
-                epochs: Epochs::default(),
-                turn: AtomicUsize::new(0),
-                inline_operations: Counter::default(),
-                inline_bytes: Counter::default(),
-                overflow_operations: Counter::default(),
-                unsupported_operations: Counter::default(),
-                split: SplitCounters::default(),
-            }),
-        })
-    }
+    scheduler: Arc<Scheduler>,
 }
 
 impl Mover {
-    /// A mover with the CPU engines of `machine`, and the engines that are added. Thresholds and copy methods are those of
-    /// the machine's figures where it has them, otherwise defaults.
+    /// A mover with CPU engines for `machine` and the engines that are added to the builder. Thresholds and copy methods
+    /// come from the machine's figures where it has them.
     pub fn builder(machine: Arc<Machine>) -> MoverBuilder {
-        let guidelines = Guidelines::of(&machine);
-        let methods = machine.copy_methods().unwrap_or_default();
-        MoverBuilder {
-            machine,
-            engines: Vec::new(),
-            workers_count: 1,
-            methods,
-            route: Route::default(),
-            guidelines,
-        }
+        MoverBuilder::new(machine)
     }
 
-    /// Copies `source` to `target`, of equal length, both owned by the transfer until it is done.
+    /// Copies `source` to `target`, of equal length. The transfer owns both until it is done.
     ///
-    /// Anything that gives out its bytes will do: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, mappings and blocks.
-    /// Cost: one allocation and two locks, and if it is split, one more of each for each piece; the bytes are copied
-    /// by engines.
+    /// Buffers may be anything that gives access to bytes: `Vec<u8>`, `Box<[u8]>`, `Arc<[u8]>`, mappings, blocks.
+    /// Cost: one allocation and two locks; for a split copy, one more of each per work item.
     /// Cancel: see [`Transfer`].
     pub fn copy<S, T>(&self, source: S, target: T, options: CopyOptions) -> Transfer<S, T>
     where
@@ -272,11 +129,43 @@ impl Mover {
         })
     }
 
-    /// Runs `body`, in which borrowed buffers can be copied, and waits for all of these copies: also for those
-    /// whose handle was dropped or forgotten, and also when `body` panics.
+    /// Runs the operation that `make` builds from the buffers.
     ///
-    /// If a device dies while it could still write to a borrowed target, the process is aborted. Do not fork inside
-    /// `body`: the child would wait for the parent's copies.
+    /// The requests are those of [`memferry_dsa::Request`], with slices, not cells: fill, compare, compare with a
+    /// pattern, CRC-32C, copy with CRC, dualcast, delta records, data integrity fields, cache flush, no-op. One engine
+    /// does the whole operation; what exceeds the limit of a queue is done in several descriptors.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use memferry::{mover::{CopyOptions, Mover}, topology::Machine};
+    /// use memferry_dsa::Request;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mover = Mover::builder(Arc::new(Machine::discover()?)).build()?;
+    /// let buffers = (b"123456789".to_vec(), vec![0; 9]);
+    /// let copied = mover.run(buffers, |(from, to)| Request::copy_crc(0, &*from, to), CopyOptions::default());
+    /// let ((from, to), crc, _) = copied.wait()?;
+    /// assert_eq!((to, crc), (from, 0xe306_9283));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The operation completes with [`CopyError::Invalid`] if the request breaks a rule; then nothing was done.
+    pub fn run<B, O, M>(&self, buffers: B, make: M, options: CopyOptions) -> Operation<B, O>
+    where
+        B: Send + 'static,
+        O: Yields + Send + 'static,
+        M: for<'a> FnOnce(&'a mut B) -> Request<'a, O>,
+    {
+        let start = |raw| self.start(raw, options.source_node, options.target_node);
+        Operation::begin(buffers, make, self.guidelines(), options, start)
+    }
+
+    /// Runs `body`, which can copy borrowed buffers, and waits for all of its copies.
+    ///
+    /// It waits also for copies whose handle was dropped or forgotten, and when `body` panics. If a device is lost that
+    /// could still write to a borrowed target, the process aborts. Do not fork inside `body`: the child would wait for
+    /// the parent's copies.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -303,62 +192,79 @@ impl Mover {
         scope::run(self, body)
     }
 
-    /// What the mover and its engines did so far.
+    /// Completes when all requests that this mover or a clone of it started earlier have completed, with or without
+    /// success, on any engine. Later requests are not waited for.
     ///
-    /// [`MoverStats::prometheus`] writes it for Prometheus.
+    /// The device operation Drain covers one queue only, which may hold only a part of them.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use memferry::{mover::{CopyOptions, Mover}, topology::Machine};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mover = Mover::builder(Arc::new(Machine::discover()?)).build()?;
+    /// let copies: Vec<_> =
+    ///     (0..4).map(|byte| mover.copy(vec![byte; 1 << 20], vec![0; 1 << 20], CopyOptions::default())).collect();
+    /// mover.drain().wait()?;
+    /// assert!(copies.iter().all(|copy| copy.is_done()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn drain(&self) -> Operation<(), ()> {
+        self.scheduler.epochs.drain()
+    }
+
+    /// Starts a raw request. Never blocks and never refuses: see the back-pressure in the module documentation.
+    ///
+    /// The callback may run before this returns, on this thread: hold no lock that it takes.
+    pub fn start(&self, copy: RawRequest, source_node: Option<NodeId>, target_node: Option<NodeId>) {
+        self.scheduler.start(copy, source_node, target_node);
+    }
+
+    /// Starts a raw request, or hands it back if every engine is full: for copies that pay only on an idle engine.
+    ///
+    /// # Errors
+    /// [`Rejected`], with the request in it; no drain waits for it.
+    pub fn try_start(
+        &self,
+        copy: RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Result<(), Rejected> {
+        self.scheduler.try_start(copy, source_node, target_node)
+    }
+
+    /// Starts several requests; small ones are submitted together.
+    fn start_all(&self, copies: Vec<RawRequest>, options: CopyOptions) {
+        self.scheduler.start_all(copies, options.source_node, options.target_node);
+    }
+
+    /// Applies the hints of `options` to a copy.
+    pub(crate) fn with_hints(&self, copy: RawRequest, options: CopyOptions) -> RawRequest {
+        self.scheduler.with_hints(copy, options)
+    }
+
+    /// The statistics of the mover and its engines. [`MoverStats::prometheus`] formats them for Prometheus.
     pub fn stats(&self) -> MoverStats {
-        MoverStats {
-            engines: self.inner.engines.iter().map(|engine| engine.stats()).collect(),
-            inline_operations: self.inner.inline_operations.get(),
-            inline_bytes: self.inner.inline_bytes.get(),
-            overflow_operations: self.inner.overflow_operations.get(),
-            unsupported_operations: self.inner.unsupported_operations.get(),
-            split_operations: self.inner.split.operations.get(),
-            split_redone: self.inner.split.redone.get(),
-            split_taken_over: self.inner.split.taken_over.get(),
-            split_leaked_bytes: self.inner.split.leaked_bytes.get(),
-        }
+        self.scheduler.stats()
     }
 
-    /// What decides between devices and CPUs.
+    /// The rules that decide between devices and CPUs.
     pub fn guidelines(&self) -> &Guidelines {
-        &self.inner.guidelines
+        &self.scheduler.guidelines
     }
 
-    /// The machine it was built for.
+    /// The machine that the mover was built for.
     pub fn machine(&self) -> &Arc<Machine> {
-        &self.inner.machine
+        &self.scheduler.machine
     }
 }
 
 impl fmt::Debug for Mover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let engines: Vec<_> = self.inner.engines.iter().map(|engine| engine.name()).collect();
+        let engines: Vec<_> = self.scheduler.engines.iter().map(|engine| engine.name()).collect();
         f.debug_struct("Mover")
             .field("engines", &engines)
-            .field("route", &self.inner.route)
+            .field("route", &self.scheduler.route)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for MoverBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MoverBuilder").field("route", &self.route).finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, not(memferry_loom)))]
-mod tests {
-    use super::*;
-    use crate::topology::Measured;
-
-    #[test]
-    fn a_mover_copies_as_its_machine_does_best() {
-        let methods = CopyMethods::only(CopyMethod::RepMovsb);
-        let measured = Measured { copy_methods: Some(methods), ..Measured::default() };
-        let machine = Machine::two_tiers().unwrap();
-        assert_eq!(Mover::builder(Arc::new(machine.clone())).methods, CopyMethods::default());
-        let machine = machine.with_measured(measured).unwrap();
-        assert_eq!(Mover::builder(Arc::new(machine)).methods, methods);
     }
 }

@@ -1,14 +1,14 @@
-//! Copies that engines end in any order, retired strictly in the order in which they were submitted.
+//! A pipeline of copies: engines complete them in any order, the caller retires them in the order of submission.
 //!
 //! ```text
-//!   submit ──▶ newest │ done │ under way │ done │ done │ oldest ──▶ retire: as long as the oldest is done
+//!   submit ──▶ newest │ done │ in flight │ done │ done │ oldest ──▶ retire, while the oldest is done
 //! ```
 //!
-//! Whoever submits goes on computing, and retires now and then what has arrived: the array in which Vhost records the
-//! packets that are on their way, so that a virtual machine gets them in order although several queues carry them.
+//! The caller computes after a submission and retires completed copies now and then. Vhost has such an array for packets
+//! in flight: a virtual machine gets them in order although several queues carry them.
 //!
-//! A pipeline belongs to one thread at a time, as a virtqueue does. It is bounded: one that is full hands back what it
-//! is given, until something is retired.
+//! A pipeline belongs to one thread at a time, like a virtqueue. It is bounded: a full one hands submissions back until
+//! a copy is retired.
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
 //! Scalable Processors" (2024), section 6.4.
@@ -19,12 +19,12 @@ use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::ready;
 
-use super::{CopyOptions, Mover, MoverError, Outcome, Transfer};
+use super::{CopyOptions, Mover, MoverError, Transfer, TransferResult};
 
 /// A bounded pipeline of copies that keeps their order.
 ///
-/// Errors come in their turn, and stop nothing. Dropping it lets go of the copies, whose buffers are dropped when they are
-/// done.
+/// A failed copy is retired in its turn and does not stop the others. After a drop of the pipeline its copies go on;
+/// their buffers are dropped on completion.
 pub struct Ordered<S, T> {
     mover: Mover,
     options: CopyOptions,
@@ -32,7 +32,7 @@ pub struct Ordered<S, T> {
     line: Line<S, T>,
 }
 
-/// A pipeline that is full, and what it was given.
+/// The error of a full pipeline, with the submitted buffers.
 pub struct Full<S, T> {
     /// The source.
     pub source: S,
@@ -45,12 +45,12 @@ where
     S: AsRef<[u8]> + Send + 'static,
     T: AsMut<[u8]> + Send + 'static,
 {
-    /// A pipeline that holds up to `len_max` copies, made as `options` say.
+    /// A pipeline of up to `len_max` copies with these options.
     ///
-    /// The paper's bursts have 32 packets: twice that lets one be copied while the other is worked on.
+    /// The paper's bursts have 32 packets. Twice that lets one burst be copied while the other is processed.
     ///
     /// # Errors
-    /// [`MoverError::NoQueue`]: it would hold nothing.
+    /// [`MoverError::NoQueue`]: `len_max` is 0.
     pub fn new(mover: Mover, len_max: usize, options: CopyOptions) -> Result<Ordered<S, T>, MoverError> {
         if len_max == 0 {
             return Err(MoverError::NoQueue);
@@ -58,7 +58,7 @@ where
         Ok(Ordered { mover, options, len_max, line: Line::default() })
     }
 
-    /// Begins a copy from `source` to `target`, behind all others.
+    /// Starts a copy from `source` to `target` as the newest.
     ///
     /// # Errors
     /// [`Full`], with the buffers: retire something first.
@@ -70,8 +70,8 @@ where
         Ok(())
     }
 
-    /// Begins copies from the front of `burst`, in order and submitted together, as many as there is room for. The rest
-    /// stays in it.
+    /// Starts copies from the front of `burst`, in order and as one batch, as many as there is room for. The others stay
+    /// in `burst`.
     pub fn submit_burst(&mut self, burst: &mut Vec<(S, T)>) {
         let count = self.room().min(burst.len());
         let mut batch = self.mover.batch(self.options);
@@ -83,26 +83,26 @@ where
 }
 
 impl<S, T> Ordered<S, T> {
-    /// The oldest copy, if it is done. Never blocks.
-    pub fn retire(&mut self) -> Option<Outcome<S, T>> {
+    /// Retires the oldest copy if it is done. Never blocks.
+    pub fn retire(&mut self) -> Option<TransferResult<S, T>> {
         self.line.retire()
     }
 
-    /// The oldest copy; waits for it. `None` if there is none.
+    /// Waits for the oldest copy and retires it. `None` if there is none.
     ///
-    /// Blocks the thread: asynchronous code has [`next`](Ordered::next).
-    pub fn retire_wait(&mut self) -> Option<Outcome<S, T>> {
+    /// Blocks the thread; asynchronous code calls [`next`](Ordered::next).
+    pub fn retire_wait(&mut self) -> Option<TransferResult<S, T>> {
         self.line.retire_wait()
     }
 
-    /// The oldest copy, once it is done. `None` if there is none.
+    /// Awaits the oldest copy and retires it. `None` if there is none.
     ///
-    /// Cancel: nothing is lost, the copy stays the oldest.
-    pub async fn next(&mut self) -> Option<Outcome<S, T>> {
+    /// Cancel: the copy stays the oldest.
+    pub async fn next(&mut self) -> Option<TransferResult<S, T>> {
         self.line.next().await
     }
 
-    /// Copies that are not retired.
+    /// Number of copies that are not retired.
     pub fn len(&self) -> usize {
         self.line.0.len()
     }
@@ -112,13 +112,13 @@ impl<S, T> Ordered<S, T> {
         self.line.0.is_empty()
     }
 
-    /// Copies that can be submitted now.
+    /// Number of copies that can be submitted now.
     pub fn room(&self) -> usize {
         self.len_max - self.len()
     }
 }
 
-/// Copies in the order of their submission: what is left of a pipeline without mover and bound.
+/// Copies in the order of their submission: a pipeline without mover and bound, for model tests.
 pub(super) struct Line<S, T>(VecDeque<Transfer<S, T>>);
 
 impl<S, T> Default for Line<S, T> {
@@ -132,18 +132,18 @@ impl<S, T> Line<S, T> {
         self.0.push_back(transfer);
     }
 
-    pub(super) fn retire(&mut self) -> Option<Outcome<S, T>> {
+    pub(super) fn retire(&mut self) -> Option<TransferResult<S, T>> {
         if !self.0.front()?.is_done() {
             return None;
         }
         self.retire_wait()
     }
 
-    pub(super) fn retire_wait(&mut self) -> Option<Outcome<S, T>> {
+    pub(super) fn retire_wait(&mut self) -> Option<TransferResult<S, T>> {
         self.0.pop_front().map(Transfer::wait)
     }
 
-    pub(super) async fn next(&mut self) -> Option<Outcome<S, T>> {
+    pub(super) async fn next(&mut self) -> Option<TransferResult<S, T>> {
         poll_fn(|context| {
             let Some(oldest) = self.0.front_mut() else { return None.into() };
             let outcome = ready!(Pin::new(oldest).poll(context));

@@ -1,21 +1,20 @@
-//! One source into several targets: two at a time by dualcast, where a device has it and the rules allow it.
+//! Replication: copies one source to several targets, two at a time where a device supports dualcast.
 //!
-//! Dualcast reads the source once for both targets. Their addresses must be equal modulo 4096, so targets are paired by
-//! that; one that is left without partner is copied, and so are all if there is no device for it.
+//! Dualcast reads the source once for two targets, whose addresses must be equal modulo 4096. Targets are paired by that
+//! rule; the others are copied.
 //!
 //! Source: DSA specification 8.3 (Dualcast).
 
 use memferry_dsa::request::Task;
 use memferry_dsa::{Opcode, PAGE_BYTES, Request};
 
-use super::joint::Joint;
-use super::moment::Moment;
-use super::owned::Owned;
+use super::request::{Owned, join};
 use super::{CopyError, CopyOptions, Mover, Operation, RawRequest};
 use crate::memory::{Binding, Mapping, MemoryError};
+use crate::moment::Moment;
 use crate::topology::NodeId;
 
-/// What is to be done for one target, or for two.
+/// The request for one target, or for two.
 enum Part {
     Copy(*const u8, *mut u8, usize),
     Dualcast(Box<Task>),
@@ -24,7 +23,7 @@ enum Part {
 impl Mover {
     /// Copies `source` to each of `targets`, all equally long.
     ///
-    /// The report counts a dualcast once. If one target fails the operation does, and the content of all is undefined.
+    /// The report counts a dualcast once. If one target fails, the operation fails, and the content of all is undefined.
     pub fn replicate<S, T>(
         &self,
         source: S,
@@ -66,35 +65,37 @@ impl Mover {
             parts.extend(targets.into_iter().flatten().map(copy));
             Ok(parts)
         };
-        Operation::new(Owned::begin((source, targets), plan, |parts, end| {
+        Operation::new(Owned::begin((source, targets), plan, |parts, completion| {
             let parts = match parts {
                 Ok(parts) => parts,
-                Err(error) => return end.finish(Err(error)),
+                Err(error) => return completion.complete(Err(error)),
             };
-            let done = move |result: Result<_, _>| end.finish(result.map(|report| ((), report)));
-            let ends = Joint::of(parts.len(), done);
-            let raws = parts.into_iter().zip(ends).map(|(part, end)| match part {
+            let callbacks =
+                join(parts.len(), move |result| completion.complete(result.map(|report| ((), report))));
+            let raws = parts.into_iter().zip(callbacks).map(|(part, callback)| match part {
                 Part::Dualcast(task) => {
-                    RawRequest::of_task(*task, move |result| end.tell(result.map(|(_, report)| report)))
+                    RawRequest::of_task(*task, move |result| callback.call(result.map(|(_, report)| report)))
                 }
                 Part::Copy(source, target, size_bytes) => {
-                    // SAFETY: the ranges belong to values that the end of all keeps where they are until the last part
-                    // is done, and leaks if one is lost. Targets are borrowed uniquely from values of their own, and
+                    // SAFETY: the ranges belong to values that the joined completion keeps where they are until the last
+                    // part is done, and leaks if one is lost. Targets are borrowed uniquely from values of their own, and
                     // each is in one part; so only the source is in several, which is read.
-                    let copy = unsafe { RawRequest::told(source, target, size_bytes, end, Moment::now()) };
+                    let copy = unsafe {
+                        RawRequest::with_callback(source, target, size_bytes, callback, Moment::now())
+                    };
                     let copy = copy.with_block_on_fault(options.block_on_fault);
                     copy.with_cache_control(into_cache(size_bytes))
                 }
             });
             let raws = raws.map(|raw| raw.with_route(options.route)).collect();
-            self.start_all(raws, options.source_node, options.target_node);
+            self.start_all(raws, options);
         }))
     }
 
-    /// Copies `source` to new memory on each of `nodes`, which begins at a page: so all of it can be dualcast.
+    /// Copies `source` to new memory on each of `nodes`. The memory is page-aligned, so dualcast applies to all of it.
     ///
     /// # Errors
-    /// As [`Mapping::new`]: a node does not exist, or has no room. Nothing was copied.
+    /// Those of [`Mapping::new`]: a node does not exist, or has no room. Nothing was copied.
     pub fn replicate_to<S>(
         &self,
         source: S,
@@ -110,13 +111,13 @@ impl Mover {
         Ok(self.replicate(source, targets, options))
     }
 
-    /// Whether a device would do it. On a CPU two copies are as good, and can be split.
+    /// Whether a device would execute dualcast. On a CPU, two copies are as fast, and can be split.
     fn dualcasts(&self, size_bytes: usize) -> bool {
-        self.guidelines().offloads(size_bytes) && self.accelerates(Opcode::Dualcast)
+        self.guidelines().offloads(size_bytes) && self.scheduler.accelerates(Opcode::Dualcast)
     }
 }
 
-/// Addresses that dualcast takes together, by their indices; each at most once, as many pairs as there can be.
+/// The largest set of pairs that dualcast accepts, as indices of addresses.
 fn pairs(addresses: &[usize]) -> Vec<(usize, usize)> {
     let in_page = |index: &usize| addresses[*index] % PAGE_BYTES as usize;
     let mut order: Vec<usize> = (0..addresses.len()).collect();
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_paired_by_their_place_in_the_page() {
+    fn targets_are_paired_by_page_offset() {
         assert_eq!(pairs(&[]), []);
         assert_eq!(pairs(&[0x1000]), []);
         assert_eq!(pairs(&[0x1000, 0x2040, 0x3000, 0x5040, 0x7000]), [(0, 2), (1, 3)]);

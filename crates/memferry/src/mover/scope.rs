@@ -1,11 +1,11 @@
-//! Copies and operations on borrowed buffers, inside a scope that does not end before they do.
+//! Scopes: copies and operations on borrowed buffers.
 //!
-//! Built like `std::thread::scope`: the closure gets a [`Scope`] whose lifetime it cannot choose, so what it
-//! borrows outlives the scope; and the scope waits for its copies before it returns or unwinds, whatever became
-//! of their handles.
+//! The design is that of `std::thread::scope`. The closure gets a [`Scope`] whose lifetime it cannot choose, so its
+//! borrows outlive the scope. The scope waits for its copies before it returns or unwinds, also for those whose handles
+//! are gone.
 //!
-//! One thing cannot be waited for: a device that died while it could still write. An owned buffer would be
-//! leaked then. A borrowed one cannot be kept from its owner, so the process is aborted rather than corrupted.
+//! If a device is lost that could still write to a buffer, waiting does not help. The mover leaks an owned buffer then.
+//! A borrowed one goes back to its owner, so the process aborts instead.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -19,25 +19,26 @@ use memferry_dsa::request::{Ended, Outcome as Yields, Task};
 
 use super::{CopyError, CopyOptions, CopyReport, Mover, RawRequest};
 
-/// Where borrowed buffers can be copied. See [`Mover::scope`].
+/// A scope in which borrowed buffers can be copied. See [`Mover::scope`].
 pub struct Scope<'scope, 'env: 'scope> {
     mover: &'scope Mover,
-    open: Arc<Open>,
+    in_flight: Arc<InFlight>,
     /// Invariant in both lifetimes, as in `std::thread::Scope`.
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// The copies of a scope that are not done.
+/// The requests of a scope that are in flight. The scope's thread starts and awaits them, any thread completes them;
+/// `state` is the lock.
 #[derive(Default)]
-struct Open {
-    state: Mutex<OpenState>,
+struct InFlight {
+    state: Mutex<InFlightState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct OpenState {
-    copies_count: usize,
+struct InFlightState {
+    count: usize,
     first_error: Option<CopyError>,
 }
 
@@ -46,9 +47,10 @@ pub(super) fn run<'env, R>(
     mover: &Mover,
     body: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
 ) -> Result<R, CopyError> {
-    let scope = Scope { mover, open: Arc::new(Open::default()), scope: PhantomData, env: PhantomData };
+    let scope =
+        Scope { mover, in_flight: Arc::new(InFlight::default()), scope: PhantomData, env: PhantomData };
     let outcome = catch_unwind(AssertUnwindSafe(|| body(&scope)));
-    let first_error = scope.open.wait();
+    let first_error = scope.in_flight.wait();
     match (outcome, first_error) {
         (Err(panic), _) => resume_unwind(panic),
         (Ok(_), Some(error)) => Err(error),
@@ -57,9 +59,9 @@ pub(super) fn run<'env, R>(
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Starts a copy from `source` to `target`. Both stay borrowed until the scope ends.
+    /// Starts a copy from `source` to `target`. Both stay borrowed until the end of the scope.
     ///
-    /// The scope ends with the error of the first copy that fails, so a handle may be dropped at once.
+    /// The scope returns the error of the first copy that fails, so the handle may be dropped at once.
     pub fn copy(&'scope self, source: &'scope [u8], target: &'scope mut [u8]) -> ScopedCopy<'scope> {
         self.copy_with(source, target, CopyOptions::default())
     }
@@ -71,61 +73,60 @@ impl<'scope> Scope<'scope, '_> {
         target: &'scope mut [u8],
         options: CopyOptions,
     ) -> ScopedCopy<'scope> {
-        let end = Arc::new(OnceLock::new());
-        let handle = ScopedCopy { end: end.clone(), target, borrowed: PhantomData };
-        let open = self.open.clone();
-        open.begin();
-        let done = done(open, end);
+        let result = Arc::new(OnceLock::new());
+        let handle = ScopedCopy { result: result.clone(), target, borrowed: PhantomData };
+        let callback = self.callback(result);
         let (source_bytes, target_bytes) = (source.len(), handle.target.len());
         if source_bytes != target_bytes {
-            done(Err(CopyError::LengthMismatch { source_bytes, target_bytes }));
+            callback(Err(CopyError::LengthMismatch { source_bytes, target_bytes }));
         } else {
             // SAFETY: both are borrowed for 'scope, the target uniquely, so they do not overlap; and `run` does
-            // not let 'scope end before `open` has seen the end of this copy. Lost buffers do not outlive the
-            // process.
-            let copy = unsafe { RawRequest::new(source.as_ptr(), handle.target.cast(), source_bytes, done) };
+            // not let 'scope end before `in_flight` has seen the completion of this copy. Lost buffers do not outlive
+            // the process.
+            let copy =
+                unsafe { RawRequest::new(source.as_ptr(), handle.target.cast(), source_bytes, callback) };
             self.mover.start(self.mover.with_hints(copy, options), options.source_node, options.target_node);
         }
         handle
     }
 
-    /// Starts an operation on borrowed memory, as [`Mover::run`](super::Mover::run) does on owned buffers.
+    /// Starts an operation on borrowed memory; [`Mover::run`] does so on owned buffers.
     ///
-    /// The scope ends with [`CopyError::Invalid`] if the request is wrong.
+    /// The scope returns [`CopyError::Invalid`] if the request breaks a rule.
     pub fn run<O: Yields>(&'scope self, request: Request<'scope, O>) -> ScopedOperation<'scope, O> {
-        let end = Arc::new(OnceLock::new());
-        let handle = ScopedOperation { end: end.clone(), borrowed: PhantomData, outcome: PhantomData };
-        let open = self.open.clone();
-        open.begin();
-        let done = done(open, end);
-        // SAFETY: what the request borrows is borrowed for 'scope, and is no cells; `run` does not let 'scope end before
-        // `open` has seen the end of this operation. Lost buffers do not outlive the process.
+        let result = Arc::new(OnceLock::new());
+        let handle = ScopedOperation { result: result.clone(), borrowed: PhantomData, outcome: PhantomData };
+        let callback = self.callback(result);
+        // SAFETY: the memory of the request is borrowed for 'scope, and contains no cells; `run` does not let 'scope end
+        // before `in_flight` has seen the completion of this operation. Lost buffers do not outlive the process.
         match unsafe { Task::new(&request) } {
-            Ok(task) => self.mover.start(RawRequest::of_task(task, done), None, None),
-            Err(invalid) => done(Err(CopyError::Invalid(invalid))),
+            Ok(task) => self.mover.start(RawRequest::of_task(task, callback), None, None),
+            Err(invalid) => callback(Err(CopyError::Invalid(invalid))),
         }
         handle
     }
-}
 
-/// Ends an operation of a scope.
-fn done<R: Copy>(
-    open: Arc<Open>,
-    end: Arc<OnceLock<Result<R, CopyError>>>,
-) -> impl FnOnce(Result<R, CopyError>) {
-    move |result| {
-        if let Err(error) = result
-            && error.buffers_are_lost()
-        {
-            // Not `eprintln!`, which panics when stderr is closed: then nothing would abort.
-            let _ = writeln!(
-                io::stderr(),
-                "memferry: a device died while it could write to borrowed memory ({error}); aborting"
-            );
-            abort();
+    /// Counts a request as in flight. Returns the callback that completes it.
+    fn callback<R: Copy + Send + Sync + 'static>(
+        &self,
+        place: Arc<OnceLock<Result<R, CopyError>>>,
+    ) -> impl FnOnce(Result<R, CopyError>) + Send + use<R> {
+        let in_flight = self.in_flight.clone();
+        in_flight.add();
+        move |result| {
+            if let Err(error) = result
+                && error.buffers_are_lost()
+            {
+                // `eprintln!` panics if stderr is closed: then nothing would abort.
+                let _ = writeln!(
+                    io::stderr(),
+                    "memferry: a device was lost that could write to borrowed memory ({error}); aborting"
+                );
+                abort();
+            }
+            let _ = place.set(result);
+            in_flight.complete(result.err());
         }
-        let _ = end.set(result);
-        open.end(result.err());
     }
 }
 
@@ -135,78 +136,78 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-impl Open {
-    fn begin(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).copies_count += 1;
+impl InFlight {
+    fn add(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).count += 1;
     }
 
-    fn end(&self, error: Option<CopyError>) {
+    fn complete(&self, error: Option<CopyError>) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.first_error = state.first_error.or(error);
-        state.copies_count -= 1;
-        if state.copies_count == 0 {
+        state.count -= 1;
+        if state.count == 0 {
             self.changed.notify_all();
         }
     }
 
-    /// Waits until no copy is open; the first error, if there was one.
+    /// Waits until nothing is in flight. Returns the first error.
     fn wait(&self) -> Option<CopyError> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let state = self.changed.wait_while(state, |state| state.copies_count > 0);
+        let state = self.changed.wait_while(state, |state| state.count > 0);
         state.unwrap_or_else(PoisonError::into_inner).first_error
     }
 }
 
-/// A copy inside a scope. Dropping or forgetting it changes nothing: the scope waits for the copy all the same.
+/// The handle of a copy in a scope. The scope waits for the copy even if the handle is dropped or forgotten.
 pub struct ScopedCopy<'scope> {
-    end: Arc<OnceLock<Result<CopyReport, CopyError>>>,
-    /// Raw, since moving a `&mut` would assert that nobody else writes there.
+    result: Arc<OnceLock<Result<CopyReport, CopyError>>>,
+    /// Raw, because moving a `&mut` would assert that nothing else writes there.
     target: *mut [u8],
     borrowed: PhantomData<&'scope mut [u8]>,
 }
 
-// SAFETY: it stands for a `&mut [u8]`, which is Send, that nobody uses before the copy is done.
+// SAFETY: it represents a `&mut [u8]`, which is Send, and which nobody uses before the copy is done.
 unsafe impl Send for ScopedCopy<'_> {}
 
 impl<'scope> ScopedCopy<'scope> {
-    /// Waits for the copy and gives the target back.
+    /// Waits for the copy and returns the target.
     ///
     /// # Errors
-    /// What went wrong with the copy; the target can be had again when the scope has ended.
+    /// The error of the copy. The target is accessible again after the scope.
     pub fn wait(self) -> Result<(&'scope mut [u8], CopyReport), CopyError> {
-        let report = (*self.end.wait())?;
-        // SAFETY: the engine is done with the target, which is borrowed uniquely for 'scope, by this handle alone.
+        let report = (*self.result.wait())?;
+        // SAFETY: the engine is done with the target, which only this handle borrows, uniquely, for 'scope.
         Ok((unsafe { &mut *self.target }, report))
     }
 
-    /// Is the copy done? Never blocks.
+    /// Whether the copy is done. Never blocks.
     pub fn is_done(&self) -> bool {
-        self.end.get().is_some()
+        self.result.get().is_some()
     }
 }
 
-/// An operation inside a scope. Dropping or forgetting it changes nothing: the scope waits for it all the same.
+/// The handle of an operation in a scope. The scope waits for it even if the handle is dropped or forgotten.
 pub struct ScopedOperation<'scope, O> {
-    end: Arc<OnceLock<Result<(Ended, CopyReport), CopyError>>>,
+    result: Arc<OnceLock<Result<(Ended, CopyReport), CopyError>>>,
     borrowed: PhantomData<&'scope mut [u8]>,
     outcome: PhantomData<fn() -> O>,
 }
 
 impl<O: Yields> ScopedOperation<'_, O> {
-    /// Waits for it. What it wrote can be had again when the scope has ended.
+    /// Waits for the operation. Its targets are accessible again after the scope.
     ///
     /// # Errors
-    /// What went wrong.
+    /// The error of the operation.
     pub fn wait(self) -> Result<(O, CopyReport), CopyError> {
-        let (ended, report) = (*self.end.wait())?;
-        Ok((ended.outcome().expect("an operation ends as its request's type says"), report))
+        let (ended, report) = (*self.result.wait())?;
+        Ok((ended.outcome().expect("the request's type names the outcome"), report))
     }
 }
 
 impl<O> ScopedOperation<'_, O> {
-    /// Is it done? Never blocks.
+    /// Whether it is done. Never blocks.
     pub fn is_done(&self) -> bool {
-        self.end.get().is_some()
+        self.result.get().is_some()
     }
 }
 

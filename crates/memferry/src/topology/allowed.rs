@@ -1,4 +1,4 @@
-//! What cpusets and affinity leave to this process.
+//! The CPUs and nodes that cpusets and affinity allow this process.
 //!
 //! Source: `proc_pid_status(5)`, `cpuset(7)`.
 
@@ -7,10 +7,10 @@ use super::{TopologyError, list};
 
 const STATUS: &str = "proc/self/status";
 
-/// CPUs and nodes that may be used. A list that is not there, as in a recording, allows all.
+/// Allowed CPUs and nodes. A missing list, as in a recording, allows all.
 ///
-/// LXC shows a container its own CPUs in `cpu/online`, but all CPUs in the `cpulist` of nodes: a CPU that is
-/// in a node and not online is therefore no contradiction, but one that may not be used.
+/// LXC shows a container its own CPUs in `cpu/online`, but all CPUs in the `cpulist` of nodes. So a CPU in a node that is
+/// not online is not a contradiction; it is not allowed.
 pub(super) struct Allowed {
     cpus: Option<Vec<u32>>,
     online_cpus: Option<Vec<u32>>,
@@ -34,13 +34,13 @@ impl Allowed {
         })
     }
 
-    /// Those of `cpus` that may be used.
+    /// The allowed ones of `cpus`.
     pub(super) fn cpus(&self, cpus: &[u32]) -> Vec<u32> {
         let is_allowed = |cpu: &u32| allows(&self.cpus, *cpu) && allows(&self.online_cpus, *cpu);
         cpus.iter().copied().filter(is_allowed).collect()
     }
 
-    /// Whether memory may be taken from a node.
+    /// Whether memory of a node is allowed.
     pub(super) fn node(&self, id: u32) -> bool {
         allows(&self.nodes, id)
     }

@@ -1,4 +1,4 @@
-//! What belongs together: CPUs with their memories, and the domains of a socket.
+//! Domains, CPUs with their memories, and sockets.
 
 use serde::Serialize;
 
@@ -10,17 +10,17 @@ use super::{Machine, Node, NodeId};
 pub struct Domain {
     /// The node with the CPUs. It may have memory too.
     pub cpu_node: NodeId,
-    /// The memory-only nodes that belong to these CPUs, e.g. their HBM; ascending.
+    /// The memory-only nodes that belong to these CPUs, for example their HBM; ascending.
     pub memories: Vec<NodeId>,
-    /// The socket it is on, if that is known.
+    /// Its socket, if known.
     pub socket: Option<u32>,
 }
 
-/// A package and the domains in it.
+/// A package and its domains.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Socket {
-    /// Its number; `None` stands for all domains of which nobody says where they are.
+    /// Its number; `None` for the domains whose socket is unknown.
     pub id: Option<u32>,
     /// Ascending by node, never empty.
     pub domains: Vec<Domain>,
@@ -36,7 +36,7 @@ impl Socket {
 impl Machine {
     /// Each node with CPUs, and the memory-only nodes that belong to it; ascending.
     ///
-    /// A node with neither CPUs nor memory (an initiator of another kind) is in none.
+    /// A node without CPUs and memory (an initiator of another kind) is in no domain.
     pub fn domains(&self) -> Vec<Domain> {
         let cpu_nodes = self.nodes().iter().filter(|node| !node.cpus.is_empty());
         let domain = |cpu_node: &Node| Domain {
@@ -50,7 +50,7 @@ impl Machine {
         cpu_nodes.map(domain).collect()
     }
 
-    /// The domains of each socket, ascending; those on no known socket come last, as one.
+    /// The domains of each socket, ascending; those of unknown socket come last, as one.
     pub fn sockets(&self) -> Vec<Socket> {
         let mut domains = self.domains();
         domains.sort_by_key(|domain| (domain.socket.is_none(), domain.socket, domain.cpu_node));
@@ -58,13 +58,13 @@ impl Machine {
         of_a_socket.map(|domains| Socket { id: domains[0].socket, domains: domains.to_vec() }).collect()
     }
 
-    /// Whether some socket is divided into several domains.
+    /// Whether a socket is divided into several domains.
     pub fn is_sub_numa(&self) -> bool {
         self.sockets().iter().any(Socket::is_sub_numa)
     }
 
-    /// The memories of the domain that `node` is in: that of the CPUs' own node, if it has some, then the
-    /// memory-only nodes, ascending. Empty for an unknown node.
+    /// The memories of the domain of `node`: first the CPU node, if it has memory, then the memory-only nodes, ascending.
+    /// Empty for an unknown node.
     pub fn memories_of(&self, node: NodeId) -> Vec<&Node> {
         let Ok(&Node { cpu_node, .. }) = self.node(node) else { return Vec::new() };
         let mut memories: Vec<&Node> =

@@ -8,7 +8,7 @@ use memferry_dsa::system::{Files, Owner};
 use super::Tree;
 use super::tree::FILE_BYTES_MAX;
 
-/// The files of a tree for whoever reads DSA devices; they cannot be written.
+/// The files of a tree as a read-only source for [`memferry_dsa::system`].
 ///
 /// ```
 /// use memferry::topology::{DsaFiles, Recording};

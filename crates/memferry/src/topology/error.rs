@@ -1,11 +1,11 @@
-//! What can be wrong with the description of a machine.
+//! Errors of machine descriptions.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::NodeId;
 
-/// Why a machine's description could not be read or used. Nothing has been changed by the attempt.
+/// The error of reading or using a machine's description. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -14,22 +14,22 @@ pub enum TopologyError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
-    /// A file was read and its content makes no sense.
+    /// The content of a file is invalid.
     #[error("{} says {found:?}, expected {expected}; repair the file or use a profile (--profile)", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// Its content, shortened.
         found: String,
-        /// What would have been understood.
+        /// The expected content.
         expected: &'static str,
     },
-    /// Two files exclude each other.
+    /// Two files contradict each other.
     #[error("the description of {machine} contradicts itself: {what}")]
     Contradiction {
         /// Name of the machine, profile or tree.
@@ -37,46 +37,46 @@ pub enum TopologyError {
         /// Both sides of the contradiction.
         what: String,
     },
-    /// The nodes changed each time the machine was read.
+    /// The nodes changed during each reading of the machine.
     #[error(
         "the nodes of {machine} change while they are read, {attempts} times in a row, at last from {before:?} to \
-         {after:?}; wait until memory and CPUs are where they shall be, and try again"
+         {after:?}; wait until no memory or CPU is added or removed, and try again"
     )]
     Changing {
         /// Name of the tree.
         machine: String,
-        /// How often it was read.
+        /// Number of readings.
         attempts: u32,
-        /// The nodes that were online before the last reading.
+        /// The online nodes before the last reading.
         before: String,
-        /// And after it.
+        /// The online nodes after it.
         after: String,
     },
-    /// The file is no recording.
-    #[error("{} is no recording of a machine: {source}; record it again", path.display())]
+    /// The file is not a recording.
+    #[error("{} is not a recording of a machine: {source}; record it again", path.display())]
     Recording {
         /// The file.
         path: PathBuf,
-        /// Line, column, and what was wrong there.
+        /// Line, column and error.
         source: serde_json::Error,
     },
-    /// The profile is neither built in nor a file.
+    /// The profile is not built in, and not a file.
     #[error("no machine profile {name:?}; use the path of a JSON file or one of: {}", known.join(", "))]
     UnknownProfile {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The built-in profiles.
         known: Vec<&'static str>,
     },
-    /// The profile is no JSON, or not in the schema of `machines/`.
+    /// The profile is not valid JSON, or not in the schema of `machines/`.
     #[error("machine profile {name}: {source}; compare it with the files in crates/memferry/machines")]
     Profile {
         /// Name or path of the profile.
         name: String,
-        /// Line, column, and what was wrong there.
+        /// Line, column and error.
         source: serde_json::Error,
     },
-    /// The profile is not of this machine.
+    /// The profile belongs to another machine.
     #[error(
         "the figures of {profile} are not those of {machine}: {what}; measure this machine with `memferry calibrate \
          --out FILE`"
@@ -94,14 +94,14 @@ pub enum TopologyError {
     UnknownNode {
         /// Name of the machine.
         machine: String,
-        /// What was asked for.
+        /// The requested node.
         node: NodeId,
         /// The nodes it has.
         known: Vec<NodeId>,
     },
 }
 
-/// Enough of a broken file to recognise it.
+/// The beginning of an invalid text, for messages.
 pub(super) fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {

@@ -4,11 +4,10 @@
 
 use super::NodeId;
 
-/// No machine of today has more CPUs or nodes; a longer range is a broken file (`CONFIG_NR_CPUS` ends at
-/// 8192).
+/// Limit of ids; a larger one means a broken file (`CONFIG_NR_CPUS` ends at 8192).
 const ID_MAX: u32 = 1 << 16;
 
-/// The ids in ascending order without repetition; `None` if `text` is not such a list.
+/// Parses a list into ascending ids without repetition; `None` if `text` is not a list.
 pub fn parse(text: &str) -> Option<Vec<u32>> {
     let text = text.trim();
     if text.is_empty() {
@@ -32,7 +31,7 @@ pub fn parse(text: &str) -> Option<Vec<u32>> {
     Some(ids)
 }
 
-/// Ascending ids as text.
+/// Prints ascending ids as a list.
 pub(super) fn print(ids: impl IntoIterator<Item = u32>) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for id in ids {
@@ -48,7 +47,7 @@ pub(super) fn print(ids: impl IntoIterator<Item = u32>) -> String {
     parts.collect::<Vec<_>>().join(",")
 }
 
-/// Nodes for a sentence: `node 0`, `nodes 0, 1, 2`.
+/// Prints nodes for a sentence: `node 0`, `nodes 0, 1, 2`.
 pub(crate) fn join(nodes: &[NodeId]) -> String {
     let ids: Vec<_> = nodes.iter().map(NodeId::to_string).collect();
     match ids.len() {

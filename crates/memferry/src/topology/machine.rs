@@ -1,4 +1,4 @@
-//! The machine as plain data.
+//! A machine as plain data.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::profile::{self, Figure, Placeholders};
 use super::{Directory, NodeSet, Parameter, Recording, TopologyError, Tree, meminfo, sysfs};
-use crate::mover::CopyMethods;
+use crate::copy_method::CopyMethods;
 
-/// Number of a NUMA node, as the kernel counts. Numbers need not be dense.
+/// The kernel's number of a NUMA node. Numbers need not be dense.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u32);
@@ -22,7 +22,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Which kind of memory a node has. Deliberately without an order: see [`Machine::faster_than`].
+/// A kind of memory. Deliberately without an order: see [`Machine::faster_than`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -35,7 +35,7 @@ pub enum Tier {
     Cxl,
     /// Persistent memory used as volatile memory.
     Pmem,
-    /// The kernel does not tell.
+    /// Unknown to the kernel.
     Unknown,
 }
 
@@ -57,19 +57,19 @@ impl fmt::Display for Tier {
 pub struct Node {
     /// Its number.
     pub id: NodeId,
-    /// The socket it sits on; `None` if nobody says, or if its CPUs are on several, as in virtual machines.
+    /// Its socket; `None` if unknown, or if its CPUs are on several, as in virtual machines.
     pub socket: Option<u32>,
     /// Its online CPUs, ascending; empty on a memory-only node.
     pub cpus: Vec<u32>,
-    /// Those of its CPUs that this process may run on (cpusets, affinity), when the machine was looked at.
+    /// Those of its CPUs that this process may run on (cpusets, affinity), at the time of discovery.
     pub allowed_cpus: Vec<u32>,
-    /// Whether this process may take memory from it (cpusets).
+    /// Whether this process may use its memory (cpusets).
     pub is_allowed: bool,
-    /// Size of its memory; 0 on a node without memory, `None` if a profile does not know.
+    /// Size of its memory; 0 on a node without memory, `None` if a profile lacks it.
     pub memory_bytes: Option<u64>,
-    /// Memory that could be had without swapping when the machine was looked at; unknown in a profile.
+    /// Memory available without swapping at the time of discovery; unknown in a profile.
     pub free_bytes: Option<u64>,
-    /// Size of the faster memory that caches this one, e.g. of HBM in cache mode; `None` if none is known of.
+    /// Size of the faster memory that caches this one, for example HBM in cache mode; `None` if none is known.
     pub side_cache_bytes: Option<u64>,
     /// Kind of its memory.
     pub tier: Tier,
@@ -80,14 +80,13 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether it has memory, or may have: nodes with CPUs only are online too.
+    /// Whether it has memory, or may have some; nodes with CPUs only are online too.
     pub fn has_memory(&self) -> bool {
         self.memory_bytes != Some(0)
     }
 
-    /// Whether so many bytes fit on it and leave free what has to stay free, as far as is known: by the free
-    /// memory when the machine was looked at, by the size if that is all a profile tells. What nothing at all
-    /// is known of counts as large.
+    /// Whether so many bytes fit on it besides the spare: by the free memory at discovery, or by the size in a profile. A
+    /// node of unknown size counts as large.
     pub fn has_room(&self, size_bytes: u64) -> bool {
         let spare_bytes = self.memory_bytes.map_or(0, meminfo::spare_bytes);
         let available_bytes = self.free_bytes.or(self.memory_bytes);
@@ -95,7 +94,7 @@ impl Node {
     }
 }
 
-/// What is known of the way from the CPUs of one node to the memory of another.
+/// The known figures of the link from the CPUs of one node to the memory of another.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Link {
     /// ACPI distance, 10 = local.
@@ -119,7 +118,7 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Accelerator {
-    /// The kernel's name, e.g. `dsa0`.
+    /// The kernel's name, for example `dsa0`.
     pub name: String,
     /// The node it is attached to; `None` if there is none or that node is offline.
     pub node: Option<NodeId>,
@@ -127,11 +126,11 @@ pub struct Accelerator {
     pub work_queues_count: Option<u32>,
     /// Processing engines in it.
     pub engines_count: Option<u32>,
-    /// What it can copy at most.
+    /// Its maximum copy rate.
     pub bytes_per_s_max: Option<u64>,
 }
 
-/// Where the description of a machine comes from.
+/// The source of a machine's description.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -144,9 +143,9 @@ pub enum Origin {
     Profile,
 }
 
-/// What the kernel does on its own with pages that are on the wrong node (`numa_balancing`).
+/// The kernel's automatic moving of pages (`numa_balancing`).
 ///
-/// Either moves pages behind the back of whoever placed them, unless they are bound to their node.
+/// Both kinds move pages that a program placed, unless they are bound to their node.
 ///
 /// Source: Linux `Documentation/admin-guide/sysctl/kernel.rst`.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -159,7 +158,7 @@ pub struct NumaBalancing {
 }
 
 impl NumaBalancing {
-    /// Bits of later kernels are none of ours.
+    /// Ignores bits of later kernels.
     pub(super) fn from_bits(bits: u32) -> NumaBalancing {
         NumaBalancing { is_normal: bits & 1 != 0, is_tiering: bits & 2 != 0 }
     }
@@ -170,21 +169,21 @@ impl NumaBalancing {
     }
 }
 
-/// A published figure about a machine that has no place in the other types; models use them.
+/// A published figure of a machine that no other type holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fact {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// How much.
+    /// Its value.
     pub value: f64,
-    /// In which unit.
+    /// Its unit.
     pub unit: String,
-    /// Where it was taken from.
+    /// Its source.
     pub source: String,
 }
 
-/// Nodes, links between them, and accelerators.
+/// A machine: nodes, links between them, and accelerators.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Machine {
     pub(super) name: String,
@@ -193,15 +192,15 @@ pub struct Machine {
     pub(super) cpu_family_and_model: Option<(u32, u32)>,
     pub(super) kernel: Option<String>,
     pub(super) origin: Origin,
-    /// Why the figures are not those of a real machine, if they are not.
+    /// The reason why the figures are not those of a real machine, if they are not.
     pub(super) placeholder: Option<String>,
     /// Ascending by id, never empty.
     pub(super) nodes: Vec<Node>,
     /// `links[i][j]`: from the CPUs of `nodes[i]` to the memory of `nodes[j]`.
     pub(super) links: Vec<Vec<Link>>,
-    /// Possible, and not online.
+    /// Possible nodes that are not online.
     pub(super) offline: NodeSet,
-    /// Present, and in no node.
+    /// Present CPUs in no node.
     pub(super) offline_cpus: Vec<u32>,
     pub(super) accelerators: Vec<Accelerator>,
     pub(super) numa_balancing: Option<NumaBalancing>,
@@ -219,7 +218,7 @@ pub struct Machine {
 impl Machine {
     /// This machine, from `/sys` and `/proc`; read again, up to three times, if it changes meanwhile.
     ///
-    /// What this process is allowed (cpusets, affinity) is that of its main thread.
+    /// Allowed CPUs and nodes (cpusets, affinity) are those of the process' main thread.
     ///
     /// # Errors
     /// [`TopologyError::Read`], [`Parse`](TopologyError::Parse),
@@ -231,12 +230,12 @@ impl Machine {
     /// A recorded machine: a directory with `sys` and `proc` in it, or the JSON file of a [`Recording`].
     ///
     /// # Errors
-    /// As [`discover`](Machine::discover), and [`TopologyError::Recording`].
+    /// Those of [`discover`](Machine::discover), and [`TopologyError::Recording`].
     pub fn discover_at(path: impl AsRef<Path>) -> Result<Machine, TopologyError> {
         let path = path.as_ref();
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => Machine::discover_in(&Directory::new(path)),
-            // It says what is wrong with what is neither.
+            // Its error describes a path that is neither.
             _ => Machine::discover_in(&Recording::open(path)?),
         }
     }
@@ -244,7 +243,7 @@ impl Machine {
     /// The machine that a tree describes.
     ///
     /// # Errors
-    /// As [`discover`](Machine::discover).
+    /// Those of [`discover`](Machine::discover).
     pub fn discover_in(tree: &dyn Tree) -> Result<Machine, TopologyError> {
         sysfs::read(tree, Origin::Recorded)
     }
@@ -257,19 +256,17 @@ impl Machine {
         profile::open(name_or_path, Placeholders::Ignored)
     }
 
-    /// The same, with figures of ours where a profile has none that is published, and
-    /// [`placeholder`](Machine::placeholder) saying so.
+    /// A profile with placeholders for figures that are not published; [`placeholder`](Machine::placeholder) says so.
     ///
-    /// For machines that are built after a profile (`cargo xtask numa`), where every figure must be something.
-    /// Never plan with it.
+    /// For machines that are built from a profile (`cargo xtask numa`), which need every figure. Never plan with it.
     ///
     /// # Errors
-    /// As [`from_profile`](Machine::from_profile).
+    /// Those of [`from_profile`](Machine::from_profile).
     pub fn from_profile_with_placeholders(name_or_path: &str) -> Result<Machine, TopologyError> {
         profile::open(name_or_path, Placeholders::Used)
     }
 
-    /// A profile that is in memory already; errors call it `name`.
+    /// Parses a profile; errors call it `name`.
     ///
     /// # Errors
     /// [`TopologyError::Profile`], `Contradiction`.
@@ -282,7 +279,7 @@ impl Machine {
         profile::names()
     }
 
-    /// The made-up machine for tests and benchmarks: node 0 DRAM with CPUs, node 1 HBM.
+    /// An invented machine for tests and benchmarks: node 0 DRAM with CPUs, node 1 HBM.
     ///
     /// # Errors
     /// None in practice: the profile is built in.
@@ -300,9 +297,9 @@ impl Machine {
         self.cpu.as_deref()
     }
 
-    /// Family and model of the CPU, as the CPU tells them. They name its generation where [`cpu`](Machine::cpu) does not,
-    /// as in many virtual machines: `(26, 2)` is a Zen 5, `(25, 17)` a Zen 4, and both may be called "AMD EPYC". `None`
-    /// for profiles.
+    /// Family and model of the CPU, from the CPU. They identify its generation where [`cpu`](Machine::cpu) does not, as in
+    /// many virtual machines: `(26, 2)` is a Zen 5, `(25, 17)` a Zen 4, and both may be called "AMD EPYC". `None` for
+    /// profiles.
     ///
     /// Source: proc_cpuinfo(5).
     pub fn cpu_family_and_model(&self) -> Option<(u32, u32)> {
@@ -314,17 +311,17 @@ impl Machine {
         self.kernel.as_deref()
     }
 
-    /// Where this description comes from.
+    /// The source of this description.
     pub fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// Whether memory can be bound to these nodes: they are the nodes of the machine this program runs on.
+    /// Whether these are the nodes of the machine that this program runs on, so that memory can be bound to them.
     pub fn is_this_machine(&self) -> bool {
         self.origin == Origin::Discovered
     }
 
-    /// Why the figures are not those of a real machine, if they are not.
+    /// The reason why the figures are not those of a real machine, if they are not.
     pub fn placeholder(&self) -> Option<&str> {
         self.placeholder.as_deref()
     }
@@ -334,28 +331,28 @@ impl Machine {
         &self.nodes
     }
 
-    /// Nodes that the machine could have and that are not online: memory that was taken away, or is to come.
+    /// Possible nodes that are not online, for removed or future memory.
     pub fn offline(&self) -> &NodeSet {
         &self.offline
     }
 
-    /// CPUs that the machine has and that are switched off.
+    /// CPUs that are present and offline.
     pub fn offline_cpus(&self) -> &[u32] {
         &self.offline_cpus
     }
 
-    /// Whether the kernel moves pages between nodes on its own; `None` if it cannot, or nobody knows.
+    /// Whether the kernel moves pages between nodes automatically; `None` if it cannot, or if unknown.
     pub fn numa_balancing(&self) -> Option<NumaBalancing> {
         self.numa_balancing
     }
 
-    /// Whether the kernel moves pages to a slower tier rather than drop or swap them when a node is full;
-    /// `None` if it cannot, or nobody knows.
+    /// Whether the kernel demotes pages of a full node to a slower tier instead of dropping or swapping them; `None` if it
+    /// cannot, or if unknown.
     pub fn is_demotion_enabled(&self) -> Option<bool> {
         self.is_demotion_enabled
     }
 
-    /// How many nodes there are. Ids may be larger: see [`NodeId`].
+    /// Number of nodes. Ids may be larger: see [`NodeId`].
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
@@ -375,7 +372,7 @@ impl Machine {
         }
     }
 
-    /// What is known of the way from the CPUs of `from` to the memory of `to`; nothing for unknown nodes.
+    /// The link from the CPUs of `from` to the memory of `to`; without figures for unknown nodes.
     pub fn link(&self, from: NodeId, to: NodeId) -> Link {
         match (self.position(from), self.position(to)) {
             (Some(from), Some(to)) => self.links[from][to],
@@ -393,7 +390,7 @@ impl Machine {
         &self.facts
     }
 
-    /// What models use beyond nodes and links, each with its basis; only profiles have them.
+    /// Parameters for models, each with its basis; only profiles have them.
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
@@ -403,18 +400,18 @@ impl Machine {
         self.parameters.iter().find(|parameter| parameter.name == name)
     }
 
-    /// How its cores copy best, if that was measured; only profiles have it.
+    /// The fastest copy methods of its cores, if measured; only profiles have them.
     pub fn copy_methods(&self) -> Option<CopyMethods> {
         self.copy_methods.as_ref().map(|figure| figure.value)
     }
 
-    /// The publications that the figures were taken from: short name, as the sources of [`facts`](Machine::facts) use
-    /// it, and full name; only profiles have them.
+    /// The publications of its figures: short name, as in the sources of [`facts`](Machine::facts), and full name; only
+    /// profiles have them.
     pub fn references(&self) -> &BTreeMap<String, String> {
         &self.references
     }
 
-    /// The copy engines attached to `node`, or, as memory-only nodes have none, to the node with its CPUs.
+    /// The copy engines of `node`; for a memory-only node, those of its CPU node.
     pub fn accelerators_near(&self, node: NodeId) -> impl Iterator<Item = &Accelerator> {
         let cpu_node = self.node(node).map(|node| node.cpu_node).ok();
         self.accelerators
@@ -422,7 +419,7 @@ impl Machine {
             .filter(move |engine| engine.node.is_some_and(|at| at == node || Some(at) == cpu_node))
     }
 
-    /// As if a cpuset had left it out when the machine was looked at.
+    /// Marks a node's memory as not allowed, like a cpuset.
     #[cfg(test)]
     pub(crate) fn forbid_memory(&mut self, id: NodeId) {
         let index = self.position(id).expect("it is a node");
@@ -433,7 +430,7 @@ impl Machine {
         self.nodes.binary_search_by_key(&id, |node| node.id).ok()
     }
 
-    /// What is impossible about it, if anything: files and profiles come from outside.
+    /// The first contradiction in it, if any: files and profiles are external input.
     pub(super) fn contradiction(&self) -> Option<String> {
         if self.nodes.is_empty() {
             return Some("it has no node".into());

@@ -1,32 +1,32 @@
-//! A machine with what was measured of it, and as the text of a profile.
+//! Measurements of a machine, and its profile as text.
 
 use super::machine::{Fact, Link, Machine, NodeId};
 use super::profile::{Figure, Matrix, Profile, ProfileAccelerator, ProfileNode};
 use super::{Parameter, TopologyError, list};
-use crate::mover::CopyMethods;
+use crate::copy_method::CopyMethods;
 
-/// What was measured of a machine.
+/// Measurements of a machine.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Short name of the measurement, which the sources of its figures begin with, and what and when it was.
+    /// Short name of the measurement, with which the sources of its figures begin, and its description.
     pub reference: (String, String),
-    /// From the CPUs of one node to the memory of another. What is `None` in them stays as the machine has it.
+    /// Links from the CPUs of one node to the memory of another. `None` in them keeps the machine's figure.
     pub links: Vec<(NodeId, NodeId, Link)>,
-    /// Bytes per second of accelerators, by the kernel's name. The others stay as the machine has them.
+    /// Bytes per second of accelerators, by the kernel's name. Others are unchanged.
     pub accelerators: Vec<(String, u64)>,
-    /// What models use. They take the place of those of the same name.
+    /// Parameters for models. They replace those of the same name.
     pub parameters: Vec<Parameter>,
-    /// How cores copy best. `None` stays as the machine has it.
+    /// The fastest copy methods of cores. `None` keeps the machine's.
     pub copy_methods: Option<CopyMethods>,
-    /// Anything else.
+    /// Other figures.
     pub facts: Vec<Fact>,
 }
 
 impl Machine {
-    /// The same machine with what was measured of it.
+    /// This machine with measurements.
     ///
     /// # Errors
-    /// [`TopologyError::Contradiction`] for what no machine can be, such as a rate that is not a number.
+    /// [`TopologyError::Contradiction`] for impossible figures, such as a rate that is not a number.
     pub fn with_measured(mut self, measured: Measured) -> Result<Machine, TopologyError> {
         let Measured { reference, links, accelerators, parameters, copy_methods, facts } = measured;
         let (name, full_name) = reference;
@@ -41,7 +41,7 @@ impl Machine {
         }
         for (cpus, memory, link) in links {
             let (Some(from), Some(to)) = (self.position(cpus), self.position(memory)) else {
-                let what = format!("it has no way from node {cpus} to node {memory}");
+                let what = format!("it has no link from node {cpus} to node {memory}");
                 return Err(TopologyError::Contradiction { machine: self.name, what });
             };
             let old = &mut self.links[from][to];
@@ -60,13 +60,12 @@ impl Machine {
     }
 
     /// This machine as the text of a profile, which [`from_profile`](Machine::from_profile) reads: its nodes, links,
-    /// accelerators, facts and parameters. What changes from one moment to the next - free memory, what this process
-    /// is allowed, settings of the kernel - is not in a profile.
+    /// accelerators, facts and parameters. A profile omits state: free memory, allowed CPUs and nodes, kernel settings.
     ///
-    /// `source` is where nodes and links come from; it begins with one of the [`references`](Machine::references).
+    /// `source` is the source of nodes and links; it begins with one of the [`references`](Machine::references).
     ///
     /// # Errors
-    /// None in practice: [`serde_json::Error`] for a figure that JSON does not have.
+    /// [`serde_json::Error`] for a figure that JSON cannot represent; none in practice.
     pub fn profile_text(&self, source: &str) -> Result<String, serde_json::Error> {
         fn sourced<T>(value: T, source: &str) -> Figure<T> {
             Figure { value, source: source.to_owned() }
@@ -120,7 +119,7 @@ impl Machine {
 mod tests {
     use super::super::Basis;
     use super::*;
-    use crate::mover::CopyMethod;
+    use crate::copy_method::CopyMethod;
 
     fn measured() -> Measured {
         let parameter = Parameter {

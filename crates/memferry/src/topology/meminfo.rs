@@ -2,25 +2,24 @@
 //!
 //! Sources: Linux `Documentation/filesystems/proc.rst` (meminfo), `si_mem_available` in mm/show_mem.c.
 
-/// What such a file says.
+/// The content of such a file.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) total_bytes: u64,
-    /// What can be had without swapping.
+    /// Memory available without swapping.
     pub(crate) available_bytes: u64,
 }
 
-/// This part of a memory stays free: its last pages are dear to the kernel (watermarks, per-CPU lists), and
-/// the answer is a little old when it is used. Chosen, not measured; the kernel's own low watermarks are
-/// below 1 %.
+/// The part of a memory that stays free: the kernel reserves its last pages (watermarks, per-CPU lists), and the value is
+/// slightly old when used. Chosen, not measured; the kernel's low watermarks are below 1 %.
 const SPARE_DIVISOR: u64 = 32;
 
-/// How much of a memory of that size stays free.
+/// The spare of a memory of this size.
 pub(crate) fn spare_bytes(total_bytes: u64) -> u64 {
     total_bytes / SPARE_DIVISOR
 }
 
-/// `None` if `MemTotal` or `MemFree` is missing, or a line makes no sense.
+/// `None` if `MemTotal` or `MemFree` is missing, or a line is invalid.
 pub(crate) fn parse(text: &str) -> Option<Memory> {
     let (mut total, mut free, mut available, mut reclaimable) = (None, None, None, 0u64);
     for line in text.lines() {

@@ -1,7 +1,6 @@
-//! Which memories, CPUs and accelerators there are, and how far apart.
+//! The topology of a machine: memories, CPUs, accelerators, and the links between them.
 //!
-//! A [`Machine`] is plain data with pure questions on it. It comes from one of three places, and says which
-//! ([`Origin`]):
+//! A [`Machine`] is plain data with pure queries. It has one of three sources ([`Origin`]):
 //!
 //! ```text
 //! Machine::discover()          sysfs and procfs of this machine
@@ -9,11 +8,11 @@
 //! Machine::from_profile(name)  machines/NAME.json, every figure with its source
 //! ```
 //!
-//! Only memory of the first kind can be bound to nodes; the other two are for planning, models and tests. What this
-//! machine can do, which its kernel does not tell, a profile of it lends ([`Machine::with_profile`]).
+//! Only memory of the first kind can be bound to nodes; the other two are for planning, models and tests. A profile
+//! supplies the rates that the kernel does not report ([`Machine::with_profile`]).
 //!
-//! CPUs with the memory that belongs to them are a [`Domain`], the domains of a package a [`Socket`]. Where
-//! data should lie for some CPUs is answered by [`Machine::memories_near`].
+//! CPUs with the memory that belongs to them are a [`Domain`]; the domains of a package are a [`Socket`].
+//! [`Machine::memories_near`] orders memories for the CPUs of a node.
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-devices-node`, `Documentation/admin-guide/mm/numaperf.rst`.
 
@@ -21,7 +20,6 @@ mod allowed;
 mod domain;
 mod dsa;
 mod error;
-mod lent;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod list;
 mod machine;
@@ -29,6 +27,7 @@ mod measured;
 pub(crate) mod meminfo;
 mod near;
 mod node_set;
+mod overlay;
 mod parameter;
 mod profile;
 mod recorder;

@@ -1,25 +1,24 @@
-//! Which memory is better for some CPUs, as far as one can know.
+//! Comparison of memories for the CPUs of a node.
 //!
-//! Firmware and papers tell little: bandwidth from the CPUs next to a memory and often not even that, the
-//! kernel's tiers, distances that say nothing about bandwidth. So there are two questions here. Whether one
-//! memory is *faster* than another has a careful answer, for whoever wants to copy something only if it pays.
-//! In which order memory should be *tried* always has one, for whoever must place something somewhere.
+//! Firmware and papers give few figures: bandwidth from the CPUs next to a memory, if at all, the kernel's tiers, and
+//! distances, which say nothing about bandwidth. So there are two queries. Whether a memory is *faster* than another has a
+//! conservative answer, for copies that must pay. The order in which memories should be *tried* is always complete, for
+//! allocations.
 
 use std::collections::BTreeSet;
 
 use super::{Machine, Node, NodeId, Tier};
 
-/// How much more bandwidth makes a memory "faster". Less is not worth a copy, and within what equal memories
-/// differ in measurements: up to 0.3 % between the sub-domains of a socket (Greinsmark 2020, table 8).
+/// Ratio of bandwidths from which a memory is "faster". A smaller gain does not pay for a copy; equal memories differ by up
+/// to 0.3 % between the sub-domains of a socket (Greinsmark 2020, table 8).
 const FASTER_RATIO: f64 = 1.1;
 
 impl Machine {
-    /// Memories that feed the CPUs next to `home` better than `home` itself does, nearest first.
+    /// Memories that are faster than `home` for the CPUs next to `home`, nearest first.
     ///
-    /// The judge is the first of these that is known of both: read bandwidth to those CPUs (by a margin of 10
-    /// %), the kernel's memory tier, the kind of memory. The last two say nothing about the way between
-    /// sockets, so without bandwidth a memory on another socket is never called faster. Memory that this
-    /// process may not use is left out. Empty for an unknown node.
+    /// The first criterion that is known of both decides: read bandwidth to those CPUs (by a margin of 10 %), the kernel's
+    /// memory tier, the kind of memory. The last two do not cover the link between sockets, so without bandwidth a memory
+    /// on another socket is never faster. Only memory that this process may use. Empty for an unknown node.
     pub fn faster_than(&self, home: NodeId) -> Vec<&Node> {
         let Ok(home) = self.node(home) else { return Vec::new() };
         let cpus = home.cpu_node;
@@ -38,16 +37,14 @@ impl Machine {
         self.faster_than(home).into_iter().next()
     }
 
-    /// All memories that this process may use, in the order in which the CPUs of `cpus` should prefer them,
-    /// fastest first. For a memory-only node these are the CPUs that it belongs to. Nodes without memory are
-    /// left out. Empty for an unknown node.
+    /// All memories that this process may use, in the order that the CPUs of `cpus` should prefer, fastest first. For a
+    /// memory-only node these are the CPUs that it belongs to. Empty for an unknown node.
     ///
-    /// A memory comes after all that are faster, as [`faster_than`](Machine::faster_than) judges, with one
-    /// exception: without bandwidths, the memory of another domain does not come before the CPUs' own node
-    /// for its kind or tier alone. It is another domain's to use, and the way there may cost what its kind
-    /// gains.
+    /// A memory comes after all faster ones (see [`faster_than`](Machine::faster_than)), with one exception: without
+    /// bandwidths, the memory of another domain does not precede the CPUs' own node because of its kind or tier. The other
+    /// domain uses it, and the link may cost the gain of its kind.
     ///
-    /// What this leaves open, the first difference decides:
+    /// Otherwise the first difference decides:
     ///
     /// 1. memory that is not slower than the CPUs' own and than DRAM, by the kernel's tier if those of both
     ///    are known and differ, else by kind, before CXL and persistent memory;
@@ -56,19 +53,18 @@ impl Machine {
     /// 4. the socket of these CPUs before others;
     /// 5. a smaller number.
     ///
-    /// Figures can contradict each other in a circle: bandwidth says that A is faster than B, the tiers B
-    /// than C, and the kinds C than A. Where nothing is without a faster one, the list alone chooses the
-    /// next.
+    /// Figures can form a cycle: by bandwidth A is faster than B, by tier B than C, and by kind C than A. In a cycle the
+    /// list alone chooses the next.
     pub fn memories_near(&self, cpus: NodeId) -> Vec<&Node> {
         self.memories_near_if(cpus, |node| node.is_allowed)
     }
 
-    /// The same, with another say in which memories may be used.
+    /// [`memories_near`](Machine::memories_near) with another rule for allowed memories.
     pub(crate) fn memories_near_if(&self, cpus: NodeId, is_usable: impl Fn(&Node) -> bool) -> Vec<&Node> {
         let Ok(own) = self.node(cpus).and_then(|node| self.node(node.cpu_node)) else { return Vec::new() };
         let memories: Vec<&Node> =
             self.nodes.iter().filter(|node| is_usable(node) && node.has_memory()).collect();
-        // How many memories that are not yet placed must come before each of these.
+        // Number of memories not yet placed that must precede each of these.
         let mut waits_for: Vec<usize> = (memories.iter())
             .map(|behind| memories.iter().filter(|ahead| self.comes_before(ahead, behind, own)).count())
             .collect();
@@ -86,8 +82,8 @@ impl Machine {
         order
     }
 
-    /// The first of [`memories_near`](Machine::memories_near) on which `size_bytes` fit, as far as is known
-    /// when the machine was looked at ([`Node::has_room`]). By the time memory is asked for it may be full.
+    /// The first of [`memories_near`](Machine::memories_near) on which `size_bytes` fit, by the state at discovery
+    /// ([`Node::has_room`]).
     pub fn fastest_near(&self, cpus: NodeId, size_bytes: u64) -> Option<&Node> {
         self.memories_near(cpus).into_iter().find(|node| node.has_room(size_bytes))
     }
@@ -126,7 +122,7 @@ impl Machine {
     }
 }
 
-/// What the kernel's tiers and the kinds of two memories say. Nothing about the way between sockets.
+/// Compares two memories by the kernel's tier or by kind, without the link between sockets.
 fn is_faster_by_kind(candidate: &Node, home: &Node) -> bool {
     if candidate.socket != home.socket {
         return false;
@@ -136,11 +132,11 @@ fn is_faster_by_kind(candidate: &Node, home: &Node) -> bool {
     {
         return candidate < home;
     }
-    // Older kernels (6.1) put all memory into one tier, so equal tiers say nothing.
+    // Older kernels (6.1) put all memory into one tier, so equal tiers do not decide.
     matches!((rank(candidate.tier), rank(home.tier)), (Some(candidate), Some(home)) if candidate < home)
 }
 
-/// Whether it is of a kind that is slower than DRAM and than the CPUs' own, wherever it is.
+/// Whether its kind is slower than DRAM and than the CPUs' own memory, on any node.
 fn is_of_slower_kind(memory: &Node, own: &Node) -> bool {
     match (memory.kernel_tier, own.kernel_tier) {
         (Some(tier), Some(own)) if tier != own => tier > own,
@@ -148,7 +144,7 @@ fn is_of_slower_kind(memory: &Node, own: &Node) -> bool {
     }
 }
 
-/// Fastest first; nothing for what the kernel does not tell.
+/// Rank of a kind, fastest first; `None` if the kind is unknown.
 fn rank(tier: Tier) -> Option<usize> {
     [Tier::Hbm, Tier::Dram, Tier::Cxl, Tier::Pmem].iter().position(|&known| known == tier)
 }

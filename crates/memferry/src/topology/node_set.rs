@@ -1,4 +1,4 @@
-//! Several nodes: where memory may come from, which are allowed.
+//! Sets of nodes.
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ impl NodeSet {
         self.0.iter().copied()
     }
 
-    /// How many.
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,8 +1,8 @@
-//! What a model needs to know of a machine beyond its nodes and links.
+//! Parameters: figures of a machine for models, beyond nodes and links.
 
 use serde::{Deserialize, Serialize};
 
-/// How a parameter came about. Says how far it can be trusted, and keeps a fit from passing for a prediction.
+/// The origin of a parameter's value. It tells a fit from a prediction.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -11,39 +11,39 @@ pub enum Basis {
     Published,
     /// Measured on the machine itself.
     Measured,
-    /// Measured there, but of an emulated device: right in what it did, not in how fast.
+    /// Measured there with an emulated device: its operations are real, its speed is not.
     Emulated,
     /// Chosen so that the model reproduces published rows; see [`Parameter::rows`].
     Calibrated,
-    /// Nobody has published it. The source says why this value.
+    /// Not published. The source gives the reason for the value.
     Assumed,
 }
 
-/// A named figure that a model of the machine uses. Which names there are is up to the model.
+/// A named figure for a model of the machine. The model defines the names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
-    /// What it is; the unit is part of the name.
+    /// Its name, with the unit.
     pub name: String,
-    /// How much; finite and not negative.
+    /// Its value, finite and not negative.
     pub value: f64,
-    /// How it came about.
+    /// The origin of the value.
     pub basis: Basis,
     /// The published rows that it was calibrated on (`published/`); empty unless it is calibrated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<String>,
-    /// Where it was taken from, how it was calibrated, or why it was assumed.
+    /// Its publication, its calibration, or the reason for the assumption.
     pub source: String,
 }
 
 impl Parameter {
-    /// What is assumed, and why.
+    /// An assumed parameter, with the reason.
     pub fn assumed(name: &str, value: f64, why: &str) -> Parameter {
         let (name, source) = (name.to_owned(), why.to_owned());
         Parameter { name, value, basis: Basis::Assumed, rows: Vec::new(), source }
     }
 
-    /// What is wrong with it, if anything: profiles come from outside.
+    /// The first contradiction in it, if any: profiles are external input.
     pub(super) fn contradiction(&self) -> Option<String> {
         let Parameter { name, value, basis, rows, source } = self;
         if !value.is_finite() || *value < 0.0 {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
 use super::sysfs::NODES_MAX;
 use super::{Basis, Parameter, TopologyError, list};
-use crate::mover::CopyMethods;
+use crate::copy_method::CopyMethods;
 
 macro_rules! built_in {
     ($name:literal) => {

@@ -1,6 +1,7 @@
 //! Greinsmark 2020: sub-domains of sockets.
 
-use memferry::model::{Hardware, ModelError, Part, queries_per_s};
+use memferry::internals::{Part, queries_per_s};
+use memferry::model::{Hardware, ModelError};
 use memferry::topology::{Machine, NodeId};
 
 use super::List;

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use memferry::model::{
-    Advice, Column, Fairness, Fetch, Hardware, ModelError, Offload, Pipeline, Stage, hit_share,
-};
+use memferry::internals::hit_share;
+use memferry::model::{Advice, Column, Fairness, Fetch, Hardware, ModelError, Offload, Pipeline, Stage};
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 

@@ -1,4 +1,4 @@
-//! Lookup and eviction against naive ones.
+//! Lookup and eviction compared with naive models.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -11,13 +11,13 @@ use crate::cache::region::Source;
 use crate::cache::slot::{Outcome, Slot};
 use crate::mover::CopyReport;
 
-/// A hundred bytes, which nobody asks for in whole chunks.
+/// A hundred bytes; accesses are never whole chunks.
 fn source<B>() -> Arc<Source<B>> {
     readers();
     Arc::new(Source::new(Arc::new(vec![0; 100]), None, 0, 1))
 }
 
-/// An index of ready slots whose blocks are just sizes.
+/// An index of ready slots whose blocks are sizes only.
 struct Ready {
     source: Arc<Source<usize>>,
     index: Index<usize>,
@@ -28,7 +28,7 @@ impl Ready {
         Ready { source: source(), index: Index::new(0, readers()) }
     }
 
-    /// One slot of a whole chunk, published.
+    /// One published slot of a whole chunk.
     fn published(readers: &'static Readers) -> Ready {
         let source = Arc::new(Source::new(Arc::new(vec![0]), None, 0, 1));
         let ready = Ready { source, index: Index::new(0, readers) };
@@ -43,7 +43,7 @@ impl Ready {
         match self.index.find_or_insert(&self.source, &range, make) {
             Found::Known(slot) => slot,
             Found::New(slot) => {
-                slot.settle(Outcome::Near(block_bytes, CopyReport::default())).set();
+                slot.complete(Outcome::Near(block_bytes, CopyReport::default())).set();
                 slot
             }
         }
@@ -55,18 +55,18 @@ impl Ready {
 }
 
 #[test]
-fn sieve_spares_what_was_hit_since_the_hand_passed() {
+fn sieve_spares_slots_that_were_hit_since_the_hand_passed() {
     let ready = Ready::new();
     for key in [0, 1, 2, 3, 0, 1] {
         ready.access(key, 1);
     }
     assert_eq!(ready.evict(1), [2], "0 and 1 were hit, 2 is the oldest without a mark");
-    assert_eq!(ready.evict(1), [3], "the hand goes on from where it was");
+    assert_eq!(ready.evict(1), [3], "the hand continues");
     assert_eq!(ready.evict(1), [0], "and round again: the marks are gone");
 }
 
 #[test]
-fn held_slots_stay_and_too_large_wishes_evict_nothing() {
+fn held_slots_stay_and_too_large_requests_evict_nothing() {
     let ready = Ready::new();
     let held = ready.access(0, 10);
     ready.access(1, 10);
@@ -85,26 +85,26 @@ fn slots_in_flight_are_not_evicted() {
     assert!(ready.evict(0).is_empty());
 }
 
-/// A fence that failed was remembered for the one look that followed it: the second one freed what was hidden by the first,
-/// although readers might have found it before and be in no hazard that could be seen.
+/// Regression: a failed fence was remembered for one snapshot only. The second eviction freed the slots that the first had
+/// hidden, although a reader without visible hazard might have them.
 #[test]
-fn nothing_is_concluded_until_a_fence_has_happened() {
+fn nothing_is_freed_before_a_fence_has_run() {
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
     let fails_fences = |fails| readers.fails_fences.store(fails, SeqCst);
 
     let ready = Ready::published(readers);
     fails_fences(true);
     for _ in 0..3 {
-        assert!(ready.evict(1).is_empty() && ready.index.take_unused().slots.is_empty());
+        assert!(ready.evict(1).is_empty() && ready.index.remove_unused().slots.is_empty());
     }
-    assert_eq!(ready.index.len(), 1, "it can be found all the while");
+    assert_eq!(ready.index.len(), 1, "it stays listed");
     fails_fences(false);
     assert_eq!(ready.evict(1), [0]);
 
     let ready = Ready::published(readers);
     fails_fences(true);
-    let taken = ready.index.take_everything();
-    assert_eq!((taken.ranges.len(), taken.slots.len(), ready.index.len()), (1, 0, 0));
+    let removed = ready.index.remove_all();
+    assert_eq!((removed.ranges.len(), removed.slots.len(), ready.index.len()), (1, 0, 0));
     ready.index.reclaim();
     ready.access(0, 1);
     ready.access(0, 1);
@@ -112,33 +112,29 @@ fn nothing_is_concluded_until_a_fence_has_happened() {
     let held = Arc::strong_count(&ready.source);
     fails_fences(false);
     assert!(ready.index.catch_up() && !ready.index.catch_up());
-    assert_eq!(
-        Arc::strong_count(&ready.source),
-        held - 1,
-        "the slot that was retired has gone, with its source"
-    );
+    assert_eq!(Arc::strong_count(&ready.source), held - 1, "the retired slot is freed, with its source");
     assert_eq!(ready.evict(1), [0]);
 }
 
-/// A guard that was not told, because the fence after the telling failed, leaves its slot to the next who needs room.
+/// If the fence after `wanted` failed, the guard does not free its slot; the next eviction does.
 #[test]
-fn what_no_guard_lets_go_of_is_caught_up_with() {
+fn an_eviction_frees_what_no_guard_freed() {
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
     let ready = Ready::published(readers);
     let guard =
         ready.index.guard(&ready.source, &(0..1), readers.claim().unwrap()).expect("it was published");
     readers.fails_fences.store(true, SeqCst);
-    assert!(ready.index.take_everything().slots.is_empty());
+    assert!(ready.index.remove_all().slots.is_empty());
     readers.fails_fences.store(false, SeqCst);
     assert!(!ready.index.catch_up(), "it is read");
     assert_eq!(*guard.published(), 1);
     drop(guard);
-    assert!(!ready.index.catch_up(), "the guard was told, and let go of it");
+    assert!(!ready.index.catch_up(), "the guard freed it");
     assert_eq!(Arc::strong_count(&ready.source), 1);
 }
 
 proptest! {
-    /// SIEVE as the paper writes it, on a list: head is the newest.
+    /// SIEVE of the paper, on a list: head is the newest.
     #[test]
     fn evicts_what_sieve_evicts(keys in proptest::collection::vec(0..12_usize, 1..200)) {
         const CAPACITY: usize = 5;
@@ -169,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn finds_exactly_what_overlaps(
+    fn finds_exactly_the_overlapping_slots(
         ranges in proptest::collection::btree_set((0..40_usize, 1..10_usize), 0..30),
         start in 0..50_usize,
         len in 1..10_usize,
@@ -182,10 +178,10 @@ proptest! {
                 index.find_or_insert(source, &range, || Slot::in_flight(source, range.clone()));
             }
         }
-        let taken = index.take_overlapping(&source, &(start..start + len)).slots;
+        let removed = index.remove_overlapping(&source, &(start..start + len)).slots;
         let expected = ranges.iter().filter(|(from, size)| *from < start + len && start < from + size).count();
-        prop_assert_eq!(taken.len(), expected);
-        prop_assert!(taken.iter().all(|slot| slot.source.id == source.id));
+        prop_assert_eq!(removed.len(), expected);
+        prop_assert!(removed.iter().all(|slot| slot.source.id == source.id));
         prop_assert_eq!(index.len(), 2 * ranges.len() - expected);
     }
 }

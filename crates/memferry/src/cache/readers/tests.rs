@@ -1,4 +1,4 @@
-//! Records of threads that come and go.
+//! Records of short-lived threads.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,10 +9,10 @@ use crate::cache::{Access, Cache, View};
 use crate::mover::Mover;
 use crate::topology::{Machine, NodeId};
 
-/// A taker looked at the records of all threads that had ever been there at a time, for good and under the lock of the
-/// index: after 4000 threads an eviction took 129 us instead of 2.4.
+/// Regression: a remover checked as many records as there had ever been threads at a time, under the lock of the index.
+/// After 4000 threads an eviction took 129 us instead of 2.4.
 #[test]
-fn a_taker_looks_at_records_of_live_threads() {
+fn a_remover_checks_records_of_live_threads() {
     const THREADS: usize = 4000;
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
     let claim_all = || (0..THREADS).map(|_| readers.claim().unwrap()).collect::<Vec<_>>();
@@ -23,14 +23,14 @@ fn a_taker_looks_at_records_of_live_threads() {
     let hazard = survivor.free().expect("it has no guard");
     let address = std::ptr::dangling_mut::<()>();
     hazard.set(address);
-    assert!(readers.look().sees(address), "the one that is left is looked at");
+    assert!(readers.snapshot().protects(address), "the remaining record is checked");
     let mut indices: Vec<usize> = claim_all().into_iter().map(Record::index).collect();
     indices.sort_unstable();
     indices.dedup();
-    assert_eq!((indices.len(), indices.last()), (THREADS, Some(&THREADS)), "all but one are used again");
+    assert_eq!((indices.len(), indices.last()), (THREADS, Some(&THREADS)), "all but one are reused");
 }
 
-/// A record whose thread ends with a guard is taken until that guard ends.
+/// A record whose thread ends with a guard stays claimed until that guard ends.
 #[test]
 fn a_guard_keeps_its_record() {
     let readers: &'static Readers = Box::leak(Box::new(Readers::new()));
@@ -39,12 +39,12 @@ fn a_guard_keeps_its_record() {
     hazard.set(std::ptr::dangling_mut());
     assert!(!readers.give_back(record));
     assert_ne!(readers.claim().unwrap().index(), record.index());
-    assert!(hazard.clear(), "the end of the guard tells");
+    assert!(hazard.clear(), "the end of the guard returns that it is wanted");
     assert!(readers.give_back(record));
     assert_eq!((readers.taken_count(), readers.claim().unwrap().index()), (1, record.index()));
 }
 
-/// What a thread-local has of the view of a thread that ends.
+/// A view in a thread-local.
 struct Kept {
     view: Option<View<'static>>,
     ends: Sender<&'static Record>,
@@ -54,7 +54,7 @@ struct Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        assert!(current().is_none(), "the thread has no record any more");
+        assert!(current().is_none(), "the thread has given its record back");
         let _ = self.ends.send(self.record);
         let _ = self.go.recv();
         drop(self.view.take());
@@ -65,9 +65,8 @@ thread_local! {
     static KEPT: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
-/// A view in a thread-local can end after the record of its thread was given back. Another thread had that record by then
-/// and used its hazards: it reset the word by which the view was to be told that its slot waits for it, and the slot was
-/// not freed when the view ended.
+/// Regression: a view in a thread-local can end after its thread gave the record back. Another thread had claimed that
+/// record and reset `wanted`, so the slot was not freed when the view ended.
 #[test]
 fn a_view_in_a_thread_local_keeps_its_record() {
     let mover = Mover::builder(Machine::two_tiers().unwrap().into()).build().unwrap();
@@ -82,7 +81,7 @@ fn a_view_in_a_thread_local_keeps_its_record() {
     let thread = thread::spawn({
         let region = region.clone();
         move || {
-            // Destructors run backwards: this one's after that of the record, which the first view claims.
+            // Destructors run in reverse order: this one after that of the record, which the first view claims.
             KEPT.with_borrow_mut(|kept| {
                 let view = cache.view(&region, 0..4096, Access::default()).unwrap();
                 let record = current().unwrap();

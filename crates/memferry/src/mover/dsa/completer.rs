@@ -172,7 +172,7 @@ fn finish(shared: &Shared, Finished { tag: copy, report, result }: Finished<RawR
     let report = CopyReport { cpu_bytes: report.cpu_bytes, dsa_bytes: report.device_bytes };
     let result = match result {
         Ok(ended) => {
-            copy.tell(ended);
+            copy.store_outcome(ended);
             Ok(report)
         }
         Err(Failure::Device(status)) => Err(CopyError::Device { status: status.code() }),

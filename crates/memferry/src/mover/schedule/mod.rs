@@ -1,0 +1,353 @@
+//! The scheduler of a mover: hands each request to an engine, in the order that the route gives.
+//!
+//! A request goes to the added engines first, then to the mover's own CPU engines, then to the calling thread
+//! ([`Scheduler::start`]). Large copies are split over several engines (`split.rs`).
+
+#[cfg(all(test, memferry_loom))]
+#[allow(unsafe_code)]
+mod loom_split;
+#[allow(unsafe_code)]
+mod split;
+mod split_engines;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memferry_dsa::Opcode;
+use tracing::debug;
+
+use super::engine::{CpuEngine, CpuOptions, Engine, Refusal, Rejected};
+use super::error::MoverError;
+use super::guidelines::{self, BATCH_LEN_MAX, BATCHED_BYTES_MAX, Guidelines};
+use super::request::{CopyOptions, CopyReport, Epoch, Epochs, RawRequest};
+use super::stats::{Counter, MoverStats, trace};
+use crate::copy_method::CopyMethods;
+use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN};
+use crate::topology::{Machine, NodeId};
+use split::SplitCounters;
+
+/// Largest copy that the calling thread does if all engines refuse it. At 5 GB/s it takes 50 us, within the 10 to
+/// 100 us that asynchronous code may compute between two awaits.
+///
+/// Source of the limit: Alice Ryhl, "Async: What is blocking?" (2020).
+pub const INLINE_BYTES_MAX: usize = 256 << 10;
+
+/// The engines of a mover and the rules by which they get requests.
+///
+/// All clones of a mover share it. Everything but `epochs`, `turn` and the counters is constant. `epochs` has its own
+/// lock; any thread that starts a request adds to `turn` and the counters (relaxed).
+pub(super) struct Scheduler {
+    pub(super) machine: Arc<Machine>,
+    /// The added engines, then the mover's own CPU engines: the order of the statistics.
+    pub(super) engines: Vec<Arc<dyn Engine>>,
+    /// Index in `engines` of the first of the mover's own CPU engines; there is at least one.
+    cpus_begin: usize,
+    cpus: Vec<Arc<CpuEngine>>,
+    /// Sites of `engines`.
+    sites: Vec<EngineSite>,
+    /// For copies by calling threads; the own CPU engines have the same.
+    methods: CopyMethods,
+    pub(super) route: Route,
+    pub(super) guidelines: Guidelines,
+    pub(super) epochs: Epochs,
+    /// Number of copies offered, for [`Route::RoundRobin`].
+    turn: AtomicUsize,
+    inline_operations: Counter,
+    inline_bytes: Counter,
+    overflow_operations: Counter,
+    unsupported_operations: Counter,
+    split: SplitCounters,
+}
+
+impl Scheduler {
+    /// Starts a CPU engine of `workers_count` workers for each node with CPUs.
+    pub(super) fn new(
+        machine: Arc<Machine>,
+        mut engines: Vec<Arc<dyn Engine>>,
+        workers_count: usize,
+        methods: CopyMethods,
+        route: Route,
+        guidelines: Guidelines,
+    ) -> Result<Scheduler, MoverError> {
+        let mut nodes: Vec<_> =
+            machine.nodes().iter().filter(|node| !node.cpus.is_empty()).map(|node| Some(node.id)).collect();
+        if nodes.is_empty() {
+            nodes.push(None);
+        }
+        let cpus_begin = engines.len();
+        let mut cpus = Vec::new();
+        for node in nodes {
+            let options = CpuOptions { node, workers_count, methods, ..CpuOptions::default() };
+            let cpu = Arc::new(CpuEngine::new(&machine, options)?);
+            engines.push(cpu.clone());
+            cpus.push(cpu);
+        }
+        let sites =
+            engines.iter().map(|engine| EngineSite { kind: engine.kind(), node: engine.node() }).collect();
+        Ok(Scheduler {
+            machine,
+            engines,
+            cpus_begin,
+            cpus,
+            sites,
+            methods,
+            route,
+            guidelines,
+            epochs: Epochs::default(),
+            turn: AtomicUsize::new(0),
+            inline_operations: Counter::default(),
+            inline_bytes: Counter::default(),
+            overflow_operations: Counter::default(),
+            unsupported_operations: Counter::default(),
+            split: SplitCounters::default(),
+        })
+    }
+
+    /// Starts a request. Never blocks and never refuses.
+    pub(super) fn start(
+        self: &Arc<Self>,
+        mut copy: RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) {
+        self.join_epoch(&mut copy, || self.epochs.current());
+        let Err(Rejected { mut copy, .. }) = self.offer(copy, source_node, target_node) else { return };
+        if copy.size_bytes() > INLINE_BYTES_MAX {
+            let size_bytes = copy.size_bytes();
+            match self.nearest_cpu(source_node, target_node).submit_beyond_limit(copy) {
+                Ok(()) => {
+                    self.overflow_operations.add(1);
+                    return trace::safely(
+                        || debug!(target: "memferry::mover", size_bytes, "queued beyond the limit"),
+                    );
+                }
+                Err(rejected) => copy = rejected.copy,
+            }
+        }
+        self.copy_inline(copy);
+    }
+
+    /// Starts a request, or hands it back if every engine refuses it.
+    pub(super) fn try_start(
+        self: &Arc<Self>,
+        mut copy: RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Result<(), Rejected> {
+        let is_first = copy.join_epoch(|| self.epochs.current());
+        let unsupported = if is_first { self.unsupported(&copy) } else { None };
+        self.offer(copy, source_node, target_node).map_err(|mut rejected| {
+            if is_first {
+                rejected.copy.leave_epoch();
+            }
+            rejected
+        })?;
+        if let Some(opcode) = unsupported {
+            self.count_unsupported(opcode);
+        }
+        Ok(())
+    }
+
+    /// Starts several requests; small ones are submitted together.
+    pub(super) fn start_all(
+        self: &Arc<Self>,
+        copies: Vec<RawRequest>,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) {
+        let mut batches: Vec<Vec<RawRequest>> = self.engines.iter().map(|_| Vec::new()).collect();
+        // A run of like requests asks for its engine once, unless engines take turns.
+        let mut last = None;
+        let mut left_count = copies.len();
+        let epoch = self.epochs.current();
+        for mut copy in copies {
+            self.join_epoch(&mut copy, || epoch.clone());
+            let alike = (copy.size_bytes(), copy.opcode(), copy.is_operation(), copy.route());
+            let engine = match last {
+                Some((last, engine)) if last == alike && self.route_of(&copy) != Route::RoundRobin => engine,
+                _ => self.engine_for_small(&copy, source_node, target_node),
+            };
+            last = Some((alike, engine));
+            match engine {
+                Some(engine) => {
+                    if batches[engine].is_empty() {
+                        batches[engine].reserve_exact(left_count);
+                    }
+                    batches[engine].push(copy);
+                }
+                None => self.start(copy, source_node, target_node),
+            }
+            left_count -= 1;
+        }
+        for (engine, copies) in self.engines.iter().zip(batches).filter(|(_, copies)| !copies.is_empty()) {
+            for Rejected { copy, .. } in engine.submit_all(copies) {
+                self.start(copy, source_node, target_node);
+            }
+        }
+    }
+
+    /// The statistics of the mover and its engines.
+    pub(super) fn stats(&self) -> MoverStats {
+        MoverStats {
+            engines: self.engines.iter().map(|engine| engine.stats()).collect(),
+            inline_operations: self.inline_operations.get(),
+            inline_bytes: self.inline_bytes.get(),
+            overflow_operations: self.overflow_operations.get(),
+            unsupported_operations: self.unsupported_operations.get(),
+            split_operations: self.split.operations.get(),
+            split_redone: self.split.redone.get(),
+            split_taken_over: self.split.taken_over.get(),
+            split_leaked_bytes: self.split.leaked_bytes.get(),
+        }
+    }
+
+    /// Applies the hints of `options` to a copy.
+    pub(super) fn with_hints(&self, copy: RawRequest, options: CopyOptions) -> RawRequest {
+        let into_cache = self.guidelines.into_cache(options.consumer, copy.size_bytes());
+        let copy = copy.with_block_on_fault(options.block_on_fault).with_cache_control(into_cache);
+        copy.with_route(options.route)
+    }
+
+    /// Whether one of the added engines supports the operation.
+    pub(super) fn accelerates(&self, opcode: Opcode) -> bool {
+        self.engines[..self.cpus_begin].iter().any(|engine| engine.supports(opcode))
+    }
+
+    /// Joins the epoch. On the first call, counts a request that only the mover's own CPU engines support.
+    fn join_epoch(&self, copy: &mut RawRequest, epoch: impl FnOnce() -> Arc<Epoch>) {
+        if copy.join_epoch(epoch)
+            && let Some(opcode) = self.unsupported(copy)
+        {
+            self.count_unsupported(opcode);
+        }
+    }
+
+    /// The operation, if only the mover's own CPU engines support it.
+    fn unsupported(&self, copy: &RawRequest) -> Option<Opcode> {
+        let is_nothing = copy.size_bytes() == 0 && !copy.is_operation();
+        let is = !is_nothing && self.cpus_begin > 0 && !self.accelerates(copy.opcode());
+        is.then_some(copy.opcode())
+    }
+
+    fn count_unsupported(&self, opcode: Opcode) {
+        self.unsupported_operations.add(1);
+        trace::safely(|| debug!(target: "memferry::mover", operation = opcode.name(), "not supported"));
+    }
+
+    /// Offers a request to the added engines, then to the mover's own CPU engines.
+    fn offer(
+        self: &Arc<Self>,
+        copy: RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Result<(), Rejected> {
+        if copy.size_bytes() == 0 && !copy.is_operation() {
+            copy.finish(Ok(CopyReport::default()));
+            return Ok(());
+        }
+        let endpoints =
+            Endpoints { source_node, target_node, size_bytes: copy.size_bytes(), turn: self.next_turn() };
+        self.try_engines(0..self.cpus_begin, copy, endpoints).or_else(|Rejected { copy, .. }| {
+            self.try_engines(self.cpus_begin..self.engines.len(), copy, endpoints)
+        })
+    }
+
+    /// Splits the copy if the route has several engines for it; otherwise asks each engine in `range` once, in the
+    /// order of the route.
+    fn try_engines(
+        self: &Arc<Self>,
+        range: Range<usize>,
+        copy: RawRequest,
+        endpoints: Endpoints,
+    ) -> Result<(), Rejected> {
+        let Rejected { mut copy, mut why } =
+            match split_engines::try_split(self, range.clone(), copy, endpoints) {
+                Ok(()) => return Ok(()),
+                Err(rejected) => rejected,
+            };
+        for index in self.candidates(range, &copy, endpoints) {
+            let Err(rejected) = self.engines[index].submit(copy) else { return Ok(()) };
+            copy = rejected.copy;
+            if rejected.why == Refusal::Full {
+                why = Refusal::Full;
+            }
+        }
+        Err(Rejected { copy, why })
+    }
+
+    /// The first engine for a request of a batch; `None` for copies that may be split, or if no engine supports it.
+    fn engine_for_small(
+        &self,
+        copy: &RawRequest,
+        source_node: Option<NodeId>,
+        target_node: Option<NodeId>,
+    ) -> Option<usize> {
+        let size_bytes = copy.size_bytes();
+        if size_bytes >= 2 * SHARE_BYTES_MIN {
+            return None;
+        }
+        let endpoints = Endpoints { source_node, target_node, size_bytes, turn: self.next_turn() };
+        let first = |range| self.candidates(range, copy, endpoints).next();
+        first(0..self.cpus_begin).or_else(|| first(self.cpus_begin..self.engines.len()))
+    }
+
+    /// The engines in `range` that support the request and should do it, in the order in which they are asked.
+    ///
+    /// The first is the calling thread's engine at the site that the route names, or one there with less load.
+    fn candidates(
+        &self,
+        range: Range<usize>,
+        copy: &RawRequest,
+        endpoints: Endpoints,
+    ) -> impl Iterator<Item = usize> + use<'_> {
+        let (engines, sites) = (&self.engines[range.clone()], &self.sites[range.clone()]);
+        let route = self.route_of(copy);
+        let mut first = route.first(&self.machine, sites, endpoints).unwrap_or(0);
+        if route != Route::RoundRobin && sites.len() > 1 {
+            let at = sites[first];
+            let is_equal = |index: &usize| sites[*index] == at;
+            let equals_count = (0..sites.len()).filter(is_equal).count();
+            first = (0..sites.len()).filter(is_equal).nth(guidelines::home(equals_count)).unwrap_or(first);
+            // A small copy leaves its thread's engine only for one that has a whole batch less to do.
+            let unit = if endpoints.size_bytes <= BATCHED_BYTES_MAX { BATCH_LEN_MAX } else { 1 };
+            first = guidelines::least_loaded(first, sites.len(), |index| {
+                is_equal(&index).then(|| (engines[index].load() / unit, engines[index].width()))
+            });
+        }
+        let opcode = copy.opcode();
+        // A no-op has no bytes, so its size is no reason to prefer a CPU.
+        let offloads = opcode == Opcode::Noop || self.guidelines.offloads(copy.size_bytes());
+        let order = (0..engines.len()).map(move |step| (first + step) % engines.len());
+        let should = move |&index: &usize| {
+            engines[index].supports(opcode) && (offloads || engines[index].kind() != EngineKind::Dsa)
+        };
+        order.filter(should).map(move |index| range.start + index)
+    }
+
+    /// The route in the options of the request, or the mover's.
+    fn route_of(&self, copy: &RawRequest) -> Route {
+        copy.route().unwrap_or(self.route)
+    }
+
+    fn next_turn(&self) -> usize {
+        // ORDERING: Relaxed: turns only have to differ.
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Copies on the calling thread.
+    fn copy_inline(&self, copy: RawRequest) {
+        let result = copy.copy_on_this_cpu(&self.methods);
+        let size_bytes = result.map_or(0, |report| report.cpu_bytes);
+        self.inline_operations.add(1);
+        self.inline_bytes.add(size_bytes);
+        trace::safely(|| debug!(target: "memferry::mover", size_bytes, "done by the caller"));
+        copy.finish(result);
+    }
+
+    fn nearest_cpu(&self, source_node: Option<NodeId>, target_node: Option<NodeId>) -> &CpuEngine {
+        let endpoints = Endpoints { source_node, target_node, ..Endpoints::default() };
+        let nearest = Route::Single.first(&self.machine, &self.sites[self.cpus_begin..], endpoints);
+        &self.cpus[nearest.unwrap_or(0)]
+    }
+}
