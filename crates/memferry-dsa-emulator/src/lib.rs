@@ -23,51 +23,29 @@
 
 #![deny(unsafe_code)]
 
-mod ahead;
-mod arbiter;
-mod batch;
-mod check;
+mod arc_ref;
 mod config;
 #[cfg(not(memferry_loom))]
 pub mod conformance;
-mod counters;
-mod deterministic;
 mod device;
 mod driver;
-mod fault_plan;
-mod front;
 pub mod fuzz;
-mod held;
-mod job;
 mod memory;
 mod monotonic;
 mod ops;
-mod pages;
-mod platform;
 pub mod procfs;
 mod queue;
-mod register;
-mod ring;
+mod runner;
 pub mod shared;
 mod sync;
-mod threaded;
-mod timing;
 
 pub use config::{
-    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENGINES_MAX, ENTRIES_MAX, GROUPS_MAX, GroupConfig,
-    OPERATIONS, QUEUES_MAX, TRANSFER_BYTES_MAX, dedicated_queue, shared_queue,
+    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENTRIES_MAX, FaultPlan, GroupConfig, OPERATIONS,
+    QUEUES_MAX, TRANSFER_BYTES_MAX, Timing, dedicated_queue, shared_queue,
 };
-pub use counters::DeviceCounters;
-pub use deterministic::Deterministic;
-pub use device::{Device, Stepped};
-pub use driver::{FakeDevice, FakeDriver, FakeKernel};
-pub use fault_plan::FaultPlan;
-#[cfg(not(memferry_loom))]
-pub(crate) use fault_plan::Random;
+pub use device::{Device, DeviceCounters, Stepped};
+pub use driver::{FakeDevice, FakeDriver, FakeKernel, FakePlatform};
 pub use memory::{
     Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, Vanished, Visit,
 };
-pub use platform::FakePlatform;
-pub use register::SoftwareError;
-pub use threaded::{Emulator, EnableError, StartError};
-pub use timing::Timing;
+pub use runner::{Deterministic, Emulator, EnableError, StartError};

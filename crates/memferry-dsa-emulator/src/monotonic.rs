@@ -5,7 +5,7 @@
 /// Nanoseconds of `CLOCK_MONOTONIC`. Also for signal handlers.
 ///
 /// Source: clock_gettime(2), signal-safety(7).
-pub(super) fn monotonic_ns() -> u64 {
+pub(crate) fn monotonic_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: it writes the one timespec that it is handed.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };

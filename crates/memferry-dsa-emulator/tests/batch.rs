@@ -32,8 +32,8 @@ fn batch(run: &mut common::Run, members: &[Descriptor]) -> (Completion, Vec<Opti
     (completion, statuses)
 }
 
-fn device(nasty: FaultPlan) -> common::Run {
-    let run = run(&generous(DeviceConfig::one_shared_queue()), nasty);
+fn device(fault_plan: FaultPlan) -> common::Run {
+    let run = run(&generous(DeviceConfig::one_shared_queue()), fault_plan);
     run.memory.map(DATA, 64 << 10);
     run
 }
@@ -116,7 +116,7 @@ fn members_belong_to_the_submitter_of_the_batch() {
     let completion = complete(&mut run, Descriptor::batch(LIST, 2)).unwrap();
     assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 2));
     let error = run.device.take_error().expect("a failure without a record");
-    assert_eq!((error.status, error.pasid, error.batch_index), (Status::BadSize, PASID, Some(0)));
+    assert_eq!((error.status, error.pasid, error.batch_member), (Status::BadSize, Some(PASID), Some(0)));
 }
 
 #[test]
@@ -185,8 +185,8 @@ fn an_absent_list_is_brought_in() {
 fn fences_order_a_chain_of_copies() {
     const LINKS: u64 = 40;
     for seed in 0..200 {
-        let nasty = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = device(nasty);
+        let fault_plan = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
+        let mut run = device(fault_plan);
         run.memory.store(DATA, &pattern(512, seed));
         let link = |index: u64| DATA.offset(index * 1000);
         let copies: Vec<_> =
@@ -202,8 +202,8 @@ fn fences_order_a_chain_of_copies() {
 #[test]
 fn records_come_before_what_waits_for_them() {
     for seed in 0..200 {
-        let nasty = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = device(nasty);
+        let fault_plan = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
+        let mut run = device(fault_plan);
         let fenced_copy = fenced(Descriptor::memmove(DATA, DATA.offset(100), 1));
         write_list(&run, &[good(), good(), good(), fenced_copy, good(), good()]);
         let batch = Descriptor::batch(LIST, 6).with_completion_at(record(0));
@@ -221,7 +221,7 @@ fn records_come_before_what_waits_for_them() {
     }
 }
 
-/// Without fences a nasty device does not keep the order of the list: clients must not rely on it.
+/// Without fences a faulty device does not keep the order of the list: clients must not rely on it.
 #[test]
 fn members_without_fences_are_permuted() {
     let mut orders = std::collections::BTreeSet::new();
@@ -236,9 +236,9 @@ fn members_without_fences_are_permuted() {
     assert!(orders.len() > 10, "only {} orders", orders.len());
 }
 
-/// Batches of random members on nasty devices: statuses follow from the list alone, faults in the list included.
+/// Batches of random members on faulty devices: statuses follow from the list alone, faults in the list included.
 #[test]
-fn random_batches_on_nasty_devices() {
+fn random_batches_on_faulty_devices() {
     let mut list_faults = 0;
     for seed in 0..500u64 {
         let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -26,8 +26,8 @@ fn patient() -> ClientOptions {
     }
 }
 
-fn emulated(config: &DeviceConfig, nasty: FaultPlan) -> Vec<Arc<dyn Portal>> {
-    let emulator = Emulator::start(config, nasty).expect("a valid configuration");
+fn emulated(config: &DeviceConfig, fault_plan: FaultPlan) -> Vec<Arc<dyn Portal>> {
+    let emulator = Emulator::start(config, fault_plan).expect("a valid configuration");
     (0..emulator.queue_count()).map(|queue| emulator.portal(queue)).collect()
 }
 
@@ -123,7 +123,7 @@ fn the_ways_into_a_queue() {
 /// Many devices, each worse than the last: with faults, retries, out of order, in small pieces, with little limits.
 /// `MEMFERRY_CONFORMANCE_SEEDS` says how many.
 #[test]
-fn nasty_devices() {
+fn faulty_devices() {
     let seeds = std::env::var("MEMFERRY_CONFORMANCE_SEEDS").ok();
     let count: u64 = seeds.map_or(128, |text| text.parse().expect("a number of seeds"));
     let mut batches = 0;
@@ -152,9 +152,10 @@ fn nasty_devices() {
         // Few that block, which adds up to a millisecond to each request.
         let wait = if seed % 16 == 7 { Wait::Block } else { Wait::ALL[seed as usize % 4] };
         let faults_max = [0, 1, 5, 1000][seed as usize / 3 % 4];
-        let nasty = FaultPlan::from_seed(seed);
-        let name = format!("{nasty}");
-        let client = Client::new(emulated(&config, nasty), ClientOptions { wait, faults_max, ..patient() });
+        let fault_plan = FaultPlan::from_seed(seed);
+        let name = format!("{fault_plan}");
+        let client =
+            Client::new(emulated(&config, fault_plan), ClientOptions { wait, faults_max, ..patient() });
         let report = conformance::run(&client, Thoroughness::Quick, seed);
         assert!(report.passed(), "device of {name}: {report}");
         batches += report.stats.batches;

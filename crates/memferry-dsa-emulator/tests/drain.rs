@@ -11,8 +11,9 @@ const DATA: Address = Address(0x10_0000);
 /// Submits copies and drains of two submitters to one queue, and looks at each drain's end whether all that it waits
 /// for has its record. Returns whether some descriptor that it need not wait for was late.
 fn drains(config: &DeviceConfig, seed: u64, drains_others: bool) -> bool {
-    let nasty = FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-    let mut run = run(config, nasty);
+    let fault_plan =
+        FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
+    let mut run = run(config, fault_plan);
     run.memory.map(DATA, 8 * 4096);
     let is_drain = |number: u32| number % 7 == 6;
     let pasid = |number: u32| PASID + number / 3 % 2;
@@ -90,9 +91,9 @@ fn other_queues_are_not_drained() {
 fn batches_are_drained() {
     const LIST: Address = Address(0x20_0000);
     for seed in 0..100 {
-        let nasty =
+        let fault_plan =
             FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = run(&DeviceConfig::four_engines(), nasty);
+        let mut run = run(&DeviceConfig::four_engines(), fault_plan);
         run.memory.map(LIST, 4096);
         for number in 0..20u32 {
             let member = Descriptor::noop().with_completion_at(record(number));

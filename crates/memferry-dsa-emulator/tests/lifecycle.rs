@@ -15,8 +15,8 @@ const DATA: Address = Address(0x10_0000);
 fn hardware_errors() {
     let mut statuses = BTreeSet::new();
     for seed in 0..200 {
-        let nasty = FaultPlan { seed, hardware_errors_per_mille: 100, ..FaultPlan::none() };
-        let mut run = run(&DeviceConfig::one_shared_queue(), nasty);
+        let fault_plan = FaultPlan { seed, hardware_errors_per_mille: 100, ..FaultPlan::none() };
+        let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan);
         run.memory.map(DATA, 0x1_0000);
         run.memory.store(DATA, &pattern(0x4000, seed));
         let completion = complete(&mut run, Descriptor::memmove(DATA, DATA.offset(0x8000), 0x4000)).unwrap();
@@ -39,8 +39,8 @@ fn hardware_errors() {
 /// A list that cannot be read because of a hardware error ends the batch with that error.
 #[test]
 fn hardware_errors_in_lists() {
-    let nasty = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
-    let mut run = run(&DeviceConfig::one_shared_queue(), nasty);
+    let fault_plan = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
+    let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan);
     run.memory.map(DATA, 4096);
     let status = complete(&mut run, Descriptor::batch(DATA, 2)).unwrap().status;
     assert!(matches!(status, Status::HardwareRead | Status::Translation), "{status}");

@@ -37,15 +37,16 @@ fn sizes_and_overlaps() {
 }
 
 #[test]
-fn sizes_and_overlaps_on_nasty_devices() {
+fn sizes_and_overlaps_on_faulty_devices() {
     let mut faults = 0;
     for seed in 0..300 {
         let size = SIZES[seed as usize % SIZES.len()];
         let shift = [1, 64, 4096, 5000, size + 1][seed as usize % 5];
         let (source, target) = if seed % 2 == 0 { (0, shift) } else { (shift, 0) };
-        let nasty = FaultPlan::from_seed(seed);
-        let told = format!("{nasty}: {size} bytes from {source} to {target}");
-        faults += copy_inside(&mut run(&DeviceConfig::four_engines(), nasty), source, target, size, &told);
+        let fault_plan = FaultPlan::from_seed(seed);
+        let told = format!("{fault_plan}: {size} bytes from {source} to {target}");
+        faults +=
+            copy_inside(&mut run(&DeviceConfig::four_engines(), fault_plan), source, target, size, &told);
     }
     assert!(faults > 300, "only {faults} page faults in all runs: the test does not test resuming");
 }
@@ -54,8 +55,8 @@ fn sizes_and_overlaps_on_nasty_devices() {
 /// source faults, then the target, then the source again, and then both are there.
 #[test]
 fn a_page_does_not_fault_twice_in_a_row() {
-    let nasty = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
-    let mut run = run(&DeviceConfig::one_shared_queue(), nasty);
+    let fault_plan = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
+    let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan);
     assert_eq!(copy_inside(&mut run, 0, 0x8000, 0x4000, "aligned"), 4 * 3);
 }
 

@@ -1,4 +1,4 @@
-//! Each operation against a naive oracle: whatever the alignment, wherever pages are missing, and however nasty the
+//! Each operation against a naive oracle: whatever the alignment, wherever pages are missing, and however faulty the
 //! device.
 //!
 //! Software that resumes after page faults is written here once more from the table of the specification.
@@ -497,14 +497,14 @@ fn pages_that_do_not_exist() {
 }
 
 #[test]
-fn nasty_devices() {
+fn faulty_devices() {
     let mut faults = 0;
     for seed in 0..60 {
-        let nasty = FaultPlan::from_seed(seed);
+        let fault_plan = FaultPlan::from_seed(seed);
         for case in cases(PLACES[seed as usize % 3], seed) {
-            let mut run = run(&DeviceConfig::four_engines(), nasty.clone());
+            let mut run = run(&DeviceConfig::four_engines(), fault_plan.clone());
             load(&run, &case);
-            faults += check(&mut run, &case, &nasty.to_string());
+            faults += check(&mut run, &case, &fault_plan.to_string());
         }
     }
     assert!(faults > 5000, "only {faults} page faults in all runs: the test does not test resuming");

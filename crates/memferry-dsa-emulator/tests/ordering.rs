@@ -10,7 +10,7 @@ use memferry_dsa_emulator::{Access, DeviceConfig, FaultPlan, GroupConfig, shared
 const DATA: Address = Address(0x10_0000);
 const LIST: Address = Address(0x20_0000);
 
-fn nasty(seed: u64) -> FaultPlan {
+fn fault_plan(seed: u64) -> FaultPlan {
     FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) }
 }
 
@@ -21,7 +21,7 @@ fn reads_pass_writes_and_writes_do_not_pass_writes() {
     let (source, middle, target) = (DATA, DATA.offset(0x1000), DATA.offset(0x2000));
     let mut stale = 0;
     for seed in 0..200 {
-        let mut run = run(&DeviceConfig::one_shared_queue(), nasty(seed));
+        let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan(seed));
         run.memory.map(DATA, 0x3000);
         let (old, new) = (pattern(600, 1), pattern(600, 2));
         run.memory.store(source, &new);
@@ -57,7 +57,7 @@ fn queues_are_not_ordered_against_each_other() {
     let queues = vec![shared_queue("wq0.0", 8), shared_queue("wq0.1", 8)];
     let config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues }]);
     let overtaken = (0..200).filter(|seed| {
-        let mut run = run(&config, FaultPlan { delay_steps_max: 0, ..nasty(*seed) });
+        let mut run = run(&config, FaultPlan { delay_steps_max: 0, ..fault_plan(*seed) });
         run.memory.map(DATA, 0x8000);
         for queue in 0..2 {
             let copy = Descriptor::memmove(DATA, DATA.offset(0x4000), if queue == 0 { 16_000 } else { 10 });
@@ -80,8 +80,9 @@ fn queues_are_not_ordered_against_each_other() {
 fn batches_are_spread() {
     let mut side_by_side = 0;
     for seed in 0..100 {
-        let nasty = FaultPlan { spread_batches_per_mille: 1000, piece_bytes_max: 100, ..nasty(seed) };
-        let mut run = run(&generous(DeviceConfig::four_engines()), nasty);
+        let fault_plan =
+            FaultPlan { spread_batches_per_mille: 1000, piece_bytes_max: 100, ..fault_plan(seed) };
+        let mut run = run(&generous(DeviceConfig::four_engines()), fault_plan);
         run.memory.map(DATA, 0x8000);
         run.memory.map(LIST, 4096);
         run.memory.store(DATA, &pattern(0x1000, seed));
@@ -109,13 +110,13 @@ fn batches_are_spread() {
     assert!(side_by_side > 90, "only in {side_by_side} of 100 runs");
 }
 
-/// One batch with members of every kind, fences between those that depend on each other, on nasty devices.
+/// One batch with members of every kind, fences between those that depend on each other, on faulty devices.
 #[test]
 fn a_batch_of_everything() {
     let [a, b, c, d, e] = [0u64, 1, 2, 3, 4].map(|page| DATA.offset(page * 0x1000));
     let fenced = |descriptor: Descriptor| descriptor.with_flags(Flags::FENCE);
     for seed in 0..200 {
-        let mut run = run(&generous(DeviceConfig::four_engines()), nasty(seed));
+        let mut run = run(&generous(DeviceConfig::four_engines()), fault_plan(seed));
         run.memory.map(DATA, 0x8000);
         run.memory.map(LIST, 4096);
         let data = pattern(1024, seed);

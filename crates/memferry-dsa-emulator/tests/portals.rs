@@ -33,9 +33,9 @@ struct Subject {
     platform: Option<FakePlatform>,
 }
 
-fn device(info: WorkQueueInfo, nasty: FaultPlan) -> Arc<Emulator> {
+fn device(info: WorkQueueInfo, fault_plan: FaultPlan) -> Arc<Emulator> {
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![info] }]);
-    Emulator::start(&config, nasty).expect("a valid configuration")
+    Emulator::start(&config, fault_plan).expect("a valid configuration")
 }
 
 fn queue(mode: QueueMode, size: u32) -> WorkQueueInfo {
@@ -57,26 +57,26 @@ fn open(
     DevicePortal::open_on(platform.clone(), Path::new("/dev/dsa/wq0.0"), info, options)
 }
 
-/// A queue of Linux with a nasty device of this mode.
+/// A queue of Linux with a faulty device of this mode.
 fn on_linux(
     mode: QueueMode,
     size: u32,
     way: Way,
-    nasty: FaultPlan,
+    fault_plan: FaultPlan,
 ) -> (Arc<Opened>, FakePlatform, Arc<Emulator>) {
-    let emulator = device(queue(mode, size), nasty);
+    let emulator = device(queue(mode, size), fault_plan);
     let platform = FakePlatform::new(emulator.uncounted_portal(0));
     let portal = open(&platform, queue(mode, size), OpenOptions { way, ..options() }).expect("all is there");
     (portal, platform, emulator)
 }
 
-fn subjects(size: u32, nasty: &FaultPlan) -> Vec<Subject> {
+fn subjects(size: u32, fault_plan: &FaultPlan) -> Vec<Subject> {
     let emulated = |name, mode| {
-        let emulator = device(queue(mode, size), nasty.clone());
+        let emulator = device(queue(mode, size), fault_plan.clone());
         Subject { name, portal: emulator.portal(0), emulator, platform: None }
     };
     let linux = |name, mode, way| {
-        let (portal, platform, emulator) = on_linux(mode, size, way, nasty.clone());
+        let (portal, platform, emulator) = on_linux(mode, size, way, fault_plan.clone());
         Subject { name, portal, emulator, platform: Some(platform) }
     };
     vec![
@@ -107,9 +107,9 @@ impl Subject {
 #[test]
 fn everything_that_is_accepted_completes() {
     for seed in 0..6 {
-        let nasty = FaultPlan::from_seed(seed);
-        for subject in subjects(4, &nasty) {
-            let told = format!("{}, {nasty}", subject.name);
+        let fault_plan = FaultPlan::from_seed(seed);
+        for subject in subjects(4, &fault_plan) {
+            let told = format!("{}, {fault_plan}", subject.name);
             std::thread::scope(|scope| {
                 for thread in 0..3 {
                     let (portal, told) = (&subject.portal, &told);
@@ -445,11 +445,11 @@ fn batches_are_found_out() {
 /// A device that never answers costs the time-out, not the process.
 #[test]
 fn a_silent_device_is_not_waited_for() {
-    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
-    let emulator = device(queue(QueueMode::Shared, 4), nasty);
+    let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
+    let emulator = device(queue(QueueMode::Shared, 4), fault_plan);
     assert_eq!(probe_batch(&*emulator.portal(0), Duration::from_millis(20)), BatchProbe::Silent);
-    let nasty = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
-    let emulator = device(queue(QueueMode::Shared, 4), nasty);
+    let fault_plan = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
+    let emulator = device(queue(QueueMode::Shared, 4), fault_plan);
     assert_eq!(probe_batch(&*emulator.portal(0), Duration::from_millis(20)), BatchProbe::QueueFull);
     emulator.abort();
     assert_eq!(

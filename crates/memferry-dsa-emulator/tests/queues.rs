@@ -43,7 +43,7 @@ fn a_dedicated_queue_loses_what_is_too_much() {
     let lost = Descriptor::noop().with_completion_at(record(0));
     assert_eq!(run.device.submit(0, &lost, PASID), Ok(Submission::Accepted));
     let error = run.device.take_error().unwrap();
-    assert_eq!((error.status.code(), error.queue, error.operation), (0x53, 0, 0));
+    assert_eq!((error.status.code(), error.queue, error.operation), (0x53, Some(0), Some(0)));
     run.run_until_idle();
     assert_eq!(run.memory.poll(record(0)), None);
     let counters = run.device.counters();
@@ -51,10 +51,10 @@ fn a_dedicated_queue_loses_what_is_too_much() {
 }
 
 #[test]
-fn nasty_queues_retry_although_they_have_room() {
+fn faulty_queues_retry_although_they_have_room() {
     let answers = |seed| {
-        let nasty = FaultPlan { seed, retries_per_mille: 500, ..FaultPlan::none() };
-        let run = run(&DeviceConfig::one_shared_queue(), nasty);
+        let fault_plan = FaultPlan { seed, retries_per_mille: 500, ..FaultPlan::none() };
+        let run = run(&DeviceConfig::one_shared_queue(), fault_plan);
         let answers: Vec<_> = (0..40).map(|_| offer(&run.device, 0)).collect();
         let retried = answers.iter().filter(|answer| **answer == Submission::Retry).count() as u64;
         assert!((10..30).contains(&retried), "seed {seed}: {retried} of 40");

@@ -6,10 +6,10 @@ mod common;
 use std::path::Path;
 
 use common::{PASID, RECORDS, run};
+use memferry_dsa::system::SoftwareError;
 use memferry_dsa::{Address, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
-    Access, DeviceConfig, DeviceCounters, FaultPlan, GroupConfig, SoftwareError, Visit, dedicated_queue,
-    fuzz, shared_queue,
+    Access, DeviceConfig, DeviceCounters, FaultPlan, GroupConfig, Visit, dedicated_queue, fuzz, shared_queue,
 };
 use proptest::prelude::*;
 
@@ -78,8 +78,8 @@ fn device() -> DeviceConfig {
     DeviceConfig::new(vec![GroupConfig { engines: 3, queues }, other])
 }
 
-fn play(nasty: FaultPlan, submissions: &[(usize, Descriptor)], list: &[Descriptor]) -> Trace {
-    let mut run = run(&device(), nasty);
+fn play(fault_plan: FaultPlan, submissions: &[(usize, Descriptor)], list: &[Descriptor]) -> Trace {
+    let mut run = run(&device(), fault_plan);
     run.memory.map(DATA, (DATA_PAGES * 4096) as usize);
     run.memory.map(LIST, LIST_MEMBERS * 64);
     for (index, member) in list.iter().enumerate() {
@@ -117,8 +117,8 @@ proptest! {
         submissions in prop::collection::vec((0..3usize, descriptor()), 1..30),
         list in prop::collection::vec(descriptor(), LIST_MEMBERS),
     ) {
-        let nasty = FaultPlan { lost_records_per_mille, ..FaultPlan::from_seed(seed) };
-        let trace = play(nasty.clone(), &submissions, &list);
+        let fault_plan = FaultPlan { lost_records_per_mille, ..FaultPlan::from_seed(seed) };
+        let trace = play(fault_plan.clone(), &submissions, &list);
 
         let all = || submissions.iter().map(|(_, descriptor)| descriptor).chain(&list);
         for visit in &trace.visits {
@@ -132,7 +132,7 @@ proptest! {
         prop_assert!(counters.records_written <= statuses.count() as u64);
         prop_assert!(counters.records_lost == 0 || trace.error.is_some());
 
-        prop_assert_eq!(trace, play(nasty, &submissions, &list), "the same seed, another run");
+        prop_assert_eq!(trace, play(fault_plan, &submissions, &list), "the same seed, another run");
     }
 }
 

@@ -164,7 +164,10 @@ fn the_instructions_and_the_modes() {
     assert_eq!(state.take_error(1), None);
     (0..5).for_each(|_| client.movdir64b(at(1), &mut words.clone()));
     let error = state.take_error(1).unwrap();
-    assert_eq!((error.status, error.queue, error.pasid), (Status::QueueOverflow, 1, client.pasid()));
+    assert_eq!(
+        (error.status, error.queue, error.pasid),
+        (Status::QueueOverflow, Some(1), Some(client.pasid()))
+    );
     assert_eq!((state.queue_report(at(1)).accepted, state.queue_report(at(1)).dropped), (4, 1));
 }
 
@@ -407,7 +410,7 @@ fn entries_of_the_killed_are_given_back() {
 fn processes_are_killed_at_any_moment() {
     for (seed, timing) in [(None, false), (Some(1), false), (Some(2), true)] {
         let options = Options {
-            nasty: seed.map_or(FaultPlan::none(), |seed| FaultPlan {
+            fault_plan: seed.map_or(FaultPlan::none(), |seed| FaultPlan {
                 page_faults_per_mille: 0,
                 ..FaultPlan::from_seed(seed)
             }),

@@ -72,7 +72,7 @@ fn the_last_of_some_copies_ends_last() {
 }
 
 #[test]
-fn threads_copy_through_one_nasty_device() {
+fn threads_copy_through_one_faulty_device() {
     let mut faults = 0;
     for seed in 0..20 {
         let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(seed)).unwrap();
@@ -159,8 +159,8 @@ fn addresses_that_no_process_has() {
 #[test]
 fn an_aborted_device_is_gone() {
     for seed in 0..30 {
-        let nasty = FaultPlan { delay_steps_max: 1 << 30, ..FaultPlan::from_seed(seed) };
-        let emulator = Emulator::start(&DeviceConfig::four_engines(), nasty).unwrap();
+        let fault_plan = FaultPlan { delay_steps_max: 1 << 30, ..FaultPlan::from_seed(seed) };
+        let emulator = Emulator::start(&DeviceConfig::four_engines(), fault_plan).unwrap();
         let portal = emulator.portal(0);
         let records: Vec<_> = (0..20).map(|_| CompletionRecord::new()).collect();
         for record in &records {

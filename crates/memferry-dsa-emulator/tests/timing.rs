@@ -151,12 +151,12 @@ fn an_idle_clock() {
 
 /// FaultPlan habits and a clock together: nothing is earlier than without them, everything ends.
 #[test]
-fn nasty_and_timed() {
+fn faulty_and_timed() {
     for seed in 0..50 {
         let config = generous(DeviceConfig::four_engines().with_timing(timing()));
-        let nasty =
+        let fault_plan =
             FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = run(&config, nasty);
+        let mut run = run(&config, fault_plan);
         run.memory.map(DATA, 1 << 20);
         let ends = times(&mut run, 0, &[copy(40_960); 8]);
         assert!(ends.iter().all(|end| *end >= 400 + 150 + 20 + 500 + 4096), "seed {seed}: {ends:?}");

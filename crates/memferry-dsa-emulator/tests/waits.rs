@@ -55,9 +55,9 @@ fn every_way_ends() {
     }
     for wait in Wait::ALL {
         for seed in 0..4 {
-            let nasty = FaultPlan::from_seed(seed);
-            let told = format!("{wait:?}, {nasty}");
-            let emulator = Emulator::start(&DeviceConfig::four_engines(), nasty).unwrap();
+            let fault_plan = FaultPlan::from_seed(seed);
+            let told = format!("{wait:?}, {fault_plan}");
+            let emulator = Emulator::start(&DeviceConfig::four_engines(), fault_plan).unwrap();
             thread::scope(|scope| {
                 for thread in 0..2 {
                     let (portal, told) = (emulator.portal(0), &told);
@@ -87,8 +87,8 @@ fn every_way_ends() {
 /// and the next one works.
 #[test]
 fn every_way_gives_up() {
-    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
-    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).unwrap();
+    let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
+    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).unwrap();
     let portal = emulator.portal(0);
     for wait in Wait::ALL {
         let record = CompletionRecord::new();

@@ -75,7 +75,7 @@ fn device(
     }
     if let Some(error) = shared.take_error(index) {
         let more = if error.overflow { "; there were more" } else { "" };
-        let (operation, queue) = (error.operation, id.queue(error.queue as u32));
+        let (operation, queue) = (error.operation.unwrap_or(0), id.queue(error.queue.unwrap_or(0)));
         writeln!(text, "  error register: {}, operation {operation:#04x}, {queue}{more}", error.status)?;
     }
     Ok(())

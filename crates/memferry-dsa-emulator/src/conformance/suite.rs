@@ -7,7 +7,7 @@ use memferry_dsa::client::{Client, ClientError};
 use memferry_dsa::request::{Batch, Outcome, Outcomes, Request};
 
 use super::{Report, Thoroughness};
-use crate::Random;
+use crate::config::Random;
 
 /// Failures that are told in full.
 const FAILURES_MAX: usize = 20;

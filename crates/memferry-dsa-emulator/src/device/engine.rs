@@ -2,26 +2,26 @@
 
 use memferry_dsa::{Completion, Descriptor, Status};
 
-use crate::ahead::{Ahead, Held};
-use crate::batch::Batch;
-use crate::counters::{Counters, get};
+use crate::config::Timing;
 use crate::device::Device;
-use crate::job::{Advance, Job, MemberOf, Origin};
+use crate::device::batch::Batch;
+use crate::device::counters::{Counters, get};
+use crate::device::job::{Advance, Job, MemberOf, Origin};
+use crate::device::translation::FaultInjector;
+use crate::device::work_ahead::{WorkAhead, WriteBuffer};
 use crate::memory::Memory;
 use crate::ops::Env;
-use crate::pages::Chance;
-use crate::ring::Taken;
-use crate::timing::Timing;
+use crate::queue::ring::PoppedEntry;
 
 /// An engine, with its batch unit.
-pub(super) struct Engine {
-    pub(super) group: usize,
-    pub(super) batch: Option<Batch>,
-    pub(super) job: Option<Job>, // a descriptor, or a member of its own batch or of another engine's
-    pub(super) ahead: Option<Box<Ahead>>,
-    pub(super) ready_at: u64,  // the step from which it goes on
-    pub(super) free_ns: u64,   // when it is done with what it has, for the clock
-    pub(super) is_taken: bool, // from those that processes share
+pub(crate) struct Engine {
+    pub(crate) group: usize,
+    pub(crate) batch: Option<Batch>,
+    pub(crate) job: Option<Job>, // a descriptor, or a member of its own batch or of another engine's
+    pub(crate) ahead: Option<Box<WorkAhead>>,
+    pub(crate) ready_at: u64,  // the step from which it goes on
+    pub(crate) free_ns: u64,   // when it is done with what it has, for the clock
+    pub(crate) is_taken: bool, // from those that processes share
     turn: u64,                 // the lower, the longer it has waited
 }
 
@@ -35,7 +35,7 @@ enum Next {
 
 impl Device {
     /// Gives every idle engine a descriptor, if its group has one, or a member of another engine's batch.
-    pub(super) fn dispatch(&mut self, memory: &impl Memory) {
+    pub(crate) fn dispatch(&mut self, memory: &impl Memory) {
         if self.is_stale {
             return;
         }
@@ -54,7 +54,7 @@ impl Device {
                 let engine = &mut self.engines[number];
                 let at_hand = engine.job.as_ref().map(|job| job.origin.queue);
                 let is_held = at_hand == Some(job.origin.queue);
-                engine.ahead = Some(Box::new(Ahead::new(job, is_held)));
+                engine.ahead = Some(Box::new(WorkAhead::new(job, is_held)));
             }
         }
     }
@@ -63,18 +63,18 @@ impl Device {
     fn take(&mut self, engine: usize) -> Option<Job> {
         let stamped_max = self.stamped_max()?;
         let group = self.engines[engine].group;
-        let Device { arbiters, front, .. } = self;
-        let (queue, head) = arbiters[group].take(&front.queues, front.client, stamped_max)?;
-        let taken = front.take(queue, head)?;
+        let Device { arbiters, interface, .. } = self;
+        let (queue, head) = arbiters[group].take(&interface.queues, interface.client, stamped_max)?;
+        let taken = interface.take(queue, head)?;
         Some(self.job(queue, taken, head.stamp))
     }
 
-    fn job(&mut self, queue: usize, taken: Taken, submitted_ns: u64) -> Job {
+    fn job(&mut self, queue: usize, taken: PoppedEntry, submitted_ns: u64) -> Job {
         self.sequence += 1;
         let descriptor = Descriptor::from_words(taken.words);
         let origin = Origin { descriptor, queue, sequence: self.sequence, member: None };
         if let Some(trace) = &mut self.trace {
-            trace.taken(&origin, &self.front.queues[queue].info.name, submitted_ns, taken.by);
+            trace.taken(&origin, &self.interface.queues[queue].info.name, submitted_ns, taken.by);
         }
         Job::new(origin)
     }
@@ -84,14 +84,14 @@ impl Device {
         let Some(number) = self.engines.iter().position(Engine::is_idle).filter(|_| !self.is_stale) else {
             return false;
         };
-        let Some((queue, taken)) = self.front.take_stranded() else { return false };
+        let Some((queue, taken)) = self.interface.take_stranded() else { return false };
         let job = self.job(queue, taken, self.clock.now_ns());
         self.start(number, job);
         true
     }
 
     /// The latest stamp of an entry that can have come to an engine by now.
-    pub(super) fn stamped_max(&self) -> Option<u64> {
+    pub(crate) fn stamped_max(&self) -> Option<u64> {
         match self.clock.timing() {
             Some(timing) => self.clock.now_ns().checked_sub(timing.dispatch_ns),
             None => Some(u64::MAX),
@@ -100,15 +100,15 @@ impl Device {
 
     /// A member of the batch of another engine of the group, if one lets others help.
     fn help(&mut self, number: usize, memory: &impl Memory) -> Option<Job> {
-        if self.chance.nasty().spread_batches_per_mille == 0 {
+        if self.chance.fault_plan().spread_batches_per_mille == 0 {
             return None;
         }
         let (group, now_ns) = (self.engines[number].group, self.clock.now_ns());
-        let Device { engines, chance, front, .. } = self;
+        let Device { engines, chance, interface, .. } = self;
         let job = engines.iter_mut().enumerate().filter(|(_, engine)| engine.group == group).find_map(
             |(owner, engine)| {
                 let batch = engine.batch.as_mut().filter(|batch| batch.is_spread)?;
-                member_job(owner, batch, now_ns, memory, chance, &front.counters)
+                member_job(owner, batch, now_ns, memory, chance, &interface.counters)
             },
         )?;
         self.tell_member(&job.origin);
@@ -118,7 +118,7 @@ impl Device {
     /// Tells the trace that a member of a batch starts.
     fn tell_member(&mut self, origin: &Origin) {
         if let Some(trace) = &mut self.trace {
-            trace.member(origin, &self.front.queues[origin.queue].info.name);
+            trace.member(origin, &self.interface.queues[origin.queue].info.name);
         }
     }
 
@@ -139,18 +139,18 @@ impl Device {
         }
     }
 
-    /// The engine that goes on in this step: the one that has waited longest, unless the device is nasty. So descriptors
+    /// The engine that goes on in this step: the one that has waited longest, unless the device is fault_plan. So descriptors
     /// with as much to do end in the order in which they were taken.
     ///
     /// Devices do not promise that, but it is how they behave, and programs have got used to it: the test of DPDK's DMA
     /// devices takes the end of the last copy for that of all.
-    pub(super) fn next_engine(&mut self) -> Option<usize> {
+    pub(crate) fn next_engine(&mut self) -> Option<usize> {
         let count = self.engines.len();
         let can_go_on = |index: &usize| {
             let engine = &self.engines[*index];
             !engine.is_idle() && engine.ready_at <= self.steps && self.clock.may_work(engine.free_ns)
         };
-        let engine = if self.chance.nasty().reorder {
+        let engine = if self.chance.fault_plan().reorder {
             let first = self.chance.pick(count);
             (first..count).chain(0..first).find(can_go_on)
         } else {
@@ -167,16 +167,17 @@ impl Device {
     }
 
     /// The next time at which something can go on that cannot now.
-    pub(super) fn next_event_ns(&self) -> Option<u64> {
+    pub(crate) fn next_event_ns(&self) -> Option<u64> {
         let timing = self.clock.timing()?;
         let busy = self.engines.iter().filter(|engine| !engine.is_idle());
         let engines = busy.map(|engine| self.clock.works_at(engine.free_ns));
         let fences =
-            self.engines.iter().filter_map(|engine| engine.batch.as_ref()).map(|batch| batch.settled_ns);
+            self.engines.iter().filter_map(|engine| engine.batch.as_ref()).map(|batch| batch.fence_ns);
         let records = self.records.iter().map(|record| record.due_ns);
         let groups = self.arbiters.iter().enumerate();
         let queues = groups.filter_map(|(group, arbiter)| {
-            let dispatch_ns = arbiter.earliest(&self.front.queues, self.front.client)? + timing.dispatch_ns;
+            let dispatch_ns =
+                arbiter.earliest(&self.interface.queues, self.interface.client)? + timing.dispatch_ns;
             Some(if self.shares_engines() { self.engine_free_ns(group, dispatch_ns) } else { dispatch_ns })
         });
         let all = engines.chain(fences).chain(records).chain(queues);
@@ -184,7 +185,7 @@ impl Device {
     }
 
     /// Does a piece of an engine's work; false if it can only wait.
-    pub(super) fn advance(&mut self, number: usize, memory: &impl Memory) -> bool {
+    pub(crate) fn advance(&mut self, number: usize, memory: &impl Memory) -> bool {
         if self.engines[number].ahead.is_some() && self.chance.flips() {
             return self.advance_ahead(number, memory);
         }
@@ -197,10 +198,10 @@ impl Device {
         }
         let is_drained = self.is_drained(number);
         let before = self.spent();
-        let Device { front, engines, chance, scratch, config, .. } = self;
+        let Device { interface, engines, chance, scratch, config, .. } = self;
         let Some(job) = &mut engines[number].job else { return false };
-        let mut env = Env { memory, chance, counters: &front.counters, scratch };
-        let advance = job.advance(front, config.capabilities, is_drained, &mut env);
+        let mut env = Env { memory, chance, counters: &interface.counters, scratch };
+        let advance = job.advance(interface, config.capabilities, is_drained, &mut env);
         self.work(number, before);
         match advance {
             Advance::End(completion) => {
@@ -233,9 +234,9 @@ impl Device {
     /// Gives an engine without a job the next member of its batch, or ends the batch.
     fn next_member(&mut self, number: usize, memory: &impl Memory) -> Next {
         let now_ns = self.clock.now_ns();
-        let Device { front, engines, chance, .. } = self;
+        let Device { interface, engines, chance, .. } = self;
         let Some(batch) = &mut engines[number].batch else { return Next::Wait };
-        if let Some(job) = member_job(number, batch, now_ns, memory, chance, &front.counters) {
+        if let Some(job) = member_job(number, batch, now_ns, memory, chance, &interface.counters) {
             self.tell_member(&job.origin);
             self.engines[number].job = Some(job);
             self.charge(number, |timing| timing.occupancy_ns);
@@ -252,19 +253,19 @@ impl Device {
     /// Work that the engine does ahead of its turn.
     fn advance_ahead(&mut self, number: usize, memory: &impl Memory) -> bool {
         let before = self.spent();
-        let Device { front, engines, chance, scratch, config, .. } = self;
+        let Device { interface, engines, chance, scratch, config, .. } = self;
         let Some(ahead) = &mut engines[number].ahead else { return false };
         if ahead.is_parked || ahead.ended.is_some() {
             return true; // a step spent in vain
         }
-        let counters = &front.counters;
+        let counters = &interface.counters;
         let advance = if ahead.is_held {
-            let held = Held { memory, writes: &ahead.writes };
+            let held = WriteBuffer { memory, writes: &ahead.writes };
             let mut env = Env { memory: &held, chance, counters, scratch };
-            ahead.job.advance(front, config.capabilities, false, &mut env)
+            ahead.job.advance(interface, config.capabilities, false, &mut env)
         } else {
             let mut env = Env { memory, chance, counters, scratch };
-            ahead.job.advance(front, config.capabilities, false, &mut env)
+            ahead.job.advance(interface, config.capabilities, false, &mut env)
         };
         match advance {
             Advance::End(completion) if ahead.is_held => ahead.ended = Some(completion),
@@ -301,7 +302,7 @@ impl Device {
     /// Whether the job at hand, if it is a drain, has nothing left to wait for.
     fn is_drained(&self, number: usize) -> bool {
         let Some(job) = self.engines[number].job.as_ref().filter(|job| job.is_drain()) else { return false };
-        let waits_for = |origin: &Origin| job.origin.drains(origin, &self.front);
+        let waits_for = |origin: &Origin| job.origin.drains(origin, &self.interface);
         let engines_done = self.engines.iter().all(|engine| {
             let jobs = engine.job.iter().chain(engine.ahead.iter().map(|ahead| &ahead.job));
             let batch = engine.batch.as_ref().map(Batch::origin);
@@ -313,7 +314,9 @@ impl Device {
     /// Bytes and page requests so far, as far as the clock needs them.
     fn spent(&self) -> (u64, u64) {
         match self.clock.timing() {
-            Some(_) => (get(&self.front.counters.bytes_done), get(&self.front.counters.page_requests)),
+            Some(_) => {
+                (get(&self.interface.counters.bytes_done), get(&self.interface.counters.page_requests))
+            }
             None => (0, 0),
         }
     }
@@ -334,7 +337,7 @@ fn member_job(
     batch: &mut Batch,
     now_ns: u64,
     memory: &impl Memory,
-    chance: &mut Chance,
+    chance: &mut FaultInjector,
     counters: &Counters,
 ) -> Option<Job> {
     let member = batch.next(now_ns, memory, chance, counters)?;
@@ -347,7 +350,7 @@ fn member_job(
 }
 
 impl Engine {
-    pub(super) fn new(group: usize) -> Engine {
+    pub(crate) fn new(group: usize) -> Engine {
         Engine {
             group,
             batch: None,
@@ -361,7 +364,7 @@ impl Engine {
     }
 
     /// Has nothing to do.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.is_free() && self.ahead.is_none()
     }
 

@@ -13,29 +13,40 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapters 3 and 4.
 
+mod batch;
+pub(crate) mod check;
+pub(crate) mod clock;
+pub(crate) mod counters;
 mod engine;
-mod turns;
+pub(crate) mod error_register;
+pub(crate) mod interface;
+pub(crate) mod job;
+mod shared_engines;
+pub(crate) mod translation;
+mod work_ahead;
 
 use std::sync::Arc;
 
 use memferry_dsa::portal::{Submission, SubmitError, WorkQueueInfo};
+use memferry_dsa::system::SoftwareError;
 use memferry_dsa::{Completion, Descriptor, Flags, Status};
 
+use self::clock::Clock;
+pub use self::counters::DeviceCounters;
+use self::counters::count;
 use self::engine::Engine;
-use super::arbiter::Arbiter;
-use super::check::RECORD_ALIGNMENT;
-use super::config::{ConfigError, DeviceConfig};
-use super::counters::{DeviceCounters, count};
-use super::fault_plan::FaultPlan;
-use super::front::Front;
-use super::job::Origin;
-use super::memory::Memory;
-use super::ops::Scratch;
-use super::pages::{Chance, Fault};
-use super::register::SoftwareError;
-use super::ring::SLOTS;
-use super::shared::{RecordFate, Trace};
-use super::timing::Clock;
+use self::error_register::error_of;
+use self::interface::Interface;
+use self::job::Origin;
+use self::translation::{Fault, FaultInjector};
+use crate::config::FaultPlan;
+use crate::config::{ConfigError, DeviceConfig};
+use crate::memory::Memory;
+use crate::ops::Scratch;
+use crate::queue::arbiter::Arbiter;
+use crate::queue::ring::SLOTS;
+use crate::shared::{RecordFate, Trace};
+use check::RECORD_ALIGNMENT;
 
 /// An emulated device.
 ///
@@ -43,11 +54,11 @@ use super::timing::Clock;
 /// [`Deterministic`](super::Deterministic) in the calling thread, [`Emulator`](super::Emulator) in one of its own.
 pub struct Device {
     config: DeviceConfig,
-    front: Arc<Front>,
+    interface: Arc<Interface>,
     arbiters: Vec<Arbiter>,
     engines: Vec<Engine>,
     records: Vec<DueRecord>,
-    chance: Chance,
+    chance: FaultInjector,
     scratch: Scratch,
     clock: Clock,
     steps: u64,
@@ -55,7 +66,7 @@ pub struct Device {
     turns: u64,    // given so far
     is_disabling: bool,
     is_stale: bool, // takes nothing more, because its configuration has changed
-    pub(super) trace: Option<Trace>,
+    pub(crate) trace: Option<Trace>,
 }
 
 /// Whether a step had anything to do.
@@ -68,7 +79,7 @@ pub enum Stepped {
 }
 
 /// What a step at a given time did.
-pub(super) enum Did {
+pub(crate) enum StepOutcome {
     Work,
     Nothing,
     /// Nothing, but there is something to do at this time.
@@ -88,38 +99,42 @@ impl Device {
     ///
     /// # Errors
     /// [`ConfigError`]: what the device would refuse when it is enabled.
-    pub fn new(config: &DeviceConfig, nasty: FaultPlan) -> Result<Device, ConfigError> {
-        Device::with_clock(config, nasty, false)
+    pub fn new(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
+        Device::with_clock(config, fault_plan, false)
     }
 
     /// A device whose clock, if it has a timing, is real.
-    pub(super) fn in_real_time(config: &DeviceConfig, nasty: FaultPlan) -> Result<Device, ConfigError> {
-        Device::with_clock(config, nasty, true)
+    pub(crate) fn in_real_time(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
+        Device::with_clock(config, fault_plan, true)
     }
 
-    fn with_clock(config: &DeviceConfig, nasty: FaultPlan, is_real: bool) -> Result<Device, ConfigError> {
+    fn with_clock(
+        config: &DeviceConfig,
+        fault_plan: FaultPlan,
+        is_real: bool,
+    ) -> Result<Device, ConfigError> {
         config.validate()?;
-        let front = Front::new(config, &nasty, is_real);
-        Ok(Device::with_front(config, nasty, front))
+        let interface = Interface::new(config, &fault_plan, is_real);
+        Ok(Device::with_front(config, fault_plan, interface))
     }
 
     /// A client's part of a device that processes share.
-    pub(super) fn of_client(
+    pub(crate) fn of_client(
         config: &DeviceConfig,
-        nasty: FaultPlan,
-        front: Front,
+        fault_plan: FaultPlan,
+        interface: Interface,
     ) -> Result<Device, ConfigError> {
         config.validate()?;
-        let mut device = Device::with_front(config, nasty, front);
-        if let (Some(common), Some(_)) = (&device.front.common, config.timing) {
-            device.clock.share(common.bandwidth());
+        let mut device = Device::with_front(config, fault_plan, interface);
+        if let (Some(shared_device), Some(_)) = (&device.interface.shared_device, config.timing) {
+            device.clock.share(shared_device.bandwidth());
             let arbiters = device.arbiters.iter_mut().enumerate();
-            arbiters.for_each(|(group, arbiter)| arbiter.share(common.arbiter(group)));
+            arbiters.for_each(|(group, arbiter)| arbiter.share(shared_device.arbiter(group)));
         }
         Ok(device)
     }
 
-    fn with_front(config: &DeviceConfig, nasty: FaultPlan, front: Front) -> Device {
+    fn with_front(config: &DeviceConfig, fault_plan: FaultPlan, interface: Interface) -> Device {
         let mut first = 0;
         let mut arbiters = Vec::new();
         let mut engines = Vec::new();
@@ -130,11 +145,11 @@ impl Device {
         }
         Device {
             config: config.clone(),
-            front: Arc::new(front),
+            interface: Arc::new(interface),
             arbiters,
             engines,
             records: Vec::new(),
-            chance: Chance::new(nasty),
+            chance: FaultInjector::new(fault_plan),
             scratch: Scratch::new(),
             clock: Clock::new(config.timing),
             steps: 0,
@@ -147,8 +162,8 @@ impl Device {
     }
 
     /// The side that is shared with submitters.
-    pub(super) fn front(&self) -> &Arc<Front> {
-        &self.front
+    pub(crate) fn interface(&self) -> &Arc<Interface> {
+        &self.interface
     }
 
     /// What the device consists of.
@@ -157,8 +172,8 @@ impl Device {
     }
 
     /// How badly it behaves; its seed is what a failing test prints.
-    pub fn nasty(&self) -> &FaultPlan {
-        self.chance.nasty()
+    pub fn fault_plan(&self) -> &FaultPlan {
+        self.chance.fault_plan()
     }
 
     /// The work queue with this number.
@@ -166,7 +181,7 @@ impl Device {
     /// # Panics
     /// If there is none.
     pub fn work_queue(&self, queue: usize) -> &WorkQueueInfo {
-        &self.front.queues[queue].info
+        &self.interface.queues[queue].info
     }
 
     /// Offers a descriptor to a work queue in the name of the address space `pasid`.
@@ -182,17 +197,17 @@ impl Device {
         descriptor: &Descriptor,
         pasid: u32,
     ) -> Result<Submission, SubmitError> {
-        self.front.submit(queue, descriptor, pasid)
+        self.interface.submit(queue, descriptor, pasid)
     }
 
     /// Does the next piece of work. With a timing, time goes on if there is none now but will be.
     pub fn step(&mut self, memory: &impl Memory) -> Stepped {
         match self.step_now(memory) {
-            Did::Work => Stepped::Busy,
-            Did::Nothing => Stepped::Idle,
-            Did::WaitUntil(ns) => {
+            StepOutcome::Work => Stepped::Busy,
+            StepOutcome::Nothing => Stepped::Idle,
+            StepOutcome::WaitUntil(ns) => {
                 self.clock.advance_to(ns);
-                self.front.set_now_ns(self.clock.now_ns());
+                self.interface.set_now_ns(self.clock.now_ns());
                 Stepped::Busy
             }
         }
@@ -202,22 +217,22 @@ impl Device {
     /// then, unless it was later before. For drivers that have something to do themselves at that time.
     pub fn step_until(&mut self, until_ns: u64, memory: &impl Memory) -> Stepped {
         let (ns, stepped) = match self.step_now(memory) {
-            Did::Work => return Stepped::Busy,
-            Did::WaitUntil(ns) if ns <= until_ns => (ns, Stepped::Busy),
+            StepOutcome::Work => return Stepped::Busy,
+            StepOutcome::WaitUntil(ns) if ns <= until_ns => (ns, Stepped::Busy),
             _ => (until_ns, Stepped::Idle),
         };
         self.clock.advance_to(ns);
-        self.front.set_now_ns(self.clock.now_ns());
+        self.interface.set_now_ns(self.clock.now_ns());
         stepped
     }
 
     /// Does the next piece of work that can be done at `now_ns` of a real clock.
-    pub(super) fn step_at(&mut self, now_ns: u64, memory: &impl Memory) -> Did {
+    pub(crate) fn step_at(&mut self, now_ns: u64, memory: &impl Memory) -> StepOutcome {
         self.clock.follow(now_ns);
         self.step_now(memory)
     }
 
-    fn step_now(&mut self, memory: &impl Memory) -> Did {
+    fn step_now(&mut self, memory: &impl Memory) -> StepOutcome {
         let did = self.step_once(memory);
         if self.shares_engines() {
             self.leave_idle_engines();
@@ -225,7 +240,7 @@ impl Device {
         did
     }
 
-    fn step_once(&mut self, memory: &impl Memory) -> Did {
+    fn step_once(&mut self, memory: &impl Memory) -> StepOutcome {
         self.steps += 1;
         let wrote = !self.records.is_empty() && self.write_due_record(memory);
         self.dispatch(memory);
@@ -233,22 +248,22 @@ impl Device {
         for _ in 0..self.engines.len() {
             let Some(engine) = self.next_engine() else { break };
             if self.advance(engine, memory) {
-                return Did::Work;
+                return StepOutcome::Work;
             }
             is_waiting = true; // for others: a drain, or a fence
         }
         if wrote {
-            return Did::Work;
+            return StepOutcome::Work;
         }
         if !is_waiting && self.is_idle() {
             if self.is_disabling {
-                self.front.set_gone();
+                self.interface.set_gone();
             }
-            return Did::Nothing;
+            return StepOutcome::Nothing;
         }
         match self.next_event_ns() {
-            Some(ns) if !self.waits_for_steps() => Did::WaitUntil(ns),
-            _ => Did::Work,
+            Some(ns) if !self.waits_for_steps() => StepOutcome::WaitUntil(ns),
+            _ => StepOutcome::Work,
         }
     }
 
@@ -260,7 +275,7 @@ impl Device {
 
     /// Whether all queues and engines are empty.
     pub fn is_idle(&self) -> bool {
-        self.records.is_empty() && self.engines.iter().all(Engine::is_idle) && self.front.is_empty()
+        self.records.is_empty() && self.engines.iter().all(Engine::is_idle) && self.interface.is_empty()
     }
 
     /// The time on the virtual clock, which stands still without a timing.
@@ -271,16 +286,16 @@ impl Device {
     /// Time goes on without anything to do, as between two submissions.
     pub fn pass_time(&mut self, ns: u64) {
         self.clock.advance_to(self.clock.now_ns().saturating_add(ns));
-        self.front.set_now_ns(self.clock.now_ns());
+        self.interface.set_now_ns(self.clock.now_ns());
     }
 
     /// Stops for good, as a device that is reset or lost: what is in flight never completes.
     pub fn abort(&mut self) {
-        self.front.close();
+        self.interface.close();
         self.drop_all();
-        let counters = self.front.snapshot();
-        count(&self.front.counters.aborted, counters.in_flight());
-        self.front.set_gone();
+        let counters = self.interface.snapshot();
+        count(&self.interface.counters.aborted, counters.in_flight());
+        self.interface.set_gone();
     }
 
     /// Drops everything that it has, and what it could take; the number of members that were in progress.
@@ -291,13 +306,13 @@ impl Device {
             members += jobs.filter(|job| job.origin.member.is_some()).count() as u64;
             engine.batch = None;
         }
-        count(&self.front.counters.records_lost, self.records.len() as u64);
+        count(&self.interface.counters.records_lost, self.records.len() as u64);
         self.records.clear();
-        for (number, queue) in self.front.queues.iter().enumerate() {
+        for (number, queue) in self.interface.queues.iter().enumerate() {
             // No more than there can be, whatever somebody else does to the queue meanwhile.
-            let head = || queue.ring().head().filter(|head| head.is_ready_for(self.front.client));
+            let head = || queue.ring().head().filter(|head| head.is_ready_for(self.interface.client));
             for head in (0..SLOTS).map_while(|_| head()) {
-                self.front.take(number, head);
+                self.interface.take(number, head);
             }
         }
         members
@@ -305,16 +320,16 @@ impl Device {
 
     /// [`abort`](Self::abort) for a client's part of a device that is shared. Called until the order is revoked, since
     /// entries come to the head of a queue when others have dropped theirs.
-    pub(super) fn abort_part(&mut self) {
+    pub(crate) fn abort_part(&mut self) {
         let members = self.drop_all();
-        if let Some(common) = &self.front.common {
-            count(&self.front.counters.aborted, members + common.drop_taken());
+        if let Some(shared_device) = &self.interface.shared_device {
+            count(&self.interface.counters.aborted, members + shared_device.drop_taken());
         }
         self.leave_idle_engines();
     }
 
     /// Takes nothing more; true once nothing is left of what it has taken.
-    pub(super) fn finish_part(&mut self) -> bool {
+    pub(crate) fn finish_part(&mut self) -> bool {
         self.is_stale = true;
         self.records.is_empty() && self.engines.iter().all(Engine::is_idle)
     }
@@ -323,13 +338,13 @@ impl Device {
     ///
     /// Source: DSA specification 9.2 (Disable Device).
     pub fn disable(&mut self) {
-        self.front.close();
+        self.interface.close();
         self.is_disabling = true;
     }
 
     /// Whether it processes nothing any more, after [`abort`](Self::abort) or the end of a [`disable`](Self::disable).
     pub fn is_gone(&self) -> bool {
-        self.front.is_gone()
+        self.interface.is_gone()
     }
 
     /// Takes descriptors again, with empty queues, an empty error register and counters at zero.
@@ -339,20 +354,20 @@ impl Device {
         if !self.is_gone() {
             return false;
         }
-        self.front = Arc::new(Front::new(&self.config, self.chance.nasty(), false));
-        self.front.set_now_ns(self.clock.now_ns());
+        self.interface = Arc::new(Interface::new(&self.config, self.chance.fault_plan(), false));
+        self.interface.set_now_ns(self.clock.now_ns());
         self.is_disabling = false;
         true
     }
 
     /// What the device has done since it was enabled.
     pub fn counters(&self) -> DeviceCounters {
-        self.front.snapshot()
+        self.interface.snapshot()
     }
 
     /// Reads the error register and clears it.
     pub fn take_error(&self) -> Option<SoftwareError> {
-        self.front.take_error()
+        self.interface.take_error()
     }
 
     fn write_due_record(&mut self, memory: &impl Memory) -> bool {
@@ -362,10 +377,10 @@ impl Device {
         self.write_record(&record.origin, &record.completion, memory);
         self.forget(&record.origin);
         match record.origin.member {
-            None => self.front.settled(record.origin.queue),
+            None => self.interface.settled(record.origin.queue),
             Some(member) => {
                 if let Some(batch) = &mut self.engines[member.engine].batch {
-                    batch.record_settled();
+                    batch.record_done();
                 }
             }
         }
@@ -374,13 +389,13 @@ impl Device {
 
     fn write_record(&mut self, origin: &Origin, completion: &Completion, memory: &impl Memory) {
         let address = origin.descriptor.completion_address();
-        let page = self.chance.record_page(memory, address.page(), &self.front.counters);
+        let page = self.chance.record_page(memory, address.page(), &self.interface.counters);
         let written = page.and_then(|()| {
             // Before the program knows of it, and may end.
             self.tell(origin, completion, RecordFate::Written);
             memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
         });
-        let counters = &self.front.counters;
+        let counters = &self.interface.counters;
         match written {
             Ok(()) => count(&counters.records_written, 1),
             Err(fault) => {
@@ -394,7 +409,7 @@ impl Device {
     /// Tells the trace how a descriptor ended.
     fn tell(&mut self, origin: &Origin, completion: &Completion, record: RecordFate) {
         if let Some(trace) = &mut self.trace {
-            trace.ended(origin, &self.front.queues[origin.queue].info.name, completion, record);
+            trace.ended(origin, &self.interface.queues[origin.queue].info.name, completion, record);
         }
     }
 
@@ -408,9 +423,9 @@ impl Device {
     /// Accounts for a descriptor that ended, and tells its submitter.
     fn end(&mut self, engine: usize, origin: Origin, completion: Completion, memory: &impl Memory) {
         let status = completion.status;
-        count(&self.front.counters.ended[usize::from(status.code())], 1);
+        count(&self.interface.counters.ended[usize::from(status.code())], 1);
         if origin.member.is_none() {
-            self.front.ended(origin.queue);
+            self.interface.ended(origin.queue);
         }
         let flags = origin.descriptor.flags();
         let has_record = flags.contains(Flags::COMPLETION_ADDRESS_VALID)
@@ -426,7 +441,7 @@ impl Device {
         if let Some(member) = origin.member
             && let Some(batch) = &mut self.engines[member.engine].batch
         {
-            batch.member_ended(status, is_late, due_ns);
+            batch.member_executed(status, is_late, due_ns);
         }
         if is_late {
             self.records.push(DueRecord { due_at: self.steps + delay, due_ns, origin, completion });
@@ -439,27 +454,21 @@ impl Device {
         }
         self.forget(&origin);
         if origin.member.is_none() {
-            self.front.settled(origin.queue);
+            self.interface.settled(origin.queue);
         }
     }
 
     /// Writes the error register.
     fn report(&self, origin: &Origin, completion: &Completion) {
-        let invalid_flags = match completion.status {
-            Status::InvalidFlags => completion.invalid_flags(),
-            _ => Flags::NONE,
-        };
-        self.front.report(&SoftwareError {
-            batch_index: origin.member.map(|member| member.index),
-            queue: self
-                .front
-                .common
-                .as_ref()
-                .map_or(origin.queue, |common| common.queue_number(origin.queue)),
-            write_fault: completion.write_fault,
-            invalid_flags,
-            fault_address: completion.fault_address,
-            ..SoftwareError::new(completion.status, origin.queue, &origin.descriptor)
+        let shared = self.interface.shared_device.as_ref();
+        let queue = shared.map_or(origin.queue, |shared| shared.queue_number(origin.queue));
+        let is_invalid_flags = completion.status == Status::InvalidFlags;
+        self.interface.report(&SoftwareError {
+            batch_member: origin.member.map(|member| member.index),
+            write: completion.write_fault,
+            invalid_flags: is_invalid_flags.then(|| completion.invalid_flags().bits()),
+            fault_address: completion.fault_address.0,
+            ..error_of(completion.status, queue, &origin.descriptor)
         });
     }
 }

@@ -8,6 +8,7 @@
 //! Specification 3.0, chapter 9 (what the device checks).
 
 mod binding;
+mod platform;
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
+pub use self::platform::FakePlatform;
 use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
 
 use crate::config::Capabilities;

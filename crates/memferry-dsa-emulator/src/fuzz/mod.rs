@@ -54,7 +54,7 @@ pub fn descriptors(data: &[u8]) -> DeviceCounters {
     let mut data = Bytes(data);
     let seed = data.word();
     let habits = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
-    let nasty = FaultPlan {
+    let fault_plan = FaultPlan {
         lost_records_per_mille: data.byte().into(),
         hardware_errors_per_mille: data.byte().into(),
         piece_bytes_max: habits.piece_bytes_max.max(PIECE_BYTES_MIN),
@@ -62,7 +62,7 @@ pub fn descriptors(data: &[u8]) -> DeviceCounters {
     };
     let choice = data.byte();
     let memory = Watched::new(memory(&mut data));
-    let device = Deterministic::new(&config(choice), nasty, memory).expect("a valid configuration");
+    let device = Deterministic::new(&config(choice), fault_plan, memory).expect("a valid configuration");
     let mut run = Run { device, steps: 0, one_by_one: choice >> 7 == 1, answered: [0; 2] };
     for _ in 0..SUBMISSIONS_MAX {
         if data.is_empty() {
@@ -145,7 +145,7 @@ impl Run {
     }
 
     fn told(&self) -> String {
-        self.device.device.nasty().to_string()
+        self.device.device.fault_plan().to_string()
     }
 }
 
@@ -192,7 +192,7 @@ mod tests {
     use memferry_dsa::Status;
 
     use super::*;
-    use crate::fault_plan::Random;
+    use crate::config::Random;
 
     /// Random bytes get through the checks to every end that a descriptor can have: otherwise fuzzing shows little.
     #[test]

@@ -124,7 +124,7 @@ impl Run {
 
     fn look(&mut self) {
         self.now += Duration::from_millis(1500);
-        self.state.look_at_all(self.now);
+        self.state.check_stalls(self.now);
     }
 
     /// What the server tells, and does.

@@ -21,7 +21,7 @@ pub use direct::DirectMemory;
 pub use fake::{FakeMemory, Visit};
 use memferry_dsa::{Address, Completion, PAGE_BYTES};
 
-use crate::pages::{bytes_from_page_start, bytes_to_page_end};
+use crate::device::translation::{bytes_from_page_start, bytes_to_page_end};
 
 /// Reading or writing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -26,12 +26,12 @@ const EXCLUSIVE: u64 = 1 << 56;
 pub(super) struct PageMap {
     file: Arc<File>,
     /// For reading and for writing: entries that were read ahead.
-    ahead: RefCell<[Ahead; 2]>,
+    ahead: RefCell<[ReadAhead; 2]>,
 }
 
 /// Entries of the page map, each good for one answer: pages come and go.
 #[derive(Clone, Copy, Debug, Default)]
-struct Ahead {
+struct ReadAhead {
     first: u64, // the page number of the next entry
     entries: [u64; ENTRIES_AHEAD],
     next: usize,
@@ -65,7 +65,7 @@ impl PageMap {
         let mut bytes = [0; ENTRIES_AHEAD * 8];
         let count = self.file.read_at(&mut bytes, number.checked_mul(8)?).ok()? / 8;
         let (words, _) = bytes.as_chunks::<8>();
-        *ahead = Ahead {
+        *ahead = ReadAhead {
             first: number,
             entries: std::array::from_fn(|index| u64::from_le_bytes(words[index])),
             next: 1,

@@ -9,8 +9,8 @@ use memferry_dsa::{Completion, Descriptor, Flags, Status};
 use super::fill::repeat;
 use super::walk::{Interrupted, Walk};
 use super::{Env, Execute, Stop};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 #[derive(Debug)]
 pub(crate) struct Compare {

@@ -17,8 +17,8 @@ use memferry_dsa::{Address, Completion, Descriptor, Flags};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop, blocks_on_fault};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 /// 0x1edc6f41, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

@@ -13,8 +13,8 @@ use memferry_dsa::{Address, Completion, Descriptor, Status};
 use super::compare::Expected;
 use super::walk::{Interrupted, Walk};
 use super::{Env, Execute, Stop, blocks_on_fault};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: u32 = 10;

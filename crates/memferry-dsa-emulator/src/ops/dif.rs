@@ -17,8 +17,8 @@ use memferry_dsa::{
 };
 
 use super::{Env, Execute, Stop, blocks_on_fault};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 /// The polynomial of the guard, 0x18bb7 without its highest bit.
 const POLYNOMIAL: u16 = 0x8bb7;

@@ -8,8 +8,8 @@ use memferry_dsa::{Completion, Descriptor};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 #[derive(Debug)]
 pub(crate) struct Fill {

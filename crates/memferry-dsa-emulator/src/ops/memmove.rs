@@ -13,9 +13,9 @@
 use memferry_dsa::{Address, Completion, Descriptor};
 
 use super::{Env, Execute, Stop, blocks_on_fault};
-use crate::counters::count;
+use crate::device::counters::count;
+use crate::device::translation::{Fault, FaultInjector, bytes_from_page_start, bytes_to_page_end};
 use crate::memory::{Access, Memory};
-use crate::pages::{Chance, Fault, bytes_from_page_start, bytes_to_page_end};
 
 /// A copy on its way.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct Memmove {
 }
 
 impl Memmove {
-    pub(super) fn new(descriptor: &Descriptor, chance: &mut Chance) -> Memmove {
+    pub(super) fn new(descriptor: &Descriptor, chance: &mut FaultInjector) -> Memmove {
         let (source, target) = (descriptor.address_1(), descriptor.address_2());
         Memmove {
             source,
@@ -115,7 +115,7 @@ impl Execute for Memmove {
 }
 
 /// The direction of a copy: given by an overlap, free otherwise.
-fn runs_backwards(source: Address, target: Address, size: u32, chance: &mut Chance) -> bool {
+fn runs_backwards(source: Address, target: Address, size: u32, chance: &mut FaultInjector) -> bool {
     let end = |start: Address| start.0.checked_add(size.into());
     let (Some(source_end), Some(target_end)) = (end(source), end(target)) else {
         return false; // a region that wraps is copied up to the last page, which is never there

@@ -24,14 +24,14 @@ mod walk;
 pub(super) use delta::ENTRY_BYTES as DELTA_ENTRY_BYTES;
 use memferry_dsa::{Address, Completion, Descriptor, Flags, Opcode, PAGE_BYTES, Status};
 
-use super::counters::{Counters, count};
-use super::memory::Memory;
-use super::pages::{Chance, Fault};
+use crate::device::counters::{Counters, count};
+use crate::device::translation::{Fault, FaultInjector};
+use crate::memory::Memory;
 
 /// What an operation sees of the device.
 pub(super) struct Env<'a, M> {
     pub(super) memory: &'a M,
-    pub(super) chance: &'a mut Chance,
+    pub(super) chance: &'a mut FaultInjector,
     pub(super) counters: &'a Counters,
     pub(super) scratch: &'a mut Scratch,
 }
@@ -113,7 +113,11 @@ operations! {
 
 impl Operation {
     /// What the checked descriptor asks for; `None` for No-op, Batch and Drain, which are the device's own.
-    pub(super) fn new(opcode: Opcode, descriptor: &Descriptor, chance: &mut Chance) -> Option<Operation> {
+    pub(super) fn new(
+        opcode: Opcode,
+        descriptor: &Descriptor,
+        chance: &mut FaultInjector,
+    ) -> Option<Operation> {
         Some(match opcode {
             Opcode::Noop | Opcode::Batch | Opcode::Drain => return None,
             Opcode::Memmove => Operation::Memmove(memmove::Memmove::new(descriptor, chance)),
@@ -157,14 +161,14 @@ impl<M: Memory> Env<'_, M> {
         &mut self,
         start: Address,
         bytes: u32,
-        access: super::memory::Access,
+        access: crate::memory::Access,
         block_on_fault: bool,
     ) -> Result<(), Fault> {
         let mut done = 0;
         while done < u64::from(bytes) {
             let here = start.offset(done);
             self.chance.data_page(self.memory, here.page(), access, block_on_fault, self.counters)?;
-            done += super::pages::bytes_to_page_end(here);
+            done += crate::device::translation::bytes_to_page_end(here);
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 use memferry_dsa::{Address, Descriptor};
 
 use super::{Env, Stop};
+use crate::device::translation::{Fault, bytes_to_page_end};
 use crate::memory::{Access, Memory, Vanished};
-use crate::pages::{Fault, bytes_to_page_end};
 
 /// `N` regions of the same size, sources before targets: in this order their pages are translated.
 #[derive(Debug)]

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memferry_dsa::portal::{QueueMode, Submission};
 use memferry_dsa::{Descriptor, Status};
 
-use super::layout::{ClientQueue, DeviceOrder, Own};
+use super::layout::{ClientMemory, ClientQueue, DeviceOrder};
 use super::memory::Mapping;
-use super::trace::{By, WayIn};
+use super::trace::{SubmitMethod, Submitter};
 use super::{ClientEngine, Devices, QueueAt, State, futex};
+use crate::device::error_register::error_of;
+use crate::queue::ring::{ClientId, Stamp};
 use crate::queue::{Answer, QueueConfig};
-use crate::register::SoftwareError;
-use crate::ring::{ClientId, Stamp};
 
 /// One process among those that share devices: it submits, and its engines execute what it has submitted.
 ///
@@ -23,7 +23,7 @@ pub struct Client(Arc<Membership>);
 
 struct Membership {
     devices: Devices,
-    own: Arc<Mapping<Own>>,
+    own: Arc<Mapping<ClientMemory>>,
     id: ClientId,
     process: u32,
     stamps: bool,
@@ -36,7 +36,7 @@ struct Membership {
 impl Client {
     pub(super) fn new(
         devices: &Devices,
-        own: Mapping<Own>,
+        own: Mapping<ClientMemory>,
         id: ClientId,
         process: u32,
         home: Option<(State, u64)>,
@@ -85,7 +85,7 @@ impl Client {
     /// Source: DSA specification 5.3.
     #[inline]
     pub fn enqcmd(&self, at: QueueAt, words: &mut [u64; 8]) -> Submission {
-        self.submit_shared(at, words, self.by(WayIn::Enqcmd))
+        self.submit_shared(at, words, self.by(SubmitMethod::Enqcmd))
     }
 
     /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it. The
@@ -94,13 +94,13 @@ impl Client {
     /// Also for signal handlers, as [`enqcmd`](Self::enqcmd).
     #[inline]
     pub fn movdir64b(&self, at: QueueAt, words: &mut [u64; 8]) {
-        self.submit_dedicated(at, words, self.by(WayIn::Movdir64b));
+        self.submit_dedicated(at, words, self.by(SubmitMethod::Movdir64b));
     }
 
     /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
     /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
     pub fn written(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
-        let by = By { way: WayIn::Write, thread };
+        let by = Submitter { way: SubmitMethod::Write, thread };
         if self.config(at).mode() == Some(QueueMode::Dedicated) {
             self.submit_dedicated(at, words, by);
             return Submission::Accepted;
@@ -109,7 +109,7 @@ impl Client {
     }
 
     #[inline]
-    fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: By) -> Submission {
+    fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: Submitter) -> Submission {
         if self.config(at).mode() != Some(QueueMode::Shared) {
             return Submission::Retry;
         }
@@ -121,19 +121,19 @@ impl Client {
     }
 
     #[inline]
-    fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: By) {
+    fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: Submitter) {
         if self.config(at).mode() != Some(QueueMode::Dedicated) {
             return;
         }
         words[0] = words[0] & !0xf_ffff | u64::from(self.pasid());
         if self.offer(at, QueueMode::Dedicated, words, by) == Answer::Lost {
             let entry = Descriptor::from_words(*words);
-            let error = SoftwareError::new(Status::QueueOverflow, at.queue, &entry);
+            let error = error_of(Status::QueueOverflow, at.queue, &entry);
             self.order(at).error.report(&error);
         }
     }
 
-    fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: By) -> Answer {
+    fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: Submitter) -> Answer {
         let config = self.config(at);
         let now_ns = if self.0.stamps { self.0.devices.now_ns() } else { 0 };
         let arrives_ns = now_ns + config.submit_ns();
@@ -156,8 +156,8 @@ impl Client {
 
     /// The calling thread, if there is a trace to tell it.
     #[inline]
-    fn by(&self, way: WayIn) -> By {
-        By { way, thread: if self.0.traces { thread_id() } else { 0 } }
+    fn by(&self, way: SubmitMethod) -> Submitter {
+        Submitter { way, thread: if self.0.traces { thread_id() } else { 0 } }
     }
 
     #[inline]
@@ -185,7 +185,7 @@ impl Client {
         self.0.own.words()
     }
 
-    pub(super) fn own(&self) -> &Arc<Mapping<Own>> {
+    pub(super) fn own(&self) -> &Arc<Mapping<ClientMemory>> {
         &self.0.own
     }
 

@@ -11,14 +11,14 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-use super::common::{TAKEN, pass_on};
-use super::layout::{CLIENTS_MAX, ClientQueue, DEVICES_MAX, Own};
+use super::layout::{CLIENTS_MAX, ClientMemory, ClientQueue, DEVICES_MAX};
 use super::memory::{Access, Mapping};
+use super::shared_device::{TAKEN, pass_on};
 use super::{Client, ClientReport, QueueAt, State};
 use crate::config::QUEUES_MAX;
-use crate::counters::{Counters, get, told};
+use crate::device::counters::{Counters, get, told};
 use crate::procfs::{self, Identity, Status};
-use crate::ring::ClientId;
+use crate::queue::ring::ClientId;
 
 /// Places that users other than the server's have together: those that are left are enough to go on.
 const OTHERS_MAX: usize = CLIENTS_MAX / 2;
@@ -40,7 +40,7 @@ pub enum JoinError {
 
 /// All clients, as the server knows them.
 pub(super) struct Clients {
-    pub(super) live: BTreeMap<ClientId, Live>,
+    pub(super) live: BTreeMap<ClientId, LiveClient>,
     /// What the last that are gone have submitted.
     pub(super) gone: VecDeque<ClientReport>,
     /// What clients have counted that are gone, by device.
@@ -50,10 +50,10 @@ pub(super) struct Clients {
 }
 
 /// A client that is there.
-pub(super) struct Live {
+pub(super) struct LiveClient {
     pub(super) process: u32,
     pub(super) program: String,
-    pub(super) own: Mapping<Own>,
+    pub(super) own: Mapping<ClientMemory>,
     user: u32,
     identity: Identity,
     /// Whether the process executes what it submits itself.
@@ -62,7 +62,7 @@ pub(super) struct Live {
 }
 
 /// Who joins.
-pub(super) struct Joining {
+pub(super) struct JoinRequest {
     pub(super) process: u32,
     pub(super) user: u32,
     /// Whether the process executes what it submits itself.
@@ -70,13 +70,13 @@ pub(super) struct Joining {
 }
 
 /// What a client gets.
-pub(super) struct Joined {
+pub(super) struct Admission {
     pub(super) id: ClientId,
     pub(super) own: File,
     pub(super) registration: u64,
 }
 
-impl Live {
+impl LiveClient {
     pub(super) fn queue(&self, at: QueueAt) -> &ClientQueue {
         &self.own.get().devices[at.device].queues[at.queue].0
     }
@@ -109,7 +109,7 @@ impl State {
                 status.ok_or(JoinError::NoProcess(process))?.user
             }
         };
-        let joined = self.admit(&Joining { process, user, is_itself })?;
+        let joined = self.admit(&JoinRequest { process, user, is_itself })?;
         let own = Mapping::open(&joined.own, Access::All).map_err(|error| {
             self.leave(joined.id, joined.registration);
             JoinError::System(process, error)
@@ -123,11 +123,11 @@ impl State {
     }
 
     /// Gives a process a place.
-    pub(super) fn admit(&self, joining: &Joining) -> Result<Joined, JoinError> {
-        let &Joining { process, user, is_itself } = joining;
+    pub(super) fn admit(&self, joining: &JoinRequest) -> Result<Admission, JoinError> {
+        let &JoinRequest { process, user, is_itself } = joining;
         let failed = |error| JoinError::System(process, error);
         let identity = Identity::of_process(process).map_err(failed)?.ok_or(JoinError::NoProcess(process))?;
-        let (own, file) = Mapping::<Own>::create(c"memferry-own", Access::All).map_err(failed)?;
+        let (own, file) = Mapping::<ClientMemory>::create(c"memferry-own", Access::All).map_err(failed)?;
         let mut clients = self.clients();
         let others = clients.live.values().filter(|client| client.user != self.user()).count();
         if user != self.user() && others >= OTHERS_MAX {
@@ -145,23 +145,23 @@ impl State {
         clients.registrations += 1;
         let registration = clients.registrations;
         let program = procfs::name(process);
-        let live = Live { process, program, own, user, identity, is_itself, registration };
+        let live = LiveClient { process, program, own, user, identity, is_itself, registration };
         clients.live.insert(id, live);
         // ORDERING: Release pairs with the Acquire in `is_live`: before the client has its number.
         self.devices().board().live[usize::from(id)].store(1, Ordering::Release);
-        Ok(Joined { id, own: file, registration })
+        Ok(Admission { id, own: file, registration })
     }
 
     /// Removes all that processes have left that are gone, or run another program by now; the number of processes.
     /// A client for which another process executes is left until that one drops it.
     pub fn reap(&self) -> usize {
-        self.bury_those(|client| client.is_itself && is_gone(client))
+        self.reap_matching(|client| client.is_itself && is_gone(client))
     }
 
     /// Removes what a process has left that was here before under the same number: its own program before `execve(2)`,
     /// in most cases.
-    pub(super) fn bury_predecessors(&self, process: u32) -> usize {
-        self.bury_those(|client| client.is_itself && client.process == process)
+    pub(super) fn reap_predecessors(&self, process: u32) -> usize {
+        self.reap_matching(|client| client.is_itself && client.process == process)
     }
 
     /// Processes that use devices.
@@ -174,19 +174,19 @@ impl State {
         let mut clients = self.clients();
         // It may have been buried before, and its place be somebody else's.
         if clients.live.get(&id).is_some_and(|client| client.registration == registration) {
-            self.bury_client(&mut clients, id);
+            self.reap_client(&mut clients, id);
         }
     }
 
-    fn bury_those(&self, is_his: impl Fn(&Live) -> bool) -> usize {
+    fn reap_matching(&self, is_his: impl Fn(&LiveClient) -> bool) -> usize {
         let mut clients = self.clients();
         let his: Vec<ClientId> =
             clients.live.iter().filter(|(_, client)| is_his(client)).map(|(id, _)| *id).collect();
-        his.iter().for_each(|id| self.bury_client(&mut clients, *id));
+        his.iter().for_each(|id| self.reap_client(&mut clients, *id));
         his.len()
     }
 
-    fn bury_client(&self, clients: &mut Clients, id: ClientId) {
+    fn reap_client(&self, clients: &mut Clients, id: ClientId) {
         let Some(client) = clients.live.remove(&id) else { return };
         let report = self.client_report(id, &client);
         for device in 0..DEVICES_MAX {
@@ -239,7 +239,7 @@ impl State {
 
 /// Whether a client's process has ended or runs another program; also if it only waits for its parent, or if its id is
 /// another's by now.
-fn is_gone(client: &Live) -> bool {
+fn is_gone(client: &LiveClient) -> bool {
     match Identity::of_process(client.process) {
         Ok(None) => return true,
         Ok(Some(now)) if client.identity.is_other(now) => return true,

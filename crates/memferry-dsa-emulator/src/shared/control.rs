@@ -8,8 +8,8 @@ use memferry_dsa::portal::WorkQueueInfo;
 use super::layout::{DeviceBoard, Duty};
 use super::{QueueAt, State, futex};
 use crate::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
-use crate::register::SoftwareError;
-use crate::ring::Ring;
+use crate::queue::ring::Ring;
+use memferry_dsa::system::SoftwareError;
 
 /// What belongs to a device when it is enabled.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ impl State {
         let options = self.options().clone();
         let mut refused = Ok(());
         self.reconfigure(at.device, |_| {
-            queue.configure(info, at.queue, &options.nasty, options.timing.as_ref());
+            queue.configure(info, at.queue, &options.fault_plan, options.timing.as_ref());
             queue_group.store(group as u32 + 1, Ordering::Relaxed);
             refused = self.devices().shape_now(at.device).config.validate();
             if refused.is_err() {
@@ -69,7 +69,7 @@ impl State {
             }
         });
         if refused.is_ok() {
-            let _stood = self.lock_stood();
+            let _stood = self.lock_stalls();
             queue.set_closed(false);
             self.ring(at).open();
         }
@@ -79,7 +79,7 @@ impl State {
     /// A queue takes nothing from now on; what it has is processed. [`is_drained`](Self::is_drained) says when.
     pub fn close_queue(&self, at: QueueAt) {
         // The server's look neither opens it again, nor comes between.
-        let _stood = self.lock_stood();
+        let _stood = self.lock_stalls();
         self.devices().device(at.device).queues[at.queue].set_closed(true);
         self.ring(at).close();
     }

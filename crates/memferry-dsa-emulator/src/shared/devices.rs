@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::layout::{Board, CPUS_MAX, DEVICES_MAX, DeviceBoard, DeviceOrder, MAGIC, Order, VERSION};
 use super::memory::{Access, Mapping};
 use super::{QueueAt, options};
-use crate::fault_plan::FaultPlan;
-use crate::held::Held;
+use crate::arc_ref::ArcRef;
+use crate::config::FaultPlan;
+use crate::config::Timing;
 use crate::monotonic::monotonic_ns;
-use crate::timing::Timing;
 
 /// Devices that processes share.
 #[derive(Clone)]
@@ -68,9 +68,9 @@ impl Devices {
         })
     }
 
-    pub(super) fn nasty(&self) -> FaultPlan {
-        options::nasty_of(std::array::from_fn(|index| {
-            self.board().header.nasty[index].load(Ordering::Relaxed)
+    pub(super) fn fault_plan(&self) -> FaultPlan {
+        options::fault_plan_of(std::array::from_fn(|index| {
+            self.board().header.fault_plan[index].load(Ordering::Relaxed)
         }))
     }
 
@@ -105,18 +105,18 @@ impl Devices {
     }
 
     /// A part of the board that keeps the board.
-    pub(super) fn hold_board<T: Send + Sync + 'static>(&self, part: impl FnOnce(&Board) -> &T) -> Held<T> {
-        Held::part_of(Arc::clone(&self.board), |mapping| part(mapping.get()))
+    pub(super) fn hold_board<T: Send + Sync + 'static>(&self, part: impl FnOnce(&Board) -> &T) -> ArcRef<T> {
+        ArcRef::part_of(Arc::clone(&self.board), |mapping| part(mapping.get()))
     }
 
     /// A part of the order that keeps the order.
-    pub(super) fn hold_order<T: Send + Sync + 'static>(&self, part: impl FnOnce(&Order) -> &T) -> Held<T> {
-        Held::part_of(Arc::clone(&self.order), |mapping| part(mapping.get()))
+    pub(super) fn hold_order<T: Send + Sync + 'static>(&self, part: impl FnOnce(&Order) -> &T) -> ArcRef<T> {
+        ArcRef::part_of(Arc::clone(&self.order), |mapping| part(mapping.get()))
     }
 
     /// Whether there is such a client.
     pub(super) fn is_live(&self, client: usize) -> bool {
-        // ORDERING: Acquire pairs with the Release in `bury_client`: who is gone takes nothing any more.
+        // ORDERING: Acquire pairs with the Release in `reap_client`: who is gone takes nothing any more.
         self.board().live.get(client).is_some_and(|live| live.load(Ordering::Acquire) == 1)
     }
 

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::common::Common;
 use super::layout::Duty;
+use super::shared_device::SharedDevice;
 use super::{Client, Trace, futex};
+use crate::arc_ref::ArcRef;
 use crate::config::ConfigError;
-use crate::device::{Device, Did};
-use crate::front::{Front, Queue};
-use crate::held::Held;
+use crate::device::interface::{Interface, Queue};
+use crate::device::{Device, StepOutcome};
 use crate::memory::Memory;
 use crate::queue::QueueParts;
 
@@ -67,11 +67,11 @@ impl ClientEngine {
         loop {
             steps = steps.wrapping_add(1);
             let asks = match self.step(memory)? {
-                Did::Work => {
+                StepOutcome::Work => {
                     idle_steps = 0;
                     false
                 }
-                Did::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
+                StepOutcome::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
                     // It may be another process that is waited for, which needs a processor to go on.
                     match steps % STEPS_WITHOUT_YIELD {
                         0 => std::thread::yield_now(),
@@ -79,7 +79,7 @@ impl ClientEngine {
                     }
                     false
                 }
-                Did::Nothing if idle_steps < IDLE_STEPS_MAX => {
+                StepOutcome::Nothing if idle_steps < IDLE_STEPS_MAX => {
                     idle_steps += 1;
                     match idle_steps % STEPS_WITHOUT_YIELD {
                         0 => std::thread::yield_now(),
@@ -87,7 +87,7 @@ impl ClientEngine {
                     }
                     false
                 }
-                Did::Nothing | Did::WaitUntil(_) => {
+                StepOutcome::Nothing | StepOutcome::WaitUntil(_) => {
                     self.sleep(memory)?;
                     true
                 }
@@ -105,9 +105,11 @@ impl ClientEngine {
         futex::announce(asleep);
         // What came before the announcement is seen by this step, what comes later sees the sleeper.
         let time = match self.step(memory)? {
-            Did::Work => Duration::ZERO,
-            Did::Nothing => SLEEP_MAX,
-            Did::WaitUntil(ns) => Duration::from_nanos(ns.saturating_sub(self.now_ns() + SPIN_NS_MAX)),
+            StepOutcome::Work => Duration::ZERO,
+            StepOutcome::Nothing => SLEEP_MAX,
+            StepOutcome::WaitUntil(ns) => {
+                Duration::from_nanos(ns.saturating_sub(self.now_ns() + SPIN_NS_MAX))
+            }
         };
         if time > Duration::ZERO {
             futex::sleep(asleep, time.min(SLEEP_MAX));
@@ -124,7 +126,7 @@ impl ClientEngine {
         self.device.as_mut().is_some_and(Device::start_stranded)
     }
 
-    pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<Did, ConfigError> {
+    pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<StepOutcome, ConfigError> {
         let devices = self.client.devices();
         // ORDERING: Acquire pairs with the Release in `reconfigure`.
         let is_stale = devices.device(self.number).generation.load(Ordering::Acquire) != self.generation;
@@ -139,10 +141,10 @@ impl ClientEngine {
         let duty = self.client.devices().device(self.number).duty.load(Ordering::Acquire);
         let is_aborted = duty == Duty::Abort as u32;
         let now_ns = self.now_ns();
-        let Some(device) = &mut self.device else { return Ok(Did::Nothing) };
+        let Some(device) = &mut self.device else { return Ok(StepOutcome::Nothing) };
         if is_aborted {
             device.abort_part();
-            return Ok(Did::Nothing);
+            return Ok(StepOutcome::Nothing);
         }
         Ok(device.step_at(now_ns, memory))
     }
@@ -160,21 +162,24 @@ impl ClientEngine {
             parts: QueueParts {
                 config: devices.hold_board(|board| &board.devices[self.number].queues[*number]),
                 order: devices.hold_order(|order| &order.devices[self.number].queues[*number]),
-                own: Held::part_of(Arc::clone(self.client.own()), |own| {
+                own: ArcRef::part_of(Arc::clone(self.client.own()), |own| {
                     &own.get().devices[self.number].entries[*number]
                 }),
             },
         };
         let queues = infos.map(queue).collect();
-        let common = Common::new(&self.client, self.number, &shape);
+        let shared_device = SharedDevice::new(&self.client, self.number, &shape);
         let epoch_ns = devices.timing().map(|_| devices.epoch_ns());
-        let device =
-            Device::of_client(&shape.config, devices.nasty(), Front::shared(queues, common, epoch_ns))?;
+        let device = Device::of_client(
+            &shape.config,
+            devices.fault_plan(),
+            Interface::shared(queues, shared_device, epoch_ns),
+        )?;
         Ok((generation, Some(device)))
     }
 
     /// The device's clock; without a timing there is none, and looking at one would cost as much as a step.
     fn now_ns(&self) -> u64 {
-        self.device.as_ref().and_then(|device| device.front().now_ns()).unwrap_or(0)
+        self.device.as_ref().and_then(|device| device.interface().now_ns()).unwrap_or(0)
     }
 }

@@ -5,7 +5,7 @@
 //!         devices: generation, duty, groups, configuration of the queues, which file is which queue's
 //! Order   devices: error register, engines' times, arbiters; queues: order of their entries, counts
 //!         clients, per device: a word to sleep on
-//! Own     of one client, per device: counters; queues: its entries, what it counts
+//! ClientMemory     of one client, per device: counters; queues: its entries, what it counts
 //! ```
 //!
 //! Plain data: atomics in `repr(C)` structs, no pointers, zero where nothing was written.
@@ -14,16 +14,16 @@
 //! |---|---|---|
 //! | [`Board`] | the server; the configuration of a queue while it is closed and drained | all |
 //! | [`Order`] | all; see there | all, who believe nothing of it |
-//! | [`Own`] | its client | its client; the server, which believes nothing of it |
+//! | [`ClientMemory`] | its client | its client; the server, which believes nothing of it |
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use super::memory::Plain;
 use crate::config::{ENGINES_MAX, GROUPS_MAX, QUEUES_MAX};
-use crate::counters::Counters;
+use crate::device::counters::Counters;
+use crate::device::error_register::ErrorRegister;
+use crate::queue::ring::{Entries, Line};
 use crate::queue::{QueueConfig, QueueOrder};
-use crate::register::ErrorRegister;
-use crate::ring::{Entries, Line};
 
 /// Most devices: those of four sockets.
 pub const DEVICES_MAX: usize = 16;
@@ -56,7 +56,7 @@ pub(super) struct Header {
     pub(super) keeps_traps: AtomicU64, // 1: call sites are not patched
     pub(super) traces: AtomicU64,   // 1: descriptors are traced
     pub(super) cpus: [AtomicU64; CPUS_MAX / 64], // bit by bit, those that engines run on
-    pub(super) nasty: [AtomicU64; 12],
+    pub(super) fault_plan: [AtomicU64; 12],
     pub(super) timing: [AtomicU64; 9], // all zero: none
 }
 
@@ -104,12 +104,12 @@ pub(super) struct Times {
 
 /// What a client has for itself.
 #[repr(C)]
-pub(super) struct Own {
-    pub(super) devices: [DeviceOwn; DEVICES_MAX],
+pub(super) struct ClientMemory {
+    pub(super) devices: [ClientDevice; DEVICES_MAX],
 }
 
 #[repr(C, align(4096))]
-pub(super) struct DeviceOwn {
+pub(super) struct ClientDevice {
     pub(super) counters: Counters,
     pub(super) queues: [Line<ClientQueue>; QUEUES_MAX],
     pub(super) entries: [Entries; QUEUES_MAX],
@@ -133,7 +133,7 @@ unsafe impl Plain for Board {}
 unsafe impl Plain for Order {}
 #[allow(unsafe_code)]
 // SAFETY: as above.
-unsafe impl Plain for Own {}
+unsafe impl Plain for ClientMemory {}
 
 /// What clients do with a device's descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

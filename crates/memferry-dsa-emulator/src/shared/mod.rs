@@ -3,7 +3,7 @@
 //! ```text
 //!                            ┌ Board: options, configuration, who is there   written by the server
 //! server: State ── hands out ┼ Order: whose turn it is in each queue         written by all
-//!    └ Clients: its own      └ Own: entries and counters of one client      written by that client
+//!    └ Clients: its own      └ ClientMemory: entries and counters of one client      written by that client
 //!
 //! process A: Devices::connect, Devices::join ─▶ Client: submits; its engine executes what is A's
 //! process B: the same
@@ -27,7 +27,7 @@
 //! |---|---|---|---|
 //! | `Board` | read it | | is the only one who writes it |
 //! | `Order` | write anything | is late, or out of order; executes what it has submitted, once, and nothing else | makes sense of it again within seconds |
-//! | `Own` | write anything in its own | cannot see it | reads counts that are wrong |
+//! | `ClientMemory` | write anything in its own | cannot see it | reads counts that are wrong |
 //!
 //! A client that means harm can therefore fill a queue, stop it as long as it lives, spoil what devices count and report
 //! as errors, and append lines to the trace. It cannot have a device access memory, or execute a descriptor, that the
@@ -39,33 +39,33 @@
 
 mod client;
 mod clients;
-mod common;
 mod control;
 mod devices;
 mod engine;
 mod futex;
 mod layout;
-mod look;
+mod maintenance;
 mod memory;
 mod options;
 mod report;
 mod shape;
+mod shared_device;
 mod socket;
 mod state;
 mod trace;
 
 pub use client::Client;
 pub use clients::JoinError;
-pub(super) use common::Common;
 pub use control::DeviceSetup;
 pub use devices::Devices;
 pub use engine::ClientEngine;
 pub use layout::{CLIENTS_MAX, DEVICES_MAX};
 pub use options::Options;
 pub use report::{ClientReport, QueueReport, Submitted};
+pub(crate) use shared_device::SharedDevice;
 pub use socket::{ConnectError, Connected, Listening};
 pub use state::State;
-pub(super) use trace::{RecordFate, Trace};
+pub(crate) use trace::{RecordFate, Trace};
 
 /// The request of `ioctl(2)` by which a process asks whether it has opened a queue's file itself: `EPERM` if not.
 ///

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::layout::Header;
-use crate::fault_plan::FaultPlan;
-use crate::timing::Timing;
+use crate::config::FaultPlan;
+use crate::config::Timing;
 
 /// Options of an emulation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// How badly the devices behave.
-    pub nasty: FaultPlan,
+    pub fault_plan: FaultPlan,
     /// How long things take; `None`: as long as they take here.
     pub timing: Option<Timing>,
     /// Whether call sites are patched after their first trap.
@@ -29,7 +29,7 @@ pub struct Options {
 impl Default for Options {
     /// Devices that behave, as fast as they can, and no trace.
     fn default() -> Options {
-        Options { nasty: FaultPlan::none(), timing: None, patches: true, trace: None }
+        Options { fault_plan: FaultPlan::none(), timing: None, patches: true, trace: None }
     }
 }
 
@@ -54,15 +54,15 @@ impl Options {
     pub(super) fn write(&self, header: &Header) {
         header.keeps_traps.store((!self.patches).into(), Ordering::Relaxed);
         header.traces.store(self.trace.is_some().into(), Ordering::Relaxed);
-        let nasty = header.nasty.iter().zip(nasty_words(&self.nasty));
-        nasty.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        let fault_plan = header.fault_plan.iter().zip(fault_plan_words(&self.fault_plan));
+        fault_plan.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         let timing = header.timing.iter().zip(self.timing.as_ref().map_or([0; 9], timing_words));
         timing.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 }
 
 /// All fields by name, so that a new one does not compile until it has its word.
-fn nasty_words(nasty: &FaultPlan) -> [u64; 12] {
+fn fault_plan_words(fault_plan: &FaultPlan) -> [u64; 12] {
     let FaultPlan {
         seed,
         delay_steps_max,
@@ -76,7 +76,7 @@ fn nasty_words(nasty: &FaultPlan) -> [u64; 12] {
         hardware_errors_per_mille,
         lost_records_per_mille,
         piece_bytes_max,
-    } = nasty;
+    } = fault_plan;
     [
         *seed,
         u64::from(*delay_steps_max),
@@ -93,7 +93,7 @@ fn nasty_words(nasty: &FaultPlan) -> [u64; 12] {
     ]
 }
 
-pub(super) fn nasty_of(words: [u64; 12]) -> FaultPlan {
+pub(super) fn fault_plan_of(words: [u64; 12]) -> FaultPlan {
     FaultPlan {
         seed: words[0],
         delay_steps_max: words[1] as u32,
@@ -160,7 +160,7 @@ mod tests {
         for options in [
             Options::default(),
             Options {
-                nasty: FaultPlan::from_seed(0x1234_5678_9abc_def0),
+                fault_plan: FaultPlan::from_seed(0x1234_5678_9abc_def0),
                 timing: Some(Timing::sapphire_rapids()),
                 patches: false,
                 trace: Some(directory.path().join("a trace\u{e4}.jsonl")),
@@ -168,7 +168,7 @@ mod tests {
         ] {
             let state = State::create(&options).unwrap();
             let devices = state.devices();
-            assert_eq!((devices.nasty(), devices.timing()), (options.nasty, options.timing));
+            assert_eq!((devices.fault_plan(), devices.timing()), (options.fault_plan, options.timing));
             assert_eq!((devices.patches(), devices.traces()), (options.patches, options.trace.is_some()));
         }
     }

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::clients::Live;
+use super::clients::LiveClient;
 use super::layout::DEVICES_MAX;
 use super::{QueueAt, State};
 use crate::config::QUEUES_MAX;
-use crate::counters::{Counters, DeviceCounters, QueueTotals, told};
-use crate::ring::ClientId;
+use crate::device::counters::{Counters, DeviceCounters, QueueTotals, told};
+use crate::queue::ring::ClientId;
 
 /// What a queue has done, and what is in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -97,7 +97,7 @@ impl State {
         reports.into_iter().map(report).collect()
     }
 
-    pub(super) fn client_report(&self, id: ClientId, client: &Live) -> ClientReport {
+    pub(super) fn client_report(&self, id: ClientId, client: &LiveClient) -> ClientReport {
         let all =
             (0..DEVICES_MAX).flat_map(|device| (0..QUEUES_MAX).map(move |queue| QueueAt { device, queue }));
         let queues = all.filter_map(|at| {

@@ -9,7 +9,7 @@ use memferry_dsa::affinity;
 
 use super::clients::Clients;
 use super::layout::{MAGIC, VERSION};
-use super::look::Stood;
+use super::maintenance::StallWatch;
 use super::memory::{Access, Mapping};
 use super::trace::Channels;
 use super::{Devices, Options};
@@ -29,7 +29,7 @@ pub(super) struct Server {
     trace: io::Result<Option<Channels>>,
     user: u32,
     pub(super) clients: Mutex<Clients>,
-    pub(super) stood: Mutex<Stood>,
+    pub(super) stalls: Mutex<StallWatch>,
 }
 
 impl State {
@@ -58,7 +58,7 @@ impl State {
             trace: options.open_trace().map(|trace| trace.map(Channels::new)),
             user: user(),
             clients: Mutex::new(Clients::new()),
-            stood: Mutex::default(),
+            stalls: Mutex::default(),
         })))
     }
 

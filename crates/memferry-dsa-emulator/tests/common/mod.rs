@@ -12,10 +12,10 @@ pub(crate) const PASID: u32 = 77;
 pub(crate) type Run = Deterministic<FakeMemory>;
 
 /// A device over a fake memory that has room for records.
-pub(crate) fn run(config: &DeviceConfig, nasty: FaultPlan) -> Run {
+pub(crate) fn run(config: &DeviceConfig, fault_plan: FaultPlan) -> Run {
     let memory = FakeMemory::new();
     memory.map(RECORDS, 64 << 10);
-    Deterministic::new(config, nasty, memory).expect("a valid configuration")
+    Deterministic::new(config, fault_plan, memory).expect("a valid configuration")
 }
 
 pub(crate) fn plain() -> Run {

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::super::State;
-use super::super::clients::Joining;
+use super::super::clients::JoinRequest;
 use super::super::trace::Channels;
 use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
 
@@ -218,12 +218,12 @@ impl State {
         match request {
             Request::Look => {
                 // A program asks this once, when it starts.
-                self.bury_predecessors(peer.process);
+                self.reap_predecessors(peer.process);
                 yes(0, &self.0.files.each_ref().map(AsRawFd::as_raw_fd));
             }
             Request::Join => {
-                self.bury_predecessors(peer.process);
-                let joining = Joining { process: peer.process, user: peer.user, is_itself: true };
+                self.reap_predecessors(peer.process);
+                let joining = JoinRequest { process: peer.process, user: peer.user, is_itself: true };
                 match self.admit(&joining) {
                     Ok(joined) => yes(joined.id, &[joined.own.as_raw_fd()]),
                     Err(error) => no(error.to_string()),

@@ -30,7 +30,7 @@ use serde::Serialize;
 pub(super) use self::channel::Channels;
 use self::decode::{Hex, Operands, Results, flag_names, operation_name};
 use super::{Client, Devices};
-use crate::job::Origin;
+use crate::device::job::Origin;
 
 /// Writes the lines of one client and device.
 pub(crate) struct Trace {
@@ -70,7 +70,7 @@ pub(crate) enum RecordFate {
 /// By what a descriptor came into its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum WayIn {
+pub(super) enum SubmitMethod {
     Enqcmd,
     Movdir64b,
     Write,
@@ -78,21 +78,21 @@ pub(super) enum WayIn {
 
 /// Who submitted, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct By {
-    pub(super) way: WayIn,
+pub(super) struct Submitter {
+    pub(super) way: SubmitMethod,
     pub(super) thread: u32,
 }
 
-impl By {
-    const WAYS: [WayIn; 3] = [WayIn::Enqcmd, WayIn::Movdir64b, WayIn::Write];
+impl Submitter {
+    const WAYS: [SubmitMethod; 3] = [SubmitMethod::Enqcmd, SubmitMethod::Movdir64b, SubmitMethod::Write];
 
     /// 33:32 the way, 31:0 the thread.
     pub(super) fn to_word(self) -> u64 {
         (self.way as u64) << 32 | u64::from(self.thread)
     }
 
-    fn from_word(word: u64) -> By {
-        By { way: By::WAYS[(word >> 32) as usize % By::WAYS.len()], thread: word as u32 }
+    fn from_word(word: u64) -> Submitter {
+        Submitter { way: Submitter::WAYS[(word >> 32) as usize % Submitter::WAYS.len()], thread: word as u32 }
     }
 }
 
@@ -121,7 +121,7 @@ struct DescriptorLine<'a> {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum From {
-    Submission { thread: u32, way: WayIn, submitted_ns: u64 },
+    Submission { thread: u32, way: SubmitMethod, submitted_ns: u64 },
     Batch { batch: Option<u64>, member: Option<u16> },
 }
 
@@ -159,7 +159,7 @@ impl Trace {
 
     /// An engine has taken an entry from a queue.
     pub(crate) fn taken(&mut self, origin: &Origin, queue: &str, submitted_ns: u64, by: u64) {
-        let By { way, thread } = By::from_word(by);
+        let Submitter { way, thread } = Submitter::from_word(by);
         let from = From::Submission { thread, way, submitted_ns };
         self.descriptor(origin, queue, submitted_ns, from);
     }

@@ -31,7 +31,7 @@ struct Entry {
 }
 
 /// What was in a slot.
-pub(crate) struct Taken {
+pub(crate) struct PoppedEntry {
     pub(crate) words: [u64; 8],
     /// Who submitted it and how, for a trace.
     pub(crate) by: u64,
@@ -50,7 +50,7 @@ impl Entries {
     /// The words come by reference, since a copy of what was written just now may keep a processor waiting until its
     /// stores are done.
     #[inline]
-    pub(super) fn put(&self, position: u64, words: &[u64; 8], stamp: &Stamp) -> bool {
+    pub(crate) fn put(&self, position: u64, words: &[u64; 8], stamp: &Stamp) -> bool {
         let entry = self.entry(position);
         if entry.seal.load(Ordering::Relaxed) != 0 {
             return false;
@@ -67,7 +67,7 @@ impl Entries {
 
     /// Takes the entry of a position, if there is one: of several who try, one gets it.
     #[inline]
-    pub(super) fn take(&self, position: u64) -> Option<Taken> {
+    pub(crate) fn take(&self, position: u64) -> Option<PoppedEntry> {
         let entry = self.entry(position);
         let (sealed, words) = entry.read();
         if sealed == 0 || sealed != seal(&words, position) {
@@ -76,7 +76,7 @@ impl Entries {
         let by = entry.by.load(Ordering::Relaxed);
         // ORDERING: AcqRel: who takes the seal has read the words before the slot is written again.
         let is_mine = entry.seal.compare_exchange(sealed, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        is_mine.then_some(Taken { words, by })
+        is_mine.then_some(PoppedEntry { words, by })
     }
 
     /// Whether there is an entry of this position.
@@ -87,7 +87,7 @@ impl Entries {
 
     /// Takes an entry whose position is not in the ring's range: the head has passed it, and no device would ever come to
     /// it. `range` is the head and the tail. What makes no sense there is cleared, since no entry comes into such a slot.
-    pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<Taken> {
+    pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<PoppedEntry> {
         self.0.iter().find_map(|entry| {
             // ORDERING: Acquire pairs with the Release in `put`: the tail was behind the position by then, and is read
             // after it.
@@ -111,7 +111,7 @@ impl Entries {
 
     /// Changes a word without changing the seal.
     #[cfg(all(test, not(memferry_loom)))]
-    pub(super) fn tear(&self, position: u64) {
+    pub(crate) fn tear(&self, position: u64) {
         self.entry(position).words[3].fetch_xor(1, Ordering::Relaxed);
     }
 

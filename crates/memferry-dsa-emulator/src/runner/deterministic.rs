@@ -1,8 +1,8 @@
 //! Drives a device in the calling thread: the same seed and calls, the same run, bit for bit.
 
+use crate::config::FaultPlan;
 use crate::config::{ConfigError, DeviceConfig};
 use crate::device::{Device, Stepped};
-use crate::fault_plan::FaultPlan;
 use crate::memory::Memory;
 
 /// A device and its memory, stepped by hand.
@@ -38,8 +38,12 @@ impl<M: Memory> Deterministic<M> {
     ///
     /// # Errors
     /// [`ConfigError`]: what the device would refuse when it is enabled.
-    pub fn new(config: &DeviceConfig, nasty: FaultPlan, memory: M) -> Result<Deterministic<M>, ConfigError> {
-        Ok(Deterministic { device: Device::new(config, nasty)?, memory })
+    pub fn new(
+        config: &DeviceConfig,
+        fault_plan: FaultPlan,
+        memory: M,
+    ) -> Result<Deterministic<M>, ConfigError> {
+        Ok(Deterministic { device: Device::new(config, fault_plan)?, memory })
     }
 
     /// Does the next piece of work.

@@ -7,7 +7,7 @@ fn the_limit_is_exact_and_order_is_kept() {
         for entry in 0..3 {
             assert_eq!(ring.push(&own, ONLY, &[round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
         }
-        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 3), Err(Refusal::Full));
+        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 3), Err(PushError::Full));
         for entry in 0..3 {
             assert_eq!(pop(&ring, &own), Some([round, entry, 0, 0, 0, 0, 0, 7]));
         }
@@ -23,7 +23,7 @@ fn a_closed_ring_keeps_what_it_has_until_it_is_opened() {
         ring.push(&own, ONLY, &[round; 8], 0, 2).unwrap();
         ring.close();
         ring.close();
-        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 2), Err(Refusal::Closed));
+        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 2), Err(PushError::Closed));
         assert_eq!(ring.pushed(), round);
         assert_eq!(pop(&ring, &own), Some([round; 8]));
         assert_eq!(ring.head(), None);
@@ -190,7 +190,7 @@ fn a_slot_that_comes_round_loses_nothing() {
         if has_put {
             assert!(own.put(held_up, &[7; 8], &0.into()));
         }
-        assert!(ring.repair(&ring.standing(), |_, _| true));
+        assert!(ring.repair(&ring.snapshot(), |_, _| true));
         for number in 1..SLOTS as u64 {
             ring.push(&own, 1, &[number; 8], 0, 4).unwrap();
             assert_eq!(pop(&ring, &own), Some([number; 8]));
@@ -200,7 +200,7 @@ fn a_slot_that_comes_round_loses_nothing() {
             true => ring.put_in_order(&own, held_up, 1, 0),
             false => ring.put(&own, held_up, 1, &[7; 8], 0.into()),
         };
-        assert_eq!(first, Err(Refusal::Full), "it is told that the queue took nothing");
+        assert_eq!(first, Err(PushError::Full), "it is told that the queue took nothing");
         let executed = pop(&ring, &own);
         assert_eq!(executed, second.is_ok().then_some([8; 8]), "has put: {has_put}");
         assert!(ring.take_stranded(&own).is_none());
@@ -239,20 +239,20 @@ fn what_stands_still_is_repaired() {
     let stuck = ring.take_slot(1, 4).unwrap();
     ring.push(&own, 2, &[2; 8], 0, 4).unwrap();
     assert!(!ring.head().unwrap().is_ready);
-    assert!(ring.repair(&ring.standing(), |_, _| true));
+    assert!(ring.repair(&ring.snapshot(), |_, _| true));
     assert_eq!(pop(&ring, &own), Some([2; 8]));
     assert_ne!(Mark::new(stuck, 1, Stage::Taken).0, ring.slot(stuck).mark.load(Ordering::Relaxed));
     ring.push(&own, 3, &[3; 8], 0, 4).unwrap();
     let owed = |client, position| client == 3 && own.has(position);
-    assert!(!ring.repair(&ring.standing(), owed), "it is waited for");
-    assert!(ring.repair(&ring.standing(), |_, _| false));
+    assert!(!ring.repair(&ring.snapshot(), owed), "it is waited for");
+    assert!(ring.repair(&ring.snapshot(), |_, _| false));
     assert_eq!(ring.head(), None);
 }
 
 /// Whatever is written into a ring: some looks later it takes entries, and gives them back.
 #[test]
 fn any_words_are_repaired() {
-    let mut random = crate::Random::new(5);
+    let mut random = crate::config::Random::new(5);
     let mut word = move |near: u64| match random.next() % 5 {
         0 => 0,
         1 => u64::MAX,
@@ -272,9 +272,9 @@ fn any_words_are_repaired() {
         let mut looks = 0;
         while ring.push(&own, 1, &[round; 8], 0, 4).is_err() || pop(&ring, &own).is_none() {
             while ring.head().is_some_and(|head| ring.pop(&own, head).is_none()) {}
-            ring.repair(&ring.standing(), |_, position| own.has(position));
+            ring.repair(&ring.snapshot(), |_, position| own.has(position));
             looks += 1;
-            assert!(looks < 2 * SLOTS, "round {round}: {:?}", ring.standing());
+            assert!(looks < 2 * SLOTS, "round {round}: {:?}", ring.snapshot());
         }
         ring.close();
         ring.open();

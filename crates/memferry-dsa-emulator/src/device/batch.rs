@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 
 use memferry_dsa::{Completion, Descriptor, Flags, Status};
 
-use crate::counters::{Counters, count};
-use crate::job::Origin;
+use crate::device::counters::{Counters, count};
+use crate::device::job::Origin;
+use crate::device::translation::{Fault, FaultInjector, bytes_to_page_end};
 use crate::memory::Memory;
-use crate::pages::{Chance, Fault, bytes_to_page_end};
 
 /// Members that are read ahead, and among which the order is free. A page has that many.
 const READ_AHEAD: usize = 64;
@@ -25,15 +25,15 @@ const BYTES: usize = size_of::<Descriptor>();
 
 /// A batch on its way.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     /// The descriptor of the batch itself, its queue, and its number among all that the device took.
-    pub(super) descriptor: Descriptor,
-    pub(super) queue: usize,
-    pub(super) sequence: u64,
+    pub(crate) descriptor: Descriptor,
+    pub(crate) queue: usize,
+    pub(crate) sequence: u64,
     /// Other engines of the group help.
-    pub(super) is_spread: bool,
+    pub(crate) is_spread: bool,
     /// No member can start before, because a fence waits for the clock.
-    pub(super) settled_ns: u64,
+    pub(crate) fence_ns: u64,
     members: VecDeque<Member>, // read and not yet started
     read: u32,                 // members read from the list
     list_fault: Option<Fault>,
@@ -46,20 +46,20 @@ pub(super) struct Batch {
 
 /// A member that was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
-    pub(super) index: u16,
-    pub(super) descriptor: Descriptor,
+pub(crate) struct Member {
+    pub(crate) index: u16,
+    pub(crate) descriptor: Descriptor,
     waits: bool, // carries a fence that is not passed
 }
 
 impl Batch {
-    pub(super) fn new(descriptor: Descriptor, queue: usize, sequence: u64, is_spread: bool) -> Batch {
+    pub(crate) fn new(descriptor: Descriptor, queue: usize, sequence: u64, is_spread: bool) -> Batch {
         Batch {
             descriptor,
             queue,
             sequence,
             is_spread,
-            settled_ns: 0,
+            fence_ns: 0,
             members: VecDeque::new(),
             read: 0,
             list_fault: None,
@@ -72,34 +72,34 @@ impl Batch {
     }
 
     /// Where the batch itself came from.
-    pub(super) fn origin(&self) -> Origin {
+    pub(crate) fn origin(&self) -> Origin {
         Origin { descriptor: self.descriptor, queue: self.queue, sequence: self.sequence, member: None }
     }
 
-    /// A member ended, for the clock at `settled_ns`. Its record is still due if `record_due`.
-    pub(super) fn member_ended(&mut self, status: Status, record_due: bool, settled_ns: u64) {
+    /// A member ended, for the clock at `fence_ns`. Its record is still due if `record_due`.
+    pub(crate) fn member_executed(&mut self, status: Status, record_due: bool, fence_ns: u64) {
         self.ended += 1;
         self.all_succeeded &= status == Status::Success;
         self.records_due += u32::from(record_due);
-        self.settled_ns = self.settled_ns.max(settled_ns);
+        self.fence_ns = self.fence_ns.max(fence_ns);
     }
 
     /// The record of a member was written, or lost.
-    pub(super) fn record_settled(&mut self) {
+    pub(crate) fn record_done(&mut self) {
         self.records_due -= 1;
     }
 
     /// Whether all that started has ended, with its record.
-    pub(super) fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         self.started == self.ended && self.records_due == 0
     }
 
     /// A member that can start now.
-    pub(super) fn next(
+    pub(crate) fn next(
         &mut self,
         now_ns: u64,
         memory: &impl Memory,
-        chance: &mut Chance,
+        chance: &mut FaultInjector,
         counters: &Counters,
     ) -> Option<Member> {
         if self.members.is_empty() && self.list_fault.is_none() && !self.is_abandoned {
@@ -108,7 +108,7 @@ impl Batch {
         let is_settled = self.is_settled();
         let first = self.members.front_mut()?;
         if first.waits {
-            if !is_settled || now_ns < self.settled_ns {
+            if !is_settled || now_ns < self.fence_ns {
                 return None;
             }
             if !self.all_succeeded {
@@ -128,13 +128,13 @@ impl Batch {
     }
 
     /// How the batch ended, once it has.
-    pub(super) fn ended(&self) -> Option<Completion> {
+    pub(crate) fn ended(&self) -> Option<Completion> {
         let all_read = self.read == self.descriptor.size() || self.list_fault.is_some();
         let nothing_left = self.is_abandoned || all_read && self.members.is_empty();
         (nothing_left && self.is_settled()).then(|| self.completion())
     }
 
-    fn read_ahead(&mut self, memory: &impl Memory, chance: &mut Chance, counters: &Counters) {
+    fn read_ahead(&mut self, memory: &impl Memory, chance: &mut FaultInjector, counters: &Counters) {
         let mut bytes = [0; READ_AHEAD * BYTES];
         while self.read < self.descriptor.size() && self.members.len() < READ_AHEAD {
             let address = self.descriptor.address_1().offset(u64::from(self.read) * BYTES as u64);
@@ -190,7 +190,7 @@ mod tests {
         let (memory, list) = (FakeMemory::new(), Address(0x1_0000));
         memory.map(list, 128);
         memory.store(list.offset(64), &Descriptor::noop().with_flags(Flags::FENCE).to_bytes());
-        let (mut chance, counters) = (Chance::new(FaultPlan::none()), Counters::default());
+        let (mut chance, counters) = (FaultInjector::new(FaultPlan::none()), Counters::default());
         let mut batch = Batch::new(Descriptor::batch(list, 2), 0, 0, false);
         let mut next = |batch: &mut Batch| batch.next(0, &memory, &mut chance, &counters);
         assert!(next(&mut batch).is_some_and(|first| first.index == 0));
@@ -198,7 +198,7 @@ mod tests {
             next(&mut batch).is_none() && batch.ended().is_none(),
             "the fence waits for the first member"
         );
-        batch.member_ended(Status::PredicateFalse, false, 0);
+        batch.member_executed(Status::PredicateFalse, false, 0);
         assert!(next(&mut batch).is_none());
         let completion = batch.ended().expect("abandoned");
         assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 1));

@@ -23,15 +23,15 @@
 //! Source: after Dmitry Vyukov's bounded MPMC queue, with an exact limit because there is one consumer at a time; that
 //! others finish what one has begun is from Michael and Scott's queue (PODC 1996).
 
+mod entries;
 #[cfg(all(test, memferry_loom))]
 mod loom_tests;
-mod own;
 mod repair;
 #[cfg(all(test, not(memferry_loom)))]
 mod tests;
 
-pub(super) use own::{Entries, Taken};
-pub(super) use repair::Standing;
+pub(crate) use entries::{Entries, PoppedEntry};
+pub(crate) use repair::RingSnapshot;
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -42,7 +42,7 @@ const CLOSED: u64 = 1 << 63;
 const POSITION: u64 = (1 << 50) - 1;
 
 /// Slots of a ring: more than the entries of a device, so that the slot at the tail is always free.
-pub(super) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
+pub(crate) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
 
 /// Between the slots of one position and the next, in slots: a page and a slot. The device's core would fetch its
 /// neighbours without being asked, and take them from the submitter.
@@ -53,14 +53,14 @@ const STRIDE: usize = 33;
 const TRIES_MAX: usize = if cfg!(memferry_loom) { 8 } else { 1 << 14 };
 
 /// Whose an entry is: 12 bits.
-pub(super) type ClientId = u16;
+pub(crate) type ClientId = u16;
 
 /// The client of a device that one process has for itself.
-pub(super) const ONLY: ClientId = 1;
+pub(crate) const ONLY: ClientId = 1;
 
 /// Why [`Ring::push`] took nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
+pub(crate) enum PushError {
     Full,
     Closed,
 }
@@ -75,7 +75,7 @@ pub(super) enum Refusal {
 /// | `mark` of a slot | the submitter that takes it; the server: `close`, `open`, `repair` | all |
 /// | `stamp` of a slot | the submitter that took it | devices, after the mark |
 #[repr(C)]
-pub(super) struct Ring {
+pub(crate) struct Ring {
     submitters: Line<Submitters>,
     head: Line<AtomicU64>, // 49:0 positions popped or skipped since the start
     slots: [Line<Slot>; SLOTS],
@@ -90,7 +90,7 @@ struct Submitters {
 /// A value on cache lines of its own. 128: adjacent lines are prefetched in pairs.
 #[derive(Default)]
 #[repr(C, align(128))]
-pub(super) struct Line<T>(pub(super) T);
+pub(crate) struct Line<T>(pub(crate) T);
 
 /// A device that has nothing else to do looks at the mark all the time, and would take the line from the submitter at each
 /// of its stores: the words are elsewhere.
@@ -105,11 +105,11 @@ const _: () = assert!((STRIDE - 1) * size_of::<Line<Slot>>() == 4096);
 
 /// What an entry carries besides its words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Stamp {
+pub(crate) struct Stamp {
     /// When the entry is in the queue, on the device's clock.
-    pub(super) ns: u64,
+    pub(crate) ns: u64,
     /// Who submitted it and how, for a trace: nobody else looks at it.
-    pub(super) by: u64,
+    pub(crate) by: u64,
 }
 
 impl From<u64> for Stamp {
@@ -168,20 +168,20 @@ impl Mark {
 
 /// The oldest entry of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
-    pub(super) client: ClientId,
+pub(crate) struct Head {
+    pub(crate) client: ClientId,
     /// Whether its words are complete.
-    pub(super) is_ready: bool,
+    pub(crate) is_ready: bool,
     /// The stamp's time, once it is ready.
-    pub(super) stamp: u64,
+    pub(crate) stamp: u64,
     position: u64,
 }
 
 /// The answer of a push whose mark has changed: the push took too long, or somebody has tampered with the mark. Without the
 /// seal, a device has executed the entry.
 #[cold]
-fn revoked(own: &Entries, position: u64) -> Result<(), Refusal> {
-    if own.take(position).is_some() { Err(Refusal::Full) } else { Ok(()) }
+fn revoked(own: &Entries, position: u64) -> Result<(), PushError> {
+    if own.take(position).is_some() { Err(PushError::Full) } else { Ok(()) }
 }
 
 /// The position after this one.
@@ -209,13 +209,13 @@ fn slot_of(position: u64) -> usize {
 
 impl Head {
     /// Whether `client` can take it.
-    pub(super) fn is_ready_for(&self, client: ClientId) -> bool {
+    pub(crate) fn is_ready_for(&self, client: ClientId) -> bool {
         self.is_ready && self.client == client
     }
 }
 
 impl Ring {
-    pub(super) fn new() -> Ring {
+    pub(crate) fn new() -> Ring {
         let slot = || Slot { mark: AtomicU64::new(0), stamp: AtomicU64::new(0) };
         Ring {
             submitters: Line(Submitters { tail: AtomicU64::new(0), head_seen: AtomicU64::new(0) }),
@@ -230,14 +230,14 @@ impl Ring {
     /// A SeqCst load behind it sees the sleeper, or the sleeper, who looks into the ring behind a SeqCst fence, sees the
     /// entry.
     #[inline]
-    pub(super) fn push(
+    pub(crate) fn push(
         &self,
         own: &Entries,
         client: ClientId,
         words: &[u64; 8],
         stamp: impl Into<Stamp>,
         limit: u32,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PushError> {
         let position = self.take_slot(client, limit)?;
         self.put(own, position, client, words, stamp.into())
     }
@@ -251,7 +251,7 @@ impl Ring {
         client: ClientId,
         words: &[u64; 8],
         stamp: Stamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PushError> {
         if !own.put(position, words, &stamp) {
             return self.give_up(position, client);
         }
@@ -260,7 +260,7 @@ impl Ring {
 
     /// The last step of a push: the entry in `own` becomes ready.
     #[inline]
-    fn put_in_order(&self, own: &Entries, position: u64, client: ClientId, ns: u64) -> Result<(), Refusal> {
+    fn put_in_order(&self, own: &Entries, position: u64, client: ClientId, ns: u64) -> Result<(), PushError> {
         let slot = self.slot(position);
         slot.stamp.store(ns, Ordering::Relaxed);
         let [taken, ready] = [Stage::Taken, Stage::Ready].map(|stage| Mark::new(position, client, stage).0);
@@ -276,17 +276,17 @@ impl Ring {
     /// Leaves a slot to whoever removes the entries of nobody. Its former entry is still there: another submitter was held
     /// up in the middle of a push, and has not been told that its entry was revoked, or the head has passed an entry.
     #[cold]
-    fn give_up(&self, position: u64, client: ClientId) -> Result<(), Refusal> {
+    fn give_up(&self, position: u64, client: ClientId) -> Result<(), PushError> {
         let [taken, nobody_s] = [client, 0].map(|client| Mark::new(position, client, Stage::Taken).0);
         // Fails if this is the submitter that was held up: the slot is another one's by now.
         let mark = &self.slot(position).mark;
         let _ = mark.compare_exchange(taken, nobody_s, Ordering::Relaxed, Ordering::Relaxed);
-        Err(Refusal::Full)
+        Err(PushError::Full)
     }
 
     /// Takes the slot at the tail; its position.
     #[inline]
-    fn take_slot(&self, client: ClientId, limit: u32) -> Result<u64, Refusal> {
+    fn take_slot(&self, client: ClientId, limit: u32) -> Result<u64, PushError> {
         let Submitters { tail: shared_tail, head_seen } = &self.submitters.0;
         // ORDERING: Acquire pairs with the Release in `open`: the slot there is not sealed any more.
         let mut tail = shared_tail.load(Ordering::Acquire);
@@ -294,7 +294,7 @@ impl Ring {
         let mut head = head_seen.load(Ordering::Acquire);
         for _ in 0..TRIES_MAX {
             if tail & CLOSED != 0 {
-                return Err(Refusal::Closed);
+                return Err(PushError::Closed);
             }
             let position = tail & POSITION;
             // `head` passes a stale `tail`; then nothing is taken, because the slot's mark is of a later position.
@@ -304,7 +304,7 @@ impl Ring {
                 head = self.head.0.load(Ordering::Acquire);
                 head_seen.store(head, Ordering::Release);
                 if entries(head, position) >= u64::from(limit) {
-                    return Err(Refusal::Full);
+                    return Err(PushError::Full);
                 }
             }
             let slot = self.slot(position);
@@ -325,12 +325,12 @@ impl Ring {
             // tail of before.
             tail = shared_tail.fetch_or(0, Ordering::Acquire);
         }
-        Err(Refusal::Full)
+        Err(PushError::Full)
     }
 
     /// The oldest entry.
     #[inline]
-    pub(super) fn head(&self) -> Option<Head> {
+    pub(crate) fn head(&self) -> Option<Head> {
         // ORDERING: Acquire pairs with the Release in `pop`: who moves the head on from here says that all slots
         // before it have been read, by whomever.
         let position = self.head.0.load(Ordering::Acquire) & POSITION;
@@ -348,7 +348,7 @@ impl Ring {
     /// Takes the oldest entry, which [`head`](Self::head) said is ready, from its client's `own` memory. Only its owner
     /// calls this, in one thread. `None`: the client has submitted nothing at this place, and it is removed.
     #[inline]
-    pub(super) fn pop(&self, own: &Entries, head: Head) -> Option<Taken> {
+    pub(crate) fn pop(&self, own: &Entries, head: Head) -> Option<PoppedEntry> {
         let taken = own.take(head.position);
         match taken {
             // ORDERING: Release pairs with the Acquire of `head` in `push`: the words have been read.
@@ -359,7 +359,7 @@ impl Ring {
     }
 
     /// Removes the oldest entry, which nobody is going to take. False if somebody else has.
-    pub(super) fn skip(&self, head: Head) -> bool {
+    pub(crate) fn skip(&self, head: Head) -> bool {
         let from = self.head.0.load(Ordering::Relaxed);
         // ORDERING: AcqRel as the Acquire in `head` and the Release in `pop`; the dead read nothing any more.
         from & POSITION == head.position
@@ -371,12 +371,12 @@ impl Ring {
     }
 
     /// Takes an entry of `own` that the ring has lost.
-    pub(super) fn take_stranded(&self, own: &Entries) -> Option<Taken> {
+    pub(crate) fn take_stranded(&self, own: &Entries) -> Option<PoppedEntry> {
         own.take_stranded(|| (self.popped(), self.pushed()))
     }
 
     /// Refuses every `push` from now on; what was taken stays.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let shared_tail = &self.submitters.0.tail;
         for _ in 0..TRIES_MAX {
             let tail = shared_tail.fetch_or(CLOSED, Ordering::Relaxed) | CLOSED;
@@ -398,7 +398,7 @@ impl Ring {
     }
 
     /// Takes entries again after [`close`](Self::close). The caller sees to it that nobody closes meanwhile.
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         let tail = self.submitters.0.tail.load(Ordering::Relaxed);
         if tail & CLOSED != 0 {
             // A mark that was never here, so that a submitter from before `close` does not mistake it for that one.
@@ -411,39 +411,39 @@ impl Ring {
     }
 
     /// Whether it is closed.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.submitters.0.tail.load(Ordering::Relaxed) & CLOSED != 0
     }
 
     /// Removes all that a closed ring has.
-    pub(super) fn discard(&self) {
+    pub(crate) fn discard(&self) {
         // ORDERING: Release as in `pop`.
         self.head.0.store(self.pushed(), Ordering::Release);
     }
 
     /// Entries taken since the start.
-    pub(super) fn pushed(&self) -> u64 {
+    pub(crate) fn pushed(&self) -> u64 {
         self.submitters.0.tail.load(Ordering::Relaxed) & POSITION
     }
 
     /// Entries popped or skipped since the start.
-    pub(super) fn popped(&self) -> u64 {
+    pub(crate) fn popped(&self) -> u64 {
         self.head.0.load(Ordering::Acquire) & POSITION
     }
 
     /// Entries that are there.
-    pub(super) fn occupancy(&self) -> u64 {
+    pub(crate) fn occupancy(&self) -> u64 {
         entries(self.popped(), self.pushed())
     }
 
     /// Entries of `client`: exact if it neither submits nor takes any meanwhile.
-    pub(super) fn entries_of(&self, client: ClientId) -> usize {
+    pub(crate) fn entries_of(&self, client: ClientId) -> usize {
         self.owners().filter(|owner| *owner == client).count()
     }
 
     /// Writes what a hostile client can: entries of other clients.
     #[cfg(test)]
-    pub(super) fn forge(&self, clients: impl Iterator<Item = ClientId>) {
+    pub(crate) fn forge(&self, clients: impl Iterator<Item = ClientId>) {
         let mut tail = 0;
         for (position, client) in (0..).zip(clients) {
             self.slot(position).mark.store(Mark::new(position, client, Stage::Ready).0, Ordering::Relaxed);
@@ -453,7 +453,7 @@ impl Ring {
     }
 
     /// The client of each entry, as the marks have it.
-    pub(super) fn owners(&self) -> impl Iterator<Item = ClientId> {
+    pub(crate) fn owners(&self) -> impl Iterator<Item = ClientId> {
         let head = self.popped();
         // One more: the slot at the tail may be taken, if a submitter died before it moved the tail.
         (0..=entries(head, self.pushed()).min(SLOTS as u64 - 1)).filter_map(move |step| {

@@ -23,13 +23,13 @@ use memferry_dsa::portal::{
 };
 use memferry_dsa::{Descriptor, fork};
 
+use crate::config::FaultPlan;
 use crate::config::{ConfigError, DeviceConfig};
-use crate::counters::DeviceCounters;
-use crate::device::{Device, Did};
-use crate::fault_plan::FaultPlan;
-use crate::front::{Front, Queue};
+use crate::device::counters::DeviceCounters;
+use crate::device::interface::{Interface, Queue};
+use crate::device::{Device, StepOutcome};
 use crate::memory::DirectMemory;
-use crate::register::SoftwareError;
+use memferry_dsa::system::SoftwareError;
 
 /// Idle steps before the thread parks: some ten microseconds, several times what a submitter takes to react to a
 /// completion, and nothing against the cost of being woken.
@@ -52,7 +52,7 @@ const ABORT: u8 = 2;
 /// forked child, which has no such thread, it is gone.
 pub struct Emulator {
     config: DeviceConfig,
-    nasty: FaultPlan,
+    fault_plan: FaultPlan,
     life: Mutex<Life>,
 }
 
@@ -64,7 +64,7 @@ struct Life {
 
 /// What leads to the worker.
 struct Line {
-    front: Arc<Front>,
+    interface: Arc<Interface>,
     accounts: Vec<Account>,
     orders: Arc<Orders>,
     thread: Thread,
@@ -121,9 +121,9 @@ impl Emulator {
     ///
     /// # Errors
     /// [`StartError`]: nothing was started.
-    pub fn start(config: &DeviceConfig, nasty: FaultPlan) -> Result<Arc<Emulator>, StartError> {
-        let life = Life::start(config, &nasty)?;
-        Ok(Arc::new(Emulator { config: config.clone(), nasty, life: Mutex::new(life) }))
+    pub fn start(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Arc<Emulator>, StartError> {
+        let life = Life::start(config, &fault_plan)?;
+        Ok(Arc::new(Emulator { config: config.clone(), fault_plan, life: Mutex::new(life) }))
     }
 
     /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together, and
@@ -147,7 +147,7 @@ impl Emulator {
     fn portal_that(self: &Arc<Self>, queue: usize, counts: bool) -> Arc<dyn Portal> {
         assert!(queue < self.queue_count(), "queue {queue} of {}", self.queue_count());
         let line = self.line();
-        let is_counted = counts && line.front.queues[queue].info.mode == QueueMode::Dedicated;
+        let is_counted = counts && line.interface.queues[queue].info.mode == QueueMode::Dedicated;
         Arc::new(EmulatedPortal { line, queue, is_counted, _emulator: Arc::clone(self) })
     }
 
@@ -162,18 +162,18 @@ impl Emulator {
     }
 
     /// How badly it behaves.
-    pub fn nasty(&self) -> &FaultPlan {
-        &self.nasty
+    pub fn fault_plan(&self) -> &FaultPlan {
+        &self.fault_plan
     }
 
     /// What the device has done since it was enabled.
     pub fn counters(&self) -> DeviceCounters {
-        self.line().front.snapshot()
+        self.line().interface.snapshot()
     }
 
     /// Reads the error register and clears it.
     pub fn take_error(&self) -> Option<SoftwareError> {
-        self.line().front.take_error()
+        self.line().interface.take_error()
     }
 
     /// Makes the device die with its work in it: nothing in flight completes, later submissions answer
@@ -200,7 +200,7 @@ impl Emulator {
         if !life.line.is_gone() {
             return Err(EnableError::IsEnabled);
         }
-        *life = Life::start(&self.config, &self.nasty)?;
+        *life = Life::start(&self.config, &self.fault_plan)?;
         Ok(())
     }
 
@@ -214,10 +214,10 @@ impl Emulator {
 }
 
 impl Life {
-    fn start(config: &DeviceConfig, nasty: &FaultPlan) -> Result<Life, StartError> {
+    fn start(config: &DeviceConfig, fault_plan: &FaultPlan) -> Result<Life, StartError> {
         fork::watch().map_err(StartError::Forks)?;
-        let device = Device::in_real_time(config, nasty.clone())?;
-        let front = Arc::clone(device.front());
+        let device = Device::in_real_time(config, fault_plan.clone())?;
+        let interface = Arc::clone(device.interface());
         let orders = Arc::new(Orders { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });
         // SAFETY: descriptors reach this device through `EmulatedPortal::submit` only, whose callers keep the
         // contract of `Portal::submit`; the memory itself goes to the device's thread and nowhere else.
@@ -233,9 +233,9 @@ impl Life {
             credits: Credits::new(queue.info.size),
             cells: SubmissionCounters::default(),
         };
-        let accounts = front.queues.iter().map(account).collect();
+        let accounts = interface.queues.iter().map(account).collect();
         let (thread, generation) = (worker.thread().clone(), fork::generation());
-        let line = Arc::new(Line { front, accounts, orders, thread, generation });
+        let line = Arc::new(Line { interface, accounts, orders, thread, generation });
         Ok(Life { line, worker: Some(worker) })
     }
 
@@ -245,7 +245,7 @@ impl Life {
         if !self.line.is_of_this_process() {
             return std::mem::forget(self.worker.take());
         }
-        self.line.front.close();
+        self.line.interface.close();
         // ORDERING: Release pairs with the Acquire in `work`: every submission that came before the order is
         // visible to the step that follows the order.
         self.line.orders.order.store(order, Ordering::Release);
@@ -267,7 +267,7 @@ impl Line {
     }
 
     fn is_gone(&self) -> bool {
-        !self.is_of_this_process() || self.front.is_gone()
+        !self.is_of_this_process() || self.interface.is_gone()
     }
 
     fn wake(&self) {
@@ -298,7 +298,7 @@ impl EmulatedPortal {
 // worker's last act, that it is gone. It has no part in a forked child, whose memory it does not reach.
 unsafe impl Portal for EmulatedPortal {
     fn work_queue(&self) -> &WorkQueueInfo {
-        &self.line.front.queues[self.queue].info
+        &self.line.interface.queues[self.queue].info
     }
 
     fn kind(&self) -> PortalKind {
@@ -314,7 +314,7 @@ unsafe impl Portal for EmulatedPortal {
         if self.is_counted && !self.is_gone() && !credits.take(generation) {
             return cells.count(Ok(Submission::Retry));
         }
-        let answer = self.line.front.submit(self.queue, descriptor, PASID);
+        let answer = self.line.interface.submit(self.queue, descriptor, PASID);
         if answer == Ok(Submission::Accepted) {
             self.line.wake();
         } else if self.is_counted {
@@ -341,7 +341,7 @@ unsafe impl Portal for EmulatedPortal {
 
 /// Closes the queues when the worker ends, also by a panic, so that nobody submits to a device without a worker;
 /// and then, as the worker's last act, says that the device is gone.
-struct GoneAtEnd(Arc<Front>);
+struct GoneAtEnd(Arc<Interface>);
 
 impl Drop for GoneAtEnd {
     fn drop(&mut self) {
@@ -351,7 +351,7 @@ impl Drop for GoneAtEnd {
 }
 
 fn work(mut device: Device, memory: &DirectMemory, orders: &Orders) {
-    let front = GoneAtEnd(Arc::clone(device.front()));
+    let interface = GoneAtEnd(Arc::clone(device.interface()));
     let mut idle_steps = 0;
     loop {
         // The order first: only a step that began after FINISH knows that the queues stay empty.
@@ -360,32 +360,32 @@ fn work(mut device: Device, memory: &DirectMemory, orders: &Orders) {
         if order == ABORT {
             return device.abort();
         }
-        match step(&mut device, memory, &front.0) {
-            Did::Work => idle_steps = 0,
-            Did::Nothing if order == FINISH => return,
-            Did::Nothing if idle_steps < IDLE_STEPS_MAX => {
+        match step(&mut device, memory, &interface.0) {
+            StepOutcome::Work => idle_steps = 0,
+            StepOutcome::Nothing if order == FINISH => return,
+            StepOutcome::Nothing if idle_steps < IDLE_STEPS_MAX => {
                 idle_steps += 1;
                 std::hint::spin_loop();
             }
-            Did::Nothing => sleep(&front.0, orders),
-            Did::WaitUntil(ns) => wait_until(ns, &mut device, memory, &front.0, orders),
+            StepOutcome::Nothing => sleep(&interface.0, orders),
+            StepOutcome::WaitUntil(ns) => wait_until(ns, &mut device, memory, &interface.0, orders),
         }
     }
 }
 
-fn step(device: &mut Device, memory: &DirectMemory, front: &Front) -> Did {
+fn step(device: &mut Device, memory: &DirectMemory, interface: &Interface) -> StepOutcome {
     // Without a timing there is no clock, and looking at one would cost as much as the step.
-    match front.now_ns() {
+    match interface.now_ns() {
         Some(now_ns) => device.step_at(now_ns, memory),
         None => device.step_at(0, memory),
     }
 }
 
-fn sleep(front: &Front, orders: &Orders) {
+fn sleep(interface: &Interface, orders: &Orders) {
     orders.is_asleep.store(true, Ordering::Relaxed);
     // ORDERING: SeqCst pairs with the fence in `wake`; see the head of this file.
     fence(Ordering::SeqCst);
-    if front.is_empty() {
+    if interface.is_empty() {
         // An order that comes now leaves its token in `unpark`, so that this returns at once.
         thread::park();
     }
@@ -393,16 +393,16 @@ fn sleep(front: &Front, orders: &Orders) {
 }
 
 /// Waits for a time on the clock, or for a submission: parked while it is far, spinning when it is near.
-fn wait_until(ns: u64, device: &mut Device, memory: &DirectMemory, front: &Front, orders: &Orders) {
-    if Some(ns) <= front.now_ns().map(|now_ns| now_ns + SPIN_NS_MAX) {
+fn wait_until(ns: u64, device: &mut Device, memory: &DirectMemory, interface: &Interface, orders: &Orders) {
+    if Some(ns) <= interface.now_ns().map(|now_ns| now_ns + SPIN_NS_MAX) {
         return std::hint::spin_loop();
     }
     orders.is_asleep.store(true, Ordering::Relaxed);
     // ORDERING: SeqCst pairs with the fence in `wake`: a submission from before is seen by the step, one from after
     // sees the sleeper.
     fence(Ordering::SeqCst);
-    if let Did::WaitUntil(ns) = step(device, memory, front)
-        && let Some(left) = ns.checked_sub(front.now_ns().unwrap_or(0) + SPIN_NS_MAX)
+    if let StepOutcome::WaitUntil(ns) = step(device, memory, interface)
+        && let Some(left) = ns.checked_sub(interface.now_ns().unwrap_or(0) + SPIN_NS_MAX)
     {
         thread::park_timeout(Duration::from_nanos(left));
     }

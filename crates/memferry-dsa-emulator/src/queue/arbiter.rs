@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memferry_dsa::portal::WorkQueueInfo;
 
-use crate::front::Queue;
-use crate::held::Held;
-use crate::ring::{ClientId, Head};
-use crate::timing::AHEAD_MAX_NS;
+use crate::arc_ref::ArcRef;
+use crate::device::clock::AHEAD_MAX_NS;
+use crate::device::interface::Queue;
+use crate::queue::ring::{ClientId, Head};
 
-pub(super) struct Arbiter {
+pub(crate) struct Arbiter {
     first: usize, // the number of the group's first queue
     priorities: Vec<u8>,
     state: State,
@@ -26,7 +26,7 @@ pub(super) struct Arbiter {
 enum State {
     Own(Word),
     /// Its choices are among the entries of all clients.
-    Shared(Held<AtomicU64>),
+    Shared(ArcRef<AtomicU64>),
 }
 
 /// All zero at the start.
@@ -34,19 +34,19 @@ enum State {
 struct Word(u64); // 35:32 the seat that is asked first; 4 bits each below: credits
 
 impl Arbiter {
-    pub(super) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
+    pub(crate) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
         let priorities = queues.iter().map(|queue| queue.priority).collect();
         Arbiter { first, priorities, state: State::Own(Word(0)) }
     }
 
     /// Shares the state with others from now on.
-    pub(super) fn share(&mut self, state: Held<AtomicU64>) {
+    pub(crate) fn share(&mut self, state: ArcRef<AtomicU64>) {
         self.state = State::Shared(state);
     }
 
     /// The next entry that was in its queue at `stamped_max`, if it is `client`'s, and the number of the queue. It is to
     /// be popped.
-    pub(super) fn take(
+    pub(crate) fn take(
         &mut self,
         queues: &[Queue],
         client: ClientId,
@@ -74,7 +74,7 @@ impl Arbiter {
     }
 
     /// Whether [`take`](Self::take) would take something now.
-    pub(super) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
+    pub(crate) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
         let State::Shared(shared) = &self.state else { return true };
         let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
         let word = Word(shared.load(Ordering::Relaxed));
@@ -83,7 +83,7 @@ impl Arbiter {
     }
 
     /// The earliest stamp of all oldest entries that `client` could take.
-    pub(super) fn earliest(&self, queues: &[Queue], client: ClientId) -> Option<u64> {
+    pub(crate) fn earliest(&self, queues: &[Queue], client: ClientId) -> Option<u64> {
         let queues = queues[self.first..].iter().take(self.priorities.len());
         let heads = queues.filter_map(|queue| queue.ring().head());
         let stamps = heads.filter(|head| head.is_ready_for(client)).map(|head| head.stamp);

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use memferry_dsa::{Address, Completion, PAGE_BYTES, Status};
 
-use crate::counters::{Counters, count};
-use crate::fault_plan::{FaultPlan, Random};
+use crate::config::{FaultPlan, Random};
+use crate::device::counters::{Counters, count};
 use crate::memory::{Access, Memory, Vanished};
 
 /// Most pages whose next visit is known not to fault. Beyond it the oldest may fault again, which costs its
@@ -14,15 +14,15 @@ const FORGIVEN_MAX: usize = 64;
 
 /// An access that was not possible.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Fault {
-    pub(super) page: Address,
-    pub(super) access: Access,
-    pub(super) reason: Reason,
+pub(crate) struct Fault {
+    pub(crate) page: Address,
+    pub(crate) access: Access,
+    pub(crate) reason: Reason,
 }
 
 /// Why it was not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Reason {
+pub(crate) enum Reason {
     /// The page is absent, and nobody asked the operating system for it.
     Absent,
     /// The operating system was asked for the page, and refused.
@@ -33,7 +33,7 @@ pub(super) enum Reason {
 
 impl Fault {
     /// The completion of an operation on data that stops here after `bytes_completed`.
-    pub(super) fn completion(self, bytes_completed: u32) -> Completion {
+    pub(crate) fn completion(self, bytes_completed: u32) -> Completion {
         let status = match self.reason {
             Reason::Refused => Status::PageFaultRefused,
             _ => Status::PageFault,
@@ -42,7 +42,7 @@ impl Fault {
     }
 
     /// The completion when a page fault here has the status `page_fault`.
-    pub(super) fn completion_as(self, page_fault: Status, bytes_completed: u32) -> Completion {
+    pub(crate) fn completion_as(self, page_fault: Status, bytes_completed: u32) -> Completion {
         match self.reason {
             Reason::Hardware(status) => Completion { bytes_completed, ..Completion::new(status) },
             Reason::Absent | Reason::Refused => Completion {
@@ -55,15 +55,15 @@ impl Fault {
     }
 
     /// The page has gone after it was translated.
-    pub(super) fn vanished(vanished: Vanished, block_on_fault: bool) -> Fault {
+    pub(crate) fn vanished(vanished: Vanished, block_on_fault: bool) -> Fault {
         let reason = if block_on_fault { Reason::Refused } else { Reason::Absent };
         Fault { page: vanished.page, access: vanished.access, reason }
     }
 }
 
 /// The dice, and what they must remember.
-pub(super) struct Chance {
-    nasty: FaultPlan,
+pub(crate) struct FaultInjector {
+    fault_plan: FaultPlan,
     random: Random,
     /// Whether any visit of a page may go wrong by chance.
     strikes_pages: bool,
@@ -71,63 +71,68 @@ pub(super) struct Chance {
     forgiven: VecDeque<Address>,
 }
 
-impl Chance {
-    pub(super) fn new(nasty: FaultPlan) -> Chance {
-        let strikes_pages = nasty.page_faults_per_mille > 0 || nasty.hardware_errors_per_mille > 0;
-        Chance { random: Random::new(nasty.seed), nasty, strikes_pages, forgiven: VecDeque::new() }
+impl FaultInjector {
+    pub(crate) fn new(fault_plan: FaultPlan) -> FaultInjector {
+        let strikes_pages = fault_plan.page_faults_per_mille > 0 || fault_plan.hardware_errors_per_mille > 0;
+        FaultInjector {
+            random: Random::new(fault_plan.seed),
+            fault_plan,
+            strikes_pages,
+            forgiven: VecDeque::new(),
+        }
     }
 
-    pub(super) fn nasty(&self) -> &FaultPlan {
-        &self.nasty
+    pub(crate) fn fault_plan(&self) -> &FaultPlan {
+        &self.fault_plan
     }
 
     /// How many steps something has to wait.
-    pub(super) fn delay_steps(&mut self) -> u64 {
-        match self.nasty.delay_steps_max {
+    pub(crate) fn delay_steps(&mut self) -> u64 {
+        match self.fault_plan.delay_steps_max {
             0 => 0,
             max => self.random.below(u64::from(max) + 1),
         }
     }
 
     /// Whether the order of things is free.
-    pub(super) fn reorders(&self) -> bool {
-        self.nasty.reorder
+    pub(crate) fn reorders(&self) -> bool {
+        self.fault_plan.reorder
     }
 
-    /// Which of `count` things comes next, where the order is free; the first unless the device is nasty.
-    pub(super) fn pick(&mut self, count: usize) -> usize {
-        if self.nasty.reorder && count > 1 { self.random.below(count as u64) as usize } else { 0 }
+    /// Which of `count` things comes next, where the order is free; the first unless the device is fault_plan.
+    pub(crate) fn pick(&mut self, count: usize) -> usize {
+        if self.fault_plan.reorder && count > 1 { self.random.below(count as u64) as usize } else { 0 }
     }
 
-    pub(super) fn runs_backwards(&mut self) -> bool {
-        self.random.chance(self.nasty.backwards_per_mille)
+    pub(crate) fn runs_backwards(&mut self) -> bool {
+        self.random.chance(self.fault_plan.backwards_per_mille)
     }
 
-    pub(super) fn rounds_difference(&mut self) -> bool {
-        self.random.chance(self.nasty.rounded_differences_per_mille)
+    pub(crate) fn rounds_difference(&mut self) -> bool {
+        self.random.chance(self.fault_plan.rounded_differences_per_mille)
     }
 
-    pub(super) fn spreads_batch(&mut self) -> bool {
-        self.random.chance(self.nasty.spread_batches_per_mille)
+    pub(crate) fn spreads_batch(&mut self) -> bool {
+        self.random.chance(self.fault_plan.spread_batches_per_mille)
     }
 
-    pub(super) fn works_ahead(&mut self) -> bool {
-        self.random.chance(self.nasty.work_ahead_per_mille)
+    pub(crate) fn works_ahead(&mut self) -> bool {
+        self.random.chance(self.fault_plan.work_ahead_per_mille)
     }
 
     /// Heads or tails.
-    pub(super) fn flips(&mut self) -> bool {
+    pub(crate) fn flips(&mut self) -> bool {
         self.random.below(2) == 0
     }
 
     /// The size of the next piece of a transfer with `left` bytes to go.
-    pub(super) fn piece_bytes(&self, left: u32) -> u32 {
-        left.min(self.nasty.piece_bytes_max.max(1))
+    pub(crate) fn piece_bytes(&self, left: u32) -> u32 {
+        left.min(self.fault_plan.piece_bytes_max.max(1))
     }
 
     /// Translates a page of data. With `block_on_fault` the operating system is asked for an absent one.
     #[inline]
-    pub(super) fn data_page(
+    pub(crate) fn data_page(
         &mut self,
         memory: &impl Memory,
         page: Address,
@@ -141,7 +146,7 @@ impl Chance {
 
     /// Translates a page of a batch's list, or a readback address. The operating system is asked for an absent one,
     /// unless chance strikes.
-    pub(super) fn list_page(
+    pub(crate) fn list_page(
         &mut self,
         memory: &impl Memory,
         page: Address,
@@ -154,13 +159,13 @@ impl Chance {
     /// Translates the page of a completion record. The operating system is asked for an absent one, unless
     /// chance strikes.
     #[inline]
-    pub(super) fn record_page(
+    pub(crate) fn record_page(
         &mut self,
         memory: &impl Memory,
         page: Address,
         counters: &Counters,
     ) -> Result<(), Fault> {
-        let is_struck = self.random.chance(self.nasty.lost_records_per_mille);
+        let is_struck = self.random.chance(self.fault_plan.lost_records_per_mille);
         translate(memory, page, Access::Write, is_struck, !is_struck, counters)
     }
 
@@ -170,7 +175,7 @@ impl Chance {
     /// A hardware error struck instead.
     #[cold]
     fn strikes(&mut self, page: Address, access: Access) -> Result<bool, Fault> {
-        if self.random.chance(self.nasty.hardware_errors_per_mille) {
+        if self.random.chance(self.fault_plan.hardware_errors_per_mille) {
             let status = match (access, self.flips()) {
                 (_, true) => Status::Translation,
                 (Access::Read, false) => Status::HardwareRead,
@@ -182,7 +187,7 @@ impl Chance {
             self.forgiven.remove(index);
             return Ok(false);
         }
-        let faults = self.random.chance(self.nasty.page_faults_per_mille);
+        let faults = self.random.chance(self.fault_plan.page_faults_per_mille);
         if faults {
             if self.forgiven.len() == FORGIVEN_MAX {
                 self.forgiven.pop_front();
@@ -215,12 +220,12 @@ fn translate(
 }
 
 /// Bytes from `address` to the end of its page.
-pub(super) fn bytes_to_page_end(address: Address) -> u64 {
+pub(crate) fn bytes_to_page_end(address: Address) -> u64 {
     PAGE_BYTES - (address.0 - address.page().0)
 }
 
 /// Bytes of the page that end at `end`, the first address behind them.
-pub(super) fn bytes_from_page_start(end: Address) -> u64 {
+pub(crate) fn bytes_from_page_start(end: Address) -> u64 {
     let last = end.offset(u64::MAX);
     last.0 - last.page().0 + 1
 }

@@ -13,7 +13,7 @@ impl Queue {
         Arc::new(Queue { ring: Ring::new(), own: Entries::new() })
     }
 
-    fn push(&self, number: u64) -> Result<(), Refusal> {
+    fn push(&self, number: u64) -> Result<(), PushError> {
         self.ring.push(&self.own, ONLY, &[number; 8], 0, 1)
     }
 
@@ -143,8 +143,8 @@ fn loom_ring_revoked() {
     loom::model(|| {
         let queue = Queue::new();
         let submitter = submitter(&queue, 1);
-        let standing = queue.ring.standing();
-        let removed = queue.ring.repair(&standing, |_, position| queue.own.has(position));
+        let snapshot = queue.ring.snapshot();
+        let removed = queue.ring.repair(&snapshot, |_, position| queue.own.has(position));
         let accepted = submitter.join().unwrap();
         let executed = queue.pop().or_else(|| queue.ring.take_stranded(&queue.own).map(|taken| taken.words));
         assert_eq!(executed.is_some(), accepted, "removed: {removed}");

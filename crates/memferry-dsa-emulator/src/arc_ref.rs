@@ -8,30 +8,30 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A reference to a part of what it keeps.
-pub(crate) struct Held<T> {
+pub(crate) struct ArcRef<T> {
     part: NonNull<T>,
     whole: Arc<dyn Any + Send + Sync>,
 }
 
-impl<T: Send + Sync + 'static> Held<T> {
+impl<T: Send + Sync + 'static> ArcRef<T> {
     /// A value of its own.
-    pub(crate) fn own(value: T) -> Held<T> {
-        Held::part_of(Arc::new(value), |value| value)
+    pub(crate) fn own(value: T) -> ArcRef<T> {
+        ArcRef::part_of(Arc::new(value), |value| value)
     }
 
     /// A part of `whole`.
-    pub(crate) fn part_of<W: Any + Send + Sync>(whole: Arc<W>, part: impl FnOnce(&W) -> &T) -> Held<T> {
-        Held { part: NonNull::from(part(&whole)), whole }
+    pub(crate) fn part_of<W: Any + Send + Sync>(whole: Arc<W>, part: impl FnOnce(&W) -> &T) -> ArcRef<T> {
+        ArcRef { part: NonNull::from(part(&whole)), whole }
     }
 }
 
-impl<T> Clone for Held<T> {
-    fn clone(&self) -> Held<T> {
-        Held { part: self.part, whole: Arc::clone(&self.whole) }
+impl<T> Clone for ArcRef<T> {
+    fn clone(&self) -> ArcRef<T> {
+        ArcRef { part: self.part, whole: Arc::clone(&self.whole) }
     }
 }
 
-impl<T> Deref for Held<T> {
+impl<T> Deref for ArcRef<T> {
     type Target = T;
 
     #[inline]
@@ -44,6 +44,6 @@ impl<T> Deref for Held<T> {
 }
 
 // SAFETY: it is a shared reference to a `T`, with a counter that is `Send` and `Sync`.
-unsafe impl<T: Sync> Send for Held<T> {}
+unsafe impl<T: Sync> Send for ArcRef<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Held<T> {}
+unsafe impl<T: Sync> Sync for ArcRef<T> {}

@@ -9,17 +9,17 @@ use crate::queue::QueueOrder;
 
 /// What a device counts, all zero at its start. Only its thread writes.
 #[repr(C)]
-pub(super) struct Counters {
-    pub(super) members: AtomicU64,
-    pub(super) members_abandoned: AtomicU64,
-    pub(super) ended: [AtomicU64; 64], // by status code
-    pub(super) aborted: AtomicU64,
-    pub(super) bytes_copied: AtomicU64,
-    pub(super) bytes_done: AtomicU64,
-    pub(super) page_faults: AtomicU64,
-    pub(super) page_requests: AtomicU64,
-    pub(super) records_written: AtomicU64,
-    pub(super) records_lost: AtomicU64,
+pub(crate) struct Counters {
+    pub(crate) members: AtomicU64,
+    pub(crate) members_abandoned: AtomicU64,
+    pub(crate) ended: [AtomicU64; 64], // by status code
+    pub(crate) aborted: AtomicU64,
+    pub(crate) bytes_copied: AtomicU64,
+    pub(crate) bytes_done: AtomicU64,
+    pub(crate) page_faults: AtomicU64,
+    pub(crate) page_requests: AtomicU64,
+    pub(crate) records_written: AtomicU64,
+    pub(crate) records_lost: AtomicU64,
 }
 
 impl Default for Counters {
@@ -41,17 +41,17 @@ impl Default for Counters {
 }
 
 /// Adds to a counter that only this thread writes, without a locked instruction.
-pub(super) fn count(counter: &AtomicU64, by: u64) {
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
 /// A counter, for the thread that writes it.
-pub(super) fn get(counter: &AtomicU64) -> u64 {
+pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
 /// A counter that another process writes, which may write anything: the sum over all clients does not overflow.
-pub(super) fn told(counter: &AtomicU64) -> u64 {
+pub(crate) fn told(counter: &AtomicU64) -> u64 {
     const MOST: u64 = 1 << 54; // bytes of a week at 30 GB/s
     get(counter).min(MOST)
 }
@@ -125,14 +125,14 @@ impl Counters {
     }
 
     /// Adds what `other` has counted.
-    pub(super) fn add(&self, other: &Counters) {
+    pub(crate) fn add(&self, other: &Counters) {
         for (mine, theirs) in self.zip(other) {
             mine.fetch_add(told(theirs), Ordering::Relaxed);
         }
     }
 
     /// The sum, with what the queues have counted.
-    pub(super) fn snapshot(&self, queues: &QueueTotals) -> DeviceCounters {
+    pub(crate) fn snapshot(&self, queues: &QueueTotals) -> DeviceCounters {
         let ended = self.ended.iter().enumerate().filter(|(_, count)| get(count) > 0);
         DeviceCounters {
             accepted: queues.accepted,
@@ -155,15 +155,15 @@ impl Counters {
 
 /// What queues have counted together.
 #[derive(Clone, Copy, Default)]
-pub(super) struct QueueTotals {
-    pub(super) accepted: u64,
-    pub(super) retried: u64,
-    pub(super) dropped: u64,
-    pub(super) dispatched: u64,
+pub(crate) struct QueueTotals {
+    pub(crate) accepted: u64,
+    pub(crate) retried: u64,
+    pub(crate) dropped: u64,
+    pub(crate) dispatched: u64,
 }
 
 impl QueueTotals {
-    pub(super) fn add(&mut self, queue: &QueueOrder) {
+    pub(crate) fn add(&mut self, queue: &QueueOrder) {
         self.accepted += queue.ring.pushed();
         self.retried += told(&queue.counts.0.retried);
         self.dropped += told(&queue.counts.0.dropped);

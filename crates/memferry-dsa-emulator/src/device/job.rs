@@ -3,34 +3,34 @@
 use memferry_dsa::portal::QueueMode;
 use memferry_dsa::{Completion, Descriptor, Flags, Opcode, Status};
 
-use crate::check::check;
 use crate::config::Capabilities;
-use crate::front::Front;
+use crate::device::check::check;
+use crate::device::interface::Interface;
 use crate::memory::Memory;
 use crate::ops::{Env, Operation};
 
 /// A descriptor in an engine.
-pub(super) struct Job {
-    pub(super) origin: Origin,
+pub(crate) struct Job {
+    pub(crate) origin: Origin,
     state: State,
 }
 
 /// Where a descriptor came from, for records and reports.
 #[derive(Clone)]
-pub(super) struct Origin {
-    pub(super) descriptor: Descriptor,
-    pub(super) queue: usize,
+pub(crate) struct Origin {
+    pub(crate) descriptor: Descriptor,
+    pub(crate) queue: usize,
     /// Its number among all that the device took; that of its batch for a member.
-    pub(super) sequence: u64,
-    pub(super) member: Option<MemberOf>,
+    pub(crate) sequence: u64,
+    pub(crate) member: Option<MemberOf>,
 }
 
 /// Which member of which batch.
 #[derive(Clone, Copy)]
-pub(super) struct MemberOf {
+pub(crate) struct MemberOf {
     /// The engine whose batch unit has the batch.
-    pub(super) engine: usize,
-    pub(super) index: u16,
+    pub(crate) engine: usize,
+    pub(crate) index: u16,
 }
 
 enum State {
@@ -40,7 +40,7 @@ enum State {
 }
 
 /// What came of advancing a job.
-pub(super) enum Advance {
+pub(crate) enum Advance {
     Continue,
     StartBatch,
     /// A drain that has to wait for what came before it; ask again with `is_drained`.
@@ -49,26 +49,26 @@ pub(super) enum Advance {
 }
 
 impl Job {
-    pub(super) fn new(origin: Origin) -> Job {
+    pub(crate) fn new(origin: Origin) -> Job {
         Job { origin, state: State::New }
     }
 
     /// Whether it waits for what came before it.
-    pub(super) fn is_drain(&self) -> bool {
+    pub(crate) fn is_drain(&self) -> bool {
         matches!(self.state, State::Drains)
     }
 
     /// Checks the descriptor the first time; does a piece of its work.
-    pub(super) fn advance<M: Memory>(
+    pub(crate) fn advance<M: Memory>(
         &mut self,
-        front: &Front,
+        interface: &Interface,
         capabilities: Capabilities,
         is_drained: bool,
         env: &mut Env<'_, M>,
     ) -> Advance {
         let descriptor = &self.origin.descriptor;
         if let State::New = self.state {
-            let queue = &front.queues[self.origin.queue].info;
+            let queue = &interface.queues[self.origin.queue].info;
             let opcode = match check(descriptor, queue, capabilities, self.origin.member.is_some()) {
                 Ok(opcode) => opcode,
                 Err(refusal) => return Advance::End(refusal),
@@ -91,10 +91,10 @@ impl Job {
 impl Origin {
     /// Whether a drain that comes from `self` waits for `other`, which is still in progress: everything that came
     /// earlier through a dedicated queue, what the same submitter put into a shared one.
-    pub(super) fn drains(&self, other: &Origin, front: &Front) -> bool {
+    pub(crate) fn drains(&self, other: &Origin, interface: &Interface) -> bool {
         other.sequence < self.sequence
             && other.queue == self.queue
-            && (front.queues[self.queue].info.mode == QueueMode::Dedicated
+            && (interface.queues[self.queue].info.mode == QueueMode::Dedicated
                 || other.descriptor.pasid() == self.descriptor.pasid())
     }
 }
@@ -110,7 +110,7 @@ fn read_back<M: Memory>(descriptor: &Descriptor, env: &mut Env<'_, M>) -> Comple
         let read = env.chance.list_page(env.memory, address.page(), env.counters).and_then(|()| {
             env.memory
                 .read(address, &mut [0])
-                .map_err(|vanished| super::pages::Fault::vanished(vanished, true))
+                .map_err(|vanished| crate::device::translation::Fault::vanished(vanished, true))
         });
         if let Err(fault) = read {
             return fault.completion_as(Status::ReadbackFault, 0);

@@ -15,7 +15,7 @@ use crate::ops::DELTA_ENTRY_BYTES;
 /// Alignment of a batch's list.
 const LIST_ALIGNMENT: u64 = 64;
 /// Alignment of a completion record.
-pub(super) const RECORD_ALIGNMENT: u64 = 32;
+pub(crate) const RECORD_ALIGNMENT: u64 = 32;
 /// Alignment of what is compared word by word for a delta record.
 const DELTA_ALIGNMENT: u64 = 8;
 /// Alignment of a CRC's seed in memory.
@@ -167,7 +167,7 @@ fn rule_of(opcode: Opcode) -> &'static Rule {
 }
 
 /// The operation to execute, or the completion that refuses the descriptor.
-pub(super) fn check(
+pub(crate) fn check(
     descriptor: &Descriptor,
     queue: &WorkQueueInfo,
     capabilities: Capabilities,

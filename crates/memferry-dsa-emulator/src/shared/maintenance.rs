@@ -5,10 +5,10 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::State;
-use super::common::{TAKEN, pass_on};
 use super::layout::DEVICES_MAX;
+use super::shared_device::{TAKEN, pass_on};
 use crate::config::QUEUES_MAX;
-use crate::ring::Standing;
+use crate::queue::ring::RingSnapshot;
 
 /// How long a queue stands still before its order is looked into: much longer than the few stores that make an entry, also
 /// for a thread that others keep from running.
@@ -18,8 +18,8 @@ const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// What stands where, and since when.
 #[derive(Default)]
-pub(super) struct Stood {
-    rings: Vec<(Standing, Option<Instant>)>,
+pub(super) struct StallWatch {
+    rings: Vec<(RingSnapshot, Option<Instant>)>,
     engines: Vec<(u64, Option<Instant>)>,
 }
 
@@ -28,27 +28,27 @@ impl State {
     /// milliseconds while there are clients; [`listen`](Self::listen) does.
     pub fn look_after(&self) {
         self.reap();
-        self.look_at_all(Instant::now());
+        self.check_stalls(Instant::now());
     }
 
-    pub(super) fn lock_stood(&self) -> MutexGuard<'_, Stood> {
-        self.0.stood.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_stalls(&self) -> MutexGuard<'_, StallWatch> {
+        self.0.stalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The look at `now`.
-    pub(crate) fn look_at_all(&self, now: Instant) {
-        let mut stood = self.lock_stood();
-        stood.rings.resize_with(DEVICES_MAX * QUEUES_MAX, Default::default);
-        stood.engines.resize_with(DEVICES_MAX * super::layout::ENGINES, Default::default);
+    pub(crate) fn check_stalls(&self, now: Instant) {
+        let mut stalls = self.lock_stalls();
+        stalls.rings.resize_with(DEVICES_MAX * QUEUES_MAX, Default::default);
+        stalls.engines.resize_with(DEVICES_MAX * super::layout::ENGINES, Default::default);
         for device in 0..DEVICES_MAX {
             if self.devices().device(device).generation.load(Ordering::Acquire) == 0 {
                 continue; // never configured
             }
             for queue in 0..QUEUES_MAX {
-                self.look_at_queue(device, queue, &mut stood.rings[device * QUEUES_MAX + queue], now);
+                self.check_queue(device, queue, &mut stalls.rings[device * QUEUES_MAX + queue], now);
             }
             for (engine, word) in self.devices().device_order(device).times.0.engines.iter().enumerate() {
-                let (before, since) = &mut stood.engines[device * super::layout::ENGINES + engine];
+                let (before, since) = &mut stalls.engines[device * super::layout::ENGINES + engine];
                 let value = word.load(Ordering::Relaxed);
                 if value & TAKEN == 0 || value != *before {
                     (*before, *since) = (value, Some(now));
@@ -60,11 +60,11 @@ impl State {
         }
     }
 
-    fn look_at_queue(
+    fn check_queue(
         &self,
         device: usize,
         queue: usize,
-        (before, since): &mut (Standing, Option<Instant>),
+        (before, since): &mut (RingSnapshot, Option<Instant>),
         now: Instant,
     ) {
         let order = &self.devices().device_order(device).queues[queue];
@@ -74,18 +74,18 @@ impl State {
             true if !is_closed => order.ring.open(),
             _ => {}
         }
-        let standing = order.ring.standing();
+        let snapshot = order.ring.snapshot();
         pass_on(self.devices(), device, queue, 0);
         let since = match since {
-            Some(since) if standing.is_as(before) => *since,
+            Some(since) if snapshot.is_as(before) => *since,
             _ => {
-                (*before, *since) = (standing, Some(now));
+                (*before, *since) = (snapshot, Some(now));
                 now
             }
         };
         if now - since > RING_PATIENCE {
             let clients = self.clients();
-            let removed = order.ring.repair(&standing, |client, position| {
+            let removed = order.ring.repair(&snapshot, |client, position| {
                 let own = clients.live.get(&client).map(|client| &client.own.get().devices[device]);
                 own.is_some_and(|own| own.entries[queue].has(position))
             });

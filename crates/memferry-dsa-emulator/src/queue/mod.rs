@@ -1,23 +1,26 @@
 //! A work queue as its submitters find it: its mode and limits, its order, and what it has counted.
 
+pub(crate) mod arbiter;
+pub(crate) mod ring;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use memferry_dsa::OperationSet;
 use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
 
-use crate::fault_plan::{FaultPlan, Random};
-use crate::held::Held;
-use crate::ring::{ClientId, Entries, Line, Refusal, Ring, Stamp};
-use crate::timing::Timing;
+use crate::arc_ref::ArcRef;
+use crate::config::Timing;
+use crate::config::{FaultPlan, Random};
+use crate::queue::ring::{ClientId, Entries, Line, PushError, Ring, Stamp};
 
 /// What a queue consists of, for one client. All zero it takes nothing.
 #[derive(Clone)]
-pub(super) struct QueueParts {
-    pub(super) config: Held<QueueConfig>,
-    pub(super) order: Held<QueueOrder>,
+pub(crate) struct QueueParts {
+    pub(crate) config: ArcRef<QueueConfig>,
+    pub(crate) order: ArcRef<QueueOrder>,
     /// The client's own.
-    pub(super) own: Held<Entries>,
+    pub(crate) own: ArcRef<Entries>,
 }
 
 /// What all who use a queue have in common, which may lie in memory that several processes share.
@@ -27,16 +30,16 @@ pub(super) struct QueueParts {
 /// | `counts` | submitters | observers |
 /// | `ring` | submitters, devices | both |
 #[repr(C)]
-pub(super) struct QueueOrder {
-    pub(super) counts: Line<QueueCounts>,
-    pub(super) ring: Ring,
+pub(crate) struct QueueOrder {
+    pub(crate) counts: Line<QueueCounts>,
+    pub(crate) ring: Ring,
 }
 
 /// A [`WorkQueueInfo`] without its name, and what a submission costs. Who configures the device writes it, while the queue
 /// is closed and empty; all read it.
 #[derive(Default)]
 #[repr(C, align(128))] // `Line`'s
-pub(super) struct QueueConfig {
+pub(crate) struct QueueConfig {
     mode: AtomicU32, // 0 none: takes nothing, 1 shared, 2 dedicated
     limit: AtomicU32,
     size: AtomicU32,
@@ -55,17 +58,17 @@ pub(super) struct QueueConfig {
 
 #[derive(Default)]
 #[repr(C)]
-pub(super) struct QueueCounts {
+pub(crate) struct QueueCounts {
     offered: AtomicU64, // submissions tried; counted only to number the dice of `retries_per_mille`
-    pub(super) retried: AtomicU64,
-    pub(super) dropped: AtomicU64,
+    pub(crate) retried: AtomicU64,
+    pub(crate) dropped: AtomicU64,
     /// Entries of clients that are no more: all that they took from the queue, and those that were skipped.
-    pub(super) retired: AtomicU64,
+    pub(crate) retired: AtomicU64,
 }
 
 /// What a queue answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Accepted,
     Retry,
     /// A dedicated queue is full, and nobody is told.
@@ -81,22 +84,22 @@ impl QueueOrder {
 
 impl QueueParts {
     /// A queue of a device that one process has for itself.
-    pub(super) fn new() -> QueueParts {
+    pub(crate) fn new() -> QueueParts {
         QueueParts {
-            config: Held::own(QueueConfig::default()),
-            order: Held::own(QueueOrder::new()),
-            own: Held::part_of(Arc::new(Entries::new()), |own| own),
+            config: ArcRef::own(QueueConfig::default()),
+            order: ArcRef::own(QueueOrder::new()),
+            own: ArcRef::part_of(Arc::new(Entries::new()), |own| own),
         }
     }
 }
 
 impl QueueConfig {
     /// Makes it the queue that `info` says, number `number` of its device. It takes nothing before and meanwhile.
-    pub(super) fn configure(
+    pub(crate) fn configure(
         &self,
         info: &WorkQueueInfo,
         number: usize,
-        nasty: &FaultPlan,
+        fault_plan: &FaultPlan,
         timing: Option<&Timing>,
     ) {
         let config = self;
@@ -115,11 +118,11 @@ impl QueueConfig {
             (&config.transfer_bytes_max, info.transfer_bytes_max),
             (&config.batch_max, info.batch_max),
             (&config.node, info.node.map_or(0, |node| node.saturating_add(1))),
-            (&config.retries_per_mille, nasty.retries_per_mille.into()),
+            (&config.retries_per_mille, fault_plan.retries_per_mille.into()),
         ] {
             word.store(value, Ordering::Relaxed);
         }
-        config.seed.store(nasty.seed ^ (number as u64 + 1) << 56, Ordering::Relaxed);
+        config.seed.store(fault_plan.seed ^ (number as u64 + 1) << 56, Ordering::Relaxed);
         config.submit_ns.store(submit_ns.unwrap_or(0), Ordering::Relaxed);
         for (word, value) in config.operations.iter().zip(info.operations.to_words()) {
             word.store(value, Ordering::Relaxed);
@@ -129,23 +132,23 @@ impl QueueConfig {
     }
 
     /// Makes it a queue that is not there. It is closed and empty.
-    pub(super) fn unconfigure(&self) {
+    pub(crate) fn unconfigure(&self) {
         self.mode.store(0, Ordering::Release);
     }
 
     /// Says for the server's look whether the ring is to be closed.
-    pub(super) fn set_closed(&self, is_closed: bool) {
+    pub(crate) fn set_closed(&self, is_closed: bool) {
         self.closed.store(is_closed.into(), Ordering::Relaxed);
     }
 
     /// Whether the ring is to be closed.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.mode().is_none() || self.closed.load(Ordering::Relaxed) != 0
     }
 
     /// The mode; none if it takes nothing.
     #[inline]
-    pub(super) fn mode(&self) -> Option<QueueMode> {
+    pub(crate) fn mode(&self) -> Option<QueueMode> {
         // ORDERING: Acquire pairs with the Release in `configure`.
         match self.mode.load(Ordering::Acquire) {
             SHARED => Some(QueueMode::Shared),
@@ -155,7 +158,7 @@ impl QueueConfig {
     }
 
     /// What it was configured to be, under a name; `None` if it is not there.
-    pub(super) fn info(&self, name: String) -> Option<WorkQueueInfo> {
+    pub(crate) fn info(&self, name: String) -> Option<WorkQueueInfo> {
         let mode = self.mode()?;
         let config = self;
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
@@ -176,11 +179,11 @@ impl QueueConfig {
 
     /// What the instruction takes that submits; 0 without a timing.
     #[inline]
-    pub(super) fn submit_ns(&self) -> u64 {
+    pub(crate) fn submit_ns(&self) -> u64 {
         self.submit_ns.load(Ordering::Relaxed)
     }
 
-    fn retries_out_of_spite(&self, counts: &QueueCounts) -> bool {
+    fn retries_at_random(&self, counts: &QueueCounts) -> bool {
         let per_mille = self.retries_per_mille.load(Ordering::Relaxed) as u16;
         if per_mille == 0 {
             return false;
@@ -193,7 +196,7 @@ impl QueueConfig {
 impl QueueOrder {
     /// Offers an entry, as the instruction of the queue's mode does. `own` is the client's.
     #[inline]
-    pub(super) fn offer(
+    pub(crate) fn offer(
         &self,
         config: &QueueConfig,
         own: &Entries,
@@ -203,19 +206,19 @@ impl QueueOrder {
         stamp: Stamp,
     ) -> Answer {
         let counts = &self.counts.0;
-        if mode == QueueMode::Shared && config.retries_out_of_spite(counts) {
+        if mode == QueueMode::Shared && config.retries_at_random(counts) {
             counts.retried.fetch_add(1, Ordering::Relaxed);
             return Answer::Retry;
         }
         let limit = config.limit.load(Ordering::Relaxed);
         match (self.ring.push(own, client, words, stamp, limit), mode) {
             (Ok(()), _) => Answer::Accepted,
-            (Err(Refusal::Closed), _) => Answer::Closed,
-            (Err(Refusal::Full), QueueMode::Shared) => {
+            (Err(PushError::Closed), _) => Answer::Closed,
+            (Err(PushError::Full), QueueMode::Shared) => {
                 counts.retried.fetch_add(1, Ordering::Relaxed);
                 Answer::Retry
             }
-            (Err(Refusal::Full), QueueMode::Dedicated) => {
+            (Err(PushError::Full), QueueMode::Dedicated) => {
                 counts.dropped.fetch_add(1, Ordering::Relaxed);
                 Answer::Lost
             }

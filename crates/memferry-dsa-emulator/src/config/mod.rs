@@ -3,15 +3,20 @@
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.2-3.4 and 5.6 (checks when a device is enabled);
 //! limits of the DSA 1.0 parts as listed by `accel-config list` (Sapphire Rapids, Emerald Rapids).
 
+mod fault_plan;
+mod timing;
+
 use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
 use memferry_dsa::{Opcode, OperationSet};
 
-use crate::timing::Timing;
+pub use self::fault_plan::FaultPlan;
+pub(crate) use fault_plan::Random;
+pub use timing::Timing;
 
 /// Most groups of a 1.0 device.
-pub const GROUPS_MAX: usize = 4;
+pub(crate) const GROUPS_MAX: usize = 4;
 /// Most engines of a 1.0 device, all groups together.
-pub const ENGINES_MAX: u32 = 4;
+pub(crate) const ENGINES_MAX: u32 = 4;
 /// Most work queues of a 1.0 device, all groups together.
 pub const QUEUES_MAX: usize = 8;
 /// Entries that the work queues of a 1.0 device share.

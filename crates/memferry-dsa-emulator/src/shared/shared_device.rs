@@ -9,24 +9,24 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::{ClientQueue, DeviceOrder, DeviceOwn, Own};
+use super::layout::{ClientDevice, ClientMemory, ClientQueue, DeviceOrder};
 use super::memory::Mapping;
 use super::{Client, Devices, futex};
-use crate::counters::{Counters, count, get};
-use crate::held::Held;
+use crate::arc_ref::ArcRef;
+use crate::device::clock::AHEAD_MAX_NS;
+use crate::device::counters::{Counters, count, get};
+use crate::device::error_register::ErrorRegister;
 use crate::queue::QueueOrder;
-use crate::register::ErrorRegister;
-use crate::ring::{ClientId, SLOTS};
-use crate::timing::AHEAD_MAX_NS;
+use crate::queue::ring::{ClientId, SLOTS};
 
 /// An engine's word: who has it. Otherwise when it is free, in nanoseconds.
 pub(super) const TAKEN: u64 = 1 << 63;
 
 /// One client's view of one device.
 #[derive(Clone)]
-pub(crate) struct Common {
+pub(crate) struct SharedDevice {
     devices: Devices,
-    own: Arc<Mapping<Own>>,
+    own: Arc<Mapping<ClientMemory>>,
     device: usize,
     client: ClientId,
     /// The numbers on the board of what the device has numbered through.
@@ -35,9 +35,9 @@ pub(crate) struct Common {
     groups: Vec<usize>,
 }
 
-impl Common {
-    pub(super) fn new(client: &Client, device: usize, shape: &super::shape::Shape) -> Common {
-        Common {
+impl SharedDevice {
+    pub(super) fn new(client: &Client, device: usize, shape: &super::shape::Shape) -> SharedDevice {
+        SharedDevice {
             devices: client.devices().clone(),
             own: Arc::clone(client.own()),
             device,
@@ -52,24 +52,24 @@ impl Common {
         self.client
     }
 
-    pub(crate) fn counters(&self) -> Held<Counters> {
+    pub(crate) fn counters(&self) -> ArcRef<Counters> {
         let device = self.device;
-        Held::part_of(Arc::clone(&self.own), |own| &own.get().devices[device].counters)
+        ArcRef::part_of(Arc::clone(&self.own), |own| &own.get().devices[device].counters)
     }
 
-    pub(crate) fn error_register(&self) -> Held<ErrorRegister> {
+    pub(crate) fn error_register(&self) -> ArcRef<ErrorRegister> {
         let device = self.device;
         self.devices.hold_order(|order| &order.devices[device].error)
     }
 
     /// When the device's bandwidth is free.
-    pub(crate) fn bandwidth(&self) -> Held<AtomicU64> {
+    pub(crate) fn bandwidth(&self) -> ArcRef<AtomicU64> {
         let device = self.device;
         self.devices.hold_order(|order| &order.devices[device].times.0.bandwidth)
     }
 
     /// The arbiter's word of each group.
-    pub(crate) fn arbiter(&self, group: usize) -> Held<AtomicU64> {
+    pub(crate) fn arbiter(&self, group: usize) -> ArcRef<AtomicU64> {
         let (device, group) = (self.device, self.groups[group]);
         self.devices.hold_order(|order| &order.devices[device].times.0.arbiters[group])
     }
@@ -150,7 +150,7 @@ impl Common {
         self.devices.device_order(self.device)
     }
 
-    fn device_own(&self) -> &DeviceOwn {
+    fn device_own(&self) -> &ClientDevice {
         &self.own.get().devices[self.device]
     }
 
