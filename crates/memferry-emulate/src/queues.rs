@@ -80,7 +80,7 @@ impl Queues {
         let failed = |source| Error::System { what: "make the memory that processes share", source };
         let trace = options.trace.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
         let shared = SharedOptions {
-            fault_plan: options.nasty.clone(),
+            fault_plan: options.fault_plan.clone(),
             timing: options.timing,
             patches: options.patch,
             trace,
