@@ -1,4 +1,4 @@
-//! A part of something that is shared and kept: of a value in this process, or of a mapping that others have as well.
+//! An `Arc` to a part of a value: of a value in this process, or of a shared mapping.
 
 #![allow(unsafe_code)]
 
@@ -7,19 +7,19 @@ use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A reference to a part of what it keeps.
+/// A reference to a part of a value that it keeps alive.
 pub(crate) struct ArcRef<T> {
     part: NonNull<T>,
     whole: Arc<dyn Any + Send + Sync>,
 }
 
 impl<T: Send + Sync + 'static> ArcRef<T> {
-    /// A value of its own.
+    /// A reference to a whole value, which it owns.
     pub(crate) fn own(value: T) -> ArcRef<T> {
         ArcRef::part_of(Arc::new(value), |value| value)
     }
 
-    /// A part of `whole`.
+    /// A reference to a part of `whole`.
     pub(crate) fn part_of<W: Any + Send + Sync>(whole: Arc<W>, part: impl FnOnce(&W) -> &T) -> ArcRef<T> {
         ArcRef { part: NonNull::from(part(&whole)), whole }
     }
@@ -36,9 +36,9 @@ impl<T> Deref for ArcRef<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `part_of` was handed the reference by a function that works for every lifetime of the borrow of
-        // `whole`, so that it lies in it, or lives for ever. `whole` does not move, nobody has it mutably, and it lives
-        // as long as this.
+        // SAFETY: `part_of` got the reference from a function that works for every lifetime of the borrow of `whole`. So
+        // it points into `whole`, or is 'static. `whole` does not move, is never borrowed mutably, and lives as long as
+        // this.
         unsafe { self.part.as_ref() }
     }
 }

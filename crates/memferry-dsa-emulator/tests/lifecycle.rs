@@ -62,7 +62,7 @@ fn disabling_completes_what_was_accepted() {
     run.run_until_idle();
     assert!(run.device.is_gone());
     assert!((0..10).all(|number| run.memory.poll(record(number)).is_some()));
-    assert_eq!((run.device.counters().ended_count(), run.device.counters().aborted), (10, 0));
+    assert_eq!((run.device.counters().completed_count(), run.device.counters().aborted), (10, 0));
 
     assert!(run.device.enable() && !run.device.is_gone());
     assert_eq!(complete(&mut run, Descriptor::noop()).unwrap().status, Status::Success);
@@ -138,7 +138,7 @@ fn a_threaded_device_comes_back() {
         let completed = records.iter().filter(|record| record.poll().is_some()).count() as u64;
         let counters = emulator.counters();
         assert_eq!(counters.records_written, completed);
-        assert_eq!(counters.ended_count() + counters.aborted, 20);
+        assert_eq!(counters.completed_count() + counters.aborted, 20);
         assert!(life % 2 == 1 || completed == 20, "life {life}: {counters:?}");
         emulator.enable().unwrap();
         assert!(portal.is_gone(), "a portal from before may wait for what is lost");

@@ -151,6 +151,6 @@ fn a_batch_of_everything() {
             oracle::delta(&[0; 1024], &data)
         );
         let counters = run.device.counters();
-        assert_eq!((counters.ended_count(), counters.in_flight()), (12, 0), "seed {seed}");
+        assert_eq!((counters.completed_count(), counters.in_flight()), (12, 0), "seed {seed}");
     }
 }

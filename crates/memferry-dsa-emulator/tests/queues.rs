@@ -28,7 +28,7 @@ fn a_shared_queue_answers_retry_at_its_threshold() {
         run.run_until_idle();
         let counters = run.device.counters();
         assert_eq!((counters.accepted, counters.retried, counters.dropped), (room + 1, 2, 0));
-        assert_eq!((counters.ended[&Status::Success], counters.in_flight()), (room + 1, 0));
+        assert_eq!((counters.completed[&Status::Success], counters.in_flight()), (room + 1, 0));
     }
 }
 
@@ -47,7 +47,7 @@ fn a_dedicated_queue_loses_what_is_too_much() {
     run.run_until_idle();
     assert_eq!(run.memory.poll(record(0)), None);
     let counters = run.device.counters();
-    assert_eq!((counters.accepted, counters.dropped, counters.ended_count()), (32, 1, 32));
+    assert_eq!((counters.accepted, counters.dropped, counters.completed_count()), (32, 1, 32));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn groups_are_separate() {
     run.step(); // both engines take one each
     assert_eq!(run.device.counters().dispatched, 2);
     run.run_until_idle();
-    assert_eq!(run.device.counters().ended[&Status::Success], 4);
+    assert_eq!(run.device.counters().completed[&Status::Success], 4);
 }
 
 /// Work of several engines mixes; that of one engine keeps its order.
@@ -171,7 +171,7 @@ fn an_aborted_device_is_silent() {
     run.device.abort();
     assert_eq!(run.device.submit(0, &Descriptor::noop(), PASID), Err(SubmitError::Gone));
     let counters = run.device.counters();
-    assert_eq!((counters.accepted, counters.ended_count(), counters.aborted), (5, 1, 4));
+    assert_eq!((counters.accepted, counters.completed_count(), counters.aborted), (5, 1, 4));
     assert_eq!(counters.in_flight(), 0);
     run.device.abort();
     assert_eq!(run.device.counters().aborted, 4, "aborting twice counts once");

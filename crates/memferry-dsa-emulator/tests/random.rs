@@ -127,7 +127,7 @@ proptest! {
         let counters = &trace.counters;
         prop_assert_eq!(counters.in_flight(), 0, "{:?}", counters);
         prop_assert_eq!(counters.dispatched, counters.accepted);
-        prop_assert_eq!(counters.accepted + counters.members, counters.ended_count());
+        prop_assert_eq!(counters.accepted + counters.members, counters.completed_count());
         let statuses = trace.visits.iter().filter(|visit| visit.access == Access::Write && visit.size_bytes == 31);
         prop_assert!(counters.records_written <= statuses.count() as u64);
         prop_assert!(counters.records_lost == 0 || trace.error.is_some());
@@ -194,10 +194,11 @@ fn seeds_of_the_fuzzer() {
     }
     for (name, statuses) in expected {
         let counters = fuzz::descriptors(&std::fs::read(directory.join(name)).expect(name));
-        let missing: Vec<_> = statuses.iter().filter(|status| !counters.ended.contains_key(status)).collect();
+        let missing: Vec<_> =
+            statuses.iter().filter(|status| !counters.completed.contains_key(status)).collect();
         assert!(missing.is_empty(), "{name}: no {missing:?}: {counters:?}");
         // All operations but Batch, and nothing that goes wrong.
-        assert!(*name != "every-operation" || counters.ended == [(Success, 16)].into(), "{counters:?}");
+        assert!(*name != "every-operation" || counters.completed == [(Success, 16)].into(), "{counters:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission, WorkQueueInfo};
 use memferry_dsa_emulator::shared::{
-    Client, DeviceSetup, Devices, Listening, Options, QueueAt, State, Submitted,
+    Client, DeviceSetup, Devices, Listener, Options, QueueAt, Server, Submitted,
 };
 use memferry_dsa_emulator::{
     Capabilities, CheckedMemory, ConfigError, FaultPlan, OPERATIONS, Timing, dedicated_queue, shared_queue,
@@ -24,13 +24,13 @@ fn at(queue: usize) -> QueueAt {
 }
 
 /// Device 1, called dsa2, whose four engines are in group 0.
-fn state_with(options: &Options, queues: &[WorkQueueInfo]) -> State {
-    let state = State::create(options).unwrap();
+fn state_with(options: &Options, queues: &[WorkQueueInfo]) -> Server {
+    let state = Server::create(options).unwrap();
     enable(&state, queues, [Some(0); 4]);
     state
 }
 
-fn enable(state: &State, queues: &[WorkQueueInfo], engine_groups: [Option<usize>; 4]) {
+fn enable(state: &Server, queues: &[WorkQueueInfo], engine_groups: [Option<usize>; 4]) {
     let capabilities = Capabilities::ALL;
     state.enable_device(1, &DeviceSetup { number: 2, operations: OPERATIONS, capabilities, engine_groups });
     for (queue, info) in queues.iter().enumerate() {
@@ -38,7 +38,7 @@ fn enable(state: &State, queues: &[WorkQueueInfo], engine_groups: [Option<usize>
     }
 }
 
-fn join(state: &State) -> Client {
+fn join(state: &Server) -> Client {
     state.join(std::process::id()).unwrap()
 }
 
@@ -104,7 +104,7 @@ fn a_queue_is_one_queue_for_all() {
         stop.store(true, Ordering::Relaxed);
     });
     let counters = state.counters(1);
-    assert_eq!((counters.accepted, counters.retried, counters.ended[&Status::Success]), (5, 2, 5));
+    assert_eq!((counters.accepted, counters.retried, counters.completed[&Status::Success]), (5, 2, 5));
     drop((one, two));
     assert_eq!(state.counters(1), counters, "who leaves leaves his counters");
     assert!(state.processes().is_empty());
@@ -238,7 +238,7 @@ fn aborts() {
 fn processes_share_engines_and_bandwidth() {
     let timing = Timing { occupancy_ns: 10_000_000, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
-    let state = State::create(&options).unwrap();
+    let state = Server::create(&options).unwrap();
     enable(&state, &[shared_queue("", 16)], [Some(0), None, None, None]);
     let (one, two) = (join(&state), join(&state));
     let stop = AtomicBool::new(false);
@@ -263,7 +263,7 @@ fn processes_share_engines_and_bandwidth() {
 fn priorities_hold_between_processes() {
     let timing = Timing { occupancy_ns: 1_000_000, submit_shared_ns: 0, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
-    let state = State::create(&options).unwrap();
+    let state = Server::create(&options).unwrap();
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 64) };
     enable(&state, &[of(12), of(4)], [Some(0), None, None, None]);
     let (one, two) = (join(&state), join(&state));
@@ -359,9 +359,9 @@ fn copy_much(client: &Client, count: usize) {
 
 /// The same for other processes.
 struct Served {
-    state: State,
+    state: Server,
     directory: tempfile::TempDir,
-    _listening: Listening,
+    _listening: Listener,
 }
 
 impl Served {
@@ -400,7 +400,7 @@ fn entries_of_the_killed_are_given_back() {
     });
     process.wait().unwrap();
     let counters = state.counters(1);
-    assert_eq!((counters.accepted, counters.ended_count(), counters.aborted), (5, 2, 3));
+    assert_eq!((counters.accepted, counters.completed_count(), counters.aborted), (5, 2, 3));
     assert_eq!(state.processes(), [std::process::id()]);
 }
 
@@ -437,7 +437,7 @@ fn processes_are_killed_at_any_moment() {
         let counters = state.counters(1);
         assert!(state.is_drained(at(0)), "{:?}", state.queue_report(at(0)));
         assert_eq!(counters.in_flight(), 0, "{counters:?}");
-        assert!(counters.ended_count() >= 6000 && state.processes().is_empty());
+        assert!(counters.completed_count() >= 6000 && state.processes().is_empty());
         assert_eq!(state.queue_report(at(0)).occupancy, 0);
     }
 }

@@ -122,7 +122,7 @@ fn many_in_flight_and_many_naps() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    assert_eq!(emulator.counters().ended[&Status::Success], 50 * 32);
+    assert_eq!(emulator.counters().completed[&Status::Success], 50 * 32);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn nothing_is_lost_when_a_device_dies_under_load() {
         });
         let counters = emulator.counters();
         assert_eq!(counters.accepted, accepted, "seed {seed}");
-        assert_eq!(counters.ended_count() + counters.aborted, accepted, "seed {seed}: {counters:?}");
+        assert_eq!(counters.completed_count() + counters.aborted, accepted, "seed {seed}: {counters:?}");
     }
 }
 

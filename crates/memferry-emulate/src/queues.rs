@@ -20,7 +20,7 @@ use memferry_dsa::system::{Device, DeviceId, Queue, QueueId, State};
 use memferry_dsa::{Opcode, OperationSet};
 use memferry_dsa_emulator::FakeDriver;
 use memferry_dsa_emulator::shared::{
-    DeviceSetup, Listening, Options as SharedOptions, QueueAt, State as Shared,
+    DeviceSetup, Listener, Options as SharedOptions, QueueAt, Server as Shared,
 };
 use memferry_dsa_emulator::{Capabilities, OPERATIONS, QUEUES_MAX};
 
@@ -47,7 +47,7 @@ pub(crate) struct Queues {
     agents: Agents,
     openers: Openers,
     /// Serves other processes until this is dropped.
-    listening: Option<Listening>,
+    listening: Option<Listener>,
     is_direct: AtomicBool,
     /// Open files of each queue.
     open: Mutex<HashMap<QueueId, u32>>,

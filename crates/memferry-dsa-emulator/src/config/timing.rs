@@ -1,17 +1,17 @@
-//! How long a device takes: a model with a virtual clock.
+//! The modelled durations of a device.
 //!
 //! ```text
 //! submit ──▶ queue ──▶ engine: occupancy, bytes at the device's bandwidth ──▶ record
-//!  cost     dispatch   (batch: list fetch; page request: answer of the system)  latency
+//!  cost     dispatch   (batch: list fetch; page request: response of the OS)   latency
 //! ```
 //!
 //! The engine is free for the next descriptor when its bytes have passed; the latency overlaps with that. All engines
-//! of a device share its bandwidth. Data moves when an engine works on it; only completions wait for the clock, and
-//! come no earlier than modelled. Whatever is measured with it is emulated, not measured on silicon.
+//! of a device share its bandwidth. Data moves when an engine executes a piece; only completions wait for the clock, and
+//! come no earlier than modelled. A measurement of such a device is marked `emulated`.
 
 use std::fmt;
 
-/// The figures of the model, in nanoseconds and bytes per second.
+/// The parameters of the timing model, in nanoseconds and bytes per second.
 ///
 /// | field | default | source |
 /// |---|---|---|
@@ -29,9 +29,9 @@ use std::fmt;
 /// The assumed figures agree with the published break-even of about 4 KiB for synchronous copies (Kuper et al.).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
-    /// What the submitting core waits for a shared queue's answer (ENQCMD).
+    /// Time that the submitting core waits for a shared queue's answer (ENQCMD).
     pub submit_shared_ns: u64,
-    /// What a write to a dedicated queue costs the submitting core (MOVDIR64B).
+    /// Time that a write to a dedicated queue costs the submitting core (MOVDIR64B).
     pub submit_dedicated_ns: u64,
     /// From the queue to an engine that is free.
     pub dispatch_ns: u64,
@@ -39,13 +39,13 @@ pub struct Timing {
     pub occupancy_ns: u64,
     /// From the end of an engine's work to the completion record.
     pub latency_ns: u64,
-    /// Reading a batch's list.
+    /// Reading a batch's list: fixed part.
     pub batch_fetch_ns: u64,
-    /// The same for each member.
+    /// Reading a batch's list: part of each member.
     pub batch_member_ns: u64,
-    /// Bytes that all engines of the device move together, counted once for each byte of a transfer.
+    /// Bandwidth of all engines of the device together, in bytes of transfers.
     pub bytes_per_second: u64,
-    /// A page that the operating system brings in while the engine waits.
+    /// A page request to the operating system while the engine waits.
     pub page_request_ns: u64,
 }
 
@@ -65,7 +65,7 @@ impl Timing {
         }
     }
 
-    /// The time that `bytes` take at the full bandwidth, rounded up.
+    /// The duration of a transfer of `bytes` at the full bandwidth, rounded up.
     pub fn transfer_ns(&self, bytes: u64) -> u64 {
         let ns = u128::from(bytes) * 1_000_000_000;
         ns.div_ceil(u128::from(self.bytes_per_second.max(1))).try_into().unwrap_or(u64::MAX)

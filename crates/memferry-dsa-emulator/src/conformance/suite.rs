@@ -9,7 +9,7 @@ use memferry_dsa::request::{Batch, Outcome, Outcomes, Request};
 use super::{Report, Thoroughness};
 use crate::config::Random;
 
-/// Failures that are told in full.
+/// Failures that are describe in full.
 const FAILURES_MAX: usize = 20;
 /// Bytes around a buffer that nothing may change.
 const GUARD_BYTES: usize = 128;
@@ -126,27 +126,27 @@ impl<'c> Suite<'c> {
     pub(super) fn run<O: Outcome>(
         &mut self,
         request: Request<'_, O>,
-        told: impl Fn() -> String,
+        describe: impl Fn() -> String,
     ) -> Option<O> {
         self.report.requests += 1;
         let result = self.client.run(request);
-        self.outcome(result, told)
+        self.outcome(result, describe)
     }
 
-    pub(super) fn run_batch(&mut self, batch: Batch<'_>, told: impl Fn() -> String) -> Option<Outcomes> {
+    pub(super) fn run_batch(&mut self, batch: Batch<'_>, describe: impl Fn() -> String) -> Option<Outcomes> {
         self.report.requests += 1;
         let result = self.client.run_batch(batch);
-        self.outcome(result, told)
+        self.outcome(result, describe)
     }
 
-    fn outcome<T>(&mut self, result: Result<T, ClientError>, told: impl Fn() -> String) -> Option<T> {
+    fn outcome<T>(&mut self, result: Result<T, ClientError>, describe: impl Fn() -> String) -> Option<T> {
         match result {
             Ok(outcome) => return Some(outcome),
             Err(ClientError::NoDevice(why)) => {
-                let name = told().split(',').next().unwrap_or_default().to_owned();
+                let name = describe().split(',').next().unwrap_or_default().to_owned();
                 self.report.lacking.insert(format!("{name}: {why}"));
             }
-            Err(error) => self.fail(format!("{}: {error}", told())),
+            Err(error) => self.fail(format!("{}: {error}", describe())),
         }
         None
     }
@@ -158,8 +158,13 @@ impl<'c> Suite<'c> {
     }
 
     /// Notes what is not as expected.
-    pub(super) fn expect<T: PartialEq + Debug>(&mut self, found: T, expected: T, told: impl Fn() -> String) {
-        self.require(found == expected, || format!("{}: {found:?} instead of {expected:?}", told()));
+    pub(super) fn expect<T: PartialEq + Debug>(
+        &mut self,
+        found: T,
+        expected: T,
+        describe: impl Fn() -> String,
+    ) {
+        self.require(found == expected, || format!("{}: {found:?} instead of {expected:?}", describe()));
     }
 
     pub(super) fn require(&mut self, holds: bool, otherwise: impl Fn() -> String) {
@@ -169,26 +174,26 @@ impl<'c> Suite<'c> {
     }
 
     /// Notes a target that is not as expected, or memory around it that was written.
-    pub(super) fn expect_bytes(&mut self, target: &Buffer, expected: &[u8], told: impl Fn() -> String) {
+    pub(super) fn expect_bytes(&mut self, target: &Buffer, expected: &[u8], describe: impl Fn() -> String) {
         let found = target.bytes();
         let at = found.iter().zip(expected).position(|(found, expected)| found != expected);
         self.require(at.is_none() && found.len() == expected.len(), || {
-            format!("{}: the target differs at {at:?}", told())
+            format!("{}: the target differs at {at:?}", describe())
         });
         self.require(target.is_intact_around(), || {
-            format!("{}: memory around the target was written", told())
+            format!("{}: memory around the target was written", describe())
         });
     }
 
     /// Notes memory that should not have been written.
-    pub(super) fn expect_unchanged(&mut self, source: &Buffer, told: impl Fn() -> String) {
-        self.require(source.bytes == source.before, || format!("{}: a source was written", told()));
+    pub(super) fn expect_unchanged(&mut self, source: &Buffer, describe: impl Fn() -> String) {
+        self.require(source.bytes == source.before, || format!("{}: a source was written", describe()));
     }
 
-    fn fail(&mut self, told: String) {
+    fn fail(&mut self, describe: String) {
         self.report.failures_count += 1;
         if self.report.failures.len() < FAILURES_MAX {
-            self.report.failures.push(told);
+            self.report.failures.push(describe);
         }
     }
 }

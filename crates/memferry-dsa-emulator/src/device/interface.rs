@@ -1,6 +1,6 @@
-//! The side of a device that submitters and observers see: queues, error register, counters.
+//! The part of a device that submitters and observers share with it: queues, error register, counters.
 //!
-//! The [`Device`](super::Device) behind it belongs to one thread; this part is shared.
+//! The [`Device`](super::Device) itself belongs to one thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -15,33 +15,35 @@ use crate::device::counters::{Counters, DeviceCounters, QueueTotals};
 use crate::device::error_register::{ErrorRegister, error_of};
 use crate::monotonic::monotonic_ns;
 use crate::queue::ring::{ClientId, Head, ONLY, PoppedEntry, Ring};
-use crate::queue::{Answer, QueueParts};
+use crate::queue::{QueueParts, SubmitOutcome};
 use crate::shared::SharedDevice;
 
+/// The shared part of a device.
+///
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `queues` | submitters push, the device pops | both |
 /// | `error` | both, rarely | observers |
 /// | `counters` | the device only | observers |
-/// | `is_gone` | the device, as the last thing it does | submitters |
+/// | `is_gone` | the device, as its last action | submitters |
 /// | `time` | the device, if it is virtual | submitters |
 pub(crate) struct Interface {
     pub(crate) queues: Vec<Queue>,
     pub(crate) counters: ArcRef<Counters>,
-    /// Whose entries the device takes.
+    /// The client whose entries the device dispatches.
     pub(crate) client: ClientId,
-    /// What it has in common with the same device in other processes.
+    /// The state that it shares with the same device in other processes.
     pub(crate) shared_device: Option<SharedDevice>,
     error: ArcRef<ErrorRegister>,
     is_gone: AtomicBool,
     time: Option<Time>,
 }
 
-/// The clock that submissions are stamped with, for a device with a timing.
+/// The clock for stamps of submissions to a device with a timing.
 enum Time {
-    /// That of a device that is stepped by hand, written by it.
+    /// The clock of a device that is stepped by hand, which writes it.
     Virtual(AtomicU64),
-    /// The real clock since then, for a device in a thread of its own.
+    /// The real clock since this time, for a device in a thread of its own.
     Since(u64),
 }
 
@@ -59,7 +61,7 @@ impl Queue {
 }
 
 impl Interface {
-    /// The outside of a device that is this process' own. Its clock runs by itself if `is_real`.
+    /// The interface of a device that this process uses alone. Its clock is the real one if `is_real`.
     pub(crate) fn new(config: &DeviceConfig, fault_plan: &FaultPlan, is_real: bool) -> Interface {
         let queue = |(number, info): (usize, &WorkQueueInfo)| {
             let parts = QueueParts::new();
@@ -81,7 +83,7 @@ impl Interface {
         }
     }
 
-    /// The outside of a client's part of a device that processes share, with the clock that started at `epoch_ns`.
+    /// The interface of a client's part of a shared device, with the clock that started at `epoch_ns`.
     pub(crate) fn shared(
         queues: Vec<Queue>,
         shared_device: SharedDevice,
@@ -113,7 +115,7 @@ impl Interface {
         }
     }
 
-    /// Lets a submitter wait on the real clock until `ns`: what the instruction takes that submits.
+    /// Spins until `ns` on the real clock: the duration of the submitting instruction.
     fn spend_until(&self, ns: u64) {
         if matches!(self.time, Some(Time::Since(_))) {
             while self.now_ns() < Some(ns) {
@@ -122,7 +124,7 @@ impl Interface {
         }
     }
 
-    /// What ENQCMD does with a shared queue and MOVDIR64B with a dedicated one.
+    /// Submits as ENQCMD does to a shared queue, and MOVDIR64B to a dedicated one.
     pub(crate) fn submit(
         &self,
         number: usize,
@@ -138,23 +140,23 @@ impl Interface {
             QueueMode::Shared => descriptor.submitted_by(pasid),
             QueueMode::Dedicated => descriptor.owned_by(pasid),
         };
-        // When the entry is in the queue, on the device's clock.
+        // The time at which the entry is in the queue, on the device's clock.
         let arrives_ns = self.now_ns().map_or(0, |now_ns| now_ns + config.submit_ns());
         let (words, stamp) = (entry.to_words(), arrives_ns.into());
-        let answer = order.offer(config, own, info.mode, self.client, &words, stamp);
+        let answer = order.submit(config, own, info.mode, self.client, &words, stamp);
         self.spend_until(arrives_ns);
         match answer {
-            Answer::Accepted => Ok(Submission::Accepted),
-            Answer::Retry => Ok(Submission::Retry),
-            Answer::Closed => Err(SubmitError::Gone),
-            Answer::Lost => {
+            SubmitOutcome::Accepted => Ok(Submission::Accepted),
+            SubmitOutcome::Retry => Ok(Submission::Retry),
+            SubmitOutcome::Closed => Err(SubmitError::Gone),
+            SubmitOutcome::Lost => {
                 self.report(&error_of(Status::QueueOverflow, number, &entry));
                 Ok(Submission::Accepted)
             }
         }
     }
 
-    /// Writes the error register, which keeps the first error and remembers that there were more.
+    /// Writes the error register, which keeps the first error and counts the others as an overflow.
     pub(crate) fn report(&self, error: &SoftwareError) {
         self.error.report(error);
     }
@@ -164,69 +166,69 @@ impl Interface {
         self.error.take()
     }
 
-    /// Takes no more descriptors from now on.
+    /// Closes all queues.
     pub(crate) fn close(&self) {
         for queue in &self.queues {
             queue.parts.order.ring.close();
         }
     }
 
-    /// Says that the device touches no memory any more. Closed queues alone do not: it may be in the middle of a step.
+    /// Announces that the device accesses no memory any more. Closed queues do not imply that: the device may be in the
+    /// middle of a step.
     pub(crate) fn set_gone(&self) {
-        // ORDERING: Release pairs with the Acquire in `is_gone`: all that the device wrote is visible to those who
-        // know that it is gone.
+        // ORDERING: Release pairs with the Acquire in `is_gone`: a thread that sees the device gone sees all its writes.
         self.is_gone.store(true, Ordering::Release);
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `set_gone`.
+        // ORDERING: Acquire pairs with the Release in `set_gone`: the device's writes are visible.
         self.is_gone.load(Ordering::Acquire)
     }
 
-    /// Whether no queue has an entry that this device could take.
+    /// Whether no queue has an entry that this device could dispatch.
     pub(crate) fn is_empty(&self) -> bool {
         self.queues
             .iter()
             .all(|queue| !queue.ring().head().is_some_and(|head| head.is_ready_for(self.client)))
     }
 
-    /// Takes the entry at the head of a queue, which is ready and this client's; `None` if it has not submitted it.
+    /// Pops the entry at the head of a queue, which is ready and this client's; `None` if the client has not submitted it.
     #[inline]
     pub(crate) fn take(&self, number: usize, head: Head) -> Option<PoppedEntry> {
         let queue = &self.queues[number];
         let Some(shared_device) = &self.shared_device else {
             return queue.ring().pop(&queue.parts.own, head);
         };
-        shared_device.taking(number);
+        shared_device.count_dispatch(number);
         let taken = queue.ring().pop(&queue.parts.own, head);
-        shared_device.took(number, taken.is_some());
+        shared_device.after_pop(number, taken.is_some());
         taken
     }
 
-    /// Takes an entry of this client that the queue's order has lost, and the queue.
+    /// Takes an entry of this client that has lost its place in the order, with the number of its queue.
     #[cold]
     pub(crate) fn take_stranded(&self) -> Option<(usize, PoppedEntry)> {
         let shared_device = self.shared_device.as_ref()?;
         self.queues.iter().enumerate().find_map(|(number, queue)| {
             let taken = queue.ring().take_stranded(&queue.parts.own)?;
-            shared_device.taking(number);
+            shared_device.count_dispatch(number);
             Some((number, taken))
         })
     }
 
-    /// A descriptor that was taken from a queue has ended.
+    /// Counts a dispatched descriptor as executed.
     #[inline]
-    pub(crate) fn ended(&self, queue: usize) {
+    pub(crate) fn count_executed(&self, queue: usize) {
         if let Some(shared_device) = &self.shared_device {
-            shared_device.ended(queue);
+            shared_device.count_executed(queue);
         }
     }
 
-    /// The record of a descriptor that has ended was written, or lost, or is not wanted.
+    /// Counts an executed descriptor as completed: its record was written, was lost, or is not wanted.
     #[inline]
-    pub(crate) fn settled(&self, queue: usize) {
+    pub(crate) fn count_completed(&self, queue: usize) {
         if let Some(shared_device) = &self.shared_device {
-            shared_device.settled(queue);
+            shared_device.count_completed(queue);
         }
     }
 

@@ -12,53 +12,54 @@ use crate::ops::{Env, Operation};
 /// A descriptor in an engine.
 pub(crate) struct Job {
     pub(crate) origin: Origin,
-    state: State,
+    state: JobState,
 }
 
-/// Where a descriptor came from, for records and reports.
+/// The origin of a descriptor, for its completion record, the error register and the trace.
 #[derive(Clone)]
 pub(crate) struct Origin {
     pub(crate) descriptor: Descriptor,
     pub(crate) queue: usize,
-    /// Its number among all that the device took; that of its batch for a member.
+    /// The position in the order of dispatch; a member has the one of its batch.
     pub(crate) sequence: u64,
     pub(crate) member: Option<MemberOf>,
 }
 
-/// Which member of which batch.
+/// The place of a member in a batch.
 #[derive(Clone, Copy)]
 pub(crate) struct MemberOf {
-    /// The engine whose batch unit has the batch.
+    /// The engine whose batch unit processes the batch.
     pub(crate) engine: usize,
     pub(crate) index: u16,
 }
 
-enum State {
+enum JobState {
     New,
-    Drains,
-    Executes(Operation),
+    /// A drain that waits for earlier descriptors.
+    Draining,
+    Executing(Operation),
 }
 
-/// What came of advancing a job.
+/// The result of advancing a job.
 pub(crate) enum Advance {
     Continue,
     StartBatch,
-    /// A drain that has to wait for what came before it; ask again with `is_drained`.
-    Drains,
-    End(Completion),
+    /// A drain has to wait for earlier descriptors; call again with `is_drained`.
+    WaitForDrain,
+    Complete(Completion),
 }
 
 impl Job {
     pub(crate) fn new(origin: Origin) -> Job {
-        Job { origin, state: State::New }
+        Job { origin, state: JobState::New }
     }
 
-    /// Whether it waits for what came before it.
+    /// Whether this is a drain that waits for earlier descriptors.
     pub(crate) fn is_drain(&self) -> bool {
-        matches!(self.state, State::Drains)
+        matches!(self.state, JobState::Draining)
     }
 
-    /// Checks the descriptor the first time; does a piece of its work.
+    /// Checks the descriptor on the first call, then executes one piece of it.
     pub(crate) fn advance<M: Memory>(
         &mut self,
         interface: &Interface,
@@ -67,30 +68,32 @@ impl Job {
         env: &mut Env<'_, M>,
     ) -> Advance {
         let descriptor = &self.origin.descriptor;
-        if let State::New = self.state {
+        if let JobState::New = self.state {
             let queue = &interface.queues[self.origin.queue].info;
             let opcode = match check(descriptor, queue, capabilities, self.origin.member.is_some()) {
                 Ok(opcode) => opcode,
-                Err(refusal) => return Advance::End(refusal),
+                Err(refusal) => return Advance::Complete(refusal),
             };
             self.state = match Operation::new(opcode, descriptor, env.chance) {
-                Some(operation) => State::Executes(operation),
-                None if opcode == Opcode::Noop => return Advance::End(Completion::new(Status::Success)),
+                Some(operation) => JobState::Executing(operation),
+                None if opcode == Opcode::Noop => return Advance::Complete(Completion::new(Status::Success)),
                 None if opcode == Opcode::Batch => return Advance::StartBatch,
-                None => State::Drains,
+                None => JobState::Draining,
             };
         }
         match &mut self.state {
-            State::Executes(operation) => operation.advance(env).map_or(Advance::Continue, Advance::End),
-            State::Drains if is_drained => Advance::End(read_back(descriptor, env)),
-            State::New | State::Drains => Advance::Drains,
+            JobState::Executing(operation) => {
+                operation.advance(env).map_or(Advance::Continue, Advance::Complete)
+            }
+            JobState::Draining if is_drained => Advance::Complete(read_back(descriptor, env)),
+            JobState::New | JobState::Draining => Advance::WaitForDrain,
         }
     }
 }
 
 impl Origin {
-    /// Whether a drain that comes from `self` waits for `other`, which is still in progress: everything that came
-    /// earlier through a dedicated queue, what the same submitter put into a shared one.
+    /// Whether a drain from `self` waits for `other`, which is still in progress. A drain of a dedicated queue waits for
+    /// all earlier descriptors of the queue, a drain of a shared queue for those of the same submitter.
     pub(crate) fn drains(&self, other: &Origin, interface: &Interface) -> bool {
         other.sequence < self.sequence
             && other.queue == self.queue
@@ -99,7 +102,7 @@ impl Origin {
     }
 }
 
-/// The end of a drain: reads the readback addresses, of which there may be none.
+/// Completes a drain: reads the readback addresses, if there are any.
 fn read_back<M: Memory>(descriptor: &Descriptor, env: &mut Env<'_, M>) -> Completion {
     for (flag, address) in
         [(Flags::DRAIN_READBACK_1, descriptor.address_1()), (Flags::DRAIN_READBACK_2, descriptor.address_2())]

@@ -3,13 +3,13 @@
 //! ```text
 //! step:  write one completion record that is due
 //!        each idle engine takes a descriptor from its group's queues, by priority
-//!        one engine does a piece of its work: a member of a batch, or up to some KiB of a transfer
+//!        one engine executes a piece of its work: a member of a batch, or up to some KiB of a transfer
 //! ```
 //!
 //! Delays are counted in steps, and every choice that the specification leaves open is drawn from the seed. A group
 //! with one engine writes data in the order of submission to a queue, as the specification promises; completion records
-//! may be written in any order, as it allows. With a timing there is a clock as well ([`timing`](super::Timing)), which
-//! goes on when nothing can be done at once.
+//! may be written in any order, as it allows. With a [`Timing`](crate::Timing) the device has a clock, which advances when
+//! no work is possible at the current time.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapters 3 and 4.
 
@@ -48,10 +48,10 @@ use crate::queue::ring::SLOTS;
 use crate::shared::{RecordFate, Trace};
 use check::RECORD_ALIGNMENT;
 
-/// An emulated device.
+/// An emulated device, which works only in calls of [`step`](Self::step).
 ///
-/// Nothing happens in it but in [`step`](Self::step). Whoever owns it decides when that is:
-/// [`Deterministic`](super::Deterministic) in the calling thread, [`Emulator`](super::Emulator) in one of its own.
+/// [`Deterministic`](crate::Deterministic) steps it in the calling thread, [`Emulator`](crate::Emulator) in a thread of
+/// its own.
 pub struct Device {
     config: DeviceConfig,
     interface: Arc<Interface>,
@@ -62,27 +62,27 @@ pub struct Device {
     scratch: Scratch,
     clock: Clock,
     steps: u64,
-    sequence: u64, // descriptors taken from queues
-    turns: u64,    // given so far
+    sequence: u64, // descriptors dispatched
+    turns: u64,    // the last turn of an engine
     is_disabling: bool,
-    is_stale: bool, // takes nothing more, because its configuration has changed
+    is_stale: bool, // dispatches nothing more, because its configuration has changed
     pub(crate) trace: Option<Trace>,
 }
 
-/// Whether a step had anything to do.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stepped {
-    /// Work was done, or is waiting for its delay.
+    /// Work was done, or waits for its delay.
     Busy,
     /// All queues and engines are empty.
     Idle,
 }
 
-/// What a step at a given time did.
+/// The result of a step at a given time.
 pub(crate) enum StepOutcome {
     Work,
     Nothing,
-    /// Nothing, but there is something to do at this time.
+    /// No work is possible before this time.
     WaitUntil(u64),
 }
 
@@ -98,12 +98,12 @@ impl Device {
     /// A device with empty queues.
     ///
     /// # Errors
-    /// [`ConfigError`]: what the device would refuse when it is enabled.
+    /// [`ConfigError`]: the device refuses to be enabled with this configuration.
     pub fn new(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
         Device::with_clock(config, fault_plan, false)
     }
 
-    /// A device whose clock, if it has a timing, is real.
+    /// A device that follows the real clock if it has a timing.
     pub(crate) fn in_real_time(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
         Device::with_clock(config, fault_plan, true)
     }
@@ -161,17 +161,17 @@ impl Device {
         }
     }
 
-    /// The side that is shared with submitters.
+    /// The part that is shared with submitters.
     pub(crate) fn interface(&self) -> &Arc<Interface> {
         &self.interface
     }
 
-    /// What the device consists of.
+    /// The configuration of the device.
     pub fn config(&self) -> &DeviceConfig {
         &self.config
     }
 
-    /// How badly it behaves; its seed is what a failing test prints.
+    /// The injected misbehaviour; a failing test prints its seed.
     pub fn fault_plan(&self) -> &FaultPlan {
         self.chance.fault_plan()
     }
@@ -184,7 +184,7 @@ impl Device {
         &self.interface.queues[queue].info
     }
 
-    /// Offers a descriptor to a work queue in the name of the address space `pasid`.
+    /// Submits a descriptor to a work queue for the address space `pasid`.
     ///
     /// # Errors
     /// [`SubmitError::Gone`] after [`abort`](Self::abort) or [`disable`](Self::disable).
@@ -200,7 +200,7 @@ impl Device {
         self.interface.submit(queue, descriptor, pasid)
     }
 
-    /// Does the next piece of work. With a timing, time goes on if there is none now but will be.
+    /// Executes the next piece of work. With a timing, the clock advances to the next work if none is possible now.
     pub fn step(&mut self, memory: &impl Memory) -> Stepped {
         match self.step_now(memory) {
             StepOutcome::Work => Stepped::Busy,
@@ -213,8 +213,8 @@ impl Device {
         }
     }
 
-    /// Does the next piece of work that there is up to `until_ns`; if there is none, [`Stepped::Idle`], it is `until_ns`
-    /// then, unless it was later before. For drivers that have something to do themselves at that time.
+    /// Executes the next piece of work up to the time `until_ns`. Without such work it advances the clock to `until_ns` and
+    /// returns [`Stepped::Idle`]. For callers that act themselves at that time.
     pub fn step_until(&mut self, until_ns: u64, memory: &impl Memory) -> Stepped {
         let (ns, stepped) = match self.step_now(memory) {
             StepOutcome::Work => return Stepped::Busy,
@@ -226,7 +226,7 @@ impl Device {
         stepped
     }
 
-    /// Does the next piece of work that can be done at `now_ns` of a real clock.
+    /// Executes the next piece of work that is possible at `now_ns` of a real clock.
     pub(crate) fn step_at(&mut self, now_ns: u64, memory: &impl Memory) -> StepOutcome {
         self.clock.follow(now_ns);
         self.step_now(memory)
@@ -250,7 +250,7 @@ impl Device {
             if self.advance(engine, memory) {
                 return StepOutcome::Work;
             }
-            is_waiting = true; // for others: a drain, or a fence
+            is_waiting = true; // a drain or a fence
         }
         if wrote {
             return StepOutcome::Work;
@@ -267,7 +267,7 @@ impl Device {
         }
     }
 
-    /// Whether something goes on after some more steps, without any time.
+    /// Whether some work becomes possible after more steps at the same time.
     fn waits_for_steps(&self) -> bool {
         self.engines.iter().any(|engine| !engine.is_idle() && engine.ready_at > self.steps)
             || self.records.iter().any(|record| record.due_at > self.steps)
@@ -278,18 +278,18 @@ impl Device {
         self.records.is_empty() && self.engines.iter().all(Engine::is_idle) && self.interface.is_empty()
     }
 
-    /// The time on the virtual clock, which stands still without a timing.
+    /// The time on the virtual clock; without a timing it does not advance.
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
-    /// Time goes on without anything to do, as between two submissions.
+    /// Advances the virtual clock without work, as between two submissions.
     pub fn pass_time(&mut self, ns: u64) {
         self.clock.advance_to(self.clock.now_ns().saturating_add(ns));
         self.interface.set_now_ns(self.clock.now_ns());
     }
 
-    /// Stops for good, as a device that is reset or lost: what is in flight never completes.
+    /// Stops as a device that is reset or lost: descriptors in flight never complete.
     pub fn abort(&mut self) {
         self.interface.close();
         self.drop_all();
@@ -298,7 +298,7 @@ impl Device {
         self.interface.set_gone();
     }
 
-    /// Drops everything that it has, and what it could take; the number of members that were in progress.
+    /// Drops all work and all entries that it could dispatch; returns the number of members that were in progress.
     fn drop_all(&mut self) -> u64 {
         let mut members = 0;
         for engine in &mut self.engines {
@@ -309,7 +309,7 @@ impl Device {
         count(&self.interface.counters.records_lost, self.records.len() as u64);
         self.records.clear();
         for (number, queue) in self.interface.queues.iter().enumerate() {
-            // No more than there can be, whatever somebody else does to the queue meanwhile.
+            // At most as many as a ring has, since a hostile client may add entries meanwhile.
             let head = || queue.ring().head().filter(|head| head.is_ready_for(self.interface.client));
             for head in (0..SLOTS).map_while(|_| head()) {
                 self.interface.take(number, head);
@@ -318,23 +318,23 @@ impl Device {
         members
     }
 
-    /// [`abort`](Self::abort) for a client's part of a device that is shared. Called until the order is revoked, since
-    /// entries come to the head of a queue when others have dropped theirs.
+    /// [`abort`](Self::abort) for a client's part of a shared device. The caller repeats it until the command is revoked,
+    /// since entries come to the head of a queue when other clients have dropped theirs.
     pub(crate) fn abort_part(&mut self) {
         let members = self.drop_all();
         if let Some(shared_device) = &self.interface.shared_device {
-            count(&self.interface.counters.aborted, members + shared_device.drop_taken());
+            count(&self.interface.counters.aborted, members + shared_device.drop_dispatched());
         }
         self.leave_idle_engines();
     }
 
-    /// Takes nothing more; true once nothing is left of what it has taken.
+    /// Stops the dispatch; true once all dispatched work is complete.
     pub(crate) fn finish_part(&mut self) -> bool {
         self.is_stale = true;
         self.records.is_empty() && self.engines.iter().all(Engine::is_idle)
     }
 
-    /// Takes no more descriptors; those that it has complete in the following steps, and then it is gone.
+    /// Accepts no more descriptors. Those in flight complete in the following steps; then the device is gone.
     ///
     /// Source: DSA specification 9.2 (Disable Device).
     pub fn disable(&mut self) {
@@ -342,12 +342,12 @@ impl Device {
         self.is_disabling = true;
     }
 
-    /// Whether it processes nothing any more, after [`abort`](Self::abort) or the end of a [`disable`](Self::disable).
+    /// Whether it is stopped, after [`abort`](Self::abort) or after a finished [`disable`](Self::disable).
     pub fn is_gone(&self) -> bool {
         self.interface.is_gone()
     }
 
-    /// Takes descriptors again, with empty queues, an empty error register and counters at zero.
+    /// Accepts descriptors again, with empty queues, an empty error register and counters at zero.
     ///
     /// Returns false, and does nothing, unless the device [`is_gone`](Self::is_gone).
     pub fn enable(&mut self) -> bool {
@@ -360,7 +360,7 @@ impl Device {
         true
     }
 
-    /// What the device has done since it was enabled.
+    /// The counters since the device was enabled.
     pub fn counters(&self) -> DeviceCounters {
         self.interface.snapshot()
     }
@@ -377,7 +377,7 @@ impl Device {
         self.write_record(&record.origin, &record.completion, memory);
         self.forget(&record.origin);
         match record.origin.member {
-            None => self.interface.settled(record.origin.queue),
+            None => self.interface.count_completed(record.origin.queue),
             Some(member) => {
                 if let Some(batch) = &mut self.engines[member.engine].batch {
                     batch.record_done();
@@ -391,7 +391,7 @@ impl Device {
         let address = origin.descriptor.completion_address();
         let page = self.chance.record_page(memory, address.page(), &self.interface.counters);
         let written = page.and_then(|()| {
-            // Before the program knows of it, and may end.
+            // First, since the program may end as soon as it sees the record.
             self.tell(origin, completion, RecordFate::Written);
             memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
         });
@@ -406,26 +406,26 @@ impl Device {
         }
     }
 
-    /// Tells the trace how a descriptor ended.
+    /// Traces the completion of a descriptor.
     fn tell(&mut self, origin: &Origin, completion: &Completion, record: RecordFate) {
         if let Some(trace) = &mut self.trace {
-            trace.ended(origin, &self.interface.queues[origin.queue].info.name, completion, record);
+            trace.completion(origin, &self.interface.queues[origin.queue].info.name, completion, record);
         }
     }
 
-    /// The descriptor and all that it needed are gone.
+    /// Removes a descriptor from the trace's table.
     fn forget(&mut self, origin: &Origin) {
         if let Some(trace) = &mut self.trace {
             trace.forget(origin);
         }
     }
 
-    /// Accounts for a descriptor that ended, and tells its submitter.
+    /// Accounts for an executed descriptor, and writes its completion record now or later.
     fn end(&mut self, engine: usize, origin: Origin, completion: Completion, memory: &impl Memory) {
         let status = completion.status;
-        count(&self.interface.counters.ended[usize::from(status.code())], 1);
+        count(&self.interface.counters.completed[usize::from(status.code())], 1);
         if origin.member.is_none() {
-            self.interface.ended(origin.queue);
+            self.interface.count_executed(origin.queue);
         }
         let flags = origin.descriptor.flags();
         let has_record = flags.contains(Flags::COMPLETION_ADDRESS_VALID)
@@ -454,7 +454,7 @@ impl Device {
         }
         self.forget(&origin);
         if origin.member.is_none() {
-            self.interface.settled(origin.queue);
+            self.interface.count_completed(origin.queue);
         }
     }
 

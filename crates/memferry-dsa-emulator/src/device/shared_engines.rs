@@ -1,17 +1,17 @@
-//! Engines that processes share: under a timing, one that works for one process is busy for the others.
+//! Engines that processes share. Under a timing, an engine that works for one process is busy for the others.
 
 use crate::device::Device;
 
-/// When a client looks again that waits for others: their engine, or their entry at the head of a queue.
+/// The polling interval of a client that waits for others: for their engine, or for their entry at the head of a queue.
 const LOOK_AGAIN_NS: u64 = 20_000;
 
 impl Device {
-    /// Whether engines are to be taken before they are used.
+    /// Whether an engine must be acquired before it is used.
     pub(crate) fn shares_engines(&self) -> bool {
         self.interface.shared_device.is_some() && self.clock.timing().is_some()
     }
 
-    /// Takes an engine if it is free now, and if the next descriptor of its group is this client's.
+    /// Acquires an engine if it is free and the next descriptor of its group is this client's.
     pub(crate) fn take_engine(&mut self, number: usize) -> bool {
         let Some(stamped_max) = self.stamped_max() else { return false };
         let Device { interface, engines, arbiters, clock, .. } = self;
@@ -26,7 +26,7 @@ impl Device {
         engine.is_taken
     }
 
-    /// Leaves the engines that have nothing more to do to the others, from when they are free.
+    /// Releases the idle engines to the other clients, from the time at which they are free.
     pub(crate) fn leave_idle_engines(&mut self) {
         let Some(shared_device) = &self.interface.shared_device else { return };
         for (number, engine) in self.engines.iter_mut().enumerate() {
@@ -37,7 +37,8 @@ impl Device {
         }
     }
 
-    /// When the group's next entry, which is this client's and can be dispatched at `dispatch_ns`, may get an engine.
+    /// The time at which the group's next entry may get an engine. The entry is this client's and can be dispatched at
+    /// `dispatch_ns`.
     pub(crate) fn engine_free_ns(&self, group: usize, dispatch_ns: u64) -> u64 {
         let now_ns = self.clock.now_ns();
         let Some(shared_device) = &self.interface.shared_device else { return dispatch_ns };
@@ -48,7 +49,7 @@ impl Device {
         let free_ns = engines.filter_map(|number| shared_device.engine_free_ns(number, now_ns)).min();
         match free_ns {
             Some(free_ns) if free_ns > now_ns => free_ns,
-            // Another process has them all, or it is another's turn.
+            // Other processes have all engines, or the next entry is theirs.
             _ => now_ns + LOOK_AGAIN_NS,
         }
     }

@@ -1,4 +1,4 @@
-//! Address translation, and the chance that runs a device: page faults, hardware errors, delays, order.
+//! Address translation and fault injection: page faults, hardware errors, delays, order.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,11 @@ use crate::config::{FaultPlan, Random};
 use crate::device::counters::{Counters, count};
 use crate::memory::{Access, Memory, Vanished};
 
-/// Most pages whose next visit is known not to fault. Beyond it the oldest may fault again, which costs its
-/// software another resume and nothing else.
-const FORGIVEN_MAX: usize = 64;
+/// The largest number of pages whose next access is known not to fault. Beyond it the oldest may fault again, which only
+/// costs its software another resume.
+const EXEMPT_MAX: usize = 64;
 
-/// An access that was not possible.
+/// A failed access to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     pub(crate) page: Address,
@@ -20,14 +20,14 @@ pub(crate) struct Fault {
     pub(crate) reason: Reason,
 }
 
-/// Why it was not.
+/// The reason of a [`Fault`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
-    /// The page is absent, and nobody asked the operating system for it.
+    /// The page is absent, and was not requested from the operating system.
     Absent,
-    /// The operating system was asked for the page, and refused.
+    /// The operating system refused the page.
     Refused,
-    /// A hardware error: no page fault, and nothing that software can mend.
+    /// A hardware error, which software cannot resolve.
     Hardware(Status),
 }
 
@@ -41,7 +41,7 @@ impl Fault {
         self.completion_as(status, bytes_completed)
     }
 
-    /// The completion when a page fault here has the status `page_fault`.
+    /// The completion if a page fault has the status `page_fault` here.
     pub(crate) fn completion_as(self, page_fault: Status, bytes_completed: u32) -> Completion {
         match self.reason {
             Reason::Hardware(status) => Completion { bytes_completed, ..Completion::new(status) },
@@ -54,31 +54,32 @@ impl Fault {
         }
     }
 
-    /// The page has gone after it was translated.
+    /// A page that vanished after its translation.
     pub(crate) fn vanished(vanished: Vanished, block_on_fault: bool) -> Fault {
         let reason = if block_on_fault { Reason::Refused } else { Reason::Absent };
         Fault { page: vanished.page, access: vanished.access, reason }
     }
 }
 
-/// The dice, and what they must remember.
+/// The random decisions of a device, according to its fault plan.
 pub(crate) struct FaultInjector {
     fault_plan: FaultPlan,
     random: Random,
-    /// Whether any visit of a page may go wrong by chance.
-    strikes_pages: bool,
-    /// Pages that faulted by chance and were not visited since.
-    forgiven: VecDeque<Address>,
+    /// Whether the plan injects errors into accesses to pages.
+    injects_page_errors: bool,
+    /// Pages with an injected fault that were not accessed since.
+    exempt: VecDeque<Address>,
 }
 
 impl FaultInjector {
     pub(crate) fn new(fault_plan: FaultPlan) -> FaultInjector {
-        let strikes_pages = fault_plan.page_faults_per_mille > 0 || fault_plan.hardware_errors_per_mille > 0;
+        let injects_page_errors =
+            fault_plan.page_faults_per_mille > 0 || fault_plan.hardware_errors_per_mille > 0;
         FaultInjector {
             random: Random::new(fault_plan.seed),
             fault_plan,
-            strikes_pages,
-            forgiven: VecDeque::new(),
+            injects_page_errors,
+            exempt: VecDeque::new(),
         }
     }
 
@@ -86,7 +87,7 @@ impl FaultInjector {
         &self.fault_plan
     }
 
-    /// How many steps something has to wait.
+    /// A delay in steps.
     pub(crate) fn delay_steps(&mut self) -> u64 {
         match self.fault_plan.delay_steps_max {
             0 => 0,
@@ -94,12 +95,12 @@ impl FaultInjector {
         }
     }
 
-    /// Whether the order of things is free.
+    /// Whether the plan reorders.
     pub(crate) fn reorders(&self) -> bool {
         self.fault_plan.reorder
     }
 
-    /// Which of `count` things comes next, where the order is free; the first unless the device is fault_plan.
+    /// The index of the next of `count` candidates: the first, unless the plan reorders.
     pub(crate) fn pick(&mut self, count: usize) -> usize {
         if self.fault_plan.reorder && count > 1 { self.random.below(count as u64) as usize } else { 0 }
     }
@@ -120,7 +121,7 @@ impl FaultInjector {
         self.random.chance(self.fault_plan.work_ahead_per_mille)
     }
 
-    /// Heads or tails.
+    /// True in half of the calls.
     pub(crate) fn flips(&mut self) -> bool {
         self.random.below(2) == 0
     }
@@ -130,7 +131,7 @@ impl FaultInjector {
         left.min(self.fault_plan.piece_bytes_max.max(1))
     }
 
-    /// Translates a page of data. With `block_on_fault` the operating system is asked for an absent one.
+    /// Translates a page of data. With `block_on_fault` it requests an absent page from the operating system.
     #[inline]
     pub(crate) fn data_page(
         &mut self,
@@ -140,24 +141,24 @@ impl FaultInjector {
         block_on_fault: bool,
         counters: &Counters,
     ) -> Result<(), Fault> {
-        let is_struck = self.strikes_pages && self.strikes(page, access)?;
-        translate(memory, page, access, is_struck, block_on_fault, counters)
+        let is_injected = self.injects_page_errors && self.injects_fault(page, access)?;
+        translate(memory, page, access, is_injected, block_on_fault, counters)
     }
 
-    /// Translates a page of a batch's list, or a readback address. The operating system is asked for an absent one,
-    /// unless chance strikes.
+    /// Translates a page of a batch's list, or a readback address. It requests an absent page from the operating system,
+    /// unless it injects a fault.
     pub(crate) fn list_page(
         &mut self,
         memory: &impl Memory,
         page: Address,
         counters: &Counters,
     ) -> Result<(), Fault> {
-        let is_struck = self.strikes_pages && self.strikes(page, Access::Read)?;
-        translate(memory, page, Access::Read, is_struck, !is_struck, counters)
+        let is_injected = self.injects_page_errors && self.injects_fault(page, Access::Read)?;
+        translate(memory, page, Access::Read, is_injected, !is_injected, counters)
     }
 
-    /// Translates the page of a completion record. The operating system is asked for an absent one, unless
-    /// chance strikes.
+    /// Translates the page of a completion record. It requests an absent page from the operating system, unless it injects
+    /// a fault.
     #[inline]
     pub(crate) fn record_page(
         &mut self,
@@ -165,16 +166,16 @@ impl FaultInjector {
         page: Address,
         counters: &Counters,
     ) -> Result<(), Fault> {
-        let is_struck = self.random.chance(self.fault_plan.lost_records_per_mille);
-        translate(memory, page, Access::Write, is_struck, !is_struck, counters)
+        let is_injected = self.random.chance(self.fault_plan.lost_records_per_mille);
+        translate(memory, page, Access::Write, is_injected, !is_injected, counters)
     }
 
-    /// Whether chance makes this visit of a page fault; the visit after a fault never does.
+    /// Whether to inject a page fault into this access; the access after an injected fault never faults.
     ///
     /// # Errors
-    /// A hardware error struck instead.
+    /// An injected hardware error.
     #[cold]
-    fn strikes(&mut self, page: Address, access: Access) -> Result<bool, Fault> {
+    fn injects_fault(&mut self, page: Address, access: Access) -> Result<bool, Fault> {
         if self.random.chance(self.fault_plan.hardware_errors_per_mille) {
             let status = match (access, self.flips()) {
                 (_, true) => Status::Translation,
@@ -183,32 +184,32 @@ impl FaultInjector {
             };
             return Err(Fault { page, access, reason: Reason::Hardware(status) });
         }
-        if let Some(index) = self.forgiven.iter().position(|forgiven| *forgiven == page) {
-            self.forgiven.remove(index);
+        if let Some(index) = self.exempt.iter().position(|exempt| *exempt == page) {
+            self.exempt.remove(index);
             return Ok(false);
         }
         let faults = self.random.chance(self.fault_plan.page_faults_per_mille);
         if faults {
-            if self.forgiven.len() == FORGIVEN_MAX {
-                self.forgiven.pop_front();
+            if self.exempt.len() == EXEMPT_MAX {
+                self.exempt.pop_front();
             }
-            self.forgiven.push_back(page);
+            self.exempt.push_back(page);
         }
         Ok(faults)
     }
 }
 
-/// Translates a page, which counts as absent if it `is_struck`; an absent one is asked for if `may_ask`.
+/// Translates a page, which counts as absent if it `is_injected`; an absent page is requested if `may_ask`.
 #[inline]
 fn translate(
     memory: &impl Memory,
     page: Address,
     access: Access,
-    is_struck: bool,
+    is_injected: bool,
     may_ask: bool,
     counters: &Counters,
 ) -> Result<(), Fault> {
-    if !is_struck && memory.is_present(page, access) {
+    if !is_injected && memory.is_present(page, access) {
         return Ok(());
     }
     if may_ask && memory.request_page(page, access) {
@@ -224,7 +225,7 @@ pub(crate) fn bytes_to_page_end(address: Address) -> u64 {
     PAGE_BYTES - (address.0 - address.page().0)
 }
 
-/// Bytes of the page that end at `end`, the first address behind them.
+/// Bytes from the start of the page that contains the byte before `end`, up to `end`.
 pub(crate) fn bytes_from_page_start(end: Address) -> u64 {
     let last = end.offset(u64::MAX);
     last.0 - last.page().0 + 1

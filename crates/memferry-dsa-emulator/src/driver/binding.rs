@@ -6,7 +6,7 @@
 use libc::{EBUSY, ENODEV, ENXIO, EOPNOTSUPP};
 use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Owner, QueueId};
 
-use super::rules::Answer;
+use super::rules::WriteResult;
 use super::{FakeKernel, Tree};
 
 /// What a queue is when nobody has configured it.
@@ -43,7 +43,7 @@ pub(super) const GROUP_DEFAULTS: [(&str, Option<&str>); 12] = [
 ];
 
 impl Tree {
-    pub(super) fn bind(&mut self, driver: &str, name: &str) -> Answer {
+    pub(super) fn bind(&mut self, driver: &str, name: &str) -> WriteResult {
         if let Ok(device) = name.parse::<DeviceId>() {
             if !matches!(driver, "idxd" | "dsa") || !self.devices.contains_key(&device) {
                 return Err(ENODEV);
@@ -58,12 +58,12 @@ impl Tree {
         self.enable_queue(queue, driver)
     }
 
-    fn refuse(&mut self, device: DeviceId, status: u32, errno: i32) -> Answer {
+    fn refuse(&mut self, device: DeviceId, status: u32, errno: i32) -> WriteResult {
         self.put(&format!("{DEVICES}/{device}/cmd_status"), &format!("{status:#x}"));
         Err(errno)
     }
 
-    fn enable_device(&mut self, device: DeviceId, driver: &str) -> Answer {
+    fn enable_device(&mut self, device: DeviceId, driver: &str) -> WriteResult {
         if self.is_enabled(device) {
             return Err(EBUSY);
         }
@@ -103,7 +103,7 @@ impl Tree {
         Ok(())
     }
 
-    fn enable_queue(&mut self, queue: QueueId, driver: &str) -> Answer {
+    fn enable_queue(&mut self, queue: QueueId, driver: &str) -> WriteResult {
         let device = queue.device;
         let at = |attribute: &str| format!("{DEVICES}/{device}/{queue}/{attribute}");
         let is_old = self.devices[&device].kernel == FakeKernel::Old;
@@ -169,7 +169,7 @@ impl Tree {
         (0..).zip(&taken).find(|(free, taken)| free != *taken).map_or(taken.len() as i64, |(free, _)| free)
     }
 
-    pub(super) fn unbind(&mut self, driver: &str, name: &str) -> Answer {
+    pub(super) fn unbind(&mut self, driver: &str, name: &str) -> WriteResult {
         if let Ok(device) = name.parse::<DeviceId>() {
             if !self.devices.contains_key(&device) || !self.is_bound(&format!("{DEVICES}/{device}"), driver) {
                 return Err(ENODEV);

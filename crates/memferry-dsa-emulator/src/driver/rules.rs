@@ -9,7 +9,7 @@ use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, EngineId, GroupId, QueueI
 use super::{FakeKernel, Tree};
 
 /// Whether a write is taken, or the error number.
-pub(super) type Answer = Result<(), i32>;
+pub(super) type WriteResult = Result<(), i32>;
 
 /// `IDXD_ENQCMDS_MAX_RETRIES` in `idxd.h` of the driver.
 const ENQCMDS_RETRIES_MAX: u64 = 64;
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    pub(super) fn store(&mut self, path: &str, text: &str) -> Answer {
+    pub(super) fn store(&mut self, path: &str, text: &str) -> WriteResult {
         // The kernel's parsers take one newline at the end and no other space.
         let value = text.strip_suffix('\n').unwrap_or(text);
         if let Some(place) = path.strip_prefix(&format!("{DRIVERS}/")) {
@@ -187,7 +187,7 @@ impl Tree {
     }
 
     /// Whether the states of queue and device let an attribute be written.
-    fn may_write(&self, device: DeviceId, queue: &str, attribute: &str) -> Answer {
+    fn may_write(&self, device: DeviceId, queue: &str, attribute: &str) -> WriteResult {
         let is_enabled = self.get(&format!("{DEVICES}/{device}/{queue}/state")) == "enabled";
         let is_old = self.devices[&device].kernel == FakeKernel::Old;
         let is_frozen = match attribute {

@@ -99,11 +99,11 @@ impl Run {
         memory.allow(descriptor);
         if self.one_by_one {
             self.finish();
-            let ended = self.device.device.counters().ended;
+            let ended = self.device.device.counters().completed;
             let was_refused = ended.iter().any(|(status, count)| {
                 // The device finds these before it begins; 0x1a and 0x1f come later.
                 matches!(status.code(), 0x10..=0x19 | 0x1b..=0x1e)
-                    && *count > before.ended.get(status).copied().unwrap_or(0)
+                    && *count > before.completed.get(status).copied().unwrap_or(0)
             });
             let memory = &self.device.memory;
             assert!(
@@ -137,7 +137,7 @@ impl Run {
         let counters = device.counters();
         assert_eq!(self.answered, [counters.accepted + counters.dropped, counters.retried], "{told}");
         assert_eq!(counters.in_flight(), 0, "{told}: {counters:?}");
-        assert_eq!(counters.accepted + counters.members, counters.ended_count(), "{told}: {counters:?}");
+        assert_eq!(counters.accepted + counters.members, counters.completed_count(), "{told}: {counters:?}");
         assert_eq!(counters.dispatched, counters.accepted, "{told}");
         let is_reported = counters.records_lost == 0 || device.take_error().is_some();
         assert!(is_reported, "{told}: a loss without a report");
@@ -203,7 +203,7 @@ mod tests {
             let mut data: Vec<u8> = (0..800).flat_map(|_| random.next().to_le_bytes()).collect();
             data[8] = 0; // no lost records
             data[9] = if random.chance(900) { 0 } else { 20 };
-            for (status, count) in descriptors(&data).ended {
+            for (status, count) in descriptors(&data).completed {
                 *ends.entry(status).or_default() += count;
             }
         }

@@ -9,7 +9,7 @@ use memferry_dsa::portal::Submission;
 use super::input::Bytes;
 use super::watched::Watched;
 use super::{FakeMemory, memory};
-use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, State};
+use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, Server};
 use crate::{Capabilities, OPERATIONS, Timing, dedicated_queue, shared_queue};
 
 /// What is done at most in a run.
@@ -20,7 +20,7 @@ const LOOKS_MAX: usize = 1000;
 
 /// Two queues of a device, an honest client with its engine, and one that tampers.
 struct Run {
-    state: State,
+    state: Server,
     honest: Client,
     engine: ClientEngine,
     evil: Client,
@@ -50,7 +50,7 @@ pub fn order(data: &[u8]) {
 impl Run {
     fn new(has_timing: bool, memory: FakeMemory) -> Run {
         let options = Options { timing: has_timing.then(Timing::sapphire_rapids), ..Options::default() };
-        let state = State::create(&options).expect("memory");
+        let state = Server::create(&options).expect("memory");
         let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
         let engine_groups = [Some(0), Some(0), None, None];
         state.enable_device(0, &DeviceSetup { number: 0, operations, capabilities, engine_groups });
@@ -146,7 +146,7 @@ impl Run {
     fn goes_on(mut self) {
         self.evil = self.honest.clone();
         let at = QueueAt { device: 0, queue: 0 };
-        let ended = |run: &Run| run.state.counters(0).ended_count();
+        let ended = |run: &Run| run.state.counters(0).completed_count();
         let (mut accepted, before) = (false, ended(&self));
         for _ in 0..LOOKS_MAX {
             accepted = accepted || self.submit(at, Descriptor::noop());

@@ -1,6 +1,6 @@
 //! Compare and Compare Pattern: whether two regions differ, or a region from a pattern, and where first.
 //!
-//! A difference in front of a fault is told instead of the fault.
+//! A difference in front of a fault is with_results instead of the fault.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Compare, Compare Pattern).
 
@@ -52,7 +52,7 @@ impl Expected {
 
     fn differs_at(self, offset: u32) -> Interrupted {
         let completion = Completion { bytes_completed: offset, ..self.completion(1) };
-        Interrupted::Stop(Stop::Ended(completion))
+        Interrupted::Stop(Stop::Complete(completion))
     }
 }
 
@@ -66,13 +66,13 @@ impl Compare {
 impl Execute for Compare {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let expected = self.expected;
-        self.walk.piece(env, |env, stretch| {
-            let size = stretch.bytes as usize;
+        self.walk.piece(env, |env, span| {
+            let size = span.bytes as usize;
             let (first, second) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-            env.memory.read(stretch.at[0], first)?;
-            env.memory.read(stretch.at[1], second)?;
+            env.memory.read(span.at[0], first)?;
+            env.memory.read(span.at[1], second)?;
             match first_difference(first, second) {
-                Some(at) => Err(expected.differs_at(stretch.offset + at)),
+                Some(at) => Err(expected.differs_at(span.offset + at)),
                 None => Ok(()),
             }
         })
@@ -100,13 +100,13 @@ impl ComparePattern {
 impl Execute for ComparePattern {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let (expected, pattern) = (self.expected, self.pattern);
-        self.walk.piece(env, |env, stretch| {
-            let size = stretch.bytes as usize;
+        self.walk.piece(env, |env, span| {
+            let size = span.bytes as usize;
             let (data, wanted) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-            env.memory.read(stretch.at[0], data)?;
-            repeat(pattern, stretch.offset, wanted);
+            env.memory.read(span.at[0], data)?;
+            repeat(pattern, span.offset, wanted);
             let Some(at) = first_difference(data, wanted) else { return Ok(()) };
-            let offset = stretch.offset + at;
+            let offset = span.offset + at;
             // The specification promises an offset that is not behind the first difference.
             let rounded = if env.chance.rounds_difference() { offset & !7 } else { offset };
             Err(expected.differs_at(rounded))

@@ -112,7 +112,7 @@ impl Remainder {
     }
 
     /// The result so far, which is the seed for what follows.
-    fn told(&self, completion: Completion) -> Completion {
+    fn with_results(&self, completion: Completion) -> Completion {
         Completion { operation: [self.convert(self.register).into(), 0], ..completion }
     }
 }
@@ -142,10 +142,10 @@ impl<const REGIONS: usize> Execute for Crc<REGIONS> {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let Crc { walk, remainder } = self;
         remainder.fetch_seed(env)?;
-        walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            env.memory.read(stretch.at[0], bytes)?;
-            if let Some(target) = stretch.at.get(1) {
+        walk.piece(env, |env, span| {
+            let bytes = &mut env.scratch.first[..span.bytes as usize];
+            env.memory.read(span.at[0], bytes)?;
+            if let Some(target) = span.at.get(1) {
                 env.memory.write(*target, bytes)?;
             }
             remainder.add(bytes);
@@ -154,10 +154,10 @@ impl<const REGIONS: usize> Execute for Crc<REGIONS> {
     }
 
     fn succeeded(&self) -> Completion {
-        self.remainder.told(Completion::new(memferry_dsa::Status::Success))
+        self.remainder.with_results(Completion::new(memferry_dsa::Status::Success))
     }
 
     fn stopped(&self, fault: Fault) -> Completion {
-        self.remainder.told(fault.completion(self.walk.done()))
+        self.remainder.with_results(fault.completion(self.walk.done()))
     }
 }

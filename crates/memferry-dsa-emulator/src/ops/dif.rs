@@ -186,7 +186,7 @@ impl Dif {
                     result: errors.bits(),
                     ..Completion::new(Status::DifMismatch)
                 };
-                return Err(Stop::Ended(self.told(mismatch)));
+                return Err(Stop::Complete(self.with_results(mismatch)));
             }
         }
         if let Some(made) = self.made {
@@ -220,7 +220,7 @@ impl Dif {
     }
 
     /// The tags of the block after the last one done.
-    fn told(&self, completion: Completion) -> Completion {
+    fn with_results(&self, completion: Completion) -> Completion {
         let source = self.checked.map_or(0, |source| source.tags.to_word());
         let target = self.made.map_or(0, |target| target.tags.to_word());
         Completion { operation: [source, target], ..completion }
@@ -237,10 +237,10 @@ impl Execute for Dif {
     }
 
     fn succeeded(&self) -> Completion {
-        self.told(Completion::new(Status::Success))
+        self.with_results(Completion::new(Status::Success))
     }
 
     fn stopped(&self, fault: Fault) -> Completion {
-        self.told(fault.completion(self.done))
+        self.with_results(fault.completion(self.done))
     }
 }

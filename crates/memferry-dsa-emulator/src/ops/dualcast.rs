@@ -27,9 +27,9 @@ impl Dualcast {
 
 impl Execute for Dualcast {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
-        self.walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            let [source, target_1, target_2] = stretch.at;
+        self.walk.piece(env, |env, span| {
+            let bytes = &mut env.scratch.first[..span.bytes as usize];
+            let [source, target_1, target_2] = span.at;
             env.memory.read(source, bytes)?;
             env.memory.write(target_1, bytes)?;
             Ok(env.memory.write(target_2, bytes)?)

@@ -29,10 +29,10 @@ impl Fill {
 impl Execute for Fill {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let pattern = self.pattern;
-        self.walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            repeat(pattern, stretch.offset, bytes);
-            Ok(env.memory.write(stretch.at[0], bytes)?)
+        self.walk.piece(env, |env, span| {
+            let bytes = &mut env.scratch.first[..span.bytes as usize];
+            repeat(pattern, span.offset, bytes);
+            Ok(env.memory.write(span.at[0], bytes)?)
         })
     }
 

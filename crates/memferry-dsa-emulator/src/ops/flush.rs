@@ -23,8 +23,8 @@ impl CacheFlush {
 
 impl Execute for CacheFlush {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
-        self.walk.piece(env, |env, stretch| {
-            env.memory.flush(stretch.at[0], stretch.bytes as usize);
+        self.walk.piece(env, |env, span| {
+            env.memory.flush(span.at[0], span.bytes as usize);
             Ok(())
         })
     }

@@ -46,7 +46,7 @@ impl Memmove {
         let mut ready = 0;
         let (mut source_page, mut target_page) = (None, None);
         while ready < piece {
-            let (source, target, bytes) = self.stretch(self.done + ready, piece - ready);
+            let (source, target, bytes) = self.span(self.done + ready, piece - ready);
             for (page, access, last) in
                 [(source, Access::Read, &mut source_page), (target, Access::Write, &mut target_page)]
             {
@@ -65,7 +65,7 @@ impl Memmove {
     }
 
     /// The pages of source and target after `done` bytes, and how far the copy gets without leaving either.
-    fn stretch(&self, done: u32, bytes_max: u32) -> (Address, Address, u32) {
+    fn span(&self, done: u32, bytes_max: u32) -> (Address, Address, u32) {
         let (source, target, bytes) = if self.is_backwards {
             let left = u64::from(self.size - done);
             let (source, target) = (self.source.offset(left), self.target.offset(left));

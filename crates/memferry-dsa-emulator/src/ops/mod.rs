@@ -3,7 +3,7 @@
 //! ```text
 //! for each piece:      walk its regions side by side, from one page border to the next
 //!                      translate the pages, sources before targets; a fault ends the operation here
-//!                      do the stretch
+//!                      do the span
 //! when all is done, or at a fault:  the completion, from which software can resume
 //! ```
 //!
@@ -55,7 +55,7 @@ impl Scratch {
 enum Stop {
     Fault(Fault),
     /// It found what it looked for, or an error in the data.
-    Ended(Completion),
+    Complete(Completion),
 }
 
 impl From<Fault> for Stop {
@@ -141,7 +141,7 @@ fn run<M: Memory>(operation: &mut impl Execute, env: &mut Env<'_, M>) -> Option<
     match operation.advance(env) {
         Ok(false) => None,
         Ok(true) => Some(operation.succeeded()),
-        Err(Stop::Ended(completion)) => Some(completion),
+        Err(Stop::Complete(completion)) => Some(completion),
         Err(Stop::Fault(fault)) => Some(operation.stopped(fault)),
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct Walk<const N: usize> {
 }
 
 /// A part of the regions that crosses no page border in any of them, and whose pages are translated.
-pub(super) struct Stretch<const N: usize> {
+pub(super) struct Span<const N: usize> {
     /// Where it begins in each region.
     pub(super) at: [Address; N],
     /// How far that is from the regions' start.
@@ -39,13 +39,13 @@ impl<const N: usize> Walk<N> {
         self.block_on_fault
     }
 
-    /// Does each stretch of the next piece with `each`; whether that was the last piece.
+    /// Does each span of the next piece with `each`; whether that was the last piece.
     ///
     /// What `each` returns early for does not count as done.
     pub(super) fn piece<M: Memory>(
         &mut self,
         env: &mut Env<'_, M>,
-        each: impl FnMut(&mut Env<'_, M>, &Stretch<N>) -> Result<(), Interrupted>,
+        each: impl FnMut(&mut Env<'_, M>, &Span<N>) -> Result<(), Interrupted>,
     ) -> Result<bool, Stop> {
         self.piece_in_units(1, env, each)
     }
@@ -55,7 +55,7 @@ impl<const N: usize> Walk<N> {
         &mut self,
         unit: u32,
         env: &mut Env<'_, M>,
-        mut each: impl FnMut(&mut Env<'_, M>, &Stretch<N>) -> Result<(), Interrupted>,
+        mut each: impl FnMut(&mut Env<'_, M>, &Span<N>) -> Result<(), Interrupted>,
     ) -> Result<bool, Stop> {
         let piece = env.chance.piece_bytes(self.size - self.done).max(unit) & !(unit - 1);
         let end = self.done + piece;
@@ -71,8 +71,8 @@ impl<const N: usize> Walk<N> {
                 }
                 bytes = bytes.min(bytes_to_page_end(*here) as u32);
             }
-            let stretch = Stretch { at, offset: self.done, bytes };
-            each(env, &stretch).map_err(|interrupted| interrupted.stop(self.block_on_fault))?;
+            let span = Span { at, offset: self.done, bytes };
+            each(env, &span).map_err(|interrupted| interrupted.stop(self.block_on_fault))?;
             env.done(bytes);
             self.done += bytes;
         }
@@ -80,7 +80,7 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// Why a stretch was not done to its end.
+/// Why a span was not done to its end.
 pub(super) enum Interrupted {
     /// The regions' pages were translated, and one is gone.
     Vanished(Vanished),

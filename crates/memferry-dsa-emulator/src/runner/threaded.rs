@@ -1,13 +1,13 @@
-//! Drives a device in a thread of its own, over the memory of this process.
+//! A device that works in a thread of its own, over the memory of this process.
 //!
-//! The thread spins for a moment when there is nothing to do and then parks; a submission wakes it:
+//! An idle worker spins for a moment and then parks; a submission wakes it:
 //!
 //! ```text
 //! submitter: push; if asleep: unpark          worker: asleep = true; fence; if queues are empty: park
 //! ```
 //!
-//! All of the submitter's and the fence are sequentially consistent, so that either the worker sees the entry or the
-//! submitter sees the sleeper.
+//! The push, the submitter's load of `asleep` and the fence are sequentially consistent. So either the worker sees the
+//! entry, or the submitter sees the sleeping worker.
 
 #![allow(unsafe_code)]
 
@@ -31,11 +31,11 @@ use crate::device::{Device, StepOutcome};
 use crate::memory::DirectMemory;
 use memferry_dsa::system::SoftwareError;
 
-/// Idle steps before the thread parks: some ten microseconds, several times what a submitter takes to react to a
-/// completion, and nothing against the cost of being woken.
+/// Idle steps before the worker parks: some ten microseconds. That is several times the reaction time of a submitter to a
+/// completion, and little against the cost of a wake-up.
 const IDLE_STEPS_MAX: u32 = 500;
 
-/// What is left to spin of a wait for the clock: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
+/// The last part of a wait, which the worker spins: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
 const SPIN_NS_MAX: u64 = 60_000;
 
 /// The one address space that descriptors of this process belong to.
@@ -45,73 +45,86 @@ const RUN: u8 = 0;
 const FINISH: u8 = 1;
 const ABORT: u8 = 2;
 
-/// A device that processes descriptors by itself.
+/// A device that processes descriptors in a thread of its own.
 ///
-/// It lives until the last handle and the last portal are dropped; then it finishes what it has accepted. With a
-/// timing in its configuration, completions come no earlier than that says, and the thread sleeps meanwhile. In a
-/// forked child, which has no such thread, it is gone.
+/// It lives until the last handle and the last portal are dropped; then it completes the accepted descriptors. With a
+/// timing, completions come no earlier than modelled, and the thread sleeps meanwhile. In a forked child, which lacks the
+/// thread, the device is gone.
+///
+/// ```
+/// use memferry_dsa::request::Request;
+/// use memferry_dsa::{Client, ClientOptions};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
+///
+/// let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::from_seed(7))?;
+/// let client = Client::new(vec![emulator.portal(0)], ClientOptions::default());
+/// let (source, mut target) = ([7; 10_000], [0; 10_000]);
+/// client.run(Request::copy(&source, &mut target))?;
+/// assert_eq!(source, target);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Emulator {
     config: DeviceConfig,
     fault_plan: FaultPlan,
-    life: Mutex<Life>,
+    running: Mutex<RunningDevice>,
 }
 
-/// A device from its start, or from being enabled again, to its end.
-struct Life {
-    line: Arc<Line>,
+/// A device from its start, or its `enable`, until it is stopped.
+struct RunningDevice {
+    handle: Arc<DeviceHandle>,
     worker: Option<JoinHandle<()>>,
 }
 
-/// What leads to the worker.
-struct Line {
+/// The submitters' connection to the worker.
+struct DeviceHandle {
     interface: Arc<Interface>,
-    accounts: Vec<Account>,
-    orders: Arc<Orders>,
+    accounts: Vec<QueueAccount>,
+    control: Arc<WorkerControl>,
     thread: Thread,
-    /// The process with the device's thread: for a forked child the device is gone.
+    /// The fork generation of the process with the worker: for a forked child the device is gone.
     generation: u32,
 }
 
-/// What all portals of a queue count together.
-struct Account {
+/// The counters that all portals of a queue share.
+struct QueueAccount {
     credits: Credits,
     cells: SubmissionCounters,
 }
 
-/// What the worker is told, and tells.
+/// The control words of a worker.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `order` | `abort`, `disable`, `drop` | worker, each step |
-/// | `is_asleep` | worker before it parks, whoever wakes it | submitters |
-struct Orders {
+/// | `is_asleep` | the worker when it parks and resumes, a submitter that wakes it | submitters |
+struct WorkerControl {
     order: AtomicU8,
     is_asleep: AtomicBool,
 }
 
-/// No device was started.
+/// An error of [`Emulator::start`]: no device was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration is wrong.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The operating system gives no thread.
-    #[error("no thread for the emulated device: {0}")]
+    /// The operating system refuses a thread.
+    #[error("cannot start the thread of the emulated device: {0}")]
     Thread(#[source] io::Error),
-    /// The operating system gives no page by which forks are noticed.
-    #[error("forks of this process could not be noticed: {0}")]
+    /// The operating system refuses the page that detects forks.
+    #[error("cannot watch for forks of this process: {0}")]
     Forks(#[source] io::Error),
 }
 
-/// No device was enabled.
+/// An error of [`Emulator::enable`]: no device was enabled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnableError {
-    /// The device is at work.
+    /// The device is enabled already.
     #[error("the device is enabled already: disable or abort it first")]
     IsEnabled,
-    /// It did not start.
+    /// The device did not start.
     #[error(transparent)]
     Start(#[from] StartError),
 }
@@ -122,33 +135,33 @@ impl Emulator {
     /// # Errors
     /// [`StartError`]: nothing was started.
     pub fn start(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Arc<Emulator>, StartError> {
-        let life = Life::start(config, &fault_plan)?;
-        Ok(Arc::new(Emulator { config: config.clone(), fault_plan, life: Mutex::new(life) }))
+        let running = RunningDevice::start(config, &fault_plan)?;
+        Ok(Arc::new(Emulator { config: config.clone(), fault_plan, running: Mutex::new(running) }))
     }
 
     /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together, and
-    /// answer Retry while all are taken: also after the descriptors have ended, until they are
-    /// [`settled`](Portal::settled).
+    /// answer Retry while all are in use: an entry is in use until its descriptor is [`settled`](Portal::settled).
     ///
     /// # Panics
     /// If there is no such queue.
     pub fn portal(self: &Arc<Self>, queue: usize) -> Arc<dyn Portal> {
-        self.portal_that(queue, true)
+        self.make_portal(queue, true)
     }
 
-    /// The bare queue, as MOVDIR64B finds it: a dedicated one accepts everything, and loses what is too much.
+    /// A portal without credits, as MOVDIR64B sees a queue: a dedicated queue accepts everything and drops descriptors
+    /// that it has no room for.
     ///
     /// # Panics
     /// If there is no such queue.
     pub fn uncounted_portal(self: &Arc<Self>, queue: usize) -> Arc<dyn Portal> {
-        self.portal_that(queue, false)
+        self.make_portal(queue, false)
     }
 
-    fn portal_that(self: &Arc<Self>, queue: usize, counts: bool) -> Arc<dyn Portal> {
+    fn make_portal(self: &Arc<Self>, queue: usize, counts: bool) -> Arc<dyn Portal> {
         assert!(queue < self.queue_count(), "queue {queue} of {}", self.queue_count());
-        let line = self.line();
-        let is_counted = counts && line.interface.queues[queue].info.mode == QueueMode::Dedicated;
-        Arc::new(EmulatedPortal { line, queue, is_counted, _emulator: Arc::clone(self) })
+        let handle = self.handle();
+        let is_counted = counts && handle.interface.queues[queue].info.mode == QueueMode::Dedicated;
+        Arc::new(EmulatedPortal { handle, queue, is_counted, _emulator: Arc::clone(self) })
     }
 
     /// The number of work queues.
@@ -156,112 +169,113 @@ impl Emulator {
         self.config.queues().count()
     }
 
-    /// What the device consists of.
+    /// The configuration of the device.
     pub fn config(&self) -> &DeviceConfig {
         &self.config
     }
 
-    /// How badly it behaves.
+    /// The injected misbehaviour.
     pub fn fault_plan(&self) -> &FaultPlan {
         &self.fault_plan
     }
 
-    /// What the device has done since it was enabled.
+    /// The counters since the device was enabled.
     pub fn counters(&self) -> DeviceCounters {
-        self.line().interface.snapshot()
+        self.handle().interface.snapshot()
     }
 
     /// Reads the error register and clears it.
     pub fn take_error(&self) -> Option<SoftwareError> {
-        self.line().interface.take_error()
+        self.handle().interface.take_error()
     }
 
-    /// Makes the device die with its work in it: nothing in flight completes, later submissions answer
-    /// [`SubmitError::Gone`]. After the return the device touches no memory any more, and portals know that it is
+    /// Stops the device with its work: no descriptor in flight completes, and later submissions return
+    /// [`SubmitError::Gone`]. After the return the device accesses no memory any more, and its portals report that it is
     /// gone. (Silicon does not promise that.)
     pub fn abort(&self) {
         self.lock().stop(ABORT);
     }
 
-    /// Takes no more descriptors, completes those that it has, and is gone.
+    /// Accepts no more descriptors, completes those in flight, and stops.
     ///
     /// Source: DSA specification 9.2 (Disable Device).
     pub fn disable(&self) {
         self.lock().stop(FINISH);
     }
 
-    /// Starts the device anew after [`abort`](Self::abort) or [`disable`](Self::disable). Portals from before stay
-    /// gone, so that nobody waits for what was in flight; take new ones.
+    /// Starts the device again after [`abort`](Self::abort) or [`disable`](Self::disable). Old portals stay gone, so that
+    /// no thread waits for descriptors of before; get new ones.
     ///
     /// # Errors
-    /// [`EnableError`]: nothing has changed.
+    /// [`EnableError`]: the device is unchanged.
     pub fn enable(&self) -> Result<(), EnableError> {
-        let mut life = self.lock();
-        if !life.line.is_gone() {
+        let mut running = self.lock();
+        if !running.handle.is_gone() {
             return Err(EnableError::IsEnabled);
         }
-        *life = Life::start(&self.config, &self.fault_plan)?;
+        *running = RunningDevice::start(&self.config, &self.fault_plan)?;
         Ok(())
     }
 
-    fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.lock().line)
+    fn handle(&self) -> Arc<DeviceHandle> {
+        Arc::clone(&self.lock().handle)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, RunningDevice> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Life {
-    fn start(config: &DeviceConfig, fault_plan: &FaultPlan) -> Result<Life, StartError> {
+impl RunningDevice {
+    fn start(config: &DeviceConfig, fault_plan: &FaultPlan) -> Result<RunningDevice, StartError> {
         fork::watch().map_err(StartError::Forks)?;
         let device = Device::in_real_time(config, fault_plan.clone())?;
         let interface = Arc::clone(device.interface());
-        let orders = Arc::new(Orders { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });
+        let control =
+            Arc::new(WorkerControl { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });
         // SAFETY: descriptors reach this device through `EmulatedPortal::submit` only, whose callers keep the
         // contract of `Portal::submit`; the memory itself goes to the device's thread and nowhere else.
         let memory = unsafe { DirectMemory::new() };
         let worker = thread::Builder::new()
             .name("memferry-dsa".to_owned())
             .spawn({
-                let orders = Arc::clone(&orders);
-                move || work(device, &memory, &orders)
+                let control = Arc::clone(&control);
+                move || work(device, &memory, &control)
             })
             .map_err(StartError::Thread)?;
-        let account = |queue: &Queue| Account {
+        let account = |queue: &Queue| QueueAccount {
             credits: Credits::new(queue.info.size),
             cells: SubmissionCounters::default(),
         };
         let accounts = interface.queues.iter().map(account).collect();
         let (thread, generation) = (worker.thread().clone(), fork::generation());
-        let line = Arc::new(Line { interface, accounts, orders, thread, generation });
-        Ok(Life { line, worker: Some(worker) })
+        let handle = Arc::new(DeviceHandle { interface, accounts, control, thread, generation });
+        Ok(RunningDevice { handle, worker: Some(worker) })
     }
 
-    /// Gives the worker its last order and waits for its end. The caller holds the lock meanwhile, so that a second
-    /// one also returns after that. In a forked child there is no worker to wait for.
+    /// Gives the worker its last order and joins it. The caller holds the lock meanwhile, so that a second caller also
+    /// returns after that. A forked child has no worker to wait for.
     fn stop(&mut self, order: u8) {
-        if !self.line.is_of_this_process() {
+        if !self.handle.is_of_this_process() {
             return std::mem::forget(self.worker.take());
         }
-        self.line.interface.close();
-        // ORDERING: Release pairs with the Acquire in `work`: every submission that came before the order is
-        // visible to the step that follows the order.
-        self.line.orders.order.store(order, Ordering::Release);
-        self.line.thread.unpark();
-        // A worker that panicked has printed why, and has said that the device is gone.
+        self.handle.interface.close();
+        // ORDERING: Release pairs with the Acquire of `order` in `work`: every submission before the order is visible to
+        // the worker's next step.
+        self.handle.control.order.store(order, Ordering::Release);
+        self.handle.thread.unpark();
+        // A worker that panicked has printed the reason, and has marked the device as gone.
         let _ = self.worker.take().map(JoinHandle::join);
     }
 }
 
-impl Drop for Life {
+impl Drop for RunningDevice {
     fn drop(&mut self) {
         self.stop(FINISH);
     }
 }
 
-impl Line {
+impl DeviceHandle {
     fn is_of_this_process(&self) -> bool {
         self.generation == fork::generation()
     }
@@ -271,9 +285,11 @@ impl Line {
     }
 
     fn wake(&self) {
-        // ORDERING: SeqCst, as is the push before it, pairs with the fence in `sleep`; see the head of this file.
-        if self.orders.is_asleep.load(Ordering::SeqCst)
-            && self.orders.is_asleep.swap(false, Ordering::Relaxed)
+        // ORDERING: SeqCst, like the push before it (`Ring::publish`), pairs with the fences in `sleep` and `wait_until`:
+        // either this load sees the sleeping worker, or the worker sees the entry. The swap needs no order, since `unpark`
+        // synchronises with `park`.
+        if self.control.is_asleep.load(Ordering::SeqCst)
+            && self.control.is_asleep.swap(false, Ordering::Relaxed)
         {
             self.thread.unpark();
         }
@@ -282,23 +298,23 @@ impl Line {
 
 /// A portal that keeps its device alive.
 struct EmulatedPortal {
-    line: Arc<Line>,
+    handle: Arc<DeviceHandle>,
     queue: usize,
     is_counted: bool,
     _emulator: Arc<Emulator>,
 }
 
 impl EmulatedPortal {
-    fn account(&self) -> &Account {
-        &self.line.accounts[self.queue]
+    fn account(&self) -> &QueueAccount {
+        &self.handle.accounts[self.queue]
     }
 }
 
-// SAFETY: the device does what the specification says, writes records last, and touches nothing after it has said, as its
-// worker's last act, that it is gone. It has no part in a forked child, whose memory it does not reach.
+// SAFETY: the device follows the specification, writes records last, and accesses no memory after its worker, as its last
+// action, has marked it as gone. It has no part in a forked child, whose memory it does not reach.
 unsafe impl Portal for EmulatedPortal {
     fn work_queue(&self) -> &WorkQueueInfo {
-        &self.line.interface.queues[self.queue].info
+        &self.handle.interface.queues[self.queue].info
     }
 
     fn kind(&self) -> PortalKind {
@@ -306,17 +322,17 @@ unsafe impl Portal for EmulatedPortal {
     }
 
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
-        let Account { credits, cells } = self.account();
-        let generation = self.line.generation;
-        if !self.line.is_of_this_process() {
+        let QueueAccount { credits, cells } = self.account();
+        let generation = self.handle.generation;
+        if !self.handle.is_of_this_process() {
             return cells.count(Err(SubmitError::Gone));
         }
         if self.is_counted && !self.is_gone() && !credits.take(generation) {
             return cells.count(Ok(Submission::Retry));
         }
-        let answer = self.line.interface.submit(self.queue, descriptor, PASID);
+        let answer = self.handle.interface.submit(self.queue, descriptor, PASID);
         if answer == Ok(Submission::Accepted) {
-            self.line.wake();
+            self.handle.wake();
         } else if self.is_counted {
             credits.settle(generation, 1);
         }
@@ -324,39 +340,39 @@ unsafe impl Portal for EmulatedPortal {
     }
 
     fn settled(&self, count: u32) {
-        if self.is_counted && self.line.is_of_this_process() {
-            self.account().credits.settle(self.line.generation, count);
+        if self.is_counted && self.handle.is_of_this_process() {
+            self.account().credits.settle(self.handle.generation, count);
         }
     }
 
     fn is_gone(&self) -> bool {
-        self.line.is_gone()
+        self.handle.is_gone()
     }
 
     fn counters(&self) -> PortalCounters {
-        let Account { credits, cells } = self.account();
+        let QueueAccount { credits, cells } = self.account();
         cells.snapshot(credits.taken(fork::generation()))
     }
 }
 
-/// Closes the queues when the worker ends, also by a panic, so that nobody submits to a device without a worker;
-/// and then, as the worker's last act, says that the device is gone.
-struct GoneAtEnd(Arc<Interface>);
+/// Closes the queues when the worker returns or panics, so that no thread submits to a device without a worker. Then, as
+/// the worker's last action, it marks the device as gone.
+struct GoneOnDrop(Arc<Interface>);
 
-impl Drop for GoneAtEnd {
+impl Drop for GoneOnDrop {
     fn drop(&mut self) {
         self.0.close();
         self.0.set_gone();
     }
 }
 
-fn work(mut device: Device, memory: &DirectMemory, orders: &Orders) {
-    let interface = GoneAtEnd(Arc::clone(device.interface()));
+fn work(mut device: Device, memory: &DirectMemory, control: &WorkerControl) {
+    let interface = GoneOnDrop(Arc::clone(device.interface()));
     let mut idle_steps = 0;
     loop {
-        // The order first: only a step that began after FINISH knows that the queues stay empty.
-        // ORDERING: Acquire pairs with the Release in `stop`: what was submitted before it is seen by this step.
-        let order = orders.order.load(Ordering::Acquire);
+        // The order first: only a step that starts after FINISH knows that the queues stay empty.
+        // ORDERING: Acquire pairs with the Release of `order` in `stop`: this step sees all submissions before it.
+        let order = control.order.load(Ordering::Acquire);
         if order == ABORT {
             return device.abort();
         }
@@ -367,44 +383,50 @@ fn work(mut device: Device, memory: &DirectMemory, orders: &Orders) {
                 idle_steps += 1;
                 std::hint::spin_loop();
             }
-            StepOutcome::Nothing => sleep(&interface.0, orders),
-            StepOutcome::WaitUntil(ns) => wait_until(ns, &mut device, memory, &interface.0, orders),
+            StepOutcome::Nothing => sleep(&interface.0, control),
+            StepOutcome::WaitUntil(ns) => wait_until(ns, &mut device, memory, &interface.0, control),
         }
     }
 }
 
 fn step(device: &mut Device, memory: &DirectMemory, interface: &Interface) -> StepOutcome {
-    // Without a timing there is no clock, and looking at one would cost as much as the step.
+    // Without a timing there is no clock. Reading one would cost as much as the step.
     match interface.now_ns() {
         Some(now_ns) => device.step_at(now_ns, memory),
         None => device.step_at(0, memory),
     }
 }
 
-fn sleep(interface: &Interface, orders: &Orders) {
-    orders.is_asleep.store(true, Ordering::Relaxed);
-    // ORDERING: SeqCst pairs with the fence in `wake`; see the head of this file.
+fn sleep(interface: &Interface, control: &WorkerControl) {
+    control.is_asleep.store(true, Ordering::Relaxed);
+    // ORDERING: SeqCst pairs with the SeqCst push and the load of `is_asleep` in `wake`; see the head of this file.
     fence(Ordering::SeqCst);
     if interface.is_empty() {
-        // An order that comes now leaves its token in `unpark`, so that this returns at once.
+        // `unpark` for an order that is given before this leaves a token, so that this returns at once.
         thread::park();
     }
-    orders.is_asleep.store(false, Ordering::Relaxed);
+    control.is_asleep.store(false, Ordering::Relaxed);
 }
 
-/// Waits for a time on the clock, or for a submission: parked while it is far, spinning when it is near.
-fn wait_until(ns: u64, device: &mut Device, memory: &DirectMemory, interface: &Interface, orders: &Orders) {
+/// Waits for a time on the clock, or for a submission: parks while the time is far, spins when it is near.
+fn wait_until(
+    ns: u64,
+    device: &mut Device,
+    memory: &DirectMemory,
+    interface: &Interface,
+    control: &WorkerControl,
+) {
     if Some(ns) <= interface.now_ns().map(|now_ns| now_ns + SPIN_NS_MAX) {
         return std::hint::spin_loop();
     }
-    orders.is_asleep.store(true, Ordering::Relaxed);
-    // ORDERING: SeqCst pairs with the fence in `wake`: a submission from before is seen by the step, one from after
-    // sees the sleeper.
+    control.is_asleep.store(true, Ordering::Relaxed);
+    // ORDERING: SeqCst pairs with the SeqCst push and the load of `is_asleep` in `wake`: the step below sees an earlier
+    // submission, and a later one sees the sleeping worker.
     fence(Ordering::SeqCst);
     if let StepOutcome::WaitUntil(ns) = step(device, memory, interface)
         && let Some(left) = ns.checked_sub(interface.now_ns().unwrap_or(0) + SPIN_NS_MAX)
     {
         thread::park_timeout(Duration::from_nanos(left));
     }
-    orders.is_asleep.store(false, Ordering::Relaxed);
+    control.is_asleep.store(false, Ordering::Relaxed);
 }

@@ -9,14 +9,14 @@ use memferry_dsa::{Descriptor, Status};
 use super::layout::{ClientMemory, ClientQueue, DeviceOrder};
 use super::memory::Mapping;
 use super::trace::{SubmitMethod, Submitter};
-use super::{ClientEngine, Devices, QueueAt, State, futex};
+use super::{ClientEngine, Devices, QueueAt, Server, futex};
 use crate::device::error_register::error_of;
 use crate::queue::ring::{ClientId, Stamp};
-use crate::queue::{Answer, QueueConfig};
+use crate::queue::{QueueConfig, SubmitOutcome};
 
 /// One process among those that share devices: it submits, and its engines execute what it has submitted.
 ///
-/// When the last clone and the last engine of one that the server's own process has [joined](State::join) are dropped it
+/// When the last clone and the last engine of one that the server's own process has [joined](Server::join) are dropped it
 /// leaves: what is in flight never completes. Another leaves with its process.
 #[derive(Clone)]
 pub struct Client(Arc<Membership>);
@@ -30,7 +30,7 @@ struct Membership {
     traces: bool,
     has_timing: bool,
     /// Of one in the server's process: where it leaves, and by which number.
-    home: Option<(State, u64)>,
+    home: Option<(Server, u64)>,
 }
 
 impl Client {
@@ -39,7 +39,7 @@ impl Client {
         own: Mapping<ClientMemory>,
         id: ClientId,
         process: u32,
-        home: Option<(State, u64)>,
+        home: Option<(Server, u64)>,
     ) -> Client {
         let (traces, has_timing) = (devices.traces(), devices.timing().is_some());
         Client(Arc::new(Membership {
@@ -99,7 +99,7 @@ impl Client {
 
     /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
     /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
-    pub fn written(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
+    pub fn write(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
         let by = Submitter { way: SubmitMethod::Write, thread };
         if self.config(at).mode() == Some(QueueMode::Dedicated) {
             self.submit_dedicated(at, words, by);
@@ -114,9 +114,9 @@ impl Client {
             return Submission::Retry;
         }
         words[0] = words[0] & !u64::from(u32::MAX) | u64::from(self.pasid());
-        match self.offer(at, QueueMode::Shared, words, by) {
-            Answer::Accepted => Submission::Accepted,
-            Answer::Retry | Answer::Lost | Answer::Closed => Submission::Retry,
+        match self.submit(at, QueueMode::Shared, words, by) {
+            SubmitOutcome::Accepted => Submission::Accepted,
+            SubmitOutcome::Retry | SubmitOutcome::Lost | SubmitOutcome::Closed => Submission::Retry,
         }
     }
 
@@ -126,25 +126,25 @@ impl Client {
             return;
         }
         words[0] = words[0] & !0xf_ffff | u64::from(self.pasid());
-        if self.offer(at, QueueMode::Dedicated, words, by) == Answer::Lost {
+        if self.submit(at, QueueMode::Dedicated, words, by) == SubmitOutcome::Lost {
             let entry = Descriptor::from_words(*words);
             let error = error_of(Status::QueueOverflow, at.queue, &entry);
             self.order(at).error.report(&error);
         }
     }
 
-    fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: Submitter) -> Answer {
+    fn submit(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: Submitter) -> SubmitOutcome {
         let config = self.config(at);
         let now_ns = if self.0.stamps { self.0.devices.now_ns() } else { 0 };
         let arrives_ns = now_ns + config.submit_ns();
         let stamp = Stamp { ns: arrives_ns, by: by.to_word() };
         let own = &self.0.own.get().devices[at.device].entries[at.queue];
-        let answer = self.order(at).queues[at.queue].offer(config, own, mode, self.0.id, words, stamp);
+        let answer = self.order(at).queues[at.queue].submit(config, own, mode, self.0.id, words, stamp);
         match answer {
-            Answer::Accepted => futex::wake_for_entry(self.asleep(at.device)),
-            Answer::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
-            Answer::Lost => _ = self.mine(at).dropped.fetch_add(1, Ordering::Relaxed),
-            Answer::Closed => {}
+            SubmitOutcome::Accepted => futex::wake_for_entry(self.asleep(at.device)),
+            SubmitOutcome::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
+            SubmitOutcome::Lost => _ = self.mine(at).dropped.fetch_add(1, Ordering::Relaxed),
+            SubmitOutcome::Closed => {}
         }
         if self.0.has_timing {
             while self.0.devices.now_ns() < arrives_ns {

@@ -14,9 +14,9 @@ use std::sync::{MutexGuard, PoisonError};
 use super::layout::{CLIENTS_MAX, ClientMemory, ClientQueue, DEVICES_MAX};
 use super::memory::{Access, Mapping};
 use super::shared_device::{TAKEN, pass_on};
-use super::{Client, ClientReport, QueueAt, State};
+use super::{Client, ClientReport, QueueAt, Server};
 use crate::config::QUEUES_MAX;
-use crate::device::counters::{Counters, get, told};
+use crate::device::counters::{Counters, capped, get};
 use crate::procfs::{self, Identity, Status};
 use crate::queue::ring::ClientId;
 
@@ -94,7 +94,7 @@ impl Clients {
     }
 }
 
-impl State {
+impl Server {
     /// Joins in the name of a process, whose memory its descriptors name: the calling one, or one that the caller acts
     /// for. The memory of its entries is this process' alone.
     ///
@@ -197,10 +197,10 @@ impl State {
             let retired = &clients.retired[device];
             retired.add(&mine.counters);
             for (queue, mine) in order.queues.iter().zip(&mine.queues) {
-                let (taken, ended) = (told(&mine.0.taken), told(&mine.0.ended));
+                let (dispatched, executed) = (capped(&mine.0.dispatched), capped(&mine.0.executed));
                 let left = queue.ring.entries_of(id) as u64;
-                retired.aborted.fetch_add(taken.saturating_sub(ended) + left, Ordering::Relaxed);
-                queue.counts.0.retired.fetch_add(taken, Ordering::Release);
+                retired.aborted.fetch_add(dispatched.saturating_sub(executed) + left, Ordering::Relaxed);
+                queue.counts.0.retired.fetch_add(dispatched, Ordering::Release);
             }
             let engines = order.times.0.engines.iter();
             for engine in engines.filter(|engine| get(engine) == TAKEN | u64::from(id)) {
@@ -270,7 +270,7 @@ mod tests {
     /// it had ended.
     #[test]
     fn forged_entries_keep_nobody_out() {
-        let state = State::create(&Options::default()).unwrap();
+        let state = Server::create(&Options::default()).unwrap();
         let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
         let engine_groups = [Some(0), None, None, None];
         state.enable_device(0, &DeviceSetup { number: 0, operations, capabilities, engine_groups });

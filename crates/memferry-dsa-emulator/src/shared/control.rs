@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use memferry_dsa::OperationSet;
 use memferry_dsa::portal::WorkQueueInfo;
 
-use super::layout::{DeviceBoard, Duty};
-use super::{QueueAt, State, futex};
+use super::layout::{Command, DeviceBoard};
+use super::{QueueAt, Server, futex};
 use crate::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
 use crate::queue::ring::Ring;
 use memferry_dsa::system::SoftwareError;
@@ -24,7 +24,7 @@ pub struct DeviceSetup {
     pub engine_groups: [Option<usize>; 4],
 }
 
-impl State {
+impl Server {
     /// Enables a device, without queues; it is disabled or new.
     ///
     /// # Panics
@@ -41,7 +41,7 @@ impl State {
                 assert!(group.is_none_or(|group| group < GROUPS_MAX), "no such group: {group:?}");
                 word.store(group.map_or(0, |group| group as u32 + 1), Ordering::Relaxed);
             }
-            state.duty.store(Duty::Run as u32, Ordering::Relaxed);
+            state.command.store(Command::Run as u32, Ordering::Relaxed);
             order.error.clear();
         });
     }
@@ -89,7 +89,7 @@ impl State {
     pub fn abort_device(&self, device: usize) {
         (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
         // ORDERING: Release pairs with the Acquire in the engines: the queues are closed.
-        self.devices().device(device).duty.store(Duty::Abort as u32, Ordering::Release);
+        self.devices().device(device).command.store(Command::Abort as u32, Ordering::Release);
         self.wake_all(device);
     }
 
@@ -120,8 +120,8 @@ impl State {
     pub fn discard_queue(&self, at: QueueAt) {
         let order = &self.devices().device_order(at.device).queues[at.queue];
         order.ring.discard();
-        let settled = self.settled(at);
-        order.counts.0.retired.store(order.ring.popped().saturating_sub(settled), Ordering::Release);
+        let completed = self.completed(at);
+        order.counts.0.retired.store(order.ring.popped().saturating_sub(completed), Ordering::Release);
         // Not `disable_queue`: a client may falsify the counts that tell whether the queue is drained.
         self.unconfigure(at);
     }
@@ -144,7 +144,7 @@ impl State {
         self.devices().device_order(device).error.take()
     }
 
-    /// Changes a device's configuration; processes take it over when what they have in progress has ended.
+    /// Changes a device's configuration; processes take it over when what they have in progress has executed.
     fn reconfigure(&self, device: usize, change: impl FnOnce(&DeviceBoard)) {
         let state = self.devices().device(device);
         let generation = state.generation.load(Ordering::Relaxed);

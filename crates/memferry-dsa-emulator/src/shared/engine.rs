@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::layout::Duty;
+use super::layout::Command;
 use super::shared_device::SharedDevice;
 use super::{Client, Trace, futex};
 use crate::arc_ref::ArcRef;
@@ -138,8 +138,8 @@ impl ClientEngine {
             }
         }
         // ORDERING: Acquire pairs with the Release in `abort_device`.
-        let duty = self.client.devices().device(self.number).duty.load(Ordering::Acquire);
-        let is_aborted = duty == Duty::Abort as u32;
+        let command = self.client.devices().device(self.number).command.load(Ordering::Acquire);
+        let is_aborted = command == Command::Abort as u32;
         let now_ns = self.now_ns();
         let Some(device) = &mut self.device else { return Ok(StepOutcome::Nothing) };
         if is_aborted {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Board   options (seed and bad habits, timing, patches), CPUs, when the clocks started, which clients live;
-//!         devices: generation, duty, groups, configuration of the queues, which file is which queue's
+//!         devices: generation, command, groups, configuration of the queues, which file is which queue's
 //! Order   devices: error register, engines' times, arbiters; queues: order of their entries, counts
 //!         clients, per device: a word to sleep on
 //! ClientMemory     of one client, per device: counters; queues: its entries, what it counts
@@ -22,7 +22,7 @@ use super::memory::Plain;
 use crate::config::{ENGINES_MAX, GROUPS_MAX, QUEUES_MAX};
 use crate::device::counters::Counters;
 use crate::device::error_register::ErrorRegister;
-use crate::queue::ring::{Entries, Line};
+use crate::queue::ring::{CacheLine, Entries};
 use crate::queue::{QueueConfig, QueueOrder};
 
 /// Most devices: those of four sockets.
@@ -63,7 +63,7 @@ pub(super) struct Header {
 #[repr(C, align(4096))]
 pub(super) struct DeviceBoard {
     pub(super) generation: AtomicU64, // one more after each change of the configuration; odd meanwhile
-    pub(super) duty: AtomicU32,       // a Duty
+    pub(super) command: AtomicU32,    // a Command
     pub(super) number: AtomicU32,     // in its name
     pub(super) capabilities: AtomicU64,
     pub(super) operations: [AtomicU64; 4],
@@ -84,13 +84,13 @@ pub(super) struct PortalFile {
 #[repr(C)]
 pub(super) struct Order {
     pub(super) devices: [DeviceOrder; DEVICES_MAX],
-    pub(super) sleepers: [[Line<AtomicU32>; DEVICES_MAX]; CLIENTS_MAX], // futexes: 1 while the client's engine sleeps
+    pub(super) sleepers: [[CacheLine<AtomicU32>; DEVICES_MAX]; CLIENTS_MAX], // futexes: 1 while the client's engine sleeps
 }
 
 #[repr(C, align(4096))]
 pub(super) struct DeviceOrder {
     pub(super) error: ErrorRegister,
-    pub(super) times: Line<Times>,
+    pub(super) times: CacheLine<Times>,
     pub(super) queues: [QueueOrder; QUEUES_MAX],
 }
 
@@ -111,18 +111,18 @@ pub(super) struct ClientMemory {
 #[repr(C, align(4096))]
 pub(super) struct ClientDevice {
     pub(super) counters: Counters,
-    pub(super) queues: [Line<ClientQueue>; QUEUES_MAX],
+    pub(super) queues: [CacheLine<ClientQueue>; QUEUES_MAX],
     pub(super) entries: [Entries; QUEUES_MAX],
 }
 
 /// What a client has had of a queue. The client's engine writes the first three, submitters the others.
 #[repr(C)]
 pub(super) struct ClientQueue {
-    pub(super) taken: AtomicU64,   // entries popped, or about to be
-    pub(super) ended: AtomicU64,   // of these, what an engine is done with
-    pub(super) settled: AtomicU64, // of these, what has its completion record, if it wants one
-    pub(super) retried: AtomicU64, // times that the queue answered Retry
-    pub(super) dropped: AtomicU64, // descriptors that it lost
+    pub(super) dispatched: AtomicU64, // entries popped, or about to be
+    pub(super) executed: AtomicU64,   // of these, what an engine is done with
+    pub(super) completed: AtomicU64,  // of these, what has its completion record, if it wants one
+    pub(super) retried: AtomicU64,    // times that the queue answered Retry
+    pub(super) dropped: AtomicU64,    // descriptors that it lost
 }
 
 #[allow(unsafe_code)]
@@ -138,7 +138,7 @@ unsafe impl Plain for ClientMemory {}
 /// What clients do with a device's descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
-pub(super) enum Duty {
+pub(super) enum Command {
     /// Process them.
     Run = 0,
     /// Drop them.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::State;
+use super::Server;
 use super::layout::DEVICES_MAX;
 use super::shared_device::{TAKEN, pass_on};
 use crate::config::QUEUES_MAX;
@@ -23,10 +23,10 @@ pub(super) struct StallWatch {
     engines: Vec<(u64, Option<Instant>)>,
 }
 
-impl State {
+impl Server {
     /// Removes what the dead have left, and makes sense of what somebody has tampered with. To be called every some ten
     /// milliseconds while there are clients; [`listen`](Self::listen) does.
-    pub fn look_after(&self) {
+    pub fn maintain(&self) {
         self.reap();
         self.check_stalls(Instant::now());
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                            ┌ Board: options, configuration, who is there   written by the server
-//! server: State ── hands out ┼ Order: whose turn it is in each queue         written by all
+//! server: Server ── hands out ┼ Order: whose turn it is in each queue         written by all
 //!    └ Clients: its own      └ ClientMemory: entries and counters of one client      written by that client
 //!
 //! process A: Devices::connect, Devices::join ─▶ Client: submits; its engine executes what is A's
@@ -34,7 +34,7 @@
 //! submitting process has not named; read others' descriptors; open or cut files; or end or stop the server. The server
 //! takes a client's process and user from the kernel (`SO_PEERCRED`).
 //!
-//! A process that dies leaves entries, engines and counters behind; the server [removes](State::reap) them. There is no
+//! A process that dies leaves entries, engines and counters behind; the server [removes](Server::reap) them. There is no
 //! moment at which it could die and leave something that cannot be attributed to it.
 
 mod client;
@@ -48,10 +48,10 @@ mod maintenance;
 mod memory;
 mod options;
 mod report;
+mod server;
 mod shape;
 mod shared_device;
 mod socket;
-mod state;
 mod trace;
 
 pub use client::Client;
@@ -62,9 +62,9 @@ pub use engine::ClientEngine;
 pub use layout::{CLIENTS_MAX, DEVICES_MAX};
 pub use options::Options;
 pub use report::{ClientReport, QueueReport, Submitted};
+pub use server::Server;
 pub(crate) use shared_device::SharedDevice;
-pub use socket::{ConnectError, Connected, Listening};
-pub use state::State;
+pub use socket::{ConnectError, Connected, Listener};
 pub(crate) use trace::{RecordFate, Trace};
 
 /// The request of `ioctl(2)` by which a process asks whether it has opened a queue's file itself: `EPERM` if not.

@@ -152,7 +152,7 @@ pub(super) fn timing_of(words: [u64; 9]) -> Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::State;
+    use crate::shared::Server;
 
     #[test]
     fn options_reach_the_other_side() {
@@ -166,7 +166,7 @@ mod tests {
                 trace: Some(directory.path().join("a trace\u{e4}.jsonl")),
             },
         ] {
-            let state = State::create(&options).unwrap();
+            let state = Server::create(&options).unwrap();
             let devices = state.devices();
             assert_eq!((devices.fault_plan(), devices.timing()), (options.fault_plan, options.timing));
             assert_eq!((devices.patches(), devices.traces()), (options.patches, options.trace.is_some()));

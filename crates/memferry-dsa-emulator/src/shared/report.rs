@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::clients::LiveClient;
 use super::layout::DEVICES_MAX;
-use super::{QueueAt, State};
+use super::{QueueAt, Server};
 use crate::config::QUEUES_MAX;
-use crate::device::counters::{Counters, DeviceCounters, QueueTotals, told};
+use crate::device::counters::{Counters, DeviceCounters, QueueTotals, capped};
 use crate::queue::ring::ClientId;
 
 /// What a queue has done, and what is in it.
@@ -14,7 +14,7 @@ use crate::queue::ring::ClientId;
 pub struct QueueReport {
     /// Entries in the queue.
     pub occupancy: u64,
-    /// Descriptors that have left the queue and have not ended, or wait for their completion record.
+    /// Descriptors that have left the queue and have not executed, or wait for their completion record.
     pub in_progress: u64,
     /// Descriptors that the queue took, ever.
     pub accepted: u64,
@@ -46,24 +46,24 @@ pub struct ClientReport {
     pub queues: BTreeMap<QueueAt, Submitted>,
 }
 
-impl State {
+impl Server {
     /// What a queue has done.
     pub fn queue_report(&self, at: QueueAt) -> QueueReport {
         let queue = &self.devices().device_order(at.device).queues[at.queue];
-        // What is settled first: a descriptor that moves on meanwhile is counted as being in progress still.
-        let settled = self.settled(at) + told(&queue.counts.0.retired);
+        // What is completed first: a descriptor that moves on meanwhile is counted as being in progress still.
+        let completed = self.completed(at) + capped(&queue.counts.0.retired);
         QueueReport {
-            in_progress: queue.ring.popped().saturating_sub(settled),
+            in_progress: queue.ring.popped().saturating_sub(completed),
             occupancy: queue.ring.occupancy(),
             accepted: queue.ring.pushed(),
-            retried: told(&queue.counts.0.retried),
-            dropped: told(&queue.counts.0.dropped),
+            retried: capped(&queue.counts.0.retried),
+            dropped: capped(&queue.counts.0.dropped),
         }
     }
 
-    /// Descriptors of a queue that are settled, of those who are there.
-    pub(super) fn settled(&self, at: QueueAt) -> u64 {
-        self.clients().live.values().map(|client| told(&client.queue(at).settled)).sum()
+    /// Descriptors of a queue that are completed, of those who are there.
+    pub(super) fn completed(&self, at: QueueAt) -> u64 {
+        self.clients().live.values().map(|client| capped(&client.queue(at).completed)).sum()
     }
 
     /// What a device has done since it was made.
@@ -103,8 +103,8 @@ impl State {
         let queues = all.filter_map(|at| {
             let left = self.devices().device_order(at.device).queues[at.queue].ring.entries_of(id);
             let queue = client.queue(at);
-            let accepted = told(&queue.taken) + left as u64;
-            let (retried, dropped) = (told(&queue.retried), told(&queue.dropped));
+            let accepted = capped(&queue.dispatched) + left as u64;
+            let (retried, dropped) = (capped(&queue.retried), capped(&queue.dropped));
             (accepted + retried + dropped > 0).then_some((at, Submitted { accepted, retried, dropped }))
         });
         ClientReport { process: client.process, program: client.program.clone(), queues: queues.collect() }

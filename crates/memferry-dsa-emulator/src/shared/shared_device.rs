@@ -80,17 +80,17 @@ impl SharedDevice {
     }
 
     /// An entry is about to be taken.
-    pub(crate) fn taking(&self, queue: usize) {
-        count(&self.mine(queue).taken, 1);
+    pub(crate) fn count_dispatch(&self, queue: usize) {
+        count(&self.mine(queue).dispatched, 1);
     }
 
     /// An entry was taken, or removed because nobody has submitted it: it is the turn of the next one, whose owner may
     /// sleep.
     #[inline]
-    pub(crate) fn took(&self, queue: usize, was_there: bool) {
+    pub(crate) fn after_pop(&self, queue: usize, was_there: bool) {
         let number = self.queues[queue];
         if !was_there {
-            let taken = &self.mine(queue).taken;
+            let taken = &self.mine(queue).dispatched;
             taken.store(get(taken).wrapping_sub(1), Ordering::Relaxed);
             let counts = &self.order().queues[number].counts.0;
             counts.retired.fetch_add(1, Ordering::Relaxed);
@@ -98,23 +98,23 @@ impl SharedDevice {
         pass_on(&self.devices, self.device, number, self.client);
     }
 
-    /// A descriptor that was taken has ended.
-    pub(crate) fn ended(&self, queue: usize) {
-        count(&self.mine(queue).ended, 1);
+    /// A descriptor that was taken has executed.
+    pub(crate) fn count_executed(&self, queue: usize) {
+        count(&self.mine(queue).executed, 1);
     }
 
-    /// The record of a descriptor that has ended was written, or lost, or is not wanted.
-    pub(crate) fn settled(&self, queue: usize) {
-        count(&self.mine(queue).settled, 1);
+    /// The record of a descriptor that has executed was written, or lost, or is not wanted.
+    pub(crate) fn count_completed(&self, queue: usize) {
+        count(&self.mine(queue).completed, 1);
     }
 
-    /// What was taken of any queue has been dropped; how many of these had not ended.
-    pub(crate) fn drop_taken(&self) -> u64 {
+    /// What was taken of any queue has been dropped; how many of these had not executed.
+    pub(crate) fn drop_dispatched(&self) -> u64 {
         let queues = self.device_own().queues.iter().map(|queue| &queue.0);
         let left = queues.map(|queue| {
-            let left = get(&queue.taken).saturating_sub(get(&queue.ended));
-            count(&queue.ended, left);
-            queue.settled.store(get(&queue.taken), Ordering::Relaxed);
+            let left = get(&queue.dispatched).saturating_sub(get(&queue.executed));
+            count(&queue.executed, left);
+            queue.completed.store(get(&queue.dispatched), Ordering::Relaxed);
             left
         });
         left.sum()

@@ -23,7 +23,7 @@ use std::os::unix::net::UnixStream;
 use std::{io, ptr};
 
 pub use connect::{ConnectError, Connected};
-pub use serve::Listening;
+pub use serve::Listener;
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

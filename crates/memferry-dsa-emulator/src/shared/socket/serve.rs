@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::super::State;
+use super::super::Server;
 use super::super::clients::JoinRequest;
 use super::super::trace::Channels;
 use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
@@ -34,7 +34,7 @@ const SENT_MAX: usize = 1024;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Serves until it is dropped.
-pub struct Listening {
+pub struct Listener {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     /// Wakes both threads; the other ends are theirs.
@@ -55,7 +55,7 @@ struct Peer {
     user: u32,
 }
 
-impl State {
+impl Server {
     /// Serves processes that connect to a socket with this path, of all users, in threads of its own. `trace_failed` is told
     /// why the trace ends, if it must.
     ///
@@ -65,7 +65,7 @@ impl State {
         &self,
         path: &Path,
         mut trace_failed: impl FnMut(io::Error) + Send + 'static,
-    ) -> io::Result<Listening> {
+    ) -> io::Result<Listener> {
         let listener = UnixListener::bind(path)?;
         // Past the umask: processes of all users connect.
         std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
@@ -76,7 +76,7 @@ impl State {
             socket.set_nonblocking(true)?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let mut listening = Listening {
+        let mut listening = Listener {
             stop: Arc::clone(&stop),
             threads: Vec::new(),
             wakes: [wakes, wakes_trace.try_clone()?],
@@ -115,7 +115,7 @@ impl State {
     }
 }
 
-impl Drop for Listening {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for socket in &mut self.wakes {
@@ -129,7 +129,7 @@ impl Drop for Listening {
 
 /// The state of the thread that answers.
 struct Serving {
-    state: State,
+    state: Server,
     listener: UnixListener,
     connections: Vec<Connection>,
     woken: UnixStream,
@@ -166,7 +166,7 @@ impl Serving {
             }
         });
         if has_clients {
-            self.state.look_after();
+            self.state.maintain();
         }
     }
 
@@ -191,7 +191,7 @@ impl Serving {
     }
 }
 
-impl State {
+impl Server {
     fn drain_trace(&self, lines_max: usize) -> io::Result<()> {
         // Why a trace could not be opened is told to those who ask for a channel.
         self.channels().ok().flatten().map_or(Ok(()), |channels| channels.drain(lines_max))

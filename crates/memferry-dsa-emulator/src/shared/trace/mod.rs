@@ -158,7 +158,7 @@ impl Trace {
     }
 
     /// An engine has taken an entry from a queue.
-    pub(crate) fn taken(&mut self, origin: &Origin, queue: &str, submitted_ns: u64, by: u64) {
+    pub(crate) fn submission(&mut self, origin: &Origin, queue: &str, submitted_ns: u64, by: u64) {
         let Submitter { way, thread } = Submitter::from_word(by);
         let from = From::Submission { thread, way, submitted_ns };
         self.descriptor(origin, queue, submitted_ns, from);
@@ -197,7 +197,7 @@ impl Trace {
     }
 
     /// A descriptor has ended.
-    pub(crate) fn ended(
+    pub(crate) fn completion(
         &mut self,
         origin: &Origin,
         queue: &str,

@@ -19,9 +19,9 @@ use crate::monotonic::monotonic_ns;
 ///
 /// Clients in this process [`join`](Self::join); those in other processes once it [listens](Self::listen).
 #[derive(Clone)]
-pub struct State(pub(super) Arc<Server>);
+pub struct Server(pub(super) Arc<ServerState>);
 
-pub(super) struct Server {
+pub(super) struct ServerState {
     pub(super) devices: Devices,
     /// The board's and the order's, to hand out.
     pub(super) files: [File; 2],
@@ -32,13 +32,13 @@ pub(super) struct Server {
     pub(super) stalls: Mutex<StallWatch>,
 }
 
-impl State {
+impl Server {
     /// Makes the memory of devices, of which there is none yet. The clocks start now, and engines run on the CPUs that
     /// this thread may run on.
     ///
     /// # Errors
     /// Those of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
-    pub fn create(options: &Options) -> io::Result<State> {
+    pub fn create(options: &Options) -> io::Result<Server> {
         let (board, board_file) = Mapping::create(c"memferry-board", Access::Maker)?;
         let (order, order_file) = Mapping::create(c"memferry-order", Access::All)?;
         let devices = Devices::new(board, order);
@@ -51,7 +51,7 @@ impl State {
         header.epoch_ns.store(monotonic_ns(), Ordering::Relaxed);
         header.version.store(VERSION, Ordering::Relaxed);
         header.magic.store(MAGIC, Ordering::Relaxed);
-        Ok(State(Arc::new(Server {
+        Ok(Server(Arc::new(ServerState {
             devices,
             files: [board_file, order_file],
             options: options.clone(),
