@@ -52,9 +52,11 @@ pub(crate) fn get(counter: &AtomicU64) -> u64 {
 
 /// The value of a counter that another process writes, capped so that sums over all clients do not overflow.
 pub(crate) fn capped(counter: &AtomicU64) -> u64 {
-    const MOST: u64 = 1 << 54; // bytes of a week at 30 GB/s
-    get(counter).min(MOST)
+    get(counter).min(COUNT_MAX)
 }
+
+/// The largest credible value of a counter: the bytes of a week at 30 GB/s.
+pub(crate) const COUNT_MAX: u64 = 1 << 54;
 
 /// Counters of a device since it was enabled.
 ///

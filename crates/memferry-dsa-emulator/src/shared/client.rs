@@ -1,4 +1,4 @@
-//! A process that uses devices.
+//! A client: one process that uses shared devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -14,10 +14,10 @@ use crate::device::error_register::error_of;
 use crate::queue::ring::{ClientId, Stamp};
 use crate::queue::{QueueConfig, SubmitOutcome};
 
-/// One process among those that share devices: it submits, and its engines execute what it has submitted.
+/// One of the processes that share devices: it submits descriptors, and its engines execute them.
 ///
-/// When the last clone and the last engine of one that the server's own process has [joined](Server::join) are dropped it
-/// leaves: what is in flight never completes. Another leaves with its process.
+/// A client that has [joined](Server::join) in the server's process leaves when its last clone and its last engine are
+/// dropped: descriptors in flight never complete. Any other client leaves when its process ends.
 #[derive(Clone)]
 pub struct Client(Arc<Membership>);
 
@@ -29,7 +29,7 @@ struct Membership {
     stamps: bool,
     traces: bool,
     has_timing: bool,
-    /// Of one in the server's process: where it leaves, and by which number.
+    /// For a client in the server's process: the server, and the registration to leave with.
     home: Option<(Server, u64)>,
 }
 
@@ -54,12 +54,12 @@ impl Client {
         }))
     }
 
-    /// The process in whose name it submits.
+    /// The process whose memory its descriptors name.
     pub fn process(&self) -> u32 {
         self.0.process
     }
 
-    /// The number of the address space that descriptors belong to.
+    /// The PASID of its descriptors.
     pub fn pasid(&self) -> u32 {
         self.0.id.into()
     }
@@ -69,7 +69,7 @@ impl Client {
         &self.0.devices
     }
 
-    /// An engine that executes what this client submits to a device. There is at most one at a time.
+    /// An engine that executes this client's descriptors of a device. At most one exists at a time.
     ///
     /// # Panics
     /// If there is no such device.
@@ -77,10 +77,10 @@ impl Client {
         ClientEngine::new(self, device)
     }
 
-    /// ENQCMD: a shared queue that is enabled takes the descriptor or answers Retry; everything else answers Retry. The
-    /// submitter is put into `words`, as the instruction puts it into what it submits.
+    /// Submits as ENQCMD: an enabled shared queue accepts the descriptor or answers Retry, any other queue answers Retry.
+    /// Like the instruction it stores the PASID in `words`.
     ///
-    /// Also for signal handlers: no lock, no allocation, few system calls, no panic for a [`QueueAt::new`].
+    /// Async-signal-safe: no lock, no allocation, few system calls, no panic for a queue from [`QueueAt::new`].
     ///
     /// Source: DSA specification 5.3.
     #[inline]
@@ -88,17 +88,17 @@ impl Client {
         self.submit_shared(at, words, self.by(SubmitMethod::Enqcmd))
     }
 
-    /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it. The
-    /// submitter is put into `words`, as the device does it.
+    /// Submits as MOVDIR64B: an enabled dedicated queue accepts the descriptor or drops it, any other queue ignores it.
+    /// Like the device it stores the PASID in `words`.
     ///
-    /// Also for signal handlers, as [`enqcmd`](Self::enqcmd).
+    /// Async-signal-safe, as [`enqcmd`](Self::enqcmd).
     #[inline]
     pub fn movdir64b(&self, at: QueueAt, words: &mut [u64; 8]) {
         self.submit_dedicated(at, words, self.by(SubmitMethod::Movdir64b));
     }
 
-    /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
-    /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
+    /// Submits as `write(2)` by a thread of the client's process: the kernel uses the instruction that the queue's mode
+    /// needs. A dedicated queue accepts the descriptor or drops it without telling the writer.
     pub fn write(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
         let by = Submitter { way: SubmitMethod::Write, thread };
         if self.config(at).mode() == Some(QueueMode::Dedicated) {
@@ -154,7 +154,7 @@ impl Client {
         answer
     }
 
-    /// The calling thread, if there is a trace to tell it.
+    /// The submitter for the trace; without a trace the thread is not looked up.
     #[inline]
     fn by(&self, way: SubmitMethod) -> Submitter {
         Submitter { way, thread: if self.0.traces { thread_id() } else { 0 } }
@@ -174,13 +174,13 @@ impl Client {
         &self.0.own.get().devices[at.device].queues[at.queue].0
     }
 
-    /// The word that this client's engine of a device sleeps on.
+    /// The futex on which this client's engine of a device sleeps.
     #[inline]
     pub(super) fn asleep(&self, device: usize) -> &AtomicU32 {
         &self.0.devices.order().sleepers[usize::from(self.0.id)][device].0
     }
 
-    /// All that only this client can write.
+    /// All memory that only this client can write, as words.
     pub(crate) fn own_words(&self) -> &[AtomicU64] {
         self.0.own.words()
     }
@@ -197,7 +197,7 @@ impl Client {
 /// gettid(2).
 #[allow(unsafe_code)]
 fn thread_id() -> u32 {
-    // SAFETY: it has no preconditions.
+    // SAFETY: gettid has no preconditions.
     unsafe { libc::gettid() as u32 }
 }
 

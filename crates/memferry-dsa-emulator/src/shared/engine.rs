@@ -1,4 +1,4 @@
-//! A client's engine: the device, as far as this client's descriptors are concerned.
+//! A client's engine: a device that executes the descriptors of this client only.
 
 use std::fs::File;
 use std::io;
@@ -16,29 +16,29 @@ use crate::device::{Device, StepOutcome};
 use crate::memory::Memory;
 use crate::queue::QueueParts;
 
-/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake
-/// it costs the submitter more than to submit.
+/// Idle steps before the thread sleeps: some 50 microseconds, several times the duration of a submission that traps. A
+/// wake-up costs the submitter more than the submission itself.
 const IDLE_STEPS_MAX: u32 = 400;
-/// Pauses in an idle step, which take 0.1 to 0.4 microseconds together. Each look takes the cache line of the next entry
-/// from who is about to write it: without them a submission took a tenth longer.
+/// Pauses in an idle step, 0.1 to 0.4 microseconds together. Each poll takes the cache line of the next entry from the
+/// submitter that is about to write it: without the pauses a submission took a tenth longer.
 const IDLE_PAUSES: u32 = 8;
-/// Steps without work and without letting others run: the submitter, say, where processors are scarce.
+/// Steps without work between two yields, which let the submitter run if there are few CPUs.
 const STEPS_WITHOUT_YIELD: u32 = 8;
-/// Steps without asking whether to stop, while there is work: some milliseconds.
+/// Steps with work between two calls of `should_stop`: some milliseconds.
 const STEPS_UNASKED: u32 = 1024;
-/// A sleep ends after this in any case: the configuration may have changed, or it may be time to stop.
+/// The longest sleep: the configuration may have changed, or `should_stop` may be true.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// What is left to spin of a wait for the clock: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
+/// The last part of a wait, which the engine spins: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
 const SPIN_NS_MAX: u64 = 60_000;
 
-/// Executes what a client has submitted to a device, in the thread that calls [`run`](Self::run).
+/// Executes a client's descriptors of one device, in the thread that calls [`run`](Self::run).
 pub struct ClientEngine {
     client: Client,
     number: usize,
     generation: u64,
-    /// `None` while the device has no queue that is enabled.
+    /// `None` while the device has no enabled queue.
     device: Option<Device>,
-    /// Until there is a device, which has it then.
+    /// The trace while there is no device, which owns it otherwise.
     trace: Option<Trace>,
 }
 
@@ -48,16 +48,17 @@ impl ClientEngine {
         ClientEngine { client: client.clone(), number: device, generation: 1, device: None, trace: None }
     }
 
-    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`:
-    /// files that several engines write are opened for appending. `failed` is told why it ends, if it must.
+    /// Traces each descriptor and each completion to `file` from now on, as lines of JSON. Each line is one `write(2)`; a
+    /// file that several engines write must be open for appending. `failed` gets the error that ends the trace.
     pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
 
-    /// Works until `should_stop` says so, which is asked at least every 100 ms; what is in progress then is left.
+    /// Works until `should_stop` returns true, which is called at least every 100 ms. Descriptors in progress then stay
+    /// unfinished.
     ///
     /// # Errors
-    /// [`ConfigError`]: the server has made a configuration that no device has.
+    /// [`ConfigError`]: the server has published an invalid configuration.
     pub fn run(
         &mut self,
         memory: &impl Memory,
@@ -72,7 +73,7 @@ impl ClientEngine {
                     false
                 }
                 StepOutcome::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
-                    // It may be another process that is waited for, which needs a processor to go on.
+                    // The wait may be for another process, which needs a CPU.
                     match steps % STEPS_WITHOUT_YIELD {
                         0 => std::thread::yield_now(),
                         _ => std::hint::spin_loop(),
@@ -98,12 +99,12 @@ impl ClientEngine {
         }
     }
 
-    /// Sleeps until somebody submits, the head of a queue comes to this client, or it is time.
+    /// Sleeps until the client submits, its entry reaches the head of a queue, or the time has come.
     fn sleep(&mut self, memory: &impl Memory) -> Result<(), ConfigError> {
         let client = self.client.clone();
         let asleep = client.asleep(self.number);
         futex::announce(asleep);
-        // What came before the announcement is seen by this step, what comes later sees the sleeper.
+        // This step sees entries from before the announcement; submitters of later entries see the sleeping engine.
         let time = match self.step(memory)? {
             StepOutcome::Work => Duration::ZERO,
             StepOutcome::Nothing => SLEEP_MAX,
@@ -121,14 +122,15 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// Somebody may have tampered with the order, so that an entry of this client has lost its place.
+    /// Starts an entry that has lost its place in the order, which hostile clients can write.
     pub(crate) fn start_stranded(&mut self) -> bool {
         self.device.as_mut().is_some_and(Device::start_stranded)
     }
 
     pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<StepOutcome, ConfigError> {
         let devices = self.client.devices();
-        // ORDERING: Acquire pairs with the Release in `reconfigure`.
+        // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`. `build` reads the words again under the
+        // sequence lock.
         let is_stale = devices.device(self.number).generation.load(Ordering::Acquire) != self.generation;
         if is_stale && self.device.as_mut().is_none_or(Device::finish_part) {
             self.trace = self.device.take().and_then(|device| device.trace).or(self.trace.take());
@@ -137,7 +139,7 @@ impl ClientEngine {
                 device.trace = self.trace.take();
             }
         }
-        // ORDERING: Acquire pairs with the Release in `abort_device`.
+        // ORDERING: Acquire pairs with the Release of `command` in `abort_device`: the queues are closed.
         let command = self.client.devices().device(self.number).command.load(Ordering::Acquire);
         let is_aborted = command == Command::Abort as u32;
         let now_ns = self.now_ns();
@@ -149,7 +151,7 @@ impl ClientEngine {
         Ok(device.step_at(now_ns, memory))
     }
 
-    /// The device as it is configured now.
+    /// Builds the device from the current configuration.
     fn build(&self) -> Result<(u64, Option<Device>), ConfigError> {
         let devices = self.client.devices();
         let (generation, shape) = devices.shape(self.number);
@@ -178,7 +180,7 @@ impl ClientEngine {
         Ok((generation, Some(device)))
     }
 
-    /// The device's clock; without a timing there is none, and looking at one would cost as much as a step.
+    /// The time on the device's clock; 0 without a timing, since reading a clock would cost as much as a step.
     fn now_ns(&self) -> u64 {
         self.device.as_ref().and_then(|device| device.interface().now_ns()).unwrap_or(0)
     }

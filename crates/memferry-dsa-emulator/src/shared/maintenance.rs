@@ -1,4 +1,4 @@
-//! The server's regular look: what stands still although nobody lives who could go on with it, goes on.
+//! The server's regular maintenance: it reaps dead clients and repairs queues and engines that have stalled.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -10,13 +10,14 @@ use super::shared_device::{TAKEN, pass_on};
 use crate::config::QUEUES_MAX;
 use crate::queue::ring::RingSnapshot;
 
-/// How long a queue stands still before its order is looked into: much longer than the few stores that make an entry, also
-/// for a thread that others keep from running.
+/// The time for which a queue stands still before it is repaired: much longer than the few stores of a push, also for a
+/// thread that is not scheduled.
 const RING_PATIENCE: Duration = Duration::from_secs(1);
-/// How long an engine is one client's under a timing: longer than any descriptor keeps it.
+/// The time for which a client may hold an engine under a timing: longer than any descriptor needs.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What stands where, and since when.
+/// The last states of rings and engines, and the times since which they are unchanged. Only the server has it, behind the
+/// lock `ServerState::stalls`.
 #[derive(Default)]
 pub(super) struct StallWatch {
     rings: Vec<(RingSnapshot, Option<Instant>)>,
@@ -24,8 +25,8 @@ pub(super) struct StallWatch {
 }
 
 impl Server {
-    /// Removes what the dead have left, and makes sense of what somebody has tampered with. To be called every some ten
-    /// milliseconds while there are clients; [`listen`](Self::listen) does.
+    /// Reaps dead clients and repairs stalled queues and engines. Call it every few tens of milliseconds while there are
+    /// clients; [`listen`](Self::listen) does so.
     pub fn maintain(&self) {
         self.reap();
         self.check_stalls(Instant::now());
@@ -35,15 +36,12 @@ impl Server {
         self.0.stalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The look at `now`.
+    /// Checks all queues and engines at the time `now`.
     pub(crate) fn check_stalls(&self, now: Instant) {
         let mut stalls = self.lock_stalls();
         stalls.rings.resize_with(DEVICES_MAX * QUEUES_MAX, Default::default);
         stalls.engines.resize_with(DEVICES_MAX * super::layout::ENGINES, Default::default);
-        for device in 0..DEVICES_MAX {
-            if self.devices().device(device).generation.load(Ordering::Acquire) == 0 {
-                continue; // never configured
-            }
+        for device in (0..DEVICES_MAX).filter(|device| self.devices().was_configured(*device)) {
             for queue in 0..QUEUES_MAX {
                 self.check_queue(device, queue, &mut stalls.rings[device * QUEUES_MAX + queue], now);
             }
@@ -54,6 +52,8 @@ impl Server {
                     (*before, *since) = (value, Some(now));
                 } else if since.is_some_and(|since| now - since > ENGINE_PATIENCE) {
                     let free_ns = self.devices().now_ns();
+                    // ORDERING: Release pairs with the Acquire in `take_engine`, as in `leave_engine`. Acquire pairs with
+                    // the AcqRel there.
                     let _ = word.compare_exchange(value, free_ns, Ordering::AcqRel, Ordering::Relaxed);
                 }
             }
@@ -90,6 +90,7 @@ impl Server {
                 own.is_some_and(|own| own.entries[queue].has(position))
             });
             if removed {
+                // ORDERING: Release pairs with the Acquire of `retired` in `queue_report`: the head has moved.
                 order.counts.0.retired.fetch_add(1, Ordering::Release);
                 pass_on(self.devices(), device, queue, 0);
             }

@@ -1,4 +1,4 @@
-//! What the server chooses for all processes: on the board, but for paths, which are its own.
+//! Options of a server for all processes. They are on the board, except for paths.
 
 #![allow(unsafe_code)]
 
@@ -16,35 +16,35 @@ use crate::config::Timing;
 /// Options of an emulation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// How badly the devices behave.
+    /// The injected misbehaviour of the devices.
     pub fault_plan: FaultPlan,
-    /// How long things take; `None`: as long as they take here.
+    /// The modelled durations; `None`: as fast as this machine executes.
     pub timing: Option<Timing>,
     /// Whether call sites are patched after their first trap.
     pub patches: bool,
-    /// Where the server appends what descriptors were and became.
+    /// The file to which the server appends the trace of descriptors.
     pub trace: Option<PathBuf>,
 }
 
 impl Default for Options {
-    /// Devices that behave, as fast as they can, and no trace.
+    /// No misbehaviour, no timing, no trace.
     fn default() -> Options {
         Options { fault_plan: FaultPlan::none(), timing: None, patches: true, trace: None }
     }
 }
 
 impl Options {
-    /// Opens the trace, if there is to be one. The server does so once, before there are clients: later, the path could lead
-    /// to a file that another user has chosen.
+    /// Opens the trace, if there is one. The server does so once, before it has clients: later, another user could have
+    /// replaced the file.
     ///
     /// # Errors
-    /// Those of `open(2)`; `ENXIO`: it is a pipe that nobody reads.
+    /// Errors of `open(2)`; `ENXIO`: the file is a pipe without a reader.
     pub(super) fn open_trace(&self) -> io::Result<Option<File>> {
         let Some(path) = &self.trace else { return Ok(None) };
-        // A pipe whose reader has gone is an error here; without the flag, the program would wait for another.
+        // A pipe without a reader is an error here; without the flag, `open` would wait for a reader.
         let flags = libc::O_NONBLOCK;
         let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-        // SAFETY: it takes numbers. To write is to wait for a reader that is slow.
+        // Without O_NONBLOCK, writes wait for a slow reader. SAFETY: fcntl takes numbers here.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -61,7 +61,7 @@ impl Options {
     }
 }
 
-/// All fields by name, so that a new one does not compile until it has its word.
+/// The words of a fault plan. Destructured, so that a new field does not compile until it has a word.
 fn fault_plan_words(fault_plan: &FaultPlan) -> [u64; 12] {
     let FaultPlan {
         seed,
@@ -155,7 +155,7 @@ mod tests {
     use crate::shared::Server;
 
     #[test]
-    fn options_reach_the_other_side() {
+    fn clients_read_the_options_of_the_server() {
         let directory = tempfile::tempdir().unwrap();
         for options in [
             Options::default(),
@@ -173,9 +173,9 @@ mod tests {
         }
     }
 
-    /// Opening a pipe to write waits for a reader, and a program would wait with it.
+    /// Opening a pipe for writing waits for a reader, and a program would wait with it.
     #[test]
-    fn a_trace_into_a_pipe() {
+    fn a_trace_to_a_pipe() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(options.open_trace().unwrap_err().raw_os_error(), Some(libc::ENXIO));
         let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         let trace = options.open_trace().unwrap().unwrap();
-        // SAFETY: it takes numbers.
+        // SAFETY: fcntl takes numbers here.
         let flags = unsafe { libc::fcntl(trace.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & (libc::O_NONBLOCK | libc::O_APPEND), libc::O_APPEND, "a full pipe is waited for");
         drop(reader);

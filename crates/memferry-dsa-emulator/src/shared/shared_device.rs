@@ -1,9 +1,9 @@
-//! What a device in one process does about the others.
+//! The coordination of one process' device with the same device in other processes.
 //!
 //! ```text
-//! before it takes an entry:   count it, so that it is missed if the process dies here
-//! after it:                   skip what belongs to nobody, wake the owner of what is at the head then
-//! under a timing, before:     have an engine that is free, and the turn of the queue
+//! before it pops an entry:    count it, so that the server accounts for it if the process dies here
+//! after it:                   skip entries of dead clients, wake the owner of the next entry
+//! under a timing, before:     acquire a free engine and the turn of the queue
 //! ```
 
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::device::error_register::ErrorRegister;
 use crate::queue::QueueOrder;
 use crate::queue::ring::{ClientId, SLOTS};
 
-/// An engine's word: who has it. Otherwise when it is free, in nanoseconds.
+/// The bit of an engine's word that says that a client has acquired it; the client's number is below. Without the bit the
+/// word is the time at which the engine is free, in nanoseconds.
 pub(super) const TAKEN: u64 = 1 << 63;
 
 /// One client's view of one device.
@@ -29,7 +30,7 @@ pub(crate) struct SharedDevice {
     own: Arc<Mapping<ClientMemory>>,
     device: usize,
     client: ClientId,
-    /// The numbers on the board of what the device has numbered through.
+    /// The numbers on the board, by the device's own numbers.
     queues: Vec<usize>,
     engines: Vec<usize>,
     groups: Vec<usize>,
@@ -62,30 +63,30 @@ impl SharedDevice {
         self.devices.hold_order(|order| &order.devices[device].error)
     }
 
-    /// When the device's bandwidth is free.
+    /// The time at which the device's bandwidth is free.
     pub(crate) fn bandwidth(&self) -> ArcRef<AtomicU64> {
         let device = self.device;
         self.devices.hold_order(|order| &order.devices[device].times.0.bandwidth)
     }
 
-    /// The arbiter's word of each group.
+    /// The word of a group's arbiter.
     pub(crate) fn arbiter(&self, group: usize) -> ArcRef<AtomicU64> {
         let (device, group) = (self.device, self.groups[group]);
         self.devices.hold_order(|order| &order.devices[device].times.0.arbiters[group])
     }
 
-    /// The queue's number in the device, as the error register tells it.
+    /// The queue's number on the board, which the error register reports.
     pub(crate) fn queue_number(&self, queue: usize) -> usize {
         self.queues[queue]
     }
 
-    /// An entry is about to be taken.
+    /// Counts an entry that is about to be popped.
     pub(crate) fn count_dispatch(&self, queue: usize) {
         count(&self.mine(queue).dispatched, 1);
     }
 
-    /// An entry was taken, or removed because nobody has submitted it: it is the turn of the next one, whose owner may
-    /// sleep.
+    /// Wakes the owner of the next entry after an entry was popped. `was_there` is false if the entry was removed because
+    /// the client had not submitted it.
     #[inline]
     pub(crate) fn after_pop(&self, queue: usize, was_there: bool) {
         let number = self.queues[queue];
@@ -98,17 +99,17 @@ impl SharedDevice {
         pass_on(&self.devices, self.device, number, self.client);
     }
 
-    /// A descriptor that was taken has executed.
+    /// Counts a dispatched descriptor as executed.
     pub(crate) fn count_executed(&self, queue: usize) {
         count(&self.mine(queue).executed, 1);
     }
 
-    /// The record of a descriptor that has executed was written, or lost, or is not wanted.
+    /// Counts an executed descriptor as completed: its record was written, was lost, or is not wanted.
     pub(crate) fn count_completed(&self, queue: usize) {
         count(&self.mine(queue).completed, 1);
     }
 
-    /// What was taken of any queue has been dropped; how many of these had not executed.
+    /// Accounts for dropped descriptors of all queues; returns how many were dispatched and not executed.
     pub(crate) fn drop_dispatched(&self) -> u64 {
         let queues = self.device_own().queues.iter().map(|queue| &queue.0);
         let left = queues.map(|queue| {
@@ -120,24 +121,26 @@ impl SharedDevice {
         left.sum()
     }
 
-    /// Takes an engine that is free at `now_ns`; when it became free.
+    /// Acquires an engine that is free at `now_ns`; returns the time at which it became free.
     pub(crate) fn take_engine(&self, engine: usize, now_ns: u64) -> Option<u64> {
         let word = self.engine(engine);
         let before = word.load(Ordering::Relaxed);
         let free_ns = free_at(before, now_ns)?;
         let mine = TAKEN | u64::from(self.client);
-        // ORDERING: AcqRel pairs with the Release in `leave_engine`; one engine has one user.
+        // ORDERING: Acquire pairs with the Release in `leave_engine`, `reap_client` and `check_stalls`. The Release half
+        // needs no partner: an engine has one user at a time, and its word publishes no other memory.
         let taken = free_ns <= now_ns
             && word.compare_exchange(before, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         taken.then_some(free_ns)
     }
 
-    /// Leaves an engine, which is free for others at `free_ns`.
+    /// Releases an engine, which is free for others at `free_ns`.
     pub(crate) fn leave_engine(&self, engine: usize, free_ns: u64) {
+        // ORDERING: Release pairs with the Acquire in `take_engine`.
         self.engine(engine).store(free_ns & !TAKEN, Ordering::Release);
     }
 
-    /// When an engine is free; `None` while somebody has it.
+    /// The time at which an engine is free; `None` while a client has acquired it.
     pub(crate) fn engine_free_ns(&self, engine: usize, now_ns: u64) -> Option<u64> {
         free_at(self.engine(engine).load(Ordering::Relaxed), now_ns)
     }
@@ -159,7 +162,8 @@ impl SharedDevice {
     }
 }
 
-/// When an engine with this word is free; `None` while somebody has it. A time that no engine's can be is now.
+/// The time at which an engine with this word is free; `None` while a client has acquired it. An impossible time was forged
+/// and counts as now.
 fn free_at(word: u64, now_ns: u64) -> Option<u64> {
     match word {
         _ if word & TAKEN != 0 => None,
@@ -168,11 +172,11 @@ fn free_at(word: u64, now_ns: u64) -> Option<u64> {
     }
 }
 
-/// Sees to it that somebody takes the entry at the head of a queue: skips those of the dead, and wakes the owner unless
-/// it is `client`.
+/// Makes sure that the entry at the head of a queue is popped: skips entries of dead clients, and wakes the owner of the
+/// next entry unless it is `client`.
 pub(super) fn pass_on(devices: &Devices, device: usize, queue: usize, client: ClientId) {
     let QueueOrder { ring, counts } = &devices.device_order(device).queues[queue];
-    // No more than there can be, whatever somebody does to the queue meanwhile.
+    // At most as many as a ring has, since a hostile client may add entries meanwhile.
     for _ in 0..SLOTS {
         let Some(head) = ring.head().filter(|head| head.client != client) else { return };
         let owner = usize::from(head.client);
@@ -183,6 +187,7 @@ pub(super) fn pass_on(devices: &Devices, device: usize, queue: usize, client: Cl
             return;
         }
         if ring.skip(head) {
+            // ORDERING: Release pairs with the Acquire of `retired` in `queue_report`: the head has moved.
             counts.0.retired.fetch_add(1, Ordering::Release);
         }
     }
