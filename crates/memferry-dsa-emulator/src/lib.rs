@@ -1,25 +1,42 @@
-//! A DSA device in software: every rule of the real one that a client can trip over, and none of its silicon.
+//! An emulated Intel DSA, for tests of software that uses one: the device, its driver's files, a conformance suite.
+//!
+//! The device follows the rules of the specification, with the limits of the 1.0 parts. It executes all operations of
+//! version 1.0, or a configured subset, and it is exact, not fast.
 //!
 //! ```text
 //! Portal / submit ──▶ queues ──▶ arbiter of the group ──▶ engines ──▶ completion records
 //!                    (ring)      (priorities)            (batch unit,  (late, out of order)
-//!                                                         copies)           │
+//!                                                         operations)       │
 //!                                                            └── Memory ◀───┘
 //! ```
 //!
-//! The [`Device`] is a state machine that does something only when it is stepped. [`Deterministic`] steps it in the
-//! calling thread and replays a seed exactly; [`Emulator`] steps it in a thread of its own, over the memory of
-//! this process, and hands out portals. How badly it behaves, within the specification, is in [`FaultPlan`].
+//! | part | content |
+//! |---|---|
+//! | [`Device`] | a state machine that works only when it is stepped |
+//! | [`Deterministic`] | steps a device in the calling thread; a seed replays a run exactly |
+//! | [`Emulator`] | steps a device in a thread of its own, over the memory of this process; has portals |
+//! | [`FaultPlan`] | injected misbehaviour within the specification: faults, delays, reordering |
+//! | [`Timing`] | modelled durations, in virtual or real time; a measurement with them is `emulated` |
+//! | [`shared`] | devices that several processes share |
+//! | [`FakeDriver`], [`FakePlatform`] | the files of the driver `idxd`; Linux and the CPU as portals see them |
+//! | [`conformance`] | checks for everything that executes requests, devices and software alike |
 //!
-//! Several processes can share one device; what they have in common is then in a file ([`shared`]).
+//! A copy through a device that faults, delays and reorders:
 //!
-//! [`FakeDriver`] is the driver's part: its files, with its rules behind them. [`conformance`] checks whatever executes
-//! requests, devices and software alike.
+//! ```
+//! use memferry_dsa::request::Request;
+//! use memferry_dsa::{Client, ClientOptions};
+//! use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 //!
-//! It executes all operations of version 1.0, or those that its configuration leaves it. It can take as long as
-//! silicon would ([`Timing`]), in virtual time or in real time; what is measured with it is emulated.
+//! let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(42))?;
+//! let client = Client::new(vec![emulator.portal(0)], ClientOptions::default());
+//! let (source, mut target) = (vec![1; 100_000], vec![0; 100_000]);
+//! client.run(Request::copy(&source, &mut target))?;
+//! assert_eq!(source, target);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
-//! Source: Intel DSA Architecture Specification 3.0, with the limits of the 1.0 parts.
+//! Source: Intel DSA Architecture Specification 3.0.
 
 #![deny(unsafe_code)]
 

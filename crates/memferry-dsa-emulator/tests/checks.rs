@@ -596,7 +596,7 @@ fn configurations_that_no_device_accepts() {
                 config.capabilities = Capabilities::from_bits(Capabilities::ALL.bits() & !1);
                 config.groups[0].queues[0].block_on_fault = true;
             },
-            "block on fault",
+            "block_on_fault",
         ),
         (|config| config.capabilities = Capabilities::from_bits(0x0001_0107), "batch"),
         (

@@ -1,4 +1,4 @@
-//! Batches: members of all kinds, fences, what a failed member abandons.
+//! Batches: members of all kinds, fences, abandoned members.
 
 use std::cell::Cell;
 
@@ -22,7 +22,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     suite.require(empty.is_none_or(|outcomes| outcomes.all_ended()), || "an empty batch failed".to_owned());
 }
 
-/// Independent members, more than a batch of the device has room for.
+/// Independent members, more than one batch of the device can have.
 fn copies(suite: &mut Suite<'_>, count: usize) {
     let describe = || format!("Batch, {count} copies and CRCs");
     let sources: Vec<_> = (0..count).map(|index| suite.buffer_anywhere(1 + index * 97)).collect();
@@ -40,7 +40,7 @@ fn copies(suite: &mut Suite<'_>, count: usize) {
     }
 }
 
-/// What a member writes is read by those behind a fence.
+/// Members behind a fence read the writes of earlier members.
 fn chain(suite: &mut Suite<'_>, size: usize) {
     let describe = || format!("Batch, four dependent members of {size} bytes");
     let pattern = suite.random.next();
@@ -66,7 +66,7 @@ fn chain(suite: &mut Suite<'_>, size: usize) {
     suite.expect_bytes(&second, source.bytes(), describe);
 }
 
-/// A comparison that does not end as expected abandons what is behind the fence, and nothing in front of it.
+/// A comparison with an unexpected result abandons the members behind the fence, and none before it.
 fn stopped(suite: &mut Suite<'_>, size: usize) {
     let describe = || format!("Batch, stopped by a comparison of {size} bytes");
     let (one, other) = (suite.buffer_anywhere(size), suite.buffer_anywhere(size));
@@ -89,7 +89,7 @@ fn stopped(suite: &mut Suite<'_>, size: usize) {
     }
 }
 
-/// So does a bad data integrity field.
+/// A bad data integrity field abandons the members behind the fence.
 fn stopped_by_data(suite: &mut Suite<'_>) {
     let describe = || "Batch, stopped by a data integrity field".to_owned();
     let format = DifFormat::new(DifBlock::Bytes512);

@@ -18,7 +18,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     suite.require(nine.is_none_or(|crc| crc == 0xe306_9283), || format!("the check value is {nine:x?}"));
 }
 
-/// Changes up to two bytes; where the first change is.
+/// Changes up to two bytes; returns the place of the first change.
 fn differ(suite: &mut Suite<'_>, data: &mut Buffer) -> Option<usize> {
     let size = data.bytes().len();
     let ends = [0, size / 2, size - 1, suite.below(size)];

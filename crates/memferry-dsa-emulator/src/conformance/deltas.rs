@@ -20,7 +20,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     }
 }
 
-/// Where sources may lie: at multiples of 8.
+/// A buffer for a source: at a multiple of 8.
 fn aligned(suite: &mut Suite<'_>, size: usize) -> Buffer {
     let offset = suite.pick(&[0, 8, 64, 4088]);
     suite.buffer(size, offset)
@@ -82,7 +82,7 @@ fn round_trip(suite: &mut Suite<'_>, size: usize, changes: usize) {
     }
 }
 
-/// An entry that does not ascend, or is outside: what comes before is applied, and nothing else.
+/// An entry that does not ascend, or is outside: only the entries before it are applied.
 fn apply_bad(suite: &mut Suite<'_>, size: usize) {
     let words = (size / 8).min(40);
     let (bad, is_outside) = (suite.below(words), suite.below(2) == 1);

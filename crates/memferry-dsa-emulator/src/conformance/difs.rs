@@ -1,6 +1,6 @@
 //! DIF Check, Insert, Strip, Update.
 //!
-//! Masks of application tags are all or nothing: what the specification leaves open about others is not asked.
+//! Masks of application tags are all ones or zeros, since the specification leaves other masks open.
 
 use memferry_dsa::request::Request;
 use memferry_dsa::software::dif::{Mismatch, Wrong};
@@ -46,7 +46,7 @@ impl Case {
 
 fn tags(suite: &mut Suite<'_>) -> DifTags {
     DifTags {
-        // Close to the end, where counting begins again.
+        // Close to the end, where counting wraps.
         reference: suite.pick(&[0, 0x1234_5678, u32::MAX - 2]),
         application_mask: suite.pick(&[0, 0, u16::MAX]),
         application: suite.pick(&[0, 0x1234, u16::MAX - 2]),

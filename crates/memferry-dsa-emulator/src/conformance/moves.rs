@@ -78,7 +78,7 @@ fn dualcast(suite: &mut Suite<'_>, size: usize) {
     suite.expect_unchanged(&source, describe);
 }
 
-/// Where the lines are afterwards does not show; that the bytes are what they were does.
+/// The place of the lines afterwards is not visible; this checks that the bytes are unchanged.
 fn cache_flush(suite: &mut Suite<'_>, size: usize) {
     let data = suite.buffer_anywhere(size);
     let hints = suite.hints();

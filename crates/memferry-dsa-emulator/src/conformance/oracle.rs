@@ -1,8 +1,8 @@
-//! The operations once more, as naively as possible: on byte vectors, bit by bit.
+//! Naive implementations of the operations: on byte vectors, bit by bit.
 
 use memferry_dsa::{DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags};
 
-/// CRC-32C in the words of the specification: a register whose highest bit goes first.
+/// CRC-32C as in the specification: a register whose highest bit goes first.
 pub fn crc32c(seed: u32, bytes: &[u8], bypass_inversion: bool, bypass_data_reflection: bool) -> u32 {
     let mut register = if bypass_inversion { seed } else { (!seed).reverse_bits() };
     for byte in bytes {
@@ -50,13 +50,13 @@ fn tags_of_block(tags: DifTags, block: usize, counts: bool, stays: bool) -> DifT
     now
 }
 
-/// What is expected of the field of the block with this number.
+/// The expected tags of the block with this number.
 pub fn source_tags(source: DifSource, block: usize) -> DifTags {
     let counts = source.flags.contains(DifSourceFlags::APPLICATION_COUNTS);
     tags_of_block(source.tags, block, counts, source.flags.contains(DifSourceFlags::REFERENCE_STAYS))
 }
 
-/// What is written into the field of the block with this number.
+/// The written tags of the block with this number.
 pub fn target_tags(target: DifTarget, block: usize) -> DifTags {
     let counts = target.flags.contains(DifTargetFlags::APPLICATION_COUNTS);
     tags_of_block(target.tags, block, counts, target.flags.contains(DifTargetFlags::REFERENCE_STAYS))
@@ -79,7 +79,7 @@ pub fn dif_strip(format: DifFormat, data: &[u8]) -> Vec<u8> {
     data.chunks(block + 8).flat_map(|chunk| &chunk[..block]).copied().collect()
 }
 
-/// What DIF Check finds: the number of good blocks, and what is wrong with the next one.
+/// The result of DIF Check: the number of good blocks, and the errors of the next one.
 pub fn dif_check(format: DifFormat, source: DifSource, data: &[u8]) -> (usize, u8) {
     let size = format.block.bytes() as usize;
     let has = |flag| source.flags.contains(flag);
@@ -137,7 +137,7 @@ pub fn dif_update(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> 
     out
 }
 
-/// The delta record of two regions, however large it gets.
+/// The delta record of two regions, without a size limit.
 pub fn delta(old: &[u8], new: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();
     for (number, (old, new)) in old.chunks(8).zip(new.chunks(8)).enumerate() {

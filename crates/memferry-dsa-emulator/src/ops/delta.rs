@@ -24,15 +24,16 @@ const WRITTEN: u8 = 1;
 /// [`Completion::result`]: the record is full.
 const OVERFLOW: u8 = 2;
 
+/// A creation of a delta record in progress.
 #[derive(Debug)]
 pub(crate) struct CreateDelta {
     walk: Walk<2>,
     expected: Expected,
     record: Record,
-    compared: u32, // up to the last word whose entry, if it needs one, is written
+    compared: u32, // bytes before the first word that differs and has no entry yet
 }
 
-/// The delta record, as far as it is written.
+/// The delta record so far.
 #[derive(Debug)]
 struct Record {
     start: Address,
@@ -113,7 +114,7 @@ impl Record {
         Ok(())
     }
 
-    /// 0 or 1: whether entries were written.
+    /// The result without an overflow: whether entries were written.
     fn result(&self) -> u8 {
         if self.bytes > 0 { WRITTEN } else { 0 }
     }
@@ -123,6 +124,7 @@ impl Record {
     }
 }
 
+/// An application of a delta record in progress.
 #[derive(Debug)]
 pub(crate) struct ApplyDelta {
     record: Address,

@@ -1,4 +1,4 @@
-//! Dualcast: one source, two targets, both as far as each other when a fault stops it.
+//! Dualcast: one source, two targets, with the same progress when a fault stops it.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Dualcast).
 
@@ -9,6 +9,7 @@ use super::{Env, Execute, Stop};
 use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
 
+/// A dualcast in progress.
 #[derive(Debug)]
 pub(crate) struct Dualcast {
     walk: Walk<3>,

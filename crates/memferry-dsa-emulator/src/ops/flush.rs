@@ -1,5 +1,5 @@
-//! Cache Flush: the lines of a region leave the processor's caches. Nothing changes in memory, so it needs no more than
-//! leave to read.
+//! Cache Flush: writes the lines of a region back from the CPU's caches. Memory does not change, so read permission is
+//! enough.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Cache Flush).
 
@@ -10,6 +10,7 @@ use super::{Env, Execute, Stop};
 use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
 
+/// A flush in progress.
 #[derive(Debug)]
 pub(crate) struct CacheFlush {
     walk: Walk<1>,

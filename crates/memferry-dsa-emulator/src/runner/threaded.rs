@@ -50,19 +50,7 @@ const ABORT: u8 = 2;
 /// It lives until the last handle and the last portal are dropped; then it completes the accepted descriptors. With a
 /// timing, completions come no earlier than modelled, and the thread sleeps meanwhile. In a forked child, which lacks the
 /// thread, the device is gone.
-///
-/// ```
-/// use memferry_dsa::request::Request;
-/// use memferry_dsa::{Client, ClientOptions};
-/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
-///
-/// let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::from_seed(7))?;
-/// let client = Client::new(vec![emulator.portal(0)], ClientOptions::default());
-/// let (source, mut target) = ([7; 10_000], [0; 10_000]);
-/// client.run(Request::copy(&source, &mut target))?;
-/// assert_eq!(source, target);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// An example is at the [crate's](crate) head.
 pub struct Emulator {
     config: DeviceConfig,
     fault_plan: FaultPlan,
