@@ -1,5 +1,5 @@
 //! Whether the devices of this machine do what they should:
-//! `cargo run --release -p memferry-dsa --example conformance [seeds]`.
+//! `cargo run --release -p memferry-dsa-emulator --example conformance [seeds]`.
 //!
 //! Without the help of the CPU: what a device lacks is listed. Ends with 1 if anything is wrong.
 

@@ -36,9 +36,9 @@ impl<T> Deref for ArcRef<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: `part_of` got the reference from a function that works for every lifetime of the borrow of `whole`. So
-        // it points into `whole`, or is 'static. `whole` does not move, is never borrowed mutably, and lives as long as
-        // this.
+        // SAFETY: `part_of` got the reference from a function that works for every lifetime of the borrow of `whole`.
+        // So it points into `whole`, or is 'static. `whole` does not move, is never borrowed mutably, and lives as long
+        // as this.
         unsafe { self.part.as_ref() }
     }
 }

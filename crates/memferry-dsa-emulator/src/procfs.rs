@@ -16,8 +16,8 @@ pub struct Stat {
     pub parent: u32,
     /// Field 22: the start time in clock ticks since boot.
     pub started: u64,
-    /// Field 28: the start of the program's stack, which Linux randomises for each program. It is 0 for readers that may
-    /// not trace the process, and after the first thread has ended.
+    /// Field 28: the start of the program's stack, which Linux randomises for each program. It is 0 for readers that
+    /// may not trace the process, and after the first thread has ended.
     pub stack: u64,
 }
 
@@ -105,8 +105,8 @@ impl Identity {
         Ok(Stat::of(process)?.map(|Stat { started, stack, .. }| Identity { process, started, stack }))
     }
 
-    /// The identity of the process of a thread; `None` if the thread does not exist. The stack is read from this thread,
-    /// since the first thread may have ended.
+    /// The identity of the process of a thread; `None` if the thread does not exist. The stack is read from this
+    /// thread, since the first thread may have ended.
     ///
     /// # Errors
     /// A file cannot be read; the thread may exist.

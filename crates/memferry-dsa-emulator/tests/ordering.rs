@@ -1,10 +1,12 @@
-//! What software must not rely on, and what it may: the device makes use of the freedom that it has.
+//! Ordering rules: the device uses every freedom that the specification allows.
 
 mod common;
+#[allow(dead_code)] // each test program uses a part
+#[path = "../src/conformance/oracle.rs"]
+mod oracle;
 
 use common::{PASID, complete, generous, pattern, record, run};
 use memferry_dsa::{Address, Descriptor, Flags, Status, Submission};
-use memferry_dsa_emulator::conformance::oracle;
 use memferry_dsa_emulator::{Access, DeviceConfig, FaultPlan, GroupConfig, shared_queue};
 
 const DATA: Address = Address(0x10_0000);
@@ -14,7 +16,7 @@ fn fault_plan(seed: u64) -> FaultPlan {
     FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) }
 }
 
-/// A copy and a copy of its target right behind it, without waiting: on one engine the second may read too early, and
+/// A copy, and a copy of its target directly after it: on one engine the second may read too early, and
 /// still its write comes second.
 #[test]
 fn reads_pass_writes_and_writes_do_not_pass_writes() {
@@ -98,7 +100,7 @@ fn batches_are_spread() {
         let completion = complete(&mut run, Descriptor::batch(LIST, 40)).unwrap();
         assert_eq!((completion.status, completion.bytes_completed), (Status::Success, 40), "seed {seed}");
         assert_eq!(run.memory.load(DATA.offset(0x5000), 4000), pattern(0x1000, seed)[..4000], "seed {seed}");
-        // A copy that goes on after another one has begun.
+        // A copy that continues after another one has started.
         let visits = run.memory.visits();
         let reads = visits.iter().filter(|visit| visit.access == Access::Read && visit.address < LIST);
         let chunks: Vec<u64> = reads.map(|visit| (visit.address.0 - DATA.0) / 500).collect();

@@ -1,4 +1,4 @@
-//! Queues: what they answer when they are full, whom they serve first, what becomes of them when the device dies.
+//! Queues: answers of full queues, priorities, and aborted devices.
 
 mod common;
 
@@ -32,9 +32,9 @@ fn a_shared_queue_answers_retry_at_its_threshold() {
     }
 }
 
-/// Nobody is told when a dedicated queue overflows; only the error register knows.
+/// A dedicated queue that overflows is reported in the error register only.
 #[test]
-fn a_dedicated_queue_loses_what_is_too_much() {
+fn a_full_dedicated_queue_drops_descriptors() {
     let mut run = run(&DeviceConfig::one_dedicated_queue(), FaultPlan::none());
     for _ in 0..32 {
         assert_eq!(offer(&run.device, 0), Submission::Accepted);
@@ -86,7 +86,7 @@ fn priorities_are_weights() {
         assert_eq!((of(0), of(1), of(2)), (1, 2, 5), "{served:?}");
     }
     assert_eq!(served[..4], [0, 1, 2, 1], "queues with credits take turns");
-    // Queue 2 is empty after 64; the others go on at 1 to 2, and then queue 0 has the engine for itself.
+    // Queue 2 is empty after 64 entries; the others continue at 1 to 2, and then queue 0 has the engine alone.
     for round in served[66..99].chunks(3) {
         assert_eq!(round.iter().filter(|served| **served == 1).count(), 2, "{served:?}");
     }
@@ -112,7 +112,7 @@ fn groups_are_separate() {
     assert_eq!(run.device.counters().completed[&Status::Success], 4);
 }
 
-/// Work of several engines mixes; that of one engine keeps its order.
+/// Work of several engines is interleaved; work of one engine keeps its order.
 #[test]
 fn order_between_engines_is_free() {
     let order = |config: &DeviceConfig, seed| {
@@ -138,10 +138,11 @@ fn order_between_engines_is_free() {
     }
 }
 
-/// A device without a seed ends descriptors of one kind as it gets them, with however many steps between two. Its engines
-/// took turns, and what came next went to the first that was idle: the second of two copies ended first.
+/// A device without a seed completes equal descriptors in their order, with any number of steps between them. Its
+/// engines once took turns, and the first idle engine got the next descriptor: the second of two copies completed
+/// first.
 #[test]
-fn what_comes_first_ends_first() {
+fn equal_descriptors_complete_in_order() {
     for gaps in 0..4u32.pow(6) {
         let mut run = run(&DeviceConfig::four_engines(), FaultPlan::none());
         run.memory.map(0x10_0000.into(), 0x2000);

@@ -1,5 +1,5 @@
-//! Any descriptors on any device: no panic, no access to memory that they do not name, everything accounted for, and
-//! the same again from the same seed.
+//! Arbitrary descriptors on arbitrary devices: no panic, no access to memory that they do not name, all accounted for,
+//! and the same run for the same seed.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn address() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Where records and copies may go: not to the list, so that the test knows its members.
+/// Addresses of records and copies: not in the list, so that the test knows its members.
 fn target() -> impl Strategy<Value = u64> {
     address().prop_filter("would overwrite the list", |address| Address(*address).page() != LIST)
 }
@@ -61,7 +61,7 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
     )
 }
 
-/// All that a run leaves behind.
+/// The results of a run.
 #[derive(PartialEq, Debug)]
 struct Trace {
     steps: u64,
@@ -139,7 +139,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the fuzzer does, from random bytes.
+    /// The fuzz target `descriptor` with random bytes.
     #[test]
     fn any_bytes(
         head in prop::collection::vec(any::<u8>(), 19),
@@ -152,14 +152,14 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Two processes share a device, and one of them writes anything into what both can write.
+    /// The fuzz target `order`: one of two clients forges words in shared memory.
     #[test]
     fn one_of_two_processes_tampers(data in prop::collection::vec(any::<u8>(), 0..3000)) {
         fuzz::order(&data);
     }
 }
 
-/// What the fuzzer begins with, and what it has found.
+/// The seeds of the fuzz target `order`, and its findings.
 #[test]
 fn seeds_of_tampering() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/order");
@@ -168,7 +168,8 @@ fn seeds_of_tampering() {
     }
 }
 
-/// The fuzzer begins with these, and each gets where its name says: a change of their format would make them noise.
+/// The seeds of the fuzz target `descriptor`: each reaches the statuses that its name says. A change of their format
+/// would make them noise.
 #[test]
 fn seeds_of_the_fuzzer() {
     use Status::*;
@@ -197,12 +198,12 @@ fn seeds_of_the_fuzzer() {
         let missing: Vec<_> =
             statuses.iter().filter(|status| !counters.completed.contains_key(status)).collect();
         assert!(missing.is_empty(), "{name}: no {missing:?}: {counters:?}");
-        // All operations but Batch, and nothing that goes wrong.
+        // All operations except Batch, all successful.
         assert!(*name != "every-operation" || counters.completed == [(Success, 16)].into(), "{counters:?}");
     }
 }
 
-/// The seed matters: otherwise replaying it would prove nothing.
+/// Another seed gives another run; otherwise a replay would prove nothing.
 #[test]
 fn another_seed_is_another_run() {
     let submissions: Vec<_> = (0..20)

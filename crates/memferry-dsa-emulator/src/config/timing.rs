@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The engine is free for the next descriptor when its bytes have passed; the latency overlaps with that. All engines
-//! of a device share its bandwidth. Data moves when an engine executes a piece; only completions wait for the clock, and
-//! come no earlier than modelled. A measurement of such a device is marked `emulated`.
+//! of a device share its bandwidth. Data moves when an engine executes a piece; only completions wait for the clock,
+//! and come no earlier than modelled. A measurement of such a device is marked `emulated`.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! A conformance suite: all operations in many sizes, alignments and options, through a [`Client`], compared with a naive
-//! [`oracle`]. The client may use a real device, an emulated one, or the CPU alone.
+//! A conformance suite: all operations in many sizes, alignments and options, through a [`Client`], compared with a
+//! naive oracle. The client may use a real device, an emulated one, or the CPU alone.
 //!
 //! ```
 //! use memferry_dsa_emulator::conformance::{self, Thoroughness};
@@ -14,15 +14,15 @@
 //! ([`ClientStats::on_cpu`]). Without
 //! [`ClientOptions::may_use_cpu`](memferry_dsa::client::ClientOptions::may_use_cpu), [`Report::lacking`] lists them.
 //!
-//! The suite is no cargo feature, since other crates run it as well, and a feature that only tests enable would build this
-//! crate twice.
+//! The suite is no cargo feature, since other crates run it as well, and a feature that only tests enable would build
+//! this crate twice.
 
 mod batches;
 mod compares;
 mod deltas;
 mod difs;
 mod moves;
-pub mod oracle;
+mod oracle;
 mod rules;
 mod suite;
 

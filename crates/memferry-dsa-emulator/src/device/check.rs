@@ -245,8 +245,8 @@ fn allowed_flags(
     allowed
 }
 
-/// The flags without which the operation would have no effect. For Drain an interrupt would suffice, but this device has
-/// no interrupts.
+/// The flags without which the operation would have no effect. For Drain an interrupt would suffice, but this device
+/// has no interrupts.
 fn required_flags(opcode: Opcode, rule: &Rule) -> Flags {
     if rule.needs_record || opcode == Opcode::Drain {
         Flags::COMPLETION_ADDRESS_VALID | Flags::REQUEST_COMPLETION

@@ -10,6 +10,10 @@ use crate::config::Timing;
 /// Completion records are never written ahead.
 const LEAD: Duration = Duration::from_micros(500);
 
+/// The last part of a wait for the clock, which a thread spins: Linux wakes a sleeper up to 50 us late (prctl(2),
+/// PR_SET_TIMERSLACK).
+pub(crate) const SPIN_NS_MAX: u64 = 60_000;
+
 /// The clock of a device with a timing, and the time at which its bandwidth is free.
 pub(crate) struct Clock {
     timing: Option<Timing>,
@@ -26,8 +30,8 @@ enum Bandwidth {
     Shared(ArcRef<AtomicU64>),
 }
 
-/// The largest distance of a shared time from now. Engines and bandwidth are used for pieces of work, of which none takes
-/// a millisecond on any measured device. A later time was forged and counts as now.
+/// The largest distance of a shared time from now. Engines and bandwidth are used for pieces of work, of which none
+/// takes a millisecond on any measured device. A later time was forged and counts as now.
 pub(crate) const AHEAD_MAX_NS: u64 = 2_000_000_000;
 
 /// Fractions of a nanosecond: 52 days fit into a word, and the rounding of a page is below 1 in 100 000.

@@ -79,8 +79,8 @@ impl Device {
         Job::new(origin)
     }
 
-    /// Gives an idle engine a stranded entry: its slot in the ring was overwritten by a hostile client. Returns false if
-    /// there is none.
+    /// Gives an idle engine a stranded entry: its slot in the ring was overwritten by a hostile client. Returns false
+    /// if there is none.
     pub(crate) fn start_stranded(&mut self) -> bool {
         let Some(number) = self.engines.iter().position(Engine::is_idle).filter(|_| !self.is_stale) else {
             return false;

@@ -176,7 +176,8 @@ impl Interface {
     /// Announces that the device accesses no memory any more. Closed queues do not imply that: the device may be in the
     /// middle of a step.
     pub(crate) fn set_gone(&self) {
-        // ORDERING: Release pairs with the Acquire in `is_gone`: a thread that sees the device gone sees all its writes.
+        // ORDERING: Release pairs with the Acquire in `is_gone`: a thread that sees the device gone sees all its
+        // writes.
         self.is_gone.store(true, Ordering::Release);
     }
 
@@ -192,7 +193,8 @@ impl Interface {
             .all(|queue| !queue.ring().head().is_some_and(|head| head.is_ready_for(self.client)))
     }
 
-    /// Pops the entry at the head of a queue, which is ready and this client's; `None` if the client has not submitted it.
+    /// Pops the entry at the head of a queue, which is ready and this client's; `None` if the client has not submitted
+    /// it.
     #[inline]
     pub(crate) fn take(&self, number: usize, head: Head) -> Option<PoppedEntry> {
         let queue = &self.queues[number];

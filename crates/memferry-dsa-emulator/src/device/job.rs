@@ -92,8 +92,8 @@ impl Job {
 }
 
 impl Origin {
-    /// Whether a drain from `self` waits for `other`, which is still in progress. A drain of a dedicated queue waits for
-    /// all earlier descriptors of the queue, a drain of a shared queue for those of the same submitter.
+    /// Whether a drain from `self` waits for `other`, which is still in progress. A drain of a dedicated queue waits
+    /// for all earlier descriptors of the queue, a drain of a shared queue for those of the same submitter.
     pub(crate) fn drains(&self, other: &Origin, interface: &Interface) -> bool {
         other.sequence < self.sequence
             && other.queue == self.queue

@@ -8,8 +8,8 @@
 //!
 //! Delays are counted in steps, and every choice that the specification leaves open is drawn from the seed. A group
 //! with one engine writes data in the order of submission to a queue, as the specification promises; completion records
-//! may be written in any order, as it allows. With a [`Timing`](crate::Timing) the device has a clock, which advances when
-//! no work is possible at the current time.
+//! may be written in any order, as it allows. With a [`Timing`](crate::Timing) the device has a clock, which advances
+//! when no work is possible at the current time.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapters 3 and 4.
 
@@ -213,8 +213,8 @@ impl Device {
         }
     }
 
-    /// Executes the next piece of work up to the time `until_ns`. Without such work it advances the clock to `until_ns` and
-    /// returns [`Stepped::Idle`]. For callers that act themselves at that time.
+    /// Executes the next piece of work up to the time `until_ns`. Without such work it advances the clock to `until_ns`
+    /// and returns [`Stepped::Idle`]. For callers that act themselves at that time.
     pub fn step_until(&mut self, until_ns: u64, memory: &impl Memory) -> Stepped {
         let (ns, stepped) = match self.step_now(memory) {
             StepOutcome::Work => return Stepped::Busy,
@@ -318,8 +318,8 @@ impl Device {
         members
     }
 
-    /// [`abort`](Self::abort) for a client's part of a shared device. The caller repeats it until the command is revoked,
-    /// since entries come to the head of a queue when other clients have dropped theirs.
+    /// [`abort`](Self::abort) for a client's part of a shared device. The caller repeats it until the command is
+    /// revoked, since entries come to the head of a queue when other clients have dropped theirs.
     pub(crate) fn abort_part(&mut self) {
         let members = self.drop_all();
         if let Some(shared_device) = &self.interface.shared_device {

@@ -8,8 +8,8 @@ use crate::config::{FaultPlan, Random};
 use crate::device::counters::{Counters, count};
 use crate::memory::{Access, Memory, Vanished};
 
-/// The largest number of pages whose next access is known not to fault. Beyond it the oldest may fault again, which only
-/// costs its software another resume.
+/// The largest number of pages whose next access is known not to fault. Beyond it the oldest may fault again, which
+/// only costs its software another resume.
 const EXEMPT_MAX: usize = 64;
 
 /// A failed access to a page.
@@ -145,8 +145,8 @@ impl FaultInjector {
         translate(memory, page, access, is_injected, block_on_fault, counters)
     }
 
-    /// Translates a page of a batch's list, or a readback address. It requests an absent page from the operating system,
-    /// unless it injects a fault.
+    /// Translates a page of a batch's list, or a readback address. It requests an absent page from the operating
+    /// system, unless it injects a fault.
     pub(crate) fn list_page(
         &mut self,
         memory: &impl Memory,
@@ -157,8 +157,8 @@ impl FaultInjector {
         translate(memory, page, Access::Read, is_injected, !is_injected, counters)
     }
 
-    /// Translates the page of a completion record. It requests an absent page from the operating system, unless it injects
-    /// a fault.
+    /// Translates the page of a completion record. It requests an absent page from the operating system, unless it
+    /// injects a fault.
     #[inline]
     pub(crate) fn record_page(
         &mut self,

@@ -1,8 +1,8 @@
 //! A fake `idxd` driver in memory: its files and their rules, for tests and for trying configurations.
 //!
-//! It accepts and refuses writes as the driver does, with the same error numbers and command statuses. The rules include
-//! the states in which an attribute is writable, the sum of sizes at each write, complete groups when a device is enabled,
-//! and the attributes that disabling resets. A test can inject failing files and changed values.
+//! It accepts and refuses writes as the driver does, with the same error numbers and command statuses. The rules
+//! include the states in which an attribute is writable, the sum of sizes at each write, complete groups when a device
+//! is enabled, and the attributes that disabling resets. A test can inject failing files and changed values.
 //!
 //! Source: Linux `drivers/dma/idxd/sysfs.c` (writes), `device.c` (enabling), `bus.c` (binding); Intel DSA Architecture
 //! Specification 3.0, chapter 9 (what the device checks).
@@ -101,8 +101,8 @@ impl FakeDevice {
 
     /// A device of version 2.0 with an event log.
     ///
-    /// The operations are those that Sierra Forest lists. The event log of 64-byte entries, fault information and 16-byte
-    /// fill are optional features of version 2.0.
+    /// The operations are those that Sierra Forest lists. The event log of 64-byte entries, fault information and
+    /// 16-byte fill are optional features of version 2.0.
     pub fn version_2(id: DeviceId, node: u32) -> FakeDevice {
         FakeDevice {
             version: 0x200,
@@ -242,8 +242,8 @@ impl FakeDriver {
         self.lock().log.clone()
     }
 
-    /// Writes the files below a directory, like a recording of a real machine. Files of the same mode stand for character
-    /// devices.
+    /// Writes the files below a directory, like a recording of a real machine. Files of the same mode stand for
+    /// character devices.
     ///
     /// # Errors
     /// Errors of the operating system.

@@ -1,8 +1,8 @@
 //! A fake of Linux and the CPU for portals: another portal, usually of an emulated device, gets all submissions.
 //!
 //! It is stricter than Linux and the CPU. An action that would end a process, or write to another process' memory, is
-//! counted in [`violations`](FakePlatform::violations): ENQCMD of a descriptor that names its submitter, a store outside
-//! the mapped pages of this process, unmapping a page of the parent.
+//! counted in [`violations`](FakePlatform::violations): ENQCMD of a descriptor that names its submitter, a store
+//! outside the mapped pages of this process, unmapping a page of the parent.
 
 #![allow(unsafe_code)]
 
@@ -54,8 +54,8 @@ struct Page {
 struct PageBytes([u8; PAGE_BYTES as usize]);
 
 impl FakePlatform {
-    /// A platform with all instructions and system calls. `device` executes the descriptors; if its queue is dedicated, it
-    /// should drop descriptors that it has no room for, as devices do
+    /// A platform with all instructions and system calls. `device` executes the descriptors; if its queue is dedicated,
+    /// it should drop descriptors that it has no room for, as devices do
     /// ([`Emulator::uncounted_portal`](crate::Emulator::uncounted_portal)).
     pub fn new(device: Arc<dyn Portal>) -> FakePlatform {
         FakePlatform::with(device, CpuFeatures::ALL, true, true)
@@ -162,8 +162,8 @@ fn check(errno: i32) -> io::Result<()> {
     }
 }
 
-// SAFETY: pages are boxes of that size, which are kept; the instructions are emulated, and submit to a portal that keeps
-// its contract.
+// SAFETY: pages are boxes of that size, which are kept; the instructions are emulated, and submit to a portal that
+// keeps its contract.
 unsafe impl Platform for FakePlatform {
     fn features(&self) -> CpuFeatures {
         self.0.features

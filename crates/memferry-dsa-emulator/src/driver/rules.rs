@@ -14,8 +14,8 @@ pub(super) type WriteResult = Result<(), i32>;
 /// `IDXD_ENQCMDS_MAX_RETRIES` in `idxd.h` of the driver.
 const ENQCMDS_RETRIES_MAX: u64 = 64;
 
-/// Attributes of a queue that are writable while the queue is disabled, even if its device is enabled. All others except
-/// `enqcmds_retries` need a disabled device.
+/// Attributes of a queue that are writable while the queue is disabled, even if its device is enabled. All others
+/// except `enqcmds_retries` need a disabled device.
 const NEED_QUEUE_DISABLED: [&str; 13] = [
     "mode",
     "threshold",

@@ -1,7 +1,7 @@
 //! Entry points for fuzzing: arbitrary descriptors over arbitrary memory, and arbitrary words in shared memory.
 //!
-//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`. The property tests call both with
-//! random bytes.
+//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`. The property tests call both
+//! with random bytes.
 
 mod input;
 mod order;
@@ -29,7 +29,8 @@ const ARENA_BYTES: u64 = (DATA_PAGES + 1) * PAGE_BYTES;
 const MEMBERS_MAX: u64 = PAGE_BYTES / 64;
 /// Maximum number of descriptors in one run.
 const SUBMISSIONS_MAX: u64 = 32;
-/// Smallest `piece_bytes_max`. With smaller pieces, 32 batches of 32 copies of all memory take longer than a fuzzer waits.
+/// Smallest `piece_bytes_max`. With smaller pieces, 32 batches of 32 copies of all memory take longer than a fuzzer
+/// waits.
 const PIECE_BYTES_MIN: u32 = 256;
 /// Steps without progress after which the device counts as hung; no delay is longer than 20 steps.
 const IDLE_STEPS_MAX: u64 = 4096;
@@ -48,8 +49,8 @@ const STEPS_MAX: u64 = 20_000_000;
 /// Any bytes are valid; missing bytes are zero.
 ///
 /// # Panics
-/// If the device panics, accesses memory that no submitted descriptor names, accesses data for a refused descriptor, does
-/// not account for a descriptor, or does not become idle.
+/// If the device panics, accesses memory that no submitted descriptor names, accesses data for a refused descriptor,
+/// does not account for a descriptor, or does not become idle.
 pub fn descriptors(data: &[u8]) -> DeviceCounters {
     let mut data = Bytes(data);
     let seed = data.word();

@@ -14,8 +14,8 @@ use crate::{Capabilities, OPERATIONS, Timing, dedicated_queue, shared_queue};
 
 /// Maximum number of actions in a run.
 const STEPS_MAX: usize = 300;
-/// Rounds of maintenance after which the device must work again, each 1.5 s apart: the slots of a queue are repaired one by
-/// one, and an engine after some seconds.
+/// Rounds of maintenance after which the device must work again, each 1.5 s apart: the slots of a queue are repaired
+/// one by one, and an engine after some seconds.
 const ROUNDS_MAX: usize = 1000;
 
 /// Two queues of a device, an honest client with its engine, and a hostile client.
@@ -32,8 +32,8 @@ struct Run {
 /// Runs the actions from the bytes, and panics if the server or the honest client breaks a rule. Any bytes are valid.
 ///
 /// # Panics
-/// If a client or the server panics or hangs, accesses memory that the honest client has not named, or does not work again
-/// after the forgery has ended.
+/// If a client or the server panics or hangs, accesses memory that the honest client has not named, or does not work
+/// again after the forgery has ended.
 pub fn order(data: &[u8]) {
     let mut data = Bytes(data);
     let timing = data.byte() & 1 == 1;

@@ -13,8 +13,8 @@ const RECORD_BYTES: u64 = size_of::<CompletionRecord>() as u64;
 
 /// A sparse address space that panics at the first access that no descriptor names.
 ///
-/// The device's reads determine the members of a batch: bytes that were read from a list count as a descriptor from then
-/// on, since another descriptor may have written them.
+/// The device's reads determine the members of a batch: bytes that were read from a list count as a descriptor from
+/// then on, since another descriptor may have written them.
 pub(super) struct Watched {
     pub(super) memory: FakeMemory,
     named: RefCell<Vec<Descriptor>>,

@@ -1,8 +1,8 @@
 //! The address space of another process, for a server that executes the descriptors of that process.
 //!
-//! A process id does not identify memory: `execve(2)` gives a process new memory, possibly of a setuid program, and Linux
-//! reuses the ids of processes that have ended. The files of `/proc` for an address space are bound to it when they are
-//! opened, and are empty once no process has it any more:
+//! A process id does not identify memory: `execve(2)` gives a process new memory, possibly of a setuid program, and
+//! Linux reuses the ids of processes that have ended. The files of `/proc` for an address space are bound to it when
+//! they are opened, and are empty once no process has it any more:
 //!
 //! ```text
 //! presence     pagemap: see `PageMap`
@@ -10,9 +10,9 @@
 //! access       mem: an access to an absent page makes the kernel bring it in
 //! ```
 //!
-//! The process may change the protection between the check and the access. Then the access fails, or reaches a private page
-//! that the process could access just before: the kernel ignores the protection of private mappings only. Shadow stacks
-//! count as writable memory.
+//! The process may change the protection between the check and the access. Then the access fails, or reaches a private
+//! page that the process could access just before: the kernel ignores the protection of private mappings only. Shadow
+//! stacks count as writable memory.
 //!
 //! Source: proc_pid_mem(5), proc_pid_maps(5); `mem_rw` in Linux' `fs/proc/base.c`, `check_vma_flags` in `mm/gup.c`;
 //! PROCMAP_QUERY in `include/uapi/linux/fs.h`.
@@ -44,8 +44,8 @@ struct Files {
 }
 
 impl AddressSpace {
-    /// Opens the current address space of a thread. A thread that waits for the answer to a FUSE request keeps its address
-    /// space meanwhile.
+    /// Opens the current address space of a thread. A thread that waits for the answer to a FUSE request keeps its
+    /// address space meanwhile.
     ///
     /// # Errors
     /// The thread does not exist, it has no memory (any more), or this process may not trace it.
@@ -66,15 +66,16 @@ impl AddressSpace {
     /// Whether a process still has the address space. Once none has it, none ever has it again.
     pub fn is_alive(&self) -> bool {
         // A read of less than an entry is an error; the end of the file means that no process has the address space.
-        // Neither takes a lock of the address space, as a read of `mem` would: one of its threads could hold that forever.
+        // Neither takes a lock of the address space, as a read of `mem` would: one of its threads could hold that
+        // forever.
         !matches!(self.0.page_map.read_at(&mut [0], 0), Ok(0))
     }
 
     /// The memory, for a device.
     ///
     /// # Safety
-    /// This is not the address space of this process. Programs with this address space have submitted the descriptors that
-    /// a device processes over the memory.
+    /// This is not the address space of this process. Programs with this address space have submitted the descriptors
+    /// that a device processes over the memory.
     pub unsafe fn memory(&self) -> ProcessMemory {
         ProcessMemory { space: self.clone(), page_map: PageMap::new(Arc::clone(&self.0.page_map)) }
     }
@@ -93,7 +94,7 @@ impl AddressSpace {
     }
 
     /// The mapping that contains an address.
-    fn mapping(&self, address: Address) -> Option<Mapping> {
+    fn mapping(&self, address: Address) -> Option<MappedRange> {
         let mut maps = self.0.maps.lock().unwrap_or_else(PoisonError::into_inner);
         match query(&maps, address) {
             Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
@@ -108,13 +109,13 @@ impl AddressSpace {
 
 /// The end and the protection of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Mapping {
+struct MappedRange {
     end: u64,
     is_readable: bool,
     is_writable: bool,
 }
 
-impl Mapping {
+impl MappedRange {
     fn allows(&self, access: Access) -> bool {
         match access {
             Access::Read => self.is_readable,
@@ -148,14 +149,14 @@ const PROCMAP_QUERY: libc::c_ulong = 3 << 30 | (size_of::<Query>() as libc::c_ul
 
 /// # Errors
 /// `ENOENT`: nothing is mapped there; `ESRCH`: no process has the address space; `ENOTTY`: before Linux 6.11.
-fn query(maps: &File, address: Address) -> io::Result<Mapping> {
+fn query(maps: &File, address: Address) -> io::Result<MappedRange> {
     let mut query = Query { size: size_of::<Query>() as u64, query_addr: address.0, ..Query::default() };
     // SAFETY: the kernel reads and writes one structure of the given size, which has no pointers.
     if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &mut query) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let flag = |bit: u32| query.vma_flags >> bit & 1 == 1;
-    Ok(Mapping { end: query.vma_end, is_readable: flag(0), is_writable: flag(1) })
+    Ok(MappedRange { end: query.vma_end, is_readable: flag(0), is_writable: flag(1) })
 }
 
 /// Whether the kernel has PROCMAP_QUERY. This tries it on its own process: another process may hold the lock of its
@@ -170,14 +171,14 @@ fn knows_query() -> bool {
 }
 
 /// Finds the mapping of an address in the text of `maps`: `START-END rwxp ...`, in hexadecimal digits.
-fn find(text: &str, address: Address) -> Option<Mapping> {
+fn find(text: &str, address: Address) -> Option<MappedRange> {
     text.lines().find_map(|line| {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
         let [start, end] = [start, end].map(|number| u64::from_str_radix(number, 16));
         let (start, end) = (start.ok()?, end.ok()?);
         let flag = |at: usize, letter: u8| rest.as_bytes().get(at) == Some(&letter);
-        let mapping = Mapping { end, is_readable: flag(0, b'r'), is_writable: flag(1, b'w') };
+        let mapping = MappedRange { end, is_readable: flag(0, b'r'), is_writable: flag(1, b'w') };
         (start..end).contains(&address.0).then_some(mapping)
     })
 }
@@ -223,8 +224,8 @@ impl Memory for ProcessMemory {
         self.page_map.has(page, access)
     }
 
-    /// Makes the kernel bring the page in for reading. The later write itself resolves copy-on-write: writing back a byte
-    /// here could undo a store of the process.
+    /// Makes the kernel bring the page in for reading. The later write itself resolves copy-on-write: writing back a
+    /// byte here could undo a store of the process.
     fn request_page(&self, page: Address, access: Access) -> bool {
         self.space.accessible(access, page, PAGE_BYTES as usize) == PAGE_BYTES as usize
             && matches!(self.space.0.mem.read_at(&mut [0], page.0), Ok(1))
@@ -246,8 +247,8 @@ impl Memory for ProcessMemory {
     fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         let bytes = completion.to_bytes();
         let written = self.write(record.offset(1), &bytes[1..]).and_then(|()| {
-            // ORDERING: the Release fence pairs with the Acquire in `CompletionRecord::poll`: a thread that sees the status
-            // sees the data and the rest of the record, which earlier system calls have written.
+            // ORDERING: the Release fence pairs with the Acquire in `CompletionRecord::poll`: a thread that sees the
+            // status sees the data and the rest of the record, which earlier system calls have written.
             std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
             self.write(record, &bytes[..1])
         });
@@ -280,6 +281,6 @@ mod tests {
         assert_eq!(find(&before, Address(0x1000)), None);
         assert_eq!(find("1000-2000 -w-p 0 0:0 0\n", Address(0x2000)), None);
         let mapping = find("0-1000 r--p 0\n1000-2000 -w-p 0 0:0 0\n", Address(0x1fff)).unwrap();
-        assert_eq!(mapping, Mapping { end: 0x2000, is_readable: false, is_writable: true });
+        assert_eq!(mapping, MappedRange { end: 0x2000, is_readable: false, is_writable: true });
     }
 }

@@ -6,8 +6,8 @@
 //! page request   madvise(MADV_POPULATE_READ or _WRITE), which makes the kernel handle the fault without an access
 //! ```
 //!
-//! A page is absent for the device if it was never touched, was swapped out, or would be copied by a write first: as for
-//! silicon, which walks the process' page tables.
+//! A page is absent for the device if it was never touched, was swapped out, or would be copied by a write first: as
+//! for silicon, which walks the process' page tables.
 //!
 //! Source: process_vm_readv(2); madvise(2), since Linux 5.14.
 
@@ -39,8 +39,9 @@ impl CheckedMemory {
     /// The kernel is older than Linux 5.14, or forbids one of the system calls (containers may).
     ///
     /// # Safety
-    /// Descriptors that a device processes over this memory may name memory that is unmapped or protected. The accessible
-    /// memory that they name is theirs to use as [`Portal::submit`](memferry_dsa::portal::Portal::submit) demands.
+    /// Descriptors that a device processes over this memory may name memory that is unmapped or protected. The
+    /// accessible memory that they name is theirs to use as [`Portal::submit`](memferry_dsa::portal::Portal::submit)
+    /// demands.
     pub unsafe fn open() -> io::Result<CheckedMemory> {
         let page_map = Arc::new(File::open("/proc/self/pagemap")?);
         let memory = CheckedMemory { page_map: PageMap::new(page_map) };
@@ -73,11 +74,12 @@ impl CheckedMemory {
             iov_base: std::ptr::with_exposed_provenance_mut(address.0 as usize),
             iov_len: size,
         };
-        // SAFETY: gettid has no preconditions. `local` is a buffer of `size` bytes of the caller, all of which a read from
-        // `address` may write. The contract of `open` allows the writes to `address`; the kernel checks that it is mapped.
+        // SAFETY: gettid has no preconditions. `local` is a buffer of `size` bytes of the caller, all of which a read
+        // from `address` may write. The contract of `open` allows the writes to `address`; the kernel checks that it is
+        // mapped.
         let done = unsafe {
-            // The thread id works as well. The process id is the id of the first thread, which has no memory any more once
-            // it has ended.
+            // The thread id works as well. The process id is the id of the first thread, which has no memory any more
+            // once it has ended.
             let process = libc::gettid();
             match access {
                 Access::Read => libc::process_vm_readv(process, &mine, 1, &theirs, 1, 0),

@@ -20,7 +20,8 @@ impl DirectMemory {
     ///
     /// # Safety
     /// Every descriptor that a device processes over this memory keeps the contract of
-    /// [`Portal::submit`](memferry_dsa::portal::Portal::submit), and only that device calls the methods of [`Memory`] on it.
+    /// [`Portal::submit`](memferry_dsa::portal::Portal::submit), and only that device calls the methods of [`Memory`]
+    /// on it.
     pub unsafe fn new() -> DirectMemory {
         DirectMemory(())
     }

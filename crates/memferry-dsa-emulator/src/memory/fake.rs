@@ -12,15 +12,15 @@ const PAGE: usize = PAGE_BYTES as usize;
 /// A sparse address space of pages that are present, absent or not mapped.
 ///
 /// Accesses of the device are recorded ([`visits`](Self::visits)) and checked: an access outside present pages panics,
-/// because it is a bug of the device. Software on the other side uses `load`, `store` and `touch`, which bring pages in as
-/// the operating system would.
+/// because it is a bug of the device. Software on the other side uses `load`, `store` and `touch`, which bring pages in
+/// as the operating system would.
 #[derive(Debug, Default)]
 pub struct FakeMemory {
-    state: RefCell<State>,
+    state: RefCell<Pages>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Pages {
     pages: BTreeMap<Address, Page>,
     visits: Vec<Visit>,
 }
@@ -137,7 +137,7 @@ impl FakeMemory {
     }
 }
 
-impl State {
+impl Pages {
     /// Calls `each` with every page of the region, the range in the page, and the offset in the region.
     fn each_piece(
         &mut self,

@@ -32,8 +32,8 @@ pub enum Access {
     Write,
 }
 
-/// A failed access to a page that was present at its translation: another thread has unmapped or protected it since. The
-/// device treats it as a page fault.
+/// A failed access to a page that was present at its translation: another thread has unmapped or protected it since.
+/// The device treats it as a page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vanished {
     /// The page.
@@ -76,8 +76,8 @@ pub trait Memory {
     }
 }
 
-/// Copies through a temporary buffer of one page: each write concerns one page and is done entirely or not at all, also if
-/// the regions overlap.
+/// Copies through a temporary buffer of one page: each write concerns one page and is done entirely or not at all, also
+/// if the regions overlap.
 fn copy_by_pages(
     memory: &impl Memory,
     source: Address,

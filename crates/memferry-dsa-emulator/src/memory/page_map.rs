@@ -56,7 +56,8 @@ impl PageMap {
         if ahead.next < ahead.count && ahead.first + ahead.next as u64 == number {
             let entry = ahead.entries[ahead.next];
             ahead.next += 1;
-            // An absent page may be present now, so it is read again. A page that is gone now fails when it is accessed.
+            // An absent page may be present now, so it is read again. A page that is gone now fails when it is
+            // accessed.
             if is_there(entry) {
                 return Some(entry);
             }

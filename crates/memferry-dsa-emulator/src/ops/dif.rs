@@ -102,8 +102,8 @@ impl Field {
             || tags_f && flags.contains(DifSourceFlags::DETECT_TAGS_F))
     }
 
-    /// The parts that do not match. The mask clears bits of the expected application tag, not of the found one, unless it
-    /// turns the comparison off. The specification does not define this; Intel DML does the same.
+    /// The parts that do not match. The mask clears bits of the expected application tag, not of the found one, unless
+    /// it turns the comparison off. The specification does not define this; Intel DML does the same.
     fn errors(self, flags: DifSourceFlags, expected: DifTags, guard: impl FnOnce() -> u16) -> DifErrors {
         let mut errors = match self.is_exempt(flags) {
             Ok(true) => return DifErrors::NONE,

@@ -83,8 +83,8 @@ impl Memmove {
         let start = if self.is_backwards { self.size - self.done - bytes } else { self.done };
         let (source, target) = (self.source.offset(start.into()), self.target.offset(start.into()));
         let copied = env.memory.copy(source, target, bytes as usize);
-        // The memory copies from the start if the direction is free. Then its progress does not count for a piece that is
-        // copied from the end.
+        // The memory copies from the start if the direction is free. Then its progress does not count for a piece that
+        // is copied from the end.
         let overlaps_up = source < target && target.0 - source.0 < u64::from(bytes);
         let done = match copied {
             Ok(()) => bytes,

@@ -1,10 +1,10 @@
 //! The arbiter of a group: it chooses the queue that an engine serves next.
 //!
-//! Each queue gets as many credits as its priority and pays one for each descriptor; the queues with credits take turns.
-//! When no queue with work has credits left, all credits are restored.
+//! Each queue gets as many credits as its priority and pays one for each descriptor; the queues with credits take
+//! turns. When no queue with work has credits left, all credits are restored.
 //!
-//! The state is one word, so that processes that share a device can share it. A choice is made on a copy and takes effect
-//! if no other process has chosen meanwhile. Any value is valid, also one that a hostile client has written.
+//! The state is one word, so that processes that share a device can share it. A choice is made on a copy and takes
+//! effect if no other process has chosen meanwhile. Any value is valid, also one that a hostile client has written.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 3.4 (group arbiter).
 
@@ -20,10 +20,10 @@ use crate::queue::ring::{ClientId, Head};
 pub(crate) struct Arbiter {
     first: usize, // number of the group's first queue
     priorities: Vec<u8>,
-    state: State,
+    state: ArbiterState,
 }
 
-enum State {
+enum ArbiterState {
     Own(Word),
     /// Chooses among the entries of all clients.
     Shared(ArcRef<AtomicU64>),
@@ -36,16 +36,16 @@ struct Word(u64); // 35:32 the seat that is asked first; 31:0 credits, 4 bits fo
 impl Arbiter {
     pub(crate) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
         let priorities = queues.iter().map(|queue| queue.priority).collect();
-        Arbiter { first, priorities, state: State::Own(Word(0)) }
+        Arbiter { first, priorities, state: ArbiterState::Own(Word(0)) }
     }
 
     /// Shares the state with others from now on.
     pub(crate) fn share(&mut self, state: ArcRef<AtomicU64>) {
-        self.state = State::Shared(state);
+        self.state = ArbiterState::Shared(state);
     }
 
-    /// The next entry that was in its queue at `stamped_max`, if it is `client`'s, and the number of its queue. The caller
-    /// pops it.
+    /// The next entry that was in its queue at `stamped_max`, if it is `client`'s, and the number of its queue. The
+    /// caller pops it.
     pub(crate) fn take(
         &mut self,
         queues: &[Queue],
@@ -53,14 +53,14 @@ impl Arbiter {
         stamped_max: u64,
     ) -> Option<(usize, Head)> {
         match &mut self.state {
-            State::Own(word) => {
+            ArbiterState::Own(word) => {
                 let is_candidate = |head: &Head| head.is_ready_for(client) && head.stamp <= stamped_max;
                 let (seat, head, next) =
                     choose(*word, &self.priorities, &queues[self.first..], is_candidate)?;
                 *word = next;
                 Some((self.first + seat, head))
             }
-            State::Shared(shared) => {
+            ArbiterState::Shared(shared) => {
                 let before = shared.load(Ordering::Relaxed);
                 let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
                 let word = Word(before);
@@ -75,7 +75,7 @@ impl Arbiter {
 
     /// Whether [`take`](Self::take) would return an entry now.
     pub(crate) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
-        let State::Shared(shared) = &self.state else { return true };
+        let ArbiterState::Shared(shared) = &self.state else { return true };
         let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
         let word = Word(shared.load(Ordering::Relaxed));
         let chosen = choose(word, &self.priorities, &queues[self.first..], is_candidate);
@@ -88,8 +88,8 @@ impl Arbiter {
         let heads = queues.filter_map(|queue| queue.ring().head());
         let stamps = heads.filter(|head| head.is_ready_for(client)).map(|head| head.stamp);
         match self.state {
-            State::Own(_) => stamps.min(),
-            State::Shared(_) => stamps.map(|stamp| stamp.min(STAMP_MAX)).min(),
+            ArbiterState::Own(_) => stamps.min(),
+            ArbiterState::Shared(_) => stamps.map(|stamp| stamp.min(STAMP_MAX)).min(),
         }
     }
 }

@@ -137,8 +137,8 @@ impl QueueConfig {
 
     /// Removes the configuration of a closed and empty queue.
     pub(crate) fn unconfigure(&self) {
-        // ORDERING: Release pairs with the Acquire of `mode` in `mode()`: earlier accesses of this thread come before it.
-        // A reader that sees 0 reads no other word.
+        // ORDERING: Release pairs with the Acquire of `mode` in `mode()`: earlier accesses of this thread come before
+        // it. A reader that sees 0 reads no other word.
         self.mode.store(0, Ordering::Release);
     }
 

@@ -25,18 +25,16 @@ use memferry_dsa::{Descriptor, fork};
 
 use crate::config::FaultPlan;
 use crate::config::{ConfigError, DeviceConfig};
+use crate::device::clock::SPIN_NS_MAX;
 use crate::device::counters::DeviceCounters;
 use crate::device::interface::{Interface, Queue};
 use crate::device::{Device, StepOutcome};
 use crate::memory::DirectMemory;
 use memferry_dsa::system::SoftwareError;
 
-/// Idle steps before the worker parks: some ten microseconds. That is several times the reaction time of a submitter to a
-/// completion, and little against the cost of a wake-up.
+/// Idle steps before the worker parks: some ten microseconds. That is several times the reaction time of a submitter to
+/// a completion, and little against the cost of a wake-up.
 const IDLE_STEPS_MAX: u32 = 500;
-
-/// The last part of a wait, which the worker spins: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
-const SPIN_NS_MAX: u64 = 60_000;
 
 /// The one address space that descriptors of this process belong to.
 const PASID: u32 = 1;
@@ -48,9 +46,8 @@ const ABORT: u8 = 2;
 /// A device that processes descriptors in a thread of its own.
 ///
 /// It lives until the last handle and the last portal are dropped; then it completes the accepted descriptors. With a
-/// timing, completions come no earlier than modelled, and the thread sleeps meanwhile. In a forked child, which lacks the
-/// thread, the device is gone.
-/// An example is at the [crate's](crate) head.
+/// timing, completions come no earlier than modelled, and the thread sleeps meanwhile. In a forked child, which lacks
+/// the thread, the device is gone. An example is at the [crate's](crate) head.
 pub struct Emulator {
     config: DeviceConfig,
     fault_plan: FaultPlan,
@@ -178,8 +175,8 @@ impl Emulator {
     }
 
     /// Stops the device with its work: no descriptor in flight completes, and later submissions return
-    /// [`SubmitError::Gone`]. After the return the device accesses no memory any more, and its portals report that it is
-    /// gone. (Silicon does not promise that.)
+    /// [`SubmitError::Gone`]. After the return the device accesses no memory any more, and its portals report that it
+    /// is gone. (Silicon does not promise that.)
     pub fn abort(&self) {
         self.lock().stop(ABORT);
     }
@@ -191,8 +188,8 @@ impl Emulator {
         self.lock().stop(FINISH);
     }
 
-    /// Starts the device again after [`abort`](Self::abort) or [`disable`](Self::disable). Old portals stay gone, so that
-    /// no thread waits for descriptors of before; get new ones.
+    /// Starts the device again after [`abort`](Self::abort) or [`disable`](Self::disable). Old portals stay gone, so
+    /// that no thread waits for descriptors of before; get new ones.
     ///
     /// # Errors
     /// [`EnableError`]: the device is unchanged.
@@ -248,8 +245,8 @@ impl RunningDevice {
             return std::mem::forget(self.worker.take());
         }
         self.handle.interface.close();
-        // ORDERING: Release pairs with the Acquire of `order` in `work`: every submission before the order is visible to
-        // the worker's next step.
+        // ORDERING: Release pairs with the Acquire of `order` in `work`: every submission before the order is visible
+        // to the worker's next step.
         self.handle.control.order.store(order, Ordering::Release);
         self.handle.thread.unpark();
         // A worker that panicked has printed the reason, and has marked the device as gone.
@@ -273,9 +270,9 @@ impl DeviceHandle {
     }
 
     fn wake(&self) {
-        // ORDERING: SeqCst, like the push before it (`Ring::publish`), pairs with the fences in `sleep` and `wait_until`:
-        // either this load sees the sleeping worker, or the worker sees the entry. The swap needs no order, since `unpark`
-        // synchronises with `park`.
+        // ORDERING: SeqCst, like the push before it (`Ring::publish`), pairs with the fences in `sleep` and
+        // `wait_until`: either this load sees the sleeping worker, or the worker sees the entry. The swap needs no
+        // order, since `unpark` synchronises with `park`.
         if self.control.is_asleep.load(Ordering::SeqCst)
             && self.control.is_asleep.swap(false, Ordering::Relaxed)
         {
@@ -298,8 +295,8 @@ impl EmulatedPortal {
     }
 }
 
-// SAFETY: the device follows the specification, writes records last, and accesses no memory after its worker, as its last
-// action, has marked it as gone. It has no part in a forked child, whose memory it does not reach.
+// SAFETY: the device follows the specification, writes records last, and accesses no memory after its worker, as its
+// last action, has marked it as gone. It has no part in a forked child, whose memory it does not reach.
 unsafe impl Portal for EmulatedPortal {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.handle.interface.queues[self.queue].info
@@ -343,8 +340,8 @@ unsafe impl Portal for EmulatedPortal {
     }
 }
 
-/// Closes the queues when the worker returns or panics, so that no thread submits to a device without a worker. Then, as
-/// the worker's last action, it marks the device as gone.
+/// Closes the queues when the worker returns or panics, so that no thread submits to a device without a worker. Then,
+/// as the worker's last action, it marks the device as gone.
 struct GoneOnDrop(Arc<Interface>);
 
 impl Drop for GoneOnDrop {

@@ -77,8 +77,8 @@ impl Client {
         ClientEngine::new(self, device)
     }
 
-    /// Submits as ENQCMD: an enabled shared queue accepts the descriptor or answers Retry, any other queue answers Retry.
-    /// Like the instruction it stores the PASID in `words`.
+    /// Submits as ENQCMD: an enabled shared queue accepts the descriptor or answers Retry, any other queue answers
+    /// Retry. Like the instruction it stores the PASID in `words`.
     ///
     /// Async-signal-safe: no lock, no allocation, few system calls, no panic for a queue from [`QueueAt::new`].
     ///

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
 use super::layout::{CLIENTS_MAX, ClientMemory, ClientQueue, DEVICES_MAX};
-use super::memory::{Access, Mapping};
+use super::memory::{Mapping, Writers};
 use super::shared_device::{TAKEN, pass_on};
 use super::{Client, ClientReport, QueueAt, Server};
 use crate::config::QUEUES_MAX;
@@ -95,8 +95,8 @@ impl Clients {
 }
 
 impl Server {
-    /// Joins for a process, whose memory the descriptors name: the calling process, or one for which the caller executes
-    /// descriptors. Only this process maps the memory of the client's entries.
+    /// Joins for a process, whose memory the descriptors name: the calling process, or one for which the caller
+    /// executes descriptors. Only this process maps the memory of the client's entries.
     ///
     /// # Errors
     /// [`JoinError`]: nothing has changed.
@@ -110,7 +110,7 @@ impl Server {
             }
         };
         let joined = self.admit(&JoinRequest { process, user, is_itself })?;
-        let own = Mapping::open(&joined.own, Access::All).map_err(|error| {
+        let own = Mapping::open(&joined.own, Writers::All).map_err(|error| {
             self.leave(joined.id, joined.registration);
             JoinError::System(process, error)
         })?;
@@ -127,7 +127,7 @@ impl Server {
         let &JoinRequest { process, user, is_itself } = joining;
         let failed = |error| JoinError::System(process, error);
         let identity = Identity::of_process(process).map_err(failed)?.ok_or(JoinError::NoProcess(process))?;
-        let (own, file) = Mapping::<ClientMemory>::create(c"memferry-own", Access::All).map_err(failed)?;
+        let (own, file) = Mapping::<ClientMemory>::create(c"memferry-own", Writers::All).map_err(failed)?;
         let mut clients = self.clients();
         let others = clients.live.values().filter(|client| client.user != self.user()).count();
         if user != self.user() && others >= OTHERS_MAX {
@@ -152,8 +152,8 @@ impl Server {
         Ok(Admission { id, own: file, registration })
     }
 
-    /// Reaps the clients whose processes have ended or run another program now; returns their number. A client for which
-    /// another process executes stays until that process drops it.
+    /// Reaps the clients whose processes have ended or run another program now; returns their number. A client for
+    /// which another process executes stays until that process drops it.
     pub fn reap(&self) -> usize {
         self.reap_matching(|client| client.is_itself && is_gone(client))
     }

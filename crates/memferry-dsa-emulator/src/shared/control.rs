@@ -76,8 +76,8 @@ impl Server {
         refused
     }
 
-    /// Closes a queue: it refuses submissions, and its entries are processed. [`is_drained`](Self::is_drained) reports when
-    /// all are complete.
+    /// Closes a queue: it refuses submissions, and its entries are processed. [`is_drained`](Self::is_drained) reports
+    /// when all are complete.
     pub fn close_queue(&self, at: QueueAt) {
         // The lock excludes the server's maintenance, which would open the ring again.
         let _stood = self.lock_stalls();
@@ -85,8 +85,8 @@ impl Server {
         self.ring(at).close();
     }
 
-    /// Closes all queues of a device and drops the descriptors in flight, which never complete. The queues are drained when
-    /// all processes have seen the command, and can be disabled then.
+    /// Closes all queues of a device and drops the descriptors in flight, which never complete. The queues are drained
+    /// when all processes have seen the command, and can be disabled then.
     pub fn abort_device(&self, device: usize) {
         (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
         // ORDERING: Release pairs with the Acquire of `command` in `ClientEngine::step`: the queues are closed.
@@ -100,8 +100,8 @@ impl Server {
         report.occupancy == 0 && report.in_progress == 0
     }
 
-    /// Disables a closed and drained queue. Returns false, and changes nothing, if the queue is not drained yet: then call
-    /// [`reap`](Self::reap), wait for a moment, and try again. A stopped process may take long.
+    /// Disables a closed and drained queue. Returns false, and changes nothing, if the queue is not drained yet: then
+    /// call [`reap`](Self::reap), wait for a moment, and try again. A stopped process may take long.
     pub fn disable_queue(&self, at: QueueAt) -> bool {
         if !self.is_drained(at) {
             return false;
@@ -152,8 +152,8 @@ impl Server {
         let generation = state.generation.load(Ordering::Relaxed);
         state.generation.store(generation + 1, Ordering::Relaxed);
         // ORDERING: a sequence lock. The Release fence keeps the changes after the odd number, the Release store keeps
-        // them before the even one. They pair with the Acquire fence and the Acquire load in `Devices::shape`; the store
-        // also pairs with the Acquire in `ClientEngine::step` and `was_configured`.
+        // them before the even one. They pair with the Acquire fence and the Acquire load in `Devices::shape`; the
+        // store also pairs with the Acquire in `ClientEngine::step` and `was_configured`.
         std::sync::atomic::fence(Ordering::Release);
         change(state);
         state.generation.store(generation + 2, Ordering::Release);

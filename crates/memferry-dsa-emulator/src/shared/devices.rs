@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::layout::{Board, CPUS_MAX, DEVICES_MAX, DeviceBoard, DeviceOrder, MAGIC, Order, VERSION};
-use super::memory::{Access, Mapping};
+use super::memory::{Mapping, Writers};
 use super::{QueueAt, options};
 use crate::arc_ref::ArcRef;
 use crate::config::FaultPlan;
@@ -30,7 +30,8 @@ impl Devices {
     /// # Errors
     /// Errors of `mmap(2)`; `InvalidData`: a server of another version.
     pub(super) fn open(board: &File, order: &File) -> io::Result<Devices> {
-        let devices = Devices::new(Mapping::open(board, Access::Maker)?, Mapping::open(order, Access::All)?);
+        let devices =
+            Devices::new(Mapping::open(board, Writers::Creator)?, Mapping::open(order, Writers::All)?);
         let header = &devices.board().header;
         let is_ours = header.magic.load(Ordering::Relaxed) == MAGIC
             && header.version.load(Ordering::Relaxed) == VERSION;
@@ -117,14 +118,15 @@ impl Devices {
 
     /// Whether a device was ever configured.
     pub(super) fn was_configured(&self, device: usize) -> bool {
-        // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`: the first configuration is visible.
+        // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`: the first configuration is
+        // visible.
         self.device(device).generation.load(Ordering::Acquire) != 0
     }
 
     /// Whether a client with this number has joined and not left.
     pub(super) fn is_live(&self, client: usize) -> bool {
-        // ORDERING: Acquire pairs with the Releases of `live` in `admit` and `reap_client`: a client that has left executes
-        // nothing any more.
+        // ORDERING: Acquire pairs with the Releases of `live` in `admit` and `reap_client`: a client that has left
+        // executes nothing any more.
         self.board().live.get(client).is_some_and(|live| live.load(Ordering::Acquire) == 1)
     }
 

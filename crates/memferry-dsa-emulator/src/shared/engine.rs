@@ -11,6 +11,7 @@ use super::shared_device::SharedDevice;
 use super::{Client, Trace, futex};
 use crate::arc_ref::ArcRef;
 use crate::config::ConfigError;
+use crate::device::clock::SPIN_NS_MAX;
 use crate::device::interface::{Interface, Queue};
 use crate::device::{Device, StepOutcome};
 use crate::memory::Memory;
@@ -28,8 +29,6 @@ const STEPS_WITHOUT_YIELD: u32 = 8;
 const STEPS_UNASKED: u32 = 1024;
 /// The longest sleep: the configuration may have changed, or `should_stop` may be true.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// The last part of a wait, which the engine spins: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
-const SPIN_NS_MAX: u64 = 60_000;
 
 /// Executes a client's descriptors of one device, in the thread that calls [`run`](Self::run).
 pub struct ClientEngine {
@@ -48,8 +47,8 @@ impl ClientEngine {
         ClientEngine { client: client.clone(), number: device, generation: 1, device: None, trace: None }
     }
 
-    /// Traces each descriptor and each completion to `file` from now on, as lines of JSON. Each line is one `write(2)`; a
-    /// file that several engines write must be open for appending. `failed` gets the error that ends the trace.
+    /// Traces each descriptor and each completion to `file` from now on, as lines of JSON. Each line is one `write(2)`;
+    /// a file that several engines write must be open for appending. `failed` gets the error that ends the trace.
     pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
@@ -129,8 +128,8 @@ impl ClientEngine {
 
     pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<StepOutcome, ConfigError> {
         let devices = self.client.devices();
-        // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`. `build` reads the words again under the
-        // sequence lock.
+        // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`. `build` reads the words again
+        // under the sequence lock.
         let is_stale = devices.device(self.number).generation.load(Ordering::Acquire) != self.generation;
         if is_stale && self.device.as_mut().is_none_or(Device::finish_part) {
             self.trace = self.device.take().and_then(|device| device.trace).or(self.trace.take());

@@ -120,8 +120,8 @@ pub(super) struct ClientDevice {
     pub(super) entries: [Entries; QUEUES_MAX],
 }
 
-/// A client's counts of a queue. The client's engine writes the first three, its submitters the others; the server reads
-/// them.
+/// A client's counts of a queue. The client's engine writes the first three, its submitters the others; the server
+/// reads them.
 #[repr(C)]
 pub(super) struct ClientQueue {
     pub(super) dispatched: AtomicU64, // entries popped, or about to be

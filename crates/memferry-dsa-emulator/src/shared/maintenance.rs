@@ -16,8 +16,8 @@ const RING_PATIENCE: Duration = Duration::from_secs(1);
 /// The time for which a client may hold an engine under a timing: longer than any descriptor needs.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The last states of rings and engines, and the times since which they are unchanged. Only the server has it, behind the
-/// lock `ServerState::stalls`.
+/// The last states of rings and engines, and the times since which they are unchanged. Only the server has it, behind
+/// the lock `ServerState::stalls`.
 #[derive(Default)]
 pub(super) struct StallWatch {
     rings: Vec<(RingSnapshot, Option<Instant>)>,
@@ -25,8 +25,8 @@ pub(super) struct StallWatch {
 }
 
 impl Server {
-    /// Reaps dead clients and repairs stalled queues and engines. Call it every few tens of milliseconds while there are
-    /// clients; [`listen`](Self::listen) does so.
+    /// Reaps dead clients and repairs stalled queues and engines. Call it every few tens of milliseconds while there
+    /// are clients; [`listen`](Self::listen) does so.
     pub fn maintain(&self) {
         self.reap();
         self.check_stalls(Instant::now());
@@ -52,8 +52,8 @@ impl Server {
                     (*before, *since) = (value, Some(now));
                 } else if since.is_some_and(|since| now - since > ENGINE_PATIENCE) {
                     let free_ns = self.devices().now_ns();
-                    // ORDERING: Release pairs with the Acquire in `take_engine`, as in `leave_engine`. Acquire pairs with
-                    // the AcqRel there.
+                    // ORDERING: Release pairs with the Acquire in `take_engine`, as in `leave_engine`. Acquire pairs
+                    // with the AcqRel there.
                     let _ = word.compare_exchange(value, free_ns, Ordering::AcqRel, Ordering::Relaxed);
                 }
             }

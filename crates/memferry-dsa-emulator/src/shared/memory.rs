@@ -18,11 +18,11 @@ pub(super) unsafe trait Plain: Send + Sync + 'static {}
 
 /// The processes that can write a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Access {
+pub(super) enum Writers {
     /// All processes with the file.
     All,
     /// Only the process that created it; a seal prevents writable mappings by others.
-    Maker,
+    Creator,
 }
 
 /// A `T` in memory, mapped shared until it is dropped.
@@ -36,7 +36,7 @@ impl<T: Plain> Mapping<T> {
     ///
     /// # Errors
     /// Errors of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
-    pub(super) fn create(name: &CStr, access: Access) -> io::Result<(Mapping<T>, File)> {
+    pub(super) fn create(name: &CStr, writers: Writers) -> io::Result<(Mapping<T>, File)> {
         // SAFETY: the string ends in zero; the file descriptor is new and has no other owner.
         let file = unsafe {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
@@ -48,7 +48,7 @@ impl<T: Plain> Mapping<T> {
         };
         file.set_len(size_of::<T>() as u64)?;
         let mapping = Mapping::map(&file, libc::PROT_READ | libc::PROT_WRITE)?;
-        let writes = if access == Access::Maker { libc::F_SEAL_FUTURE_WRITE } else { 0 };
+        let writes = if writers == Writers::Creator { libc::F_SEAL_FUTURE_WRITE } else { 0 };
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | writes;
         // SAFETY: fcntl takes numbers here.
         match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
@@ -62,13 +62,13 @@ impl<T: Plain> Mapping<T> {
     /// # Errors
     /// Errors of `fstat(2)` and `mmap(2)`; `InvalidData` if the file is not such a memfd, or has the length of another
     /// version.
-    pub(super) fn open(file: &File, access: Access) -> io::Result<Mapping<T>> {
+    pub(super) fn open(file: &File, writers: Writers) -> io::Result<Mapping<T>> {
         // SAFETY: fcntl takes numbers here.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || file.metadata()?.len() != size_of::<T>() as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let writes = if access == Access::All { libc::PROT_WRITE } else { 0 };
+        let writes = if writers == Writers::All { libc::PROT_WRITE } else { 0 };
         Mapping::map(file, libc::PROT_READ | writes)
     }
 
@@ -88,9 +88,9 @@ impl<T: Plain> Mapping<T> {
 
     #[inline]
     pub(super) fn get(&self) -> &T {
-        // SAFETY: the mapping is page-aligned, as long as the type, and lives as long as this. The type consists of atomics,
-        // for which all bytes are valid, so that writes of other processes are no data race. The file is sealed against
-        // truncation. Memory that only its creator can write is only loaded by others.
+        // SAFETY: the mapping is page-aligned, as long as the type, and lives as long as this. The type consists of
+        // atomics, for which all bytes are valid, so that writes of other processes are no data race. The file is
+        // sealed against truncation. Memory that only its creator can write is only loaded by others.
         unsafe { self.at.as_ref() }
     }
 
@@ -138,17 +138,17 @@ mod tests {
     /// A file that another process truncates would cause SIGBUS here.
     #[test]
     fn no_process_can_truncate_it() {
-        for access in [Access::All, Access::Maker] {
-            let (mine, file) = Mapping::<Words>::create(c"test", access).unwrap();
+        for writers in [Writers::All, Writers::Creator] {
+            let (mine, file) = Mapping::<Words>::create(c"test", writers).unwrap();
             assert!(file.set_len(0).is_err() && file.set_len(1 << 30).is_err());
-            let theirs = Mapping::<Words>::open(&file, access).unwrap();
+            let theirs = Mapping::<Words>::open(&file, writers).unwrap();
             mine.get().0[7].store(7, Ordering::Relaxed);
             assert_eq!(theirs.get().0[7].load(Ordering::Relaxed), 7);
-            let writable = Mapping::<Words>::open(&file, Access::All).is_ok();
-            assert_eq!(writable, access == Access::All, "{access:?}");
+            let writable = Mapping::<Words>::open(&file, Writers::All).is_ok();
+            assert_eq!(writable, writers == Writers::All, "{writers:?}");
         }
         let other = tempfile::tempfile().unwrap();
         other.set_len(size_of::<Words>() as u64).unwrap();
-        assert!(Mapping::<Words>::open(&other, Access::All).is_err(), "a file that can be truncated");
+        assert!(Mapping::<Words>::open(&other, Writers::All).is_err(), "a file that can be truncated");
     }
 }

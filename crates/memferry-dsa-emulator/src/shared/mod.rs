@@ -10,13 +10,13 @@
 //! ```
 //!
 //! Descriptors name the memory of the process that submitted them, so each process executes its own descriptors: a
-//! [`ClientEngine`] is the whole device over the memory of one process, and dispatches entries of this process only. The
-//! processes share the order of the entries. Under a timing they also share the times at which each engine and the
+//! [`ClientEngine`] is the whole device over the memory of one process, and dispatches entries of this process only.
+//! The processes share the order of the entries. Under a timing they also share the times at which each engine and the
 //! bandwidth are free, and the arbiter of each group.
 //!
 //! Without a timing, each process executes as fast as it can and shares no engine with other processes. In any case, an
-//! entry at the head of a queue waits for its owner: a stopped process (for example in a debugger) stops the queues that
-//! hold its entries, until it continues or ends.
+//! entry at the head of a queue waits for its owner: a stopped process (for example in a debugger) stops the queues
+//! that hold its entries, until it continues or ends.
 //!
 //! ```
 //! use memferry_dsa::Descriptor;
@@ -39,8 +39,8 @@
 //!
 //! # Security
 //!
-//! Processes of several users may share devices, and the server may run as root. All memory is sealed against truncation,
-//! so that no access causes SIGBUS.
+//! Processes of several users may share devices, and the server may run as root. All memory is sealed against
+//! truncation, so that no access causes SIGBUS.
 //!
 //! | memory | a hostile client can | effect on another client | effect on the server |
 //! |---|---|---|---|
@@ -48,13 +48,13 @@
 //! | `Order` | write anything | delay, other order; it executes its own descriptors only, each once | repairs it within seconds |
 //! | `ClientMemory` | write anything in its own | none: others cannot map it | reads wrong counts |
 //!
-//! A hostile client can therefore fill a queue, stop it while it lives, falsify counters and error registers, and append
-//! lines to the trace. It cannot make a device access memory, or execute a descriptor, that the submitting process has not
-//! named; read other clients' descriptors; open or truncate files; or end or stop the server. The server gets a client's
-//! process and user from the kernel (`SO_PEERCRED`).
+//! A hostile client can therefore fill a queue, stop it while it lives, falsify counters and error registers, and
+//! append lines to the trace. It cannot make a device access memory, or execute a descriptor, that the submitting
+//! process has not named; read other clients' descriptors; open or truncate files; or end or stop the server. The
+//! server gets a client's process and user from the kernel (`SO_PEERCRED`).
 //!
-//! A process that dies leaves entries, engines and counters behind, which the server [reaps](Server::reap). At no moment
-//! can it die and leave something that cannot be attributed to it.
+//! A process that dies leaves entries, engines and counters behind, which the server [reaps](Server::reap). At no
+//! moment can it die and leave something that cannot be attributed to it.
 
 mod client;
 mod clients;

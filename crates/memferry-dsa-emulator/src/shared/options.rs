@@ -61,93 +61,60 @@ impl Options {
     }
 }
 
-/// The words of a fault plan. Destructured, so that a new field does not compile until it has a word.
-fn fault_plan_words(fault_plan: &FaultPlan) -> [u64; 12] {
-    let FaultPlan {
-        seed,
-        delay_steps_max,
-        reorder,
-        page_faults_per_mille,
-        retries_per_mille,
-        backwards_per_mille,
-        rounded_differences_per_mille,
-        spread_batches_per_mille,
-        work_ahead_per_mille,
-        hardware_errors_per_mille,
-        lost_records_per_mille,
-        piece_bytes_max,
-    } = fault_plan;
-    [
-        *seed,
-        u64::from(*delay_steps_max),
-        u64::from(*reorder),
-        u64::from(*page_faults_per_mille),
-        u64::from(*retries_per_mille),
-        u64::from(*backwards_per_mille),
-        u64::from(*rounded_differences_per_mille),
-        u64::from(*spread_batches_per_mille),
-        u64::from(*work_ahead_per_mille),
-        u64::from(*hardware_errors_per_mille),
-        u64::from(*lost_records_per_mille),
-        u64::from(*piece_bytes_max),
-    ]
+/// A type of a field that the board has as a word.
+trait Word: Copy {
+    fn to_word(self) -> u64;
+    fn from_word(word: u64) -> Self;
 }
 
-pub(super) fn fault_plan_of(words: [u64; 12]) -> FaultPlan {
-    FaultPlan {
-        seed: words[0],
-        delay_steps_max: words[1] as u32,
-        reorder: words[2] != 0,
-        page_faults_per_mille: words[3] as u16,
-        retries_per_mille: words[4] as u16,
-        backwards_per_mille: words[5] as u16,
-        rounded_differences_per_mille: words[6] as u16,
-        spread_batches_per_mille: words[7] as u16,
-        work_ahead_per_mille: words[8] as u16,
-        hardware_errors_per_mille: words[9] as u16,
-        lost_records_per_mille: words[10] as u16,
-        piece_bytes_max: words[11] as u32,
+macro_rules! words {
+    ($($type:ty),*) => {
+        $(impl Word for $type {
+            fn to_word(self) -> u64 {
+                self.into()
+            }
+
+            fn from_word(word: u64) -> $type {
+                word as $type
+            }
+        })*
+    };
+}
+
+words!(u16, u32, u64);
+
+impl Word for bool {
+    fn to_word(self) -> u64 {
+        self.into()
+    }
+
+    fn from_word(word: u64) -> bool {
+        word != 0
     }
 }
 
-fn timing_words(timing: &Timing) -> [u64; 9] {
-    let Timing {
-        submit_shared_ns,
-        submit_dedicated_ns,
-        dispatch_ns,
-        occupancy_ns,
-        latency_ns,
-        batch_fetch_ns,
-        batch_member_ns,
-        bytes_per_second,
-        page_request_ns,
-    } = *timing;
-    [
-        submit_shared_ns,
-        submit_dedicated_ns,
-        dispatch_ns,
-        occupancy_ns,
-        latency_ns,
-        batch_fetch_ns,
-        batch_member_ns,
-        bytes_per_second,
-        page_request_ns,
-    ]
+/// Converts a struct to words and back. It lists all fields, so that a new field does not compile until it has a word.
+macro_rules! as_words {
+    ($type:ident, $count:literal, $to_words:ident, $from_words:ident: $($field:ident),*) => {
+        fn $to_words(value: &$type) -> [u64; $count] {
+            let $type { $($field),* } = *value;
+            [$($field.to_word()),*]
+        }
+
+        pub(super) fn $from_words([$($field),*]: [u64; $count]) -> $type {
+            $type { $($field: Word::from_word($field)),* }
+        }
+    };
 }
 
-pub(super) fn timing_of(words: [u64; 9]) -> Timing {
-    Timing {
-        submit_shared_ns: words[0],
-        submit_dedicated_ns: words[1],
-        dispatch_ns: words[2],
-        occupancy_ns: words[3],
-        latency_ns: words[4],
-        batch_fetch_ns: words[5],
-        batch_member_ns: words[6],
-        bytes_per_second: words[7],
-        page_request_ns: words[8],
-    }
-}
+as_words!(FaultPlan, 12, fault_plan_words, fault_plan_of:
+    seed, delay_steps_max, reorder, page_faults_per_mille, retries_per_mille, backwards_per_mille,
+    rounded_differences_per_mille, spread_batches_per_mille, work_ahead_per_mille, hardware_errors_per_mille,
+    lost_records_per_mille, piece_bytes_max);
+
+as_words!(Timing, 9, timing_words, timing_of:
+    submit_shared_ns, submit_dedicated_ns, dispatch_ns, occupancy_ns, latency_ns, batch_fetch_ns, batch_member_ns,
+    bytes_per_second, page_request_ns);
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,7 @@ use memferry_dsa::affinity;
 use super::clients::Clients;
 use super::layout::{MAGIC, VERSION};
 use super::maintenance::StallWatch;
-use super::memory::{Access, Mapping};
+use super::memory::{Mapping, Writers};
 use super::trace::Channels;
 use super::{Devices, Options};
 use crate::monotonic::monotonic_ns;
@@ -41,8 +41,8 @@ impl Server {
     /// # Errors
     /// Errors of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
     pub fn create(options: &Options) -> io::Result<Server> {
-        let (board, board_file) = Mapping::create(c"memferry-board", Access::Maker)?;
-        let (order, order_file) = Mapping::create(c"memferry-order", Access::All)?;
+        let (board, board_file) = Mapping::create(c"memferry-board", Writers::Creator)?;
+        let (order, order_file) = Mapping::create(c"memferry-order", Writers::All)?;
         let devices = Devices::new(board, order);
         let header = &devices.board().header;
         options.write(header);

@@ -22,12 +22,12 @@ impl Devices {
     /// The current configuration and its generation.
     pub(super) fn shape(&self, device: usize) -> (u64, Shape) {
         loop {
-            // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`: the words are of this generation
-            // or later ...
+            // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`: the words are of this
+            // generation or later ...
             let generation = self.device(device).generation.load(Ordering::Acquire);
             let shape = self.shape_now(device);
-            // ... and not later if the generation is unchanged. ORDERING: this Acquire fence keeps the loads of the words
-            // before the load of the generation; it pairs with the Release fence in `reconfigure`.
+            // ... and not later if the generation is unchanged. ORDERING: this Acquire fence keeps the loads of the
+            // words before the load of the generation; it pairs with the Release fence in `reconfigure`.
             std::sync::atomic::fence(Ordering::Acquire);
             if generation.is_multiple_of(2)
                 && self.device(device).generation.load(Ordering::Relaxed) == generation

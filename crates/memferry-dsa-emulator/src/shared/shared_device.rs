@@ -19,8 +19,8 @@ use crate::device::error_register::ErrorRegister;
 use crate::queue::QueueOrder;
 use crate::queue::ring::{ClientId, SLOTS};
 
-/// The bit of an engine's word that says that a client has acquired it; the client's number is below. Without the bit the
-/// word is the time at which the engine is free, in nanoseconds.
+/// The bit of an engine's word that says that a client has acquired it; the client's number is below. Without the bit
+/// the word is the time at which the engine is free, in nanoseconds.
 pub(super) const TAKEN: u64 = 1 << 63;
 
 /// One client's view of one device.
@@ -85,8 +85,8 @@ impl SharedDevice {
         count(&self.mine(queue).dispatched, 1);
     }
 
-    /// Wakes the owner of the next entry after an entry was popped. `was_there` is false if the entry was removed because
-    /// the client had not submitted it.
+    /// Wakes the owner of the next entry after an entry was popped. `was_there` is false if the entry was removed
+    /// because the client had not submitted it.
     #[inline]
     pub(crate) fn after_pop(&self, queue: usize, was_there: bool) {
         let number = self.queues[queue];
@@ -127,8 +127,8 @@ impl SharedDevice {
         let before = word.load(Ordering::Relaxed);
         let free_ns = free_at(before, now_ns)?;
         let mine = TAKEN | u64::from(self.client);
-        // ORDERING: Acquire pairs with the Release in `leave_engine`, `reap_client` and `check_stalls`. The Release half
-        // needs no partner: an engine has one user at a time, and its word publishes no other memory.
+        // ORDERING: Acquire pairs with the Release in `leave_engine`, `reap_client` and `check_stalls`. The Release
+        // half needs no partner: an engine has one user at a time, and its word publishes no other memory.
         let taken = free_ns <= now_ns
             && word.compare_exchange(before, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         taken.then_some(free_ns)
@@ -162,8 +162,8 @@ impl SharedDevice {
     }
 }
 
-/// The time at which an engine with this word is free; `None` while a client has acquired it. An impossible time was forged
-/// and counts as now.
+/// The time at which an engine with this word is free; `None` while a client has acquired it. An impossible time was
+/// forged and counts as now.
 fn free_at(word: u64, now_ns: u64) -> Option<u64> {
     match word {
         _ if word & TAKEN != 0 => None,
@@ -172,8 +172,8 @@ fn free_at(word: u64, now_ns: u64) -> Option<u64> {
     }
 }
 
-/// Makes sure that the entry at the head of a queue is popped: skips entries of dead clients, and wakes the owner of the
-/// next entry unless it is `client`.
+/// Makes sure that the entry at the head of a queue is popped: skips entries of dead clients, and wakes the owner of
+/// the next entry unless it is `client`.
 pub(super) fn pass_on(devices: &Devices, device: usize, queue: usize, client: ClientId) {
     let QueueOrder { ring, counts } = &devices.device_order(device).queues[queue];
     // At most as many as a ring has, since a hostile client may add entries meanwhile.

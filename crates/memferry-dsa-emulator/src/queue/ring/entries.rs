@@ -5,8 +5,8 @@
 //! ```
 //!
 //! The ring decides when an entry is processed, but every user of the queue can write the ring. So a device executes an
-//! entry from here only if its *seal* matches the words and the ring's position, and clears the seal, so that no entry is
-//! executed twice. The seal also detects torn entries: a forged ring may give one slot to two submitters at a time.
+//! entry from here only if its *seal* matches the words and the ring's position, and clears the seal, so that no entry
+//! is executed twice. The seal also detects torn entries: a forged ring may give one slot to two submitters at a time.
 
 use super::{SLOTS, Stamp, slot_of};
 use crate::sync::{AtomicU64, Ordering};
@@ -58,8 +58,8 @@ impl Entries {
         }
         entry.by.store(stamp.by, Ordering::Relaxed);
         entry.position.store(position, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire of `seal` in `Entry::read` and `take`: the words and all earlier writes
-        // of the submitter are visible.
+        // ORDERING: Release pairs with the Acquire of `seal` in `Entry::read` and `take`: the words and all earlier
+        // writes of the submitter are visible.
         entry.seal.store(seal(words, position), Ordering::Release);
         true
     }
@@ -85,12 +85,12 @@ impl Entries {
         sealed != 0 && sealed == seal(&words, position)
     }
 
-    /// Takes an entry whose position is outside the ring's range: the head has passed it, so that no device would ever pop
-    /// it. `range` returns head and tail. An entry with a wrong seal is cleared, since it would block its slot.
+    /// Takes an entry whose position is outside the ring's range: the head has passed it, so that no device would ever
+    /// pop it. `range` returns head and tail. An entry with a wrong seal is cleared, since it would block its slot.
     pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<PoppedEntry> {
         self.0.iter().find_map(|entry| {
-            // ORDERING: Acquire pairs with the Release of `seal` in `put`: the tail had passed the position before, and is
-            // loaded after this.
+            // ORDERING: Acquire pairs with the Release of `seal` in `put`: the tail had passed the position before, and
+            // is loaded after this.
             let sealed = entry.seal.load(Ordering::Acquire);
             if sealed == 0 {
                 return None;
@@ -128,9 +128,9 @@ impl Entry {
     }
 }
 
-/// A checksum of the words and their position; never 0. It is a sum of products as in UMAC: a word of another entry changes
-/// the sum, except with a probability of about 2^-64. No other client can write this memory, so the keys need not be
-/// secret. Two keys suffice for all pairs, since torn words keep their places.
+/// A checksum of the words and their position; never 0. It is a sum of products as in UMAC: a word of another entry
+/// changes the sum, except with a probability of about 2^-64. No other client can write this memory, so the keys need
+/// not be secret. Two keys suffice for all pairs, since torn words keep their places.
 ///
 /// Source: the function NH of RFC 4418; the keys are digits of pi, odd so that multiples of pages change all digits.
 #[inline]

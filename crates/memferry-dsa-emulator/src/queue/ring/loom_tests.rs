@@ -28,8 +28,8 @@ fn submitter(queue: &Arc<Queue>, number: u64) -> loom::thread::JoinHandle<bool> 
     loom::thread::spawn(move || queue.push(number).is_ok())
 }
 
-/// Two submitters and the device on a ring with a limit of one: slots are reused, no entry is lost, torn or popped twice,
-/// and the limit holds.
+/// Two submitters and the device on a ring with a limit of one: slots are reused, no entry is lost, torn or popped
+/// twice, and the limit holds.
 #[test]
 fn loom_ring() {
     loom::model(|| {
@@ -109,8 +109,8 @@ fn loom_ring_clients() {
     });
 }
 
-/// The owner of the first entry died in the middle of a push. The server and a client skip the entry at the same time, and
-/// the client's entry behind it is executed once.
+/// The owner of the first entry died in the middle of a push. The server and a client skip the entry at the same time,
+/// and the client's entry behind it is executed once.
 #[test]
 fn loom_ring_dead_owner() {
     const DEAD: ClientId = 2;

@@ -14,9 +14,9 @@
 //! that its client has not submitted. A ring with inconsistent content stands still until the server repairs it
 //! ([`Ring::repair`]).
 //!
-//! An entry belongs to a client from the moment at which it takes part in the order. A client that dies anywhere in `push`
-//! therefore leaves only entries that others can attribute and remove. Only the owner of the entry at the head moves the
-//! head, so there is one consumer at any time. A process that uses a device alone is its only client.
+//! An entry belongs to a client from the moment at which it takes part in the order. A client that dies anywhere in
+//! `push` therefore leaves only entries that others can attribute and remove. Only the owner of the entry at the head
+//! moves the head, so there is one consumer at any time. A process that uses a device alone is its only client.
 //!
 //! The words are atomics, so that this needs no `unsafe`; on x86 they cost what plain moves cost.
 //!
@@ -44,12 +44,12 @@ const POSITION: u64 = (1 << 50) - 1;
 /// Slots of a ring. There are more than the entries of a device, so that the slot at the tail is always free.
 pub(crate) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
 
-/// The distance between the slots of adjacent positions, in slots: a page and a slot. The prefetcher of the device's core
-/// would otherwise take the cache lines of the next slots from the submitter.
+/// The distance between the slots of adjacent positions, in slots: a page and a slot. The prefetcher of the device's
+/// core would otherwise take the cache lines of the next slots from the submitter.
 const STRIDE: usize = 33;
 
-/// Attempts of a push or a close before it gives up. Each failed attempt is another submitter's success, unless a hostile
-/// client has written the ring.
+/// Attempts of a push or a close before it gives up. Each failed attempt is another submitter's success, unless a
+/// hostile client has written the ring.
 const TRIES_MAX: usize = if cfg!(memferry_loom) { 8 } else { 1 << 14 };
 
 /// The number of a client, 12 bits.
@@ -92,8 +92,8 @@ struct Submitters {
 #[repr(C, align(128))]
 pub(crate) struct CacheLine<T>(pub(crate) T);
 
-/// Mark and stamp of an entry. An idle device polls the mark and would take the cache line from the submitter at each of
-/// its stores, so the words are elsewhere.
+/// Mark and stamp of an entry. An idle device polls the mark and would take the cache line from the submitter at each
+/// of its stores, so the words are elsewhere.
 #[repr(C)]
 struct Slot {
     mark: AtomicU64, // a Mark
@@ -224,11 +224,11 @@ impl Ring {
         }
     }
 
-    /// Pushes an entry of 64 bytes and a stamp if fewer than `limit` entries are in the ring. The bytes go to `own`, the
-    /// client's entries; `limit` is less than `SLOTS`.
+    /// Pushes an entry of 64 bytes and a stamp if fewer than `limit` entries are in the ring. The bytes go to `own`,
+    /// the client's entries; `limit` is less than `SLOTS`.
     ///
-    /// A SeqCst load after it sees a sleeping device, or the device, which checks the ring after a SeqCst fence, sees the
-    /// entry.
+    /// A SeqCst load after it sees a sleeping device, or the device, which checks the ring after a SeqCst fence, sees
+    /// the entry.
     #[inline]
     pub(crate) fn push(
         &self,
@@ -274,8 +274,9 @@ impl Ring {
         }
     }
 
-    /// Gives the slot to client 0, whose entries everyone skips. The slot's former entry is still in `own`: its submitter
-    /// was delayed in the middle of a push and does not know yet that the entry was revoked, or the head has passed it.
+    /// Gives the slot to client 0, whose entries everyone skips. The slot's former entry is still in `own`: its
+    /// submitter was delayed in the middle of a push and does not know yet that the entry was revoked, or the head has
+    /// passed it.
     #[cold]
     fn abandon_slot(&self, position: u64, client: ClientId) -> Result<(), PushError> {
         let [taken, nobody_s] = [client, 0].map(|client| Mark::new(position, client, Stage::Taken).0);
@@ -300,9 +301,9 @@ impl Ring {
             let position = tail & POSITION;
             // `head` may be ahead of a stale `tail`; then no slot is taken, because its mark is of a later position.
             if entries(head, position) >= u64::from(limit) {
-                // ORDERING: Acquire pairs with the Release of `head` in `pop`, `skip`, `repair` and `discard`: the words
-                // of the slots before it have been read. Release pairs with the Acquire of `head_seen` above and passes
-                // that on. If an older value overwrites a newer one, a submitter loads `head` once more.
+                // ORDERING: Acquire pairs with the Release of `head` in `pop`, `skip`, `repair` and `discard`: the
+                // words of the slots before it have been read. Release pairs with the Acquire of `head_seen` above and
+                // passes that on. If an older value overwrites a newer one, a submitter loads `head` once more.
                 head = self.head.0.load(Ordering::Acquire);
                 head_seen.store(head, Ordering::Release);
                 if entries(head, position) >= u64::from(limit) {
@@ -323,8 +324,8 @@ impl Ring {
             if is_mine {
                 return Ok(position);
             }
-            // A read-modify-write sees the latest value: a load may return the tail from before `close` although the slot
-            // is sealed already. ORDERING: Acquire pairs with the Release of `tail` in `open`, as above.
+            // A read-modify-write sees the latest value: a load may return the tail from before `close` although the
+            // slot is sealed already. ORDERING: Acquire pairs with the Release of `tail` in `open`, as above.
             tail = shared_tail.fetch_or(0, Ordering::Acquire);
         }
         Err(PushError::Full)
@@ -333,12 +334,12 @@ impl Ring {
     /// The oldest entry.
     #[inline]
     pub(crate) fn head(&self) -> Option<Head> {
-        // ORDERING: Acquire pairs with the Release of `head` in `pop` and `skip`: all slots before it have been read, so
-        // that a later move of the head from here passes that on.
+        // ORDERING: Acquire pairs with the Release of `head` in `pop` and `skip`: all slots before it have been read,
+        // so that a later move of the head from here passes that on.
         let position = self.head.0.load(Ordering::Acquire) & POSITION;
         let slot = self.slot(position);
-        // ORDERING: Acquire pairs with the SeqCst of `mark` in `publish`: stamp, words and the submitter's earlier writes
-        // are visible.
+        // ORDERING: Acquire pairs with the SeqCst of `mark` in `publish`: stamp, words and the submitter's earlier
+        // writes are visible.
         let mark = Mark(slot.mark.load(Ordering::Acquire));
         mark.holds(position).then(|| Head {
             client: mark.client(),
@@ -348,8 +349,8 @@ impl Ring {
         })
     }
 
-    /// Pops the oldest entry, which [`head`](Self::head) reported as ready, from its client's `own` memory. Only its owner
-    /// calls this, in one thread. `None`: the client has submitted no such entry, and the slot is skipped.
+    /// Pops the oldest entry, which [`head`](Self::head) reported as ready, from its client's `own` memory. Only its
+    /// owner calls this, in one thread. `None`: the client has submitted no such entry, and the slot is skipped.
     #[inline]
     pub(crate) fn pop(&self, own: &Entries, head: Head) -> Option<PoppedEntry> {
         let taken = own.take(head.position);
@@ -432,8 +433,8 @@ impl Ring {
 
     /// Entries popped or skipped since the start.
     pub(crate) fn popped(&self) -> u64 {
-        // ORDERING: Acquire pairs with the Release of `head` in `pop` and `skip`: a tail that is loaded next is not older
-        // than this head, and the counts of an engine that has popped an entry are visible.
+        // ORDERING: Acquire pairs with the Release of `head` in `pop` and `skip`: a tail that is loaded next is not
+        // older than this head, and the counts of an engine that has popped an entry are visible.
         self.head.0.load(Ordering::Acquire) & POSITION
     }
 

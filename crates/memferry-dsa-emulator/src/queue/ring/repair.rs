@@ -21,16 +21,17 @@ impl RingSnapshot {
 impl Ring {
     /// The current state.
     pub(crate) fn snapshot(&self) -> RingSnapshot {
-        // ORDERING: Acquire keeps the three loads in this order. They pair with the Releases of `head` in `pop`, of `tail`
-        // in `open` and of `mark` in `publish`. A snapshot that is outdated makes the exchanges in `repair` fail.
+        // ORDERING: Acquire keeps the three loads in this order. They pair with the Releases of `head` in `pop`, of
+        // `tail` in `open` and of `mark` in `publish`. A snapshot that is outdated makes the exchanges in `repair`
+        // fail.
         let head = self.head.0.load(Ordering::Acquire);
         let tail = self.submitters.0.tail.load(Ordering::Acquire);
         RingSnapshot { head, tail, mark: self.slot(head & POSITION).mark.load(Ordering::Acquire) }
     }
 
     /// Repairs a ring that has stood still for longer than a push takes. An entry at the head is revoked if it is not
-    /// ready, or if no client owns it according to `is_owned`. If the head has no entry although the tail is further on,
-    /// the head advances. Returns true if an entry was removed.
+    /// ready, or if no client owns it according to `is_owned`. If the head has no entry although the tail is further
+    /// on, the head advances. Returns true if an entry was removed.
     ///
     /// A submitter that was only slow is told that the queue is full.
     pub(crate) fn repair(&self, stood: &RingSnapshot, is_owned: impl FnOnce(ClientId, u64) -> bool) -> bool {
@@ -39,8 +40,8 @@ impl Ring {
         let mark = Mark(stood.mark);
         if mark.holds(head) {
             let is_stuck = mark.is(Stage::Taken) || !is_owned(mark.client(), head);
-            // ORDERING: Relaxed, since this neither publishes nor reads words. A submitter that marks the entry as ready
-            // later fails.
+            // ORDERING: Relaxed, since this neither publishes nor reads words. A submitter that marks the entry as
+            // ready later fails.
             let revoked = Mark::new(head, 0, Stage::Taken).0;
             let is_revoked = is_stuck
                 && slot
@@ -50,8 +51,8 @@ impl Ring {
             let entry = Head { client: mark.client(), is_ready: false, stamp: 0, position: head };
             return is_revoked && self.skip(entry);
         }
-        // ORDERING (both): AcqRel as in `skip`: Acquire pairs with the Release of `head` in `pop`, Release with the Acquire
-        // of `head` in `take_slot`.
+        // ORDERING (both): AcqRel as in `skip`: Acquire pairs with the Release of `head` in `pop`, Release with the
+        // Acquire of `head` in `take_slot`.
         if entries(head, tail) != 0 {
             let after = if entries(head, tail) > SLOTS as u64 { tail } else { next(head) };
             let _ = self.head.0.compare_exchange(stood.head, after, Ordering::AcqRel, Ordering::Relaxed);

@@ -180,8 +180,8 @@ fn entries_pushed_during_the_search_are_not_stranded() {
     });
 }
 
-/// A submitter is delayed, by a signal handler or a stopped process, until its slot is in use again. It once overwrote an
-/// accepted entry, or lost its own although it was told that the queue had accepted it.
+/// A submitter is delayed, by a signal handler or a stopped process, until its slot is in use again. It once overwrote
+/// an accepted entry, or lost its own although it was told that the queue had accepted it.
 #[test]
 fn a_reused_slot_loses_no_entry() {
     for has_put in [false, true] {
@@ -231,8 +231,8 @@ fn torn_entries_are_cleared() {
     }
 }
 
-/// Neither an entry whose submitter has stopped in the middle nor an entry without an owner stops the queue. A submitter
-/// that continues after the repair is told that the queue refused.
+/// Neither an entry whose submitter has stopped in the middle nor an entry without an owner stops the queue. A
+/// submitter that continues after the repair is told that the queue refused.
 #[test]
 fn a_stalled_ring_is_repaired() {
     let (ring, own) = (Ring::new(), Entries::new());

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::memory::{Access, Mapping};
+use super::super::memory::{Mapping, Writers};
 use super::super::{Client, Devices};
 use super::{ANSWER_BYTES_MAX, NO, Request, YES, receive, send};
 
@@ -79,13 +79,13 @@ impl Connected {
     /// [`ConnectError`]: nothing has changed.
     ///
     /// # Safety
-    /// A child of `fork` that has not executed another program neither uses nor drops the client: it does not inherit the
-    /// memory, since it may become another user.
+    /// A child of `fork` that has not executed another program neither uses nor drops the client: it does not inherit
+    /// the memory, since it may become another user.
     #[allow(unsafe_code)]
     pub unsafe fn join(&self) -> Result<Client, ConnectError> {
         let (id, mut files) = ask(&self.path, Request::Join)?;
         let own = files.pop().ok_or(ConnectError::NotOurs)?;
-        let own = Mapping::open(&File::from(own), Access::All).map_err(ConnectError::mapping)?;
+        let own = Mapping::open(&File::from(own), Writers::All).map_err(ConnectError::mapping)?;
         // SAFETY: the caller keeps the same contract.
         unsafe { own.keep_from_children() }.map_err(ConnectError::Map)?;
         Ok(Client::new(&self.devices, own, id, std::process::id(), None))
@@ -109,8 +109,8 @@ fn two(files: Vec<OwnedFd>) -> Result<[OwnedFd; 2], ConnectError> {
     files.try_into().map_err(|_| ConnectError::NotOurs)
 }
 
-/// Sends a request; returns the number and the files of the answer. A busy server closes the connection; then this tries
-/// again.
+/// Sends a request; returns the number and the files of the answer. A busy server closes the connection; then this
+/// tries again.
 fn ask(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectError> {
     const PAUSE: Duration = Duration::from_millis(20);
     let start = Instant::now();

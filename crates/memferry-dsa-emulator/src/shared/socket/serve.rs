@@ -56,8 +56,8 @@ struct Peer {
 }
 
 impl Server {
-    /// Serves processes of all users that connect to a socket at this path, in threads of its own. `trace_failed` gets the
-    /// error that ends the trace.
+    /// Serves processes of all users that connect to a socket at this path, in threads of its own. `trace_failed` gets
+    /// the error that ends the trace.
     ///
     /// # Errors
     /// Errors of `bind(2)`, of `chmod(2)` and of starting a thread.

@@ -1,5 +1,5 @@
-//! Channels of the trace: each engine sends its lines over a socket of its own. Only the server has the file, and appends
-//! complete lines.
+//! Channels of the trace: each engine sends its lines over a socket of its own. Only the server has the file, and
+//! appends complete lines.
 
 #![allow(unsafe_code)]
 
