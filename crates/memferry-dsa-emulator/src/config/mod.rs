@@ -270,11 +270,11 @@ pub enum ConfigError {
     /// More of something than the device has.
     #[error("{groups} groups, {engines} engines, {queues} work queues; a device has at most 4, 4 and 8")]
     TooMany {
-        /// Groups asked for.
+        /// Requested groups.
         groups: usize,
-        /// Engines asked for.
+        /// Requested engines.
         engines: u32,
-        /// Work queues asked for.
+        /// Requested work queues.
         queues: usize,
     },
     /// Command status 0x15.

@@ -19,10 +19,10 @@ pub(crate) struct Engine {
     pub(crate) batch: Option<Batch>,
     pub(crate) job: Option<Job>, // a descriptor, or a member of its own batch or of another engine's
     pub(crate) ahead: Option<Box<WorkAhead>>,
-    pub(crate) ready_at: u64,  // the first step in which it may run again
-    pub(crate) free_ns: u64,   // the time at which it has executed its work
-    pub(crate) is_taken: bool, // acquired from the engines that processes share
-    turn: u64,                 // the lower, the longer it has waited
+    pub(crate) ready_at: u64,     // the first step in which it may run again
+    pub(crate) free_ns: u64,      // the time at which it has executed its work
+    pub(crate) is_acquired: bool, // acquired from the engines that processes share
+    turn: u64,                    // the lower, the longer it has waited
 }
 
 /// The next action of an engine with a batch.
@@ -41,7 +41,7 @@ impl Device {
         }
         for number in 0..self.engines.len() {
             if self.engines[number].is_idle() {
-                if self.shares_engines() && !self.take_engine(number) {
+                if self.shares_engines() && !self.acquire_engine(number) {
                     continue;
                 }
                 if let Some(job) = self.take(number).or_else(|| self.help(number, memory)) {
@@ -359,7 +359,7 @@ impl Engine {
             ahead: None,
             ready_at: 0,
             free_ns: 0,
-            is_taken: false,
+            is_acquired: false,
             turn: 0,
         }
     }

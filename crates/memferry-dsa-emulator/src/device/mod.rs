@@ -16,6 +16,7 @@
 mod batch;
 pub(crate) mod check;
 pub(crate) mod clock;
+mod completion;
 pub(crate) mod counters;
 mod engine;
 pub(crate) mod error_register;
@@ -27,26 +28,23 @@ mod work_ahead;
 
 use std::sync::Arc;
 
+use memferry_dsa::Descriptor;
 use memferry_dsa::portal::{Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa::system::SoftwareError;
-use memferry_dsa::{Completion, Descriptor, Flags, Status};
 
 use self::clock::Clock;
+use self::completion::DueRecord;
 pub use self::counters::DeviceCounters;
 use self::counters::count;
 use self::engine::Engine;
-use self::error_register::error_of;
 use self::interface::Interface;
-use self::job::Origin;
-use self::translation::{Fault, FaultInjector};
-use crate::config::FaultPlan;
-use crate::config::{ConfigError, DeviceConfig};
+use self::translation::FaultInjector;
+use crate::config::{ConfigError, DeviceConfig, FaultPlan};
 use crate::memory::Memory;
 use crate::ops::Scratch;
 use crate::queue::arbiter::Arbiter;
 use crate::queue::ring::SLOTS;
-use crate::shared::{RecordFate, Trace};
-use check::RECORD_ALIGNMENT;
+use crate::shared::Trace;
 
 /// An emulated device, which works only in calls of [`step`](Self::step).
 ///
@@ -84,14 +82,6 @@ pub(crate) enum StepOutcome {
     Nothing,
     /// No work is possible before this time.
     WaitUntil(u64),
-}
-
-/// A completion record that waits to be written.
-struct DueRecord {
-    due_at: u64,
-    due_ns: u64,
-    origin: Origin,
-    completion: Completion,
 }
 
 impl Device {
@@ -235,7 +225,7 @@ impl Device {
     fn step_now(&mut self, memory: &impl Memory) -> StepOutcome {
         let did = self.step_once(memory);
         if self.shares_engines() {
-            self.leave_idle_engines();
+            self.release_idle_engines();
         }
         did
     }
@@ -325,7 +315,7 @@ impl Device {
         if let Some(shared_device) = &self.interface.shared_device {
             count(&self.interface.counters.aborted, members + shared_device.drop_dispatched());
         }
-        self.leave_idle_engines();
+        self.release_idle_engines();
     }
 
     /// Stops the dispatch; true once all dispatched work is complete.
@@ -368,107 +358,5 @@ impl Device {
     /// Reads the error register and clears it.
     pub fn take_error(&self) -> Option<SoftwareError> {
         self.interface.take_error()
-    }
-
-    fn write_due_record(&mut self, memory: &impl Memory) -> bool {
-        let is_due = |record: &DueRecord| record.due_at <= self.steps && self.clock.is_due(record.due_ns);
-        let Some(index) = self.records.iter().position(is_due) else { return false };
-        let record = self.records.swap_remove(index);
-        self.write_record(&record.origin, &record.completion, memory);
-        self.forget(&record.origin);
-        match record.origin.member {
-            None => self.interface.count_completed(record.origin.queue),
-            Some(member) => {
-                if let Some(batch) = &mut self.engines[member.engine].batch {
-                    batch.record_done();
-                }
-            }
-        }
-        true
-    }
-
-    fn write_record(&mut self, origin: &Origin, completion: &Completion, memory: &impl Memory) {
-        let address = origin.descriptor.completion_address();
-        let page = self.chance.record_page(memory, address.page(), &self.interface.counters);
-        let written = page.and_then(|()| {
-            // First, since the program may end as soon as it sees the record.
-            self.tell(origin, completion, RecordFate::Written);
-            memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
-        });
-        let counters = &self.interface.counters;
-        match written {
-            Ok(()) => count(&counters.records_written, 1),
-            Err(fault) => {
-                count(&counters.records_lost, 1);
-                self.report(origin, &fault.completion_as(Status::CompletionFault, 0));
-                self.tell(origin, completion, RecordFate::Lost);
-            }
-        }
-    }
-
-    /// Traces the completion of a descriptor.
-    fn tell(&mut self, origin: &Origin, completion: &Completion, record: RecordFate) {
-        if let Some(trace) = &mut self.trace {
-            trace.completion(origin, &self.interface.queues[origin.queue].info.name, completion, record);
-        }
-    }
-
-    /// Removes a descriptor from the trace's table.
-    fn forget(&mut self, origin: &Origin) {
-        if let Some(trace) = &mut self.trace {
-            trace.forget(origin);
-        }
-    }
-
-    /// Accounts for an executed descriptor, and writes its completion record now or later.
-    fn end(&mut self, engine: usize, origin: Origin, completion: Completion, memory: &impl Memory) {
-        let status = completion.status;
-        count(&self.interface.counters.completed[usize::from(status.code())], 1);
-        if origin.member.is_none() {
-            self.interface.count_executed(origin.queue);
-        }
-        let flags = origin.descriptor.flags();
-        let has_record = flags.contains(Flags::COMPLETION_ADDRESS_VALID)
-            && origin.descriptor.completion_address().is_aligned_to(RECORD_ALIGNMENT)
-            && status != Status::NotPrivileged;
-        let wants_record = has_record && (!status.is_quiet() || flags.contains(Flags::REQUEST_COMPLETION));
-        if !has_record && !status.is_quiet() {
-            self.report(&origin, &completion);
-        }
-        let delay = if wants_record { self.chance.delay_steps() } else { 0 };
-        let due_ns = self.clock.timing().map_or(0, |timing| self.engines[engine].free_ns + timing.latency_ns);
-        let is_late = wants_record && (delay > 0 || !self.clock.is_due(due_ns));
-        if let Some(member) = origin.member
-            && let Some(batch) = &mut self.engines[member.engine].batch
-        {
-            batch.member_executed(status, is_late, due_ns);
-        }
-        if is_late {
-            self.records.push(DueRecord { due_at: self.steps + delay, due_ns, origin, completion });
-            return;
-        }
-        if wants_record {
-            self.write_record(&origin, &completion, memory);
-        } else {
-            self.tell(&origin, &completion, RecordFate::NotWanted);
-        }
-        self.forget(&origin);
-        if origin.member.is_none() {
-            self.interface.count_completed(origin.queue);
-        }
-    }
-
-    /// Writes the error register.
-    fn report(&self, origin: &Origin, completion: &Completion) {
-        let shared = self.interface.shared_device.as_ref();
-        let queue = shared.map_or(origin.queue, |shared| shared.queue_number(origin.queue));
-        let is_invalid_flags = completion.status == Status::InvalidFlags;
-        self.interface.report(&SoftwareError {
-            batch_member: origin.member.map(|member| member.index),
-            write: completion.write_fault,
-            invalid_flags: is_invalid_flags.then(|| completion.invalid_flags().bits()),
-            fault_address: completion.fault_address.0,
-            ..error_of(completion.status, queue, &origin.descriptor)
-        });
     }
 }

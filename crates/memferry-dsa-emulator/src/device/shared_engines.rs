@@ -12,27 +12,27 @@ impl Device {
     }
 
     /// Acquires an engine if it is free and the next descriptor of its group is this client's.
-    pub(crate) fn take_engine(&mut self, number: usize) -> bool {
+    pub(crate) fn acquire_engine(&mut self, number: usize) -> bool {
         let Some(stamped_max) = self.stamped_max() else { return false };
         let Device { interface, engines, arbiters, clock, .. } = self;
         let engine = &mut engines[number];
         let Some(shared_device) = &interface.shared_device else { return false };
-        if !engine.is_taken
+        if !engine.is_acquired
             && arbiters[engine.group].would_take(&interface.queues, interface.client, stamped_max)
-            && let Some(free_ns) = shared_device.take_engine(number, clock.now_ns())
+            && let Some(free_ns) = shared_device.acquire_engine(number, clock.now_ns())
         {
-            (engine.free_ns, engine.is_taken) = (free_ns, true);
+            (engine.free_ns, engine.is_acquired) = (free_ns, true);
         }
-        engine.is_taken
+        engine.is_acquired
     }
 
     /// Releases the idle engines to the other clients, from the time at which they are free.
-    pub(crate) fn leave_idle_engines(&mut self) {
+    pub(crate) fn release_idle_engines(&mut self) {
         let Some(shared_device) = &self.interface.shared_device else { return };
         for (number, engine) in self.engines.iter_mut().enumerate() {
-            if engine.is_taken && engine.is_idle() {
-                shared_device.leave_engine(number, engine.free_ns);
-                engine.is_taken = false;
+            if engine.is_acquired && engine.is_idle() {
+                shared_device.release_engine(number, engine.free_ns);
+                engine.is_acquired = false;
             }
         }
     }

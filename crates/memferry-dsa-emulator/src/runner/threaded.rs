@@ -17,27 +17,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use memferry_dsa::portal::{
-    Credits, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmissionCounters, SubmitError,
-    WorkQueueInfo,
-};
-use memferry_dsa::{Descriptor, fork};
+use memferry_dsa::fork;
+use memferry_dsa::portal::{Credits, Portal, QueueMode, SubmissionCounters};
+use memferry_dsa::system::SoftwareError;
 
-use crate::config::FaultPlan;
-use crate::config::{ConfigError, DeviceConfig};
+use super::portal::EmulatedPortal;
+use crate::config::{ConfigError, DeviceConfig, FaultPlan};
 use crate::device::clock::SPIN_NS_MAX;
 use crate::device::counters::DeviceCounters;
 use crate::device::interface::{Interface, Queue};
 use crate::device::{Device, StepOutcome};
 use crate::memory::DirectMemory;
-use memferry_dsa::system::SoftwareError;
 
 /// Idle steps before the worker parks: some ten microseconds. That is several times the reaction time of a submitter to
 /// a completion, and little against the cost of a wake-up.
 const IDLE_STEPS_MAX: u32 = 500;
-
-/// The one address space that descriptors of this process belong to.
-const PASID: u32 = 1;
 
 const RUN: u8 = 0;
 const FINISH: u8 = 1;
@@ -61,19 +55,19 @@ struct RunningDevice {
 }
 
 /// The submitters' connection to the worker.
-struct DeviceHandle {
-    interface: Arc<Interface>,
-    accounts: Vec<QueueAccount>,
+pub(super) struct DeviceHandle {
+    pub(super) interface: Arc<Interface>,
+    pub(super) accounts: Vec<QueueAccount>,
     control: Arc<WorkerControl>,
     thread: Thread,
     /// The fork generation of the process with the worker: for a forked child the device is gone.
-    generation: u32,
+    pub(super) generation: u32,
 }
 
 /// The counters that all portals of a queue share.
-struct QueueAccount {
-    credits: Credits,
-    cells: SubmissionCounters,
+pub(super) struct QueueAccount {
+    pub(super) credits: Credits,
+    pub(super) cells: SubmissionCounters,
 }
 
 /// The control words of a worker.
@@ -175,7 +169,7 @@ impl Emulator {
     }
 
     /// Stops the device with its work: no descriptor in flight completes, and later submissions return
-    /// [`SubmitError::Gone`]. After the return the device accesses no memory any more, and its portals report that it
+    /// [`SubmitError::Gone`](memferry_dsa::portal::SubmitError::Gone). After the return the device accesses no memory any more, and its portals report that it
     /// is gone. (Silicon does not promise that.)
     pub fn abort(&self) {
         self.lock().stop(ABORT);
@@ -261,15 +255,15 @@ impl Drop for RunningDevice {
 }
 
 impl DeviceHandle {
-    fn is_of_this_process(&self) -> bool {
+    pub(super) fn is_of_this_process(&self) -> bool {
         self.generation == fork::generation()
     }
 
-    fn is_gone(&self) -> bool {
+    pub(super) fn is_gone(&self) -> bool {
         !self.is_of_this_process() || self.interface.is_gone()
     }
 
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         // ORDERING: SeqCst, like the push before it (`Ring::publish`), pairs with the fences in `sleep` and
         // `wait_until`: either this load sees the sleeping worker, or the worker sees the entry. The swap needs no
         // order, since `unpark` synchronises with `park`.
@@ -278,65 +272,6 @@ impl DeviceHandle {
         {
             self.thread.unpark();
         }
-    }
-}
-
-/// A portal that keeps its device alive.
-struct EmulatedPortal {
-    handle: Arc<DeviceHandle>,
-    queue: usize,
-    is_counted: bool,
-    _emulator: Arc<Emulator>,
-}
-
-impl EmulatedPortal {
-    fn account(&self) -> &QueueAccount {
-        &self.handle.accounts[self.queue]
-    }
-}
-
-// SAFETY: the device follows the specification, writes records last, and accesses no memory after its worker, as its
-// last action, has marked it as gone. It has no part in a forked child, whose memory it does not reach.
-unsafe impl Portal for EmulatedPortal {
-    fn work_queue(&self) -> &WorkQueueInfo {
-        &self.handle.interface.queues[self.queue].info
-    }
-
-    fn kind(&self) -> PortalKind {
-        PortalKind::Emulated
-    }
-
-    unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError> {
-        let QueueAccount { credits, cells } = self.account();
-        let generation = self.handle.generation;
-        if !self.handle.is_of_this_process() {
-            return cells.count(Err(SubmitError::Gone));
-        }
-        if self.is_counted && !self.is_gone() && !credits.take(generation) {
-            return cells.count(Ok(Submission::Retry));
-        }
-        let answer = self.handle.interface.submit(self.queue, descriptor, PASID);
-        if answer == Ok(Submission::Accepted) {
-            self.handle.wake();
-        } else if self.is_counted {
-            credits.settle(generation, 1);
-        }
-        cells.count(answer)
-    }
-
-    fn settled(&self, count: u32) {
-        if self.is_counted && self.handle.is_of_this_process() {
-            self.account().credits.settle(self.handle.generation, count);
-        }
-    }
-
-    fn is_gone(&self) -> bool {
-        self.handle.is_gone()
-    }
-
-    fn counters(&self) -> PortalCounters {
-        let QueueAccount { credits, cells } = self.account();
-        cells.snapshot(credits.taken(fork::generation()))
     }
 }
 

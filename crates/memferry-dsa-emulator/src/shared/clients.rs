@@ -13,7 +13,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use super::layout::{CLIENTS_MAX, ClientMemory, ClientQueue, DEVICES_MAX};
 use super::memory::{Mapping, Writers};
-use super::shared_device::{TAKEN, pass_on};
+use super::shared_device::{ACQUIRED, wake_next_owner};
 use super::{Client, ClientReport, QueueAt, Server};
 use crate::config::QUEUES_MAX;
 use crate::device::counters::{Counters, capped, get};
@@ -57,7 +57,7 @@ pub(super) struct LiveClient {
     user: u32,
     identity: Identity,
     /// Whether the process executes its own descriptors.
-    is_itself: bool,
+    executes_itself: bool,
     registration: u64,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct JoinRequest {
     pub(super) process: u32,
     pub(super) user: u32,
     /// Whether the process executes its own descriptors.
-    pub(super) is_itself: bool,
+    pub(super) executes_itself: bool,
 }
 
 /// The result of joining.
@@ -101,15 +101,15 @@ impl Server {
     /// # Errors
     /// [`JoinError`]: nothing has changed.
     pub fn join(&self, process: u32) -> Result<Client, JoinError> {
-        let is_itself = process == std::process::id();
-        let user = match is_itself {
+        let executes_itself = process == std::process::id();
+        let user = match executes_itself {
             true => self.user(),
             false => {
                 let status = Status::of(process).map_err(|error| JoinError::System(process, error))?;
                 status.ok_or(JoinError::NoProcess(process))?.user
             }
         };
-        let joined = self.admit(&JoinRequest { process, user, is_itself })?;
+        let joined = self.admit(&JoinRequest { process, user, executes_itself })?;
         let own = Mapping::open(&joined.own, Writers::All).map_err(|error| {
             self.leave(joined.id, joined.registration);
             JoinError::System(process, error)
@@ -124,7 +124,7 @@ impl Server {
 
     /// Registers a client and gives it a number.
     pub(super) fn admit(&self, joining: &JoinRequest) -> Result<Admission, JoinError> {
-        let &JoinRequest { process, user, is_itself } = joining;
+        let &JoinRequest { process, user, executes_itself } = joining;
         let failed = |error| JoinError::System(process, error);
         let identity = Identity::of_process(process).map_err(failed)?.ok_or(JoinError::NoProcess(process))?;
         let (own, file) = Mapping::<ClientMemory>::create(c"memferry-own", Writers::All).map_err(failed)?;
@@ -145,7 +145,7 @@ impl Server {
         clients.registrations += 1;
         let registration = clients.registrations;
         let program = procfs::name(process);
-        let live = LiveClient { process, program, own, user, identity, is_itself, registration };
+        let live = LiveClient { process, program, own, user, identity, executes_itself, registration };
         clients.live.insert(id, live);
         // ORDERING: Release pairs with the Acquire in `Devices::is_live`. The client learns its number only after this.
         self.devices().board().live[usize::from(id)].store(1, Ordering::Release);
@@ -155,12 +155,12 @@ impl Server {
     /// Reaps the clients whose processes have ended or run another program now; returns their number. A client for
     /// which another process executes stays until that process drops it.
     pub fn reap(&self) -> usize {
-        self.reap_matching(|client| client.is_itself && is_gone(client))
+        self.reap_matching(|client| client.executes_itself && is_gone(client))
     }
 
     /// Reaps former clients with the same process id: in most cases the program of the process before `execve(2)`.
     pub(super) fn reap_predecessors(&self, process: u32) -> usize {
-        self.reap_matching(|client| client.is_itself && client.process == process)
+        self.reap_matching(|client| client.executes_itself && client.process == process)
     }
 
     /// The processes that use devices.
@@ -200,8 +200,8 @@ impl Server {
                 queue.counts.0.retired.fetch_add(dispatched, Ordering::Release);
             }
             let engines = order.times.0.engines.iter();
-            for engine in engines.filter(|engine| get(engine) == TAKEN | u64::from(id)) {
-                // ORDERING: Release pairs with the Acquire in `SharedDevice::take_engine`, as in `leave_engine`.
+            for engine in engines.filter(|engine| get(engine) == ACQUIRED | u64::from(id)) {
+                // ORDERING: Release pairs with the Acquire in `SharedDevice::acquire_engine`, as in `release_engine`.
                 engine.store(self.devices().now_ns(), Ordering::Release);
             }
         }
@@ -215,7 +215,7 @@ impl Server {
         // settled before others skip its entries.
         self.devices().board().live[usize::from(id)].store(0, Ordering::Release);
         for device in 0..DEVICES_MAX {
-            (0..QUEUES_MAX).for_each(|queue| pass_on(self.devices(), device, queue, 0));
+            (0..QUEUES_MAX).for_each(|queue| wake_next_owner(self.devices(), device, queue, 0));
         }
     }
 

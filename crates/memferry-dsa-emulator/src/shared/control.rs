@@ -4,12 +4,12 @@ use std::sync::atomic::Ordering;
 
 use memferry_dsa::OperationSet;
 use memferry_dsa::portal::WorkQueueInfo;
+use memferry_dsa::system::SoftwareError;
 
 use super::layout::{Command, DeviceBoard};
 use super::{QueueAt, Server, futex};
 use crate::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
 use crate::queue::ring::Ring;
-use memferry_dsa::system::SoftwareError;
 
 /// The configuration of a device when it is enabled.
 #[derive(Clone, PartialEq, Eq, Debug)]

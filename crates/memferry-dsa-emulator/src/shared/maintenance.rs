@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::Server;
 use super::layout::DEVICES_MAX;
-use super::shared_device::{TAKEN, pass_on};
+use super::shared_device::{ACQUIRED, wake_next_owner};
 use crate::config::QUEUES_MAX;
 use crate::queue::ring::RingSnapshot;
 
@@ -48,11 +48,11 @@ impl Server {
             for (engine, word) in self.devices().device_order(device).times.0.engines.iter().enumerate() {
                 let (before, since) = &mut stalls.engines[device * super::layout::ENGINES + engine];
                 let value = word.load(Ordering::Relaxed);
-                if value & TAKEN == 0 || value != *before {
+                if value & ACQUIRED == 0 || value != *before {
                     (*before, *since) = (value, Some(now));
                 } else if since.is_some_and(|since| now - since > ENGINE_PATIENCE) {
                     let free_ns = self.devices().now_ns();
-                    // ORDERING: Release pairs with the Acquire in `take_engine`, as in `leave_engine`. Acquire pairs
+                    // ORDERING: Release pairs with the Acquire in `acquire_engine`, as in `release_engine`. Acquire pairs
                     // with the AcqRel there.
                     let _ = word.compare_exchange(value, free_ns, Ordering::AcqRel, Ordering::Relaxed);
                 }
@@ -75,7 +75,7 @@ impl Server {
             _ => {}
         }
         let snapshot = order.ring.snapshot();
-        pass_on(self.devices(), device, queue, 0);
+        wake_next_owner(self.devices(), device, queue, 0);
         let since = match since {
             Some(since) if snapshot.is_as(before) => *since,
             _ => {
@@ -92,7 +92,7 @@ impl Server {
             if removed {
                 // ORDERING: Release pairs with the Acquire of `retired` in `queue_report`: the head has moved.
                 order.counts.0.retired.fetch_add(1, Ordering::Release);
-                pass_on(self.devices(), device, queue, 0);
+                wake_next_owner(self.devices(), device, queue, 0);
             }
         }
     }

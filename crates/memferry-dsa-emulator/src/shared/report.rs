@@ -52,7 +52,7 @@ impl Server {
     pub fn queue_report(&self, at: QueueAt) -> QueueReport {
         let queue = &self.devices().device_order(at.device).queues[at.queue];
         // Completed descriptors first: one that completes meanwhile is still counted as in progress.
-        // ORDERING: Acquire pairs with the Releases of `retired` in `pass_on`, `check_queue` and `reap_client`: the
+        // ORDERING: Acquire pairs with the Releases of `retired` in `wake_next_owner`, `check_queue` and `reap_client`: the
         // moves of `head` for the retired entries are visible below.
         let retired = queue.counts.0.retired.load(Ordering::Acquire).min(COUNT_MAX);
         let completed = self.completed(at) + retired;

@@ -21,7 +21,7 @@ use crate::queue::ring::{ClientId, SLOTS};
 
 /// The bit of an engine's word that says that a client has acquired it; the client's number is below. Without the bit
 /// the word is the time at which the engine is free, in nanoseconds.
-pub(super) const TAKEN: u64 = 1 << 63;
+pub(super) const ACQUIRED: u64 = 1 << 63;
 
 /// One client's view of one device.
 #[derive(Clone)]
@@ -96,7 +96,7 @@ impl SharedDevice {
             let counts = &self.order().queues[number].counts.0;
             counts.retired.fetch_add(1, Ordering::Relaxed);
         }
-        pass_on(&self.devices, self.device, number, self.client);
+        wake_next_owner(&self.devices, self.device, number, self.client);
     }
 
     /// Counts a dispatched descriptor as executed.
@@ -122,12 +122,12 @@ impl SharedDevice {
     }
 
     /// Acquires an engine that is free at `now_ns`; returns the time at which it became free.
-    pub(crate) fn take_engine(&self, engine: usize, now_ns: u64) -> Option<u64> {
+    pub(crate) fn acquire_engine(&self, engine: usize, now_ns: u64) -> Option<u64> {
         let word = self.engine(engine);
         let before = word.load(Ordering::Relaxed);
         let free_ns = free_at(before, now_ns)?;
-        let mine = TAKEN | u64::from(self.client);
-        // ORDERING: Acquire pairs with the Release in `leave_engine`, `reap_client` and `check_stalls`. The Release
+        let mine = ACQUIRED | u64::from(self.client);
+        // ORDERING: Acquire pairs with the Release in `release_engine`, `reap_client` and `check_stalls`. The Release
         // half needs no partner: an engine has one user at a time, and its word publishes no other memory.
         let taken = free_ns <= now_ns
             && word.compare_exchange(before, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -135,9 +135,9 @@ impl SharedDevice {
     }
 
     /// Releases an engine, which is free for others at `free_ns`.
-    pub(crate) fn leave_engine(&self, engine: usize, free_ns: u64) {
-        // ORDERING: Release pairs with the Acquire in `take_engine`.
-        self.engine(engine).store(free_ns & !TAKEN, Ordering::Release);
+    pub(crate) fn release_engine(&self, engine: usize, free_ns: u64) {
+        // ORDERING: Release pairs with the Acquire in `acquire_engine`.
+        self.engine(engine).store(free_ns & !ACQUIRED, Ordering::Release);
     }
 
     /// The time at which an engine is free; `None` while a client has acquired it.
@@ -166,7 +166,7 @@ impl SharedDevice {
 /// forged and counts as now.
 fn free_at(word: u64, now_ns: u64) -> Option<u64> {
     match word {
-        _ if word & TAKEN != 0 => None,
+        _ if word & ACQUIRED != 0 => None,
         _ if word > now_ns.saturating_add(AHEAD_MAX_NS) => Some(now_ns),
         _ => Some(word),
     }
@@ -174,7 +174,7 @@ fn free_at(word: u64, now_ns: u64) -> Option<u64> {
 
 /// Makes sure that the entry at the head of a queue is popped: skips entries of dead clients, and wakes the owner of
 /// the next entry unless it is `client`.
-pub(super) fn pass_on(devices: &Devices, device: usize, queue: usize, client: ClientId) {
+pub(super) fn wake_next_owner(devices: &Devices, device: usize, queue: usize, client: ClientId) {
     let QueueOrder { ring, counts } = &devices.device_order(device).queues[queue];
     // At most as many as a ring has, since a hostile client may add entries meanwhile.
     for _ in 0..SLOTS {

@@ -93,7 +93,7 @@ fn loom_ring_clients() {
             let own = Entries::new();
             let accepted = ring.push(&own, client, &[u64::from(client); 8], 0, 1).is_ok();
             if accepted {
-                let head = ring.head().expect("nobody else takes it");
+                let head = ring.head().expect("no other client pops it");
                 assert!(head.client == client && head.is_ready);
                 assert_eq!(ring.pop(&own, head).map(|taken| taken.words), Some([u64::from(client); 8]));
             }

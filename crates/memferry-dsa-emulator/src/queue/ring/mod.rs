@@ -26,6 +26,7 @@
 mod entries;
 #[cfg(all(test, memferry_loom))]
 mod loom_tests;
+mod mark;
 mod repair;
 #[cfg(all(test, not(memferry_loom)))]
 mod tests;
@@ -33,13 +34,12 @@ mod tests;
 pub(crate) use entries::{Entries, PoppedEntry};
 pub(crate) use repair::RingSnapshot;
 
+use self::mark::{Mark, POSITION, Stage, distance, next};
+
 use crate::sync::{AtomicU64, Ordering};
 
 /// The bit of the tail that marks the ring as closed.
 const CLOSED: u64 = 1 << 63;
-
-/// The mask of a position: marks have 50 bits for it, and positions wrap.
-const POSITION: u64 = (1 << 50) - 1;
 
 /// Slots of a ring. There are more than the entries of a device, so that the slot at the tail is always free.
 pub(crate) const SLOTS: usize = if cfg!(memferry_loom) { 2 } else { 256 };
@@ -118,54 +118,6 @@ impl From<u64> for Stamp {
     }
 }
 
-/// The mark of a slot; 0: never used.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Mark(u64); // 63:14 position + 1, 13:2 client, 1:0 stage
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// The client is writing the words.
-    Taken = 0,
-    /// The words are complete.
-    Ready = 1,
-    /// The ring was closed at this slot.
-    Sealed = 2,
-    /// The ring was opened again at this slot.
-    Open = 3,
-}
-
-impl Mark {
-    fn new(position: u64, client: ClientId, stage: Stage) -> Mark {
-        Mark(next(position) << 14 | u64::from(client) << 2 | stage as u64)
-    }
-
-    fn client(self) -> ClientId {
-        (self.0 >> 2) as ClientId & 0xfff
-    }
-
-    /// Whether it belongs to this position, in any stage.
-    fn is_of(self, position: u64) -> bool {
-        self.0 >> 14 == next(position)
-    }
-
-    fn is(self, stage: Stage) -> bool {
-        self.0 & 3 == stage as u64
-    }
-
-    /// Whether the slot holds the entry of this position.
-    fn holds(self, position: u64) -> bool {
-        self.is_of(position) && (self.is(Stage::Ready) || self.is(Stage::Taken))
-    }
-
-    /// Whether the slot can be taken for this position: its content is of an earlier one.
-    fn is_free_for(self, position: u64) -> bool {
-        match distance(self.0 >> 14, next(position)) {
-            0 => self.is(Stage::Open),
-            later => later <= POSITION / 2,
-        }
-    }
-}
-
 /// The oldest entry of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Head {
@@ -182,16 +134,6 @@ pub(crate) struct Head {
 #[cold]
 fn revoked(own: &Entries, position: u64) -> Result<(), PushError> {
     if own.take(position).is_some() { Err(PushError::Full) } else { Ok(()) }
-}
-
-/// The position after this one.
-fn next(position: u64) -> u64 {
-    (position + 1) & POSITION
-}
-
-/// Positions from one to another.
-fn distance(from: u64, to: u64) -> u64 {
-    to.wrapping_sub(from) & POSITION
 }
 
 /// Entries between head and tail; 0 if the head is newer than the tail.
@@ -279,10 +221,10 @@ impl Ring {
     /// passed it.
     #[cold]
     fn abandon_slot(&self, position: u64, client: ClientId) -> Result<(), PushError> {
-        let [taken, nobody_s] = [client, 0].map(|client| Mark::new(position, client, Stage::Taken).0);
+        let [taken, abandoned] = [client, 0].map(|client| Mark::new(position, client, Stage::Taken).0);
         // Fails if this is the delayed submitter: the slot belongs to another one by now.
         let mark = &self.slot(position).mark;
-        let _ = mark.compare_exchange(taken, nobody_s, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = mark.compare_exchange(taken, abandoned, Ordering::Relaxed, Ordering::Relaxed);
         Err(PushError::Full)
     }
 

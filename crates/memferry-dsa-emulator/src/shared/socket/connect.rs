@@ -41,7 +41,7 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// Whether no socket exists at the path.
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_not_found(&self) -> bool {
         matches!(self, ConnectError::Connect(error)
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
@@ -60,7 +60,7 @@ impl Devices {
     /// # Errors
     /// [`ConnectError`]: no server answers, or it is of another version.
     pub fn connect(path: &Path) -> Result<Connected, ConnectError> {
-        let (_, files) = ask(path, Request::Look)?;
+        let (_, files) = request(path, Request::Look)?;
         let [board, order] = two(files)?;
         let devices = Devices::open(&board.into(), &order.into()).map_err(ConnectError::mapping)?;
         Ok(Connected { devices, path: path.to_owned() })
@@ -83,7 +83,7 @@ impl Connected {
     /// the memory, since it may become another user.
     #[allow(unsafe_code)]
     pub unsafe fn join(&self) -> Result<Client, ConnectError> {
-        let (id, mut files) = ask(&self.path, Request::Join)?;
+        let (id, mut files) = request(&self.path, Request::Join)?;
         let own = files.pop().ok_or(ConnectError::NotOurs)?;
         let own = Mapping::open(&File::from(own), Writers::All).map_err(ConnectError::mapping)?;
         // SAFETY: the caller keeps the same contract.
@@ -99,7 +99,7 @@ impl Connected {
         if !self.devices.traces() {
             return Ok(None);
         }
-        let (_, mut files) = ask(&self.path, Request::Trace)?;
+        let (_, mut files) = request(&self.path, Request::Trace)?;
         let file = files.pop().ok_or(ConnectError::NotOurs)?;
         Ok(Some(file.into()))
     }
@@ -111,11 +111,11 @@ fn two(files: Vec<OwnedFd>) -> Result<[OwnedFd; 2], ConnectError> {
 
 /// Sends a request; returns the number and the files of the answer. A busy server closes the connection; then this
 /// tries again.
-fn ask(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectError> {
+fn request(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectError> {
     const PAUSE: Duration = Duration::from_millis(20);
     let start = Instant::now();
     let (bytes, files) = loop {
-        match ask_once(path, request) {
+        match request_once(path, request) {
             Ok(answer) => break answer,
             Err(error) if is_no_socket(path) && error.kind() == ErrorKind::ConnectionRefused => {
                 return Err(ConnectError::NotOurs); // something else has this name
@@ -131,7 +131,7 @@ fn ask(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectErro
     }
 }
 
-fn ask_once(path: &Path, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+fn request_once(path: &Path, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let socket = UnixStream::connect(path)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     send(&socket, &[request.to_byte()], &[])?;

@@ -85,7 +85,7 @@ impl Server {
         let mut server = Serving { state, listener, connections: Vec::new(), woken, wakes_trace };
         let serve = move || {
             while !stops.load(Ordering::Relaxed) {
-                server.turn();
+                server.serve_once();
             }
         };
         listening.threads.push(thread::Builder::new().name("clients".to_owned()).spawn(serve)?);
@@ -138,7 +138,7 @@ struct Serving {
 
 impl Serving {
     /// Waits for requests, connections or the next maintenance, and handles them.
-    fn turn(&mut self) {
+    fn serve_once(&mut self) {
         let has_clients = !self.state.clients().live.is_empty();
         let is_idle = self.connections.is_empty() && !has_clients;
         let mut descriptors = vec![self.listener.as_raw_fd(), self.woken.as_raw_fd()];
@@ -223,7 +223,7 @@ impl Server {
             }
             Request::Join => {
                 self.reap_predecessors(peer.process);
-                let joining = JoinRequest { process: peer.process, user: peer.user, is_itself: true };
+                let joining = JoinRequest { process: peer.process, user: peer.user, executes_itself: true };
                 match self.admit(&joining) {
                     Ok(joined) => yes(joined.id, &[joined.own.as_raw_fd()]),
                     Err(error) => no(error.to_string()),
