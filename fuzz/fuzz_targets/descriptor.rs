@@ -1,4 +1,4 @@
-//! Any descriptors, and batches of any members, over a fake address space that catches stray accesses.
+//! Arbitrary descriptors and batches, over a fake address space that detects stray accesses.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

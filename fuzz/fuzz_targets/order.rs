@@ -1,4 +1,4 @@
-//! Two processes that share a device, one of which writes anything into the memory that it can write.
+//! Two clients that share a device; a hostile one writes arbitrary words into all memory that it can write.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

@@ -1,8 +1,8 @@
-//! A machine profile with pieces of it replaced, or any text.
+//! A machine profile with parts replaced, or arbitrary text.
 #![no_main]
 
 #[path = "../../crates/memferry/tests/fixtures/broken.rs"]
-#[allow(dead_code)] // Each target uses some of it.
+#[allow(dead_code)] // Each target uses a part.
 mod broken;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {

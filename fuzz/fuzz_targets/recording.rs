@@ -1,8 +1,8 @@
-//! The JSON of a recording as somebody might send it.
+//! The JSON of a recording, damaged or arbitrary.
 #![no_main]
 
 #[path = "../../crates/memferry/tests/fixtures/broken.rs"]
-#[allow(dead_code)] // Each target uses some of it.
+#[allow(dead_code)] // Each target uses a part.
 mod broken;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| broken::json(data));

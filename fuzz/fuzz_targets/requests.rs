@@ -1,4 +1,4 @@
-//! Requests to the driver's files, as a broken kernel might make them.
+//! Arbitrary FUSE requests to the driver's files.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| memferry_emulate::fuzz::requests(data));

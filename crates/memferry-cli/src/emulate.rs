@@ -84,7 +84,7 @@ impl Arguments {
             arguments: rest.to_vec(),
             devices: self.devices,
             setup,
-            nasty: nasty(self.seed, &self.faults),
+            fault_plan: fault_plan(self.seed, &self.faults),
             timing: self.timing.then(Timing::sapphire_rapids),
             keep_user: self.keep_user,
             preload: Some(library()?),
@@ -151,17 +151,17 @@ fn fault(text: &str) -> Result<Fault, String> {
     }
 }
 
-fn nasty(seed: Option<u64>, faults: &[Fault]) -> FaultPlan {
-    let mut nasty = seed.map_or_else(FaultPlan::none, FaultPlan::from_seed);
+fn fault_plan(seed: Option<u64>, faults: &[Fault]) -> FaultPlan {
+    let mut fault_plan = seed.map_or_else(FaultPlan::none, FaultPlan::from_seed);
     for fault in faults {
         *match fault.kind {
-            FaultKind::Pages => &mut nasty.page_faults_per_mille,
-            FaultKind::Retries => &mut nasty.retries_per_mille,
-            FaultKind::Errors => &mut nasty.hardware_errors_per_mille,
-            FaultKind::Records => &mut nasty.lost_records_per_mille,
+            FaultKind::Pages => &mut fault_plan.page_faults_per_mille,
+            FaultKind::Retries => &mut fault_plan.retries_per_mille,
+            FaultKind::Errors => &mut fault_plan.hardware_errors_per_mille,
+            FaultKind::Records => &mut fault_plan.lost_records_per_mille,
         } = fault.per_mille;
     }
-    nasty
+    fault_plan
 }
 
 #[cfg(test)]
@@ -185,18 +185,18 @@ mod tests {
     fn options_reach_the_emulation() {
         let plain = options("-- true -x --stats");
         assert_eq!((plain.program, plain.arguments), ("true".into(), vec!["-x".into(), "--stats".into()]));
-        assert_eq!((plain.setup, plain.devices, plain.nasty), (Setup::Ready, None, FaultPlan::none()));
+        assert_eq!((plain.setup, plain.devices, plain.fault_plan), (Setup::Ready, None, FaultPlan::none()));
         assert!(plain.timing.is_none() && plain.patch && !plain.keep_user && !plain.stats);
         let all = options(
             "--devices 3 --config none --seed 9 --faults records=7,pages=1000 --timing --no-patch --keep-user --wait \
             --trace t --stats -- true",
         );
-        let nasty =
+        let fault_plan =
             FaultPlan { lost_records_per_mille: 7, page_faults_per_mille: 1000, ..FaultPlan::from_seed(9) };
-        assert_eq!((all.nasty, all.devices, all.setup), (nasty, Some(3), Setup::Disabled));
+        assert_eq!((all.fault_plan, all.devices, all.setup), (fault_plan, Some(3), Setup::Disabled));
         assert!(all.timing.is_some() && !all.patch && all.keep_user && all.stats);
         assert_eq!((all.trace, all.leftovers), (Some("t".into()), Leftovers::WaitFor));
-        let faults = options("--faults retries=1 --faults errors=2 -- true").nasty;
+        let faults = options("--faults retries=1 --faults errors=2 -- true").fault_plan;
         assert_eq!(
             faults,
             FaultPlan { retries_per_mille: 1, hardware_errors_per_mille: 2, ..FaultPlan::none() }

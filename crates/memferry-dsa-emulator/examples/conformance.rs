@@ -1,7 +1,7 @@
-//! Whether the devices of this machine do what they should:
-//! `cargo run --release -p memferry-dsa --example conformance [seeds]`.
+//! Runs the conformance suite on the devices of this machine:
+//! `cargo run --release -p memferry-dsa-emulator --example conformance [seeds]`.
 //!
-//! Without the help of the CPU: what a device lacks is listed. Ends with 1 if anything is wrong.
+//! The CPU does not help: operations that a device lacks are listed. The exit status is 1 if a check fails.
 
 #[path = "../../memferry-dsa/examples/common/mod.rs"]
 mod common;
@@ -14,7 +14,7 @@ use memferry_dsa_emulator::conformance::{self, Thoroughness};
 fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
     let seeds: u64 = std::env::args().nth(1).map_or(Ok(1), |text| text.parse())?;
     let options = ClientOptions { may_use_cpu: false, faults_max: 10_000, ..ClientOptions::default() };
-    // Each queue by itself, so that none hides behind another.
+    // Each queue alone, so that no queue hides the failures of another.
     let portals: Vec<_> = common::client()?.portals().cloned().collect();
     let mut passed = true;
     for portal in portals {

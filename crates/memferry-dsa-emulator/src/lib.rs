@@ -1,73 +1,68 @@
-//! A DSA device in software: every rule of the real one that a client can trip over, and none of its silicon.
+//! An emulated Intel DSA, for tests of software that uses one: the device, its driver's files, a conformance suite.
+//!
+//! The device follows the rules of the specification, with the limits of the 1.0 parts. It executes all operations of
+//! version 1.0, or a configured subset, and it is exact, not fast.
 //!
 //! ```text
 //! Portal / submit ──▶ queues ──▶ arbiter of the group ──▶ engines ──▶ completion records
 //!                    (ring)      (priorities)            (batch unit,  (late, out of order)
-//!                                                         copies)           │
+//!                                                         operations)       │
 //!                                                            └── Memory ◀───┘
 //! ```
 //!
-//! The [`Device`] is a state machine that does something only when it is stepped. [`Deterministic`] steps it in the
-//! calling thread and replays a seed exactly; [`Emulator`] steps it in a thread of its own, over the memory of
-//! this process, and hands out portals. How badly it behaves, within the specification, is in [`FaultPlan`].
+//! | part | content |
+//! |---|---|
+//! | [`Device`] | a state machine that works only when it is stepped |
+//! | [`Deterministic`] | steps a device in the calling thread; a seed replays a run exactly |
+//! | [`Emulator`] | steps a device in a thread of its own, over the memory of this process; has portals |
+//! | [`FaultPlan`] | injected misbehaviour within the specification: faults, delays, reordering |
+//! | [`Timing`] | modelled durations, in virtual or real time; a measurement with them is `emulated` |
+//! | [`shared`] | devices that several processes share |
+//! | [`FakeDriver`], [`FakePlatform`] | the files of the driver `idxd`; Linux and the CPU as portals see them |
+//! | [`conformance`] | checks for everything that executes requests, devices and software alike |
 //!
-//! Several processes can share one device; what they have in common is then in a file ([`shared`]).
+//! A copy through a device that faults, delays and reorders:
 //!
-//! [`FakeDriver`] is the driver's part: its files, with its rules behind them. [`conformance`] checks whatever executes
-//! requests, devices and software alike.
+//! ```
+//! use memferry_dsa::request::Request;
+//! use memferry_dsa::{Client, ClientOptions};
+//! use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 //!
-//! It executes all operations of version 1.0, or those that its configuration leaves it. It can take as long as
-//! silicon would ([`Timing`]), in virtual time or in real time; what is measured with it is emulated.
+//! let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(42))?;
+//! let client = Client::new(vec![emulator.portal(0)], ClientOptions::default());
+//! let (source, mut target) = (vec![1; 100_000], vec![0; 100_000]);
+//! client.run(Request::copy(&source, &mut target))?;
+//! assert_eq!(source, target);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
-//! Source: Intel DSA Architecture Specification 3.0, with the limits of the 1.0 parts.
+//! Source: Intel DSA Architecture Specification 3.0.
 
 #![deny(unsafe_code)]
 
-mod ahead;
-mod arbiter;
-mod batch;
-mod check;
+mod arc_ref;
 mod config;
 #[cfg(not(memferry_loom))]
 pub mod conformance;
-mod counters;
-mod deterministic;
 mod device;
 mod driver;
-mod fault_plan;
-mod front;
 pub mod fuzz;
-mod held;
-mod job;
 mod memory;
 mod monotonic;
 mod ops;
-mod pages;
-mod platform;
 pub mod procfs;
 mod queue;
-mod register;
-mod ring;
+mod runner;
 pub mod shared;
 mod sync;
-mod threaded;
-mod timing;
 
 pub use config::{
-    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENGINES_MAX, ENTRIES_MAX, GROUPS_MAX, GroupConfig,
-    OPERATIONS, QUEUES_MAX, TRANSFER_BYTES_MAX, dedicated_queue, shared_queue,
+    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENTRIES_MAX, FaultPlan, GroupConfig, OPERATIONS,
+    QUEUES_MAX, TRANSFER_BYTES_MAX, Timing, dedicated_queue, shared_queue,
 };
-pub use counters::DeviceCounters;
-pub use deterministic::Deterministic;
-pub use device::{Device, Stepped};
-pub use driver::{FakeDevice, FakeDriver, FakeKernel};
-pub use fault_plan::FaultPlan;
-#[cfg(not(memferry_loom))]
-pub(crate) use fault_plan::Random;
+pub use device::{Device, DeviceCounters, Stepped};
+pub use driver::{FakeDevice, FakeDriver, FakeKernel, FakePlatform};
 pub use memory::{
     Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, Vanished, Visit,
 };
-pub use platform::FakePlatform;
-pub use register::SoftwareError;
-pub use threaded::{Emulator, EnableError, StartError};
-pub use timing::Timing;
+pub use runner::{Deterministic, Emulator, EnableError, StartError};

@@ -1,5 +1,5 @@
-//! Processes and threads, as `/proc` shows them. Only a file that is missing means that its process has ended. A file that
-//! cannot be read is an error: a reader that has no file descriptors left must not take other processes for gone.
+//! Processes and threads in `/proc`. A process has ended only if its file is missing. A file that cannot be read is an
+//! error: a reader without free file descriptors must not take other processes for ended.
 //!
 //! Source: proc_pid_status(5), proc_pid_stat(5).
 
@@ -10,14 +10,14 @@ use std::io::{self, ErrorKind};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Stat {
-    /// Field 3: `b'Z'` has ended and is not waited for yet.
+    /// Field 3: `b'Z'` is a zombie.
     pub state: u8,
-    /// Field 4.
+    /// Field 4: the parent process.
     pub parent: u32,
-    /// Field 22, in the kernel's units since boot.
+    /// Field 22: the start time in clock ticks since boot.
     pub started: u64,
-    /// Field 28: the start of the program's stack, which Linux randomises for each program. 0 for readers that may not
-    /// trace the process, and of a first thread that has ended.
+    /// Field 28: the start of the program's stack, which Linux randomises for each program. It is 0 for readers that
+    /// may not trace the process, and after the first thread has ended.
     pub stack: u64,
 }
 
@@ -32,10 +32,10 @@ pub struct Status {
 }
 
 impl Stat {
-    /// That of a process or thread; `None` if there is no such one.
+    /// Reads the fields of a process or thread; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be read; the process may be there.
+    /// The file cannot be read; the process may exist.
     pub fn of(id: u32) -> io::Result<Option<Stat>> {
         read(id, "stat")?.map(|text| Stat::parse(&text).ok_or(ErrorKind::InvalidData.into())).transpose()
     }
@@ -55,10 +55,10 @@ impl Stat {
 }
 
 impl Status {
-    /// That of a process or thread; `None` if there is no such one.
+    /// Reads the fields of a process or thread; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be read; the process may be there.
+    /// The file cannot be read; the process may exist.
     pub fn of(id: u32) -> io::Result<Option<Status>> {
         read(id, "status")?.map(|text| Status::parse(&text).ok_or(ErrorKind::InvalidData.into())).transpose()
     }
@@ -72,8 +72,8 @@ impl Status {
     }
 }
 
-/// The name of the program that a process runs, for people. The program chooses it: control characters, which would
-/// reach a terminal, are escaped. Empty if it is not known.
+/// The name of the program that a process runs, for output to users; empty if unknown. The program chooses the name, so
+/// control characters are escaped.
 pub fn name(process: u32) -> String {
     let name = fs::read(format!("/proc/{process}/comm")).unwrap_or_default();
     printable(name.strip_suffix(b"\n").unwrap_or(&name))
@@ -87,29 +87,29 @@ fn printable(name: &[u8]) -> String {
     String::from_utf8_lossy(name).chars().map(escaped).collect()
 }
 
-/// A process and the program that it runs, told from others under the same number.
+/// The identity of a process and its program, which differs from later ones with the same process id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Its number.
+    /// The process id.
     pub process: u32,
     started: u64,
     stack: u64,
 }
 
 impl Identity {
-    /// That of a process; `None` if there is no such one.
+    /// The identity of a process; `None` if it does not exist.
     ///
     /// # Errors
-    /// It cannot be read; the process may be there.
+    /// The file cannot be read; the process may exist.
     pub fn of_process(process: u32) -> io::Result<Option<Identity>> {
         Ok(Stat::of(process)?.map(|Stat { started, stack, .. }| Identity { process, started, stack }))
     }
 
-    /// That of the process of a thread, whose stack is read by this thread: the first one may have ended. `None` if
-    /// there is no such thread.
+    /// The identity of the process of a thread; `None` if the thread does not exist. The stack is read from this
+    /// thread, since the first thread may have ended.
     ///
     /// # Errors
-    /// It cannot be read; the thread may be there.
+    /// A file cannot be read; the thread may exist.
     pub fn of_thread(thread: u32) -> io::Result<Option<Identity>> {
         let Some(Status { process, .. }) = Status::of(thread)? else { return Ok(None) };
         let (whole, part) = (Stat::of(process)?, Stat::of(thread)?);
@@ -118,7 +118,7 @@ impl Identity {
         Ok(whole.zip(part).map(identity))
     }
 
-    /// Whether the two differ in something that is known of both.
+    /// Whether the two differ in a field that is known of both.
     pub fn is_other(self, now: Identity) -> bool {
         let differ = |one: u64, other: u64| one != 0 && other != 0 && one != other;
         self.process != now.process || differ(self.started, now.started) || differ(self.stack, now.stack)

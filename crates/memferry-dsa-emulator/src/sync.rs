@@ -1,4 +1,4 @@
-//! The only place that chooses between atomics of std and of loom.
+//! The atomics of std, or of loom in model tests. No other module makes this choice.
 
 #[cfg(not(memferry_loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

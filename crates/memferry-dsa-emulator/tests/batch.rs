@@ -1,4 +1,4 @@
-//! Batches: members, fences, what is abandoned, and what the batch's own record says.
+//! Batches: members, fences, abandoned members, and the batch's own completion record.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn write_list(run: &common::Run, members: &[Descriptor]) {
     }
 }
 
-/// Runs a batch; the batch's completion, and the status of each member whose record was written.
+/// Runs a batch; returns the batch's completion, and the status of each member whose record was written.
 fn batch(run: &mut common::Run, members: &[Descriptor]) -> (Completion, Vec<Option<Status>>) {
     write_list(run, members);
     let count = members.len() as u32;
@@ -32,8 +32,8 @@ fn batch(run: &mut common::Run, members: &[Descriptor]) -> (Completion, Vec<Opti
     (completion, statuses)
 }
 
-fn device(nasty: FaultPlan) -> common::Run {
-    let run = run(&generous(DeviceConfig::one_shared_queue()), nasty);
+fn device(fault_plan: FaultPlan) -> common::Run {
+    let run = run(&generous(DeviceConfig::one_shared_queue()), fault_plan);
     run.memory.map(DATA, 64 << 10);
     run
 }
@@ -62,7 +62,7 @@ fn all_members_succeed() {
     }
 }
 
-/// Without a fence the others go on.
+/// Without a fence the other members are executed.
 #[test]
 fn a_failure_does_not_stop_the_others() {
     let (completion, members) = batch(&mut device(FaultPlan::none()), &[good(), bad(), good(), good()]);
@@ -70,7 +70,7 @@ fn a_failure_does_not_stop_the_others() {
     assert_eq!(members, [OK, BAD, OK, OK]);
 }
 
-/// A fence after a failure abandons itself and everything behind it, fenced or not.
+/// A fence after a failure abandons its member and all members behind it, fenced or not.
 #[test]
 fn a_fence_after_a_failure_abandons_the_rest() {
     let mut run = device(FaultPlan::none());
@@ -81,14 +81,14 @@ fn a_fence_after_a_failure_abandons_the_rest() {
 }
 
 #[test]
-fn a_fence_on_the_first_member_waits_for_nothing() {
+fn a_fence_on_the_first_member_has_no_effect() {
     let (completion, members) =
         batch(&mut device(FaultPlan::none()), &[fenced(bad()), good(), fenced(good())]);
     assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 2));
     assert_eq!(members, [BAD, OK, None]);
 }
 
-/// The failure of the last member is the batch's, although nothing comes after it.
+/// A failure of the last member fails the batch, although no member follows.
 #[test]
 fn the_last_member_counts() {
     let (completion, members) = batch(&mut device(FaultPlan::none()), &[good(), fenced(bad())]);
@@ -97,14 +97,14 @@ fn the_last_member_counts() {
 }
 
 #[test]
-fn batches_and_drains_are_no_members() {
+fn batches_and_drains_are_refused_as_members() {
     let inner = Descriptor::batch(LIST, 2);
     let (completion, members) = batch(&mut device(FaultPlan::none()), &[inner, Descriptor::drain(), good()]);
     assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 3));
     assert_eq!(members, [Some(Status::BadOpcode), Some(Status::BadOpcode), OK]);
 }
 
-/// A member's submitter field is that of the batch, whatever the list says.
+/// A member has the PASID of its batch; the device ignores the one in the list.
 #[test]
 fn members_belong_to_the_submitter_of_the_batch() {
     let mut run = device(FaultPlan::none());
@@ -116,11 +116,11 @@ fn members_belong_to_the_submitter_of_the_batch() {
     let completion = complete(&mut run, Descriptor::batch(LIST, 2)).unwrap();
     assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 2));
     let error = run.device.take_error().expect("a failure without a record");
-    assert_eq!((error.status, error.pasid, error.batch_index), (Status::BadSize, PASID, Some(0)));
+    assert_eq!((error.status, error.pasid, error.batch_member), (Status::BadSize, Some(PASID), Some(0)));
 }
 
 #[test]
-fn batches_that_are_refused() {
+fn invalid_batches_are_refused() {
     let config = DeviceConfig::one_shared_queue();
     let max = config.groups[0].queues[0].batch_max;
     let mut run = run(&config, FaultPlan::none());
@@ -137,9 +137,9 @@ fn batches_that_are_refused() {
     }
 }
 
-/// A list that runs into an unmapped page: the members before it run, and software resumes behind them.
+/// A list that continues on an unmapped page: the members before it are executed, and software resumes after them.
 #[test]
-fn a_list_that_cannot_be_read() {
+fn a_list_with_an_unmapped_page() {
     let mut run = device(FaultPlan::none());
     let (readable, count) = (3, 8);
     let list = LIST.offset(PAGE_BYTES - readable * 64);
@@ -170,7 +170,7 @@ fn a_list_that_cannot_be_read() {
     }
 }
 
-/// An absent page of the list is asked for, whatever the flags say.
+/// The device requests an absent page of the list, with any flags.
 #[test]
 fn an_absent_list_is_brought_in() {
     let mut run = device(FaultPlan::none());
@@ -180,13 +180,13 @@ fn an_absent_list_is_brought_in() {
     assert_eq!(run.device.counters().page_requests, 1);
 }
 
-/// A chain of copies, each from where the one before it wrote: right only if every fence holds.
+/// A chain of copies, each from the target of the previous one: correct only if every fence holds.
 #[test]
 fn fences_order_a_chain_of_copies() {
     const LINKS: u64 = 40;
     for seed in 0..200 {
-        let nasty = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = device(nasty);
+        let fault_plan = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
+        let mut run = device(fault_plan);
         run.memory.store(DATA, &pattern(512, seed));
         let link = |index: u64| DATA.offset(index * 1000);
         let copies: Vec<_> =
@@ -198,12 +198,12 @@ fn fences_order_a_chain_of_copies() {
     }
 }
 
-/// When a fenced member starts, and when the batch ends, all earlier records are written.
+/// When a fenced member starts, and when the batch completes, all earlier records are written.
 #[test]
-fn records_come_before_what_waits_for_them() {
+fn records_come_before_fenced_members_and_the_batch() {
     for seed in 0..200 {
-        let nasty = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = device(nasty);
+        let fault_plan = FaultPlan { page_faults_per_mille: 0, ..FaultPlan::from_seed(seed) };
+        let mut run = device(fault_plan);
         let fenced_copy = fenced(Descriptor::memmove(DATA, DATA.offset(100), 1));
         write_list(&run, &[good(), good(), good(), fenced_copy, good(), good()]);
         let batch = Descriptor::batch(LIST, 6).with_completion_at(record(0));
@@ -213,7 +213,7 @@ fn records_come_before_what_waits_for_them() {
             let done = |index: u32| run.memory.poll(record(index)).is_some();
             assert!(!moved || (1..=3).all(done), "seed {seed}: the fence did not hold");
             if done(0) {
-                assert!((1..=6).all(done), "seed {seed}: the batch ended before its members");
+                assert!((1..=6).all(done), "seed {seed}: the batch completed before its members");
                 break;
             }
             run.step();
@@ -221,7 +221,7 @@ fn records_come_before_what_waits_for_them() {
     }
 }
 
-/// Without fences a nasty device does not keep the order of the list: clients must not rely on it.
+/// Without fences a reordering device does not keep the order of the list, on which clients must not rely.
 #[test]
 fn members_without_fences_are_permuted() {
     let mut orders = std::collections::BTreeSet::new();
@@ -236,9 +236,9 @@ fn members_without_fences_are_permuted() {
     assert!(orders.len() > 10, "only {} orders", orders.len());
 }
 
-/// Batches of random members on nasty devices: statuses follow from the list alone, faults in the list included.
+/// Batches of random members on faulty devices: statuses follow from the list alone, faults in the list included.
 #[test]
-fn random_batches_on_nasty_devices() {
+fn random_batches_on_faulty_devices() {
     let mut list_faults = 0;
     for seed in 0..500u64 {
         let mut dice = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

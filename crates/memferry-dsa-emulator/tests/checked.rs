@@ -1,4 +1,4 @@
-//! The memory of this process behind system calls: what is not there is a page fault, and nothing crashes.
+//! The memory of this process behind system calls: bad addresses are page faults, and nothing crashes.
 
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Some fresh pages, unmapped at the end.
+/// New pages, which are unmapped when this is dropped.
 struct Pages {
     start: *mut u8,
     count: usize,
@@ -28,7 +28,7 @@ struct Pages {
 
 impl Pages {
     fn map(count: usize, protection: i32) -> Pages {
-        // SAFETY: an anonymous mapping where the kernel wants it.
+        // SAFETY: an anonymous mapping at an address of the kernel's choice.
         let start = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             libc::mmap(ptr::null_mut(), count * PAGE, protection, flags, -1, 0)
@@ -46,7 +46,7 @@ impl Pages {
         Address::from(self.start).offset(offset as u64)
     }
 
-    /// Writes to pages, so that they are present and nobody else's.
+    /// Writes to pages, so that they are present and exclusive.
     fn fill(&self, bytes: std::ops::Range<usize>, value: u8) {
         assert!(bytes.end <= self.count * PAGE);
         // SAFETY: the range lies in the mapping, which is writable where the tests call this.
@@ -74,9 +74,9 @@ impl Drop for Pages {
     }
 }
 
-/// A device over this process' memory, or `None` where the system does not let it.
+/// A device over this process' memory, or `None` where the system forbids it.
 fn device() -> Option<Deterministic<CheckedMemory>> {
-    // SAFETY: the tests' descriptors name mappings and records of their own, or what is not mapped.
+    // SAFETY: the tests' descriptors name mappings and records of their own, or unmapped memory.
     match unsafe { CheckedMemory::open() } {
         Ok(memory) => {
             let mut config = DeviceConfig::one_shared_queue();
@@ -147,12 +147,12 @@ fn untouched_pages_are_faults() {
     assert_eq!((completion.status_byte(), completion.bytes_completed), (0x83, 2 * PAGE as u32));
     let reading = run(&mut device, Descriptor::compare(pages.at(0), pages.at(5 * PAGE), 10));
     assert_eq!((reading.status_byte(), reading.fault_address), (0x03, pages.at(5 * PAGE)));
-    // The system brings in what the device asks for.
+    // The system brings in the pages that the device requests.
     assert_eq!(run(&mut device, copy.with_flags(Flags::BLOCK_ON_FAULT)).status, Status::Success);
     assert!(pages.bytes(3 * PAGE..6 * PAGE).iter().all(|byte| *byte == 7));
 }
 
-/// What no access is allowed to, and what does not exist: page faults, refused ones if the system was asked.
+/// Protected and unmapped memory: page faults, refused ones if the device requested the page.
 #[test]
 fn bad_addresses_are_faults() {
     let _alone = alone();
@@ -183,10 +183,10 @@ fn bad_addresses_are_faults() {
         let completion = run(&mut device, descriptor.with_flags(Flags::BLOCK_ON_FAULT));
         assert_eq!(completion.status_byte(), expected + 1, "{descriptor:?}");
     }
-    // On request, as the system may be moving the page to somewhere else at this moment.
+    // With a page request, as the system may be migrating the page at this moment.
     let readable = Descriptor::memmove(pages.at(3 * PAGE), good, 8).with_flags(Flags::BLOCK_ON_FAULT);
     assert_eq!(run(&mut device, readable).status, Status::Success);
-    // A copy over several pages ends at the first that is protected, with what was done before.
+    // A copy over several pages stops at the first protected page, with the progress so far.
     pages.protect(2, libc::PROT_READ);
     let sources = Pages::writable(4);
     sources.fill(0..4 * PAGE, 9);
@@ -200,7 +200,7 @@ fn bad_addresses_are_faults() {
     assert!(pages.bytes(2 * PAGE..2 * PAGE + 10).iter().all(|byte| *byte == 7));
 }
 
-/// A record that cannot be written is lost, and the error register knows.
+/// A record that cannot be written is lost, and the error register reports it.
 #[test]
 fn a_record_that_cannot_be_written() {
     let _alone = alone();
@@ -217,7 +217,7 @@ fn a_record_that_cannot_be_written() {
     assert_eq!(pages.bytes(0..1), [1]);
 }
 
-/// A child that does nothing but be there.
+/// A child process that only sleeps.
 struct Sleeper(libc::pid_t);
 
 impl Sleeper {
@@ -225,7 +225,7 @@ impl Sleeper {
         // SAFETY: the child only calls `pause`, which is allowed after a fork in a process with threads.
         match unsafe { libc::fork() } {
             0 => loop {
-                // SAFETY: it only waits.
+                // SAFETY: pause only waits.
                 unsafe { libc::pause() };
             },
             child => {
@@ -237,12 +237,13 @@ impl Sleeper {
 }
 
 impl Sleeper {
-    /// One with a process number that is free. None if that is not allowed.
+    /// A child with a given free process id; `None` if that is not permitted.
     fn with_number(number: i32) -> Option<Sleeper> {
         // struct clone_args of clone(2): exit_signal is the fifth word, set_tid and its length the ninth and tenth.
         let mut arguments = [0u64; 11];
         (arguments[4], arguments[8], arguments[9]) = (libc::SIGCHLD as u64, (&raw const number) as u64, 1);
-        // SAFETY: the structure that the call reads, with a list of one number; a copy of the process, which only sleeps.
+        // SAFETY: the structure that the call reads, with a list of one number; a copy of the process, which only
+        // sleeps.
         match unsafe { libc::syscall(libc::SYS_clone3, &arguments, size_of_val(&arguments)) } {
             0 => loop {
                 // SAFETY: it has no preconditions.
@@ -256,7 +257,7 @@ impl Sleeper {
 
 impl Drop for Sleeper {
     fn drop(&mut self) {
-        // SAFETY: the child of `fork`, which nobody else has waited for.
+        // SAFETY: the child of `fork`, for which no other code has waited.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, ptr::null_mut(), 0);
@@ -264,8 +265,8 @@ impl Drop for Sleeper {
     }
 }
 
-/// Descriptors of another process: its memory is read and written, not that at the same addresses here, with the page faults
-/// that it would have.
+/// Descriptors of another process: its memory is read and written, not that at the same addresses here, with the page
+/// faults that it would have.
 #[test]
 fn memory_of_another_process() {
     let _alone = alone();
@@ -312,9 +313,9 @@ fn memory_of_another_process() {
     assert_eq!(nowhere.status, Status::PageFaultRefused);
 }
 
-/// The number of a process that has ended is another one's: descriptors that were left would work on its memory.
+/// The id of a process that has ended is reused: its remaining descriptors would access the memory of the new process.
 #[test]
-fn a_process_with_the_number_of_one_that_has_ended() {
+fn a_process_with_a_reused_process_id() {
     let _alone = alone();
     let pages = Pages::writable(1);
     pages.fill(0..PAGE, 7);

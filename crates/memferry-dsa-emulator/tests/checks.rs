@@ -1,4 +1,4 @@
-//! What the device refuses, with which status, and where it says so: completion record or error register.
+//! Refused descriptors: their status, and the place of the report (completion record or error register).
 
 mod common;
 
@@ -45,14 +45,14 @@ fn one_of_each() -> Vec<Descriptor> {
     ]
 }
 
-/// A device on which each of them ends well.
+/// A device on which each of them succeeds.
 fn roomy() -> common::Run {
     let run = run(&generous(DeviceConfig::one_shared_queue()), FaultPlan::none());
     run.memory.map(DATA, 0x4000);
     run
 }
 
-/// Ends of descriptors that have passed all checks.
+/// Whether a status is of a descriptor that has passed all checks.
 fn is_executed(status: Status) -> bool {
     matches!(
         status,
@@ -71,7 +71,11 @@ fn every_operation_is_executed() {
         let mut run = roomy();
         let status = status(&mut run, descriptor).unwrap();
         assert!(is_executed(status), "{descriptor:?}: {status}");
-        assert_eq!(run.device.counters().ended_count(), 1 + run.device.counters().members, "{descriptor:?}");
+        assert_eq!(
+            run.device.counters().completed_count(),
+            1 + run.device.counters().members,
+            "{descriptor:?}"
+        );
     }
 }
 
@@ -105,7 +109,7 @@ fn allowed_flags(opcode: Opcode) -> u32 {
     }
 }
 
-/// The flags that each operation allows, tried one by one.
+/// The flags that each operation allows, one by one.
 #[test]
 fn flags_one_by_one() {
     for descriptor in one_of_each() {
@@ -119,7 +123,7 @@ fn flags_one_by_one() {
             let completion = complete(&mut run, descriptor.with_flags(Flags::from_bits(bit))).unwrap();
             if allowed & bit != 0 {
                 assert!(
-                    // Of a readback address or a seed at 0, the flag says that it is there.
+                    // With the flag, a readback address or a seed at 0 is valid.
                     is_executed(completion.status) || completion.status == Status::ReadbackFault,
                     "{descriptor:?} with {bit:#x}: {completion:?}"
                 );
@@ -159,9 +163,9 @@ fn flags_that_need_a_capability() {
     assert_eq!(status(&mut run, Descriptor::memmove(DATA, DATA.offset(64), 64)), Some(Status::Success));
 }
 
-/// Operations that have nothing to say without a record need one.
+/// Operations whose result is in the record need one.
 #[test]
-fn records_that_must_be_asked_for() {
+fn records_that_must_be_requested() {
     use Opcode::*;
     let needs = [Drain, Compare, ComparePattern, CreateDelta, CrcGeneration, CopyCrc, DifCheck];
     for descriptor in one_of_each() {
@@ -169,16 +173,22 @@ fn records_that_must_be_asked_for() {
         let mut run = roomy();
         common::reset(&run, 0);
         submit(&mut run, &descriptor);
-        // Both flags are missing, or one: told to the error register without an address, to the record with one.
+        // One or both flags are missing. The report is in the record if there is an address, else in the error
+        // register.
         let address_only = with_bits(descriptor, 1, record(0).0).with_flags(Flags::COMPLETION_ADDRESS_VALID);
         submit(&mut run, &address_only);
         run.run_until_idle();
         let error = run.device.take_error().filter(|error| error.status == Status::InvalidFlags);
         let missing = Flags::COMPLETION_ADDRESS_VALID | Flags::REQUEST_COMPLETION;
-        assert_eq!(error.map(|error| error.invalid_flags), needs_record.then_some(missing), "{descriptor:?}");
-        let told = run.memory.poll(record(0)).filter(|completion| completion.status == Status::InvalidFlags);
-        let told = told.map(|completion| completion.invalid_flags());
-        assert_eq!(told, needs_record.then_some(Flags::REQUEST_COMPLETION), "{descriptor:?}");
+        assert_eq!(
+            error.and_then(|error| error.invalid_flags),
+            needs_record.then_some(missing.bits()),
+            "{descriptor:?}"
+        );
+        let context =
+            run.memory.poll(record(0)).filter(|completion| completion.status == Status::InvalidFlags);
+        let context = context.map(|completion| completion.invalid_flags());
+        assert_eq!(context, needs_record.then_some(Flags::REQUEST_COMPLETION), "{descriptor:?}");
     }
 }
 
@@ -218,13 +228,13 @@ fn reserved_in_byte(opcode: Opcode, byte: usize) -> u8 {
     match (opcode, byte) {
         (Opcode::DifCheck | Opcode::DifInsert | Opcode::DifStrip | Opcode::DifUpdate, 42) => 0xf0,
         (Opcode::DifUpdate, 41) => 0x07,
-        // Nothing can be passed through where there is no source field.
+        // Insert has no source field to pass through.
         (Opcode::DifInsert, 41) => 0x6f,
         _ => 0,
     }
 }
 
-/// Every reserved bit of every operation, tried one by one.
+/// Every reserved bit of every operation, one by one.
 #[test]
 fn reserved_bits_one_by_one() {
     let mut run = run(&DeviceConfig::one_dedicated_queue(), FaultPlan::none());
@@ -259,7 +269,7 @@ fn reserved_bits_one_by_one() {
     }
 }
 
-/// Fields that are reserved unless a flag says otherwise.
+/// Fields that are reserved unless a flag makes them valid.
 #[test]
 fn fields_that_depend_on_flags() {
     let mut run = roomy();
@@ -280,7 +290,7 @@ fn fields_that_depend_on_flags() {
 }
 
 #[test]
-fn operations_that_the_device_does_not_have() {
+fn operations_that_the_device_lacks() {
     let known = |code: u8| Opcode::try_from(code).is_ok();
     let mut run = plain();
     for code in (0..=255u8).filter(|code| !known(*code)) {
@@ -298,7 +308,7 @@ fn operations_that_the_device_does_not_have() {
     assert_eq!(status(&mut run, Descriptor::batch(DATA, 2)), Some(Status::BadOpcode));
 }
 
-/// What Linux shows of the parts that are sold, and what they have.
+/// The operations that Linux shows for the parts on the market, and those that they have.
 #[test]
 fn production_parts() {
     let config = DeviceConfig::production();
@@ -344,9 +354,9 @@ fn sizes_of_transfers() {
     }
 }
 
-/// What the operations demand of sizes, alignment and overlap beyond that.
+/// Further rules of the operations for sizes, alignment and overlap.
 #[test]
-fn operands_that_are_refused() {
+fn invalid_operands_are_refused() {
     let mut config = generous(DeviceConfig::one_shared_queue());
     config.groups[0].queues[0].transfer_bytes_max = 1 << 20;
     let mut run = run(&config, FaultPlan::none());
@@ -421,7 +431,7 @@ fn operands_that_are_refused() {
         (update(far, 520), Status::BadSize),
     ];
     for (descriptor, expected) in cases {
-        // Nothing of one case is left for the next; fields of zeros match tags of zeros that stay.
+        // Each case starts with zeroed memory; fields of zeros match constant tags of zeros.
         run.memory.store(DATA, &[0; 0x2000]);
         run.memory.store(farther, &[0; 128]);
         let descriptor = match descriptor.opcode() {
@@ -439,7 +449,7 @@ fn operands_that_are_refused() {
     assert_eq!(status(&mut run, into(at(0x1000 - 1039))), Some(Status::Overlap));
 }
 
-/// A descriptor with two faults is refused for the one that is checked first.
+/// A descriptor with two errors is refused for the one that is checked first.
 #[test]
 fn the_order_of_checks() {
     let mut run = run(&DeviceConfig::one_dedicated_queue(), FaultPlan::none());
@@ -474,9 +484,9 @@ fn the_order_of_checks() {
     }
 }
 
-/// Success is told only on request, failure always, and to the error register if there is no record.
+/// Success is reported only on request, failure always, and in the error register if there is no record.
 #[test]
-fn which_ends_are_told_where() {
+fn where_each_status_is_reported() {
     let mut run = plain();
     run.memory.map(DATA, 4096);
     let quiet = |descriptor: Descriptor| {
@@ -509,17 +519,17 @@ fn which_ends_are_told_where() {
             "{descriptor:?}"
         );
         let Some(error) = register else { continue };
-        assert_eq!((error.queue, error.pasid, error.overflow), (0, PASID, false));
+        assert_eq!((error.queue, error.pasid, error.overflow), (Some(0), Some(PASID), false));
         if error.status == Status::InvalidFlags {
-            assert_eq!(error.invalid_flags, descriptor.flags());
+            assert_eq!(error.invalid_flags, Some(descriptor.flags().bits()));
         }
         if error.status == Status::PageFault {
-            assert_eq!((error.fault_address, error.write_fault), (Address(0x5000_0000), false));
+            assert_eq!((error.fault_address, error.write), (0x5000_0000, false));
         }
     }
 }
 
-/// The register keeps the first error and says that there were others.
+/// The register keeps the first error and sets its overflow bit for others.
 #[test]
 fn the_error_register_keeps_the_first() {
     let mut run = plain();
@@ -528,11 +538,11 @@ fn the_error_register_keeps_the_first() {
         run.run_until_idle();
     }
     let error = run.device.take_error().unwrap();
-    assert_eq!((error.status, error.operation, error.overflow), (Status::BadSize, 3, true));
+    assert_eq!((error.status, error.operation, error.overflow), (Status::BadSize, Some(3), true));
     assert_eq!(run.device.take_error(), None);
 }
 
-/// A record on a page that is not there is lost; on an absent one it is not.
+/// A record on an unmapped page is lost; a record on an absent page is not.
 #[test]
 fn records_on_bad_pages() {
     let mut run = plain();
@@ -546,13 +556,13 @@ fn records_on_bad_pages() {
     let error = run.device.take_error().unwrap();
     assert_eq!(
         (error.status, error.fault_address, error.overflow),
-        (Status::CompletionFault, Address(0x5000_0000), false)
+        (Status::CompletionFault, 0x5000_0000, false)
     );
     let counters = run.device.counters();
     assert_eq!((counters.records_written, counters.records_lost, counters.in_flight()), (1, 1, 0));
 }
 
-/// Of the record, the status byte is written last.
+/// The device writes the status byte of a record last.
 #[test]
 fn the_status_byte_comes_last() {
     let mut run = plain();
@@ -563,7 +573,7 @@ fn the_status_byte_comes_last() {
 }
 
 #[test]
-fn configurations_that_no_device_accepts() {
+fn invalid_configurations_are_refused() {
     let change = |change: fn(&mut DeviceConfig)| {
         let mut config = DeviceConfig::one_shared_queue();
         change(&mut config);
@@ -588,7 +598,7 @@ fn configurations_that_no_device_accepts() {
                 config.capabilities = Capabilities::from_bits(Capabilities::ALL.bits() & !1);
                 config.groups[0].queues[0].block_on_fault = true;
             },
-            "block on fault",
+            "block_on_fault",
         ),
         (|config| config.capabilities = Capabilities::from_bits(0x0001_0107), "batch"),
         (
@@ -603,6 +613,6 @@ fn configurations_that_no_device_accepts() {
     ];
     for (case, expected) in cases {
         let text = change(case);
-        assert!(text.contains(expected), "{text:?} does not speak of {expected:?}");
+        assert!(text.contains(expected), "{text:?} does not mention {expected:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! The same checks for everything that executes requests: the CPU, the emulated device in each kind of queue and with
-//! each way to wait, the same behind the paths of Linux, and many devices that behave as badly as the specification
+//! One suite for everything that executes requests: the CPU, the emulated device with each kind of queue and
+//! each way to wait, the same behind the paths of Linux, and many devices that misbehave as far as the specification
 //! allows.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FakePlatform, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
 };
 
-/// The device does all of it, as far as it can.
+/// Options that forbid the CPU.
 fn strict() -> ClientOptions {
     ClientOptions { may_use_cpu: false, faults_max: 100_000, ..patient() }
 }
@@ -26,8 +26,8 @@ fn patient() -> ClientOptions {
     }
 }
 
-fn emulated(config: &DeviceConfig, nasty: FaultPlan) -> Vec<Arc<dyn Portal>> {
-    let emulator = Emulator::start(config, nasty).expect("a valid configuration");
+fn emulated(config: &DeviceConfig, fault_plan: FaultPlan) -> Vec<Arc<dyn Portal>> {
+    let emulator = Emulator::start(config, fault_plan).expect("a valid configuration");
     (0..emulator.queue_count()).map(|queue| emulator.portal(queue)).collect()
 }
 
@@ -36,7 +36,7 @@ fn passed(name: &str, report: &Report) {
     assert!(report.passed(), "{name}: {report}");
 }
 
-/// 16-byte patterns are nothing for a device of version 1.0; that is all that one with every operation lacks, next to
+/// Checks that a device with every operation lacks only 16-byte patterns, which version 1.0 does not have, and
 /// the rest of a delta record's room.
 fn lacks_only_what_is_newer(name: &str, report: &Report) {
     passed(name, report);
@@ -78,7 +78,7 @@ fn a_device_thoroughly() {
     lacks_only_what_is_newer("four engines", &conformance::run(&client, Thoroughness::Full, 3));
 }
 
-/// What the parts that are sold lack, the CPU does, and that is counted.
+/// The CPU executes the operations that the parts on the market lack, and these are counted.
 #[test]
 fn a_device_of_today() {
     let config = DeviceConfig::production();
@@ -92,7 +92,7 @@ fn a_device_of_today() {
     assert!(report.lacking.iter().any(|lacking| lacking.starts_with("Create Delta")), "{report}");
 }
 
-/// The paths of Linux: ENQCMD, MOVDIR64B, and write(2), which takes no batches from devices of version 1.0.
+/// The paths of Linux: ENQCMD, MOVDIR64B, and write(2), which refuses batches for devices of version 1.0.
 #[test]
 fn the_ways_into_a_queue() {
     for (mode, kind, way) in [
@@ -120,10 +120,10 @@ fn the_ways_into_a_queue() {
     }
 }
 
-/// Many devices, each worse than the last: with faults, retries, out of order, in small pieces, with little limits.
-/// `MEMFERRY_CONFORMANCE_SEEDS` says how many.
+/// Many devices with faults, retries, reordering, small pieces and small limits.
+/// `MEMFERRY_CONFORMANCE_SEEDS` sets their number.
 #[test]
-fn nasty_devices() {
+fn faulty_devices() {
     let seeds = std::env::var("MEMFERRY_CONFORMANCE_SEEDS").ok();
     let count: u64 = seeds.map_or(128, |text| text.parse().expect("a number of seeds"));
     let mut batches = 0;
@@ -152,9 +152,10 @@ fn nasty_devices() {
         // Few that block, which adds up to a millisecond to each request.
         let wait = if seed % 16 == 7 { Wait::Block } else { Wait::ALL[seed as usize % 4] };
         let faults_max = [0, 1, 5, 1000][seed as usize / 3 % 4];
-        let nasty = FaultPlan::from_seed(seed);
-        let name = format!("{nasty}");
-        let client = Client::new(emulated(&config, nasty), ClientOptions { wait, faults_max, ..patient() });
+        let fault_plan = FaultPlan::from_seed(seed);
+        let name = format!("{fault_plan}");
+        let client =
+            Client::new(emulated(&config, fault_plan), ClientOptions { wait, faults_max, ..patient() });
         let report = conformance::run(&client, Thoroughness::Quick, seed);
         assert!(report.passed(), "device of {name}: {report}");
         batches += report.stats.batches;

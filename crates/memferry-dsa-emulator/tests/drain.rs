@@ -1,4 +1,4 @@
-//! Drain: what it waits for, and what it reads back.
+//! Drain: the descriptors that it waits for, and readback.
 
 mod common;
 
@@ -8,11 +8,12 @@ use memferry_dsa_emulator::{DeviceConfig, FaultPlan, GroupConfig, dedicated_queu
 
 const DATA: Address = Address(0x10_0000);
 
-/// Submits copies and drains of two submitters to one queue, and looks at each drain's end whether all that it waits
-/// for has its record. Returns whether some descriptor that it need not wait for was late.
+/// Submits copies and drains of two submitters to one queue. At each drain's completion it checks that all descriptors
+/// that the drain waits for have records. Returns whether some other descriptor was still in flight then.
 fn drains(config: &DeviceConfig, seed: u64, drains_others: bool) -> bool {
-    let nasty = FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-    let mut run = run(config, nasty);
+    let fault_plan =
+        FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
+    let mut run = run(config, fault_plan);
     run.memory.map(DATA, 8 * 4096);
     let is_drain = |number: u32| number % 7 == 6;
     let pasid = |number: u32| PASID + number / 3 % 2;
@@ -29,15 +30,15 @@ fn drains(config: &DeviceConfig, seed: u64, drains_others: bool) -> bool {
     while !seen.iter().all(|seen| *seen) {
         run.step();
         for number in 0..21 {
-            let ended = run.memory.poll(record(number)).is_some();
-            if !ended || std::mem::replace(&mut seen[number as usize], true) {
+            let is_complete = run.memory.poll(record(number)).is_some();
+            if !is_complete || std::mem::replace(&mut seen[number as usize], true) {
                 continue;
             }
             if is_drain(number) {
                 let earlier = (0..number).filter(|other| run.memory.poll(record(*other)).is_none());
                 let (mine, others): (Vec<_>, Vec<_>) =
                     earlier.partition(|other| drains_others || pasid(*other) == pasid(number));
-                assert!(mine.is_empty(), "seed {seed}: drain {number} ended before {mine:?}");
+                assert!(mine.is_empty(), "seed {seed}: drain {number} completed before {mine:?}");
                 others_late |= !others.is_empty();
             }
         }
@@ -47,7 +48,7 @@ fn drains(config: &DeviceConfig, seed: u64, drains_others: bool) -> bool {
     others_late
 }
 
-/// Of a shared queue, it waits for its submitter's descriptors and for no others.
+/// In a shared queue, a drain waits for its submitter's descriptors and for no others.
 #[test]
 fn a_shared_queue_is_drained_for_one_submitter() {
     let late = (0..200).filter(|seed| drains(&DeviceConfig::four_engines(), *seed, false)).count();
@@ -57,7 +58,7 @@ fn a_shared_queue_is_drained_for_one_submitter() {
     });
 }
 
-/// A dedicated queue has one owner: everything in it is waited for.
+/// A dedicated queue has one owner: a drain waits for all its descriptors.
 #[test]
 fn a_dedicated_queue_is_drained_entirely() {
     let queues = vec![dedicated_queue("wq0.0", 64)];
@@ -67,7 +68,7 @@ fn a_dedicated_queue_is_drained_entirely() {
     });
 }
 
-/// Other queues are none of its business: it ends while they still have work.
+/// A drain does not wait for other queues.
 #[test]
 fn other_queues_are_not_drained() {
     let queues = vec![shared_queue("wq0.0", 16), shared_queue("wq0.1", 16)];
@@ -85,14 +86,14 @@ fn other_queues_are_not_drained() {
     assert_eq!(run.memory.poll(record(0)), None);
 }
 
-/// A batch and its members count as one descriptor that came before.
+/// A drain waits for an earlier batch and its members.
 #[test]
 fn batches_are_drained() {
     const LIST: Address = Address(0x20_0000);
     for seed in 0..100 {
-        let nasty =
+        let fault_plan =
             FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = run(&DeviceConfig::four_engines(), nasty);
+        let mut run = run(&DeviceConfig::four_engines(), fault_plan);
         run.memory.map(LIST, 4096);
         for number in 0..20u32 {
             let member = Descriptor::noop().with_completion_at(record(number));
@@ -110,7 +111,7 @@ fn batches_are_drained() {
     }
 }
 
-/// Readback addresses: an absent page is asked for, one that does not exist is status 0x1f.
+/// Readback addresses: the device requests an absent page; an unmapped one gives status 0x1f.
 #[test]
 fn readback_addresses() {
     let mut run = plain();

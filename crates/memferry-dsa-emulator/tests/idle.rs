@@ -19,7 +19,7 @@ fn eight_idle_devices_use_no_processor_time() {
     assert!(spent <= 5, "8 idle devices spent {spent} ticks of a hundredth second in half a second");
 }
 
-/// How many device threads this process has, and the processor time that they have used, in clock ticks.
+/// The number of device threads of this process, and their CPU time in clock ticks.
 fn device_ticks() -> (usize, u64) {
     let threads = std::fs::read_dir("/proc/self/task").expect("Linux");
     let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());

@@ -1,4 +1,4 @@
-//! Devices that fail, are disabled, and come back.
+//! Devices that fail, are disabled, and are enabled again.
 
 mod common;
 
@@ -10,13 +10,13 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, EnableError, FaultPlan};
 
 const DATA: Address = Address(0x10_0000);
 
-/// Hardware errors end operations wherever they are, with what was done until then, and nothing is lost.
+/// Hardware errors stop operations at any page, with the progress so far, and no descriptor is lost.
 #[test]
 fn hardware_errors() {
     let mut statuses = BTreeSet::new();
     for seed in 0..200 {
-        let nasty = FaultPlan { seed, hardware_errors_per_mille: 100, ..FaultPlan::none() };
-        let mut run = run(&DeviceConfig::one_shared_queue(), nasty);
+        let fault_plan = FaultPlan { seed, hardware_errors_per_mille: 100, ..FaultPlan::none() };
+        let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan);
         run.memory.map(DATA, 0x1_0000);
         run.memory.store(DATA, &pattern(0x4000, seed));
         let completion = complete(&mut run, Descriptor::memmove(DATA, DATA.offset(0x8000), 0x4000)).unwrap();
@@ -36,18 +36,18 @@ fn hardware_errors() {
     assert_eq!(statuses, BTreeSet::from(expected));
 }
 
-/// A list that cannot be read because of a hardware error ends the batch with that error.
+/// A hardware error in a list completes the batch with that error.
 #[test]
 fn hardware_errors_in_lists() {
-    let nasty = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
-    let mut run = run(&DeviceConfig::one_shared_queue(), nasty);
+    let fault_plan = FaultPlan { hardware_errors_per_mille: 1000, ..FaultPlan::none() };
+    let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan);
     run.memory.map(DATA, 4096);
     let status = complete(&mut run, Descriptor::batch(DATA, 2)).unwrap().status;
     assert!(matches!(status, Status::HardwareRead | Status::Translation), "{status}");
 }
 
 #[test]
-fn disabling_completes_what_was_accepted() {
+fn disabling_completes_accepted_descriptors() {
     let mut run = plain();
     run.memory.map(DATA, 0x2000);
     for number in 0..10 {
@@ -62,14 +62,14 @@ fn disabling_completes_what_was_accepted() {
     run.run_until_idle();
     assert!(run.device.is_gone());
     assert!((0..10).all(|number| run.memory.poll(record(number)).is_some()));
-    assert_eq!((run.device.counters().ended_count(), run.device.counters().aborted), (10, 0));
+    assert_eq!((run.device.counters().completed_count(), run.device.counters().aborted), (10, 0));
 
     assert!(run.device.enable() && !run.device.is_gone());
     assert_eq!(complete(&mut run, Descriptor::noop()).unwrap().status, Status::Success);
     assert_eq!(run.device.counters().accepted, 1, "counters begin anew");
 }
 
-/// After an abort nothing of the former life goes on in the next one.
+/// An enabled device continues no work from before an abort.
 #[test]
 fn an_aborted_device_comes_back_empty() {
     for seed in 0..50 {
@@ -93,9 +93,9 @@ fn an_aborted_device_comes_back_empty() {
     }
 }
 
-/// The same seed is the same run, also of what comes after an abort.
+/// The same seed gives the same run, also after an abort.
 #[test]
-fn a_seed_replays_several_lives() {
+fn a_seed_replays_aborts_and_enables() {
     let play = || {
         let mut run = run(&DeviceConfig::four_engines(), FaultPlan::from_seed(9));
         run.memory.map(DATA, 0x8000);
@@ -116,7 +116,7 @@ fn a_seed_replays_several_lives() {
     assert_eq!(play(), play());
 }
 
-/// In a thread: portals from before stay gone, new ones work.
+/// A device in a thread: old portals stay gone, new ones work.
 #[test]
 fn a_threaded_device_comes_back() {
     let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).unwrap();
@@ -138,7 +138,7 @@ fn a_threaded_device_comes_back() {
         let completed = records.iter().filter(|record| record.poll().is_some()).count() as u64;
         let counters = emulator.counters();
         assert_eq!(counters.records_written, completed);
-        assert_eq!(counters.ended_count() + counters.aborted, 20);
+        assert_eq!(counters.completed_count() + counters.aborted, 20);
         assert!(life % 2 == 1 || completed == 20, "life {life}: {counters:?}");
         emulator.enable().unwrap();
         assert!(portal.is_gone(), "a portal from before may wait for what is lost");

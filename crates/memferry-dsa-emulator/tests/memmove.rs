@@ -1,4 +1,4 @@
-//! Memory Move equals a plain copy, whatever the sizes, the overlap and the page faults.
+//! Memory Move equals a plain copy, for all sizes, overlaps and page faults.
 
 mod common;
 
@@ -11,15 +11,15 @@ const BASE: Address = Address(0x10_0000);
 const SIZES: [usize; 13] = [1, 2, 63, 64, 65, 4095, 4096, 4097, 8191, 12_345, 65_535, 65_537, 200_000];
 
 /// Copies inside one region and compares all of it with `copy_within`.
-fn copy_inside(run: &mut common::Run, source: usize, target: usize, size: usize, told: &str) -> u32 {
+fn copy_inside(run: &mut common::Run, source: usize, target: usize, size: usize, context: &str) -> u32 {
     let all = source.max(target) + size + 4096;
     run.memory.map(BASE, all);
     let mut expected = pattern(all, 1);
     run.memory.store(BASE, &expected);
     expected.copy_within(source..source + size, target);
     let copy = Descriptor::memmove(BASE.offset(source as u64), BASE.offset(target as u64), size as u32);
-    let faults = copy_with_resume(run, copy, told);
-    assert!(run.memory.load(BASE, all) == expected, "{told}: bytes differ");
+    let faults = copy_with_resume(run, copy, context);
+    assert!(run.memory.load(BASE, all) == expected, "{context}: bytes differ");
     faults
 }
 
@@ -30,32 +30,33 @@ fn sizes_and_overlaps() {
         for (source, target) in
             [(0, size + 7), (size + 7, 0), (5, 6), (6, 5), (9, 9), (0, size / 2), (size / 2, 0)]
         {
-            let told = format!("{size} bytes from {source} to {target}");
-            assert_eq!(copy_inside(&mut run(&config, FaultPlan::none()), source, target, size, &told), 0);
+            let context = format!("{size} bytes from {source} to {target}");
+            assert_eq!(copy_inside(&mut run(&config, FaultPlan::none()), source, target, size, &context), 0);
         }
     }
 }
 
 #[test]
-fn sizes_and_overlaps_on_nasty_devices() {
+fn sizes_and_overlaps_on_faulty_devices() {
     let mut faults = 0;
     for seed in 0..300 {
         let size = SIZES[seed as usize % SIZES.len()];
         let shift = [1, 64, 4096, 5000, size + 1][seed as usize % 5];
         let (source, target) = if seed % 2 == 0 { (0, shift) } else { (shift, 0) };
-        let nasty = FaultPlan::from_seed(seed);
-        let told = format!("{nasty}: {size} bytes from {source} to {target}");
-        faults += copy_inside(&mut run(&DeviceConfig::four_engines(), nasty), source, target, size, &told);
+        let fault_plan = FaultPlan::from_seed(seed);
+        let context = format!("{fault_plan}: {size} bytes from {source} to {target}");
+        faults +=
+            copy_inside(&mut run(&DeviceConfig::four_engines(), fault_plan), source, target, size, &context);
     }
     assert!(faults > 300, "only {faults} page faults in all runs: the test does not test resuming");
 }
 
-/// Where every page faults that did not fault the last time, a resume still gets on: for each pair of pages the
-/// source faults, then the target, then the source again, and then both are there.
+/// With a fault at every page that did not fault the last time, a resume still makes progress: for each pair of pages
+/// the source faults, then the target, then the source again, and then both are present.
 #[test]
 fn a_page_does_not_fault_twice_in_a_row() {
-    let nasty = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
-    let mut run = run(&DeviceConfig::one_shared_queue(), nasty);
+    let fault_plan = FaultPlan { page_faults_per_mille: 1000, ..FaultPlan::none() };
+    let mut run = run(&DeviceConfig::one_shared_queue(), fault_plan);
     assert_eq!(copy_inside(&mut run, 0, 0x8000, 0x4000, "aligned"), 4 * 3);
 }
 
@@ -68,7 +69,7 @@ fn every_pattern_of_absent_pages() {
         [(0, far), (300, far + 300), (4000, far + 77), (100, 5000), (5000, 100), (0, 4096)]
     {
         for absent in 0..1u32 << 8 {
-            let told = format!("from {source} to {target}, absent pages {absent:#b}");
+            let context = format!("from {source} to {target}, absent pages {absent:#b}");
             let mut run = plain();
             let all = far + size + 400;
             run.memory.map(BASE, all);
@@ -85,15 +86,15 @@ fn every_pattern_of_absent_pages() {
                 [source, target].iter().any(|start| *start < page.end && page.start < start + size)
             };
             let expected_faults = (0..8).filter(|page| absent >> page & 1 == 1 && visited(*page)).count();
-            assert_eq!(copy_with_resume(&mut run, copy, &told) as usize, expected_faults, "{told}");
-            assert!(run.memory.load(BASE, all) == expected, "{told}: bytes differ");
+            assert_eq!(copy_with_resume(&mut run, copy, &context) as usize, expected_faults, "{context}");
+            assert!(run.memory.load(BASE, all) == expected, "{context}: bytes differ");
         }
     }
 }
 
-/// What has been done when a fault stops the copy is exactly what the record says.
+/// The progress of a copy that a fault stops equals the record.
 #[test]
-fn a_partial_copy_says_how_far_it_came() {
+fn a_partial_copy_reports_its_progress() {
     let (source, target) = (BASE, BASE.offset(0x8000));
     let mut run = plain();
     run.memory.map(BASE, 0x1_0000);
@@ -107,9 +108,9 @@ fn a_partial_copy_says_how_far_it_came() {
     assert_eq!(run.memory.load(target.offset(0x1000), 0x2000), [0; 0x2000]);
 }
 
-/// Overlapping upwards is copied from the end: result 1, and the bytes done are the last ones.
+/// A copy to an overlapping higher address runs from the end: result 1, and the copied bytes are the last ones.
 #[test]
-fn a_partial_backwards_copy_says_so() {
+fn a_partial_backwards_copy_reports_its_direction() {
     let (source, target) = (BASE, BASE.offset(0x1000));
     let mut run = plain();
     run.memory.map(BASE, 0x1_0000);

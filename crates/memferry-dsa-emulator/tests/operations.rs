@@ -1,24 +1,26 @@
-//! Each operation against a naive oracle: whatever the alignment, wherever pages are missing, and however nasty the
-//! device.
+//! Each operation against a naive oracle: with all alignments, absent pages, and faulty
+//! devices.
 //!
-//! Software that resumes after page faults is written here once more from the table of the specification.
+//! The software that resumes after page faults is a second implementation of the specification's table.
 
 mod common;
+#[allow(dead_code)] // each test program uses a part
+#[path = "../src/conformance/oracle.rs"]
+mod oracle;
 
 use common::{Run, complete, generous, pattern, plain, run};
 use memferry_dsa::{
     Address, Completion, DIF_BYTES, DeltaResult, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags,
     DifTags, DifTarget, DifTargetFlags, Flags, Opcode, PAGE_BYTES, Status,
 };
-use memferry_dsa_emulator::conformance::oracle;
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 
 const BASE: Address = Address(0x10_0000);
 const PAGE: usize = PAGE_BYTES as usize;
-/// Pages of the memory that the operations work on: four for each of three regions.
+/// Pages of the operations' memory: four for each of three regions.
 const PAGES: u64 = 12;
 
-/// Where an operation's regions begin, relative to [`BASE`].
+/// The starts of an operation's regions, relative to [`BASE`].
 #[derive(Clone, Copy, Debug)]
 struct Places {
     first: usize,
@@ -32,15 +34,15 @@ const PLACES: [Places; 3] = [
     Places { first: 777, second: 4 * PAGE + 4095, third: 8 * PAGE + 2001 },
 ];
 
-/// An operation on memory, and what must come of it.
+/// An operation on memory, and its expected result.
 struct Case {
     name: String,
     memory: Vec<u8>,
     descriptor: Descriptor,
-    /// The whole memory afterwards.
+    /// The expected content of the whole memory.
     after: Vec<u8>,
     expected: Expected,
-    /// What it visits, if it runs to its end: regions relative to [`BASE`].
+    /// The regions that it accesses without faults, relative to [`BASE`].
     visited: Vec<(usize, usize)>,
 }
 
@@ -123,7 +125,7 @@ fn cases(places: Places, salt: u64) -> Vec<Case> {
     }
     let entries = oracle::delta(&differing[old..old + delta_size], &differing[new..new + delta_size]);
     let create = Descriptor::create_delta(at(old), at(new), delta_size as u32, at(record), 6000);
-    let told = |result, size: usize, bytes_completed| Expected {
+    let context = |result, size: usize, bytes_completed| Expected {
         result,
         bytes_completed,
         operation: [size as u64, 0],
@@ -131,13 +133,13 @@ fn cases(places: Places, salt: u64) -> Vec<Case> {
     };
     let after = written(&differing, record, &entries);
     let visited = [(old, delta_size), (new, delta_size), (record, entries.len())];
-    add("create delta", &differing, create, after.clone(), told(1, entries.len(), 0), &visited);
+    add("create delta", &differing, create, after.clone(), context(1, entries.len(), 0), &visited);
     let full = Descriptor::create_delta(at(old), at(new), delta_size as u32, at(record), 1009);
     let word = u16::from_le_bytes([entries[1000], entries[1001]]);
-    let overflow = told(2, 1000, u32::from(word) * 8);
+    let overflow = context(2, 1000, u32::from(word) * 8);
     add("full delta", &differing, full, written(&differing, record, &entries[..1000]), overflow, &[]);
     let same = written(&memory, new, &memory[old..old + delta_size]);
-    add("empty delta", &same, create, same.clone(), told(0, 0, 0), &visited[..2]);
+    add("empty delta", &same, create, same.clone(), context(0, 0, 0), &visited[..2]);
     let apply = Descriptor::apply_delta(at(record), entries.len() as u32, at(old), delta_size as u32);
     let applied = written(&after, old, &differing[new..new + delta_size]);
     let words = entries.chunks(10).map(|entry| usize::from(u16::from_le_bytes([entry[0], entry[1]])));
@@ -205,21 +207,21 @@ fn cases(places: Places, salt: u64) -> Vec<Case> {
         let protected = oracle::dif_insert(format, like_source, &plain);
         let source_told = oracle::source_tags(source, blocks).to_word();
         let target_told = oracle::target_tags(target, blocks).to_word();
-        let told = |operation| Expected { operation, ..success() };
+        let context = |operation| Expected { operation, ..success() };
 
         let insert = Descriptor::dif_insert(at(first), at(second), plain_size as u32, format, target);
         let after = written(&memory, second, &oracle::dif_insert(format, target, &plain));
         let visited = [(first, plain_size), (second, with_fields)];
-        add("dif insert", &memory, insert, after, told([0, target_told]), &visited);
+        add("dif insert", &memory, insert, after, context([0, target_told]), &visited);
 
         let given = written(&memory, first, &protected);
         let check = Descriptor::dif_check(at(first), with_fields as u32, format, source);
-        add("dif check", &given, check, given.clone(), told([source_told, 0]), &[(first, with_fields)]);
+        add("dif check", &given, check, given.clone(), context([source_told, 0]), &[(first, with_fields)]);
 
         let strip = Descriptor::dif_strip(at(first), at(second), with_fields as u32, format, source);
         let after = written(&given, second, &plain);
         let visited = [(first, with_fields), (second, plain_size)];
-        add("dif strip", &given, strip, after, told([source_told, 0]), &visited);
+        add("dif strip", &given, strip, after, context([source_told, 0]), &visited);
 
         for pass in [
             DifTargetFlags::NONE,
@@ -232,10 +234,10 @@ fn cases(places: Places, salt: u64) -> Vec<Case> {
                 Descriptor::dif_update(at(first), at(second), with_fields as u32, format, source, target);
             let after = written(&given, second, &oracle::dif_update(format, target, &protected));
             let visited = [(first, with_fields), (second, with_fields)];
-            add("dif update", &given, update, after, told([source_told, target_told]), &visited);
+            add("dif update", &given, update, after, context([source_told, target_told]), &visited);
         }
 
-        // Something wrong in the last block but one.
+        // An error in the last block but one.
         for byte in [0, block - 1, block, block + 2, block + 7] {
             let bad = blocks.saturating_sub(2);
             let mut broken = given.clone();
@@ -272,17 +274,17 @@ fn with_words(descriptor: Descriptor, change: impl FnOnce(&mut [u64; 8])) -> Des
     Descriptor::from_words(words)
 }
 
-/// What software keeps between the parts of an operation that faults.
+/// The state of software between the parts of an operation that faults.
 struct Resumed {
     descriptor: Descriptor,
-    /// Bytes of the source, or of Apply Delta's record, that are done.
+    /// Executed bytes of the source, or of Apply Delta's record.
     done: u32,
-    /// Parts of a delta record: where the sources began, and where it lies.
+    /// Parts of a delta record: the start of the sources, and its place.
     delta: Vec<(u32, Address, u32)>,
 }
 
 impl Resumed {
-    /// The rest of the operation, by the table of the specification.
+    /// Changes the descriptor to the rest of the operation, by the table of the specification.
     fn resume(&mut self, completion: &Completion) {
         let done = completion.bytes_completed;
         let descriptor = self.descriptor;
@@ -350,10 +352,10 @@ impl Resumed {
         self.done += done;
     }
 
-    /// What is to be told of all parts together, once the last one has ended.
-    fn told(&self, run: &Run, completion: &Completion) -> Expected {
+    /// The combined result of all parts, after the last one.
+    fn context(&self, run: &Run, completion: &Completion) -> Expected {
         let opcode = self.descriptor.opcode().unwrap();
-        let mut told = Expected {
+        let mut context = Expected {
             status: completion.status_byte(),
             result: completion.result,
             bytes_completed: completion.bytes_completed,
@@ -362,10 +364,10 @@ impl Resumed {
         let differs = matches!(opcode, Opcode::Compare | Opcode::ComparePattern) && completion.differs();
         let is_full = opcode == Opcode::CreateDelta && completion.delta_result() == DeltaResult::Overflow;
         if differs || is_full || completion.status == Status::DifMismatch {
-            told.bytes_completed += self.done;
+            context.bytes_completed += self.done;
         }
         if opcode == Opcode::CreateDelta {
-            // The parts lie one behind the other; the offsets of later ones begin anew.
+            // The parts are adjacent; the offsets of later parts start at 0 again.
             let last = (self.done, self.descriptor.delta_address(), completion.delta_bytes());
             let mut all = 0;
             for (base, address, bytes) in self.delta.iter().chain([&last]) {
@@ -377,23 +379,23 @@ impl Resumed {
                 }
                 all += bytes;
             }
-            told.operation[0] = all.into();
-            if all > 0 && told.result == 0 {
-                told.result = 1;
+            context.operation[0] = all.into();
+            if all > 0 && context.result == 0 {
+                context.result = 1;
             }
         }
-        told
+        context
     }
 }
 
-/// Runs a case as software does that expects page faults; the number of faults.
-fn check(run: &mut Run, case: &Case, told: &str) -> usize {
+/// Runs a case like software that expects page faults; returns the number of faults.
+fn check(run: &mut Run, case: &Case, context: &str) -> usize {
     let mut resumed = Resumed { descriptor: case.descriptor, done: 0, delta: Vec::new() };
     for faults in 0..1000 {
         let completion = complete(run, resumed.descriptor)
-            .unwrap_or_else(|| panic!("{}, {told}: no completion", case.name));
+            .unwrap_or_else(|| panic!("{}, {context}: no completion", case.name));
         if completion.status != Status::PageFault {
-            let mut is = resumed.told(run, &completion);
+            let mut is = resumed.context(run, &completion);
             // The place of a difference from a pattern may be rounded down.
             if case.descriptor.opcode() == Ok(Opcode::ComparePattern) && completion.differs() {
                 let wanted = case.expected.bytes_completed;
@@ -405,10 +407,10 @@ fn check(run: &mut Run, case: &Case, told: &str) -> usize {
                 is.bytes_completed = wanted;
             }
             let is_different = case.expected != is;
-            assert!(!is_different, "{}, {told}: {is:?} instead of {:?}", case.name, case.expected);
+            assert!(!is_different, "{}, {context}: {is:?} instead of {:?}", case.name, case.expected);
             let after = run.memory.load(BASE, case.after.len());
             if let Some(at) = (0..after.len()).find(|at| after[*at] != case.after[*at]) {
-                panic!("{}, {told}: byte {at:#x} differs", case.name);
+                panic!("{}, {context}: byte {at:#x} differs", case.name);
             }
             return faults;
         }
@@ -420,7 +422,7 @@ fn check(run: &mut Run, case: &Case, told: &str) -> usize {
             return faults; // no device goes on with so little room; for software the record is full
         }
     }
-    panic!("{}, {told}: does not end", case.name)
+    panic!("{}, {context}: does not end", case.name)
 }
 
 fn load(run: &Run, case: &Case) {
@@ -441,17 +443,17 @@ fn results_without_faults() {
     }
 }
 
-/// Every single page absent, and every pair: each one that is visited faults once, and nothing else changes.
+/// Every single page absent, and every pair: each accessed page faults once, and the result is the same.
 #[test]
 fn every_page_absent() {
     for (salt, places) in PLACES.into_iter().enumerate() {
         for case in cases(places, salt as u64) {
             for absent in (0..PAGES).flat_map(|one| (one..PAGES).map(move |other| [one, other])) {
-                let told = format!("absent pages {absent:?}");
+                let context = format!("absent pages {absent:?}");
                 let mut run = plain();
                 load(&run, &case);
                 absent.iter().for_each(|page| run.memory.page_out(BASE.offset(page * PAGE_BYTES)));
-                let faults = check(&mut run, &case, &told);
+                let faults = check(&mut run, &case, &context);
                 let is_visited = |page: u64| {
                     let page = page as usize * PAGE..(page as usize + 1) * PAGE;
                     case.visited.iter().any(|(start, size)| *start < page.end && page.start < start + size)
@@ -460,16 +462,16 @@ fn every_page_absent() {
                 expected.dedup();
                 expected.retain(|page| is_visited(*page));
                 if !case.visited.is_empty() {
-                    assert_eq!(faults, expected.len(), "{}, {told}", case.name);
+                    assert_eq!(faults, expected.len(), "{}, {context}", case.name);
                 }
             }
         }
     }
 }
 
-/// With block on fault the same pages are asked for, and software is not bothered.
+/// With block on fault the device requests the same pages, and software sees no fault.
 #[test]
-fn every_page_is_asked_for() {
+fn every_page_is_requested() {
     for case in cases(PLACES[1], 3) {
         let mut run = run(&generous(DeviceConfig::one_shared_queue()), FaultPlan::none());
         load(&run, &case);
@@ -481,9 +483,9 @@ fn every_page_is_asked_for() {
     }
 }
 
-/// A page that does not exist ends each operation with 0x03, and with 0x04 if the system was asked for it.
+/// An unmapped page stops each operation with 0x03, and with 0x04 if the device requested it.
 #[test]
-fn pages_that_do_not_exist() {
+fn unmapped_pages() {
     for case in cases(PLACES[0], 4) {
         for flags in [Flags::NONE, Flags::BLOCK_ON_FAULT] {
             let mut run = run(&generous(DeviceConfig::one_shared_queue()), FaultPlan::none());
@@ -497,20 +499,20 @@ fn pages_that_do_not_exist() {
 }
 
 #[test]
-fn nasty_devices() {
+fn faulty_devices() {
     let mut faults = 0;
     for seed in 0..60 {
-        let nasty = FaultPlan::from_seed(seed);
+        let fault_plan = FaultPlan::from_seed(seed);
         for case in cases(PLACES[seed as usize % 3], seed) {
-            let mut run = run(&DeviceConfig::four_engines(), nasty.clone());
+            let mut run = run(&DeviceConfig::four_engines(), fault_plan.clone());
             load(&run, &case);
-            faults += check(&mut run, &case, &nasty.to_string());
+            faults += check(&mut run, &case, &fault_plan.to_string());
         }
     }
     assert!(faults > 5000, "only {faults} page faults in all runs: the test does not test resuming");
 }
 
-/// Vectors that others have computed as well.
+/// Published test vectors.
 #[test]
 fn known_check_values() {
     let both = Flags::CRC_BYPASS_INVERSION | Flags::CRC_BYPASS_DATA_REFLECTION;
@@ -558,8 +560,8 @@ fn known_check_values() {
         let completion = complete(&mut run, insert).unwrap();
         let field = run.memory.load(target.offset(block.len() as u64), 8);
         assert_eq!(field, oracle::field(expected, 0x1234, 0x10), "{format:?}");
-        let told = completion.dif_target_tags();
-        assert_eq!((told.reference, told.application), (0x11, 0x1234));
+        let context = completion.dif_target_tags();
+        assert_eq!((context.reference, context.application), (0x11, 0x1234));
     }
 }
 
@@ -574,7 +576,7 @@ fn a_delta_record_byte_by_byte() {
     assert_eq!((completion.delta_result(), completion.delta_bytes()), (DeltaResult::Complete, 20));
     let expected = [1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0xff];
     assert_eq!(run.memory.load(record, 20), expected);
-    // The results that are expected are a mask: bit n for result n.
+    // The expected results are a mask: bit n for result n.
     for (mask, status) in [(2, Status::Success), (1, Status::PredicateFalse), (4, Status::PredicateFalse)] {
         let create = Descriptor::create_delta(BASE, new, 64, record, 80).with_expected_result(mask);
         assert_eq!(complete(&mut run, create).unwrap().status, status);
@@ -583,7 +585,7 @@ fn a_delta_record_byte_by_byte() {
     assert_eq!(complete(&mut run, equal).unwrap().status, Status::Success);
 }
 
-/// Records that nothing created: what comes before the bad entry is applied.
+/// Invalid records: the entries before the bad one are applied.
 #[test]
 fn bad_delta_records() {
     let entry = |offset: u16| {
@@ -615,7 +617,7 @@ fn bad_delta_records() {
     }
 }
 
-/// Which fields are checked at all: flags against fields of ones.
+/// Flags that exempt fields of ones from the checks.
 #[test]
 fn dif_fields_of_ones() {
     let format = DifFormat::default();

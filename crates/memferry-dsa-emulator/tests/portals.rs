@@ -1,5 +1,5 @@
 //! One suite for every portal: emulated, and what Linux offers over a fake kernel and CPU with an emulated device
-//! behind.
+//! behind them.
 
 mod common;
 
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Opened = DevicePortal<FakePlatform>;
 
-/// A portal, the emulator at its end, and the kernel between, if there is one.
+/// A portal, its emulator, and the kernel between them, if there is one.
 struct Subject {
     name: &'static str,
     portal: Arc<dyn Portal>,
@@ -33,9 +33,9 @@ struct Subject {
     platform: Option<FakePlatform>,
 }
 
-fn device(info: WorkQueueInfo, nasty: FaultPlan) -> Arc<Emulator> {
+fn device(info: WorkQueueInfo, fault_plan: FaultPlan) -> Arc<Emulator> {
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![info] }]);
-    Emulator::start(&config, nasty).expect("a valid configuration")
+    Emulator::start(&config, fault_plan).expect("a valid configuration")
 }
 
 fn queue(mode: QueueMode, size: u32) -> WorkQueueInfo {
@@ -57,26 +57,26 @@ fn open(
     DevicePortal::open_on(platform.clone(), Path::new("/dev/dsa/wq0.0"), info, options)
 }
 
-/// A queue of Linux with a nasty device of this mode.
+/// A queue of Linux with a faulty device of this mode.
 fn on_linux(
     mode: QueueMode,
     size: u32,
     way: Way,
-    nasty: FaultPlan,
+    fault_plan: FaultPlan,
 ) -> (Arc<Opened>, FakePlatform, Arc<Emulator>) {
-    let emulator = device(queue(mode, size), nasty);
+    let emulator = device(queue(mode, size), fault_plan);
     let platform = FakePlatform::new(emulator.uncounted_portal(0));
     let portal = open(&platform, queue(mode, size), OpenOptions { way, ..options() }).expect("all is there");
     (portal, platform, emulator)
 }
 
-fn subjects(size: u32, nasty: &FaultPlan) -> Vec<Subject> {
+fn subjects(size: u32, fault_plan: &FaultPlan) -> Vec<Subject> {
     let emulated = |name, mode| {
-        let emulator = device(queue(mode, size), nasty.clone());
+        let emulator = device(queue(mode, size), fault_plan.clone());
         Subject { name, portal: emulator.portal(0), emulator, platform: None }
     };
     let linux = |name, mode, way| {
-        let (portal, platform, emulator) = on_linux(mode, size, way, nasty.clone());
+        let (portal, platform, emulator) = on_linux(mode, size, way, fault_plan.clone());
         Subject { name, portal, emulator, platform: Some(platform) }
     };
     vec![
@@ -90,14 +90,14 @@ fn subjects(size: u32, nasty: &FaultPlan) -> Vec<Subject> {
 }
 
 impl Subject {
-    /// Nothing was lost on the way, and the books agree.
-    fn check(&self, told: &str) {
+    /// Checks that no descriptor was lost, and that the counters agree.
+    fn check(&self, context: &str) {
         let device = self.emulator.counters();
         let counters = self.portal.counters();
-        assert_eq!(device.dropped, 0, "{told}: the queue overflowed");
-        assert_eq!(device.accepted, counters.accepted, "{told}");
+        assert_eq!(device.dropped, 0, "{context}: the queue overflowed");
+        assert_eq!(device.accepted, counters.accepted, "{context}");
         if let Some(platform) = &self.platform {
-            assert_eq!((platform.lost(), platform.violations()), (0, 0), "{told}");
+            assert_eq!((platform.lost(), platform.violations()), (0, 0), "{context}");
         }
     }
 }
@@ -107,23 +107,23 @@ impl Subject {
 #[test]
 fn everything_that_is_accepted_completes() {
     for seed in 0..6 {
-        let nasty = FaultPlan::from_seed(seed);
-        for subject in subjects(4, &nasty) {
-            let told = format!("{}, {nasty}", subject.name);
+        let fault_plan = FaultPlan::from_seed(seed);
+        for subject in subjects(4, &fault_plan) {
+            let context = format!("{}, {fault_plan}", subject.name);
             std::thread::scope(|scope| {
                 for thread in 0..3 {
-                    let (portal, told) = (&subject.portal, &told);
-                    scope.spawn(move || copy_some(&**portal, thread, told));
+                    let (portal, context) = (&subject.portal, &context);
+                    scope.spawn(move || copy_some(&**portal, thread, context));
                 }
             });
-            subject.check(&told);
-            assert_eq!(subject.portal.counters().in_flight, 0, "{told}");
+            subject.check(&context);
+            assert_eq!(subject.portal.counters().in_flight, 0, "{context}");
         }
     }
 }
 
-/// Copies four buffers at once, again and again; resumes what faults.
-fn copy_some(portal: &dyn Portal, salt: u64, told: &str) {
+/// Copies four buffers at a time, repeatedly; resumes after faults.
+fn copy_some(portal: &dyn Portal, salt: u64, context: &str) {
     let start = Instant::now();
     for round in 0..5 {
         let sources: Vec<_> = (0..4).map(|number| pattern(3000 + 997 * number, salt + round)).collect();
@@ -136,9 +136,9 @@ fn copy_some(portal: &dyn Portal, salt: u64, told: &str) {
             waiting.push((number, copy.with_completion(&records[number])));
         }
         while !waiting.is_empty() || !flying.is_empty() {
-            assert!(start.elapsed() < PATIENCE, "{told}: it does not end; {:?}", portal.counters());
+            assert!(start.elapsed() < PATIENCE, "{context}: it does not end; {:?}", portal.counters());
             waiting.retain(|(number, copy)| {
-                // SAFETY: buffers and records stay until all have landed, and are used by nobody else.
+                // SAFETY: buffers and records live until all copies are complete, and no other code uses them.
                 match unsafe { portal.submit(copy) }.expect("the device lives") {
                     Submission::Accepted => flying.push((*number, *copy)),
                     Submission::Retry => return true,
@@ -151,18 +151,18 @@ fn copy_some(portal: &dyn Portal, salt: u64, told: &str) {
                 portal.settled(1);
                 match copy.resumed(&completion) {
                     Some(rest) => waiting.push((*number, rest)),
-                    None => assert_eq!(completion.status, Status::Success, "{told}"),
+                    None => assert_eq!(completion.status, Status::Success, "{context}"),
                 }
                 false
             });
             std::thread::yield_now();
         }
-        assert!(sources == targets, "{told}: bytes differ");
+        assert!(sources == targets, "{context}: bytes differ");
     }
 }
 
-/// A device that completes nothing: the queue answers Retry when it is full, and a dedicated one also if nobody
-/// tells it that descriptors have ended. Then they end, and it goes on.
+/// A device that completes nothing: a full queue answers Retry, and a dedicated one also if the
+/// software does not settle completed descriptors. After they are settled, it accepts again.
 #[test]
 fn a_full_queue_answers_retry() {
     for mode in [QueueMode::Shared, QueueMode::Dedicated] {
@@ -170,43 +170,43 @@ fn a_full_queue_answers_retry() {
             if subject.portal.work_queue().mode != mode {
                 continue;
             }
-            let told = subject.name;
+            let context = subject.name;
             let records: Vec<_> = (0..4).map(|_| CompletionRecord::new()).collect();
             let offer = |record: &CompletionRecord| {
                 // SAFETY: the records outlive all of this.
-                unsafe { subject.portal.submit(&Descriptor::noop().with_completion(record)) }.expect(told)
+                unsafe { subject.portal.submit(&Descriptor::noop().with_completion(record)) }.expect(context)
             };
             if mode == QueueMode::Shared {
-                // Its own business: it accepts again as soon as it can.
+                // The queue accepts again as soon as it has room.
                 let accepted = records.iter().filter(|record| offer(record) == Submission::Accepted).count();
-                assert!(accepted >= 1, "{told}");
+                assert!(accepted >= 1, "{context}");
                 for record in &records[..accepted] {
-                    Wait::Block.wait(record, PATIENCE).expect(told);
+                    Wait::Block.wait(record, PATIENCE).expect(context);
                 }
-                assert_eq!(subject.portal.counters().in_flight, 0, "{told}");
+                assert_eq!(subject.portal.counters().in_flight, 0, "{context}");
                 subject.portal.settled(100);
                 continue;
             }
             for record in &records {
-                assert_eq!(offer(record), Submission::Accepted, "{told}");
+                assert_eq!(offer(record), Submission::Accepted, "{context}");
             }
             for record in &records {
-                Wait::Block.wait(record, PATIENCE).expect(told);
+                Wait::Block.wait(record, PATIENCE).expect(context);
             }
-            // The device is idle, and only the books are full.
+            // The device is idle, and only the credits are used up.
             let extra = CompletionRecord::new();
-            assert_eq!(offer(&extra), Submission::Retry, "{told}: nothing was settled");
-            assert_eq!(subject.portal.counters().in_flight, 4, "{told}");
+            assert_eq!(offer(&extra), Submission::Retry, "{context}: nothing was settled");
+            assert_eq!(subject.portal.counters().in_flight, 4, "{context}");
             subject.portal.settled(1);
-            assert_eq!(offer(&extra), Submission::Accepted, "{told}");
+            assert_eq!(offer(&extra), Submission::Accepted, "{context}");
             let another = CompletionRecord::new();
-            assert_eq!(offer(&another), Submission::Retry, "{told}");
-            // More than there is changes nothing: four are free, not more.
+            assert_eq!(offer(&another), Submission::Retry, "{context}");
+            // Settling more than there are has no effect: four entries are free, not more.
             subject.portal.settled(100);
-            assert_eq!(subject.portal.counters().in_flight, 0, "{told}");
-            Wait::Block.wait(&extra, PATIENCE).expect(told);
-            assert_eq!(subject.portal.counters().retries, 2, "{told}");
-            subject.check(told);
+            assert_eq!(subject.portal.counters().in_flight, 0, "{context}");
+            Wait::Block.wait(&extra, PATIENCE).expect(context);
+            assert_eq!(subject.portal.counters().retries, 2, "{context}");
+            subject.check(context);
         }
     }
 }
@@ -226,7 +226,7 @@ fn portals_of_a_queue_share_its_entries() {
 }
 
 #[test]
-fn a_dead_device_is_gone_by_every_emulated_way() {
+fn an_aborted_device_is_gone_for_every_emulated_portal() {
     for subject in subjects(4, &FaultPlan::none()).into_iter().take(2) {
         subject.emulator.abort();
         assert!(subject.portal.is_gone());
@@ -237,7 +237,7 @@ fn a_dead_device_is_gone_by_every_emulated_way() {
 }
 
 #[test]
-fn an_entry_gives_itself_back() {
+fn a_dropped_entry_is_free_again() {
     let (portal, ..) = on_linux(QueueMode::Dedicated, 2, Way::Any, FaultPlan::none());
     let record = CompletionRecord::new();
     let noop = Descriptor::noop().with_completion(&record);
@@ -251,7 +251,7 @@ fn an_entry_gives_itself_back() {
         drop(entry);
         assert_eq!(portal.counters().in_flight, 0);
     }
-    // A forgotten one stays taken, and the portal comes back with Retry.
+    // A forgotten entry stays in use, and the portal answers Retry.
     for _ in 0..2 {
         // SAFETY: a no-op without a record names no memory.
         let Offer::Accepted(entry) = unsafe { submit_held(portal.clone(), &Descriptor::noop()) }.unwrap()
@@ -277,9 +277,9 @@ fn patience_ends() {
     assert_eq!(submit(0), Ok(0));
 }
 
-/// The way in follows the queue's mode, the CPU and the kernel, and says why it is not the best.
+/// The kind of the portal depends on the queue's mode, the CPU and the kernel. It has the reason if it is not the best.
 #[test]
-fn the_way_in_is_chosen() {
+fn the_kind_of_portal_is_chosen() {
     use PortalKind::{Enqcmd, Movdir64b, Write};
     use QueueMode::{Dedicated, Shared};
     let enqcmd = CpuFeatures { enqcmd: true, ..CpuFeatures::NONE };
@@ -299,22 +299,22 @@ fn the_way_in_is_chosen() {
         let platform = FakePlatform::with(emulator.uncounted_portal(0), features, true, true);
         platform.fail_map(map_error);
         let portal = open(&platform, queue(mode, 4), OpenOptions { way, ..options() }).unwrap();
-        let told = format!("{mode:?} {features:?} {map_error} {way:?}");
-        assert_eq!((portal.kind(), portal.why_write()), expected, "{told}");
+        let context = format!("{mode:?} {features:?} {map_error} {way:?}");
+        assert_eq!((portal.kind(), portal.why_write()), expected, "{context}");
         let record = CompletionRecord::new();
         // SAFETY: the record outlives the wait.
         let answer = unsafe { portal.submit(&Descriptor::noop().with_completion(&record)) };
-        assert_eq!(answer, Ok(Submission::Accepted), "{told}");
-        assert_eq!(Wait::Block.wait(&record, PATIENCE).expect(&told).status, Status::Success);
-        assert_eq!((platform.violations(), platform.lost()), (0, 0), "{told}");
+        assert_eq!(answer, Ok(Submission::Accepted), "{context}");
+        assert_eq!(Wait::Block.wait(&record, PATIENCE).expect(&context).status, Status::Success);
+        assert_eq!((platform.violations(), platform.lost()), (0, 0), "{context}");
         drop(portal);
-        assert_eq!((platform.pages_mapped(), platform.violations()), (0, 0), "{told}");
+        assert_eq!((platform.pages_mapped(), platform.violations()), (0, 0), "{context}");
     }
 }
 
-/// Each failure says what to do about it.
+/// Each error says what to do.
 #[test]
-fn what_cannot_be_opened_says_why() {
+fn errors_of_open_have_advice() {
     let emulator = device(queue(QueueMode::Shared, 4), FaultPlan::none());
     let platform = FakePlatform::new(emulator.portal(0));
     let path = || PathBuf::from("/dev/dsa/wq0.0");
@@ -337,7 +337,7 @@ fn what_cannot_be_opened_says_why() {
     let mapped = OpenOptions { way: Way::Mapped, ..options() };
     let error = open(&platform, queue(QueueMode::Shared, 4), mapped).unwrap_err();
     assert!(matches!(error, OpenError::NotMapped { why: WhyWrite::MapRefused(libc::EPERM), .. }), "{error}");
-    // Neither way: an old kernel, and no rights.
+    // No kind is possible: an old kernel, and no permission.
     let old = FakePlatform::with(emulator.portal(0), CpuFeatures::ALL, false, false);
     old.fail_map(libc::EPERM);
     let error = open(&old, queue(QueueMode::Shared, 4), options()).unwrap_err();
@@ -345,7 +345,7 @@ fn what_cannot_be_opened_says_why() {
     assert!(error.to_string().contains("6.9.1"), "{error}");
 }
 
-/// The real `open`, on what every machine has: no such file, and a file that is no queue.
+/// The real `open`, on files of every machine: a missing file, and a file that is not a queue.
 #[test]
 fn linux_answers_for_files_that_are_no_queues() {
     let info = || queue(QueueMode::Shared, 4);
@@ -359,8 +359,8 @@ fn linux_answers_for_files_that_are_no_queues() {
     assert!(matches!(error, OpenError::Denied(_) | OpenError::NotMapped { .. }), "{error}");
 }
 
-/// What `write(2)` answers becomes an answer, a refusal or the end, and a dedicated queue's entry is free again. The end of
-/// submissions is not the end of what was submitted: only the attributes in sysfs tell that.
+/// An error of `write(2)` becomes Retry, a refusal or Gone, and a dedicated queue's entry is free again. The end of
+/// submissions does not imply the end of submitted descriptors: only the attributes in sysfs show that.
 #[test]
 fn errors_of_write_are_told_apart() {
     for mode in [QueueMode::Shared, QueueMode::Dedicated] {
@@ -389,7 +389,7 @@ fn errors_of_write_are_told_apart() {
 }
 
 #[test]
-fn the_kernel_refuses_batches_and_crooked_records() {
+fn the_kernel_refuses_batches_and_misaligned_records() {
     let emulator = device(queue(QueueMode::Shared, 4), FaultPlan::none());
     let platform = FakePlatform::with(emulator.portal(0), CpuFeatures::ALL, true, false);
     let write = OpenOptions { way: Way::Write, ..options() };
@@ -400,16 +400,16 @@ fn the_kernel_refuses_batches_and_crooked_records() {
     let answer = unsafe { portal.submit(&Descriptor::batch(list.as_ptr(), 2)) };
     assert_eq!(answer, Err(SubmitError::Refused(Refused::Batch)));
     assert!(!portal.supports_batch(), "it learns");
-    // SAFETY: it is refused.
+    // SAFETY: the descriptor is refused.
     let answer = unsafe { portal.submit(&Descriptor::noop().with_completion_at(0x1010)) };
     assert_eq!(answer, Err(SubmitError::Refused(Refused::RecordAlignment)));
     // SAFETY: a no-op without a record names no memory.
     assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Ok(Submission::Accepted));
 }
 
-/// Linux hides Batch of version 1.0; the hardware is asked, once.
+/// Linux hides Batch of version 1.0, so the hardware is probed, once.
 #[test]
-fn batches_are_found_out() {
+fn batches_are_probed() {
     let without = |info: WorkQueueInfo| WorkQueueInfo {
         operations: OperationSet::of(&[Opcode::Noop, Opcode::Memmove]),
         ..info
@@ -422,19 +422,19 @@ fn batches_are_found_out() {
         (true, true, Way::Write, true, None),
     ] {
         for mode in [QueueMode::Shared, QueueMode::Dedicated] {
-            let told = format!("{mode:?} {device_has_it} {told_so} {way:?}");
+            let context = format!("{mode:?} {device_has_it} {told_so} {way:?}");
             let (full, hidden) = (queue(mode, 4), without(queue(mode, 4)));
             let emulator =
                 device(if device_has_it { full.clone() } else { hidden.clone() }, FaultPlan::none());
             let platform = FakePlatform::new(emulator.uncounted_portal(0));
             let patient = OpenOptions { way, batch_probe_timeout: Some(PATIENCE), ..options() };
             let portal = open(&platform, if told_so { full } else { hidden }, patient).unwrap();
-            assert_eq!(portal.supports_batch(), expected, "{told}");
-            assert_eq!(portal.batch_probe(), probe.as_ref(), "{told}");
-            assert_eq!(portal.counters().in_flight, 0, "{told}");
+            assert_eq!(portal.supports_batch(), expected, "{context}");
+            assert_eq!(portal.batch_probe(), probe.as_ref(), "{context}");
+            assert_eq!(portal.counters().in_flight, 0, "{context}");
         }
     }
-    // Not asked, not known.
+    // Without a probe it is unknown.
     let emulator = device(queue(QueueMode::Shared, 4), FaultPlan::none());
     let unasked = OpenOptions { batch_probe_timeout: None, ..options() };
     let platform = FakePlatform::new(emulator.portal(0));
@@ -442,14 +442,14 @@ fn batches_are_found_out() {
     assert!(!portal.supports_batch());
 }
 
-/// A device that never answers costs the time-out, not the process.
+/// The probe of a device that never answers ends with a time-out.
 #[test]
-fn a_silent_device_is_not_waited_for() {
-    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
-    let emulator = device(queue(QueueMode::Shared, 4), nasty);
+fn the_probe_of_a_silent_device_times_out() {
+    let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
+    let emulator = device(queue(QueueMode::Shared, 4), fault_plan);
     assert_eq!(probe_batch(&*emulator.portal(0), Duration::from_millis(20)), BatchProbe::Silent);
-    let nasty = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
-    let emulator = device(queue(QueueMode::Shared, 4), nasty);
+    let fault_plan = FaultPlan { retries_per_mille: 1000, ..FaultPlan::none() };
+    let emulator = device(queue(QueueMode::Shared, 4), fault_plan);
     assert_eq!(probe_batch(&*emulator.portal(0), Duration::from_millis(20)), BatchProbe::QueueFull);
     emulator.abort();
     assert_eq!(
@@ -459,7 +459,7 @@ fn a_silent_device_is_not_waited_for() {
 }
 
 #[test]
-fn places_in_the_page_rotate_or_stay() {
+fn slots_of_the_page_rotate_or_stay() {
     for (slots, expected) in [(Slots::Rotating, u64::MAX), (Slots::One, 1)] {
         for mode in [QueueMode::Shared, QueueMode::Dedicated] {
             let emulator = device(queue(mode, 128), FaultPlan::none());
@@ -474,7 +474,7 @@ fn places_in_the_page_rotate_or_stay() {
     }
 }
 
-/// ENQCMD of a descriptor that names a submitter kills a process: the portal takes the name away.
+/// ENQCMD of a descriptor with a PASID kills the process, so the portal clears the PASID.
 #[test]
 fn the_submitter_is_left_to_the_cpu() {
     let (portal, platform, emulator) = on_linux(QueueMode::Shared, 4, Way::Mapped, FaultPlan::none());
@@ -486,8 +486,8 @@ fn the_submitter_is_left_to_the_cpu() {
     assert_eq!((platform.violations(), emulator.counters().accepted), (0, 1));
 }
 
-/// A fork, as far as the portal sees it: the first submission opens the queue again, the parent's page is left alone,
-/// and what the parent has in flight does not count.
+/// A fork, as a portal sees it: the first submission opens the queue again, the parent's page stays mapped,
+/// and the parent's descriptors in flight do not count.
 #[test]
 fn a_child_opens_the_queue_again() {
     for (mode, way) in [
@@ -499,27 +499,27 @@ fn a_child_opens_the_queue_again() {
         let (portal, platform, _emulator) = on_linux(mode, 16, way, FaultPlan::none());
         // SAFETY: a no-op without a record names no memory.
         let offer = || unsafe { portal.submit(&Descriptor::noop()) };
-        let told = format!("{mode:?}, {way:?}");
-        assert_eq!(offer(), Ok(Submission::Accepted), "{told}");
+        let context = format!("{mode:?}, {way:?}");
+        assert_eq!(offer(), Ok(Submission::Accepted), "{context}");
         for generation in 1..=3 {
             platform.fork();
-            assert_eq!(portal.counters().in_flight, 0, "{told}");
-            assert_eq!(offer(), Ok(Submission::Accepted), "{told}");
-            assert_eq!(offer(), Ok(Submission::Accepted), "{told}");
+            assert_eq!(portal.counters().in_flight, 0, "{context}");
+            assert_eq!(offer(), Ok(Submission::Accepted), "{context}");
+            assert_eq!(offer(), Ok(Submission::Accepted), "{context}");
             let counters = portal.counters();
-            assert_eq!((counters.reopened, counters.accepted), (generation, 1 + 2 * generation), "{told}");
-            assert_eq!(counters.in_flight, if mode == QueueMode::Dedicated { 2 } else { 0 }, "{told}");
+            assert_eq!((counters.reopened, counters.accepted), (generation, 1 + 2 * generation), "{context}");
+            assert_eq!(counters.in_flight, if mode == QueueMode::Dedicated { 2 } else { 0 }, "{context}");
         }
         drop(portal);
-        assert_eq!(platform.violations(), 0, "{told}: touched a page of its parent");
-        // The parents' pages are theirs to unmap.
-        assert_eq!(platform.pages_mapped(), if way == Way::Mapped { 3 } else { 0 }, "{told}");
+        assert_eq!(platform.violations(), 0, "{context}: touched a page of its parent");
+        // Only the parents unmap their pages.
+        assert_eq!(platform.pages_mapped(), if way == Way::Mapped { 3 } else { 0 }, "{context}");
     }
 }
 
-/// A child that cannot open the queue says so, does not try at each submission, and the next child tries again.
+/// A child that cannot open the queue reports it and does not try at each submission; the next child tries again.
 #[test]
-fn a_child_that_may_not_open_says_so() {
+fn a_child_without_permission_reports_it() {
     let (portal, platform, _emulator) = on_linux(QueueMode::Dedicated, 4, Way::Any, FaultPlan::none());
     platform.fork();
     platform.fail_open(libc::EBUSY);

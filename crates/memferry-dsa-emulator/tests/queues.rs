@@ -1,4 +1,4 @@
-//! Queues: what they answer when they are full, whom they serve first, what becomes of them when the device dies.
+//! Queues: answers of full queues, priorities, and aborted devices.
 
 mod common;
 
@@ -28,13 +28,13 @@ fn a_shared_queue_answers_retry_at_its_threshold() {
         run.run_until_idle();
         let counters = run.device.counters();
         assert_eq!((counters.accepted, counters.retried, counters.dropped), (room + 1, 2, 0));
-        assert_eq!((counters.ended[&Status::Success], counters.in_flight()), (room + 1, 0));
+        assert_eq!((counters.completed[&Status::Success], counters.in_flight()), (room + 1, 0));
     }
 }
 
-/// Nobody is told when a dedicated queue overflows; only the error register knows.
+/// A dedicated queue that overflows is reported in the error register only.
 #[test]
-fn a_dedicated_queue_loses_what_is_too_much() {
+fn a_full_dedicated_queue_drops_descriptors() {
     let mut run = run(&DeviceConfig::one_dedicated_queue(), FaultPlan::none());
     for _ in 0..32 {
         assert_eq!(offer(&run.device, 0), Submission::Accepted);
@@ -43,18 +43,18 @@ fn a_dedicated_queue_loses_what_is_too_much() {
     let lost = Descriptor::noop().with_completion_at(record(0));
     assert_eq!(run.device.submit(0, &lost, PASID), Ok(Submission::Accepted));
     let error = run.device.take_error().unwrap();
-    assert_eq!((error.status.code(), error.queue, error.operation), (0x53, 0, 0));
+    assert_eq!((error.status.code(), error.queue, error.operation), (0x53, Some(0), Some(0)));
     run.run_until_idle();
     assert_eq!(run.memory.poll(record(0)), None);
     let counters = run.device.counters();
-    assert_eq!((counters.accepted, counters.dropped, counters.ended_count()), (32, 1, 32));
+    assert_eq!((counters.accepted, counters.dropped, counters.completed_count()), (32, 1, 32));
 }
 
 #[test]
-fn nasty_queues_retry_although_they_have_room() {
+fn faulty_queues_retry_although_they_have_room() {
     let answers = |seed| {
-        let nasty = FaultPlan { seed, retries_per_mille: 500, ..FaultPlan::none() };
-        let run = run(&DeviceConfig::one_shared_queue(), nasty);
+        let fault_plan = FaultPlan { seed, retries_per_mille: 500, ..FaultPlan::none() };
+        let run = run(&DeviceConfig::one_shared_queue(), fault_plan);
         let answers: Vec<_> = (0..40).map(|_| offer(&run.device, 0)).collect();
         let retried = answers.iter().filter(|answer| **answer == Submission::Retry).count() as u64;
         assert!((10..30).contains(&retried), "seed {seed}: {retried} of 40");
@@ -86,7 +86,7 @@ fn priorities_are_weights() {
         assert_eq!((of(0), of(1), of(2)), (1, 2, 5), "{served:?}");
     }
     assert_eq!(served[..4], [0, 1, 2, 1], "queues with credits take turns");
-    // Queue 2 is empty after 64; the others go on at 1 to 2, and then queue 0 has the engine for itself.
+    // Queue 2 is empty after 64 entries; the others continue at 1 to 2, and then queue 0 has the engine alone.
     for round in served[66..99].chunks(3) {
         assert_eq!(round.iter().filter(|served| **served == 1).count(), 2, "{served:?}");
     }
@@ -109,10 +109,10 @@ fn groups_are_separate() {
     run.step(); // both engines take one each
     assert_eq!(run.device.counters().dispatched, 2);
     run.run_until_idle();
-    assert_eq!(run.device.counters().ended[&Status::Success], 4);
+    assert_eq!(run.device.counters().completed[&Status::Success], 4);
 }
 
-/// Work of several engines mixes; that of one engine keeps its order.
+/// Work of several engines is interleaved; work of one engine keeps its order.
 #[test]
 fn order_between_engines_is_free() {
     let order = |config: &DeviceConfig, seed| {
@@ -138,10 +138,11 @@ fn order_between_engines_is_free() {
     }
 }
 
-/// A device without a seed ends descriptors of one kind as it gets them, with however many steps between two. Its engines
-/// took turns, and what came next went to the first that was idle: the second of two copies ended first.
+/// A device without a seed completes equal descriptors in their order, with any number of steps between them. Its
+/// engines once took turns, and the first idle engine got the next descriptor: the second of two copies completed
+/// first.
 #[test]
-fn what_comes_first_ends_first() {
+fn equal_descriptors_complete_in_order() {
     for gaps in 0..4u32.pow(6) {
         let mut run = run(&DeviceConfig::four_engines(), FaultPlan::none());
         run.memory.map(0x10_0000.into(), 0x2000);
@@ -171,7 +172,7 @@ fn an_aborted_device_is_silent() {
     run.device.abort();
     assert_eq!(run.device.submit(0, &Descriptor::noop(), PASID), Err(SubmitError::Gone));
     let counters = run.device.counters();
-    assert_eq!((counters.accepted, counters.ended_count(), counters.aborted), (5, 1, 4));
+    assert_eq!((counters.accepted, counters.completed_count(), counters.aborted), (5, 1, 4));
     assert_eq!(counters.in_flight(), 0);
     run.device.abort();
     assert_eq!(run.device.counters().aborted, 4, "aborting twice counts once");

@@ -1,15 +1,15 @@
-//! Any descriptors on any device: no panic, no access to memory that they do not name, everything accounted for, and
-//! the same again from the same seed.
+//! Arbitrary descriptors on arbitrary devices: no panic, no access to memory that they do not name, all accounted for,
+//! and the same run for the same seed.
 
 mod common;
 
 use std::path::Path;
 
 use common::{PASID, RECORDS, run};
+use memferry_dsa::system::SoftwareError;
 use memferry_dsa::{Address, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
-    Access, DeviceConfig, DeviceCounters, FaultPlan, GroupConfig, SoftwareError, Visit, dedicated_queue,
-    fuzz, shared_queue,
+    Access, DeviceConfig, DeviceCounters, FaultPlan, GroupConfig, Visit, dedicated_queue, fuzz, shared_queue,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn address() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Where records and copies may go: not to the list, so that the test knows its members.
+/// Addresses of records and copies: not in the list, so that the test knows its members.
 fn target() -> impl Strategy<Value = u64> {
     address().prop_filter("would overwrite the list", |address| Address(*address).page() != LIST)
 }
@@ -61,7 +61,7 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
     )
 }
 
-/// All that a run leaves behind.
+/// The results of a run.
 #[derive(PartialEq, Debug)]
 struct Trace {
     steps: u64,
@@ -78,8 +78,8 @@ fn device() -> DeviceConfig {
     DeviceConfig::new(vec![GroupConfig { engines: 3, queues }, other])
 }
 
-fn play(nasty: FaultPlan, submissions: &[(usize, Descriptor)], list: &[Descriptor]) -> Trace {
-    let mut run = run(&device(), nasty);
+fn play(fault_plan: FaultPlan, submissions: &[(usize, Descriptor)], list: &[Descriptor]) -> Trace {
+    let mut run = run(&device(), fault_plan);
     run.memory.map(DATA, (DATA_PAGES * 4096) as usize);
     run.memory.map(LIST, LIST_MEMBERS * 64);
     for (index, member) in list.iter().enumerate() {
@@ -117,8 +117,8 @@ proptest! {
         submissions in prop::collection::vec((0..3usize, descriptor()), 1..30),
         list in prop::collection::vec(descriptor(), LIST_MEMBERS),
     ) {
-        let nasty = FaultPlan { lost_records_per_mille, ..FaultPlan::from_seed(seed) };
-        let trace = play(nasty.clone(), &submissions, &list);
+        let fault_plan = FaultPlan { lost_records_per_mille, ..FaultPlan::from_seed(seed) };
+        let trace = play(fault_plan.clone(), &submissions, &list);
 
         let all = || submissions.iter().map(|(_, descriptor)| descriptor).chain(&list);
         for visit in &trace.visits {
@@ -127,19 +127,19 @@ proptest! {
         let counters = &trace.counters;
         prop_assert_eq!(counters.in_flight(), 0, "{:?}", counters);
         prop_assert_eq!(counters.dispatched, counters.accepted);
-        prop_assert_eq!(counters.accepted + counters.members, counters.ended_count());
+        prop_assert_eq!(counters.accepted + counters.members, counters.completed_count());
         let statuses = trace.visits.iter().filter(|visit| visit.access == Access::Write && visit.size_bytes == 31);
         prop_assert!(counters.records_written <= statuses.count() as u64);
         prop_assert!(counters.records_lost == 0 || trace.error.is_some());
 
-        prop_assert_eq!(trace, play(nasty, &submissions, &list), "the same seed, another run");
+        prop_assert_eq!(trace, play(fault_plan, &submissions, &list), "the same seed, another run");
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the fuzzer does, from random bytes.
+    /// The fuzz target `descriptor` with random bytes.
     #[test]
     fn any_bytes(
         head in prop::collection::vec(any::<u8>(), 19),
@@ -152,14 +152,14 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Two processes share a device, and one of them writes anything into what both can write.
+    /// The fuzz target `order`: one of two clients forges words in shared memory.
     #[test]
     fn one_of_two_processes_tampers(data in prop::collection::vec(any::<u8>(), 0..3000)) {
         fuzz::order(&data);
     }
 }
 
-/// What the fuzzer begins with, and what it has found.
+/// The seeds of the fuzz target `order`, and its findings.
 #[test]
 fn seeds_of_tampering() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/order");
@@ -168,7 +168,8 @@ fn seeds_of_tampering() {
     }
 }
 
-/// The fuzzer begins with these, and each gets where its name says: a change of their format would make them noise.
+/// The seeds of the fuzz target `descriptor`: each reaches the statuses that its name says. A change of their format
+/// would make them noise.
 #[test]
 fn seeds_of_the_fuzzer() {
     use Status::*;
@@ -194,14 +195,15 @@ fn seeds_of_the_fuzzer() {
     }
     for (name, statuses) in expected {
         let counters = fuzz::descriptors(&std::fs::read(directory.join(name)).expect(name));
-        let missing: Vec<_> = statuses.iter().filter(|status| !counters.ended.contains_key(status)).collect();
+        let missing: Vec<_> =
+            statuses.iter().filter(|status| !counters.completed.contains_key(status)).collect();
         assert!(missing.is_empty(), "{name}: no {missing:?}: {counters:?}");
-        // All operations but Batch, and nothing that goes wrong.
-        assert!(*name != "every-operation" || counters.ended == [(Success, 16)].into(), "{counters:?}");
+        // All operations except Batch, all successful.
+        assert!(*name != "every-operation" || counters.completed == [(Success, 16)].into(), "{counters:?}");
     }
 }
 
-/// The seed matters: otherwise replaying it would prove nothing.
+/// Another seed gives another run; otherwise a replay would prove nothing.
 #[test]
 fn another_seed_is_another_run() {
     let submissions: Vec<_> = (0..20)

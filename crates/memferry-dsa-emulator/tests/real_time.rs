@@ -9,7 +9,7 @@ use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FaultPlan, GroupConfig, Timing, dedicated_queue, shared_queue,
 };
 
-/// Reached only when something is lost.
+/// Reached only if a descriptor is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -49,15 +49,15 @@ fn a_large_transfer() {
     let modelled = Duration::from_nanos(timing.transfer_ns(size as u64));
     assert!(took >= modelled, "{took:?} instead of {modelled:?}");
     assert!(took < modelled * 10, "{took:?} instead of {modelled:?}");
-    // Copying itself takes some 10 ms of it, on a busy machine 70.
+    // The copy itself takes about 10 ms of it, on a busy machine 70.
     assert!(worked < took / 2, "modelled {modelled:?}, took {took:?}, of which the processor {worked:?}");
     assert!(target == source);
 }
 
-/// Many small ones: each no earlier than modelled, and what waits for room gets on.
+/// Many small transfers: each no earlier than modelled, and submitters that wait for room make progress.
 ///
-/// Its first version kept the entries of the dedicated queue for ever, which was fine as long as that queue lost what
-/// was too much. Since the portal counts entries, it answered Retry, rightly, and the loop did not end.
+/// Its first version never released the entries of the dedicated queue, which worked while that queue dropped
+/// descriptors. Since the portal counts entries, it correctly answered Retry, and the loop did not end.
 fn many_small_ones() {
     let timing = Timing { latency_ns: 300_000, ..Timing::sapphire_rapids() };
     let queues = vec![shared_queue("wq0.0", 4), dedicated_queue("wq0.1", 4)];

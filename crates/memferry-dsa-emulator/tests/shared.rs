@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission, WorkQueueInfo};
 use memferry_dsa_emulator::shared::{
-    Client, DeviceSetup, Devices, Listening, Options, QueueAt, State, Submitted,
+    Client, DeviceSetup, Devices, Listener, Options, QueueAt, Server, Submitted,
 };
 use memferry_dsa_emulator::{
     Capabilities, CheckedMemory, ConfigError, FaultPlan, OPERATIONS, Timing, dedicated_queue, shared_queue,
@@ -24,13 +24,13 @@ fn at(queue: usize) -> QueueAt {
 }
 
 /// Device 1, called dsa2, whose four engines are in group 0.
-fn state_with(options: &Options, queues: &[WorkQueueInfo]) -> State {
-    let state = State::create(options).unwrap();
+fn state_with(options: &Options, queues: &[WorkQueueInfo]) -> Server {
+    let state = Server::create(options).unwrap();
     enable(&state, queues, [Some(0); 4]);
     state
 }
 
-fn enable(state: &State, queues: &[WorkQueueInfo], engine_groups: [Option<usize>; 4]) {
+fn enable(state: &Server, queues: &[WorkQueueInfo], engine_groups: [Option<usize>; 4]) {
     let capabilities = Capabilities::ALL;
     state.enable_device(1, &DeviceSetup { number: 2, operations: OPERATIONS, capabilities, engine_groups });
     for (queue, info) in queues.iter().enumerate() {
@@ -38,7 +38,7 @@ fn enable(state: &State, queues: &[WorkQueueInfo], engine_groups: [Option<usize>
     }
 }
 
-fn join(state: &State) -> Client {
+fn join(state: &Server) -> Client {
     state.join(std::process::id()).unwrap()
 }
 
@@ -75,7 +75,7 @@ fn noop(record: &CompletionRecord) -> [u64; 8] {
     Descriptor::noop().with_completion(record).to_words()
 }
 
-/// One threshold for both, and the order of submission: who is second waits for the first.
+/// One threshold for both clients, and one order: the second client waits for the first.
 #[test]
 fn a_queue_is_one_queue_for_all() {
     let state = state_with(&Options::default(), &[WorkQueueInfo { threshold: 5, ..shared_queue("", 16) }]);
@@ -96,7 +96,7 @@ fn a_queue_is_one_queue_for_all() {
     thread::scope(|scope| {
         run(scope, &two, &stop);
         thread::sleep(Duration::from_millis(20));
-        assert_eq!(state.queue_report(at(0)).occupancy, 5, "the first ones are the other's");
+        assert_eq!(state.queue_report(at(0)).occupancy, 5, "the first entries are the other client's");
         run(scope, &one, &stop);
         wait_all(&of_one);
         wait_all(&of_two);
@@ -104,18 +104,18 @@ fn a_queue_is_one_queue_for_all() {
         stop.store(true, Ordering::Relaxed);
     });
     let counters = state.counters(1);
-    assert_eq!((counters.accepted, counters.retried, counters.ended[&Status::Success]), (5, 2, 5));
+    assert_eq!((counters.accepted, counters.retried, counters.completed[&Status::Success]), (5, 2, 5));
     drop((one, two));
-    assert_eq!(state.counters(1), counters, "who leaves leaves his counters");
+    assert_eq!(state.counters(1), counters, "the counters of a client that has left are kept");
     assert!(state.processes().is_empty());
 }
 
-/// What is told of a client stays when it has gone, with entries in the queue or without.
+/// The report of a client stays when it has left, with entries in the queue or without.
 #[test]
-fn each_client_s_submissions_are_told() {
+fn each_clients_submissions_are_reported() {
     let state = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
     let me = std::process::id();
-    let told = || {
+    let reported = || {
         let [report] = &state.client_reports()[..] else { panic!("{:?}", state.client_reports()) };
         assert_eq!(report.process, me);
         report.clone()
@@ -131,7 +131,7 @@ fn each_client_s_submissions_are_told() {
             wait_for("the end", || state.is_drained(at(0)));
             stop.store(true, Ordering::Relaxed);
         });
-        // Nobody executes these.
+        // No engine executes these.
         let words = Descriptor::drain().to_words();
         (0..4).for_each(|_| assert_eq!(client.enqcmd(at(0), &mut words.clone()), Submission::Accepted));
         (0..2).for_each(|_| assert_eq!(client.enqcmd(at(0), &mut words.clone()), Submission::Retry));
@@ -140,17 +140,17 @@ fn each_client_s_submissions_are_told() {
             (at(0), Submitted { accepted: 5 * round, retried: 2 * round, dropped: 0 }),
             (at(1), Submitted { accepted: 4 * round, retried: 0, dropped: round }),
         ];
-        assert_eq!(told().queues, expected.into());
+        assert_eq!(reported().queues, expected.into());
         drop(client);
-        assert_eq!(told().queues, expected.into(), "it is gone");
+        assert_eq!(reported().queues, expected.into(), "the client has left");
     }
     let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
-    assert_eq!(told().program, comm.trim_end());
+    assert_eq!(reported().program, comm.trim_end());
     let total = state.queue_report(at(0));
     assert_eq!((total.accepted, total.retried, total.occupancy), (10, 4, 0));
 }
 
-/// The right instruction for the queue, or nothing; what a dedicated queue loses is in the error register.
+/// Only the right instruction for a queue submits; drops of a dedicated queue are in the error register.
 #[test]
 fn the_instructions_and_the_modes() {
     let state = state_with(&Options::default(), &[shared_queue("", 4), dedicated_queue("", 4)]);
@@ -164,12 +164,15 @@ fn the_instructions_and_the_modes() {
     assert_eq!(state.take_error(1), None);
     (0..5).for_each(|_| client.movdir64b(at(1), &mut words.clone()));
     let error = state.take_error(1).unwrap();
-    assert_eq!((error.status, error.queue, error.pasid), (Status::QueueOverflow, 1, client.pasid()));
+    assert_eq!(
+        (error.status, error.queue, error.pasid),
+        (Status::QueueOverflow, Some(1), Some(client.pasid()))
+    );
     assert_eq!((state.queue_report(at(1)).accepted, state.queue_report(at(1)).dropped), (4, 1));
 }
 
 #[test]
-fn configurations_that_no_device_has() {
+fn invalid_configurations_are_refused() {
     let state = state_with(&Options::default(), &[shared_queue("", 100)]);
     assert_eq!(state.enable_queue(at(1), 0, &shared_queue("", 29)), Err(ConfigError::TooManyEntries(129)));
     let refused = state.enable_queue(at(1), 1, &shared_queue("", 8));
@@ -177,7 +180,7 @@ fn configurations_that_no_device_has() {
     assert_eq!(state.enable_queue(at(1), 0, &shared_queue("", 28)), Ok(()));
 }
 
-/// A queue that is disabled and enabled again as another one; engines follow.
+/// A queue is disabled and enabled again with another configuration; engines adopt it.
 #[test]
 fn queues_come_and_go() {
     let state = state_with(&Options::default(), &[shared_queue("", 8)]);
@@ -190,7 +193,7 @@ fn queues_come_and_go() {
         state.close_queue(at(0));
         assert_eq!(client.enqcmd(at(0), &mut noop(&found[0])), Submission::Retry);
         wait_for("disabled", || state.disable_queue(at(0)));
-        assert!(found[0].poll().is_some(), "what was accepted is done");
+        assert!(found[0].poll().is_some(), "accepted descriptors complete");
         state.enable_queue(at(0), 0, &dedicated_queue("", 2)).unwrap();
         state.enable_queue(at(5), 0, &shared_queue("", 2)).unwrap();
         assert_eq!(client.enqcmd(at(0), &mut noop(&found[1])), Submission::Retry);
@@ -201,7 +204,7 @@ fn queues_come_and_go() {
     });
 }
 
-/// An abort drops what is in flight, of all clients, and the device can be enabled again.
+/// An abort drops the descriptors in flight of all clients, and the device can be enabled again.
 #[test]
 fn aborts() {
     let slow = Timing { latency_ns: 3_600_000_000_000, ..Timing::sapphire_rapids() };
@@ -230,12 +233,12 @@ fn aborts() {
     assert_eq!(one.enqcmd(at(0), &mut noop(&lost[0])), Submission::Accepted);
 }
 
-/// Under a timing the processes' descriptors take the device's time one after the other.
+/// Under a timing the descriptors of all processes share the device's time.
 #[test]
 fn processes_share_engines_and_bandwidth() {
     let timing = Timing { occupancy_ns: 10_000_000, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
-    let state = State::create(&options).unwrap();
+    let state = Server::create(&options).unwrap();
     enable(&state, &[shared_queue("", 16)], [Some(0), None, None, None]);
     let (one, two) = (join(&state), join(&state));
     let stop = AtomicBool::new(false);
@@ -254,13 +257,13 @@ fn processes_share_engines_and_bandwidth() {
     assert!(start.elapsed() >= Duration::from_millis(80), "one engine, 8 times 10 ms: {:?}", start.elapsed());
 }
 
-/// The arbiter is one for all: of two queues that never run dry, that with three times the priority is served three times
-/// as often, although they are those of two clients.
+/// All clients share one arbiter: of two queues that are never empty, the one with three times the priority is served
+/// three times as often, although two clients use them.
 #[test]
 fn priorities_hold_between_processes() {
     let timing = Timing { occupancy_ns: 1_000_000, submit_shared_ns: 0, ..Timing::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
-    let state = State::create(&options).unwrap();
+    let state = Server::create(&options).unwrap();
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 64) };
     enable(&state, &[of(12), of(4)], [Some(0), None, None, None]);
     let (one, two) = (join(&state), join(&state));
@@ -302,7 +305,7 @@ fn client_process(state: &Path, role: &str) -> Child {
     command.stdout(Stdio::null()).spawn().unwrap()
 }
 
-/// No test: what the processes do that tests start.
+/// Not a test, but the main function of the client processes.
 #[test]
 #[ignore = "is run by other tests, in a process of its own"]
 fn child() {
@@ -311,7 +314,7 @@ fn child() {
     // SAFETY: nothing forks here.
     let client = unsafe { connected.join() }.unwrap();
     match &*role {
-        // Leaves entries that nobody will ever take.
+        // Leaves entries that no engine will ever take.
         "submit and wait for the end" => {
             let record = CompletionRecord::new();
             (0..3).for_each(|_| assert_eq!(client.enqcmd(at(0), &mut noop(&record)), Submission::Accepted));
@@ -321,7 +324,7 @@ fn child() {
         "copy until the end" => copy_much(&client, usize::MAX),
         other => panic!("what is {other}?"),
     }
-    // As a program that ends: nothing is dropped.
+    // Exits like a program, without dropping anything.
     std::process::exit(0);
 }
 
@@ -354,11 +357,11 @@ fn copy_much(client: &Client, count: usize) {
     });
 }
 
-/// The same for other processes.
+/// A server for other processes.
 struct Served {
-    state: State,
+    state: Server,
     directory: tempfile::TempDir,
-    _listening: Listening,
+    _listening: Listener,
 }
 
 impl Served {
@@ -373,9 +376,9 @@ impl Served {
     }
 }
 
-/// A process that is killed with entries at the head of the queue is in nobody's way.
+/// Entries of a killed process at the head of the queue block no other process.
 #[test]
-fn entries_of_the_killed_are_given_back() {
+fn entries_of_killed_processes_are_skipped() {
     let served = Served::new(&Options::default(), &[shared_queue("", 8)]);
     let state = &served.state;
     let mut process = client_process(&served.path(), "submit and wait for the end");
@@ -388,7 +391,7 @@ fn entries_of_the_killed_are_given_back() {
         for record in &mine {
             assert_eq!(client.enqcmd(at(0), &mut noop(record)), Submission::Accepted);
         }
-        assert_eq!(state.reap(), 0, "everybody lives");
+        assert_eq!(state.reap(), 0, "all clients are alive");
         process.kill().unwrap();
         wait_for("a corpse that its parent has not waited for", || state.reap() == 1);
         wait_all(&mine);
@@ -397,17 +400,17 @@ fn entries_of_the_killed_are_given_back() {
     });
     process.wait().unwrap();
     let counters = state.counters(1);
-    assert_eq!((counters.accepted, counters.ended_count(), counters.aborted), (5, 2, 3));
+    assert_eq!((counters.accepted, counters.completed_count(), counters.aborted), (5, 2, 3));
     assert_eq!(state.processes(), [std::process::id()]);
 }
 
-/// Processes copy through one queue with little room while others are killed at any moment: nobody is stuck, nothing is lost
-/// but what was theirs, and the sums add up.
+/// Processes copy through one small queue while others are killed at any moment: no process is stuck, only descriptors
+/// of the killed ones are lost, and the sums add up.
 #[test]
 fn processes_are_killed_at_any_moment() {
     for (seed, timing) in [(None, false), (Some(1), false), (Some(2), true)] {
         let options = Options {
-            nasty: seed.map_or(FaultPlan::none(), |seed| FaultPlan {
+            fault_plan: seed.map_or(FaultPlan::none(), |seed| FaultPlan {
                 page_faults_per_mille: 0,
                 ..FaultPlan::from_seed(seed)
             }),
@@ -434,14 +437,14 @@ fn processes_are_killed_at_any_moment() {
         let counters = state.counters(1);
         assert!(state.is_drained(at(0)), "{:?}", state.queue_report(at(0)));
         assert_eq!(counters.in_flight(), 0, "{counters:?}");
-        assert!(counters.ended_count() >= 6000 && state.processes().is_empty());
+        assert!(counters.completed_count() >= 6000 && state.processes().is_empty());
         assert_eq!(state.queue_report(at(0)).occupancy, 0);
     }
 }
 
-/// A process that connects often, says nothing, or says nonsense, keeps nobody from the devices.
+/// A process that connects often, or sends nothing or garbage, blocks no other client.
 #[test]
-fn connections_that_are_of_no_use() {
+fn useless_connections_block_no_client() {
     let served = Served::new(&Options::default(), &[shared_queue("", 8)]);
     let mut silent = Vec::new();
     for number in 0..300u32 {
@@ -462,6 +465,6 @@ fn connections_that_are_of_no_use() {
     // SAFETY: as above.
     let again = unsafe { connected.join() }.unwrap();
     assert_ne!(again.pasid(), client.pasid());
-    assert_eq!(served.state.processes(), [std::process::id()], "the one before is void");
+    assert_eq!(served.state.processes(), [std::process::id()], "the former client was reaped");
     drop(silent);
 }

@@ -14,35 +14,35 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn submit(portal: &dyn Portal, descriptor: &Descriptor) {
-    // SAFETY: all callers wait for the completion, or for the end of the device, before they give up the memory.
+    // SAFETY: all callers wait for the completion, or for the end of the device, before they free the memory.
     while unsafe { portal.submit(descriptor) } == Ok(Submission::Retry) {
         std::thread::yield_now();
     }
 }
 
-fn wait(record: &CompletionRecord, told: &str) -> Completion {
+fn wait(record: &CompletionRecord, context: &str) -> Completion {
     let start = Instant::now();
     loop {
         if let Some(completion) = record.poll() {
             return completion;
         }
-        assert!(start.elapsed() < PATIENCE, "{told}: no completion");
+        assert!(start.elapsed() < PATIENCE, "{context}: no completion");
         std::thread::yield_now();
     }
 }
 
-/// Copies with resume; the number of page faults.
-fn copy(portal: &dyn Portal, source: &[u8], target: &mut [u8], told: &str) -> u32 {
+/// Copies with resume; returns the number of page faults.
+fn copy(portal: &dyn Portal, source: &[u8], target: &mut [u8], context: &str) -> u32 {
     let record = CompletionRecord::new();
     let mut copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), source.len() as u32);
     for faults in 0.. {
         record.reset();
         submit(portal, &copy.with_completion(&record));
-        let completion = wait(&record, told);
+        let completion = wait(&record, context);
         match copy.resumed(&completion) {
             Some(rest) => copy = rest,
             None => {
-                assert_eq!(completion.status, Status::Success, "{told}");
+                assert_eq!(completion.status, Status::Success, "{context}");
                 return faults;
             }
         }
@@ -50,9 +50,9 @@ fn copy(portal: &dyn Portal, source: &[u8], target: &mut [u8], told: &str) -> u3
     unreachable!()
 }
 
-/// Descriptors that come while engines look for work, and so to any of them.
+/// Descriptors that arrive while idle engines poll, so that any engine may get them.
 #[test]
-fn the_last_of_some_copies_ends_last() {
+fn the_last_of_some_copies_completes_last() {
     let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::none()).unwrap();
     let portal = emulator.portal(0);
     let source = pattern(64, 1);
@@ -65,14 +65,14 @@ fn the_last_of_some_copies_ends_last() {
             submit(&*portal, &copy.with_completion(record));
         }
         wait(&records[3], "the last");
-        let ended = records.iter().filter(|record| record.poll().is_some()).count();
+        let completed = records.iter().filter(|record| record.poll().is_some()).count();
         records.iter().for_each(|record| _ = wait(record, "all"));
-        assert_eq!(ended, 4, "round {round}");
+        assert_eq!(completed, 4, "round {round}");
     }
 }
 
 #[test]
-fn threads_copy_through_one_nasty_device() {
+fn threads_copy_through_one_faulty_device() {
     let mut faults = 0;
     for seed in 0..20 {
         let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(seed)).unwrap();
@@ -83,10 +83,10 @@ fn threads_copy_through_one_nasty_device() {
                     scope.spawn(move || {
                         let mut faults = 0;
                         for size in [1, 4095, 4097, 100_000] {
-                            let told = format!("seed {seed}, thread {thread}, {size} bytes");
+                            let context = format!("seed {seed}, thread {thread}, {size} bytes");
                             let (source, mut target) = (pattern(size, thread), vec![0; size]);
-                            faults += copy(&*portal, &source, &mut target, &told);
-                            assert!(source == target, "{told}: bytes differ");
+                            faults += copy(&*portal, &source, &mut target, &context);
+                            assert!(source == target, "{context}: bytes differ");
                         }
                         faults
                     })
@@ -122,7 +122,7 @@ fn many_in_flight_and_many_naps() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    assert_eq!(emulator.counters().ended[&Status::Success], 50 * 32);
+    assert_eq!(emulator.counters().completed[&Status::Success], 50 * 32);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_batch_through_the_portal() {
     assert!(target == source);
 }
 
-/// Garbage that is recognisable as such does not bring the process down.
+/// Addresses that are obvious garbage do not crash the process.
 #[test]
 fn addresses_that_no_process_has() {
     let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).unwrap();
@@ -155,12 +155,12 @@ fn addresses_that_no_process_has() {
     }
 }
 
-/// A device that dies with work in it completes none of it, says so, and accepts no more.
+/// An aborted device completes none of its work, reports that it is gone, and accepts no more.
 #[test]
 fn an_aborted_device_is_gone() {
     for seed in 0..30 {
-        let nasty = FaultPlan { delay_steps_max: 1 << 30, ..FaultPlan::from_seed(seed) };
-        let emulator = Emulator::start(&DeviceConfig::four_engines(), nasty).unwrap();
+        let fault_plan = FaultPlan { delay_steps_max: 1 << 30, ..FaultPlan::from_seed(seed) };
+        let emulator = Emulator::start(&DeviceConfig::four_engines(), fault_plan).unwrap();
         let portal = emulator.portal(0);
         let records: Vec<_> = (0..20).map(|_| CompletionRecord::new()).collect();
         for record in &records {
@@ -179,9 +179,9 @@ fn an_aborted_device_is_gone() {
     }
 }
 
-/// Submitters who race with the end of the device: each submission is accepted and accounted for, or refused.
+/// Submitters race with an abort: each submission is accepted and accounted for, or refused.
 #[test]
-fn nothing_is_lost_when_a_device_dies_under_load() {
+fn an_abort_under_load_loses_no_descriptor() {
     for seed in 0..20 {
         let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(seed)).unwrap();
         let accepted: u64 = std::thread::scope(|scope| {
@@ -207,11 +207,11 @@ fn nothing_is_lost_when_a_device_dies_under_load() {
         });
         let counters = emulator.counters();
         assert_eq!(counters.accepted, accepted, "seed {seed}");
-        assert_eq!(counters.ended_count() + counters.aborted, accepted, "seed {seed}: {counters:?}");
+        assert_eq!(counters.completed_count() + counters.aborted, accepted, "seed {seed}: {counters:?}");
     }
 }
 
-/// Dropping the last handle finishes what was accepted.
+/// Dropping the last handle completes the accepted descriptors.
 #[test]
 fn dropping_the_device_finishes_its_work() {
     for seed in 0..20 {
@@ -227,16 +227,16 @@ fn dropping_the_device_finishes_its_work() {
     }
 }
 
-/// What is submitted right before the last handle goes is done. A worker that looks for its orders after its work could
-/// lose it; that window is so narrow that this test has not been seen to hit it.
+/// A submission right before the last handle is dropped completes. A worker that loads its order after its work could
+/// lose it; that window is so narrow that this test has never hit it.
 #[test]
 fn the_last_submission_before_the_end_is_not_lost() {
     for round in 0..200u32 {
         let [first, last] = [CompletionRecord::new(), CompletionRecord::new()];
         let portal = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::none()).unwrap().portal(0);
         submit(&*portal, &Descriptor::noop().with_completion(&first));
-        wait(&first, "the worker is awake, and looks for more");
-        // At another place of its loop in each round.
+        wait(&first, "the worker is awake and polls");
+        // The worker is at another place of its loop in each round.
         (0..round % 50).for_each(|_| std::hint::spin_loop());
         submit(&*portal, &Descriptor::noop().with_completion(&last));
         drop(portal);

@@ -29,7 +29,7 @@ fn timed(config: DeviceConfig) -> common::Run {
     run
 }
 
-/// When each record was written, for descriptors that are all submitted at 0.
+/// The time at which each record was written, for descriptors that are all submitted at 0.
 fn times(run: &mut common::Run, queue: usize, work: &[Descriptor]) -> Vec<u64> {
     for (number, descriptor) in work.iter().enumerate() {
         let descriptor = descriptor.with_completion_at(record(number as u32));
@@ -65,7 +65,7 @@ fn a_single_descriptor() {
     }
 }
 
-/// The engine is free for the next one while the record of the last one is on its way.
+/// The engine is free for the next descriptor while the record of the last one is in flight.
 #[test]
 fn an_engine_is_a_pipeline() {
     let first = 400 + 150 + 20 + 500;
@@ -75,7 +75,7 @@ fn an_engine_is_a_pipeline() {
     assert_eq!(times(&mut timed(DeviceConfig::one_shared_queue()), 0, &[copy(40_960); 10]), expected);
 }
 
-/// Four engines share the bandwidth: small things go four times as fast, large ones do not.
+/// Four engines share the bandwidth: small transfers are four times as fast, large ones are not.
 #[test]
 fn engines_share_the_bandwidth() {
     let last =
@@ -84,7 +84,7 @@ fn engines_share_the_bandwidth() {
     assert_eq!(last(DeviceConfig::four_engines(), &[Descriptor::noop(); 20]), Some(base + 5 * 20));
     assert_eq!(last(DeviceConfig::four_engines(), &[copy(500_000); 4]), Some(base + 20 + 4 * 50_000));
     assert_eq!(last(DeviceConfig::one_shared_queue(), &[copy(500_000); 4]), Some(base + 4 * 20 + 4 * 50_000));
-    // Nobody waits for another one to be done: pieces take turns.
+    // Pieces of the transfers take turns, so that none waits for another to complete.
     let ends = times(&mut timed(DeviceConfig::four_engines()), 0, &[copy(500_000); 4]);
     assert!(ends.iter().all(|end| *end > 170_000), "{ends:?}");
 }
@@ -100,7 +100,7 @@ fn batches_and_fences() {
     let start = run.device.now_ns();
     let end = times(&mut run, 0, &[Descriptor::batch(LIST, 10)])[0];
     assert_eq!(end - start, base + 130 + 10 * 7 + 10 * 20);
-    // A fence waits until what is before it has arrived.
+    // A fence waits for the records of earlier members.
     let fenced = Descriptor::noop().with_flags(Flags::FENCE);
     run.memory.store(LIST.offset(5 * 64), &fenced.to_bytes());
     common::reset(&run, 0);
@@ -119,11 +119,11 @@ fn page_requests_and_drains() {
     let mut run = timed(DeviceConfig::four_engines());
     let ends = times(&mut run, 0, &[copy(100_000), Descriptor::drain(), Descriptor::noop()]);
     assert_eq!(ends[0], base + 10_000);
-    assert_eq!(ends[1], ends[0] + 500, "a drain ends after what it waits for");
+    assert_eq!(ends[1], ends[0] + 500, "a drain completes after the descriptors that it waits for");
     assert_eq!(ends[2], base);
 }
 
-/// What is submitted at the same time to a shared and a dedicated queue arrives at different times.
+/// Simultaneous submissions to a shared and a dedicated queue arrive at different times.
 #[test]
 fn queues_are_not_seen_early() {
     let queues = vec![shared_queue("wq0.0", 4), dedicated_queue("wq0.1", 4)];
@@ -149,14 +149,14 @@ fn an_idle_clock() {
     assert!(run.device.config().timing.unwrap().to_string().contains("emulated"));
 }
 
-/// FaultPlan habits and a clock together: nothing is earlier than without them, everything ends.
+/// A fault plan and a timing together: no completion is earlier than modelled, and all descriptors complete.
 #[test]
-fn nasty_and_timed() {
+fn faulty_and_timed() {
     for seed in 0..50 {
         let config = generous(DeviceConfig::four_engines().with_timing(timing()));
-        let nasty =
+        let fault_plan =
             FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        let mut run = run(&config, nasty);
+        let mut run = run(&config, fault_plan);
         run.memory.map(DATA, 1 << 20);
         let ends = times(&mut run, 0, &[copy(40_960); 8]);
         assert!(ends.iter().all(|end| *end >= 400 + 150 + 20 + 500 + 4096), "seed {seed}: {ends:?}");
@@ -164,7 +164,7 @@ fn nasty_and_timed() {
     }
 }
 
-/// The figures of the default agree with what is published about silicon.
+/// The default parameters agree with published figures of silicon.
 #[test]
 fn sapphire_rapids() {
     let timing = Timing::sapphire_rapids();

@@ -1,4 +1,4 @@
-//! One suite for every way to wait, on devices with bad habits; and what the completer promises beyond that.
+//! One suite for every way to wait, on faulty devices, and the further promises of the completer.
 
 mod common;
 
@@ -20,7 +20,7 @@ use memferry_testing::{Needs, skip};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn submit(portal: &dyn Portal, descriptor: &Descriptor) {
-    // SAFETY: all callers wait for the completion before they give up the memory.
+    // SAFETY: all callers wait for the completion before they free the memory.
     while unsafe { portal.submit(descriptor) } == Ok(Submission::Retry) {
         thread::yield_now();
     }
@@ -45,22 +45,22 @@ fn publish_after(delay: Duration, records: &[&CompletionRecord]) {
     }
 }
 
-/// Copies with resume on a device that delays, faults and reorders: each way ends each wait, and what it returns is
-/// the record's.
+/// Copies with resume on a device that delays, faults and reorders: each wait returns, and returns the content of
+/// the record.
 #[test]
-fn every_way_ends() {
+fn every_wait_returns() {
     if !CpuFeatures::detect().waitpkg {
         let why = "UMWAIT is tried as PAUSE, and its loop in umwait.rs over a fake";
         skip(Needs::Instruction("UMWAIT"), why);
     }
     for wait in Wait::ALL {
         for seed in 0..4 {
-            let nasty = FaultPlan::from_seed(seed);
-            let told = format!("{wait:?}, {nasty}");
-            let emulator = Emulator::start(&DeviceConfig::four_engines(), nasty).unwrap();
+            let fault_plan = FaultPlan::from_seed(seed);
+            let context = format!("{wait:?}, {fault_plan}");
+            let emulator = Emulator::start(&DeviceConfig::four_engines(), fault_plan).unwrap();
             thread::scope(|scope| {
                 for thread in 0..2 {
-                    let (portal, told) = (emulator.portal(0), &told);
+                    let (portal, context) = (emulator.portal(0), &context);
                     scope.spawn(move || {
                         for size in [1, 4097, 60_000] {
                             let (source, mut target) = (pattern(size, thread), vec![0; size]);
@@ -70,11 +70,11 @@ fn every_way_ends() {
                             while let Some(copy) = next {
                                 record.reset();
                                 submit(&*portal, &copy);
-                                let completion = wait.wait(&record, PATIENCE).expect(told);
-                                assert_eq!(Some(completion), record.poll(), "{told}");
+                                let completion = wait.wait(&record, PATIENCE).expect(context);
+                                assert_eq!(Some(completion), record.poll(), "{context}");
                                 next = copy.resumed(&completion);
                             }
-                            assert!(source == target, "{told}: {size} bytes differ");
+                            assert!(source == target, "{context}: {size} bytes differ");
                         }
                     });
                 }
@@ -83,12 +83,12 @@ fn every_way_ends() {
     }
 }
 
-/// A record that is never written, as when its page cannot be: the wait ends in time, neither early nor very late,
+/// A record that is never written: the wait times out, neither early nor very late,
 /// and the next one works.
 #[test]
-fn every_way_gives_up() {
-    let nasty = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
-    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), nasty).unwrap();
+fn every_wait_times_out() {
+    let fault_plan = FaultPlan { lost_records_per_mille: 1000, ..FaultPlan::none() };
+    let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), fault_plan).unwrap();
     let portal = emulator.portal(0);
     for wait in Wait::ALL {
         let record = CompletionRecord::new();
@@ -101,7 +101,7 @@ fn every_way_gives_up() {
             assert!(waited < timeout + Duration::from_secs(5), "{wait:?}, {timeout:?}: {waited:?}");
         }
         assert!(wait.wait_any(&[], PATIENCE).is_err());
-        // No wait is so long that its end cannot be reckoned.
+        // The end of the longest time-out does not overflow.
         record.publish(&done(3));
         assert_eq!(wait.wait(&record, Duration::MAX), Ok(done(3)), "{wait:?}");
         record.reset();
@@ -138,7 +138,7 @@ fn ways_are_what_the_cpu_has() {
     }
 }
 
-/// Blocking gives the core away: a wait of 200 ms takes the waiter and the completer a small part of it.
+/// Blocking frees the core: a wait of 200 ms costs the waiter and the completer a small part of it.
 #[test]
 fn blocking_takes_no_core() {
     let completer = Completer::start(CompleterOptions::default()).unwrap();
@@ -154,7 +154,7 @@ fn blocking_takes_no_core() {
     let stats = completer.stats();
     let completer_cpu = stats.cpu_time.expect("Linux tells");
     assert!(cpu < wall / 20, "the waiter took {cpu:?} of {wall:?}");
-    // 5 %, as promised, and some for a machine where everything takes longer.
+    // The promised 5 %, and a margin for slow machines.
     assert!(completer_cpu < wall / 10, "the completer took {completer_cpu:?} of {wall:?}, {stats:?}");
     assert!(stats.sleeps > 20, "{stats:?}: at most 1 ms between looks, which a loaded machine may stretch");
     assert_eq!((stats.found, stats.timed_out, stats.refused), (1, 0, 0));
@@ -180,7 +180,7 @@ fn block_on(future: impl Future<Output = <Watch as Future>::Output>) -> <Watch a
     }
 }
 
-/// The waker of the last poll is the one that is woken, once; a time-out wakes it too.
+/// The waker of the last poll is woken, once; a time-out wakes it too.
 #[test]
 fn the_last_waker_is_woken() {
     let completer = Completer::start(CompleterOptions::default()).unwrap();
@@ -230,9 +230,9 @@ fn after_waking(wake: fn(), then: impl FnOnce(&Completer)) {
     then(&completer);
 }
 
-/// A waker that panics is its own problem.
+/// A waker that panics does not affect other waiters.
 #[test]
-fn a_waker_that_panics_stops_nobody() {
+fn a_waker_that_panics_stops_no_waiter() {
     after_waking(
         || panic!("this one is meant to panic"),
         |completer| {
@@ -244,10 +244,10 @@ fn a_waker_that_panics_stops_nobody() {
     );
 }
 
-/// The payload of a waker's panic may panic when it is dropped. That once ended the completer, and all who wait for
-/// it slept to their time-outs.
+/// The payload of a waker's panic may panic when it is dropped. That once ended the completer, and all waiters of
+/// the completer slept until their time-outs.
 #[test]
-fn a_payload_that_panics_stops_nobody() {
+fn a_payload_that_panics_stops_no_waiter() {
     struct Bomb;
     impl Drop for Bomb {
         fn drop(&mut self) {

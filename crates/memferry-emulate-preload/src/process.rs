@@ -68,7 +68,7 @@ fn prepare() -> bool {
             }
             is_there
         }
-        Err(error) if error.is_nobody() => false,
+        Err(error) if error.is_not_found() => false,
         Err(error) => {
             complain(&format!("{}: {error}; this process cannot submit to mapped queues", path.display()));
             false

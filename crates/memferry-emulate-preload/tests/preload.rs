@@ -81,13 +81,13 @@ fn devices_that_take_their_time() {
 }
 
 #[test]
-fn nasty_devices() {
+fn faulty_devices() {
     for seed in 0..5 {
         // The program does not resume what a page fault has cut short, and takes Retry for a full queue.
-        let nasty =
+        let fault_plan =
             FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
-        runs("instructions", &Options { nasty: nasty.clone(), ..Options::default() });
-        runs("threads", &Options { nasty, ..Options::default() });
+        runs("instructions", &Options { fault_plan: fault_plan.clone(), ..Options::default() });
+        runs("threads", &Options { fault_plan, ..Options::default() });
     }
 }
 

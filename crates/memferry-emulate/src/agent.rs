@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use memferry_dsa::portal::Submission;
 use memferry_dsa::{Descriptor, Flags, Opcode};
-use memferry_dsa_emulator::shared::{Client as Member, State as Shared};
+use memferry_dsa_emulator::shared::{Client as Member, Server as Shared};
 use memferry_dsa_emulator::{AddressSpace, ProcessMemory};
 
 use crate::error::limit;
@@ -104,7 +104,7 @@ impl Agents {
         }
         let member = self.0.member(client)?;
         let mut words = descriptor.to_words();
-        while member.written(client.at, &mut words, thread) != Submission::Accepted {
+        while member.write(client.at, &mut words, thread) != Submission::Accepted {
             *retries = retries.checked_sub(1).ok_or(libc::EAGAIN)?;
             thread::sleep(RETRY_PAUSE);
         }
@@ -172,7 +172,7 @@ impl Inner {
             let waited = self.look.wait_timeout(agents, time).unwrap_or_else(PoisonError::into_inner);
             agents = waited.0;
             if !waited.1.timed_out() {
-                self.shared.look_after();
+                self.shared.maintain();
             }
         }
     }

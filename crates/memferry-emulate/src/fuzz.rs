@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fuser::{FileHandle, INodeNo, OpenFlags, PollEvents, WriteFlags};
-use memferry_dsa_emulator::shared::{IS_OPENERS, Options as SharedOptions, State};
+use memferry_dsa_emulator::shared::{IS_OPENERS, Options as SharedOptions, Server as Shared};
 
 use crate::namespace::Inside;
 use crate::options::Options;
@@ -52,7 +52,7 @@ const VALUES: [&str; 16] = [
 pub fn requests(data: &[u8]) {
     let machine = Machine::new(&Options::new("")).expect("the default configuration works");
     let driver = Arc::new(machine.driver);
-    let state = State::create(&SharedOptions::default()).expect("room for the shared state");
+    let state = Shared::create(&SharedOptions::default()).expect("room for the shared state");
     let queues = Arc::new(Queues::over(state, &driver, &machine.devices));
     let inside = Inside { user: 0, group: 0 };
     let server = Server::new(driver, &machine.devices, Vec::new(), queues, inside);

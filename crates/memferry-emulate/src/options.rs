@@ -20,7 +20,7 @@ pub struct Options {
     /// How they are configured when the program starts.
     pub setup: Setup,
     /// How badly the devices behave, within the specification, and from which seed.
-    pub nasty: FaultPlan,
+    pub fault_plan: FaultPlan,
     /// How long things take. `None`: as long as they take here.
     pub timing: Option<Timing>,
     /// Keeps the user and group that the caller has, instead of being root in the namespace; then the configuration
@@ -77,7 +77,7 @@ impl Options {
             arguments: Vec::new(),
             devices: None,
             setup: Setup::Ready,
-            nasty: FaultPlan::none(),
+            fault_plan: FaultPlan::none(),
             timing: None,
             keep_user: false,
             preload: None,

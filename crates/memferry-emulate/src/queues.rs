@@ -20,7 +20,7 @@ use memferry_dsa::system::{Device, DeviceId, Queue, QueueId, State};
 use memferry_dsa::{Opcode, OperationSet};
 use memferry_dsa_emulator::FakeDriver;
 use memferry_dsa_emulator::shared::{
-    DeviceSetup, Listening, Options as SharedOptions, QueueAt, State as Shared,
+    DeviceSetup, Listener, Options as SharedOptions, QueueAt, Server as Shared,
 };
 use memferry_dsa_emulator::{Capabilities, OPERATIONS, QUEUES_MAX};
 
@@ -47,7 +47,7 @@ pub(crate) struct Queues {
     agents: Agents,
     openers: Openers,
     /// Serves other processes until this is dropped.
-    listening: Option<Listening>,
+    listening: Option<Listener>,
     is_direct: AtomicBool,
     /// Open files of each queue.
     open: Mutex<HashMap<QueueId, u32>>,
@@ -80,7 +80,7 @@ impl Queues {
         let failed = |source| Error::System { what: "make the memory that processes share", source };
         let trace = options.trace.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
         let shared = SharedOptions {
-            nasty: options.nasty.clone(),
+            fault_plan: options.fault_plan.clone(),
             timing: options.timing,
             patches: options.patch,
             trace,

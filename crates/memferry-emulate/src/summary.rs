@@ -3,12 +3,12 @@
 use std::fmt::{self, Write};
 
 use memferry_dsa::system::DeviceId;
-use memferry_dsa_emulator::shared::{ClientReport, QueueAt, State, Submitted};
+use memferry_dsa_emulator::shared::{ClientReport, QueueAt, Server, Submitted};
 use memferry_dsa_emulator::{DeviceCounters, QUEUES_MAX};
 
 /// A line for each device, each of its queues that was used, each process that used it, and each way in which
 /// descriptors ended.
-pub(crate) fn summary(devices: &[DeviceId], shared: &State) -> String {
+pub(crate) fn summary(devices: &[DeviceId], shared: &Server) -> String {
     let mut text = String::new();
     let clients = shared.client_reports();
     for (index, id) in devices.iter().enumerate() {
@@ -22,7 +22,7 @@ fn device(
     text: &mut String,
     index: usize,
     id: DeviceId,
-    shared: &State,
+    shared: &Server,
     clients: &[ClientReport],
 ) -> fmt::Result {
     let counters = shared.counters(index);
@@ -60,7 +60,7 @@ fn device(
     if counters.members > 0 {
         writeln!(text, "  with {} members of batches:", counters.members)?;
     }
-    for (status, count) in &counters.ended {
+    for (status, count) in &counters.completed {
         writeln!(text, "  {count:>10} ended: {status}")?;
     }
     for (count, what) in [
@@ -75,7 +75,7 @@ fn device(
     }
     if let Some(error) = shared.take_error(index) {
         let more = if error.overflow { "; there were more" } else { "" };
-        let (operation, queue) = (error.operation, id.queue(error.queue as u32));
+        let (operation, queue) = (error.operation.unwrap_or(0), id.queue(error.queue.unwrap_or(0)));
         writeln!(text, "  error register: {}, operation {operation:#04x}, {queue}{more}", error.status)?;
     }
     Ok(())
@@ -91,7 +91,7 @@ mod tests {
 
     /// Runs what was submitted until nothing is in flight.
     #[allow(unsafe_code)]
-    fn execute(state: &State, client: &Client) {
+    fn execute(state: &Server, client: &Client) {
         // SAFETY: the descriptors of this test are no-ops and one without an operation.
         let memory = unsafe { CheckedMemory::open() }.unwrap();
         let mut left = 1000;
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_was_done_is_told() {
-        let state = State::create(&Options::default()).unwrap();
+        let state = Server::create(&Options::default()).unwrap();
         let devices = [DeviceId(0), DeviceId(2)];
         for (device, id) in devices.iter().enumerate() {
             let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);

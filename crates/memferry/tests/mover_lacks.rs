@@ -31,7 +31,7 @@ fn without_copies() -> DeviceConfig {
 
 /// Descriptors that the device ended with status 0x10.
 fn bad_opcodes(device: &Emulator) -> u64 {
-    device.counters().ended.get(&Status::BadOpcode).copied().unwrap_or(0)
+    device.counters().completed.get(&Status::BadOpcode).copied().unwrap_or(0)
 }
 
 /// A queue that claims more than it has.

@@ -127,7 +127,7 @@ fn a_full_queue_is_tried_again_a_few_times_and_then_the_cpu_copies() {
         assert_eq!(queue.portal.counters().retries - before, tries, "{told}: the portal's books");
         if queue.mode == QueueMode::Dedicated {
             // The other one is done: there is room.
-            while queue.device.counters().ended_count() < ENTRIES.into() {
+            while queue.device.counters().completed_count() < ENTRIES.into() {
                 std::thread::yield_now();
             }
             queue.portal.settled(ENTRIES);

@@ -316,7 +316,7 @@ mod tests {
         assert!(costs.submit_s.is_finite(), "{costs:?}");
         // Of each of four figures two samples.
         let per_figure = [DEPTH, 64, 64, 64].map(|count| 2 * count as u64);
-        assert_eq!(emulator.counters().ended_count(), per_figure.iter().sum::<u64>());
+        assert_eq!(emulator.counters().completed_count(), per_figure.iter().sum::<u64>());
 
         let devices = Devices { costs: vec![costs], troubles: Vec::new() };
         let parameters = devices.parameters("a test");

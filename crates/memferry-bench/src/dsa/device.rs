@@ -191,7 +191,7 @@ mod tests {
         assert!(batches(portal, 8, false, 3).unwrap() > 0.0);
         assert!(!round_trip(portal, 3).unwrap().is_zero());
         assert!(copies(portal, 5000, 2).unwrap() > 0.0);
-        assert_eq!(emulator.counters().ended_count(), 10 + 2 * 3 * 9 + 3 + 2);
+        assert_eq!(emulator.counters().completed_count(), 10 + 2 * 3 * 9 + 3 + 2);
     }
 
     #[test]

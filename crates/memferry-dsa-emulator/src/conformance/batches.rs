@@ -1,4 +1,4 @@
-//! Batches: members of all kinds, fences, what a failed member abandons.
+//! Batches: members of all kinds, fences, abandoned members.
 
 use std::cell::Cell;
 
@@ -22,9 +22,9 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     suite.require(empty.is_none_or(|outcomes| outcomes.all_ended()), || "an empty batch failed".to_owned());
 }
 
-/// Independent members, more than a batch of the device has room for.
+/// Independent members, more than one batch of the device can have.
 fn copies(suite: &mut Suite<'_>, count: usize) {
-    let told = || format!("Batch, {count} copies and CRCs");
+    let describe = || format!("Batch, {count} copies and CRCs");
     let sources: Vec<_> = (0..count).map(|index| suite.buffer_anywhere(1 + index * 97)).collect();
     let mut targets: Vec<_> = (0..count).map(|index| suite.buffer_anywhere(1 + index * 97)).collect();
     let mut batch = Batch::new();
@@ -32,17 +32,17 @@ fn copies(suite: &mut Suite<'_>, count: usize) {
     for (source, target) in sources.iter().zip(&mut targets) {
         tickets.push(batch.add(Request::copy_crc(7, source.bytes(), target.bytes_mut())));
     }
-    let Some(outcomes) = suite.run_batch(batch, told) else { return };
+    let Some(outcomes) = suite.run_batch(batch, describe) else { return };
     for ((source, target), ticket) in sources.iter().zip(&targets).zip(&tickets) {
-        suite.expect(outcomes.get(ticket), Ok(oracle::crc32c(7, source.bytes(), false, false)), told);
-        suite.expect_bytes(target, source.bytes(), told);
-        suite.expect_unchanged(source, told);
+        suite.expect(outcomes.get(ticket), Ok(oracle::crc32c(7, source.bytes(), false, false)), describe);
+        suite.expect_bytes(target, source.bytes(), describe);
+        suite.expect_unchanged(source, describe);
     }
 }
 
-/// What a member writes is read by those behind a fence.
+/// Members behind a fence read the writes of earlier members.
 fn chain(suite: &mut Suite<'_>, size: usize) {
-    let told = || format!("Batch, four dependent members of {size} bytes");
+    let describe = || format!("Batch, four dependent members of {size} bytes");
     let pattern = suite.random.next();
     let source = suite.buffer_anywhere(size);
     let (mut first, mut second) = (suite.buffer_anywhere(size), suite.buffer_anywhere(size));
@@ -58,17 +58,17 @@ fn chain(suite: &mut Suite<'_>, size: usize) {
     batch.fence();
     let equal = batch.add(Request::compare(source.bytes(), two).expecting_equal());
     let barrier = batch.add(Request::noop());
-    let Some(outcomes) = suite.run_batch(batch, told) else { return };
-    suite.expect(outcomes.get(&crc), Ok(oracle::crc32c(0, source.bytes(), false, false)), told);
-    suite.expect(outcomes.get(&equal), Ok(None), told);
-    suite.expect(outcomes.get(&barrier), Ok(()), told);
-    suite.expect_bytes(&first, source.bytes(), told);
-    suite.expect_bytes(&second, source.bytes(), told);
+    let Some(outcomes) = suite.run_batch(batch, describe) else { return };
+    suite.expect(outcomes.get(&crc), Ok(oracle::crc32c(0, source.bytes(), false, false)), describe);
+    suite.expect(outcomes.get(&equal), Ok(None), describe);
+    suite.expect(outcomes.get(&barrier), Ok(()), describe);
+    suite.expect_bytes(&first, source.bytes(), describe);
+    suite.expect_bytes(&second, source.bytes(), describe);
 }
 
-/// A comparison that does not end as expected abandons what is behind the fence, and nothing in front of it.
+/// A comparison with an unexpected result abandons the members behind the fence, and none before it.
 fn stopped(suite: &mut Suite<'_>, size: usize) {
-    let told = || format!("Batch, stopped by a comparison of {size} bytes");
+    let describe = || format!("Batch, stopped by a comparison of {size} bytes");
     let (one, other) = (suite.buffer_anywhere(size), suite.buffer_anywhere(size));
     let (mut before, mut behind) = (suite.buffer_anywhere(size), suite.buffer_anywhere(size));
     let expected = one.bytes().iter().zip(other.bytes()).position(|(one, other)| one != other);
@@ -78,20 +78,20 @@ fn stopped(suite: &mut Suite<'_>, size: usize) {
     batch.fence();
     let abandoned = batch.add(Request::fill(0, behind.bytes_mut()));
     let also = batch.add(Request::noop());
-    let Some(outcomes) = suite.run_batch(batch, told) else { return };
-    suite.expect(outcomes.get(&compared), Ok(expected), told);
-    suite.expect(outcomes.get(&copied), Ok(()), told);
-    suite.expect_bytes(&before, one.bytes(), told);
+    let Some(outcomes) = suite.run_batch(batch, describe) else { return };
+    suite.expect(outcomes.get(&compared), Ok(expected), describe);
+    suite.expect(outcomes.get(&copied), Ok(()), describe);
+    suite.expect_bytes(&before, one.bytes(), describe);
     if expected.is_some() {
-        suite.expect(outcomes.get(&abandoned), Err(MemberError::Abandoned), told);
-        suite.expect(outcomes.get(&also), Err(MemberError::Abandoned), told);
-        suite.expect_unchanged(&behind, told);
+        suite.expect(outcomes.get(&abandoned), Err(MemberError::Abandoned), describe);
+        suite.expect(outcomes.get(&also), Err(MemberError::Abandoned), describe);
+        suite.expect_unchanged(&behind, describe);
     }
 }
 
-/// So does a bad data integrity field.
+/// A bad data integrity field abandons the members behind the fence.
 fn stopped_by_data(suite: &mut Suite<'_>) {
-    let told = || "Batch, stopped by a data integrity field".to_owned();
+    let describe = || "Batch, stopped by a data integrity field".to_owned();
     let format = DifFormat::new(DifBlock::Bytes512);
     let data = suite.buffer_anywhere(512 * 9);
     let mut bad = oracle::dif_insert(format, DifTarget::default(), data.bytes());
@@ -101,9 +101,9 @@ fn stopped_by_data(suite: &mut Suite<'_>) {
     let checked = batch.add(Request::dif_check(&bad, format, DifSource::default()));
     batch.fence();
     let abandoned = batch.add(Request::fill(0, behind.bytes_mut()));
-    let Some(outcomes) = suite.run_batch(batch, told) else { return };
+    let Some(outcomes) = suite.run_batch(batch, describe) else { return };
     let completed = outcomes.get(&checked).map(|checked| checked.map_err(|wrong| wrong.bytes_completed));
-    suite.expect(completed.map(|checked| checked.err()), Ok(Some(520 * 5)), told);
-    suite.expect(outcomes.get(&abandoned), Err(MemberError::Abandoned), told);
-    suite.expect_unchanged(&behind, told);
+    suite.expect(completed.map(|checked| checked.err()), Ok(Some(520 * 5)), describe);
+    suite.expect(outcomes.get(&abandoned), Err(MemberError::Abandoned), describe);
+    suite.expect_unchanged(&behind, describe);
 }

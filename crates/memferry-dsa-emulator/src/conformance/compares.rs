@@ -18,7 +18,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     suite.require(nine.is_none_or(|crc| crc == 0xe306_9283), || format!("the check value is {nine:x?}"));
 }
 
-/// Changes up to two bytes; where the first change is.
+/// Changes up to two bytes; returns the place of the first change.
 fn differ(suite: &mut Suite<'_>, data: &mut Buffer) -> Option<usize> {
     let size = data.bytes().len();
     let ends = [0, size / 2, size - 1, suite.below(size)];
@@ -41,10 +41,10 @@ fn compare(suite: &mut Suite<'_>, size: usize) {
     other.set(one.bytes());
     let difference = differ(suite, &mut other);
     let hints = suite.hints();
-    let told = || format!("Compare, {size} bytes, {hints:?}");
+    let describe = || format!("Compare, {size} bytes, {hints:?}");
     let request = Request::compare(one.bytes(), other.bytes());
-    if let Some(found) = suite.run(hints.apply_to_reader(request), told) {
-        suite.expect(found, difference, told);
+    if let Some(found) = suite.run(hints.apply_to_reader(request), describe) {
+        suite.expect(found, difference, describe);
     }
 }
 
@@ -54,10 +54,10 @@ fn compare_pattern(suite: &mut Suite<'_>, size: usize) {
     data.set(&pattern.to_le_bytes().into_iter().cycle().take(size).collect::<Vec<u8>>());
     let difference = differ(suite, &mut data);
     let hints = suite.hints();
-    let told = || format!("Compare Pattern, {size} bytes, {hints:?}");
+    let describe = || format!("Compare Pattern, {size} bytes, {hints:?}");
     let request = Request::compare_pattern(pattern, data.bytes());
-    if let Some(found) = suite.run(hints.apply_to_reader(request), told) {
-        suite.expect(found, difference, told);
+    if let Some(found) = suite.run(hints.apply_to_reader(request), describe) {
+        suite.expect(found, difference, describe);
     }
 }
 
@@ -67,16 +67,16 @@ fn crc(suite: &mut Suite<'_>, size: usize) {
     let (source, mut target) = (suite.buffer_anywhere(size), suite.buffer_anywhere(size));
     let expected = oracle::crc32c(seed, source.bytes(), mode.bypass_inversion, mode.bypass_data_reflection);
     let hints = suite.hints();
-    let told = || format!("CRC Generation, {size} bytes, seed {seed:#x}, {mode:?}, {hints:?}");
+    let describe = || format!("CRC Generation, {size} bytes, seed {seed:#x}, {mode:?}, {hints:?}");
     let request = Request::crc(seed, source.bytes()).with_mode(mode);
-    if let Some(crc) = suite.run(hints.apply_to_reader(request), told) {
-        suite.expect(crc, expected, told);
+    if let Some(crc) = suite.run(hints.apply_to_reader(request), describe) {
+        suite.expect(crc, expected, describe);
     }
-    let told = || format!("Copy with CRC, {size} bytes, seed {seed:#x}, {mode:?}, {hints:?}");
+    let describe = || format!("Copy with CRC, {size} bytes, seed {seed:#x}, {mode:?}, {hints:?}");
     let request = Request::copy_crc(seed, source.bytes(), target.bytes_mut()).with_mode(mode);
-    if let Some(crc) = suite.run(hints.apply(request), told) {
-        suite.expect(crc, expected, told);
-        suite.expect_bytes(&target, source.bytes(), told);
+    if let Some(crc) = suite.run(hints.apply(request), describe) {
+        suite.expect(crc, expected, describe);
+        suite.expect_bytes(&target, source.bytes(), describe);
     }
-    suite.expect_unchanged(&source, told);
+    suite.expect_unchanged(&source, describe);
 }

@@ -20,7 +20,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     }
 }
 
-/// Where sources may lie: at multiples of 8.
+/// A buffer for a source: at a multiple of 8.
 fn aligned(suite: &mut Suite<'_>, size: usize) -> Buffer {
     let offset = suite.pick(&[0, 8, 64, 4088]);
     suite.buffer(size, offset)
@@ -47,10 +47,10 @@ fn round_trip(suite: &mut Suite<'_>, size: usize, changes: usize) {
     let room = suite.pick(&rooms).max(DELTA_ROOM_BYTES_MIN);
     let mut delta = suite.buffer_anywhere(room);
     let hints = suite.hints();
-    let told =
+    let describe =
         || format!("Create Delta Record, {size} bytes, {} of record in {room}, {hints:?}", record.len());
     let request = Request::create_delta(old.bytes(), new.bytes(), delta.bytes_mut());
-    let Some(found) = suite.run(hints.apply(request), told) else { return };
+    let Some(found) = suite.run(hints.apply(request), describe) else { return };
     let written = record.len().min(room / ENTRY_BYTES * ENTRY_BYTES);
     let expected = match record.len() {
         0 => Delta::Equal,
@@ -61,27 +61,28 @@ fn round_trip(suite: &mut Suite<'_>, size: usize, changes: usize) {
             Delta::Overflow { size_bytes: written, bytes_compared }
         }
     };
-    suite.expect(found, expected, told);
-    suite.require(delta.bytes()[..written] == record[..written], || format!("{}: another record", told()));
-    suite.expect_unchanged(&old, told);
-    suite.expect_unchanged(&new, told);
+    suite.expect(found, expected, describe);
+    suite
+        .require(delta.bytes()[..written] == record[..written], || format!("{}: another record", describe()));
+    suite.expect_unchanged(&old, describe);
+    suite.expect_unchanged(&new, describe);
     if written == 0 {
         return;
     }
-    let told = || format!("Apply Delta Record, {written} bytes to {size}, {hints:?}");
+    let describe = || format!("Apply Delta Record, {written} bytes to {size}, {hints:?}");
     let mut expected = old.bytes().to_vec();
     for entry in record[..written].chunks(ENTRY_BYTES) {
         let at = 8 * usize::from(u16::from_le_bytes([entry[0], entry[1]]));
         expected[at..at + 8].copy_from_slice(&entry[2..]);
     }
     let request = Request::apply_delta(&delta.bytes()[..written], old.bytes_mut());
-    if let Some(applied) = suite.run(hints.apply(request), told) {
-        suite.expect(applied, Ok(()), told);
-        suite.expect_bytes(&old, &expected, told);
+    if let Some(applied) = suite.run(hints.apply(request), describe) {
+        suite.expect(applied, Ok(()), describe);
+        suite.expect_bytes(&old, &expected, describe);
     }
 }
 
-/// An entry that does not ascend, or is outside: what comes before is applied, and nothing else.
+/// An entry that does not ascend, or is outside: only the entries before it are applied.
 fn apply_bad(suite: &mut Suite<'_>, size: usize) {
     let words = (size / 8).min(40);
     let (bad, is_outside) = (suite.below(words), suite.below(2) == 1);
@@ -110,9 +111,9 @@ fn apply_bad(suite: &mut Suite<'_>, size: usize) {
     }
     let mut delta = suite.buffer_anywhere(record.len());
     delta.set(&record);
-    let told = || format!("Apply Delta Record, {words} entries to {size} bytes, entry {bad} is bad");
-    if let Some(applied) = suite.run(Request::apply_delta(delta.bytes(), target.bytes_mut()), told) {
-        suite.expect(applied, expected, told);
-        suite.expect_bytes(&target, &after, told);
+    let describe = || format!("Apply Delta Record, {words} entries to {size} bytes, entry {bad} is bad");
+    if let Some(applied) = suite.run(Request::apply_delta(delta.bytes(), target.bytes_mut()), describe) {
+        suite.expect(applied, expected, describe);
+        suite.expect_bytes(&target, &after, describe);
     }
 }

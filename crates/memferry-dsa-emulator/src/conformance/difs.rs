@@ -1,6 +1,6 @@
 //! DIF Check, Insert, Strip, Update.
 //!
-//! Masks of application tags are all or nothing: what the specification leaves open about others is not asked.
+//! Masks of application tags are all ones or zeros, since the specification leaves other masks open.
 
 use memferry_dsa::request::Request;
 use memferry_dsa::software::dif::{Mismatch, Wrong};
@@ -39,14 +39,14 @@ struct Case {
 }
 
 impl Case {
-    fn told(&self, name: &str) -> String {
+    fn describe(&self, name: &str) -> String {
         format!("{name}, {} blocks, {:?}, {:?}, {:?}", self.count, self.format, self.source, self.target)
     }
 }
 
 fn tags(suite: &mut Suite<'_>) -> DifTags {
     DifTags {
-        // Close to the end, where counting begins again.
+        // Close to the end, where counting wraps.
         reference: suite.pick(&[0, 0x1234_5678, u32::MAX - 2]),
         application_mask: suite.pick(&[0, 0, u16::MAX]),
         application: suite.pick(&[0, 0x1234, u16::MAX - 2]),
@@ -71,13 +71,13 @@ fn insert(suite: &mut Suite<'_>, case: &Case) {
     let data = suite.buffer_anywhere(block * case.count);
     let mut protected = suite.buffer_anywhere((block + 8) * case.count);
     let hints = suite.hints();
-    let told = || case.told("DIF Insert");
+    let describe = || case.describe("DIF Insert");
     let request = Request::dif_insert(data.bytes(), protected.bytes_mut(), case.format, made);
-    if let Some(next) = suite.run(hints.apply(request), told) {
-        suite.expect_bytes(&protected, &oracle::dif_insert(case.format, made, data.bytes()), told);
-        suite.expect(next, oracle::target_tags(made, case.count), told);
+    if let Some(next) = suite.run(hints.apply(request), describe) {
+        suite.expect_bytes(&protected, &oracle::dif_insert(case.format, made, data.bytes()), describe);
+        suite.expect(next, oracle::target_tags(made, case.count), describe);
     }
-    suite.expect_unchanged(&data, told);
+    suite.expect_unchanged(&data, describe);
 }
 
 /// Blocks with the fields that the source expects, perhaps with a bad one.
@@ -114,31 +114,31 @@ fn check(suite: &mut Suite<'_>, case: &Case) {
     let checked = if errors == 0 { Ok(next) } else { Err(mismatch) };
     let hints = suite.hints();
 
-    let told = || case.told("DIF Check");
+    let describe = || case.describe("DIF Check");
     let request = hints.apply_to_reader(Request::dif_check(data.bytes(), format, source));
-    if let Some(found) = suite.run(request, told) {
-        suite.expect(found, checked, told);
+    if let Some(found) = suite.run(request, describe) {
+        suite.expect(found, checked, describe);
     }
 
-    let told = || case.told("DIF Strip");
+    let describe = || case.describe("DIF Strip");
     let mut target = suite.buffer_anywhere(block * count);
     let mut expected = target.before().to_vec();
     expected[..good * block].copy_from_slice(&oracle::dif_strip(format, data.bytes())[..good * block]);
     let request = hints.apply(Request::dif_strip(data.bytes(), target.bytes_mut(), format, source));
-    if let Some(found) = suite.run(request, told) {
-        suite.expect(found, checked, told);
-        suite.expect_bytes(&target, &expected, told);
+    if let Some(found) = suite.run(request, describe) {
+        suite.expect(found, checked, describe);
+        suite.expect_bytes(&target, &expected, describe);
     }
 
-    let told = || case.told("DIF Update");
+    let describe = || case.describe("DIF Update");
     let mut target = suite.buffer_anywhere((block + 8) * count);
     let mut expected = target.before().to_vec();
     let written = good * (block + 8);
     expected[..written].copy_from_slice(&oracle::dif_update(format, made, data.bytes())[..written]);
     let request = Request::dif_update(data.bytes(), target.bytes_mut(), format, source, made);
-    if let Some(found) = suite.run(hints.apply(request), told) {
-        suite.expect(found, checked.map(|next| (next, oracle::target_tags(made, count))), told);
-        suite.expect_bytes(&target, &expected, told);
+    if let Some(found) = suite.run(hints.apply(request), describe) {
+        suite.expect(found, checked.map(|next| (next, oracle::target_tags(made, count))), describe);
+        suite.expect_bytes(&target, &expected, describe);
     }
-    suite.expect_unchanged(&data, told);
+    suite.expect_unchanged(&data, describe);
 }

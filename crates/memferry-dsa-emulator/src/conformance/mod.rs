@@ -1,5 +1,5 @@
-//! Whether a device, real, emulated or none, does what the specification says: all operations, in many sizes,
-//! alignments and options, through a [`Client`], against a naive [`oracle`].
+//! A conformance suite: all operations in many sizes, alignments and options, through a [`Client`], compared with a
+//! naive oracle. The client may use a real device, an emulated one, or the CPU alone.
 //!
 //! ```
 //! use memferry_dsa_emulator::conformance::{self, Thoroughness};
@@ -10,20 +10,19 @@
 //! assert!(report.passed(), "{report}");
 //! ```
 //!
-//! A client hides what a device cannot do: the CPU does it, and the report says how often
-//! ([`ClientStats::on_cpu`](crate::ClientStats::on_cpu)). With
-//! [`ClientOptions::may_use_cpu`](crate::ClientOptions::may_use_cpu) off, what the device lacks is listed as
-//! [`Report::lacking`] instead.
+//! By default the CPU executes the requests that a device cannot, and the report counts them
+//! ([`ClientStats::on_cpu`]). Without
+//! [`ClientOptions::may_use_cpu`](memferry_dsa::client::ClientOptions::may_use_cpu), [`Report::lacking`] lists them.
 //!
-//! It is a part of the library, without a feature, since other crates run it as well, and a feature that only tests ask
-//! for would build this crate twice.
+//! The suite is no cargo feature, since other crates run it as well, and a feature that only tests enable would build
+//! this crate twice.
 
 mod batches;
 mod compares;
 mod deltas;
 mod difs;
 mod moves;
-pub mod oracle;
+mod oracle;
 mod rules;
 mod suite;
 
@@ -33,34 +32,34 @@ use std::fmt;
 use memferry_dsa::client::{Client, ClientStats};
 use suite::Suite;
 
-/// How much is tried.
+/// The number of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Thoroughness {
-    /// Some hundred requests, small ones: for one of many seeds.
+    /// Some hundred small requests: for runs with many seeds.
     Quick,
-    /// Some thousand, up to 1 MiB and above the usual limit of a queue.
+    /// Some thousand requests, up to 1 MiB and above the usual limit of a queue.
     Full,
 }
 
-/// What was found.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Where sizes, places and data come from; the same seed asks the same.
+    /// The seed of sizes, places and data; the same seed gives the same requests.
     pub seed: u64,
     /// Requests and batches that were tried.
     pub requests: u64,
-    /// What was wrong, the first few in full.
+    /// Descriptions of the first failures.
     pub failures: Vec<String>,
-    /// What was wrong, in all.
+    /// The number of all failures.
     pub failures_count: u64,
-    /// What no device of the client does, if the CPU was not allowed to.
+    /// Operations that no device of the client supports, if the client may not use the CPU.
     pub lacking: BTreeSet<String>,
-    /// What the client counted, from its beginning.
+    /// The client's counters since its creation.
     pub stats: ClientStats,
 }
 
 impl Report {
-    /// Whether nothing was wrong.
+    /// Whether there are no failures.
     pub fn passed(&self) -> bool {
         self.failures_count == 0
     }
@@ -86,9 +85,9 @@ impl fmt::Display for Report {
     }
 }
 
-/// Tries everything.
+/// Runs all checks.
 ///
-/// The seed decides about data, places and, where there are too many combinations, which are tried.
+/// The seed determines data and places and, where there are too many combinations, a selection of them.
 pub fn run(client: &Client, thoroughness: Thoroughness, seed: u64) -> Report {
     let mut suite = Suite::new(client, thoroughness, seed);
     rules::run(&mut suite);

@@ -1,9 +1,9 @@
-//! The operations once more, as naively as possible: on byte vectors, bit by bit.
+//! Naive implementations of the operations: on byte vectors, bit by bit.
 
 use memferry_dsa::{DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags};
 
-/// CRC-32C in the words of the specification: a register whose highest bit goes first.
-pub fn crc32c(seed: u32, bytes: &[u8], bypass_inversion: bool, bypass_data_reflection: bool) -> u32 {
+/// CRC-32C as in the specification: a register whose highest bit goes first.
+pub(crate) fn crc32c(seed: u32, bytes: &[u8], bypass_inversion: bool, bypass_data_reflection: bool) -> u32 {
     let mut register = if bypass_inversion { seed } else { (!seed).reverse_bits() };
     for byte in bytes {
         for bit in 0..8 {
@@ -17,7 +17,7 @@ pub fn crc32c(seed: u32, bytes: &[u8], bypass_inversion: bool, bypass_data_refle
 }
 
 /// The guard of a block.
-pub fn guard(format: DifFormat, block: &[u8]) -> u16 {
+pub(crate) fn guard(format: DifFormat, block: &[u8]) -> u16 {
     let mut register: u16 = if format.guard_seed_ones { 0xffff } else { 0 };
     for byte in block {
         for bit in (0..8).rev() {
@@ -29,7 +29,7 @@ pub fn guard(format: DifFormat, block: &[u8]) -> u16 {
 }
 
 /// The bytes of a data integrity field.
-pub fn field(guard: u16, application: u16, reference: u32) -> [u8; 8] {
+pub(crate) fn field(guard: u16, application: u16, reference: u32) -> [u8; 8] {
     let mut bytes = [0; 8];
     bytes[..2].copy_from_slice(&guard.to_be_bytes());
     bytes[2..4].copy_from_slice(&application.to_be_bytes());
@@ -50,20 +50,20 @@ fn tags_of_block(tags: DifTags, block: usize, counts: bool, stays: bool) -> DifT
     now
 }
 
-/// What is expected of the field of the block with this number.
-pub fn source_tags(source: DifSource, block: usize) -> DifTags {
+/// The expected tags of the block with this number.
+pub(crate) fn source_tags(source: DifSource, block: usize) -> DifTags {
     let counts = source.flags.contains(DifSourceFlags::APPLICATION_COUNTS);
     tags_of_block(source.tags, block, counts, source.flags.contains(DifSourceFlags::REFERENCE_STAYS))
 }
 
-/// What is written into the field of the block with this number.
-pub fn target_tags(target: DifTarget, block: usize) -> DifTags {
+/// The written tags of the block with this number.
+pub(crate) fn target_tags(target: DifTarget, block: usize) -> DifTags {
     let counts = target.flags.contains(DifTargetFlags::APPLICATION_COUNTS);
     tags_of_block(target.tags, block, counts, target.flags.contains(DifTargetFlags::REFERENCE_STAYS))
 }
 
 /// DIF Insert.
-pub fn dif_insert(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> {
+pub(crate) fn dif_insert(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     for (number, block) in data.chunks(format.block.bytes() as usize).enumerate() {
         let tags = target_tags(target, number);
@@ -74,13 +74,13 @@ pub fn dif_insert(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> 
 }
 
 /// DIF Strip without its checks.
-pub fn dif_strip(format: DifFormat, data: &[u8]) -> Vec<u8> {
+pub(crate) fn dif_strip(format: DifFormat, data: &[u8]) -> Vec<u8> {
     let block = format.block.bytes() as usize;
     data.chunks(block + 8).flat_map(|chunk| &chunk[..block]).copied().collect()
 }
 
-/// What DIF Check finds: the number of good blocks, and what is wrong with the next one.
-pub fn dif_check(format: DifFormat, source: DifSource, data: &[u8]) -> (usize, u8) {
+/// The result of DIF Check: the number of good blocks, and the errors of the next one.
+pub(crate) fn dif_check(format: DifFormat, source: DifSource, data: &[u8]) -> (usize, u8) {
     let size = format.block.bytes() as usize;
     let has = |flag| source.flags.contains(flag);
     for (number, chunk) in data.chunks(size + 8).enumerate() {
@@ -115,7 +115,7 @@ pub fn dif_check(format: DifFormat, source: DifSource, data: &[u8]) -> (usize, u
 }
 
 /// DIF Update without its checks.
-pub fn dif_update(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> {
+pub(crate) fn dif_update(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> {
     let size = format.block.bytes() as usize;
     let mut out = Vec::new();
     for (number, chunk) in data.chunks(size + 8).enumerate() {
@@ -137,8 +137,8 @@ pub fn dif_update(format: DifFormat, target: DifTarget, data: &[u8]) -> Vec<u8> 
     out
 }
 
-/// The delta record of two regions, however large it gets.
-pub fn delta(old: &[u8], new: &[u8]) -> Vec<u8> {
+/// The delta record of two regions, without a size limit.
+pub(crate) fn delta(old: &[u8], new: &[u8]) -> Vec<u8> {
     let mut record = Vec::new();
     for (number, (old, new)) in old.chunks(8).zip(new.chunks(8)).enumerate() {
         if old != new {

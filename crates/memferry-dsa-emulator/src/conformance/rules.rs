@@ -1,4 +1,4 @@
-//! Requests that are wrong are refused, each with its reason, and nothing is written.
+//! Invalid requests are refused, each with its reason, and write nothing.
 
 use memferry_dsa::client::ClientError;
 use memferry_dsa::request::{Batch, Invalid, Outcome, Request};
@@ -56,7 +56,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
         Invalid::Alignment { operation: Opcode::CreateDelta, bytes: 8 },
     );
     let mut one = vec![0u8; 1040];
-    // The target lies in front of the source, and the device takes it to be longer than it is.
+    // The target is before the source, and the device assumes a longer target than there is.
     let (strip_target, strip_source) = one.split_at_mut(512);
     refuse.of(
         Request::dif_strip(&strip_source[..520], strip_target, format, DifSource::default()),
@@ -68,7 +68,7 @@ pub(super) fn run(suite: &mut Suite<'_>) {
     let refused = batch.check() == Err((1, Invalid::DrainInBatch));
     refuse.suite.require(refused, || "a batch took a drain".to_owned());
     let untouched = target.iter().all(|byte| *byte == 0);
-    refuse.suite.require(untouched, || "a request that was refused has written".to_owned());
+    refuse.suite.require(untouched, || "a refused request has written".to_owned());
 }
 
 struct Refusals<'s, 'c> {

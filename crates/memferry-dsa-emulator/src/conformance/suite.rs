@@ -1,4 +1,4 @@
-//! What the checks share: buffers with guards around them, sizes, places, options, and a list of what was wrong.
+//! The common parts of the checks: buffers with guards around them, sizes, places, options, and the list of failures.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -7,20 +7,21 @@ use memferry_dsa::client::{Client, ClientError};
 use memferry_dsa::request::{Batch, Outcome, Outcomes, Request};
 
 use super::{Report, Thoroughness};
-use crate::Random;
+use crate::config::Random;
 
-/// Failures that are told in full.
+/// Maximum number of failures with a description.
 const FAILURES_MAX: usize = 20;
 /// Bytes around a buffer that nothing may change.
 const GUARD_BYTES: usize = 128;
 const PAGE_BYTES: usize = memferry_dsa::PAGE_BYTES as usize;
 
-/// Around lines, pages, and the pieces of software and devices.
+/// Sizes around lines, pages, and the pieces of software and devices.
 const SIZES_QUICK: [usize; 12] = [1, 7, 8, 63, 64, 65, 511, 4095, 4096, 4097, 8209, 20_000];
 const SIZES_FULL: [usize; 6] = [65_535, 65_537, 262_144, 1_048_575, 1_048_577, (2 << 20) + 4099];
-/// Within a page: around lines, and close to the end.
+/// Offsets in a page: around lines, and close to the end.
 const OFFSETS: [usize; 8] = [0, 1, 7, 8, 63, 2048, 4090, 4095];
 
+/// A run of the suite.
 pub(super) struct Suite<'c> {
     client: &'c Client,
     pub(super) thoroughness: Thoroughness,
@@ -28,7 +29,7 @@ pub(super) struct Suite<'c> {
     report: Report,
 }
 
-/// What a request may ask for besides its work.
+/// Options of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hints {
     into_cache: bool,
@@ -36,13 +37,13 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// For an operation with a target.
+    /// Applies the options to an operation with a target.
     pub(super) fn apply<O>(self, request: Request<'_, O>) -> Request<'_, O> {
         let request = self.apply_to_reader(request);
         if self.into_cache { request.into_cache() } else { request }
     }
 
-    /// For an operation that only reads.
+    /// Applies the options to an operation that only reads.
     pub(super) fn apply_to_reader<O>(self, request: Request<'_, O>) -> Request<'_, O> {
         if self.block_on_fault { request.block_on_fault() } else { request }
     }
@@ -77,7 +78,7 @@ impl<'c> Suite<'c> {
         sizes
     }
 
-    /// How many places, options and data are tried for each size.
+    /// The number of variants (places, options, data) for each size.
     pub(super) fn variants(&self) -> usize {
         match self.thoroughness {
             Thoroughness::Quick => 2,
@@ -85,7 +86,7 @@ impl<'c> Suite<'c> {
         }
     }
 
-    /// One of these.
+    /// A random element.
     pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
@@ -98,12 +99,12 @@ impl<'c> Suite<'c> {
         Hints { into_cache: self.below(2) == 1, block_on_fault: self.below(2) == 1 }
     }
 
-    /// A place in a page.
+    /// A random offset in a page.
     pub(super) fn offset(&mut self) -> usize {
         self.pick(&OFFSETS)
     }
 
-    /// Bytes at a place in a page, which differ from their neighbours.
+    /// A buffer at an offset in a page, whose bytes differ from their neighbours.
     pub(super) fn buffer(&mut self, size: usize, offset: usize) -> Buffer {
         let salt = self.random.next();
         let mut bytes: Vec<u8> = vec![0; size + 3 * PAGE_BYTES];
@@ -115,51 +116,55 @@ impl<'c> Suite<'c> {
         Buffer { before: bytes.clone(), bytes, start, size }
     }
 
-    /// Bytes at some place.
+    /// A buffer at a random offset in a page.
     pub(super) fn buffer_anywhere(&mut self, size: usize) -> Buffer {
         let offset = self.offset();
         self.buffer(size, offset)
     }
 
-    /// The outcome; `None` if there is none because the device lacks something, or because something is wrong, which is
-    /// noted.
+    /// Runs a request; `None` if the device lacks the operation or the request fails, which is recorded.
     pub(super) fn run<O: Outcome>(
         &mut self,
         request: Request<'_, O>,
-        told: impl Fn() -> String,
+        describe: impl Fn() -> String,
     ) -> Option<O> {
         self.report.requests += 1;
         let result = self.client.run(request);
-        self.outcome(result, told)
+        self.outcome(result, describe)
     }
 
-    pub(super) fn run_batch(&mut self, batch: Batch<'_>, told: impl Fn() -> String) -> Option<Outcomes> {
+    pub(super) fn run_batch(&mut self, batch: Batch<'_>, describe: impl Fn() -> String) -> Option<Outcomes> {
         self.report.requests += 1;
         let result = self.client.run_batch(batch);
-        self.outcome(result, told)
+        self.outcome(result, describe)
     }
 
-    fn outcome<T>(&mut self, result: Result<T, ClientError>, told: impl Fn() -> String) -> Option<T> {
+    fn outcome<T>(&mut self, result: Result<T, ClientError>, describe: impl Fn() -> String) -> Option<T> {
         match result {
             Ok(outcome) => return Some(outcome),
             Err(ClientError::NoDevice(why)) => {
-                let name = told().split(',').next().unwrap_or_default().to_owned();
+                let name = describe().split(',').next().unwrap_or_default().to_owned();
                 self.report.lacking.insert(format!("{name}: {why}"));
             }
-            Err(error) => self.fail(format!("{}: {error}", told())),
+            Err(error) => self.fail(format!("{}: {error}", describe())),
         }
         None
     }
 
-    /// The error of a request that should have one.
+    /// Runs an invalid request; returns its error.
     pub(super) fn run_invalid<O: Outcome>(&mut self, request: Request<'_, O>) -> Option<ClientError> {
         self.report.requests += 1;
         self.client.run(request).err()
     }
 
-    /// Notes what is not as expected.
-    pub(super) fn expect<T: PartialEq + Debug>(&mut self, found: T, expected: T, told: impl Fn() -> String) {
-        self.require(found == expected, || format!("{}: {found:?} instead of {expected:?}", told()));
+    /// Records a failure unless the value is as expected.
+    pub(super) fn expect<T: PartialEq + Debug>(
+        &mut self,
+        found: T,
+        expected: T,
+        describe: impl Fn() -> String,
+    ) {
+        self.require(found == expected, || format!("{}: {found:?} instead of {expected:?}", describe()));
     }
 
     pub(super) fn require(&mut self, holds: bool, otherwise: impl Fn() -> String) {
@@ -168,32 +173,32 @@ impl<'c> Suite<'c> {
         }
     }
 
-    /// Notes a target that is not as expected, or memory around it that was written.
-    pub(super) fn expect_bytes(&mut self, target: &Buffer, expected: &[u8], told: impl Fn() -> String) {
+    /// Records a failure unless the target is as expected and the memory around it is unchanged.
+    pub(super) fn expect_bytes(&mut self, target: &Buffer, expected: &[u8], describe: impl Fn() -> String) {
         let found = target.bytes();
         let at = found.iter().zip(expected).position(|(found, expected)| found != expected);
         self.require(at.is_none() && found.len() == expected.len(), || {
-            format!("{}: the target differs at {at:?}", told())
+            format!("{}: the target differs at {at:?}", describe())
         });
         self.require(target.is_intact_around(), || {
-            format!("{}: memory around the target was written", told())
+            format!("{}: memory around the target was written", describe())
         });
     }
 
-    /// Notes memory that should not have been written.
-    pub(super) fn expect_unchanged(&mut self, source: &Buffer, told: impl Fn() -> String) {
-        self.require(source.bytes == source.before, || format!("{}: a source was written", told()));
+    /// Records a failure if the memory was written.
+    pub(super) fn expect_unchanged(&mut self, source: &Buffer, describe: impl Fn() -> String) {
+        self.require(source.bytes == source.before, || format!("{}: a source was written", describe()));
     }
 
-    fn fail(&mut self, told: String) {
+    fn fail(&mut self, describe: String) {
         self.report.failures_count += 1;
         if self.report.failures.len() < FAILURES_MAX {
-            self.report.failures.push(told);
+            self.report.failures.push(describe);
         }
     }
 }
 
-/// Bytes with guards around them, and what they were.
+/// A buffer with guards around it, and its original content.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     before: Vec<u8>,
@@ -210,12 +215,12 @@ impl Buffer {
         &mut self.bytes[self.start..self.start + self.size]
     }
 
-    /// What the bytes were.
+    /// The original bytes.
     pub(super) fn before(&self) -> &[u8] {
         &self.before[self.start..self.start + self.size]
     }
 
-    /// Writes bytes as a test would before it begins.
+    /// Sets the original bytes.
     pub(super) fn set(&mut self, bytes: &[u8]) {
         self.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
         self.before.copy_from_slice(&self.bytes);

@@ -3,123 +3,128 @@
 //! ```text
 //! step:  write one completion record that is due
 //!        each idle engine takes a descriptor from its group's queues, by priority
-//!        one engine does a piece of its work: a member of a batch, or up to some KiB of a transfer
+//!        one engine executes a piece of its work: a member of a batch, or up to some KiB of a transfer
 //! ```
 //!
 //! Delays are counted in steps, and every choice that the specification leaves open is drawn from the seed. A group
 //! with one engine writes data in the order of submission to a queue, as the specification promises; completion records
-//! may be written in any order, as it allows. With a timing there is a clock as well ([`timing`](super::Timing)), which
-//! goes on when nothing can be done at once.
+//! may be written in any order, as it allows. With a [`Timing`](crate::Timing) the device has a clock, which advances
+//! when no work is possible at the current time.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapters 3 and 4.
 
+mod batch;
+pub(crate) mod check;
+pub(crate) mod clock;
+mod completion;
+pub(crate) mod counters;
 mod engine;
-mod turns;
+pub(crate) mod error_register;
+pub(crate) mod interface;
+pub(crate) mod job;
+mod shared_engines;
+pub(crate) mod translation;
+mod work_ahead;
 
 use std::sync::Arc;
 
+use memferry_dsa::Descriptor;
 use memferry_dsa::portal::{Submission, SubmitError, WorkQueueInfo};
-use memferry_dsa::{Completion, Descriptor, Flags, Status};
+use memferry_dsa::system::SoftwareError;
 
+use self::clock::Clock;
+use self::completion::DueRecord;
+pub use self::counters::DeviceCounters;
+use self::counters::count;
 use self::engine::Engine;
-use super::arbiter::Arbiter;
-use super::check::RECORD_ALIGNMENT;
-use super::config::{ConfigError, DeviceConfig};
-use super::counters::{DeviceCounters, count};
-use super::fault_plan::FaultPlan;
-use super::front::Front;
-use super::job::Origin;
-use super::memory::Memory;
-use super::ops::Scratch;
-use super::pages::{Chance, Fault};
-use super::register::SoftwareError;
-use super::ring::SLOTS;
-use super::shared::{RecordFate, Trace};
-use super::timing::Clock;
+use self::interface::Interface;
+use self::translation::FaultInjector;
+use crate::config::{ConfigError, DeviceConfig, FaultPlan};
+use crate::memory::Memory;
+use crate::ops::Scratch;
+use crate::queue::arbiter::Arbiter;
+use crate::queue::ring::SLOTS;
+use crate::shared::Trace;
 
-/// An emulated device.
+/// An emulated device, which works only in calls of [`step`](Self::step).
 ///
-/// Nothing happens in it but in [`step`](Self::step). Whoever owns it decides when that is:
-/// [`Deterministic`](super::Deterministic) in the calling thread, [`Emulator`](super::Emulator) in one of its own.
+/// [`Deterministic`](crate::Deterministic) steps it in the calling thread, [`Emulator`](crate::Emulator) in a thread of
+/// its own.
 pub struct Device {
     config: DeviceConfig,
-    front: Arc<Front>,
+    interface: Arc<Interface>,
     arbiters: Vec<Arbiter>,
     engines: Vec<Engine>,
     records: Vec<DueRecord>,
-    chance: Chance,
+    chance: FaultInjector,
     scratch: Scratch,
     clock: Clock,
     steps: u64,
-    sequence: u64, // descriptors taken from queues
-    turns: u64,    // given so far
+    sequence: u64, // descriptors dispatched
+    turns: u64,    // the last turn of an engine
     is_disabling: bool,
-    is_stale: bool, // takes nothing more, because its configuration has changed
-    pub(super) trace: Option<Trace>,
+    is_stale: bool, // dispatches nothing more, because its configuration has changed
+    pub(crate) trace: Option<Trace>,
 }
 
-/// Whether a step had anything to do.
+/// The result of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stepped {
-    /// Work was done, or is waiting for its delay.
+    /// Work was done, or waits for its delay.
     Busy,
     /// All queues and engines are empty.
     Idle,
 }
 
-/// What a step at a given time did.
-pub(super) enum Did {
+/// The result of a step at a given time.
+pub(crate) enum StepOutcome {
     Work,
     Nothing,
-    /// Nothing, but there is something to do at this time.
+    /// No work is possible before this time.
     WaitUntil(u64),
-}
-
-/// A completion record that waits to be written.
-struct DueRecord {
-    due_at: u64,
-    due_ns: u64,
-    origin: Origin,
-    completion: Completion,
 }
 
 impl Device {
     /// A device with empty queues.
     ///
     /// # Errors
-    /// [`ConfigError`]: what the device would refuse when it is enabled.
-    pub fn new(config: &DeviceConfig, nasty: FaultPlan) -> Result<Device, ConfigError> {
-        Device::with_clock(config, nasty, false)
+    /// [`ConfigError`]: the device refuses to be enabled with this configuration.
+    pub fn new(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
+        Device::with_clock(config, fault_plan, false)
     }
 
-    /// A device whose clock, if it has a timing, is real.
-    pub(super) fn in_real_time(config: &DeviceConfig, nasty: FaultPlan) -> Result<Device, ConfigError> {
-        Device::with_clock(config, nasty, true)
+    /// A device that follows the real clock if it has a timing.
+    pub(crate) fn in_real_time(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
+        Device::with_clock(config, fault_plan, true)
     }
 
-    fn with_clock(config: &DeviceConfig, nasty: FaultPlan, is_real: bool) -> Result<Device, ConfigError> {
+    fn with_clock(
+        config: &DeviceConfig,
+        fault_plan: FaultPlan,
+        is_real: bool,
+    ) -> Result<Device, ConfigError> {
         config.validate()?;
-        let front = Front::new(config, &nasty, is_real);
-        Ok(Device::with_front(config, nasty, front))
+        let interface = Interface::new(config, &fault_plan, is_real);
+        Ok(Device::with_front(config, fault_plan, interface))
     }
 
     /// A client's part of a device that processes share.
-    pub(super) fn of_client(
+    pub(crate) fn of_client(
         config: &DeviceConfig,
-        nasty: FaultPlan,
-        front: Front,
+        fault_plan: FaultPlan,
+        interface: Interface,
     ) -> Result<Device, ConfigError> {
         config.validate()?;
-        let mut device = Device::with_front(config, nasty, front);
-        if let (Some(common), Some(_)) = (&device.front.common, config.timing) {
-            device.clock.share(common.bandwidth());
+        let mut device = Device::with_front(config, fault_plan, interface);
+        if let (Some(shared_device), Some(_)) = (&device.interface.shared_device, config.timing) {
+            device.clock.share(shared_device.bandwidth());
             let arbiters = device.arbiters.iter_mut().enumerate();
-            arbiters.for_each(|(group, arbiter)| arbiter.share(common.arbiter(group)));
+            arbiters.for_each(|(group, arbiter)| arbiter.share(shared_device.arbiter(group)));
         }
         Ok(device)
     }
 
-    fn with_front(config: &DeviceConfig, nasty: FaultPlan, front: Front) -> Device {
+    fn with_front(config: &DeviceConfig, fault_plan: FaultPlan, interface: Interface) -> Device {
         let mut first = 0;
         let mut arbiters = Vec::new();
         let mut engines = Vec::new();
@@ -130,11 +135,11 @@ impl Device {
         }
         Device {
             config: config.clone(),
-            front: Arc::new(front),
+            interface: Arc::new(interface),
             arbiters,
             engines,
             records: Vec::new(),
-            chance: Chance::new(nasty),
+            chance: FaultInjector::new(fault_plan),
             scratch: Scratch::new(),
             clock: Clock::new(config.timing),
             steps: 0,
@@ -146,19 +151,19 @@ impl Device {
         }
     }
 
-    /// The side that is shared with submitters.
-    pub(super) fn front(&self) -> &Arc<Front> {
-        &self.front
+    /// The part that is shared with submitters.
+    pub(crate) fn interface(&self) -> &Arc<Interface> {
+        &self.interface
     }
 
-    /// What the device consists of.
+    /// The configuration of the device.
     pub fn config(&self) -> &DeviceConfig {
         &self.config
     }
 
-    /// How badly it behaves; its seed is what a failing test prints.
-    pub fn nasty(&self) -> &FaultPlan {
-        self.chance.nasty()
+    /// The injected misbehaviour; a failing test prints its seed.
+    pub fn fault_plan(&self) -> &FaultPlan {
+        self.chance.fault_plan()
     }
 
     /// The work queue with this number.
@@ -166,10 +171,10 @@ impl Device {
     /// # Panics
     /// If there is none.
     pub fn work_queue(&self, queue: usize) -> &WorkQueueInfo {
-        &self.front.queues[queue].info
+        &self.interface.queues[queue].info
     }
 
-    /// Offers a descriptor to a work queue in the name of the address space `pasid`.
+    /// Submits a descriptor to a work queue for the address space `pasid`.
     ///
     /// # Errors
     /// [`SubmitError::Gone`] after [`abort`](Self::abort) or [`disable`](Self::disable).
@@ -182,50 +187,50 @@ impl Device {
         descriptor: &Descriptor,
         pasid: u32,
     ) -> Result<Submission, SubmitError> {
-        self.front.submit(queue, descriptor, pasid)
+        self.interface.submit(queue, descriptor, pasid)
     }
 
-    /// Does the next piece of work. With a timing, time goes on if there is none now but will be.
+    /// Executes the next piece of work. With a timing, the clock advances to the next work if none is possible now.
     pub fn step(&mut self, memory: &impl Memory) -> Stepped {
         match self.step_now(memory) {
-            Did::Work => Stepped::Busy,
-            Did::Nothing => Stepped::Idle,
-            Did::WaitUntil(ns) => {
+            StepOutcome::Work => Stepped::Busy,
+            StepOutcome::Nothing => Stepped::Idle,
+            StepOutcome::WaitUntil(ns) => {
                 self.clock.advance_to(ns);
-                self.front.set_now_ns(self.clock.now_ns());
+                self.interface.set_now_ns(self.clock.now_ns());
                 Stepped::Busy
             }
         }
     }
 
-    /// Does the next piece of work that there is up to `until_ns`; if there is none, [`Stepped::Idle`], it is `until_ns`
-    /// then, unless it was later before. For drivers that have something to do themselves at that time.
+    /// Executes the next piece of work up to the time `until_ns`. Without such work it advances the clock to `until_ns`
+    /// and returns [`Stepped::Idle`]. For callers that act themselves at that time.
     pub fn step_until(&mut self, until_ns: u64, memory: &impl Memory) -> Stepped {
         let (ns, stepped) = match self.step_now(memory) {
-            Did::Work => return Stepped::Busy,
-            Did::WaitUntil(ns) if ns <= until_ns => (ns, Stepped::Busy),
+            StepOutcome::Work => return Stepped::Busy,
+            StepOutcome::WaitUntil(ns) if ns <= until_ns => (ns, Stepped::Busy),
             _ => (until_ns, Stepped::Idle),
         };
         self.clock.advance_to(ns);
-        self.front.set_now_ns(self.clock.now_ns());
+        self.interface.set_now_ns(self.clock.now_ns());
         stepped
     }
 
-    /// Does the next piece of work that can be done at `now_ns` of a real clock.
-    pub(super) fn step_at(&mut self, now_ns: u64, memory: &impl Memory) -> Did {
+    /// Executes the next piece of work that is possible at `now_ns` of a real clock.
+    pub(crate) fn step_at(&mut self, now_ns: u64, memory: &impl Memory) -> StepOutcome {
         self.clock.follow(now_ns);
         self.step_now(memory)
     }
 
-    fn step_now(&mut self, memory: &impl Memory) -> Did {
+    fn step_now(&mut self, memory: &impl Memory) -> StepOutcome {
         let did = self.step_once(memory);
         if self.shares_engines() {
-            self.leave_idle_engines();
+            self.release_idle_engines();
         }
         did
     }
 
-    fn step_once(&mut self, memory: &impl Memory) -> Did {
+    fn step_once(&mut self, memory: &impl Memory) -> StepOutcome {
         self.steps += 1;
         let wrote = !self.records.is_empty() && self.write_due_record(memory);
         self.dispatch(memory);
@@ -233,26 +238,26 @@ impl Device {
         for _ in 0..self.engines.len() {
             let Some(engine) = self.next_engine() else { break };
             if self.advance(engine, memory) {
-                return Did::Work;
+                return StepOutcome::Work;
             }
-            is_waiting = true; // for others: a drain, or a fence
+            is_waiting = true; // a drain or a fence
         }
         if wrote {
-            return Did::Work;
+            return StepOutcome::Work;
         }
         if !is_waiting && self.is_idle() {
             if self.is_disabling {
-                self.front.set_gone();
+                self.interface.set_gone();
             }
-            return Did::Nothing;
+            return StepOutcome::Nothing;
         }
         match self.next_event_ns() {
-            Some(ns) if !self.waits_for_steps() => Did::WaitUntil(ns),
-            _ => Did::Work,
+            Some(ns) if !self.waits_for_steps() => StepOutcome::WaitUntil(ns),
+            _ => StepOutcome::Work,
         }
     }
 
-    /// Whether something goes on after some more steps, without any time.
+    /// Whether some work becomes possible after more steps at the same time.
     fn waits_for_steps(&self) -> bool {
         self.engines.iter().any(|engine| !engine.is_idle() && engine.ready_at > self.steps)
             || self.records.iter().any(|record| record.due_at > self.steps)
@@ -260,30 +265,30 @@ impl Device {
 
     /// Whether all queues and engines are empty.
     pub fn is_idle(&self) -> bool {
-        self.records.is_empty() && self.engines.iter().all(Engine::is_idle) && self.front.is_empty()
+        self.records.is_empty() && self.engines.iter().all(Engine::is_idle) && self.interface.is_empty()
     }
 
-    /// The time on the virtual clock, which stands still without a timing.
+    /// The time on the virtual clock; without a timing it does not advance.
     pub fn now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 
-    /// Time goes on without anything to do, as between two submissions.
+    /// Advances the virtual clock without work, as between two submissions.
     pub fn pass_time(&mut self, ns: u64) {
         self.clock.advance_to(self.clock.now_ns().saturating_add(ns));
-        self.front.set_now_ns(self.clock.now_ns());
+        self.interface.set_now_ns(self.clock.now_ns());
     }
 
-    /// Stops for good, as a device that is reset or lost: what is in flight never completes.
+    /// Stops as a device that is reset or lost: descriptors in flight never complete.
     pub fn abort(&mut self) {
-        self.front.close();
+        self.interface.close();
         self.drop_all();
-        let counters = self.front.snapshot();
-        count(&self.front.counters.aborted, counters.in_flight());
-        self.front.set_gone();
+        let counters = self.interface.snapshot();
+        count(&self.interface.counters.aborted, counters.in_flight());
+        self.interface.set_gone();
     }
 
-    /// Drops everything that it has, and what it could take; the number of members that were in progress.
+    /// Drops all work and all entries that it could dispatch; returns the number of members that were in progress.
     fn drop_all(&mut self) -> u64 {
         let mut members = 0;
         for engine in &mut self.engines {
@@ -291,175 +296,67 @@ impl Device {
             members += jobs.filter(|job| job.origin.member.is_some()).count() as u64;
             engine.batch = None;
         }
-        count(&self.front.counters.records_lost, self.records.len() as u64);
+        count(&self.interface.counters.records_lost, self.records.len() as u64);
         self.records.clear();
-        for (number, queue) in self.front.queues.iter().enumerate() {
-            // No more than there can be, whatever somebody else does to the queue meanwhile.
-            let head = || queue.ring().head().filter(|head| head.is_ready_for(self.front.client));
+        for (number, queue) in self.interface.queues.iter().enumerate() {
+            // At most as many as a ring has, since a hostile client may add entries meanwhile.
+            let head = || queue.ring().head().filter(|head| head.is_ready_for(self.interface.client));
             for head in (0..SLOTS).map_while(|_| head()) {
-                self.front.take(number, head);
+                self.interface.take(number, head);
             }
         }
         members
     }
 
-    /// [`abort`](Self::abort) for a client's part of a device that is shared. Called until the order is revoked, since
-    /// entries come to the head of a queue when others have dropped theirs.
-    pub(super) fn abort_part(&mut self) {
+    /// [`abort`](Self::abort) for a client's part of a shared device. The caller repeats it until the command is
+    /// revoked, since entries come to the head of a queue when other clients have dropped theirs.
+    pub(crate) fn abort_part(&mut self) {
         let members = self.drop_all();
-        if let Some(common) = &self.front.common {
-            count(&self.front.counters.aborted, members + common.drop_taken());
+        if let Some(shared_device) = &self.interface.shared_device {
+            count(&self.interface.counters.aborted, members + shared_device.drop_dispatched());
         }
-        self.leave_idle_engines();
+        self.release_idle_engines();
     }
 
-    /// Takes nothing more; true once nothing is left of what it has taken.
-    pub(super) fn finish_part(&mut self) -> bool {
+    /// Stops the dispatch; true once all dispatched work is complete.
+    pub(crate) fn finish_part(&mut self) -> bool {
         self.is_stale = true;
         self.records.is_empty() && self.engines.iter().all(Engine::is_idle)
     }
 
-    /// Takes no more descriptors; those that it has complete in the following steps, and then it is gone.
+    /// Accepts no more descriptors. Those in flight complete in the following steps; then the device is gone.
     ///
     /// Source: DSA specification 9.2 (Disable Device).
     pub fn disable(&mut self) {
-        self.front.close();
+        self.interface.close();
         self.is_disabling = true;
     }
 
-    /// Whether it processes nothing any more, after [`abort`](Self::abort) or the end of a [`disable`](Self::disable).
+    /// Whether it is stopped, after [`abort`](Self::abort) or after a finished [`disable`](Self::disable).
     pub fn is_gone(&self) -> bool {
-        self.front.is_gone()
+        self.interface.is_gone()
     }
 
-    /// Takes descriptors again, with empty queues, an empty error register and counters at zero.
+    /// Accepts descriptors again, with empty queues, an empty error register and counters at zero.
     ///
     /// Returns false, and does nothing, unless the device [`is_gone`](Self::is_gone).
     pub fn enable(&mut self) -> bool {
         if !self.is_gone() {
             return false;
         }
-        self.front = Arc::new(Front::new(&self.config, self.chance.nasty(), false));
-        self.front.set_now_ns(self.clock.now_ns());
+        self.interface = Arc::new(Interface::new(&self.config, self.chance.fault_plan(), false));
+        self.interface.set_now_ns(self.clock.now_ns());
         self.is_disabling = false;
         true
     }
 
-    /// What the device has done since it was enabled.
+    /// The counters since the device was enabled.
     pub fn counters(&self) -> DeviceCounters {
-        self.front.snapshot()
+        self.interface.snapshot()
     }
 
     /// Reads the error register and clears it.
     pub fn take_error(&self) -> Option<SoftwareError> {
-        self.front.take_error()
-    }
-
-    fn write_due_record(&mut self, memory: &impl Memory) -> bool {
-        let is_due = |record: &DueRecord| record.due_at <= self.steps && self.clock.is_due(record.due_ns);
-        let Some(index) = self.records.iter().position(is_due) else { return false };
-        let record = self.records.swap_remove(index);
-        self.write_record(&record.origin, &record.completion, memory);
-        self.forget(&record.origin);
-        match record.origin.member {
-            None => self.front.settled(record.origin.queue),
-            Some(member) => {
-                if let Some(batch) = &mut self.engines[member.engine].batch {
-                    batch.record_settled();
-                }
-            }
-        }
-        true
-    }
-
-    fn write_record(&mut self, origin: &Origin, completion: &Completion, memory: &impl Memory) {
-        let address = origin.descriptor.completion_address();
-        let page = self.chance.record_page(memory, address.page(), &self.front.counters);
-        let written = page.and_then(|()| {
-            // Before the program knows of it, and may end.
-            self.tell(origin, completion, RecordFate::Written);
-            memory.publish(address, completion).map_err(|vanished| Fault::vanished(vanished, true))
-        });
-        let counters = &self.front.counters;
-        match written {
-            Ok(()) => count(&counters.records_written, 1),
-            Err(fault) => {
-                count(&counters.records_lost, 1);
-                self.report(origin, &fault.completion_as(Status::CompletionFault, 0));
-                self.tell(origin, completion, RecordFate::Lost);
-            }
-        }
-    }
-
-    /// Tells the trace how a descriptor ended.
-    fn tell(&mut self, origin: &Origin, completion: &Completion, record: RecordFate) {
-        if let Some(trace) = &mut self.trace {
-            trace.ended(origin, &self.front.queues[origin.queue].info.name, completion, record);
-        }
-    }
-
-    /// The descriptor and all that it needed are gone.
-    fn forget(&mut self, origin: &Origin) {
-        if let Some(trace) = &mut self.trace {
-            trace.forget(origin);
-        }
-    }
-
-    /// Accounts for a descriptor that ended, and tells its submitter.
-    fn end(&mut self, engine: usize, origin: Origin, completion: Completion, memory: &impl Memory) {
-        let status = completion.status;
-        count(&self.front.counters.ended[usize::from(status.code())], 1);
-        if origin.member.is_none() {
-            self.front.ended(origin.queue);
-        }
-        let flags = origin.descriptor.flags();
-        let has_record = flags.contains(Flags::COMPLETION_ADDRESS_VALID)
-            && origin.descriptor.completion_address().is_aligned_to(RECORD_ALIGNMENT)
-            && status != Status::NotPrivileged;
-        let wants_record = has_record && (!status.is_quiet() || flags.contains(Flags::REQUEST_COMPLETION));
-        if !has_record && !status.is_quiet() {
-            self.report(&origin, &completion);
-        }
-        let delay = if wants_record { self.chance.delay_steps() } else { 0 };
-        let due_ns = self.clock.timing().map_or(0, |timing| self.engines[engine].free_ns + timing.latency_ns);
-        let is_late = wants_record && (delay > 0 || !self.clock.is_due(due_ns));
-        if let Some(member) = origin.member
-            && let Some(batch) = &mut self.engines[member.engine].batch
-        {
-            batch.member_ended(status, is_late, due_ns);
-        }
-        if is_late {
-            self.records.push(DueRecord { due_at: self.steps + delay, due_ns, origin, completion });
-            return;
-        }
-        if wants_record {
-            self.write_record(&origin, &completion, memory);
-        } else {
-            self.tell(&origin, &completion, RecordFate::NotWanted);
-        }
-        self.forget(&origin);
-        if origin.member.is_none() {
-            self.front.settled(origin.queue);
-        }
-    }
-
-    /// Writes the error register.
-    fn report(&self, origin: &Origin, completion: &Completion) {
-        let invalid_flags = match completion.status {
-            Status::InvalidFlags => completion.invalid_flags(),
-            _ => Flags::NONE,
-        };
-        self.front.report(&SoftwareError {
-            batch_index: origin.member.map(|member| member.index),
-            queue: self
-                .front
-                .common
-                .as_ref()
-                .map_or(origin.queue, |common| common.queue_number(origin.queue)),
-            write_fault: completion.write_fault,
-            invalid_flags,
-            fault_address: completion.fault_address,
-            ..SoftwareError::new(completion.status, origin.queue, &origin.descriptor)
-        });
+        self.interface.take_error()
     }
 }

@@ -1,4 +1,4 @@
-//! What happens when devices and queues are bound: that is how they are enabled.
+//! Binding and unbinding: the driver enables devices and queues when they are bound.
 //!
 //! Source: Linux `drivers/dma/idxd/bus.c`, `compat.c`, `device.c` (`idxd_drv_enable_wq`, `idxd_device_drv_probe`,
 //! `idxd_wq_disable_cleanup`), `cdev.c` (`idxd_user_drv_probe`).
@@ -6,10 +6,10 @@
 use libc::{EBUSY, ENODEV, ENXIO, EOPNOTSUPP};
 use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Owner, QueueId};
 
-use super::rules::Answer;
+use super::rules::WriteResult;
 use super::{FakeKernel, Tree};
 
-/// What a queue is when nobody has configured it.
+/// The attributes of a queue that is not configured.
 pub(super) const QUEUE_DEFAULTS: [(&str, &str); 13] = [
     ("group_id", "-1"),
     ("mode", "shared"),
@@ -26,7 +26,7 @@ pub(super) const QUEUE_DEFAULTS: [(&str, &str); 13] = [
     ("occupancy", "0"),
 ];
 
-/// What a group is when nobody has configured it; none stands for all read buffers.
+/// The attributes of a group that is not configured; `None` stands for the number of all read buffers.
 pub(super) const GROUP_DEFAULTS: [(&str, Option<&str>); 12] = [
     ("engines", Some("")),
     ("work_queues", Some("")),
@@ -43,7 +43,7 @@ pub(super) const GROUP_DEFAULTS: [(&str, Option<&str>); 12] = [
 ];
 
 impl Tree {
-    pub(super) fn bind(&mut self, driver: &str, name: &str) -> Answer {
+    pub(super) fn bind(&mut self, driver: &str, name: &str) -> WriteResult {
         if let Ok(device) = name.parse::<DeviceId>() {
             if !matches!(driver, "idxd" | "dsa") || !self.devices.contains_key(&device) {
                 return Err(ENODEV);
@@ -58,19 +58,19 @@ impl Tree {
         self.enable_queue(queue, driver)
     }
 
-    fn refuse(&mut self, device: DeviceId, status: u32, errno: i32) -> Answer {
+    fn refuse(&mut self, device: DeviceId, status: u32, errno: i32) -> WriteResult {
         self.put(&format!("{DEVICES}/{device}/cmd_status"), &format!("{status:#x}"));
         Err(errno)
     }
 
-    fn enable_device(&mut self, device: DeviceId, driver: &str) -> Answer {
+    fn enable_device(&mut self, device: DeviceId, driver: &str) -> WriteResult {
         if self.is_enabled(device) {
             return Err(EBUSY);
         }
         let of = |tree: &Tree, queue: &str, attribute: &str| {
             tree.number(&format!("{DEVICES}/{device}/{queue}/{attribute}"))
         };
-        // A queue without a group is not written to the device, whatever it says.
+        // The driver does not write a queue without a group to the device.
         let mut queues = self.queue_names(device);
         queues.retain(|queue| of(self, queue, "group_id") >= 0);
         if queues.iter().any(|queue| of(self, queue, "size") == 0) {
@@ -103,11 +103,11 @@ impl Tree {
         Ok(())
     }
 
-    fn enable_queue(&mut self, queue: QueueId, driver: &str) -> Answer {
+    fn enable_queue(&mut self, queue: QueueId, driver: &str) -> WriteResult {
         let device = queue.device;
         let at = |attribute: &str| format!("{DEVICES}/{device}/{queue}/{attribute}");
         let is_old = self.devices[&device].kernel == FakeKernel::Old;
-        // Kernels since 5.15 keep the driver `dsa` for old scripts: it hands on to the driver of the queue's type.
+        // Kernels since 5.15 keep the driver `dsa` for old scripts: it forwards to the driver of the queue's type.
         let kind = self.get(&at("type")).to_owned();
         let driver = match (driver, kind.as_str()) {
             ("dsa", _) if is_old => "dsa",
@@ -157,7 +157,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The kernel hands out the lowest number that is free, over all devices.
+    /// The lowest free minor number of all devices, which the kernel assigns next.
     fn free_minor(&self) -> i64 {
         let names = self.devices.keys().flat_map(|device| {
             self.queue_names(*device)
@@ -169,7 +169,7 @@ impl Tree {
         (0..).zip(&taken).find(|(free, taken)| free != *taken).map_or(taken.len() as i64, |(free, _)| free)
     }
 
-    pub(super) fn unbind(&mut self, driver: &str, name: &str) -> Answer {
+    pub(super) fn unbind(&mut self, driver: &str, name: &str) -> WriteResult {
         if let Ok(device) = name.parse::<DeviceId>() {
             if !self.devices.contains_key(&device) || !self.is_bound(&format!("{DEVICES}/{device}"), driver) {
                 return Err(ENODEV);
@@ -185,7 +185,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether an object is bound to this driver; the one for old scripts may unbind everything.
+    /// Whether an object is bound to this driver; the driver for old scripts may unbind everything.
     fn is_bound(&self, path: &str, driver: &str) -> bool {
         let target = self.links.get(&format!("{path}/driver"));
         let bound = target.and_then(|target| target.rsplit('/').next());
@@ -219,7 +219,7 @@ impl Tree {
         self.links.remove(&format!("{DEVICES}/{device}/driver"));
     }
 
-    /// Disabling a queue forgets all of its configuration but size and group, which belong to the device's.
+    /// Disables a queue. This resets its configuration except for size and group, which belong to the device.
     fn disable_queue(&mut self, device: DeviceId, queue: &str) {
         let at = |attribute: &str| format!("{DEVICES}/{device}/{queue}/{attribute}");
         let was_enabled = self.get(&at("state")) == "enabled";

@@ -1,13 +1,15 @@
-//! A driver in memory: the files of `idxd` with its rules behind them, for tests and for trying configurations.
+//! A fake `idxd` driver in memory: its files and their rules, for tests and for trying configurations.
 //!
-//! It takes and refuses what the driver takes and refuses, with the same error numbers and command statuses: which
-//! states let an attribute be written, the sum of sizes at each write, complete groups when a device is enabled, what
-//! disabling forgets. What a test needs besides can be injected: files that fail, values that change.
+//! It accepts and refuses writes as the driver does, with the same error numbers and command statuses. The rules
+//! include the states in which an attribute is writable, the sum of sizes at each write, complete groups when a device
+//! is enabled, and the attributes that disabling resets. A test can inject failing files and changed values.
 //!
 //! Source: Linux `drivers/dma/idxd/sysfs.c` (writes), `device.c` (enabling), `bus.c` (binding); Intel DSA Architecture
 //! Specification 3.0, chapter 9 (what the device checks).
 
 mod binding;
+mod device;
+mod platform;
 mod rules;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,109 +18,27 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
+pub use self::device::{FakeDevice, FakeKernel};
+pub use self::platform::FakePlatform;
 use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
 
-use crate::config::Capabilities;
-
-/// A device to be in a [`FakeDriver`].
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct FakeDevice {
-    /// Its name.
-    pub id: DeviceId,
-    /// Its NUMA node.
-    pub node: Option<u32>,
-    /// Its version, `0x100`.
-    pub version: u32,
-    /// GENCAP.
-    pub gen_cap: u64,
-    /// `op_cap` as the kernel prints it.
-    pub op_cap: &'static str,
-    /// Groups, engines, work queues.
-    pub counts: (u32, u32, u32),
-    /// Entries that the queues share.
-    pub entries: u32,
-    /// Read buffers that the groups share.
-    pub read_buffers: u32,
-    /// Whether address spaces are shared.
-    pub pasid: bool,
-    /// Whether it may be configured.
-    pub configurable: bool,
-    /// Attributes of which kernel.
-    pub kernel: FakeKernel,
-}
-
-/// Which attributes there are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FakeKernel {
-    /// About 5.10: tokens instead of read buffers, one driver `dsa`, neither driver_name nor op_config.
-    Old,
-    /// 6.7 and later.
-    New,
-}
-
-impl FakeDevice {
-    /// A device of Sapphire Rapids or Xeon Max as a kernel since 2024 shows it.
-    ///
-    /// Source: listings of `accel-config list` on Sapphire Rapids and Emerald Rapids.
-    pub fn sapphire_rapids(id: DeviceId, node: u32) -> FakeDevice {
-        FakeDevice {
-            id,
-            node: Some(node),
-            version: 0x100,
-            gen_cap: 0x40915f0107,
-            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f027d",
-            counts: (4, 4, 8),
-            entries: 128,
-            read_buffers: 96,
-            pasid: true,
-            configurable: true,
-            kernel: FakeKernel::New,
-        }
-    }
-
-    /// A device with everything that version 1.0 leaves optional, which no part on the market has: the delta
-    /// operations, cache control for Cache Flush, and readback for Drain. Linux hides Batch as on any part of version
-    /// 1.0.
-    ///
-    /// Source: DSA specification, OPCAP and GENCAP; the rest is [`sapphire_rapids`](Self::sapphire_rapids).
-    pub fn complete(id: DeviceId, node: u32) -> FakeDevice {
-        FakeDevice {
-            gen_cap: Capabilities::ALL.bits(),
-            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f03fd",
-            ..FakeDevice::sapphire_rapids(id, node)
-        }
-    }
-
-    /// The same device as a kernel of 2020 shows it.
-    pub fn on_old_kernel(id: DeviceId, node: u32) -> FakeDevice {
-        FakeDevice {
-            op_cap: "0x1003f03ff 0x0 0x0 0x0",
-            kernel: FakeKernel::Old,
-            ..FakeDevice::sapphire_rapids(id, node)
-        }
-    }
-
-    /// A device of version 2.0 with an event log.
-    ///
-    /// The operations are those that Sierra Forest lists; that it has an event log of 64-byte entries, fault
-    /// information and a 16-byte fill is what version 2.0 may have.
-    pub fn version_2(id: DeviceId, node: u32) -> FakeDevice {
-        FakeDevice {
-            version: 0x200,
-            gen_cap: 0x40915f0107 | 1 << 10 | 1 << 12 | 1 << 13,
-            op_cap: "00000000,00000000,00000000,00000000,00000000,00000000,0000007b,00bf067f",
-            ..FakeDevice::sapphire_rapids(id, node)
-        }
-    }
-}
-
-/// The files of the driver, and the driver.
+/// A fake driver and its files.
+///
+/// ```
+/// use memferry_dsa::system::{DeviceId, State};
+/// use memferry_dsa_emulator::{FakeDevice, FakeDriver};
+///
+/// let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
+/// let state = State::read(&driver)?;
+/// assert_eq!(state.devices.len(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Default)]
 pub struct FakeDriver {
     tree: Mutex<Tree>,
 }
 
-/// What the files hold.
+/// The content of the files.
 #[derive(Debug, Default)]
 struct Tree {
     files: BTreeMap<String, String>,
@@ -133,7 +53,7 @@ struct Tree {
 }
 
 impl FakeDriver {
-    /// A machine with these devices, disabled and not configured, and a process that is root.
+    /// A machine with these devices, disabled and not configured, and a root process.
     pub fn new(devices: &[FakeDevice]) -> FakeDriver {
         let mut tree = Tree { is_root: true, ..Tree::default() };
         for driver in match devices.iter().any(|device| device.kernel == FakeKernel::Old) {
@@ -156,7 +76,7 @@ impl FakeDriver {
         driver
     }
 
-    /// Eight devices on eight nodes, as a Xeon Max with two sockets has them: `dsa0`, `dsa2` and so on.
+    /// The eight devices of a Xeon Max with two sockets, on eight nodes: `dsa0`, `dsa2` and so on.
     pub fn xeon_max() -> FakeDriver {
         let device = |node| FakeDevice::sapphire_rapids(DeviceId(2 * node), node);
         let driver = FakeDriver::new(&(0..8).map(device).collect::<Vec<_>>());
@@ -166,7 +86,7 @@ impl FakeDriver {
         driver
     }
 
-    /// From now on the process has this user id and these capabilities.
+    /// Changes the user id and the capabilities of the process.
     pub fn become_user(&self, user: u32, capabilities: u64) {
         let mut tree = self.lock();
         let ids = [user; 4].map(|id| id.to_string()).join("\t");
@@ -176,7 +96,7 @@ impl FakeDriver {
         tree.is_root = user == 0;
     }
 
-    /// Sets the content of a file as the kernel would, past all rules.
+    /// Sets the content of a file without any checks, as the kernel would.
     pub fn put(&self, path: &str, content: &str) {
         self.lock().put(path, content);
     }
@@ -190,12 +110,12 @@ impl FakeDriver {
         }
     }
 
-    /// What a symbolic link points to: an absolute path.
+    /// The target of a symbolic link, an absolute path.
     pub fn target(&self, path: &str) -> Option<String> {
         self.lock().links.get(path).cloned()
     }
 
-    /// All files that there are.
+    /// The paths of all files.
     pub fn paths(&self) -> Vec<String> {
         self.lock().files.keys().cloned().collect()
     }
@@ -211,38 +131,38 @@ impl FakeDriver {
         tree.owners.retain(|name, _| keep(name));
     }
 
-    /// From now on reading the file ends with this error number.
+    /// Lets reads of the file fail with this error number from now on.
     pub fn fail_read(&self, path: &str, errno: i32) {
         self.lock().reads_that_fail.insert(path.to_owned(), errno);
     }
 
-    /// From now on writing the file ends with this error number.
+    /// Lets writes to the file fail with this error number from now on.
     pub fn fail_write(&self, path: &str, errno: i32) {
         self.lock().writes_that_fail.insert(path.to_owned(), errno);
     }
 
-    /// Gives the character device of a queue to somebody.
+    /// Sets owner and mode of the character device of a queue.
     pub fn set_owner(&self, path: &str, owner: Owner) {
         self.lock().owners.insert(path.to_owned(), owner);
     }
 
-    /// All writes that were taken, in order.
+    /// All successful writes, in order.
     pub fn log(&self) -> Vec<(String, String)> {
         self.lock().log.clone()
     }
 
-    /// Writes the tree below a directory, as a recorded tree; objects of a device lie in its directory. In the place of
-    /// character devices are files of the same mode.
+    /// Writes the files below a directory, like a recording of a real machine. Files of the same mode stand for
+    /// character devices.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// Errors of the operating system.
     pub fn record_to(&self, root: &Path) -> io::Result<()> {
         let tree = self.lock();
         for directory in &tree.directories {
             fs::create_dir_all(root.join(directory))?;
         }
         for path in tree.files.keys() {
-            // What cannot be read now is not recorded, as when a real tree is.
+            // Unreadable files are left out, as in a recording of a real machine.
             let Ok(content) = tree.show(path) else { continue };
             let path = root.join(path);
             fs::create_dir_all(path.parent().unwrap_or(root))?;
@@ -261,7 +181,7 @@ impl FakeDriver {
     }
 
     fn lock(&self) -> MutexGuard<'_, Tree> {
-        // A panic in a test while it was held leaves files that can be looked at.
+        // After a panic in a test that held the lock, the files are still usable.
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -334,7 +254,7 @@ impl Tree {
         self.files.get(path).map_or("", String::as_str)
     }
 
-    /// The kernel's fields have 32 bits: sums of what anybody `put` into a few files stay far from the ends of 64.
+    /// The number in a file. The kernel's fields have 32 bits, so sums of a few values do not overflow 64 bits.
     fn number(&self, path: &str) -> i64 {
         self.get(path).parse::<i32>().map_or(0, i64::from)
     }

@@ -1,4 +1,4 @@
-//! What the driver checks when an attribute is written, and how it shows those that are computed.
+//! The driver's checks of writes to attributes, and the values of computed attributes.
 //!
 //! Source: the `_store` and `_show` functions of Linux `drivers/dma/idxd/sysfs.c`.
 
@@ -8,14 +8,14 @@ use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, EngineId, GroupId, QueueI
 
 use super::{FakeKernel, Tree};
 
-/// Whether a write is taken, or the error number.
-pub(super) type Answer = Result<(), i32>;
+/// The result of a write: success, or the error number.
+pub(super) type WriteResult = Result<(), i32>;
 
 /// `IDXD_ENQCMDS_MAX_RETRIES` in `idxd.h` of the driver.
 const ENQCMDS_RETRIES_MAX: u64 = 64;
 
-/// Attributes of a queue that can be written while the queue is disabled, though its device be enabled; the others but
-/// `enqcmds_retries` need the device disabled.
+/// Attributes of a queue that are writable while the queue is disabled, even if its device is enabled. All others
+/// except `enqcmds_retries` need a disabled device.
 const NEED_QUEUE_DISABLED: [&str; 13] = [
     "mode",
     "threshold",
@@ -32,7 +32,7 @@ const NEED_QUEUE_DISABLED: [&str; 13] = [
     "enqcmds_retries",
 ];
 
-/// Whether a write to an attribute is ever taken; the others have mode 0444.
+/// Whether an attribute is writable in any state; the others have mode 0444.
 pub(super) fn is_writable(path: &str) -> bool {
     let Some(place) = path.strip_prefix(DEVICES) else {
         return path.starts_with(DRIVERS);
@@ -54,7 +54,7 @@ pub(super) fn is_writable(path: &str) -> bool {
 }
 
 impl Tree {
-    /// What reading an attribute gives, without the newline at its end.
+    /// The content of an attribute, without the newline at its end.
     pub(super) fn show(&self, path: &str) -> Result<String, i32> {
         let stored = self.files.get(path).ok_or(ENOENT)?;
         let Some(place) = path.strip_prefix(&format!("{DEVICES}/")) else { return Ok(stored.clone()) };
@@ -77,8 +77,8 @@ impl Tree {
         }
     }
 
-    pub(super) fn store(&mut self, path: &str, text: &str) -> Answer {
-        // The kernel's parsers take one newline at the end and no other space.
+    pub(super) fn store(&mut self, path: &str, text: &str) -> WriteResult {
+        // The kernel's parsers accept one newline at the end and no other white space.
         let value = text.strip_suffix('\n').unwrap_or(text);
         if let Some(place) = path.strip_prefix(&format!("{DRIVERS}/")) {
             return match place.split_once('/').ok_or(ENOENT)? {
@@ -118,7 +118,7 @@ impl Tree {
         self.get(&format!("{DEVICES}/{device}/{queue}/mode")) == "shared"
     }
 
-    /// As [`Tree::number`], of a field without a sign.
+    /// [`Tree::number`] of an unsigned field.
     fn of_device(&self, device: DeviceId, attribute: &str) -> u64 {
         self.get(&format!("{DEVICES}/{device}/{attribute}")).parse::<u32>().map_or(0, u64::from)
     }
@@ -130,11 +130,11 @@ impl Tree {
             "read_buffer_limit" | "token_limit" if value <= buffers => Ok(value.to_string()),
             "event_log_size" if (64..=65535).contains(&value) => Ok(value.to_string()),
             "read_buffer_limit" | "token_limit" | "event_log_size" => Err(EINVAL),
-            _ => Err(EPERM), // the file is read-only; root gets past its mode
+            _ => Err(EPERM), // the file is read-only; its mode does not stop root
         }
     }
 
-    /// `group_id` of an engine or a queue.
+    /// Checks `group_id` of an engine or a queue.
     fn group_number(&self, device: DeviceId, attribute: &str, value: &str) -> Result<String, i32> {
         if attribute != "group_id" {
             return Err(EPERM);
@@ -186,8 +186,8 @@ impl Tree {
         u64::from(self.devices[&device].read_buffers).saturating_sub(reserved.sum())
     }
 
-    /// Whether the states of queue and device let an attribute be written.
-    fn may_write(&self, device: DeviceId, queue: &str, attribute: &str) -> Answer {
+    /// Whether the states of queue and device allow a write to an attribute.
+    fn may_write(&self, device: DeviceId, queue: &str, attribute: &str) -> WriteResult {
         let is_enabled = self.get(&format!("{DEVICES}/{device}/{queue}/state")) == "enabled";
         let is_old = self.devices[&device].kernel == FakeKernel::Old;
         let is_frozen = match attribute {
@@ -202,7 +202,7 @@ impl Tree {
         }
     }
 
-    /// Checks, does what a write does besides, and says what the file holds then.
+    /// Checks a write and performs its side effects; returns the new content of the file.
     fn queue_attribute(
         &mut self,
         device: DeviceId,
@@ -309,12 +309,12 @@ impl Tree {
     }
 }
 
-/// What `kstrtoul` takes.
+/// Parses a number like `kstrtoul`.
 fn number(value: &str) -> Result<u64, i32> {
     value.parse().map_err(|_| EINVAL)
 }
 
-/// What `kstrtobool` takes.
+/// Parses a boolean like `kstrtobool`.
 fn toggle(value: &str) -> Result<&'static str, i32> {
     match value.get(..2).unwrap_or(value) {
         "on" | "On" | "oN" | "ON" => Ok("1"),

@@ -1,10 +1,10 @@
-//! Bytes of a fuzzer, read as what a device is given.
+//! Descriptors from the bytes of a fuzzer.
 
 use memferry_dsa::{Descriptor, Opcode};
 
 use super::{ARENA, ARENA_BYTES, LIST, MEMBERS_MAX};
 
-/// Bytes of a fuzzer, with zeros behind them.
+/// Bytes of a fuzzer, followed by zeros.
 pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
 
 impl Bytes<'_> {
@@ -26,7 +26,7 @@ impl Bytes<'_> {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// A descriptor: as it is, or bent by a byte of its own towards one that is executed.
+    /// The next descriptor: unchanged, or bent towards a valid one.
     pub(super) fn descriptor(&mut self) -> Descriptor {
         let bend = self.byte();
         let mut words = std::array::from_fn(|_| self.word());
@@ -35,7 +35,7 @@ impl Bytes<'_> {
         }
         let in_arena = |word: u64| ARENA.0 + word % ARENA_BYTES;
         let opcode = Opcode::ALL[usize::from(bend) % Opcode::ALL.len()];
-        // Some flags survive of those that mean something, and a record is mostly asked for.
+        // Some of the meaningful flags survive, and most descriptors request a record.
         let meaningful = 0x2
             | match opcode {
                 Opcode::Noop | Opcode::Batch => 0,
@@ -85,7 +85,7 @@ impl Bytes<'_> {
             Opcode::CreateDelta | Opcode::ApplyDelta => words[4] % 1200 * 8,
             _ => words[4] % 12_000,
         };
-        // One in eight has a bit wrong.
+        // One in eight has a wrong bit.
         let wrong = u16::from_le_bytes([self.byte(), self.byte()]);
         if wrong >> 13 == 1 {
             words[usize::from(wrong) % 8] ^= 1 << (wrong >> 3 & 63);

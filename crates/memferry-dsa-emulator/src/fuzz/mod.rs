@@ -1,7 +1,7 @@
-//! What a fuzzer does with the device: any descriptors over any memory, and any words in memory that processes share.
+//! Entry points for fuzzing: arbitrary descriptors over arbitrary memory, and arbitrary words in shared memory.
 //!
-//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`, [`driver`] that of `driver`; the
-//! property tests call them as well, with random bytes.
+//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`, [`driver`] that of `driver`. The
+//! property tests call them with random bytes.
 
 mod driver;
 mod input;
@@ -21,24 +21,25 @@ use super::{
     dedicated_queue, shared_queue,
 };
 
-/// Where the data lies, with lists of batches behind it. Nothing else is mapped.
+/// The start of the data pages, which the page of lists follows. No other page is mapped.
 const ARENA: Address = Address(0x10_0000);
 const DATA_PAGES: u64 = 8;
-/// The page of lists is read-only, so that most batches have the members that the bytes say.
+/// The page of lists. It is read-only, so that most batches have the members from the fuzzer's bytes.
 const LIST: Address = Address(ARENA.0 + DATA_PAGES * PAGE_BYTES);
 const ARENA_BYTES: u64 = (DATA_PAGES + 1) * PAGE_BYTES;
-/// Members that the page of lists has room for.
+/// Maximum number of members in the page of lists.
 const MEMBERS_MAX: u64 = PAGE_BYTES / 64;
-/// Most descriptors of one run.
+/// Maximum number of descriptors in one run.
 const SUBMISSIONS_MAX: u64 = 32;
-/// Smaller pieces would let 32 batches of 32 copies of all memory take longer than a fuzzer waits.
+/// Smallest `piece_bytes_max`. With smaller pieces, 32 batches of 32 copies of all memory take longer than a fuzzer
+/// waits.
 const PIECE_BYTES_MIN: u32 = 256;
-/// A device that gets nowhere for so long hangs: it delays nothing by more than 20 steps.
+/// Steps without progress after which the device counts as hung; no delay is longer than 20 steps.
 const IDLE_STEPS_MAX: u64 = 4096;
-/// A device that works for so long does not end: three times the steps of those 32 batches, each piece delayed by 20.
+/// Steps after which a run counts as endless: three times the steps of those 32 batches, each piece delayed by 20.
 const STEPS_MAX: u64 = 20_000_000;
 
-/// Runs the device on what the bytes say, and panics if it does what it must not. The answer is what it has counted.
+/// Runs the device on descriptors from the bytes, and panics if it breaks a rule; returns its counters.
 ///
 /// ```text
 /// seed 8, lost records 1, hardware errors 1, configuration 1
@@ -46,17 +47,17 @@ const STEPS_MAX: u64 = 20_000_000;
 /// until the end: queue and pause 1, submitter 1, descriptor
 /// ```
 ///
-/// A descriptor is a byte that says how to bend it towards one that is executed, its 64 bytes, and if it was bent two
-/// bytes for an error. Any bytes will do; missing ones are zero.
+/// A descriptor is a byte that bends it towards a valid one, its 64 bytes, and, if it was bent, two bytes for an error.
+/// Any bytes are valid; missing bytes are zero.
 ///
 /// # Panics
-/// If the device panics, accesses memory that no submitted descriptor names, touches data for one that it refuses, does
-/// not account for a descriptor, or does not end.
+/// If the device panics, accesses memory that no submitted descriptor names, accesses data for a refused descriptor,
+/// does not account for a descriptor, or does not become idle.
 pub fn descriptors(data: &[u8]) -> DeviceCounters {
     let mut data = Bytes(data);
     let seed = data.word();
     let habits = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
-    let nasty = FaultPlan {
+    let fault_plan = FaultPlan {
         lost_records_per_mille: data.byte().into(),
         hardware_errors_per_mille: data.byte().into(),
         piece_bytes_max: habits.piece_bytes_max.max(PIECE_BYTES_MIN),
@@ -64,7 +65,7 @@ pub fn descriptors(data: &[u8]) -> DeviceCounters {
     };
     let choice = data.byte();
     let memory = Watched::new(memory(&mut data));
-    let device = Deterministic::new(&config(choice), nasty, memory).expect("a valid configuration");
+    let device = Deterministic::new(&config(choice), fault_plan, memory).expect("a valid configuration");
     let mut run = Run { device, steps: 0, one_by_one: choice >> 7 == 1, answered: [0; 2] };
     for _ in 0..SUBMISSIONS_MAX {
         if data.is_empty() {
@@ -76,13 +77,13 @@ pub fn descriptors(data: &[u8]) -> DeviceCounters {
     run.check()
 }
 
-/// A device, and what it was given.
+/// A run of a device.
 struct Run {
     device: Deterministic<Watched>,
     steps: u64,
-    /// Each descriptor ends before the next one is submitted, so that each access is one of its own.
+    /// Each descriptor completes before the next is submitted, so that every access belongs to it.
     one_by_one: bool,
-    /// Descriptors that queues took or lost, and those that they did not take.
+    /// Descriptors that queues accepted or dropped, and those that they answered with Retry.
     answered: [u64; 2],
 }
 
@@ -96,16 +97,16 @@ impl Run {
             .expect("the device is enabled");
         self.answered[usize::from(answer == Submission::Retry)] += 1;
         if device.counters().accepted == before.accepted {
-            return; // not taken, or lost
+            return; // refused or dropped
         }
         memory.allow(descriptor);
         if self.one_by_one {
             self.finish();
-            let ended = self.device.device.counters().ended;
+            let ended = self.device.device.counters().completed;
             let was_refused = ended.iter().any(|(status, count)| {
-                // The device finds these before it begins; 0x1a and 0x1f come later.
+                // The device detects these before it accesses data; 0x1a and 0x1f come later.
                 matches!(status.code(), 0x10..=0x19 | 0x1b..=0x1e)
-                    && *count > before.ended.get(status).copied().unwrap_or(0)
+                    && *count > before.completed.get(status).copied().unwrap_or(0)
             });
             let memory = &self.device.memory;
             assert!(
@@ -119,7 +120,7 @@ impl Run {
         }
     }
 
-    /// Steps until all is done.
+    /// Steps until the device is idle.
     fn finish(&mut self) {
         let mut before = None;
         while self.device.step() == Stepped::Busy {
@@ -133,13 +134,13 @@ impl Run {
         }
     }
 
-    /// The books at the end.
+    /// Checks the counters at the end.
     fn check(&self) -> DeviceCounters {
         let (device, told) = (&self.device.device, self.told());
         let counters = device.counters();
         assert_eq!(self.answered, [counters.accepted + counters.dropped, counters.retried], "{told}");
         assert_eq!(counters.in_flight(), 0, "{told}: {counters:?}");
-        assert_eq!(counters.accepted + counters.members, counters.ended_count(), "{told}: {counters:?}");
+        assert_eq!(counters.accepted + counters.members, counters.completed_count(), "{told}: {counters:?}");
         assert_eq!(counters.dispatched, counters.accepted, "{told}");
         let is_reported = counters.records_lost == 0 || device.take_error().is_some();
         assert!(is_reported, "{told}: a loss without a report");
@@ -147,7 +148,7 @@ impl Run {
     }
 
     fn told(&self) -> String {
-        self.device.device.nasty().to_string()
+        self.device.device.fault_plan().to_string()
     }
 }
 
@@ -165,7 +166,7 @@ fn config(choice: u8) -> DeviceConfig {
     }
 }
 
-/// Pages that are there, absent or read-only, and the page of lists.
+/// Pages that are present, absent or read-only, and the page of lists.
 fn memory(data: &mut Bytes) -> FakeMemory {
     let memory = FakeMemory::new();
     memory.map(ARENA, ARENA_BYTES as usize);
@@ -194,18 +195,18 @@ mod tests {
     use memferry_dsa::Status;
 
     use super::*;
-    use crate::fault_plan::Random;
+    use crate::config::Random;
 
-    /// Random bytes get through the checks to every end that a descriptor can have: otherwise fuzzing shows little.
+    /// Random bytes pass the checks and reach every status of a completion; otherwise fuzzing shows little.
     #[test]
-    fn every_end_is_reached() {
+    fn every_status_is_reached() {
         let mut random = Random::new(1);
         let mut ends: BTreeMap<Status, u64> = BTreeMap::new();
         for _ in 0..2500 {
             let mut data: Vec<u8> = (0..800).flat_map(|_| random.next().to_le_bytes()).collect();
             data[8] = 0; // no lost records
             data[9] = if random.chance(900) { 0 } else { 20 };
-            for (status, count) in descriptors(&data).ended {
+            for (status, count) in descriptors(&data).completed {
                 *ends.entry(status).or_default() += count;
             }
         }

@@ -1,4 +1,4 @@
-//! Processes that share a device, one of which writes anything into the memory that it can write.
+//! Clients that share a device; a hostile one writes arbitrary words into all memory that it can write.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,31 +9,31 @@ use memferry_dsa::portal::Submission;
 use super::input::Bytes;
 use super::watched::Watched;
 use super::{FakeMemory, memory};
-use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, State};
+use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, Server};
 use crate::{Capabilities, OPERATIONS, Timing, dedicated_queue, shared_queue};
 
-/// What is done at most in a run.
+/// Maximum number of actions in a run.
 const STEPS_MAX: usize = 300;
-/// Looks after which all is well again, a second and a half each: the slots of a queue are repaired one by one, and an engine
-/// after some seconds.
-const LOOKS_MAX: usize = 1000;
+/// Rounds of maintenance after which the device must work again, each 1.5 s apart: the slots of a queue are repaired
+/// one by one, and an engine after some seconds.
+const ROUNDS_MAX: usize = 1000;
 
-/// Two queues of a device, an honest client with its engine, and one that tampers.
+/// Two queues of a device, an honest client with its engine, and a hostile client.
 struct Run {
-    state: State,
+    state: Server,
     honest: Client,
     engine: ClientEngine,
-    evil: Client,
+    hostile: Client,
     memory: Watched,
     has_timing: bool,
     now: Instant,
 }
 
-/// Runs what the bytes say, and panics if the server or the honest client does what it must not. Any bytes will do.
+/// Runs the actions from the bytes, and panics if the server or the honest client breaks a rule. Any bytes are valid.
 ///
 /// # Panics
-/// If anything panics, hangs, accesses memory that the honest client has not named, or does not go on once nobody tampers
-/// any more.
+/// If a client or the server panics or hangs, accesses memory that the honest client has not named, or does not work
+/// again after the forgery has ended.
 pub fn order(data: &[u8]) {
     let mut data = Bytes(data);
     let timing = data.byte() & 1 == 1;
@@ -44,13 +44,13 @@ pub fn order(data: &[u8]) {
         }
         run.step(&mut data);
     }
-    run.goes_on();
+    run.assert_progress();
 }
 
 impl Run {
     fn new(has_timing: bool, memory: FakeMemory) -> Run {
         let options = Options { timing: has_timing.then(Timing::sapphire_rapids), ..Options::default() };
-        let state = State::create(&options).expect("memory");
+        let state = Server::create(&options).expect("memory");
         let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
         let engine_groups = [Some(0), Some(0), None, None];
         state.enable_device(0, &DeviceSetup { number: 0, operations, capabilities, engine_groups });
@@ -58,30 +58,30 @@ impl Run {
             state.enable_queue(QueueAt { device: 0, queue }, 0, info).expect("a valid configuration");
         }
         let join = || state.join(std::process::id()).expect("two places");
-        let (honest, evil) = (join(), join());
+        let (honest, hostile) = (join(), join());
         let engine = honest.engine(0);
-        Run { state, honest, engine, evil, memory: Watched::new(memory), has_timing, now: Instant::now() }
+        Run { state, honest, engine, hostile, memory: Watched::new(memory), has_timing, now: Instant::now() }
     }
 
     fn step(&mut self, data: &mut Bytes<'_>) {
         let queue = QueueAt { device: 0, queue: usize::from(data.byte() & 1) };
         match data.byte() % 8 {
             0 => _ = self.submit(queue, data.descriptor()),
-            1 => _ = self.evil.enqcmd(queue, &mut Descriptor::noop().to_words()),
+            1 => _ = self.hostile.enqcmd(queue, &mut Descriptor::noop().to_words()),
             2..=4 => self.tamper(data),
             5 => self.work(),
-            6 => self.look(),
+            6 => self.maintain(),
             _ => self.ask(queue, data.byte()),
         }
     }
 
-    /// A word, or a mark that stands for an entry.
+    /// Forges a word, or the mark of an entry.
     fn tamper(&self, data: &mut Bytes<'_>) {
         let words = match data.byte() & 7 {
-            0 => self.evil.own_words(),
+            0 => self.hostile.own_words(),
             _ => self.state.devices().order_words(),
         };
-        // The first device's queues lie at the start.
+        // The queues of the first device are at the start.
         let reach = words.len().min(1 << (data.byte() % 18 + 4));
         let at = &words[data.word() as usize % reach];
         let now = at.load(Ordering::Relaxed);
@@ -122,12 +122,12 @@ impl Run {
         self.engine.start_stranded();
     }
 
-    fn look(&mut self) {
+    fn maintain(&mut self) {
         self.now += Duration::from_millis(1500);
-        self.state.look_at_all(self.now);
+        self.state.check_stalls(self.now);
     }
 
-    /// What the server tells, and does.
+    /// Exercises the server's reports and its configuration.
     fn ask(&self, queue: QueueAt, what: u8) {
         let state = &self.state;
         let _ = (state.queue_report(queue), state.counters(0), state.client_reports());
@@ -142,23 +142,23 @@ impl Run {
         }
     }
 
-    /// Nobody tampers any more, and the other client leaves: what the honest one submits is done.
-    fn goes_on(mut self) {
-        self.evil = self.honest.clone();
+    /// The hostile client leaves: after that, the descriptors of the honest one complete.
+    fn assert_progress(mut self) {
+        self.hostile = self.honest.clone();
         let at = QueueAt { device: 0, queue: 0 };
-        let ended = |run: &Run| run.state.counters(0).ended_count();
+        let ended = |run: &Run| run.state.counters(0).completed_count();
         let (mut accepted, before) = (false, ended(&self));
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..ROUNDS_MAX {
             accepted = accepted || self.submit(at, Descriptor::noop());
             (0..64).for_each(|_| self.work());
             if accepted && ended(&self) > before {
                 return;
             }
-            self.look();
+            self.maintain();
             if self.has_timing {
                 std::thread::sleep(Duration::from_millis(5)); // the device's clock is a real one
             }
         }
-        panic!("the queue does not go on: accepted {accepted}, {:?}", self.state.queue_report(at));
+        panic!("the queue makes no progress: accepted {accepted}, {:?}", self.state.queue_report(at));
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that lets the device do what its descriptors ask for, and nothing else.
+//! Memory that allows only accesses that a descriptor names.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,10 +11,10 @@ const MEMBER_BYTES: u64 = size_of::<Descriptor>() as u64;
 /// Bytes of a completion record.
 const RECORD_BYTES: u64 = size_of::<CompletionRecord>() as u64;
 
-/// A sparse address space that panics at the first access which no descriptor names.
+/// A sparse address space that panics at the first access that no descriptor names.
 ///
-/// Which members a batch has is decided by what the device reads: whatever was read where a list may be counts as a
-/// descriptor from then on, since another descriptor may have written it there.
+/// The device's reads determine the members of a batch: bytes that were read from a list count as a descriptor from
+/// then on, since another descriptor may have written them.
 pub(super) struct Watched {
     pub(super) memory: FakeMemory,
     named: RefCell<Vec<Descriptor>>,
@@ -26,18 +26,18 @@ impl Watched {
         Watched { memory, named: RefCell::default(), has_touched_data: Cell::new(false) }
     }
 
-    /// The device may now do what the descriptor says.
+    /// Allows the accesses of a descriptor.
     pub(super) fn allow(&self, descriptor: Descriptor) {
         self.named.borrow_mut().push(descriptor);
     }
 
-    /// The device may do nothing any more.
+    /// Forbids all accesses.
     pub(super) fn allow_nothing(&self) {
         self.named.borrow_mut().clear();
         self.has_touched_data.set(false);
     }
 
-    /// Whether the device has accessed anything but completion records since it was allowed nothing.
+    /// Whether the device has accessed more than completion records since the last `allow_nothing`.
     pub(super) fn has_touched_data(&self) -> bool {
         self.has_touched_data.get()
     }
@@ -55,7 +55,7 @@ impl Watched {
         }
     }
 
-    /// Learns the members of batches from what was read.
+    /// Learns the members of batches from a read.
     fn learn(&self, address: Address, bytes: &[u8]) {
         let (members, rest) = bytes.as_chunks::<{ MEMBER_BYTES as usize }>();
         let visit = Visit { access: Access::Read, address, size_bytes: bytes.len() };
@@ -76,7 +76,7 @@ impl Memory for Watched {
         self.memory.is_present(page, access)
     }
 
-    /// The operating system may only be asked for pages in which there is something to access.
+    /// The device may only request pages with bytes that a descriptor names.
     fn request_page(&self, page: Address, access: Access) -> bool {
         let in_page = |(start, size): (Address, u64)| {
             let last = Address(start.0.saturating_add(size.saturating_sub(1)));
@@ -114,7 +114,7 @@ impl Memory for Watched {
     }
 }
 
-/// Whether the descriptor gives the device leave for this access.
+/// Whether the descriptor allows the device this access.
 pub fn names(descriptor: &Descriptor, visit: &Visit) -> bool {
     let regions = regions(descriptor, visit.access);
     regions.into_iter().flatten().any(|(start, size)| within(start, size, visit))
@@ -133,7 +133,7 @@ fn record(descriptor: &Descriptor) -> Option<(Address, u64)> {
     has_record.then_some((descriptor.completion_address(), RECORD_BYTES))
 }
 
-/// What a descriptor names for this access: at most two operands, and its record.
+/// The regions that a descriptor names for this kind of access: at most two operands, and its record.
 fn regions(descriptor: &Descriptor, access: Access) -> [Option<(Address, u64)>; 3] {
     let (first, second) = (descriptor.address_1(), descriptor.address_2());
     let size = u64::from(descriptor.size());

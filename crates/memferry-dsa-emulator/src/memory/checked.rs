@@ -1,13 +1,13 @@
-//! The memory of this process, for descriptors that may name anything.
+//! The memory of this process, for descriptors with arbitrary addresses.
 //!
 //! ```text
-//! is it there?   the page's entry in /proc/self/pagemap: present, and not shared copy-on-write if it is to be written
-//! access         process_vm_readv and process_vm_writev, which answer EFAULT where a plain access would raise a signal
+//! presence       the page's entry in /proc/self/pagemap: present, and for writing not shared copy-on-write
+//! access         process_vm_readv and process_vm_writev, which return EFAULT where a plain access would raise a signal
 //! page request   madvise(MADV_POPULATE_READ or _WRITE), which makes the kernel handle the fault without an access
 //! ```
 //!
-//! A page that was never touched, was swapped out, or that a write would have to copy first is absent for the device,
-//! as it is for silicon that walks the process' page tables.
+//! A page is absent for the device if it was never touched, was swapped out, or would be copied by a write first: as
+//! for silicon, which walks the process' page tables.
 //!
 //! Source: process_vm_readv(2); madvise(2), since Linux 5.14.
 
@@ -23,7 +23,8 @@ use super::page_map::PageMap;
 use super::{Access, Memory, Vanished, copy_by_pages};
 
 const PAGE: usize = PAGE_BYTES as usize;
-/// The memory of this process, accessed through system calls that answer where an access would crash.
+
+/// The memory of this process, accessed through system calls that return an error where a plain access would crash.
 ///
 /// Slower than [`DirectMemory`](super::DirectMemory) by some system calls for each piece of work.
 #[derive(Debug)]
@@ -35,11 +36,12 @@ impl CheckedMemory {
     /// Opens the page map of this process and tries the system calls.
     ///
     /// # Errors
-    /// The kernel is older than Linux 5.14, or does not let the process use one of them (containers may).
+    /// The kernel is older than Linux 5.14, or forbids one of the system calls (containers may).
     ///
     /// # Safety
-    /// Descriptors that a device processes over this memory may name memory that is not mapped, or not in that way; the
-    /// mapped memory that they name is theirs to use as [`Portal::submit`](crate::Portal::submit) demands.
+    /// Descriptors that a device processes over this memory may name memory that is unmapped or protected. The
+    /// accessible memory that they name is theirs to use as [`Portal::submit`](memferry_dsa::portal::Portal::submit)
+    /// demands.
     pub unsafe fn open() -> io::Result<CheckedMemory> {
         let page_map = Arc::new(File::open("/proc/self/pagemap")?);
         let memory = CheckedMemory { page_map: PageMap::new(page_map) };
@@ -56,7 +58,7 @@ impl CheckedMemory {
         Ok(memory)
     }
 
-    /// Moves bytes between `local` and `address`; says how far it came if that is not the end.
+    /// Moves bytes between `local` and `address`; the error has the number of bytes moved.
     fn access(&self, access: Access, local: *mut u8, address: Address, size: usize) -> Result<(), Vanished> {
         self.transfer(access, local, address, size).map_err(|bytes_done| Vanished {
             page: address.offset(bytes_done as u64).page(),
@@ -65,19 +67,19 @@ impl CheckedMemory {
         })
     }
 
-    /// Reads `size` bytes from `address` to `local`, or writes them; otherwise how many it came to.
+    /// Reads `size` bytes from `address` to `local`, or writes them; the error is the number of bytes moved.
     fn transfer(&self, access: Access, local: *mut u8, address: Address, size: usize) -> Result<(), usize> {
         let mine = libc::iovec { iov_base: local.cast(), iov_len: size };
         let theirs = libc::iovec {
             iov_base: std::ptr::with_exposed_provenance_mut(address.0 as usize),
             iov_len: size,
         };
-        // SAFETY: gettid has no preconditions. `local` are `size` bytes of the caller, of which reading from `address`
-        // may write all. What is written to `address` is allowed by the contract of `open`; the kernel checks that it is
+        // SAFETY: gettid has no preconditions. `local` is a buffer of `size` bytes of the caller, all of which a read
+        // from `address` may write. The contract of `open` allows the writes to `address`; the kernel checks that it is
         // mapped.
         let done = unsafe {
-            // The thread's number, which is taken as well: that of the process is its first thread's, which has no
-            // memory any more once it has ended.
+            // The thread id works as well. The process id is the id of the first thread, which has no memory any more
+            // once it has ended.
             let process = libc::gettid();
             match access {
                 Access::Read => libc::process_vm_readv(process, &mine, 1, &theirs, 1, 0),
@@ -92,7 +94,7 @@ impl CheckedMemory {
 }
 
 impl Memory for CheckedMemory {
-    /// Protection is not looked at here; a page that must not be accessed shows when it is.
+    /// Ignores the protection: an access to a protected page fails.
     fn is_present(&self, page: Address, access: Access) -> bool {
         self.page_map.has(page, access)
     }
@@ -106,7 +108,7 @@ impl Memory for CheckedMemory {
     }
 
     fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Vanished> {
-        // Not written through: `transfer` only reads what it writes to memory.
+        // `transfer` only reads through this pointer when it writes to memory.
         self.access(Access::Write, bytes.as_ptr().cast_mut(), address, bytes.len())
     }
 
@@ -114,12 +116,12 @@ impl Memory for CheckedMemory {
         copy_by_pages(self, source, target, size_bytes)
     }
 
-    /// The status byte is a write of its own, so that who polls it sees the rest of the record.
+    /// The status byte is a separate write, so that a thread that polls it sees the rest of the record.
     fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         let bytes = completion.to_bytes();
         self.write(record.offset(1), &bytes[1..])?;
-        // ORDERING: Release pairs with the Acquire in `CompletionRecord::poll`: what the system calls before have
-        // written is visible to who sees the status.
+        // ORDERING: the Release fence pairs with the Acquire in `CompletionRecord::poll`: a thread that sees the status
+        // sees the data and the rest of the record, which earlier system calls have written.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         self.write(record, &bytes[..1])
     }
@@ -131,8 +133,7 @@ fn populate(page: Address, access: Access) -> io::Result<()> {
         Access::Read => libc::MADV_POPULATE_READ,
         Access::Write => libc::MADV_POPULATE_WRITE,
     };
-    // SAFETY: populating changes neither the contents nor the protection of a page; the kernel refuses what is not
-    // mapped.
+    // SAFETY: populating changes neither the content nor the protection of a page; the kernel refuses unmapped pages.
     let result =
         unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(page.0 as usize), PAGE, advice) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -1,4 +1,4 @@
-//! The memory of this process.
+//! The memory of this process, through pointers.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +16,12 @@ const USER_END: u64 = 1 << 47;
 pub struct DirectMemory(());
 
 impl DirectMemory {
-    /// Lets whoever holds the value access this process' memory.
+    /// Gives access to this process' memory.
     ///
     /// # Safety
     /// Every descriptor that a device processes over this memory keeps the contract of
-    /// [`Portal::submit`](crate::Portal::submit), and nobody else calls the methods of [`Memory`] on it.
+    /// [`Portal::submit`](memferry_dsa::portal::Portal::submit), and only that device calls the methods of [`Memory`]
+    /// on it.
     pub unsafe fn new() -> DirectMemory {
         DirectMemory(())
     }
@@ -31,7 +32,7 @@ fn pointer(address: Address) -> *mut u8 {
 }
 
 impl Memory for DirectMemory {
-    /// Only the null page and what lies above user space are known to be absent; that much catches most garbage.
+    /// Only the null page and addresses above user space count as absent; that detects most garbage.
     fn is_present(&self, page: Address, _access: Access) -> bool {
         (PAGE_BYTES..USER_END).contains(&page.0)
     }
@@ -47,13 +48,13 @@ impl Memory for DirectMemory {
     }
 
     fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Vanished> {
-        // SAFETY: the contract of `new`: a descriptor in flight names this memory, so it is valid and nobody else's.
+        // SAFETY: the contract of `new`: a descriptor in flight names this memory, so it is valid and exclusive.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(address), bytes.len()) }
         Ok(())
     }
 
     fn copy(&self, source: Address, target: Address, size_bytes: usize) -> Result<(), Vanished> {
-        // SAFETY: the contract of `new`, as in `read` and `write`; `ptr::copy` allows them to overlap.
+        // SAFETY: the contract of `new`, as in `read` and `write`; `ptr::copy` allows overlapping regions.
         unsafe { ptr::copy(pointer(source), pointer(target), size_bytes) }
         Ok(())
     }
@@ -72,7 +73,7 @@ impl Memory for DirectMemory {
 
     fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         // SAFETY: the contract of `new`: the descriptor names a completion record here; the device has checked its
-        // alignment; all its fields are atomics, so that polling it meanwhile is no race.
+        // alignment; all its fields are atomics, so that concurrent polling is no data race.
         let record = unsafe { &*pointer(record).cast::<CompletionRecord>() };
         record.publish(completion);
         Ok(())

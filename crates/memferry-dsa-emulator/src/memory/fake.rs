@@ -1,4 +1,4 @@
-//! A sparse address space that catches a device which touches what it must not.
+//! A sparse address space that detects forbidden accesses of a device.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,18 +9,18 @@ use super::{Access, Memory, Vanished};
 
 const PAGE: usize = PAGE_BYTES as usize;
 
-/// A sparse address space of pages that are present, absent or not mapped at all.
+/// A sparse address space of pages that are present, absent or not mapped.
 ///
-/// The device's accesses are checked - each must lie in pages that are present, or the method panics, because then
-/// the device is wrong - and recorded ([`visits`](Self::visits)). The `load`, `store` and `touch` methods are those
-/// of the software on the other side; they bring pages in as the operating system would.
+/// Accesses of the device are recorded ([`visits`](Self::visits)) and checked: an access outside present pages panics,
+/// because it is a bug of the device. Software on the other side uses `load`, `store` and `touch`, which bring pages in
+/// as the operating system would.
 #[derive(Debug, Default)]
 pub struct FakeMemory {
-    state: RefCell<State>,
+    state: RefCell<Pages>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Pages {
     pages: BTreeMap<Address, Page>,
     visits: Vec<Visit>,
 }
@@ -32,10 +32,10 @@ struct Page {
     is_writable: bool,
 }
 
-/// One access of the device.
+/// One recorded access of the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Visit {
-    /// Reading or writing.
+    /// The kind of the access.
     pub access: Access,
     /// The first byte.
     pub address: Address,
@@ -49,7 +49,7 @@ impl FakeMemory {
         FakeMemory::default()
     }
 
-    /// Maps zeroed, present, writable pages that hold the region.
+    /// Maps zeroed, present, writable pages for the region.
     ///
     /// # Panics
     /// If the region is empty, or touches the first or the last page of the address space.
@@ -68,7 +68,7 @@ impl FakeMemory {
         }
     }
 
-    /// Makes a mapped page absent for the device, until software touches it or the device requests it.
+    /// Makes a mapped page absent for the device until software touches it or the device requests it.
     pub fn page_out(&self, address: Address) {
         self.with_page(address, |page| page.is_present = false);
     }
@@ -78,7 +78,7 @@ impl FakeMemory {
         self.with_page(address, |page| page.is_writable = false);
     }
 
-    /// Software touches a page, which brings it in; nothing happens if it is not mapped.
+    /// Software touches a page, which brings it in if it is mapped.
     pub fn touch(&self, address: Address) {
         if let Some(page) = self.state.borrow_mut().pages.get_mut(&address.page()) {
             page.is_present = true;
@@ -110,7 +110,7 @@ impl FakeMemory {
         Completion::from_bytes(&bytes)
     }
 
-    /// What the device has accessed, in order.
+    /// The accesses of the device, in order.
     pub fn visits(&self) -> Vec<Visit> {
         self.state.borrow().visits.clone()
     }
@@ -120,7 +120,7 @@ impl FakeMemory {
         change(state.pages.get_mut(&address.page()).unwrap_or_else(|| panic!("{address:?} is not mapped")));
     }
 
-    /// One access by the device: checked, recorded, done.
+    /// Records, checks and performs one access of the device.
     fn visit(
         &self,
         access: Access,
@@ -137,7 +137,7 @@ impl FakeMemory {
     }
 }
 
-impl State {
+impl Pages {
     /// Calls `each` with every page of the region, the range in the page, and the offset in the region.
     fn each_piece(
         &mut self,
@@ -194,7 +194,7 @@ impl Memory for FakeMemory {
         self.write(target, &bytes)
     }
 
-    /// Is recorded as a read.
+    /// Recorded as a read.
     fn flush(&self, address: Address, size_bytes: usize) {
         self.visit(Access::Read, address, size_bytes, |_, _, _| {});
     }

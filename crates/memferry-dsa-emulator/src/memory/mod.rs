@@ -1,13 +1,13 @@
 //! The memory that an emulated device works on.
 //!
-//! The device asks for every page before it touches it, and touches nothing else.
+//! The device translates every page before it accesses it, and accesses no other page.
 //!
-//! | memory | what it is | bad addresses |
+//! | memory | address space | bad addresses |
 //! |---|---|---|
-//! | [`DirectMemory`] | this process', through pointers | end the process, but for obvious garbage |
+//! | [`DirectMemory`] | this process', through pointers | crash the process, except for obvious garbage |
 //! | [`CheckedMemory`] | this process', through system calls | are page faults |
 //! | [`ProcessMemory`] | another process', through files of `/proc` | are page faults |
-//! | [`FakeMemory`] | a sparse address space of its own | are page faults, and panics if the device did not ask |
+//! | [`FakeMemory`] | its own, sparse | are page faults; panics if the device did not translate the page |
 
 mod address_space;
 mod checked;
@@ -21,9 +21,9 @@ pub use direct::DirectMemory;
 pub use fake::{FakeMemory, Visit};
 use memferry_dsa::{Address, Completion, PAGE_BYTES};
 
-use crate::pages::{bytes_from_page_start, bytes_to_page_end};
+use crate::device::translation::{bytes_from_page_start, bytes_to_page_end};
 
-/// Reading or writing.
+/// The kind of an access to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// The device reads.
@@ -32,27 +32,27 @@ pub enum Access {
     Write,
 }
 
-/// A page could not be accessed although it was there when the device asked: another thread has unmapped or protected
-/// it since. The device takes it for a page fault.
+/// A failed access to a page that was present at its translation: another thread has unmapped or protected it since.
+/// The device treats it as a page fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Vanished {
     /// The page.
     pub page: Address,
-    /// Reading or writing.
+    /// The kind of the access.
     pub access: Access,
-    /// Bytes that were done before, from the side where the operation began.
+    /// Bytes that were accessed before, from the side where the operation started.
     pub bytes_done: usize,
 }
 
 /// An address space, as the device sees it through the IOMMU.
 ///
 /// # Errors
-/// The accesses answer [`Vanished`] for pages that are not there any more.
+/// Accesses return [`Vanished`] for pages that are not present any more.
 pub trait Memory {
     /// Whether the device can access the page now.
     fn is_present(&self, page: Address, access: Access) -> bool;
 
-    /// Asks the operating system for an absent page; whether the device can access it afterwards.
+    /// Requests an absent page from the operating system; returns whether the device can access it afterwards.
     fn request_page(&self, page: Address, access: Access) -> bool;
 
     /// Reads from pages that are present.
@@ -61,8 +61,8 @@ pub trait Memory {
     /// Writes to pages that are present.
     fn write(&self, address: Address, bytes: &[u8]) -> Result<(), Vanished>;
 
-    /// Copies between pages that are present, as if through a temporary. What is done when it fails is the start of the
-    /// target, or its end if it lies above a source that it overlaps.
+    /// Copies between pages that are present, as if through a temporary buffer. If it fails, the start of the target is
+    /// written; its end, if the target is above a source that it overlaps.
     fn copy(&self, source: Address, target: Address, size_bytes: usize) -> Result<(), Vanished>;
 
     /// Writes the lines of a region back from the processor's caches. The region is present.
@@ -76,7 +76,8 @@ pub trait Memory {
     }
 }
 
-/// Copies through a temporary, so that one write touches one page and is done entirely or not at all, whatever overlaps.
+/// Copies through a temporary buffer of one page: each write concerns one page and is done entirely or not at all, also
+/// if the regions overlap.
 fn copy_by_pages(
     memory: &impl Memory,
     source: Address,

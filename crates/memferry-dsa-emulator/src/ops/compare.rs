@@ -1,6 +1,6 @@
-//! Compare and Compare Pattern: whether two regions differ, or a region from a pattern, and where first.
+//! Compare and Compare Pattern: the first difference between two regions, or between a region and a pattern.
 //!
-//! A difference in front of a fault is told instead of the fault.
+//! A difference before a fault is reported instead of the fault.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Compare, Compare Pattern).
 
@@ -9,15 +9,17 @@ use memferry_dsa::{Completion, Descriptor, Flags, Status};
 use super::fill::repeat;
 use super::walk::{Interrupted, Walk};
 use super::{Env, Execute, Stop};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
+/// A comparison of two regions in progress.
 #[derive(Debug)]
 pub(crate) struct Compare {
     walk: Walk<2>,
     expected: Expected,
 }
 
+/// A comparison with a pattern in progress.
 #[derive(Debug)]
 pub(crate) struct ComparePattern {
     walk: Walk<1>,
@@ -25,7 +27,7 @@ pub(crate) struct ComparePattern {
     expected: Expected,
 }
 
-/// The result that Check Result asks for, as a set: bit `n` for result `n`. Every result without Check Result.
+/// The results that Check Result expects: bit `n` for result `n`. Without Check Result every result is expected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Expected(u8);
 
@@ -44,7 +46,7 @@ impl Expected {
         Expected(if descriptor.flags().contains(Flags::CHECK_RESULT) { results } else { u8::MAX })
     }
 
-    /// Success with this result, or success with another than the expected one.
+    /// The completion with this result: Success, or PredicateFalse if another result is expected.
     pub(super) fn completion(self, result: u8) -> Completion {
         let status = if self.0 >> result & 1 == 1 { Status::Success } else { Status::PredicateFalse };
         Completion { result, ..Completion::new(status) }
@@ -52,7 +54,7 @@ impl Expected {
 
     fn differs_at(self, offset: u32) -> Interrupted {
         let completion = Completion { bytes_completed: offset, ..self.completion(1) };
-        Interrupted::Stop(Stop::Ended(completion))
+        Interrupted::Stop(Stop::Complete(completion))
     }
 }
 
@@ -66,13 +68,13 @@ impl Compare {
 impl Execute for Compare {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let expected = self.expected;
-        self.walk.piece(env, |env, stretch| {
-            let size = stretch.bytes as usize;
+        self.walk.piece(env, |env, span| {
+            let size = span.bytes as usize;
             let (first, second) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-            env.memory.read(stretch.at[0], first)?;
-            env.memory.read(stretch.at[1], second)?;
+            env.memory.read(span.at[0], first)?;
+            env.memory.read(span.at[1], second)?;
             match first_difference(first, second) {
-                Some(at) => Err(expected.differs_at(stretch.offset + at)),
+                Some(at) => Err(expected.differs_at(span.offset + at)),
                 None => Ok(()),
             }
         })
@@ -100,14 +102,14 @@ impl ComparePattern {
 impl Execute for ComparePattern {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let (expected, pattern) = (self.expected, self.pattern);
-        self.walk.piece(env, |env, stretch| {
-            let size = stretch.bytes as usize;
+        self.walk.piece(env, |env, span| {
+            let size = span.bytes as usize;
             let (data, wanted) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-            env.memory.read(stretch.at[0], data)?;
-            repeat(pattern, stretch.offset, wanted);
+            env.memory.read(span.at[0], data)?;
+            repeat(pattern, span.offset, wanted);
             let Some(at) = first_difference(data, wanted) else { return Ok(()) };
-            let offset = stretch.offset + at;
-            // The specification promises an offset that is not behind the first difference.
+            let offset = span.offset + at;
+            // The specification only promises an offset that is not after the first difference.
             let rounded = if env.chance.rounds_difference() { offset & !7 } else { offset };
             Err(expected.differs_at(rounded))
         })
@@ -123,7 +125,7 @@ impl Execute for ComparePattern {
 }
 
 fn first_difference(first: &[u8], second: &[u8]) -> Option<u32> {
-    // Comparing whole slices is a call of memcmp; looking for the place is not.
+    // Comparing whole slices is a fast call of memcmp; the search for the place is not.
     if first == second {
         return None;
     }

@@ -1,8 +1,8 @@
 //! CRC Generation and Copy with CRC.
 //!
-//! The specification keeps the remainder in a register whose most significant bit goes first; seed and result are that
-//! register inverted and reflected, and data bytes enter their least significant bit first. Here the register is the
-//! reflected one, which makes the default the usual table-driven CRC-32C:
+//! The specification keeps the remainder in a register whose most significant bit goes first. Seed and result are that
+//! register inverted and reflected, and data bytes enter with their least significant bit first. This code keeps the
+//! reflected register, so that the default is the usual table-driven CRC-32C:
 //!
 //! ```text
 //! seed, result:  !register, or its reflection with the bypass of inversion
@@ -17,13 +17,13 @@ use memferry_dsa::{Address, Completion, Descriptor, Flags};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop, blocks_on_fault};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 /// 0x1edc6f41, reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// `TABLES[n][b]`: what byte `b` with `n` zero bytes behind it makes of an empty register.
+/// `TABLES[n][b]`: the register after byte `b` and `n` zero bytes, from an empty register.
 static TABLES: [[u32; 256]; 8] = tables();
 
 const fn tables() -> [[u32; 256]; 8] {
@@ -52,13 +52,13 @@ const fn tables() -> [[u32; 256]; 8] {
     tables
 }
 
-/// A CRC under way.
+/// A CRC in progress.
 #[derive(Debug)]
 struct Remainder {
     register: u32, // reflected
     bypasses_inversion: bool,
     reflects_data: bool,
-    seed_at: Option<Address>, // still to be read
+    seed_at: Option<Address>, // not read yet
     block_on_fault: bool,
 }
 
@@ -77,12 +77,12 @@ impl Remainder {
         remainder
     }
 
-    /// Seed to register and register to result: it is its own inverse.
+    /// Converts seed to register, and register to result; it is its own inverse.
     fn convert(&self, value: u32) -> u32 {
         if self.bypasses_inversion { value.reverse_bits() } else { !value }
     }
 
-    /// Reads the seed, if it lies in memory and is not read yet.
+    /// Reads the seed, if it is in memory and was not read yet.
     fn fetch_seed<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<(), Stop> {
         if let Some(address) = self.seed_at {
             let mut bytes = [0; 4];
@@ -111,13 +111,13 @@ impl Remainder {
         }
     }
 
-    /// The result so far, which is the seed for what follows.
-    fn told(&self, completion: Completion) -> Completion {
+    /// The completion with the result so far, which is the seed for the rest.
+    fn with_results(&self, completion: Completion) -> Completion {
         Completion { operation: [self.convert(self.register).into(), 0], ..completion }
     }
 }
 
-/// CRC Generation, of one region; or Copy with CRC, which writes what it read to a second one.
+/// CRC Generation over one region, or Copy with CRC, which also writes a second region.
 #[derive(Debug)]
 pub(crate) struct Crc<const REGIONS: usize> {
     walk: Walk<REGIONS>,
@@ -142,10 +142,10 @@ impl<const REGIONS: usize> Execute for Crc<REGIONS> {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let Crc { walk, remainder } = self;
         remainder.fetch_seed(env)?;
-        walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            env.memory.read(stretch.at[0], bytes)?;
-            if let Some(target) = stretch.at.get(1) {
+        walk.piece(env, |env, span| {
+            let bytes = &mut env.scratch.first[..span.bytes as usize];
+            env.memory.read(span.at[0], bytes)?;
+            if let Some(target) = span.at.get(1) {
                 env.memory.write(*target, bytes)?;
             }
             remainder.add(bytes);
@@ -154,10 +154,10 @@ impl<const REGIONS: usize> Execute for Crc<REGIONS> {
     }
 
     fn succeeded(&self) -> Completion {
-        self.remainder.told(Completion::new(memferry_dsa::Status::Success))
+        self.remainder.with_results(Completion::new(memferry_dsa::Status::Success))
     }
 
     fn stopped(&self, fault: Fault) -> Completion {
-        self.remainder.told(fault.completion(self.walk.done()))
+        self.remainder.with_results(fault.completion(self.walk.done()))
     }
 }

@@ -13,8 +13,8 @@ use memferry_dsa::{Address, Completion, Descriptor, Status};
 use super::compare::Expected;
 use super::walk::{Interrupted, Walk};
 use super::{Env, Execute, Stop, blocks_on_fault};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: u32 = 10;
@@ -24,15 +24,16 @@ const WRITTEN: u8 = 1;
 /// [`Completion::result`]: the record is full.
 const OVERFLOW: u8 = 2;
 
+/// A creation of a delta record in progress.
 #[derive(Debug)]
 pub(crate) struct CreateDelta {
     walk: Walk<2>,
     expected: Expected,
     record: Record,
-    compared: u32, // up to the last word whose entry, if it needs one, is written
+    compared: u32, // bytes before the first word that differs and has no entry yet
 }
 
-/// The delta record, as far as it is written.
+/// The delta record so far.
 #[derive(Debug)]
 struct Record {
     start: Address,
@@ -58,12 +59,12 @@ impl Execute for CreateDelta {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let CreateDelta { walk, expected, record, compared } = self;
         let block_on_fault = walk.block_on_fault();
-        walk.piece_in_units(8, env, |env, stretch| {
-            let size = stretch.bytes as usize;
+        walk.piece_in_units(8, env, |env, span| {
+            let size = span.bytes as usize;
             let mut differences = {
                 let (old, new) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-                env.memory.read(stretch.at[0], old)?;
-                env.memory.read(stretch.at[1], new)?;
+                env.memory.read(span.at[0], old)?;
+                env.memory.read(span.at[1], new)?;
                 0..if old == new { 0 } else { size / 8 }
             };
             for word in &mut differences {
@@ -72,25 +73,26 @@ impl Execute for CreateDelta {
                 if old[word] == new[word] {
                     continue;
                 }
-                *compared = stretch.offset + word as u32 * 8;
+                *compared = span.offset + word as u32 * 8;
                 if record.bytes + ENTRY_BYTES > record.bytes_max {
                     let full = Completion { bytes_completed: *compared, ..expected.completion(OVERFLOW) };
-                    return Err(Interrupted::Stop(Stop::Ended(record.told(full))));
+                    return Err(Interrupted::Stop(Stop::Complete(record.with_results(full))));
                 }
                 let new = new[word];
                 record.append(env, (*compared / 8) as u16, new, block_on_fault)?;
             }
-            *compared = stretch.offset + stretch.bytes;
+            *compared = span.offset + span.bytes;
             Ok(())
         })
     }
 
     fn succeeded(&self) -> Completion {
-        self.record.told(self.expected.completion(self.record.result()))
+        self.record.with_results(self.expected.completion(self.record.result()))
     }
 
     fn stopped(&self, fault: Fault) -> Completion {
-        self.record.told(Completion { result: self.record.result(), ..fault.completion(self.compared) })
+        self.record
+            .with_results(Completion { result: self.record.result(), ..fault.completion(self.compared) })
     }
 }
 
@@ -112,16 +114,17 @@ impl Record {
         Ok(())
     }
 
-    /// 0 or 1: whether entries were written.
+    /// The result without an overflow: whether entries were written.
     fn result(&self) -> u8 {
         if self.bytes > 0 { WRITTEN } else { 0 }
     }
 
-    fn told(&self, completion: Completion) -> Completion {
+    fn with_results(&self, completion: Completion) -> Completion {
         Completion { operation: [self.bytes.into(), 0], ..completion }
     }
 }
 
+/// An application of a delta record in progress.
 #[derive(Debug)]
 pub(crate) struct ApplyDelta {
     record: Address,
@@ -153,14 +156,14 @@ impl ApplyDelta {
         let mut entry = [0; ENTRY_BYTES as usize];
         env.memory.read(at, &mut entry).map_err(gone)?;
         let offset = u16::from_le_bytes([entry[0], entry[1]]);
-        let ended =
-            |status| Stop::Ended(Completion { bytes_completed: self.applied, ..Completion::new(status) });
+        let stop =
+            |status| Stop::Complete(Completion { bytes_completed: self.applied, ..Completion::new(status) });
         if self.last.is_some_and(|last| offset <= last) {
-            return Err(ended(Status::DeltaOrder));
+            return Err(stop(Status::DeltaOrder));
         }
         let place = u64::from(offset) * 8;
         if place >= u64::from(self.size) {
-            return Err(ended(Status::DeltaOffset));
+            return Err(stop(Status::DeltaOffset));
         }
         let target = self.target.offset(place);
         env.translate(target, 8, Access::Write, self.block_on_fault)?;

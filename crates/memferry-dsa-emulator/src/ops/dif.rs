@@ -1,13 +1,13 @@
 //! DIF Check, Insert, Strip and Update: data integrity fields behind each block.
 //!
 //! ```text
-//! for each block:   read it, with its field unless this is Insert
+//! for each block:   read it, with its field except for Insert
 //!                   check the field against the source's tags          Check, Strip, Update
 //!                   write the block                                    Insert, Strip, Update
 //!                   write a field made from the target's tags          Insert, Update
 //! ```
 //!
-//! A block is done entirely or not at all.
+//! A block is processed entirely or not at all.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 8.3.14-8.3.17 and appendix B.
 
@@ -17,13 +17,13 @@ use memferry_dsa::{
 };
 
 use super::{Env, Execute, Stop, blocks_on_fault};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
 /// The polynomial of the guard, 0x18bb7 without its highest bit.
 const POLYNOMIAL: u16 = 0x8bb7;
 
-/// `TABLES[n][b]`: what byte `b` with `n` zero bytes behind it makes of an empty register.
+/// `TABLES[n][b]`: the register after byte `b` and `n` zero bytes, from an empty register.
 static TABLES: [[u16; 256]; 8] = tables();
 
 const fn tables() -> [[u16; 256]; 8] {
@@ -89,7 +89,7 @@ impl Field {
         [g0, g1, a0, a1, r0, r1, r2, r3]
     }
 
-    /// Whether the source's flags exempt this field from checks; an error if they condemn it.
+    /// Whether the source's flags exempt this field from checks; an error if they declare it wrong.
     fn is_exempt(self, flags: DifSourceFlags) -> Result<bool, DifErrors> {
         let application_f = self.application == u16::MAX;
         let tags_f = application_f && self.reference == u32::MAX;
@@ -102,8 +102,8 @@ impl Field {
             || tags_f && flags.contains(DifSourceFlags::DETECT_TAGS_F))
     }
 
-    /// What does not match. The mask clears bits of the expected application tag, not of the one that is found, unless it
-    /// turns the comparison off. The specification does not say; Intel DML does the same.
+    /// The parts that do not match. The mask clears bits of the expected application tag, not of the found one, unless
+    /// it turns the comparison off. The specification does not define this; Intel DML does the same.
     fn errors(self, flags: DifSourceFlags, expected: DifTags, guard: impl FnOnce() -> u16) -> DifErrors {
         let mut errors = match self.is_exempt(flags) {
             Ok(true) => return DifErrors::NONE,
@@ -124,7 +124,7 @@ impl Field {
     }
 }
 
-/// The tags of the block after the one with these.
+/// The tags of the next block.
 fn following(tags: DifTags, application_counts: bool, reference_stays: bool) -> DifTags {
     DifTags {
         application: tags.application.wrapping_add(u16::from(application_counts)),
@@ -133,6 +133,7 @@ fn following(tags: DifTags, application_counts: bool, reference_stays: bool) -> 
     }
 }
 
+/// A DIF operation in progress.
 #[derive(Debug)]
 pub(crate) struct Dif {
     source: Address,
@@ -186,11 +187,11 @@ impl Dif {
                     result: errors.bits(),
                     ..Completion::new(Status::DifMismatch)
                 };
-                return Err(Stop::Ended(self.told(mismatch)));
+                return Err(Stop::Complete(self.with_results(mismatch)));
             }
         }
         if let Some(made) = self.made {
-            // Only Update has a field that parts can be passed through from; Insert with such flags was refused.
+            // Only Update has a source field to pass parts through from; Insert with such flags was refused.
             let passed = |flag| found.filter(|_| made.flags.contains(flag));
             let own = Field {
                 guard: passed(DifTargetFlags::PASS_GUARD)
@@ -219,8 +220,8 @@ impl Dif {
         Ok(())
     }
 
-    /// The tags of the block after the last one done.
-    fn told(&self, completion: Completion) -> Completion {
+    /// The completion with the tags of the block after the last executed one.
+    fn with_results(&self, completion: Completion) -> Completion {
         let source = self.checked.map_or(0, |source| source.tags.to_word());
         let target = self.made.map_or(0, |target| target.tags.to_word());
         Completion { operation: [source, target], ..completion }
@@ -237,10 +238,10 @@ impl Execute for Dif {
     }
 
     fn succeeded(&self) -> Completion {
-        self.told(Completion::new(Status::Success))
+        self.with_results(Completion::new(Status::Success))
     }
 
     fn stopped(&self, fault: Fault) -> Completion {
-        self.told(fault.completion(self.done))
+        self.with_results(fault.completion(self.done))
     }
 }

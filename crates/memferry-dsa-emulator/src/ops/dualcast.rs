@@ -1,4 +1,4 @@
-//! Dualcast: one source, two targets, both as far as each other when a fault stops it.
+//! Dualcast: one source, two targets, with the same progress when a fault stops it.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Dualcast).
 
@@ -6,9 +6,10 @@ use memferry_dsa::{Completion, Descriptor};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
+/// A dualcast in progress.
 #[derive(Debug)]
 pub(crate) struct Dualcast {
     walk: Walk<3>,
@@ -27,9 +28,9 @@ impl Dualcast {
 
 impl Execute for Dualcast {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
-        self.walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            let [source, target_1, target_2] = stretch.at;
+        self.walk.piece(env, |env, span| {
+            let bytes = &mut env.scratch.first[..span.bytes as usize];
+            let [source, target_1, target_2] = span.at;
             env.memory.read(source, bytes)?;
             env.memory.write(target_1, bytes)?;
             Ok(env.memory.write(target_2, bytes)?)

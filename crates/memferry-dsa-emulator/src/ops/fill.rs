@@ -1,6 +1,6 @@
-//! Memory Fill: the pattern again and again from the start of the target.
+//! Memory Fill: repeats the pattern from the start of the target.
 //!
-//! A fault may stop it between multiples of 8 if the target is not aligned; who resumes rotates the pattern.
+//! With an unaligned target, a fault may stop it between multiples of 8; software rotates the pattern to resume.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Memory Fill).
 
@@ -8,9 +8,10 @@ use memferry_dsa::{Completion, Descriptor};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
+/// A fill in progress.
 #[derive(Debug)]
 pub(crate) struct Fill {
     walk: Walk<1>,
@@ -29,10 +30,10 @@ impl Fill {
 impl Execute for Fill {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let pattern = self.pattern;
-        self.walk.piece(env, |env, stretch| {
-            let bytes = &mut env.scratch.first[..stretch.bytes as usize];
-            repeat(pattern, stretch.offset, bytes);
-            Ok(env.memory.write(stretch.at[0], bytes)?)
+        self.walk.piece(env, |env, span| {
+            let bytes = &mut env.scratch.first[..span.bytes as usize];
+            repeat(pattern, span.offset, bytes);
+            Ok(env.memory.write(span.at[0], bytes)?)
         })
     }
 
@@ -41,7 +42,7 @@ impl Execute for Fill {
     }
 }
 
-/// What `bytes` are that lie `offset` behind the start of a region filled with the pattern.
+/// Fills `bytes`, which start at `offset` in a region with the pattern.
 pub(super) fn repeat(pattern: u64, offset: u32, bytes: &mut [u8]) {
     let turned = pattern.rotate_right(8 * (offset % 8)).to_le_bytes();
     let (words, rest) = bytes.as_chunks_mut::<8>();

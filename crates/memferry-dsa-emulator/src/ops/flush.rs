@@ -1,5 +1,5 @@
-//! Cache Flush: the lines of a region leave the processor's caches. Nothing changes in memory, so it needs no more than
-//! leave to read.
+//! Cache Flush: writes the lines of a region back from the CPU's caches. Memory does not change, so read permission is
+//! enough.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Cache Flush).
 
@@ -7,9 +7,10 @@ use memferry_dsa::{Completion, Descriptor};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop};
+use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
-use crate::pages::Fault;
 
+/// A flush in progress.
 #[derive(Debug)]
 pub(crate) struct CacheFlush {
     walk: Walk<1>,
@@ -23,8 +24,8 @@ impl CacheFlush {
 
 impl Execute for CacheFlush {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
-        self.walk.piece(env, |env, stretch| {
-            env.memory.flush(stretch.at[0], stretch.bytes as usize);
+        self.walk.piece(env, |env, span| {
+            env.memory.flush(span.at[0], span.bytes as usize);
             Ok(())
         })
     }

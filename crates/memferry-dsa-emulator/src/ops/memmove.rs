@@ -5,19 +5,19 @@
 //!                   copy the piece
 //! ```
 //!
-//! Regions that overlap with the target above the source are copied from the end to the start, so that the result
-//! is as if through a temporary also when a fault stops it half-way.
+//! Overlapping regions with the target above the source are copied from the end to the start. So the result is as if
+//! through a temporary buffer, also when a fault stops the copy.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3.4.
 
 use memferry_dsa::{Address, Completion, Descriptor};
 
 use super::{Env, Execute, Stop, blocks_on_fault};
-use crate::counters::count;
+use crate::device::counters::count;
+use crate::device::translation::{Fault, FaultInjector, bytes_from_page_start, bytes_to_page_end};
 use crate::memory::{Access, Memory};
-use crate::pages::{Chance, Fault, bytes_from_page_start, bytes_to_page_end};
 
-/// A copy on its way.
+/// A copy in progress.
 #[derive(Debug)]
 pub(crate) struct Memmove {
     source: Address,
@@ -29,7 +29,7 @@ pub(crate) struct Memmove {
 }
 
 impl Memmove {
-    pub(super) fn new(descriptor: &Descriptor, chance: &mut Chance) -> Memmove {
+    pub(super) fn new(descriptor: &Descriptor, chance: &mut FaultInjector) -> Memmove {
         let (source, target) = (descriptor.address_1(), descriptor.address_2());
         Memmove {
             source,
@@ -41,12 +41,12 @@ impl Memmove {
         }
     }
 
-    /// How much of the next `piece` bytes can be copied before a page is missing.
+    /// The number of the next `piece` bytes that can be copied before a page is absent.
     fn translate<M: Memory>(&self, piece: u32, env: &mut Env<'_, M>) -> (u32, Result<(), Fault>) {
         let mut ready = 0;
         let (mut source_page, mut target_page) = (None, None);
         while ready < piece {
-            let (source, target, bytes) = self.stretch(self.done + ready, piece - ready);
+            let (source, target, bytes) = self.span(self.done + ready, piece - ready);
             for (page, access, last) in
                 [(source, Access::Read, &mut source_page), (target, Access::Write, &mut target_page)]
             {
@@ -64,8 +64,8 @@ impl Memmove {
         (ready, Ok(()))
     }
 
-    /// The pages of source and target after `done` bytes, and how far the copy gets without leaving either.
-    fn stretch(&self, done: u32, bytes_max: u32) -> (Address, Address, u32) {
+    /// The pages of source and target after `done` bytes, and the bytes up to the next page border of either.
+    fn span(&self, done: u32, bytes_max: u32) -> (Address, Address, u32) {
         let (source, target, bytes) = if self.is_backwards {
             let left = u64::from(self.size - done);
             let (source, target) = (self.source.offset(left), self.target.offset(left));
@@ -83,8 +83,8 @@ impl Memmove {
         let start = if self.is_backwards { self.size - self.done - bytes } else { self.done };
         let (source, target) = (self.source.offset(start.into()), self.target.offset(start.into()));
         let copied = env.memory.copy(source, target, bytes as usize);
-        // A copy whose direction is free is done from the start by the memory; what it did of a piece from the end does
-        // not count then.
+        // The memory copies from the start if the direction is free. Then its progress does not count for a piece that
+        // is copied from the end.
         let overlaps_up = source < target && target.0 - source.0 < u64::from(bytes);
         let done = match copied {
             Ok(()) => bytes,
@@ -114,11 +114,11 @@ impl Execute for Memmove {
     }
 }
 
-/// The direction of a copy: given by an overlap, free otherwise.
-fn runs_backwards(source: Address, target: Address, size: u32, chance: &mut Chance) -> bool {
+/// The direction of a copy: determined by an overlap, random otherwise.
+fn runs_backwards(source: Address, target: Address, size: u32, chance: &mut FaultInjector) -> bool {
     let end = |start: Address| start.0.checked_add(size.into());
     let (Some(source_end), Some(target_end)) = (end(source), end(target)) else {
-        return false; // a region that wraps is copied up to the last page, which is never there
+        return false; // a region that wraps is copied up to the last page, which is never present
     };
     let overlap = source.0 < target_end && target.0 < source_end;
     if overlap { source < target } else { chance.runs_backwards() }

@@ -1,13 +1,13 @@
-//! The operations, each by its page of the specification.
+//! The operations, each according to its section of the specification.
 //!
 //! ```text
-//! for each piece:      walk its regions side by side, from one page border to the next
-//!                      translate the pages, sources before targets; a fault ends the operation here
-//!                      do the stretch
-//! when all is done, or at a fault:  the completion, from which software can resume
+//! for each piece:      walk the regions side by side, from one page border to the next
+//!                      translate the pages, sources before targets; a fault stops the operation here
+//!                      execute the span between the borders
+//! at the end, or at a fault:  the completion, from which software can resume
 //! ```
 //!
-//! Nothing of this is shared with implementations of the same operations on the CPU, so that each checks the other.
+//! This shares no code with the same operations on the CPU (`memferry_dsa::software`), so that each checks the other.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 and appendices A and B.
 
@@ -24,25 +24,25 @@ mod walk;
 pub(super) use delta::ENTRY_BYTES as DELTA_ENTRY_BYTES;
 use memferry_dsa::{Address, Completion, Descriptor, Flags, Opcode, PAGE_BYTES, Status};
 
-use super::counters::{Counters, count};
-use super::memory::Memory;
-use super::pages::{Chance, Fault};
+use crate::device::counters::{Counters, count};
+use crate::device::translation::{Fault, FaultInjector};
+use crate::memory::Memory;
 
-/// What an operation sees of the device.
+/// The parts of the device that an operation uses.
 pub(super) struct Env<'a, M> {
     pub(super) memory: &'a M,
-    pub(super) chance: &'a mut Chance,
+    pub(super) chance: &'a mut FaultInjector,
     pub(super) counters: &'a Counters,
     pub(super) scratch: &'a mut Scratch,
 }
 
-/// Room for two stretches of data; a block of 4104 bytes with its field fits as well.
+/// Buffers for two spans of data, each with room for a block of 4104 bytes.
 pub(super) struct Scratch {
     first: Box<[u8; SCRATCH]>,
     second: Box<[u8; SCRATCH]>,
 }
 
-/// A page and a bit.
+/// A page, and the integrity field of a block.
 const SCRATCH: usize = PAGE_BYTES as usize + 64;
 
 impl Scratch {
@@ -51,11 +51,11 @@ impl Scratch {
     }
 }
 
-/// Why an operation does not go on.
+/// The reason why an operation stops early.
 enum Stop {
     Fault(Fault),
-    /// It found what it looked for, or an error in the data.
-    Ended(Completion),
+    /// It has found a difference, or an error in the data.
+    Complete(Completion),
 }
 
 impl From<Fault> for Stop {
@@ -64,30 +64,30 @@ impl From<Fault> for Stop {
     }
 }
 
-/// An operation that is under way.
+/// An operation in progress.
 trait Execute {
-    /// Does a piece; whether all is done.
+    /// Executes one piece; true after the last.
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop>;
 
-    /// The completion when all is done.
+    /// The completion after the last piece.
     fn succeeded(&self) -> Completion {
         Completion::new(Status::Success)
     }
 
-    /// The completion when a fault ends it.
+    /// The completion at a fault.
     fn stopped(&self, fault: Fault) -> Completion;
 }
 
 /// Lists the operations once and derives the enum and its dispatch.
 macro_rules! operations {
     ($($name:ident($state:ty))*) => {
-        /// An operation that a checked descriptor asks for.
+        /// The operation of a checked descriptor.
         pub(super) enum Operation {
             $($name($state),)*
         }
 
         impl Operation {
-            /// Does a piece; the completion once it has ended.
+            /// Executes one piece; returns the completion after the last.
             pub(super) fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Option<Completion> {
                 match self {
                     $(Operation::$name(state) => run(state, env),)*
@@ -112,8 +112,12 @@ operations! {
 }
 
 impl Operation {
-    /// What the checked descriptor asks for; `None` for No-op, Batch and Drain, which are the device's own.
-    pub(super) fn new(opcode: Opcode, descriptor: &Descriptor, chance: &mut Chance) -> Option<Operation> {
+    /// The operation of a checked descriptor; `None` for No-op, Batch and Drain, which the device itself executes.
+    pub(super) fn new(
+        opcode: Opcode,
+        descriptor: &Descriptor,
+        chance: &mut FaultInjector,
+    ) -> Option<Operation> {
         Some(match opcode {
             Opcode::Noop | Opcode::Batch | Opcode::Drain => return None,
             Opcode::Memmove => Operation::Memmove(memmove::Memmove::new(descriptor, chance)),
@@ -137,7 +141,7 @@ fn run<M: Memory>(operation: &mut impl Execute, env: &mut Env<'_, M>) -> Option<
     match operation.advance(env) {
         Ok(false) => None,
         Ok(true) => Some(operation.succeeded()),
-        Err(Stop::Ended(completion)) => Some(completion),
+        Err(Stop::Complete(completion)) => Some(completion),
         Err(Stop::Fault(fault)) => Some(operation.stopped(fault)),
     }
 }
@@ -147,24 +151,24 @@ fn blocks_on_fault(descriptor: &Descriptor) -> bool {
 }
 
 impl<M: Memory> Env<'_, M> {
-    /// Counts bytes of a transfer that are done.
+    /// Counts executed bytes of a transfer.
     fn done(&self, bytes: u32) {
         count(&self.counters.bytes_done, u64::from(bytes));
     }
 
-    /// Translates all pages of a small region that is read or written at once.
+    /// Translates all pages of a small region that is accessed at once.
     fn translate(
         &mut self,
         start: Address,
         bytes: u32,
-        access: super::memory::Access,
+        access: crate::memory::Access,
         block_on_fault: bool,
     ) -> Result<(), Fault> {
         let mut done = 0;
         while done < u64::from(bytes) {
             let here = start.offset(done);
             self.chance.data_page(self.memory, here.page(), access, block_on_fault, self.counters)?;
-            done += super::pages::bytes_to_page_end(here);
+            done += crate::device::translation::bytes_to_page_end(here);
         }
         Ok(())
     }

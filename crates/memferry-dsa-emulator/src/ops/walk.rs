@@ -1,12 +1,12 @@
-//! Regions that an operation goes through side by side, from one page border to the next.
+//! A walk over several regions side by side, from one page border to the next.
 
 use memferry_dsa::{Address, Descriptor};
 
 use super::{Env, Stop};
+use crate::device::translation::{Fault, bytes_to_page_end};
 use crate::memory::{Access, Memory, Vanished};
-use crate::pages::{Fault, bytes_to_page_end};
 
-/// `N` regions of the same size, sources before targets: in this order their pages are translated.
+/// `N` regions of the same size, sources before targets; their pages are translated in this order.
 #[derive(Debug)]
 pub(super) struct Walk<const N: usize> {
     regions: [(Address, Access); N],
@@ -15,11 +15,11 @@ pub(super) struct Walk<const N: usize> {
     block_on_fault: bool,
 }
 
-/// A part of the regions that crosses no page border in any of them, and whose pages are translated.
-pub(super) struct Stretch<const N: usize> {
-    /// Where it begins in each region.
+/// A part of the regions without a page border in any of them, whose pages are translated.
+pub(super) struct Span<const N: usize> {
+    /// The start in each region.
     pub(super) at: [Address; N],
-    /// How far that is from the regions' start.
+    /// The offset in the regions.
     pub(super) offset: u32,
     /// Its length.
     pub(super) bytes: u32,
@@ -30,7 +30,7 @@ impl<const N: usize> Walk<N> {
         Walk { regions, size: descriptor.size(), done: 0, block_on_fault: super::blocks_on_fault(descriptor) }
     }
 
-    /// Bytes done so far.
+    /// Bytes executed so far.
     pub(super) fn done(&self) -> u32 {
         self.done
     }
@@ -39,23 +39,23 @@ impl<const N: usize> Walk<N> {
         self.block_on_fault
     }
 
-    /// Does each stretch of the next piece with `each`; whether that was the last piece.
+    /// Calls `each` for every span of the next piece; true after the last piece.
     ///
-    /// What `each` returns early for does not count as done.
+    /// A span for which `each` returns an error does not count as executed.
     pub(super) fn piece<M: Memory>(
         &mut self,
         env: &mut Env<'_, M>,
-        each: impl FnMut(&mut Env<'_, M>, &Stretch<N>) -> Result<(), Interrupted>,
+        each: impl FnMut(&mut Env<'_, M>, &Span<N>) -> Result<(), Interrupted>,
     ) -> Result<bool, Stop> {
         self.piece_in_units(1, env, each)
     }
 
-    /// The same in multiples of `unit` bytes, a power of two, which size and addresses are multiples of.
+    /// [`piece`](Self::piece) in multiples of `unit` bytes, a power of two that divides size and addresses.
     pub(super) fn piece_in_units<M: Memory>(
         &mut self,
         unit: u32,
         env: &mut Env<'_, M>,
-        mut each: impl FnMut(&mut Env<'_, M>, &Stretch<N>) -> Result<(), Interrupted>,
+        mut each: impl FnMut(&mut Env<'_, M>, &Span<N>) -> Result<(), Interrupted>,
     ) -> Result<bool, Stop> {
         let piece = env.chance.piece_bytes(self.size - self.done).max(unit) & !(unit - 1);
         let end = self.done + piece;
@@ -71,8 +71,8 @@ impl<const N: usize> Walk<N> {
                 }
                 bytes = bytes.min(bytes_to_page_end(*here) as u32);
             }
-            let stretch = Stretch { at, offset: self.done, bytes };
-            each(env, &stretch).map_err(|interrupted| interrupted.stop(self.block_on_fault))?;
+            let span = Span { at, offset: self.done, bytes };
+            each(env, &span).map_err(|interrupted| interrupted.stop(self.block_on_fault))?;
             env.done(bytes);
             self.done += bytes;
         }
@@ -80,9 +80,9 @@ impl<const N: usize> Walk<N> {
     }
 }
 
-/// Why a stretch was not done to its end.
+/// The reason why a span was not executed completely.
 pub(super) enum Interrupted {
-    /// The regions' pages were translated, and one is gone.
+    /// A page has vanished after its translation.
     Vanished(Vanished),
     Stop(Stop),
 }

@@ -1,4 +1,4 @@
-//! A process that uses devices.
+//! A client: one process that uses shared devices.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -6,40 +6,40 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memferry_dsa::portal::{QueueMode, Submission};
 use memferry_dsa::{Descriptor, Status};
 
-use super::layout::{ClientQueue, DeviceOrder, Own};
+use super::layout::{ClientMemory, ClientQueue, DeviceOrder};
 use super::memory::Mapping;
-use super::trace::{By, WayIn};
-use super::{ClientEngine, Devices, QueueAt, State, futex};
-use crate::queue::{Answer, QueueConfig};
-use crate::register::SoftwareError;
-use crate::ring::{ClientId, Stamp};
+use super::trace::{SubmitMethod, Submitter};
+use super::{ClientEngine, Devices, QueueAt, Server, futex};
+use crate::device::error_register::error_of;
+use crate::queue::ring::{ClientId, Stamp};
+use crate::queue::{QueueConfig, SubmitOutcome};
 
-/// One process among those that share devices: it submits, and its engines execute what it has submitted.
+/// One of the processes that share devices: it submits descriptors, and its engines execute them.
 ///
-/// When the last clone and the last engine of one that the server's own process has [joined](State::join) are dropped it
-/// leaves: what is in flight never completes. Another leaves with its process.
+/// A client that has [joined](Server::join) in the server's process leaves when its last clone and its last engine are
+/// dropped: descriptors in flight never complete. Any other client leaves when its process ends.
 #[derive(Clone)]
 pub struct Client(Arc<Membership>);
 
 struct Membership {
     devices: Devices,
-    own: Arc<Mapping<Own>>,
+    own: Arc<Mapping<ClientMemory>>,
     id: ClientId,
     process: u32,
     stamps: bool,
     traces: bool,
     has_timing: bool,
-    /// Of one in the server's process: where it leaves, and by which number.
-    home: Option<(State, u64)>,
+    /// For a client in the server's process: the server, and the registration to leave with.
+    home: Option<(Server, u64)>,
 }
 
 impl Client {
     pub(super) fn new(
         devices: &Devices,
-        own: Mapping<Own>,
+        own: Mapping<ClientMemory>,
         id: ClientId,
         process: u32,
-        home: Option<(State, u64)>,
+        home: Option<(Server, u64)>,
     ) -> Client {
         let (traces, has_timing) = (devices.traces(), devices.timing().is_some());
         Client(Arc::new(Membership {
@@ -54,12 +54,12 @@ impl Client {
         }))
     }
 
-    /// The process in whose name it submits.
+    /// The process whose memory its descriptors name.
     pub fn process(&self) -> u32 {
         self.0.process
     }
 
-    /// The number of the address space that descriptors belong to.
+    /// The PASID of its descriptors.
     pub fn pasid(&self) -> u32 {
         self.0.id.into()
     }
@@ -69,7 +69,7 @@ impl Client {
         &self.0.devices
     }
 
-    /// An engine that executes what this client submits to a device. There is at most one at a time.
+    /// An engine that executes this client's descriptors of a device. At most one exists at a time.
     ///
     /// # Panics
     /// If there is no such device.
@@ -77,30 +77,30 @@ impl Client {
         ClientEngine::new(self, device)
     }
 
-    /// ENQCMD: a shared queue that is enabled takes the descriptor or answers Retry; everything else answers Retry. The
-    /// submitter is put into `words`, as the instruction puts it into what it submits.
+    /// Submits as ENQCMD: an enabled shared queue accepts the descriptor or answers Retry, any other queue answers
+    /// Retry. Like the instruction it stores the PASID in `words`.
     ///
-    /// Also for signal handlers: no lock, no allocation, few system calls, no panic for a [`QueueAt::new`].
+    /// Async-signal-safe: no lock, no allocation, few system calls, no panic for a queue from [`QueueAt::new`].
     ///
     /// Source: DSA specification 5.3.
     #[inline]
     pub fn enqcmd(&self, at: QueueAt, words: &mut [u64; 8]) -> Submission {
-        self.submit_shared(at, words, self.by(WayIn::Enqcmd))
+        self.submit_shared(at, words, self.by(SubmitMethod::Enqcmd))
     }
 
-    /// MOVDIR64B: a dedicated queue that is enabled takes the descriptor or loses it; everything else ignores it. The
-    /// submitter is put into `words`, as the device does it.
+    /// Submits as MOVDIR64B: an enabled dedicated queue accepts the descriptor or drops it, any other queue ignores it.
+    /// Like the device it stores the PASID in `words`.
     ///
-    /// Also for signal handlers, as [`enqcmd`](Self::enqcmd).
+    /// Async-signal-safe, as [`enqcmd`](Self::enqcmd).
     #[inline]
     pub fn movdir64b(&self, at: QueueAt, words: &mut [u64; 8]) {
-        self.submit_dedicated(at, words, self.by(WayIn::Movdir64b));
+        self.submit_dedicated(at, words, self.by(SubmitMethod::Movdir64b));
     }
 
-    /// `write(2)` by a thread of the client's process: what the kernel does with a descriptor then, by the instruction
-    /// that the queue's mode needs. A dedicated queue takes it or loses it, and nobody is told.
-    pub fn written(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
-        let by = By { way: WayIn::Write, thread };
+    /// Submits as `write(2)` by a thread of the client's process: the kernel uses the instruction that the queue's mode
+    /// needs. A dedicated queue accepts the descriptor or drops it without telling the writer.
+    pub fn write(&self, at: QueueAt, words: &mut [u64; 8], thread: u32) -> Submission {
+        let by = Submitter { way: SubmitMethod::Write, thread };
         if self.config(at).mode() == Some(QueueMode::Dedicated) {
             self.submit_dedicated(at, words, by);
             return Submission::Accepted;
@@ -109,42 +109,42 @@ impl Client {
     }
 
     #[inline]
-    fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: By) -> Submission {
+    fn submit_shared(&self, at: QueueAt, words: &mut [u64; 8], by: Submitter) -> Submission {
         if self.config(at).mode() != Some(QueueMode::Shared) {
             return Submission::Retry;
         }
         words[0] = words[0] & !u64::from(u32::MAX) | u64::from(self.pasid());
-        match self.offer(at, QueueMode::Shared, words, by) {
-            Answer::Accepted => Submission::Accepted,
-            Answer::Retry | Answer::Lost | Answer::Closed => Submission::Retry,
+        match self.submit(at, QueueMode::Shared, words, by) {
+            SubmitOutcome::Accepted => Submission::Accepted,
+            SubmitOutcome::Retry | SubmitOutcome::Lost | SubmitOutcome::Closed => Submission::Retry,
         }
     }
 
     #[inline]
-    fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: By) {
+    fn submit_dedicated(&self, at: QueueAt, words: &mut [u64; 8], by: Submitter) {
         if self.config(at).mode() != Some(QueueMode::Dedicated) {
             return;
         }
         words[0] = words[0] & !0xf_ffff | u64::from(self.pasid());
-        if self.offer(at, QueueMode::Dedicated, words, by) == Answer::Lost {
+        if self.submit(at, QueueMode::Dedicated, words, by) == SubmitOutcome::Lost {
             let entry = Descriptor::from_words(*words);
-            let error = SoftwareError::new(Status::QueueOverflow, at.queue, &entry);
+            let error = error_of(Status::QueueOverflow, at.queue, &entry);
             self.order(at).error.report(&error);
         }
     }
 
-    fn offer(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: By) -> Answer {
+    fn submit(&self, at: QueueAt, mode: QueueMode, words: &[u64; 8], by: Submitter) -> SubmitOutcome {
         let config = self.config(at);
         let now_ns = if self.0.stamps { self.0.devices.now_ns() } else { 0 };
         let arrives_ns = now_ns + config.submit_ns();
         let stamp = Stamp { ns: arrives_ns, by: by.to_word() };
         let own = &self.0.own.get().devices[at.device].entries[at.queue];
-        let answer = self.order(at).queues[at.queue].offer(config, own, mode, self.0.id, words, stamp);
+        let answer = self.order(at).queues[at.queue].submit(config, own, mode, self.0.id, words, stamp);
         match answer {
-            Answer::Accepted => futex::wake_for_entry(self.asleep(at.device)),
-            Answer::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
-            Answer::Lost => _ = self.mine(at).dropped.fetch_add(1, Ordering::Relaxed),
-            Answer::Closed => {}
+            SubmitOutcome::Accepted => futex::wake_for_entry(self.asleep(at.device)),
+            SubmitOutcome::Retry => _ = self.mine(at).retried.fetch_add(1, Ordering::Relaxed),
+            SubmitOutcome::Lost => _ = self.mine(at).dropped.fetch_add(1, Ordering::Relaxed),
+            SubmitOutcome::Closed => {}
         }
         if self.0.has_timing {
             while self.0.devices.now_ns() < arrives_ns {
@@ -154,10 +154,10 @@ impl Client {
         answer
     }
 
-    /// The calling thread, if there is a trace to tell it.
+    /// The submitter for the trace; without a trace the thread is not looked up.
     #[inline]
-    fn by(&self, way: WayIn) -> By {
-        By { way, thread: if self.0.traces { thread_id() } else { 0 } }
+    fn by(&self, way: SubmitMethod) -> Submitter {
+        Submitter { way, thread: if self.0.traces { thread_id() } else { 0 } }
     }
 
     #[inline]
@@ -174,18 +174,18 @@ impl Client {
         &self.0.own.get().devices[at.device].queues[at.queue].0
     }
 
-    /// The word that this client's engine of a device sleeps on.
+    /// The futex on which this client's engine of a device sleeps.
     #[inline]
     pub(super) fn asleep(&self, device: usize) -> &AtomicU32 {
         &self.0.devices.order().sleepers[usize::from(self.0.id)][device].0
     }
 
-    /// All that only this client can write.
+    /// All memory that only this client can write, as words.
     pub(crate) fn own_words(&self) -> &[AtomicU64] {
         self.0.own.words()
     }
 
-    pub(super) fn own(&self) -> &Arc<Mapping<Own>> {
+    pub(super) fn own(&self) -> &Arc<Mapping<ClientMemory>> {
         &self.0.own
     }
 
@@ -197,7 +197,7 @@ impl Client {
 /// gettid(2).
 #[allow(unsafe_code)]
 fn thread_id() -> u32 {
-    // SAFETY: it has no preconditions.
+    // SAFETY: gettid has no preconditions.
     unsafe { libc::gettid() as u32 }
 }
 

@@ -1,7 +1,7 @@
-//! Who uses the devices: processes come, and are buried when they are gone: their counters are added to the sums, their
-//! engines are free, their entries are skipped.
+//! The server's table of clients. A client whose process has ended is reaped: its counters are added to the sums, its
+//! engines become free, its entries are skipped.
 //!
-//! All of it is the server's own; clients see which numbers are in use.
+//! Only the server has this table; clients see which client numbers are in use.
 
 #![allow(unsafe_code)]
 
@@ -11,72 +11,72 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-use super::common::{TAKEN, pass_on};
-use super::layout::{CLIENTS_MAX, ClientQueue, DEVICES_MAX, Own};
-use super::memory::{Access, Mapping};
-use super::{Client, ClientReport, QueueAt, State};
+use super::layout::{CLIENTS_MAX, ClientMemory, ClientQueue, DEVICES_MAX};
+use super::memory::{Mapping, Writers};
+use super::shared_device::{ACQUIRED, wake_next_owner};
+use super::{Client, ClientReport, QueueAt, Server};
 use crate::config::QUEUES_MAX;
-use crate::counters::{Counters, get, told};
+use crate::device::counters::{Counters, capped, get};
 use crate::procfs::{self, Identity, Status};
-use crate::ring::ClientId;
+use crate::queue::ring::ClientId;
 
-/// Places that users other than the server's have together: those that are left are enough to go on.
+/// Maximum number of clients of all users other than the server's: the server's user always finds a free number.
 const OTHERS_MAX: usize = CLIENTS_MAX / 2;
 
-/// A process cannot use the devices.
+/// An error of [`Server::join`]: the process cannot use the devices.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JoinError {
-    /// All places are taken.
+    /// All client numbers are in use.
     #[error("{0} processes use the emulated devices already; end some of them")]
     TooMany(usize),
-    /// The process id is none of a running process here.
-    #[error("/proc knows no process {0}: mount it, for this process id namespace")]
+    /// `/proc` has no process with this id.
+    #[error("/proc has no process {0}: mount the /proc of this process id namespace")]
     NoProcess(u32),
     /// The operating system refuses memory or a file descriptor.
     #[error("cannot make the queues of process {0}: {1}")]
     System(u32, #[source] io::Error),
 }
 
-/// All clients, as the server knows them.
+/// All clients, as the server sees them; behind the lock `ServerState::clients`.
 pub(super) struct Clients {
-    pub(super) live: BTreeMap<ClientId, Live>,
-    /// What the last that are gone have submitted.
+    pub(super) live: BTreeMap<ClientId, LiveClient>,
+    /// The reports of the clients that have left last.
     pub(super) gone: VecDeque<ClientReport>,
-    /// What clients have counted that are gone, by device.
+    /// The sums of the counters of clients that have left, by device.
     pub(super) retired: Box<[Counters]>,
     last: ClientId,
     registrations: u64,
 }
 
-/// A client that is there.
-pub(super) struct Live {
+/// A client that has joined and not left.
+pub(super) struct LiveClient {
     pub(super) process: u32,
     pub(super) program: String,
-    pub(super) own: Mapping<Own>,
+    pub(super) own: Mapping<ClientMemory>,
     user: u32,
     identity: Identity,
-    /// Whether the process executes what it submits itself.
-    is_itself: bool,
+    /// Whether the process executes its own descriptors.
+    executes_itself: bool,
     registration: u64,
 }
 
-/// Who joins.
-pub(super) struct Joining {
+/// A request to join.
+pub(super) struct JoinRequest {
     pub(super) process: u32,
     pub(super) user: u32,
-    /// Whether the process executes what it submits itself.
-    pub(super) is_itself: bool,
+    /// Whether the process executes its own descriptors.
+    pub(super) executes_itself: bool,
 }
 
-/// What a client gets.
-pub(super) struct Joined {
+/// The result of joining.
+pub(super) struct Admission {
     pub(super) id: ClientId,
     pub(super) own: File,
     pub(super) registration: u64,
 }
 
-impl Live {
+impl LiveClient {
     pub(super) fn queue(&self, at: QueueAt) -> &ClientQueue {
         &self.own.get().devices[at.device].queues[at.queue].0
     }
@@ -94,23 +94,23 @@ impl Clients {
     }
 }
 
-impl State {
-    /// Joins in the name of a process, whose memory its descriptors name: the calling one, or one that the caller acts
-    /// for. The memory of its entries is this process' alone.
+impl Server {
+    /// Joins for a process, whose memory the descriptors name: the calling process, or one for which the caller
+    /// executes descriptors. Only this process maps the memory of the client's entries.
     ///
     /// # Errors
     /// [`JoinError`]: nothing has changed.
     pub fn join(&self, process: u32) -> Result<Client, JoinError> {
-        let is_itself = process == std::process::id();
-        let user = match is_itself {
+        let executes_itself = process == std::process::id();
+        let user = match executes_itself {
             true => self.user(),
             false => {
                 let status = Status::of(process).map_err(|error| JoinError::System(process, error))?;
                 status.ok_or(JoinError::NoProcess(process))?.user
             }
         };
-        let joined = self.admit(&Joining { process, user, is_itself })?;
-        let own = Mapping::open(&joined.own, Access::All).map_err(|error| {
+        let joined = self.admit(&JoinRequest { process, user, executes_itself })?;
+        let own = Mapping::open(&joined.own, Writers::All).map_err(|error| {
             self.leave(joined.id, joined.registration);
             JoinError::System(process, error)
         })?;
@@ -122,22 +122,22 @@ impl State {
         self.0.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a process a place.
-    pub(super) fn admit(&self, joining: &Joining) -> Result<Joined, JoinError> {
-        let &Joining { process, user, is_itself } = joining;
+    /// Registers a client and gives it a number.
+    pub(super) fn admit(&self, joining: &JoinRequest) -> Result<Admission, JoinError> {
+        let &JoinRequest { process, user, executes_itself } = joining;
         let failed = |error| JoinError::System(process, error);
         let identity = Identity::of_process(process).map_err(failed)?.ok_or(JoinError::NoProcess(process))?;
-        let (own, file) = Mapping::<Own>::create(c"memferry-own", Access::All).map_err(failed)?;
+        let (own, file) = Mapping::<ClientMemory>::create(c"memferry-own", Writers::All).map_err(failed)?;
         let mut clients = self.clients();
         let others = clients.live.values().filter(|client| client.user != self.user()).count();
         if user != self.user() && others >= OTHERS_MAX {
             return Err(JoinError::TooMany(others));
         }
-        // The number that was in use longest ago, so that none is of somebody who has left entries behind others'.
+        // The number that was free for longest: entries of its former client may still be in a ring.
         let first = usize::from(clients.last);
         let numbers = (first + 1..CLIENTS_MAX).chain(1..=first).map(|id| id as ClientId);
         let mut free = numbers.filter(|id| !clients.live.contains_key(id)).peekable();
-        // Somebody may have marked entries as everybody's. Memory that is new seals none of them.
+        // A hostile client may have forged marks for all numbers. They match no seal in the new client's memory.
         let any = *free.peek().ok_or(JoinError::TooMany(CLIENTS_MAX - 1))?;
         let has_entries = self.clients_with_entries();
         let id = free.find(|id| !has_entries[usize::from(*id)]).unwrap_or(any);
@@ -145,65 +145,63 @@ impl State {
         clients.registrations += 1;
         let registration = clients.registrations;
         let program = procfs::name(process);
-        let live = Live { process, program, own, user, identity, is_itself, registration };
+        let live = LiveClient { process, program, own, user, identity, executes_itself, registration };
         clients.live.insert(id, live);
-        // ORDERING: Release pairs with the Acquire in `is_live`: before the client has its number.
+        // ORDERING: Release pairs with the Acquire in `Devices::is_live`. The client learns its number only after this.
         self.devices().board().live[usize::from(id)].store(1, Ordering::Release);
-        Ok(Joined { id, own: file, registration })
+        Ok(Admission { id, own: file, registration })
     }
 
-    /// Removes all that processes have left that are gone, or run another program by now; the number of processes.
-    /// A client for which another process executes is left until that one drops it.
+    /// Reaps the clients whose processes have ended or run another program now; returns their number. A client for
+    /// which another process executes stays until that process drops it.
     pub fn reap(&self) -> usize {
-        self.bury_those(|client| client.is_itself && is_gone(client))
+        self.reap_matching(|client| client.executes_itself && is_gone(client))
     }
 
-    /// Removes what a process has left that was here before under the same number: its own program before `execve(2)`,
-    /// in most cases.
-    pub(super) fn bury_predecessors(&self, process: u32) -> usize {
-        self.bury_those(|client| client.is_itself && client.process == process)
+    /// Reaps former clients with the same process id: in most cases the program of the process before `execve(2)`.
+    pub(super) fn reap_predecessors(&self, process: u32) -> usize {
+        self.reap_matching(|client| client.executes_itself && client.process == process)
     }
 
-    /// Processes that use devices.
+    /// The processes that use devices.
     pub fn processes(&self) -> Vec<u32> {
         self.clients().live.values().map(|client| client.process).collect()
     }
 
-    /// A client of this process leaves.
+    /// Removes a client of this process.
     pub(super) fn leave(&self, id: ClientId, registration: u64) {
         let mut clients = self.clients();
-        // It may have been buried before, and its place be somebody else's.
+        // The client may have been reaped before, and its number reused.
         if clients.live.get(&id).is_some_and(|client| client.registration == registration) {
-            self.bury_client(&mut clients, id);
+            self.reap_client(&mut clients, id);
         }
     }
 
-    fn bury_those(&self, is_his: impl Fn(&Live) -> bool) -> usize {
+    fn reap_matching(&self, matches: impl Fn(&LiveClient) -> bool) -> usize {
         let mut clients = self.clients();
-        let his: Vec<ClientId> =
-            clients.live.iter().filter(|(_, client)| is_his(client)).map(|(id, _)| *id).collect();
-        his.iter().for_each(|id| self.bury_client(&mut clients, *id));
-        his.len()
+        let found: Vec<ClientId> =
+            clients.live.iter().filter(|(_, client)| matches(client)).map(|(id, _)| *id).collect();
+        found.iter().for_each(|id| self.reap_client(&mut clients, *id));
+        found.len()
     }
 
-    fn bury_client(&self, clients: &mut Clients, id: ClientId) {
+    fn reap_client(&self, clients: &mut Clients, id: ClientId) {
         let Some(client) = clients.live.remove(&id) else { return };
         let report = self.client_report(id, &client);
-        for device in 0..DEVICES_MAX {
-            if self.devices().device(device).generation.load(Ordering::Acquire) == 0 {
-                continue; // never configured
-            }
+        for device in (0..DEVICES_MAX).filter(|device| self.devices().was_configured(*device)) {
             let (mine, order) = (&client.own.get().devices[device], self.devices().device_order(device));
             let retired = &clients.retired[device];
             retired.add(&mine.counters);
             for (queue, mine) in order.queues.iter().zip(&mine.queues) {
-                let (taken, ended) = (told(&mine.0.taken), told(&mine.0.ended));
+                let (dispatched, executed) = (capped(&mine.0.dispatched), capped(&mine.0.executed));
                 let left = queue.ring.entries_of(id) as u64;
-                retired.aborted.fetch_add(taken.saturating_sub(ended) + left, Ordering::Relaxed);
-                queue.counts.0.retired.fetch_add(taken, Ordering::Release);
+                retired.aborted.fetch_add(dispatched.saturating_sub(executed) + left, Ordering::Relaxed);
+                // ORDERING: Release pairs with the Acquire of `retired` in `queue_report`.
+                queue.counts.0.retired.fetch_add(dispatched, Ordering::Release);
             }
             let engines = order.times.0.engines.iter();
-            for engine in engines.filter(|engine| get(engine) == TAKEN | u64::from(id)) {
+            for engine in engines.filter(|engine| get(engine) == ACQUIRED | u64::from(id)) {
+                // ORDERING: Release pairs with the Acquire in `SharedDevice::acquire_engine`, as in `release_engine`.
                 engine.store(self.devices().now_ns(), Ordering::Release);
             }
         }
@@ -213,19 +211,17 @@ impl State {
             }
             clients.gone.push_back(report);
         }
-        // ORDERING: Release pairs with the Acquire in `is_live`: it executes nothing any more.
+        // ORDERING: Release pairs with the Acquire in `Devices::is_live`: the client's counters and engines above are
+        // settled before others skip its entries.
         self.devices().board().live[usize::from(id)].store(0, Ordering::Release);
         for device in 0..DEVICES_MAX {
-            (0..QUEUES_MAX).for_each(|queue| pass_on(self.devices(), device, queue, 0));
+            (0..QUEUES_MAX).for_each(|queue| wake_next_owner(self.devices(), device, queue, 0));
         }
     }
 
     fn clients_with_entries(&self) -> Vec<bool> {
         let mut has_entries = vec![false; CLIENTS_MAX];
-        for device in 0..DEVICES_MAX {
-            if self.devices().device(device).generation.load(Ordering::Acquire) == 0 {
-                continue; // never configured
-            }
+        for device in (0..DEVICES_MAX).filter(|device| self.devices().was_configured(*device)) {
             let queues = &self.devices().device_order(device).queues;
             for owner in queues.iter().flat_map(|queue| queue.ring.owners()) {
                 if let Some(has) = has_entries.get_mut(usize::from(owner)) {
@@ -237,22 +233,21 @@ impl State {
     }
 }
 
-/// Whether a client's process has ended or runs another program; also if it only waits for its parent, or if its id is
-/// another's by now.
-fn is_gone(client: &Live) -> bool {
+/// Whether a client's process has ended, is a zombie, or runs another program, or whether its id was reused.
+fn is_gone(client: &LiveClient) -> bool {
     match Identity::of_process(client.process) {
         Ok(None) => return true,
         Ok(Some(now)) if client.identity.is_other(now) => return true,
         Ok(Some(_)) => {}
-        Err(_) => return false, // not known
+        Err(_) => return false, // unknown
     }
-    // SAFETY: pidfd_open takes numbers; poll gets one pollfd; the descriptor is closed once.
+    // SAFETY: pidfd_open takes numbers; poll gets one pollfd; the file descriptor is closed once.
     unsafe {
         let descriptor = libc::syscall(libc::SYS_pidfd_open, client.process, 0) as i32;
         if descriptor < 0 {
             return io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
         }
-        // Readable when all threads are gone. A zombie leader with threads that run is not.
+        // Readable when all threads have ended; not for a zombie leader whose other threads run.
         let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
         let is_gone = libc::poll(&mut poll, 1, 0) == 1;
         libc::close(descriptor);
@@ -266,11 +261,11 @@ mod tests {
     use crate::shared::{DeviceSetup, Options};
     use crate::{Capabilities, OPERATIONS};
 
-    /// With entries of everybody in queues that need not even be there, a client kept all others from joining, also after
-    /// it had ended.
+    /// A client that forged entries of all clients, even in queues that do not exist, once prevented all others from
+    /// joining, also after it had ended.
     #[test]
-    fn forged_entries_keep_nobody_out() {
-        let state = State::create(&Options::default()).unwrap();
+    fn forged_entries_prevent_no_client_from_joining() {
+        let state = Server::create(&Options::default()).unwrap();
         let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
         let engine_groups = [Some(0), None, None, None];
         state.enable_device(0, &DeviceSetup { number: 0, operations, capabilities, engine_groups });

@@ -1,17 +1,17 @@
-//! The server's side: configuring devices and queues, and looking at them.
+//! The server's configuration of devices and queues.
 
 use std::sync::atomic::Ordering;
 
 use memferry_dsa::OperationSet;
 use memferry_dsa::portal::WorkQueueInfo;
+use memferry_dsa::system::SoftwareError;
 
-use super::layout::{DeviceBoard, Duty};
-use super::{QueueAt, State, futex};
+use super::layout::{Command, DeviceBoard};
+use super::{QueueAt, Server, futex};
 use crate::config::{Capabilities, ConfigError, GROUPS_MAX, QUEUES_MAX};
-use crate::register::SoftwareError;
-use crate::ring::Ring;
+use crate::queue::ring::Ring;
 
-/// What belongs to a device when it is enabled.
+/// The configuration of a device when it is enabled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceSetup {
     /// The number in its name: 2 for `dsa2`.
@@ -24,8 +24,8 @@ pub struct DeviceSetup {
     pub engine_groups: [Option<usize>; 4],
 }
 
-impl State {
-    /// Enables a device, without queues; it is disabled or new.
+impl Server {
+    /// Enables a device without queues. The device is disabled or new.
     ///
     /// # Panics
     /// If there is no such device or group.
@@ -41,15 +41,15 @@ impl State {
                 assert!(group.is_none_or(|group| group < GROUPS_MAX), "no such group: {group:?}");
                 word.store(group.map_or(0, |group| group as u32 + 1), Ordering::Relaxed);
             }
-            state.duty.store(Duty::Run as u32, Ordering::Relaxed);
+            state.command.store(Command::Run as u32, Ordering::Relaxed);
             order.error.clear();
         });
     }
 
-    /// Enables a queue of an enabled device; it is disabled or new.
+    /// Enables a queue of an enabled device. The queue is disabled or new.
     ///
     /// # Errors
-    /// [`ConfigError`]: what the device refuses, given the queues that it has; nothing has changed.
+    /// [`ConfigError`]: the device refuses the queue beside its other queues; nothing has changed.
     ///
     /// # Panics
     /// If there is no such queue or group.
@@ -60,7 +60,7 @@ impl State {
         let options = self.options().clone();
         let mut refused = Ok(());
         self.reconfigure(at.device, |_| {
-            queue.configure(info, at.queue, &options.nasty, options.timing.as_ref());
+            queue.configure(info, at.queue, &options.fault_plan, options.timing.as_ref());
             queue_group.store(group as u32 + 1, Ordering::Relaxed);
             refused = self.devices().shape_now(at.device).config.validate();
             if refused.is_err() {
@@ -69,38 +69,39 @@ impl State {
             }
         });
         if refused.is_ok() {
-            let _stood = self.lock_stood();
+            let _stood = self.lock_stalls();
             queue.set_closed(false);
             self.ring(at).open();
         }
         refused
     }
 
-    /// A queue takes nothing from now on; what it has is processed. [`is_drained`](Self::is_drained) says when.
+    /// Closes a queue: it refuses submissions, and its entries are processed. [`is_drained`](Self::is_drained) reports
+    /// when all are complete.
     pub fn close_queue(&self, at: QueueAt) {
-        // The server's look neither opens it again, nor comes between.
-        let _stood = self.lock_stood();
+        // The lock excludes the server's maintenance, which would open the ring again.
+        let _stood = self.lock_stalls();
         self.devices().device(at.device).queues[at.queue].set_closed(true);
         self.ring(at).close();
     }
 
-    /// All of a device's queues take nothing from now on, and what is in flight is dropped where it is: it never
-    /// completes. Queues are drained when all processes have seen it, and can be disabled then.
+    /// Closes all queues of a device and drops the descriptors in flight, which never complete. The queues are drained
+    /// when all processes have seen the command, and can be disabled then.
     pub fn abort_device(&self, device: usize) {
         (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
-        // ORDERING: Release pairs with the Acquire in the engines: the queues are closed.
-        self.devices().device(device).duty.store(Duty::Abort as u32, Ordering::Release);
+        // ORDERING: Release pairs with the Acquire of `command` in `ClientEngine::step`: the queues are closed.
+        self.devices().device(device).command.store(Command::Abort as u32, Ordering::Release);
         self.wake_all(device);
     }
 
-    /// Whether nothing is left of what a closed queue took.
+    /// Whether all descriptors that a closed queue has accepted are complete.
     pub fn is_drained(&self, at: QueueAt) -> bool {
         let report = self.queue_report(at);
         report.occupancy == 0 && report.in_progress == 0
     }
 
-    /// Disables a closed queue that is drained; false, and nothing has changed, if it is not yet. Then call
-    /// [`reap`](Self::reap), wait for a moment, and try again: a process that is stopped may take long.
+    /// Disables a closed and drained queue. Returns false, and changes nothing, if the queue is not drained yet: then
+    /// call [`reap`](Self::reap), wait for a moment, and try again. A stopped process may take long.
     pub fn disable_queue(&self, at: QueueAt) -> bool {
         if !self.is_drained(at) {
             return false;
@@ -116,25 +117,26 @@ impl State {
         });
     }
 
-    /// Disables a closed queue that is not drained in time: what it has is lost, as with a device that is reset.
+    /// Disables a closed queue that is not drained in time: its descriptors are lost, as with a device that is reset.
     pub fn discard_queue(&self, at: QueueAt) {
         let order = &self.devices().device_order(at.device).queues[at.queue];
         order.ring.discard();
-        let settled = self.settled(at);
-        order.counts.0.retired.store(order.ring.popped().saturating_sub(settled), Ordering::Release);
-        // Not `disable_queue`: a client may falsify the counts that tell whether the queue is drained.
+        let completed = self.completed(at);
+        // ORDERING: Release pairs with the Acquire of `retired` in `queue_report`.
+        order.counts.0.retired.store(order.ring.popped().saturating_sub(completed), Ordering::Release);
+        // Not `disable_queue`: a client may falsify the counts on which `is_drained` relies.
         self.unconfigure(at);
     }
 
-    /// Says which file is the queue's, by `st_dev` and `st_ino`.
+    /// Sets the file of a queue, by `st_dev` and `st_ino`.
     pub fn set_portal(&self, at: QueueAt, file_device: u64, inode: u64) {
         let portal = &self.devices().device(at.device).portals[at.queue];
         portal.device.store(file_device, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire in `queue_of`.
+        // ORDERING: Release pairs with the Acquire of `inode` in `queue_of`: `device` is set.
         portal.inode.store(inode, Ordering::Release);
     }
 
-    /// The error register: its 32 bytes as four words, all zero without an error.
+    /// The 32 bytes of the error register as four words, all zero without an error.
     pub fn error_words(&self, device: usize) -> [u64; 4] {
         self.devices().device_order(device).error.words()
     }
@@ -144,13 +146,14 @@ impl State {
         self.devices().device_order(device).error.take()
     }
 
-    /// Changes a device's configuration; processes take it over when what they have in progress has ended.
+    /// Changes a device's configuration. Processes adopt it once their descriptors in progress are complete.
     fn reconfigure(&self, device: usize, change: impl FnOnce(&DeviceBoard)) {
         let state = self.devices().device(device);
         let generation = state.generation.load(Ordering::Relaxed);
         state.generation.store(generation + 1, Ordering::Relaxed);
-        // ORDERING: the fence keeps the changes behind the odd number, Release keeps them before the even one; they
-        // pair with the Acquires in `shape`.
+        // ORDERING: a sequence lock. The Release fence keeps the changes after the odd number, the Release store keeps
+        // them before the even one. They pair with the Acquire fence and the Acquire load in `Devices::shape`; the
+        // store also pairs with the Acquire in `ClientEngine::step` and `was_configured`.
         std::sync::atomic::fence(Ordering::Release);
         change(state);
         state.generation.store(generation + 2, Ordering::Release);

@@ -1,4 +1,4 @@
-//! A client's engine: the device, as far as this client's descriptors are concerned.
+//! A client's engine: a device that executes the descriptors of this client only.
 
 use std::fs::File;
 use std::io;
@@ -6,39 +6,38 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::common::Common;
-use super::layout::Duty;
+use super::layout::Command;
+use super::shared_device::SharedDevice;
 use super::{Client, Trace, futex};
+use crate::arc_ref::ArcRef;
 use crate::config::ConfigError;
-use crate::device::{Device, Did};
-use crate::front::{Front, Queue};
-use crate::held::Held;
+use crate::device::clock::SPIN_NS_MAX;
+use crate::device::interface::{Interface, Queue};
+use crate::device::{Device, StepOutcome};
 use crate::memory::Memory;
 use crate::queue::QueueParts;
 
-/// Idle steps before the thread sleeps: some 50 microseconds, several times what a submission takes that traps. To wake
-/// it costs the submitter more than to submit.
+/// Idle steps before the thread sleeps: some 50 microseconds, several times the duration of a submission that traps. A
+/// wake-up costs the submitter more than the submission itself.
 const IDLE_STEPS_MAX: u32 = 400;
-/// Pauses in an idle step, which take 0.1 to 0.4 microseconds together. Each look takes the cache line of the next entry
-/// from who is about to write it: without them a submission took a tenth longer.
+/// Pauses in an idle step, 0.1 to 0.4 microseconds together. Each poll takes the cache line of the next entry from the
+/// submitter that is about to write it: without the pauses a submission took a tenth longer.
 const IDLE_PAUSES: u32 = 8;
-/// Steps without work and without letting others run: the submitter, say, where processors are scarce.
+/// Steps without work between two yields, which let the submitter run if there are few CPUs.
 const STEPS_WITHOUT_YIELD: u32 = 8;
-/// Steps without asking whether to stop, while there is work: some milliseconds.
+/// Steps with work between two calls of `should_stop`: some milliseconds.
 const STEPS_UNASKED: u32 = 1024;
-/// A sleep ends after this in any case: the configuration may have changed, or it may be time to stop.
+/// The longest sleep: the configuration may have changed, or `should_stop` may be true.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// What is left to spin of a wait for the clock: Linux wakes a sleeper up to 50 us late (prctl(2), PR_SET_TIMERSLACK).
-const SPIN_NS_MAX: u64 = 60_000;
 
-/// Executes what a client has submitted to a device, in the thread that calls [`run`](Self::run).
+/// Executes a client's descriptors of one device, in the thread that calls [`run`](Self::run).
 pub struct ClientEngine {
     client: Client,
     number: usize,
     generation: u64,
-    /// `None` while the device has no queue that is enabled.
+    /// `None` while the device has no enabled queue.
     device: Option<Device>,
-    /// Until there is a device, which has it then.
+    /// The trace while there is no device, which owns it otherwise.
     trace: Option<Trace>,
 }
 
@@ -48,16 +47,17 @@ impl ClientEngine {
         ClientEngine { client: client.clone(), number: device, generation: 1, device: None, trace: None }
     }
 
-    /// Appends each descriptor and each completion to `file` from now on, as lines of JSON, each by one `write(2)`:
-    /// files that several engines write are opened for appending. `failed` is told why it ends, if it must.
+    /// Traces each descriptor and each completion to `file` from now on, as lines of JSON. Each line is one `write(2)`;
+    /// a file that several engines write must be open for appending. `failed` gets the error that ends the trace.
     pub fn trace(&mut self, file: File, failed: impl FnMut(io::Error) + Send + 'static) {
         self.trace = Some(Trace::new(&self.client, self.number, file, Box::new(failed)));
     }
 
-    /// Works until `should_stop` says so, which is asked at least every 100 ms; what is in progress then is left.
+    /// Works until `should_stop` returns true, which is called at least every 100 ms. Descriptors in progress then stay
+    /// unfinished.
     ///
     /// # Errors
-    /// [`ConfigError`]: the server has made a configuration that no device has.
+    /// [`ConfigError`]: the server has published an invalid configuration.
     pub fn run(
         &mut self,
         memory: &impl Memory,
@@ -67,19 +67,19 @@ impl ClientEngine {
         loop {
             steps = steps.wrapping_add(1);
             let asks = match self.step(memory)? {
-                Did::Work => {
+                StepOutcome::Work => {
                     idle_steps = 0;
                     false
                 }
-                Did::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
-                    // It may be another process that is waited for, which needs a processor to go on.
+                StepOutcome::WaitUntil(ns) if ns < self.now_ns() + SPIN_NS_MAX => {
+                    // The wait may be for another process, which needs a CPU.
                     match steps % STEPS_WITHOUT_YIELD {
                         0 => std::thread::yield_now(),
                         _ => std::hint::spin_loop(),
                     }
                     false
                 }
-                Did::Nothing if idle_steps < IDLE_STEPS_MAX => {
+                StepOutcome::Nothing if idle_steps < IDLE_STEPS_MAX => {
                     idle_steps += 1;
                     match idle_steps % STEPS_WITHOUT_YIELD {
                         0 => std::thread::yield_now(),
@@ -87,7 +87,7 @@ impl ClientEngine {
                     }
                     false
                 }
-                Did::Nothing | Did::WaitUntil(_) => {
+                StepOutcome::Nothing | StepOutcome::WaitUntil(_) => {
                     self.sleep(memory)?;
                     true
                 }
@@ -98,16 +98,18 @@ impl ClientEngine {
         }
     }
 
-    /// Sleeps until somebody submits, the head of a queue comes to this client, or it is time.
+    /// Sleeps until the client submits, its entry reaches the head of a queue, or the time has come.
     fn sleep(&mut self, memory: &impl Memory) -> Result<(), ConfigError> {
         let client = self.client.clone();
         let asleep = client.asleep(self.number);
         futex::announce(asleep);
-        // What came before the announcement is seen by this step, what comes later sees the sleeper.
+        // This step sees entries from before the announcement; submitters of later entries see the sleeping engine.
         let time = match self.step(memory)? {
-            Did::Work => Duration::ZERO,
-            Did::Nothing => SLEEP_MAX,
-            Did::WaitUntil(ns) => Duration::from_nanos(ns.saturating_sub(self.now_ns() + SPIN_NS_MAX)),
+            StepOutcome::Work => Duration::ZERO,
+            StepOutcome::Nothing => SLEEP_MAX,
+            StepOutcome::WaitUntil(ns) => {
+                Duration::from_nanos(ns.saturating_sub(self.now_ns() + SPIN_NS_MAX))
+            }
         };
         if time > Duration::ZERO {
             futex::sleep(asleep, time.min(SLEEP_MAX));
@@ -119,14 +121,15 @@ impl ClientEngine {
         Ok(())
     }
 
-    /// Somebody may have tampered with the order, so that an entry of this client has lost its place.
+    /// Starts an entry that has lost its place in the order, which hostile clients can write.
     pub(crate) fn start_stranded(&mut self) -> bool {
         self.device.as_mut().is_some_and(Device::start_stranded)
     }
 
-    pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<Did, ConfigError> {
+    pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<StepOutcome, ConfigError> {
         let devices = self.client.devices();
-        // ORDERING: Acquire pairs with the Release in `reconfigure`.
+        // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`. `build` reads the words again
+        // under the sequence lock.
         let is_stale = devices.device(self.number).generation.load(Ordering::Acquire) != self.generation;
         if is_stale && self.device.as_mut().is_none_or(Device::finish_part) {
             self.trace = self.device.take().and_then(|device| device.trace).or(self.trace.take());
@@ -135,19 +138,19 @@ impl ClientEngine {
                 device.trace = self.trace.take();
             }
         }
-        // ORDERING: Acquire pairs with the Release in `abort_device`.
-        let duty = self.client.devices().device(self.number).duty.load(Ordering::Acquire);
-        let is_aborted = duty == Duty::Abort as u32;
+        // ORDERING: Acquire pairs with the Release of `command` in `abort_device`: the queues are closed.
+        let command = self.client.devices().device(self.number).command.load(Ordering::Acquire);
+        let is_aborted = command == Command::Abort as u32;
         let now_ns = self.now_ns();
-        let Some(device) = &mut self.device else { return Ok(Did::Nothing) };
+        let Some(device) = &mut self.device else { return Ok(StepOutcome::Nothing) };
         if is_aborted {
             device.abort_part();
-            return Ok(Did::Nothing);
+            return Ok(StepOutcome::Nothing);
         }
         Ok(device.step_at(now_ns, memory))
     }
 
-    /// The device as it is configured now.
+    /// Builds the device from the current configuration.
     fn build(&self) -> Result<(u64, Option<Device>), ConfigError> {
         let devices = self.client.devices();
         let (generation, shape) = devices.shape(self.number);
@@ -160,21 +163,24 @@ impl ClientEngine {
             parts: QueueParts {
                 config: devices.hold_board(|board| &board.devices[self.number].queues[*number]),
                 order: devices.hold_order(|order| &order.devices[self.number].queues[*number]),
-                own: Held::part_of(Arc::clone(self.client.own()), |own| {
+                own: ArcRef::part_of(Arc::clone(self.client.own()), |own| {
                     &own.get().devices[self.number].entries[*number]
                 }),
             },
         };
         let queues = infos.map(queue).collect();
-        let common = Common::new(&self.client, self.number, &shape);
+        let shared_device = SharedDevice::new(&self.client, self.number, &shape);
         let epoch_ns = devices.timing().map(|_| devices.epoch_ns());
-        let device =
-            Device::of_client(&shape.config, devices.nasty(), Front::shared(queues, common, epoch_ns))?;
+        let device = Device::of_client(
+            &shape.config,
+            devices.fault_plan(),
+            Interface::shared(queues, shared_device, epoch_ns),
+        )?;
         Ok((generation, Some(device)))
     }
 
-    /// The device's clock; without a timing there is none, and looking at one would cost as much as a step.
+    /// The time on the device's clock; 0 without a timing, since reading a clock would cost as much as a step.
     fn now_ns(&self) -> u64 {
-        self.device.as_ref().and_then(|device| device.front().now_ns()).unwrap_or(0)
+        self.device.as_ref().and_then(|device| device.interface().now_ns()).unwrap_or(0)
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that processes share: files without a name, sealed so that nobody can cut them.
+//! Memory that processes share: memfds, sealed so that no process can truncate them.
 
 #![allow(unsafe_code)]
 
@@ -10,19 +10,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicU64;
 
-/// What can lie in such memory.
+/// Types that can be in shared memory.
 ///
 /// # Safety
-/// It consists of atomics and arrays of them, for which all bytes are valid, zeros included.
+/// The type consists of atomics and arrays of them, for which all bytes are valid, zeros included.
 pub(super) unsafe trait Plain: Send + Sync + 'static {}
 
-/// Who writes.
+/// The processes that can write a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Access {
-    /// All who have it.
+pub(super) enum Writers {
+    /// All processes with the file.
     All,
-    /// The process that makes it; others cannot, whatever they do with the file.
-    Maker,
+    /// Only the process that created it; a seal prevents writable mappings by others.
+    Creator,
 }
 
 /// A `T` in memory, mapped shared until it is dropped.
@@ -32,12 +32,12 @@ pub(super) struct Mapping<T: Plain> {
 }
 
 impl<T: Plain> Mapping<T> {
-    /// Makes it, all zero; the file is for others.
+    /// Creates a zeroed mapping; the file is for other processes.
     ///
     /// # Errors
-    /// Those of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
-    pub(super) fn create(name: &CStr, access: Access) -> io::Result<(Mapping<T>, File)> {
-        // SAFETY: a string that ends in zero; the descriptor is new, and nobody else's.
+    /// Errors of `memfd_create(2)`, `ftruncate(2)`, `mmap(2)` and `fcntl(2)`, F_ADD_SEALS.
+    pub(super) fn create(name: &CStr, writers: Writers) -> io::Result<(Mapping<T>, File)> {
+        // SAFETY: the string ends in zero; the file descriptor is new and has no other owner.
         let file = unsafe {
             let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
             let descriptor = libc::memfd_create(name.as_ptr(), flags);
@@ -48,26 +48,27 @@ impl<T: Plain> Mapping<T> {
         };
         file.set_len(size_of::<T>() as u64)?;
         let mapping = Mapping::map(&file, libc::PROT_READ | libc::PROT_WRITE)?;
-        let writes = if access == Access::Maker { libc::F_SEAL_FUTURE_WRITE } else { 0 };
+        let writes = if writers == Writers::Creator { libc::F_SEAL_FUTURE_WRITE } else { 0 };
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL | writes;
-        // SAFETY: it takes numbers.
+        // SAFETY: fcntl takes numbers here.
         match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } {
             0 => Ok((mapping, file)),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// Maps a file that another process has made.
+    /// Maps a file that another process has created.
     ///
     /// # Errors
-    /// Those of `fstat(2)` and `mmap(2)`; `InvalidData` if the file is none of these, or of another version's length.
-    pub(super) fn open(file: &File, access: Access) -> io::Result<Mapping<T>> {
-        // SAFETY: it takes numbers.
+    /// Errors of `fstat(2)` and `mmap(2)`; `InvalidData` if the file is not such a memfd, or has the length of another
+    /// version.
+    pub(super) fn open(file: &File, writers: Writers) -> io::Result<Mapping<T>> {
+        // SAFETY: fcntl takes numbers here.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 || file.metadata()?.len() != size_of::<T>() as u64 {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let writes = if access == Access::All { libc::PROT_WRITE } else { 0 };
+        let writes = if writers == Writers::All { libc::PROT_WRITE } else { 0 };
         Mapping::map(file, libc::PROT_READ | writes)
     }
 
@@ -87,25 +88,25 @@ impl<T: Plain> Mapping<T> {
 
     #[inline]
     pub(super) fn get(&self) -> &T {
-        // SAFETY: the mapping is page-aligned, as long as the type, and lives as long as this. The type consists of atomics,
-        // for which all bytes are valid, so that what other processes write is no race. The file is sealed against being
-        // cut. Of memory that only its maker can write, others only load.
+        // SAFETY: the mapping is page-aligned, as long as the type, and lives as long as this. The type consists of
+        // atomics, for which all bytes are valid, so that writes of other processes are no data race. The file is
+        // sealed against truncation. Memory that only its creator can write is only loaded by others.
         unsafe { self.at.as_ref() }
     }
 
-    /// All of it as words, for who tampers with it.
+    /// The mapping as words, for tests that forge its content.
     pub(super) fn words(&self) -> &[AtomicU64] {
         const { assert!(size_of::<T>().is_multiple_of(8)) };
-        // SAFETY: as above; it consists of atomics, whose bytes are valid as those of others.
+        // SAFETY: as above; the type consists of atomics, whose bytes are valid as other atomics.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), size_of::<T>() / 8) }
     }
 
-    /// Children that `fork` makes do not have it.
+    /// Excludes the mapping from children of `fork`.
     ///
     /// # Safety
-    /// In a child, nobody uses or drops this.
+    /// A child neither uses nor drops this.
     pub(super) unsafe fn keep_from_children(&self) -> io::Result<()> {
-        // SAFETY: the mapping is this one's own; that it is missing in children is the caller's promise not to mind.
+        // SAFETY: this owns the mapping; the caller promises that children do not use it.
         let answer = unsafe { libc::madvise(self.at.as_ptr().cast(), size_of::<T>(), libc::MADV_DONTFORK) };
         if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -113,13 +114,12 @@ impl<T: Plain> Mapping<T> {
 
 impl<T: Plain> Drop for Mapping<T> {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and whoever borrowed from it is gone. It can only fail for an address
-        // that is none.
+        // SAFETY: this owns the mapping, and no borrow of it is left. munmap fails only for an invalid address.
         unsafe { libc::munmap(self.at.as_ptr().cast(), size_of::<T>()) };
     }
 }
 
-// SAFETY: it leads to a `T`, which is `Send` and `Sync`, and can be unmapped from any thread.
+// SAFETY: it owns a `T`, which is `Send` and `Sync`, and can be unmapped from any thread.
 unsafe impl<T: Plain> Send for Mapping<T> {}
 // SAFETY: as above.
 unsafe impl<T: Plain> Sync for Mapping<T> {}
@@ -135,20 +135,20 @@ mod tests {
     // SAFETY: atomics.
     unsafe impl Plain for Words {}
 
-    /// A file that another process could cut would end in SIGBUS here.
+    /// A file that another process truncates would cause SIGBUS here.
     #[test]
-    fn nobody_can_cut_it() {
-        for access in [Access::All, Access::Maker] {
-            let (mine, file) = Mapping::<Words>::create(c"test", access).unwrap();
+    fn no_process_can_truncate_it() {
+        for writers in [Writers::All, Writers::Creator] {
+            let (mine, file) = Mapping::<Words>::create(c"test", writers).unwrap();
             assert!(file.set_len(0).is_err() && file.set_len(1 << 30).is_err());
-            let theirs = Mapping::<Words>::open(&file, access).unwrap();
+            let theirs = Mapping::<Words>::open(&file, writers).unwrap();
             mine.get().0[7].store(7, Ordering::Relaxed);
             assert_eq!(theirs.get().0[7].load(Ordering::Relaxed), 7);
-            let writable = Mapping::<Words>::open(&file, Access::All).is_ok();
-            assert_eq!(writable, access == Access::All, "who may write");
+            let writable = Mapping::<Words>::open(&file, Writers::All).is_ok();
+            assert_eq!(writable, writers == Writers::All, "{writers:?}");
         }
         let other = tempfile::tempfile().unwrap();
         other.set_len(size_of::<Words>() as u64).unwrap();
-        assert!(Mapping::<Words>::open(&other, Access::All).is_err(), "a file that can be cut");
+        assert!(Mapping::<Words>::open(&other, Writers::All).is_err(), "a file that can be truncated");
     }
 }

@@ -1,78 +1,97 @@
-//! Devices that several processes share: one queue with one order and one threshold for all of them, as silicon has it.
+//! Devices that several processes share. As on silicon, each queue has one order and one threshold for all of them.
 //!
 //! ```text
-//!                            ┌ Board: options, configuration, who is there   written by the server
-//! server: State ── hands out ┼ Order: whose turn it is in each queue         written by all
-//!    └ Clients: its own      └ Own: entries and counters of one client      written by that client
+//!                     ┌ Board: options, configuration, live clients              written by the server
+//! Server ── creates ──┼ Order: order of the entries of each queue                written by all
+//!    └ Clients        └ ClientMemory: entries and counters of one client         written by that client
 //!
-//! process A: Devices::connect, Devices::join ─▶ Client: submits; its engine executes what is A's
+//! process A: Devices::connect, Connected::join ─▶ Client: submits; its ClientEngine executes A's descriptors
 //! process B: the same
 //! ```
 //!
-//! Descriptors name the memory of the process that submitted them, so each process executes its own: an *engine* of a
-//! [`Client`] is the whole device, over the memory of one process, and takes entries of that one only. What the
-//! processes have in common is the order of the entries, and under a timing when each engine and the bandwidth are free
-//! and whose turn it is among the queues of a group.
+//! Descriptors name the memory of the process that submitted them, so each process executes its own descriptors: a
+//! [`ClientEngine`] is the whole device over the memory of one process, and dispatches entries of this process only.
+//! The processes share the order of the entries. Under a timing they also share the times at which each engine and the
+//! bandwidth are free, and the arbiter of each group.
 //!
-//! Without a timing each process executes as fast as it can, and its own entries share no engine with those of
-//! others. An entry at the head of a queue waits for its owner in any case: a process that is stopped (by a debugger,
-//! say) stops the queues that it has entries in, until it goes on or is gone.
+//! Without a timing, each process executes as fast as it can and shares no engine with other processes. In any case, an
+//! entry at the head of a queue waits for its owner: a stopped process (for example in a debugger) stops the queues
+//! that hold its entries, until it continues or ends.
 //!
-//! # Who can do what to whom
+//! ```
+//! use memferry_dsa::Descriptor;
+//! use memferry_dsa::portal::Submission;
+//! use memferry_dsa_emulator::shared::{DeviceSetup, Options, QueueAt, Server};
+//! use memferry_dsa_emulator::{Capabilities, OPERATIONS, shared_queue};
 //!
-//! Processes of several users may share devices, and the server may be root's. All memory is sealed against being cut, so
-//! that nobody's access ends in SIGBUS.
+//! let server = Server::create(&Options::default())?;
+//! let engine_groups = [Some(0), None, None, None];
+//! let setup = DeviceSetup { number: 0, operations: OPERATIONS, capabilities: Capabilities::ALL, engine_groups };
+//! server.enable_device(0, &setup);
+//! let queue = QueueAt { device: 0, queue: 0 };
+//! server.enable_queue(queue, 0, &shared_queue("", 8))?;
 //!
-//! | memory | a client can | so another client | and the server |
+//! let client = server.join(std::process::id())?;
+//! assert_eq!(client.enqcmd(queue, &mut Descriptor::noop().to_words()), Submission::Accepted);
+//! assert_eq!(server.queue_report(queue).occupancy, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Security
+//!
+//! Processes of several users may share devices, and the server may run as root. All memory is sealed against
+//! truncation, so that no access causes SIGBUS.
+//!
+//! | memory | a hostile client can | effect on another client | effect on the server |
 //! |---|---|---|---|
-//! | `Board` | read it | | is the only one who writes it |
-//! | `Order` | write anything | is late, or out of order; executes what it has submitted, once, and nothing else | makes sense of it again within seconds |
-//! | `Own` | write anything in its own | cannot see it | reads counts that are wrong |
+//! | `Board` | read it | none | none: only the server writes it |
+//! | `Order` | write anything | delay, other order; it executes its own descriptors only, each once | repairs it within seconds |
+//! | `ClientMemory` | write anything in its own | none: others cannot map it | reads wrong counts |
 //!
-//! A client that means harm can therefore fill a queue, stop it as long as it lives, spoil what devices count and report
-//! as errors, and append lines to the trace. It cannot have a device access memory, or execute a descriptor, that the
-//! submitting process has not named; read others' descriptors; open or cut files; or end or stop the server. The server
-//! takes a client's process and user from the kernel (`SO_PEERCRED`).
+//! A hostile client can therefore fill a queue, stop it while it lives, falsify counters and error registers, and
+//! append lines to the trace. It cannot make a device access memory, or execute a descriptor, that the submitting
+//! process has not named; read other clients' descriptors; open or truncate files; or end or stop the server. The
+//! server gets a client's process and user from the kernel (`SO_PEERCRED`).
 //!
-//! A process that dies leaves entries, engines and counters behind; the server [removes](State::reap) them. There is no
-//! moment at which it could die and leave something that cannot be attributed to it.
+//! A process that dies leaves entries, engines and counters behind, which the server [reaps](Server::reap). At no
+//! moment can it die and leave something that cannot be attributed to it.
 
 mod client;
 mod clients;
-mod common;
 mod control;
 mod devices;
 mod engine;
 mod futex;
 mod layout;
-mod look;
+mod maintenance;
 mod memory;
 mod options;
 mod report;
+mod server;
 mod shape;
+mod shared_device;
 mod socket;
-mod state;
 mod trace;
 
 pub use client::Client;
 pub use clients::JoinError;
-pub(super) use common::Common;
 pub use control::DeviceSetup;
 pub use devices::Devices;
 pub use engine::ClientEngine;
 pub use layout::{CLIENTS_MAX, DEVICES_MAX};
 pub use options::Options;
 pub use report::{ClientReport, QueueReport, Submitted};
-pub use socket::{ConnectError, Connected, Listening};
-pub use state::State;
-pub(super) use trace::{RecordFate, Trace};
+pub use server::Server;
+pub(crate) use shared_device::SharedDevice;
+pub use socket::{ConnectError, Connected, Listener};
+pub(crate) use trace::{RecordFate, Trace};
 
-/// The request of `ioctl(2)` by which a process asks whether it has opened a queue's file itself: `EPERM` if not.
+/// The request of `ioctl(2)` with which a process asks whether it has opened a queue's file itself: `EPERM` if not.
 ///
-/// Source: `_IO('M', 0)` of Linux' `asm-generic/ioctl.h`; the real driver has no requests.
+/// Source: `_IO('M', 0)` of Linux' `asm-generic/ioctl.h`; the real driver has no ioctl requests.
 pub const IS_OPENERS: u32 = (b'M' as u32) << 8;
 
-/// A work queue of a device that processes share.
+/// The number of a work queue of a shared device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueAt {
     /// The number of the device, below [`DEVICES_MAX`].
@@ -82,7 +101,7 @@ pub struct QueueAt {
 }
 
 impl QueueAt {
-    /// The queue with this number, if there can be one.
+    /// The queue with these numbers, if they are valid.
     pub fn new(device: usize, queue: usize) -> Option<QueueAt> {
         (device < DEVICES_MAX && queue < super::QUEUES_MAX).then_some(QueueAt { device, queue })
     }

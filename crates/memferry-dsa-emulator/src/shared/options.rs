@@ -1,4 +1,4 @@
-//! What the server chooses for all processes: on the board, but for paths, which are its own.
+//! Options of a server for all processes. They are on the board, except for paths.
 
 #![allow(unsafe_code)]
 
@@ -10,41 +10,41 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::layout::Header;
-use crate::fault_plan::FaultPlan;
-use crate::timing::Timing;
+use crate::config::FaultPlan;
+use crate::config::Timing;
 
 /// Options of an emulation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// How badly the devices behave.
-    pub nasty: FaultPlan,
-    /// How long things take; `None`: as long as they take here.
+    /// The injected misbehaviour of the devices.
+    pub fault_plan: FaultPlan,
+    /// The modelled durations; `None`: as fast as this machine executes.
     pub timing: Option<Timing>,
     /// Whether call sites are patched after their first trap.
     pub patches: bool,
-    /// Where the server appends what descriptors were and became.
+    /// The file to which the server appends the trace of descriptors.
     pub trace: Option<PathBuf>,
 }
 
 impl Default for Options {
-    /// Devices that behave, as fast as they can, and no trace.
+    /// No misbehaviour, no timing, no trace.
     fn default() -> Options {
-        Options { nasty: FaultPlan::none(), timing: None, patches: true, trace: None }
+        Options { fault_plan: FaultPlan::none(), timing: None, patches: true, trace: None }
     }
 }
 
 impl Options {
-    /// Opens the trace, if there is to be one. The server does so once, before there are clients: later, the path could lead
-    /// to a file that another user has chosen.
+    /// Opens the trace, if there is one. The server does so once, before it has clients: later, another user could have
+    /// replaced the file.
     ///
     /// # Errors
-    /// Those of `open(2)`; `ENXIO`: it is a pipe that nobody reads.
+    /// Errors of `open(2)`; `ENXIO`: the file is a pipe without a reader.
     pub(super) fn open_trace(&self) -> io::Result<Option<File>> {
         let Some(path) = &self.trace else { return Ok(None) };
-        // A pipe whose reader has gone is an error here; without the flag, the program would wait for another.
+        // A pipe without a reader is an error here; without the flag, `open` would wait for a reader.
         let flags = libc::O_NONBLOCK;
         let file = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-        // SAFETY: it takes numbers. To write is to wait for a reader that is slow.
+        // Without O_NONBLOCK, writes wait for a slow reader. SAFETY: fcntl takes numbers here.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_APPEND) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -54,128 +54,95 @@ impl Options {
     pub(super) fn write(&self, header: &Header) {
         header.keeps_traps.store((!self.patches).into(), Ordering::Relaxed);
         header.traces.store(self.trace.is_some().into(), Ordering::Relaxed);
-        let nasty = header.nasty.iter().zip(nasty_words(&self.nasty));
-        nasty.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        let fault_plan = header.fault_plan.iter().zip(fault_plan_words(&self.fault_plan));
+        fault_plan.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         let timing = header.timing.iter().zip(self.timing.as_ref().map_or([0; 9], timing_words));
         timing.for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
 }
 
-/// All fields by name, so that a new one does not compile until it has its word.
-fn nasty_words(nasty: &FaultPlan) -> [u64; 12] {
-    let FaultPlan {
-        seed,
-        delay_steps_max,
-        reorder,
-        page_faults_per_mille,
-        retries_per_mille,
-        backwards_per_mille,
-        rounded_differences_per_mille,
-        spread_batches_per_mille,
-        work_ahead_per_mille,
-        hardware_errors_per_mille,
-        lost_records_per_mille,
-        piece_bytes_max,
-    } = nasty;
-    [
-        *seed,
-        u64::from(*delay_steps_max),
-        u64::from(*reorder),
-        u64::from(*page_faults_per_mille),
-        u64::from(*retries_per_mille),
-        u64::from(*backwards_per_mille),
-        u64::from(*rounded_differences_per_mille),
-        u64::from(*spread_batches_per_mille),
-        u64::from(*work_ahead_per_mille),
-        u64::from(*hardware_errors_per_mille),
-        u64::from(*lost_records_per_mille),
-        u64::from(*piece_bytes_max),
-    ]
+/// A type of a field that the board has as a word.
+trait Word: Copy {
+    fn to_word(self) -> u64;
+    fn from_word(word: u64) -> Self;
 }
 
-pub(super) fn nasty_of(words: [u64; 12]) -> FaultPlan {
-    FaultPlan {
-        seed: words[0],
-        delay_steps_max: words[1] as u32,
-        reorder: words[2] != 0,
-        page_faults_per_mille: words[3] as u16,
-        retries_per_mille: words[4] as u16,
-        backwards_per_mille: words[5] as u16,
-        rounded_differences_per_mille: words[6] as u16,
-        spread_batches_per_mille: words[7] as u16,
-        work_ahead_per_mille: words[8] as u16,
-        hardware_errors_per_mille: words[9] as u16,
-        lost_records_per_mille: words[10] as u16,
-        piece_bytes_max: words[11] as u32,
+macro_rules! words {
+    ($($type:ty),*) => {
+        $(impl Word for $type {
+            fn to_word(self) -> u64 {
+                self.into()
+            }
+
+            fn from_word(word: u64) -> $type {
+                word as $type
+            }
+        })*
+    };
+}
+
+words!(u16, u32, u64);
+
+impl Word for bool {
+    fn to_word(self) -> u64 {
+        self.into()
+    }
+
+    fn from_word(word: u64) -> bool {
+        word != 0
     }
 }
 
-fn timing_words(timing: &Timing) -> [u64; 9] {
-    let Timing {
-        submit_shared_ns,
-        submit_dedicated_ns,
-        dispatch_ns,
-        occupancy_ns,
-        latency_ns,
-        batch_fetch_ns,
-        batch_member_ns,
-        bytes_per_second,
-        page_request_ns,
-    } = *timing;
-    [
-        submit_shared_ns,
-        submit_dedicated_ns,
-        dispatch_ns,
-        occupancy_ns,
-        latency_ns,
-        batch_fetch_ns,
-        batch_member_ns,
-        bytes_per_second,
-        page_request_ns,
-    ]
+/// Converts a struct to words and back. It lists all fields, so that a new field does not compile until it has a word.
+macro_rules! as_words {
+    ($type:ident, $count:literal, $to_words:ident, $from_words:ident: $($field:ident),*) => {
+        fn $to_words(value: &$type) -> [u64; $count] {
+            let $type { $($field),* } = *value;
+            [$($field.to_word()),*]
+        }
+
+        pub(super) fn $from_words([$($field),*]: [u64; $count]) -> $type {
+            $type { $($field: Word::from_word($field)),* }
+        }
+    };
 }
 
-pub(super) fn timing_of(words: [u64; 9]) -> Timing {
-    Timing {
-        submit_shared_ns: words[0],
-        submit_dedicated_ns: words[1],
-        dispatch_ns: words[2],
-        occupancy_ns: words[3],
-        latency_ns: words[4],
-        batch_fetch_ns: words[5],
-        batch_member_ns: words[6],
-        bytes_per_second: words[7],
-        page_request_ns: words[8],
-    }
-}
+as_words!(FaultPlan, 12, fault_plan_words, fault_plan_of:
+    seed, delay_steps_max, reorder, page_faults_per_mille, retries_per_mille, backwards_per_mille,
+    rounded_differences_per_mille, spread_batches_per_mille, work_ahead_per_mille, hardware_errors_per_mille,
+    lost_records_per_mille, piece_bytes_max);
+
+as_words!(Timing, 9, timing_words, timing_of:
+    submit_shared_ns, submit_dedicated_ns, dispatch_ns, occupancy_ns, latency_ns, batch_fetch_ns, batch_member_ns,
+    bytes_per_second, page_request_ns);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::State;
+    use crate::shared::Server;
 
     #[test]
-    fn options_reach_the_other_side() {
+    fn clients_read_the_options_of_the_server() {
         let directory = tempfile::tempdir().unwrap();
         for options in [
             Options::default(),
             Options {
-                nasty: FaultPlan::from_seed(0x1234_5678_9abc_def0),
+                fault_plan: FaultPlan::from_seed(0x1234_5678_9abc_def0),
                 timing: Some(Timing::sapphire_rapids()),
                 patches: false,
                 trace: Some(directory.path().join("a trace\u{e4}.jsonl")),
             },
         ] {
-            let state = State::create(&options).unwrap();
+            let state = Server::create(&options).unwrap();
             let devices = state.devices();
-            assert_eq!((devices.nasty(), devices.timing()), (options.nasty, options.timing));
+            assert_eq!((devices.fault_plan(), devices.timing()), (options.fault_plan, options.timing));
             assert_eq!((devices.patches(), devices.traces()), (options.patches, options.trace.is_some()));
         }
     }
 
-    /// Opening a pipe to write waits for a reader, and a program would wait with it.
+    /// Opening a pipe for writing waits for a reader, and a program would wait with it.
     #[test]
-    fn a_trace_into_a_pipe() {
+    fn a_trace_to_a_pipe() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pipe");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
@@ -183,7 +150,7 @@ mod tests {
         assert_eq!(options.open_trace().unwrap_err().raw_os_error(), Some(libc::ENXIO));
         let reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
         let trace = options.open_trace().unwrap().unwrap();
-        // SAFETY: it takes numbers.
+        // SAFETY: fcntl takes numbers here.
         let flags = unsafe { libc::fcntl(trace.as_raw_fd(), libc::F_GETFL) };
         assert_eq!(flags & (libc::O_NONBLOCK | libc::O_APPEND), libc::O_APPEND, "a full pipe is waited for");
         drop(reader);

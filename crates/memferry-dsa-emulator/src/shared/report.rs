@@ -1,72 +1,76 @@
-//! What devices, queues and clients have done, for who looks at them.
+//! Reports about devices, queues and clients.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
-use super::clients::Live;
+use super::clients::LiveClient;
 use super::layout::DEVICES_MAX;
-use super::{QueueAt, State};
+use super::{QueueAt, Server};
 use crate::config::QUEUES_MAX;
-use crate::counters::{Counters, DeviceCounters, QueueTotals, told};
-use crate::ring::ClientId;
+use crate::device::counters::{COUNT_MAX, Counters, DeviceCounters, QueueTotals, capped};
+use crate::queue::ring::ClientId;
 
-/// What a queue has done, and what is in it.
+/// The counts of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueReport {
     /// Entries in the queue.
     pub occupancy: u64,
-    /// Descriptors that have left the queue and have not ended, or wait for their completion record.
+    /// Descriptors that have left the queue and are not complete.
     pub in_progress: u64,
-    /// Descriptors that the queue took, ever.
+    /// Descriptors that the queue has accepted since it was created.
     pub accepted: u64,
-    /// Times that it answered Retry although it was enabled.
+    /// Retry answers while the queue was enabled.
     pub retried: u64,
-    /// Descriptors lost because it was dedicated and full.
+    /// Descriptors lost because the queue was dedicated and full.
     pub dropped: u64,
 }
 
-/// What a process has submitted to a queue.
+/// A process' submissions to a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Submitted {
-    /// Descriptors that the queue took; exact if nothing is in flight.
+    /// Descriptors that the queue accepted; exact if none is in flight.
     pub accepted: u64,
-    /// Times that it answered Retry although it was enabled.
+    /// Retry answers while the queue was enabled.
     pub retried: u64,
-    /// Descriptors lost because it was dedicated and full.
+    /// Descriptors lost because the queue was dedicated and full.
     pub dropped: u64,
 }
 
-/// A process that has used devices, or still does.
+/// A process that uses or has used devices.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientReport {
-    /// Its number.
+    /// The process id.
     pub process: u32,
-    /// The program's name, as `/proc/PID/comm` has it.
+    /// The program's name in `/proc/PID/comm`.
     pub program: String,
-    /// The queues that it has submitted to.
+    /// Its submissions, by queue.
     pub queues: BTreeMap<QueueAt, Submitted>,
 }
 
-impl State {
-    /// What a queue has done.
+impl Server {
+    /// The counts of a queue.
     pub fn queue_report(&self, at: QueueAt) -> QueueReport {
         let queue = &self.devices().device_order(at.device).queues[at.queue];
-        // What is settled first: a descriptor that moves on meanwhile is counted as being in progress still.
-        let settled = self.settled(at) + told(&queue.counts.0.retired);
+        // Completed descriptors first: one that completes meanwhile is still counted as in progress.
+        // ORDERING: Acquire pairs with the Releases of `retired` in `wake_next_owner`, `check_queue` and `reap_client`: the
+        // moves of `head` for the retired entries are visible below.
+        let retired = queue.counts.0.retired.load(Ordering::Acquire).min(COUNT_MAX);
+        let completed = self.completed(at) + retired;
         QueueReport {
-            in_progress: queue.ring.popped().saturating_sub(settled),
+            in_progress: queue.ring.popped().saturating_sub(completed),
             occupancy: queue.ring.occupancy(),
             accepted: queue.ring.pushed(),
-            retried: told(&queue.counts.0.retried),
-            dropped: told(&queue.counts.0.dropped),
+            retried: capped(&queue.counts.0.retried),
+            dropped: capped(&queue.counts.0.dropped),
         }
     }
 
-    /// Descriptors of a queue that are settled, of those who are there.
-    pub(super) fn settled(&self, at: QueueAt) -> u64 {
-        self.clients().live.values().map(|client| told(&client.queue(at).settled)).sum()
+    /// Completed descriptors of a queue, of all live clients.
+    pub(super) fn completed(&self, at: QueueAt) -> u64 {
+        self.clients().live.values().map(|client| capped(&client.queue(at).completed)).sum()
     }
 
-    /// What a device has done since it was made.
+    /// The counters of a device since it was created.
     pub fn counters(&self, device: usize) -> DeviceCounters {
         let (sum, mut totals) = (Counters::default(), QueueTotals::default());
         let clients = self.clients();
@@ -77,8 +81,8 @@ impl State {
         sum.snapshot(&totals)
     }
 
-    /// The processes that have used devices, by their numbers. If there were more than
-    /// [`CLIENTS_MAX`](super::CLIENTS_MAX), the first of those that are gone are left out.
+    /// The processes that use or have used devices, by process id. The list has at most
+    /// [`CLIENTS_MAX`](super::CLIENTS_MAX) processes that have ended, the latest.
     pub fn client_reports(&self) -> Vec<ClientReport> {
         let clients = self.clients();
         let live = clients.live.iter().map(|(id, client)| self.client_report(*id, client));
@@ -97,14 +101,14 @@ impl State {
         reports.into_iter().map(report).collect()
     }
 
-    pub(super) fn client_report(&self, id: ClientId, client: &Live) -> ClientReport {
+    pub(super) fn client_report(&self, id: ClientId, client: &LiveClient) -> ClientReport {
         let all =
             (0..DEVICES_MAX).flat_map(|device| (0..QUEUES_MAX).map(move |queue| QueueAt { device, queue }));
         let queues = all.filter_map(|at| {
             let left = self.devices().device_order(at.device).queues[at.queue].ring.entries_of(id);
             let queue = client.queue(at);
-            let accepted = told(&queue.taken) + left as u64;
-            let (retried, dropped) = (told(&queue.retried), told(&queue.dropped));
+            let accepted = capped(&queue.dispatched) + left as u64;
+            let (retried, dropped) = (capped(&queue.retried), capped(&queue.dropped));
             (accepted + retried + dropped > 0).then_some((at, Submitted { accepted, retried, dropped }))
         });
         ClientReport { process: client.process, program: client.program.clone(), queues: queues.collect() }

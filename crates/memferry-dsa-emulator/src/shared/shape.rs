@@ -1,4 +1,4 @@
-//! What a device consists of at a time.
+//! The configuration of a device, as read from the board.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -8,8 +8,7 @@ use super::Devices;
 use super::layout::ENGINES;
 use crate::config::{Capabilities, DeviceConfig, GROUPS_MAX, GroupConfig, QUEUES_MAX};
 
-/// A device's configuration, and which numbers its parts have on the board. Groups without an enabled queue are left
-/// out.
+/// A device's configuration, and the numbers of its parts on the board. Groups without an enabled queue are left out.
 pub(super) struct Shape {
     pub(super) config: DeviceConfig,
     pub(super) groups: Vec<usize>,
@@ -20,13 +19,15 @@ pub(super) struct Shape {
 }
 
 impl Devices {
-    /// The device as it is configured, and the generation of that.
+    /// The current configuration and its generation.
     pub(super) fn shape(&self, device: usize) -> (u64, Shape) {
         loop {
-            // ORDERING: Acquire pairs with the Release in `reconfigure`: the words are of this generation or later ...
+            // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`: the words are of this
+            // generation or later ...
             let generation = self.device(device).generation.load(Ordering::Acquire);
             let shape = self.shape_now(device);
-            // ... and not later, if it is still the same: the fence keeps the load behind those of the words.
+            // ... and not later if the generation is unchanged. ORDERING: this Acquire fence keeps the loads of the
+            // words before the load of the generation; it pairs with the Release fence in `reconfigure`.
             std::sync::atomic::fence(Ordering::Acquire);
             if generation.is_multiple_of(2)
                 && self.device(device).generation.load(Ordering::Relaxed) == generation
@@ -37,7 +38,7 @@ impl Devices {
         }
     }
 
-    /// The device as it is configured, for who configures it.
+    /// The current configuration, for the thread that configures the device.
     pub(super) fn shape_now(&self, device: usize) -> Shape {
         let state = self.device(device);
         let operations = std::array::from_fn(|index| state.operations[index].load(Ordering::Relaxed));
@@ -53,7 +54,7 @@ impl Devices {
             queues: Vec::new(),
         };
         let members = |words: &[AtomicU32], group: usize| -> Vec<usize> {
-            let is_member = |index: &usize| words[*index].load(Ordering::Acquire) == group as u32 + 1;
+            let is_member = |index: &usize| words[*index].load(Ordering::Relaxed) == group as u32 + 1;
             (0..words.len()).filter(is_member).collect()
         };
         debug_assert!(state.engine_groups.len() == ENGINES && state.queue_groups.len() == QUEUES_MAX);

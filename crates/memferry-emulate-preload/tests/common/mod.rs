@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use memferry_dsa::WorkQueueInfo;
-use memferry_dsa_emulator::shared::{DeviceSetup, Listening, Options, QueueAt, State};
+use memferry_dsa_emulator::shared::{DeviceSetup, Listener, Options, QueueAt, Server};
 use memferry_dsa_emulator::{Capabilities, OPERATIONS, dedicated_queue, shared_queue};
 
 /// What the control plane would make: `wq0.0` shared, `wq0.1` dedicated, `wq1.0` shared with room for one.
 pub(crate) struct Machine {
     pub(crate) directory: tempfile::TempDir,
-    pub(crate) state: State,
-    _listening: Listening,
+    pub(crate) state: Server,
+    _listening: Listener,
 }
 
 impl Machine {
@@ -37,7 +37,7 @@ impl Machine {
     fn empty(options: &Options, engine_groups: [Option<usize>; 4]) -> Machine {
         // Portals are mapped: not a matter for a disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let state = State::create(options).unwrap();
+        let state = Server::create(options).unwrap();
         for device in 0..2 {
             let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
             let setup = DeviceSetup { number: device as u32, operations, capabilities, engine_groups };

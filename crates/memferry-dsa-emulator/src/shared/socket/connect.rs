@@ -1,4 +1,4 @@
-//! A client's side of the socket.
+//! The client's side of the socket.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -7,43 +7,41 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::super::memory::{Access, Mapping};
+use super::super::memory::{Mapping, Writers};
 use super::super::{Client, Devices};
 use super::{ANSWER_BYTES_MAX, NO, Request, YES, receive, send};
 
-/// A server that does not answer for so long never will; it does within a millisecond.
+/// The time-out of an answer; a working server answers within a millisecond.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Devices of a server in another process.
+/// The devices of a server in another process.
 #[derive(Clone)]
 pub struct Connected {
     devices: Devices,
     path: PathBuf,
 }
 
-/// The server gives nothing.
+/// An error of a connection to a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// There is none.
-    #[error("cannot connect: {0}")]
+    /// The socket does not answer.
+    #[error("cannot connect to the emulation: {0}")]
     Connect(#[source] io::Error),
-    /// It says why.
+    /// The server refuses, with this reason.
     #[error("{0}")]
     Refused(String),
-    /// It, or what it gives, is of another version.
-    #[error(
-        "what answers there is of another version of memferry: use the command and the library of one build"
-    )]
+    /// The server, or its memory, is of another version.
+    #[error("the emulation is of another version of memferry: use the command and the library of one build")]
     NotOurs,
-    /// The operating system does not let this process take what it gives.
-    #[error("cannot map what the emulation shares: {0}")]
+    /// The operating system refuses to map the server's memory.
+    #[error("cannot map the memory of the emulation: {0}")]
     Map(#[source] io::Error),
 }
 
 impl ConnectError {
-    /// Whether there is nothing at all.
-    pub fn is_nobody(&self) -> bool {
+    /// Whether no socket exists at the path.
+    pub fn is_not_found(&self) -> bool {
         matches!(self, ConnectError::Connect(error)
             if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     }
@@ -57,12 +55,12 @@ impl ConnectError {
 }
 
 impl Devices {
-    /// Looks at the devices of the server that listens there.
+    /// Connects to the server that listens at a path.
     ///
     /// # Errors
-    /// [`ConnectError`]
+    /// [`ConnectError`]: no server answers, or it is of another version.
     pub fn connect(path: &Path) -> Result<Connected, ConnectError> {
-        let (_, files) = ask(path, Request::Look)?;
+        let (_, files) = request(path, Request::Look)?;
         let [board, order] = two(files)?;
         let devices = Devices::open(&board.into(), &order.into()).map_err(ConnectError::mapping)?;
         Ok(Connected { devices, path: path.to_owned() })
@@ -75,33 +73,33 @@ impl Connected {
         &self.devices
     }
 
-    /// Joins for the calling process. What was there before under its number is void.
+    /// Joins for the calling process. Former clients with the same process id are reaped.
     ///
     /// # Errors
-    /// [`ConnectError`]
+    /// [`ConnectError`]: nothing has changed.
     ///
     /// # Safety
-    /// A child that `fork` makes, and that has not become another program, neither uses nor drops the client: it does not
-    /// inherit the memory, since it may become another user.
+    /// A child of `fork` that has not executed another program neither uses nor drops the client: it does not inherit
+    /// the memory, since it may become another user.
     #[allow(unsafe_code)]
     pub unsafe fn join(&self) -> Result<Client, ConnectError> {
-        let (id, mut files) = ask(&self.path, Request::Join)?;
+        let (id, mut files) = request(&self.path, Request::Join)?;
         let own = files.pop().ok_or(ConnectError::NotOurs)?;
-        let own = Mapping::open(&File::from(own), Access::All).map_err(ConnectError::mapping)?;
-        // SAFETY: passed on.
+        let own = Mapping::open(&File::from(own), Writers::All).map_err(ConnectError::mapping)?;
+        // SAFETY: the caller keeps the same contract.
         unsafe { own.keep_from_children() }.map_err(ConnectError::Map)?;
         Ok(Client::new(&self.devices, own, id, std::process::id(), None))
     }
 
-    /// What an engine's lines of the trace are written to, if there is a trace.
+    /// The file for an engine's lines of the trace, if there is a trace.
     ///
     /// # Errors
-    /// [`ConnectError`]
+    /// [`ConnectError`]: the server refuses a channel.
     pub fn open_trace(&self) -> Result<Option<File>, ConnectError> {
         if !self.devices.traces() {
             return Ok(None);
         }
-        let (_, mut files) = ask(&self.path, Request::Trace)?;
+        let (_, mut files) = request(&self.path, Request::Trace)?;
         let file = files.pop().ok_or(ConnectError::NotOurs)?;
         Ok(Some(file.into()))
     }
@@ -111,12 +109,13 @@ fn two(files: Vec<OwnedFd>) -> Result<[OwnedFd; 2], ConnectError> {
     files.try_into().map_err(|_| ConnectError::NotOurs)
 }
 
-/// Asks the server; the number and the files that it answers. One that has too much to do hangs up, and is asked again.
-fn ask(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectError> {
+/// Sends a request; returns the number and the files of the answer. A busy server closes the connection; then this
+/// tries again.
+fn request(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectError> {
     const PAUSE: Duration = Duration::from_millis(20);
     let start = Instant::now();
     let (bytes, files) = loop {
-        match ask_once(path, request) {
+        match request_once(path, request) {
             Ok(answer) => break answer,
             Err(error) if is_no_socket(path) && error.kind() == ErrorKind::ConnectionRefused => {
                 return Err(ConnectError::NotOurs); // something else has this name
@@ -132,7 +131,7 @@ fn ask(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), ConnectErro
     }
 }
 
-fn ask_once(path: &Path, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+fn request_once(path: &Path, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let socket = UnixStream::connect(path)?;
     socket.set_read_timeout(Some(PATIENCE))?;
     send(&socket, &[request.to_byte()], &[])?;
@@ -142,7 +141,7 @@ fn ask_once(path: &Path, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)
     if count == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok((bytes, files)) }
 }
 
-/// Whether the server has hung up, or a signal of the program has come between.
+/// Whether the server has closed the connection, or a signal has interrupted the request.
 fn is_busy(error: &io::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionReset, Interrupted, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionReset | Interrupted | UnexpectedEof)

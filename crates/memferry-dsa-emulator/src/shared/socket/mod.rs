@@ -1,14 +1,14 @@
-//! How processes come to the memory: they connect to the server's socket, ask, and get descriptors of files.
+//! The socket of a server: processes connect to it, send a request, and get the memory as file descriptors.
 //!
 //! ```text
-//! client: one byte, what it wants         server: accepts, asks the kernel who it is, answers, closes
-//!   L  board and order                      bytes: "ok" and a number, or "no" and why
-//!   J  a place: its own memory              descriptors: what it wants
+//! client: one byte, the request           server: accepts, gets the peer from the kernel, answers, closes
+//!   L  board and order                      bytes: "ok" and a number, or "no" and the reason
+//!   J  join: the client's memory            file descriptors: the requested ones
 //!   T  a channel to the trace
 //! ```
 //!
-//! Nothing stays open but channels to the trace, which engines keep apart: programs close all descriptors that they know
-//! nothing of. The server sees the end of a process by its number.
+//! Only channels to the trace stay open. Engines keep them out of the program's sight, since programs close file
+//! descriptors that they do not know. The server detects the end of a process by its id.
 //!
 //! Source: unix(7), SCM_RIGHTS and SO_PEERCRED.
 
@@ -23,9 +23,9 @@ use std::os::unix::net::UnixStream;
 use std::{io, ptr};
 
 pub use connect::{ConnectError, Connected};
-pub use serve::Listening;
+pub use serve::Listener;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Request {
     Look,
@@ -45,35 +45,35 @@ impl Request {
     }
 }
 
-/// Before an answer's number, or before the reason why there is none.
+/// The start of an answer with a number, and of one with the reason of a refusal.
 const YES: &[u8; 2] = b"ok";
 const NO: &[u8; 2] = b"no";
 
-/// Longer than any answer.
+/// Maximum length of an answer.
 const ANSWER_BYTES_MAX: usize = 512;
-/// Most descriptors of an answer.
+/// Maximum number of file descriptors of an answer.
 const FILES_MAX: usize = 2;
 
-/// Room for that many descriptors, aligned as the kernel wants it.
+/// A control buffer for so many file descriptors, aligned as the kernel requires.
 #[repr(align(8))]
 struct Control([u8; 64]);
 
 const _: () = {
-    // SAFETY: it takes a number.
+    // SAFETY: CMSG_SPACE takes a number.
     assert!(unsafe { libc::CMSG_SPACE(size_of::<[RawFd; FILES_MAX]>() as u32) } as usize <= 64);
 };
 
-/// Sends bytes and descriptors at once, without waiting.
+/// Sends bytes and file descriptors in one message, without waiting.
 fn send(socket: &UnixStream, bytes: &[u8], files: &[RawFd]) -> io::Result<()> {
     assert!(files.len() <= FILES_MAX);
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: a msghdr is plain numbers and pointers, for which zeros are valid.
+    // SAFETY: a msghdr consists of numbers and pointers, for which zeros are valid.
     let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
     message.msg_iov = &mut part;
     message.msg_iovlen = 1;
-    // SAFETY: the control buffer has room for the header and the descriptors, as is checked above; all pointers live until
-    // the call returns, which reads them.
+    // SAFETY: the control buffer has room for the header and the file descriptors, as checked above; all pointers live
+    // until the call, which reads them, returns.
     let sent = unsafe {
         if !files.is_empty() {
             let size = size_of_val(files) as u32;
@@ -90,7 +90,7 @@ fn send(socket: &UnixStream, bytes: &[u8], files: &[RawFd]) -> io::Result<()> {
     if sent == bytes.len() as isize { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Receives what [`send`] has sent; the number of bytes.
+/// Receives a message of [`send`]; returns the number of bytes and the file descriptors.
 fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -100,12 +100,12 @@ fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<Owne
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
-    // SAFETY: the kernel writes into the two buffers, as much as was said that they have room for.
+    // SAFETY: the kernel writes into the two buffers, at most their given lengths.
     let count = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
     let mut files = Vec::new();
-    // SAFETY: the kernel has written headers and descriptors into the buffer, whose end the macros look at; the descriptors
-    // are new, and nobody else's.
+    // SAFETY: the kernel has written headers and file descriptors into the buffer, whose end the macros check; the file
+    // descriptors are new and have no other owner.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while !header.is_null() {
@@ -120,7 +120,7 @@ fn receive(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<Owne
         }
     }
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        // The kernel has left out what this process has no room for.
+        // The kernel has dropped file descriptors because this process is at its limit.
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     Ok((count, files))

@@ -1,7 +1,7 @@
 //! The server's side of the socket.
 //!
-//! A connection is short: the server closes one that sends nothing for a second. It also closes the excess of a user who
-//! opens many at a time, so that others are served at once.
+//! Connections are short: the server closes a connection that sends nothing for a second. It also limits the open
+//! connections of each user, so that others are served at once.
 
 use std::fs::Permissions;
 use std::io::{self, Read, Write};
@@ -15,33 +15,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::super::State;
-use super::super::clients::Joining;
+use super::super::Server;
+use super::super::clients::JoinRequest;
 use super::super::trace::Channels;
 use super::{ANSWER_BYTES_MAX, NO, Request, YES, send};
 
-/// How long a connection may say nothing.
+/// The time-out of a request.
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Most connections of a user that have not sent their request.
+/// Maximum number of a user's connections without a request yet.
 const SILENT_MAX: usize = 16;
-/// Most such connections of all users. Users other than the server's have half of them at most.
+/// Maximum number of such connections of all users. Users other than the server's have at most half of them.
 const CONNECTIONS_MAX: usize = 256;
-/// Lines of a channel that the trace takes before it looks at the next channel: a client may send without end.
+/// Lines of a channel that are traced before the next channel: a client may send without end.
 const DRAINED_MAX: usize = 64;
-/// More lines than the buffer of a channel has.
+/// More lines than the buffer of a channel holds.
 const SENT_MAX: usize = 1024;
-/// How often clients are looked after.
+/// The interval of maintenance.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Serves until it is dropped.
-pub struct Listening {
+/// The threads of a listening server, which end when this is dropped.
+pub struct Listener {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// Wakes both threads; the other ends are theirs.
+    /// Wakes the two threads, which own the other ends.
     wakes: [UnixStream; 2],
 }
 
-/// A connection that has not sent its request yet.
+/// A connection without a request yet.
 struct Connection {
     socket: UnixStream,
     peer: Peer,
@@ -55,19 +55,19 @@ struct Peer {
     user: u32,
 }
 
-impl State {
-    /// Serves processes that connect to a socket with this path, of all users, in threads of its own. `trace_failed` is told
-    /// why the trace ends, if it must.
+impl Server {
+    /// Serves processes of all users that connect to a socket at this path, in threads of its own. `trace_failed` gets
+    /// the error that ends the trace.
     ///
     /// # Errors
-    /// Those of `bind(2)`, `chmod(2)` and of starting a thread.
+    /// Errors of `bind(2)`, of `chmod(2)` and of starting a thread.
     pub fn listen(
         &self,
         path: &Path,
         mut trace_failed: impl FnMut(io::Error) + Send + 'static,
-    ) -> io::Result<Listening> {
+    ) -> io::Result<Listener> {
         let listener = UnixListener::bind(path)?;
-        // Past the umask: processes of all users connect.
+        // Processes of all users connect, whatever the umask.
         std::fs::set_permissions(path, Permissions::from_mode(0o666))?;
         listener.set_nonblocking(true)?;
         let (wakes, woken) = UnixStream::pair()?;
@@ -76,7 +76,7 @@ impl State {
             socket.set_nonblocking(true)?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let mut listening = Listening {
+        let mut listening = Listener {
             stop: Arc::clone(&stop),
             threads: Vec::new(),
             wakes: [wakes, wakes_trace.try_clone()?],
@@ -85,7 +85,7 @@ impl State {
         let mut server = Serving { state, listener, connections: Vec::new(), woken, wakes_trace };
         let serve = move || {
             while !stops.load(Ordering::Relaxed) {
-                server.turn();
+                server.serve_once();
             }
         };
         listening.threads.push(thread::Builder::new().name("clients".to_owned()).spawn(serve)?);
@@ -106,30 +106,30 @@ impl State {
         Ok(listening)
     }
 
-    /// Writes to the trace what clients in other processes have sent so far, which happens by itself soon.
+    /// Writes the lines that clients have sent so far to the trace. The trace's thread does the same soon after.
     ///
     /// # Errors
-    /// The trace cannot be written, and has ended.
+    /// The trace cannot be written and has ended.
     pub fn write_trace(&self) -> io::Result<()> {
         self.drain_trace(SENT_MAX)
     }
 }
 
-impl Drop for Listening {
+impl Drop for Listener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for socket in &mut self.wakes {
-            let _ = socket.write(&[0]); // full: it is awake
+            let _ = socket.write(&[0]); // if it is full, the thread is awake
         }
         for thread in self.threads.drain(..) {
-            let _ = thread.join(); // a panic has been printed
+            let _ = thread.join(); // a panic was printed
         }
     }
 }
 
 /// The state of the thread that answers.
 struct Serving {
-    state: State,
+    state: Server,
     listener: UnixListener,
     connections: Vec<Connection>,
     woken: UnixStream,
@@ -137,8 +137,8 @@ struct Serving {
 }
 
 impl Serving {
-    /// Waits for something to do, and does it.
-    fn turn(&mut self) {
+    /// Waits for requests, connections or the next maintenance, and handles them.
+    fn serve_once(&mut self) {
         let has_clients = !self.state.clients().live.is_empty();
         let is_idle = self.connections.is_empty() && !has_clients;
         let mut descriptors = vec![self.listener.as_raw_fd(), self.woken.as_raw_fd()];
@@ -157,7 +157,7 @@ impl Serving {
                     if let Some(request) = Request::from_byte(byte[0]) {
                         state.answer(connection, request);
                         if request == Request::Trace {
-                            let _ = wakes_trace.write(&[0]); // full: it is awake
+                            let _ = wakes_trace.write(&[0]); // if it is full, the thread is awake
                         }
                     }
                     false
@@ -166,18 +166,18 @@ impl Serving {
             }
         });
         if has_clients {
-            self.state.look_after();
+            self.state.maintain();
         }
     }
 
-    /// Takes those who have connected, up to as many as are looked at together.
+    /// Accepts pending connections, at most `CONNECTIONS_MAX`.
     fn accept(&mut self) {
         for _ in 0..CONNECTIONS_MAX {
             let Ok((socket, _)) = self.listener.accept() else { return };
             let Some(peer) = peer(&socket).filter(|_| socket.set_nonblocking(true).is_ok()) else { continue };
             if self.has_room_for(peer.user) {
                 self.connections.push(Connection { socket, peer, since: Instant::now() });
-            } // or it is closed
+            } // otherwise the connection is closed
         }
     }
 
@@ -191,9 +191,9 @@ impl Serving {
     }
 }
 
-impl State {
+impl Server {
     fn drain_trace(&self, lines_max: usize) -> io::Result<()> {
-        // Why a trace could not be opened is told to those who ask for a channel.
+        // A client that requests a channel gets the error of a trace that could not be opened.
         self.channels().ok().flatten().map_or(Ok(()), |channels| channels.drain(lines_max))
     }
 
@@ -217,13 +217,13 @@ impl State {
         };
         match request {
             Request::Look => {
-                // A program asks this once, when it starts.
-                self.bury_predecessors(peer.process);
+                // A program sends this request once, when it starts.
+                self.reap_predecessors(peer.process);
                 yes(0, &self.0.files.each_ref().map(AsRawFd::as_raw_fd));
             }
             Request::Join => {
-                self.bury_predecessors(peer.process);
-                let joining = Joining { process: peer.process, user: peer.user, is_itself: true };
+                self.reap_predecessors(peer.process);
+                let joining = JoinRequest { process: peer.process, user: peer.user, executes_itself: true };
                 match self.admit(&joining) {
                     Ok(joined) => yes(joined.id, &[joined.own.as_raw_fd()]),
                     Err(error) => no(error.to_string()),
@@ -237,12 +237,12 @@ impl State {
     }
 }
 
-/// The peer of a connection; none if its process is not visible here.
+/// The peer of a connection; `None` if its process is not visible in this process id namespace.
 fn peer(socket: &UnixStream) -> Option<Peer> {
     let mut found = MaybeUninit::<libc::ucred>::zeroed();
     let mut size = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    // SAFETY: it writes one `ucred` at most, which is plain numbers.
+    // SAFETY: getsockopt writes at most one `ucred`, which consists of numbers.
     let (answer, found) = unsafe {
         let answer =
             libc::getsockopt(socket.as_raw_fd(), level, option, found.as_mut_ptr().cast(), &mut size);
@@ -251,11 +251,11 @@ fn peer(socket: &UnixStream) -> Option<Peer> {
     (answer == 0 && found.pid > 0).then_some(Peer { process: found.pid as u32, user: found.uid })
 }
 
-/// Waits until one of the descriptors has something, or the time is over.
+/// Waits until a file descriptor is readable, or the time is over.
 fn poll(descriptors: &[RawFd], at_most: Option<Duration>) {
     let mut polled: Vec<libc::pollfd> =
         descriptors.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
     let time = at_most.map_or(-1, |time| time.as_millis() as i32);
-    // SAFETY: the vector has as many elements as is said.
+    // SAFETY: the vector has the given number of elements.
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time) };
 }

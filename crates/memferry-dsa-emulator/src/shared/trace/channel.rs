@@ -1,5 +1,5 @@
-//! How lines come from clients into the file: each engine sends them over a socket of its own, and the server, which alone
-//! has the file, appends those that are whole.
+//! Channels of the trace: each engine sends its lines over a socket of its own. Only the server has the file, and
+//! appends complete lines.
 
 #![allow(unsafe_code)]
 
@@ -10,22 +10,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::shared::DEVICES_MAX;
 
-/// Longer than any line: that of a descriptor has some 900 bytes.
+/// Maximum length of a line; the line of a descriptor has about 900 bytes.
 const LINE_BYTES_MAX: usize = 4096;
-/// Most channels.
+/// Maximum number of channels.
 const CHANNELS_MAX: usize = 1024;
-/// Most channels of a process: an engine for each device, before and after `execve(2)`.
+/// Maximum number of channels of a process: an engine for each device, before and after `execve(2)`.
 const PROCESS_MAX: usize = 2 * DEVICES_MAX;
 
-/// The trace, and the server's ends of channels to it. To open a channel is not to wait for lines that are being written.
+/// The trace and the server's ends of its channels. Opening a channel does not wait for writes to the trace.
 pub(in crate::shared) struct Channels {
     list: Mutex<Vec<Channel>>,
     trace: File,
-    /// Locked while lines are written.
+    /// Held while lines are written.
     writes: Mutex<()>,
 }
 
-/// The server's end, and the process that has the other.
+/// The server's end of a channel, and the process with the other end.
 #[derive(Clone)]
 struct Channel {
     end: Arc<File>,
@@ -33,20 +33,20 @@ struct Channel {
 }
 
 impl Channels {
-    /// Channels to a trace; none yet.
+    /// No channels yet.
     pub(in crate::shared) fn new(trace: File) -> Channels {
         Channels { list: Mutex::default(), trace, writes: Mutex::default() }
     }
 
-    /// The trace itself.
+    /// The file of the trace.
     pub(in crate::shared) fn trace(&self) -> &File {
         &self.trace
     }
 
-    /// Makes a channel; the end of the process, to which it writes a line at a time.
+    /// Opens a channel; returns the end of the process, which writes one line at a time.
     ///
     /// # Errors
-    /// Those of `socketpair(2)`; there are too many.
+    /// Errors of `socketpair(2)`; the process, or all processes, have too many channels.
     pub(in crate::shared) fn open(&self, process: u32) -> io::Result<OwnedFd> {
         let mut list = lock(&self.list);
         let its = list.iter().filter(|channel| channel.process == process).count();
@@ -55,14 +55,14 @@ impl Channels {
         }
         let mut ends = [0; 2];
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: it writes two numbers; the descriptors are new, and nobody else's.
+        // SAFETY: socketpair writes two numbers; the file descriptors are new and have no other owner.
         let [mine, theirs] = unsafe {
             if libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) < 0 {
                 return Err(io::Error::last_os_error());
             }
             ends.map(|end| OwnedFd::from_raw_fd(end))
         };
-        // SAFETY: it takes numbers.
+        // SAFETY: fcntl takes numbers here.
         if unsafe { libc::fcntl(mine.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -70,12 +70,15 @@ impl Channels {
         Ok(theirs)
     }
 
-    /// The descriptors to wait for.
+    /// The file descriptors to poll.
     pub(in crate::shared) fn descriptors(&self) -> Vec<i32> {
         lock(&self.list).iter().map(|channel| channel.end.as_raw_fd()).collect()
     }
 
-    /// Appends what has come, up to `lines_max` of each channel; the error that ended the trace.
+    /// Appends received lines to the trace, up to `lines_max` of each channel.
+    ///
+    /// # Errors
+    /// The error of the write that ends the trace.
     pub(in crate::shared) fn drain(&self, lines_max: usize) -> io::Result<()> {
         let _writes = lock(&self.writes);
         let list = lock(&self.list).clone();
@@ -93,9 +96,9 @@ impl Channels {
     }
 }
 
-/// Appends lines of a channel; whether more can come. The error is that of the trace.
+/// Appends lines of a channel; returns whether the channel is still open. The error is that of the trace.
 fn forward(mut channel: &File, mut trace: &File, lines_max: usize) -> io::Result<bool> {
-    // One byte more than a line, to tell what is longer.
+    // One byte more than a line, to detect longer ones.
     let mut line = [0; LINE_BYTES_MAX + 1];
     for _ in 0..lines_max {
         match channel.read(&mut line) {
@@ -113,7 +116,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether somebody has sent one line of text, and nothing else.
+/// Whether the bytes are exactly one line of text.
 fn is_line(bytes: &[u8]) -> bool {
     let is_text = |text: &[u8]| text.starts_with(b"{") && text.iter().all(|byte| *byte >= b' ');
     bytes.len() <= LINE_BYTES_MAX && bytes.strip_suffix(b"\n").is_some_and(is_text)
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_lines_arrive_and_nothing_else() {
+    fn only_complete_lines_are_appended() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let channels = Channels::new(file.reopen().unwrap());
         let mut ends: Vec<File> = (0..3).map(|_| channels.open(1).unwrap().into()).collect();
@@ -137,7 +140,7 @@ mod tests {
         }
         ends[1].write_all(b"{5}\n").unwrap();
         ends.pop();
-        assert!(ends[0].set_len(0).is_err(), "a client cannot cut the file");
+        assert!(ends[0].set_len(0).is_err(), "a client cannot truncate the file");
         channels.drain(100).unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), b"{1}\n{5}\n");
         assert_eq!(channels.descriptors().len(), 2);
@@ -146,7 +149,7 @@ mod tests {
         assert_eq!(channels.descriptors().len(), 0);
     }
 
-    /// One process took all channels.
+    /// One process once took all channels.
     #[test]
     fn a_process_leaves_channels_for_others() {
         let channels = Channels::new(tempfile::tempfile().unwrap());
@@ -155,7 +158,7 @@ mod tests {
         assert!(channels.open(2).is_ok());
     }
 
-    /// One client kept the trace's thread for as long as it sent, and others' lines waited.
+    /// One client once occupied the trace's thread while it sent, and the lines of others waited.
     #[test]
     fn clients_take_turns() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -169,12 +172,12 @@ mod tests {
         assert_eq!(std::fs::read(file.path()).unwrap().len(), 21 * 4);
     }
 
-    /// A trace whose reader is slow kept clients from opening their channels, and with them the thread that answers all.
+    /// A trace with a slow reader once blocked the thread that answers all requests.
     #[test]
-    fn a_slow_reader_stops_nobody() {
+    fn a_slow_reader_blocks_no_client() {
         let (mut reader, pipe) = io::pipe().unwrap();
         let mut pipe = File::from(OwnedFd::from(pipe));
-        // SAFETY: it takes numbers.
+        // SAFETY: fcntl takes numbers here.
         let room = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
         pipe.write_all(&vec![0; room]).unwrap();
         let channels = Channels::new(pipe);

@@ -1,4 +1,4 @@
-//! Descriptors and completion records by the names of their fields.
+//! Serialises descriptors and completion records with the names of their fields.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3.
 
@@ -7,8 +7,7 @@ use std::fmt::Write;
 use memferry_dsa::{Completion, DeltaResult, Descriptor, Flags, Opcode, Status};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// A number that is written in hexadecimal, as a string: addresses have more bits than JSON's numbers can be trusted
-/// with.
+/// A number that is serialised as a hexadecimal string: addresses have more bits than JSON numbers keep.
 pub(super) struct Hex(pub(super) u64);
 
 impl Serialize for Hex {
@@ -17,7 +16,7 @@ impl Serialize for Hex {
     }
 }
 
-/// Bytes in their order, in hexadecimal.
+/// Bytes in hexadecimal, in order.
 pub(super) fn bytes(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     bytes.iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
@@ -28,7 +27,7 @@ pub(super) fn operation_name(descriptor: &Descriptor) -> &'static str {
     descriptor.opcode().map_or("unknown", Opcode::name)
 }
 
-/// A field of a descriptor: its name, its first byte, how many, and how it is written.
+/// A field of a descriptor: name, first byte, number of bytes, format.
 struct Field(&'static str, usize, usize, Form);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -98,7 +97,7 @@ fn fields(descriptor: &Descriptor) -> Vec<&'static [Field]> {
     }
 }
 
-/// The fields that a descriptor's operation has.
+/// The operands of a descriptor, by name.
 pub(super) struct Operands<'a>(pub(super) &'a Descriptor);
 
 impl Serialize for Operands<'_> {
@@ -117,7 +116,7 @@ impl Serialize for Operands<'_> {
     }
 }
 
-/// What a completion says besides its status and the bytes.
+/// The fields of a completion besides status and bytes completed.
 pub(super) struct Results<'a> {
     pub(super) descriptor: &'a Descriptor,
     pub(super) completion: &'a Completion,
@@ -172,7 +171,7 @@ fn is_page_fault(status: Status) -> bool {
     matches!(status, PageFault | PageFaultRefused | BatchListFault | CompletionFault | ReadbackFault)
 }
 
-/// Names of the flags that are set; of those that have none, their bit.
+/// Names of the set flags; `bit_N` for flags without a name.
 pub(super) fn flag_names(flags: Flags, descriptor: &Descriptor) -> Vec<String> {
     let own: &[(Flags, &str)] = match descriptor.opcode() {
         Ok(Opcode::Drain) => &[

@@ -1,19 +1,19 @@
-//! What becomes of each descriptor, as lines of JSON.
+//! The trace: descriptors and their completions as lines of JSON.
 //!
 //! ```text
-//! {"event":"descriptor", ...}   when an engine takes it, or starts it as a member of a batch
-//! {"event":"completion", ...}   when it has ended; a second one, if its record then could not be written
+//! {"event":"descriptor", ...}   an engine dispatches a descriptor, or starts a member of a batch
+//! {"event":"completion", ...}   it completes; a second line if its record could not be written
 //! ```
 //!
-//! | field | what |
+//! | field | content |
 //! |---|---|
 //! | `time_ns`, `submitted_ns` | since the emulation began |
-//! | `process`, `thread` | who submitted |
-//! | `id` | of a descriptor, and of its completion; no two descriptors of a process and device have the same |
-//! | `batch`, `member` | of a member: the batch's `id`, and its place in the list |
+//! | `process`, `thread` | the submitter |
+//! | `id` | the same in a descriptor and its completion; unique for a process and device |
+//! | `batch`, `member` | for a member: the batch's `id`, and the index in its list |
 //! | `way` | `enqcmd`, `movdir64b` or `write` |
 //! | `operands`, `results` | the fields that the operation has, by name; addresses and patterns in hexadecimal |
-//! | `duration_ns` | since the submission; of a member, since it started |
+//! | `duration_ns` | since the submission; for a member, since its start |
 //! | `record` | `written`, `lost`, or `not wanted` |
 //! | `raw` | the 64 bytes of the descriptor, the 32 of the record |
 
@@ -30,14 +30,14 @@ use serde::Serialize;
 pub(super) use self::channel::Channels;
 use self::decode::{Hex, Operands, Results, flag_names, operation_name};
 use super::{Client, Devices};
-use crate::job::Origin;
+use crate::device::job::Origin;
 
 /// Writes the lines of one client and device.
 pub(crate) struct Trace {
     devices: Devices,
     process: u32,
     device: u32,
-    /// `None` once it could not be written.
+    /// `None` after a write has failed.
     file: Option<File>,
     failed: Failed,
     started: HashMap<Key, Started>,
@@ -47,17 +47,17 @@ pub(crate) struct Trace {
 
 type Failed = Box<dyn FnMut(io::Error) + Send>;
 
-/// What a descriptor is known by in a device: its number, and its place in a batch.
+/// The key of a descriptor in a device: its position in the order of dispatch, and its index in a batch.
 type Key = (u64, Option<u16>);
 
-/// A descriptor that has not ended.
+/// A descriptor in flight.
 #[derive(Clone, Copy)]
 struct Started {
     id: u64,
     since_ns: u64,
 }
 
-/// What became of a completion record.
+/// The fate of a completion record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RecordFate {
@@ -67,32 +67,32 @@ pub(crate) enum RecordFate {
     NotWanted,
 }
 
-/// By what a descriptor came into its queue.
+/// The instruction or system call of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum WayIn {
+pub(super) enum SubmitMethod {
     Enqcmd,
     Movdir64b,
     Write,
 }
 
-/// Who submitted, and how.
+/// The submitter of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct By {
-    pub(super) way: WayIn,
+pub(super) struct Submitter {
+    pub(super) way: SubmitMethod,
     pub(super) thread: u32,
 }
 
-impl By {
-    const WAYS: [WayIn; 3] = [WayIn::Enqcmd, WayIn::Movdir64b, WayIn::Write];
+impl Submitter {
+    const WAYS: [SubmitMethod; 3] = [SubmitMethod::Enqcmd, SubmitMethod::Movdir64b, SubmitMethod::Write];
 
     /// 33:32 the way, 31:0 the thread.
     pub(super) fn to_word(self) -> u64 {
         (self.way as u64) << 32 | u64::from(self.thread)
     }
 
-    fn from_word(word: u64) -> By {
-        By { way: By::WAYS[(word >> 32) as usize % By::WAYS.len()], thread: word as u32 }
+    fn from_word(word: u64) -> Submitter {
+        Submitter { way: Submitter::WAYS[(word >> 32) as usize % Submitter::WAYS.len()], thread: word as u32 }
     }
 }
 
@@ -117,11 +117,11 @@ struct DescriptorLine<'a> {
     raw: String,
 }
 
-/// Where it comes from.
+/// The origin of a descriptor: a submission or a batch.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum From {
-    Submission { thread: u32, way: WayIn, submitted_ns: u64 },
+    Submission { thread: u32, way: SubmitMethod, submitted_ns: u64 },
     Batch { batch: Option<u64>, member: Option<u16> },
 }
 
@@ -157,14 +157,14 @@ impl Trace {
         }
     }
 
-    /// An engine has taken an entry from a queue.
-    pub(crate) fn taken(&mut self, origin: &Origin, queue: &str, submitted_ns: u64, by: u64) {
-        let By { way, thread } = By::from_word(by);
+    /// Traces a descriptor that an engine has dispatched.
+    pub(crate) fn submission(&mut self, origin: &Origin, queue: &str, submitted_ns: u64, by: u64) {
+        let Submitter { way, thread } = Submitter::from_word(by);
         let from = From::Submission { thread, way, submitted_ns };
         self.descriptor(origin, queue, submitted_ns, from);
     }
 
-    /// A member of a batch starts.
+    /// Traces a member of a batch that starts.
     pub(crate) fn member(&mut self, origin: &Origin, queue: &str) {
         let batch = self.started.get(&(origin.sequence, None)).map(|started| started.id);
         let from = From::Batch { batch, member: origin.member.map(|member| member.index) };
@@ -196,8 +196,8 @@ impl Trace {
         self.write(&line);
     }
 
-    /// A descriptor has ended.
-    pub(crate) fn ended(
+    /// Traces the completion of a descriptor.
+    pub(crate) fn completion(
         &mut self,
         origin: &Origin,
         queue: &str,
@@ -225,7 +225,7 @@ impl Trace {
         self.write(&line);
     }
 
-    /// Nothing more will be said of a descriptor.
+    /// Forgets a descriptor after its last line.
     pub(crate) fn forget(&mut self, origin: &Origin) {
         self.started.remove(&key(origin));
     }
@@ -235,7 +235,7 @@ impl Trace {
         self.line.clear();
         let written = serde_json::to_writer(&mut self.line, line).map_err(io::Error::from).and_then(|()| {
             self.line.push(b'\n');
-            // A line that is cut would be continued by another process' line.
+            // After a partial line, another process' line would follow on the same line.
             match file.write(&self.line)? {
                 count if count == self.line.len() => Ok(()),
                 _ => Err(io::ErrorKind::WriteZero.into()),

@@ -39,7 +39,7 @@ fn all_operations_everywhere() {
     let emulator = device::emulated().unwrap();
     for way in [Way::Core, Way::Queue(emulator.portal(0))] {
         for batch in [1, 4] {
-            let before = emulator.counters().ended_count();
+            let before = emulator.counters().completed_count();
             for work in Work::ALL {
                 let lanes = vec![lane(load(work, batch), way.clone()), lane(load(work, batch), Way::Core)];
                 let (seen, _) = threads(lanes, 3).unwrap();
@@ -51,7 +51,7 @@ fn all_operations_everywhere() {
             }
             let members = if batch == 1 { 1 } else { batch + 1 };
             let expected = if matches!(way, Way::Core) { 0 } else { 14 * 3 * 5 * u64::from(members) };
-            assert_eq!(emulator.counters().ended_count() - before, expected);
+            assert_eq!(emulator.counters().completed_count() - before, expected);
         }
     }
 }

@@ -7,7 +7,7 @@ fn the_limit_is_exact_and_order_is_kept() {
         for entry in 0..3 {
             assert_eq!(ring.push(&own, ONLY, &[round, entry, 0, 0, 0, 0, 0, 7], 0, 3), Ok(()));
         }
-        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 3), Err(Refusal::Full));
+        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 3), Err(PushError::Full));
         for entry in 0..3 {
             assert_eq!(pop(&ring, &own), Some([round, entry, 0, 0, 0, 0, 0, 7]));
         }
@@ -17,13 +17,13 @@ fn the_limit_is_exact_and_order_is_kept() {
 }
 
 #[test]
-fn a_closed_ring_keeps_what_it_has_until_it_is_opened() {
+fn a_closed_ring_keeps_its_entries_and_can_be_opened_again() {
     let (ring, own) = (Ring::new(), Entries::new());
     for round in 1..600 {
         ring.push(&own, ONLY, &[round; 8], 0, 2).unwrap();
         ring.close();
         ring.close();
-        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 2), Err(Refusal::Closed));
+        assert_eq!(ring.push(&own, ONLY, &[0; 8], 0, 2), Err(PushError::Closed));
         assert_eq!(ring.pushed(), round);
         assert_eq!(pop(&ring, &own), Some([round; 8]));
         assert_eq!(ring.head(), None);
@@ -32,12 +32,12 @@ fn a_closed_ring_keeps_what_it_has_until_it_is_opened() {
     }
 }
 
-/// A client that dies between any two steps of `push` leaves an entry of its own, and nothing that stays.
+/// A client that dies between any two steps of `push` leaves only an entry of its own, which others skip.
 #[test]
-fn the_dead_are_skipped() {
+fn entries_of_dead_clients_are_skipped() {
     let (ring, own) = (Ring::new(), Entries::new());
     ring.push(&own, 1, &[1; 8], 0, 4).unwrap();
-    // What a submitter that dies after the first step of a push leaves.
+    // A submitter dies after the first step of a push.
     ring.slot(1).mark.store(Mark::new(1, 2, Stage::Taken).0, Ordering::Relaxed);
     assert_eq!((ring.entries_of(1), ring.entries_of(2), ring.entries_of(3)), (1, 1, 0));
     ring.push(&own, 3, &[3; 8], 0, 4).unwrap();
@@ -83,7 +83,7 @@ fn nothing_is_lost_or_torn_between_threads() {
     });
 }
 
-/// Three clients submit and take only what is theirs; a fourth thread closes and opens meanwhile.
+/// Three clients push and pop their own entries; a fourth thread closes and opens the ring meanwhile.
 #[test]
 fn clients_take_turns_at_the_head() {
     const EACH: u64 = 10_000;
@@ -125,8 +125,8 @@ fn clients_take_turns_at_the_head() {
     assert_eq!((ring.pushed(), ring.popped()), (3 * EACH, 3 * EACH));
 }
 
-/// Queued words once lay in memory that all clients could write, and a mark was all that it took to have them executed:
-/// again, or for a client that had submitted nothing.
+/// The words once lay in memory that all clients could write, and a forged mark executed them: a second time, or for a
+/// client that had submitted nothing.
 #[test]
 fn a_mark_alone_makes_no_entry() {
     let (ring, own) = (Ring::new(), Entries::new());
@@ -136,7 +136,7 @@ fn a_mark_alone_makes_no_entry() {
         ring.submitters.0.tail.store(next(position), Ordering::Relaxed);
     };
     forge(0);
-    assert_eq!((pop(&ring, &own), ring.popped()), (None, 1), "nobody has submitted it; it is removed");
+    assert_eq!((pop(&ring, &own), ring.popped()), (None, 1), "no client has submitted it; it is removed");
     ring.push(&own, 1, &[7; 8], 0, 4).unwrap();
     assert_eq!(pop(&ring, &own), Some([7; 8]));
     for position in [1, 1 + SLOTS as u64, 1 + (1 << 40)] {
@@ -147,15 +147,15 @@ fn a_mark_alone_makes_no_entry() {
     ring.push(&own, 1, &[8; 8], 0, 4).unwrap();
     let position = ring.popped();
     forge(position + SLOTS as u64);
-    assert_eq!(pop(&ring, &own), None, "it is for another place");
-    assert_eq!(ring.take_stranded(&own).map(|taken| taken.words), Some([8; 8]), "but is not lost");
+    assert_eq!(pop(&ring, &own), None, "its seal is for another position");
+    assert_eq!(ring.take_stranded(&own).map(|taken| taken.words), Some([8; 8]), "it is not lost");
     assert_eq!(ring.take_stranded(&own).map(|taken| taken.words), None);
 }
 
-/// Entries that are pushed while stranded ones are looked for are not stranded: they were executed before their
+/// Entries that were pushed during a search for stranded ones were taken for stranded: they were executed before their
 /// predecessors, and counted twice.
 #[test]
-fn entries_pushed_during_the_look_are_not_stranded() {
+fn entries_pushed_during_the_search_are_not_stranded() {
     const COUNT: u64 = 200_000;
     let (ring, own) = (Ring::new(), Entries::new());
     let is_over = AtomicU64::new(0);
@@ -176,35 +176,35 @@ fn entries_pushed_during_the_look_are_not_stranded() {
             }
         }
         is_over.store(1, Ordering::Relaxed);
-        assert_eq!(stranded, None, "the entry at the head, and the one that was taken");
+        assert_eq!(stranded, None, "(entry at the head, entry that was taken)");
     });
 }
 
-/// A submitter that is held up, by a signal handler or a stopped process, until its slot is in use again. What the queue
-/// has accepted by then was overwritten, or its own entry was, and it was told that the queue had taken it.
+/// A submitter is delayed, by a signal handler or a stopped process, until its slot is in use again. It once overwrote
+/// an accepted entry, or lost its own although it was told that the queue had accepted it.
 #[test]
-fn a_slot_that_comes_round_loses_nothing() {
+fn a_reused_slot_loses_no_entry() {
     for has_put in [false, true] {
         let (ring, own) = (Ring::new(), Entries::new());
         let held_up = ring.take_slot(1, 4).unwrap();
         if has_put {
             assert!(own.put(held_up, &[7; 8], &0.into()));
         }
-        assert!(ring.repair(&ring.standing(), |_, _| true));
+        assert!(ring.repair(&ring.snapshot(), |_, _| true));
         for number in 1..SLOTS as u64 {
             ring.push(&own, 1, &[number; 8], 0, 4).unwrap();
             assert_eq!(pop(&ring, &own), Some([number; 8]));
         }
         let second = ring.push(&own, 1, &[8; 8], 0, 4);
         let first = match has_put {
-            true => ring.put_in_order(&own, held_up, 1, 0),
+            true => ring.publish(&own, held_up, 1, 0),
             false => ring.put(&own, held_up, 1, &[7; 8], 0.into()),
         };
-        assert_eq!(first, Err(Refusal::Full), "it is told that the queue took nothing");
+        assert_eq!(first, Err(PushError::Full), "the submitter is told that the queue refused");
         let executed = pop(&ring, &own);
         assert_eq!(executed, second.is_ok().then_some([8; 8]), "has put: {has_put}");
         assert!(ring.take_stranded(&own).is_none());
-        // A slot that was given up is nobody's, and the next round finds it free.
+        // An abandoned slot belongs to client 0, and the next round finds it free.
         while let Some(head) = ring.head() {
             assert_eq!((head.client, ring.skip(head)), (0, true));
         }
@@ -215,14 +215,14 @@ fn a_slot_that_comes_round_loses_nothing() {
     }
 }
 
-/// Two submitters that a falsified tail has given one slot leave an entry that makes no sense. The slot is used again.
+/// A forged tail gives one slot to two submitters, which leave a torn entry. The slot is usable again.
 #[test]
 fn torn_entries_are_cleared() {
     let (ring, own) = (Ring::new(), Entries::new());
     let position = ring.take_slot(1, 4).unwrap();
     assert!(own.put(position, &[7; 8], &0.into()));
     own.tear(position);
-    assert_eq!(ring.put_in_order(&own, position, 1, 0), Ok(()));
+    assert_eq!(ring.publish(&own, position, 1, 0), Ok(()));
     assert_eq!(pop(&ring, &own), None, "it is not executed");
     assert!(ring.take_stranded(&own).is_none());
     for number in 0..2 * SLOTS as u64 {
@@ -231,28 +231,28 @@ fn torn_entries_are_cleared() {
     }
 }
 
-/// An entry whose submitter stops for ever in the middle, or to which nobody owns up, does not stop the queue; and a
-/// submitter that goes on after that is told that the queue took nothing.
+/// Neither an entry whose submitter has stopped in the middle nor an entry without an owner stops the queue. A
+/// submitter that continues after the repair is told that the queue refused.
 #[test]
-fn what_stands_still_is_repaired() {
+fn a_stalled_ring_is_repaired() {
     let (ring, own) = (Ring::new(), Entries::new());
     let stuck = ring.take_slot(1, 4).unwrap();
     ring.push(&own, 2, &[2; 8], 0, 4).unwrap();
     assert!(!ring.head().unwrap().is_ready);
-    assert!(ring.repair(&ring.standing(), |_, _| true));
+    assert!(ring.repair(&ring.snapshot(), |_, _| true));
     assert_eq!(pop(&ring, &own), Some([2; 8]));
     assert_ne!(Mark::new(stuck, 1, Stage::Taken).0, ring.slot(stuck).mark.load(Ordering::Relaxed));
     ring.push(&own, 3, &[3; 8], 0, 4).unwrap();
     let owed = |client, position| client == 3 && own.has(position);
-    assert!(!ring.repair(&ring.standing(), owed), "it is waited for");
-    assert!(ring.repair(&ring.standing(), |_, _| false));
+    assert!(!ring.repair(&ring.snapshot(), owed), "its owner is waited for");
+    assert!(ring.repair(&ring.snapshot(), |_, _| false));
     assert_eq!(ring.head(), None);
 }
 
-/// Whatever is written into a ring: some looks later it takes entries, and gives them back.
+/// A ring with arbitrary content accepts and returns entries after some repairs.
 #[test]
-fn any_words_are_repaired() {
-    let mut random = crate::Random::new(5);
+fn arbitrary_content_is_repaired() {
+    let mut random = crate::config::Random::new(5);
     let mut word = move |near: u64| match random.next() % 5 {
         0 => 0,
         1 => u64::MAX,
@@ -272,9 +272,9 @@ fn any_words_are_repaired() {
         let mut looks = 0;
         while ring.push(&own, 1, &[round; 8], 0, 4).is_err() || pop(&ring, &own).is_none() {
             while ring.head().is_some_and(|head| ring.pop(&own, head).is_none()) {}
-            ring.repair(&ring.standing(), |_, position| own.has(position));
+            ring.repair(&ring.snapshot(), |_, position| own.has(position));
             looks += 1;
-            assert!(looks < 2 * SLOTS, "round {round}: {:?}", ring.standing());
+            assert!(looks < 2 * SLOTS, "round {round}: {:?}", ring.snapshot());
         }
         ring.close();
         ring.open();

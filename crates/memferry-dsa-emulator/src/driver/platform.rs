@@ -1,8 +1,8 @@
-//! A platform without device: any other portal, usually of an emulated device, takes what is submitted.
+//! A fake of Linux and the CPU for portals: another portal, usually of an emulated device, gets all submissions.
 //!
-//! It is stricter than Linux and the CPU. What would end a process, or write to somebody else's memory, is counted
-//! in [`violations`](FakePlatform::violations): ENQCMD of a descriptor that names its submitter, a place that is not
-//! in a page of this process, unmapping a parent's page.
+//! It is stricter than Linux and the CPU. An action that would end a process, or write to another process' memory, is
+//! counted in [`violations`](FakePlatform::violations): ENQCMD of a descriptor that names its submitter, a store
+//! outside the mapped pages of this process, unmapping a page of the parent.
 
 #![allow(unsafe_code)]
 
@@ -12,37 +12,36 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{Platform, Portal, QueueMode, States, Submission};
 use memferry_dsa::{Descriptor, Flags, Opcode, PAGE_BYTES};
 
-/// Linux and a CPU, as far as portals see them, in front of another portal.
+/// Linux and a CPU, as portals see them, in front of another portal.
 #[derive(Clone)]
 pub struct FakePlatform(Arc<Inner>);
 
 struct Inner {
     device: Arc<dyn Portal>,
     features: CpuFeatures,
-    generation: AtomicU32,
-    open_error: AtomicI32,
-    map_error: AtomicI32,
-    write_error: AtomicI32,
     knows_write: bool,
     takes_batches: bool,
-    state: Mutex<State>,
-    slots_used: AtomicU64,
-    lost: AtomicU64,
-    violations: AtomicU64,
+    state: Mutex<PlatformState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PlatformState {
+    generation: u32,
     pages: Vec<Page>,
     files: HashMap<RawFd, u32>, // the generation that opened it
     states: States,
+    open_error: i32, // 0: none
+    map_error: i32,
+    write_error: i32,
+    slots_used: u64,
+    lost: u64,
+    violations: u64,
 }
 
 struct Page {
@@ -55,97 +54,87 @@ struct Page {
 struct PageBytes([u8; PAGE_BYTES as usize]);
 
 impl FakePlatform {
-    /// Everything is there and allowed. `device` plays the device's part; if its queue is dedicated, it should lose
-    /// what is too much, as devices do
+    /// A platform with all instructions and system calls. `device` executes the descriptors; if its queue is dedicated,
+    /// it should drop descriptors that it has no room for, as devices do
     /// ([`Emulator::uncounted_portal`](crate::Emulator::uncounted_portal)).
     pub fn new(device: Arc<dyn Portal>) -> FakePlatform {
         FakePlatform::with(device, CpuFeatures::ALL, true, true)
     }
 
-    /// With these instructions; without `write(2)` if not `knows_write`; whose `write(2)` refuses batches if not
-    /// `takes_batches`, as for devices of version 1.0.
+    /// A platform with these instructions. Without `knows_write` it has no `write(2)`; without `takes_batches` its
+    /// `write(2)` refuses batches, as for devices of version 1.0.
     pub fn with(
         device: Arc<dyn Portal>,
         features: CpuFeatures,
         knows_write: bool,
         takes_batches: bool,
     ) -> FakePlatform {
+        let state = PlatformState { generation: 1, ..PlatformState::default() };
         FakePlatform(Arc::new(Inner {
             device,
             features,
-            generation: AtomicU32::new(1),
-            open_error: AtomicI32::new(0),
-            map_error: AtomicI32::new(0),
-            write_error: AtomicI32::new(0),
             knows_write,
             takes_batches,
-            state: Mutex::default(),
-            slots_used: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-            violations: AtomicU64::new(0),
+            state: Mutex::new(state),
         }))
     }
 
-    /// Lets `open(2)` fail with this error from now on; 0 lets it work.
+    /// Lets `open(2)` fail with this error from now on; 0 lets it succeed.
     pub fn fail_open(&self, errno: i32) {
-        self.0.open_error.store(errno, Ordering::SeqCst);
+        self.state().open_error = errno;
     }
 
-    /// Lets `mmap(2)` fail with this error from now on; 0 lets it work.
+    /// Lets `mmap(2)` fail with this error from now on; 0 lets it succeed.
     pub fn fail_map(&self, errno: i32) {
-        self.0.map_error.store(errno, Ordering::SeqCst);
+        self.state().map_error = errno;
     }
 
-    /// Lets `write(2)` of descriptors fail with this error from now on; 0 lets it work.
+    /// Lets `write(2)` of descriptors fail with this error from now on; 0 lets it succeed.
     pub fn fail_write(&self, errno: i32) {
-        self.0.write_error.store(errno, Ordering::SeqCst);
+        self.state().write_error = errno;
     }
 
     /// Sets the attributes of queues that are opened from now on.
     ///
     /// # Safety
-    /// What the files say is true of the device: see [`States`].
+    /// The content of the files is true of the device: see [`States`].
     pub unsafe fn set_states(&self, states: States) {
         self.state().states = states;
     }
 
-    /// Makes this process its own child: what was opened before is the parent's.
+    /// Makes this process its own child: everything opened before belongs to the parent.
     pub fn fork(&self) {
-        self.0.generation.fetch_add(1, Ordering::SeqCst);
+        self.state().generation += 1;
     }
 
-    /// Places of the page that descriptors were written to: bit `n` for byte `64 n`.
+    /// Slots of the page that descriptors were written to: bit `n` for byte `64 n`.
     pub fn slots_used(&self) -> u64 {
-        self.0.slots_used.load(Ordering::SeqCst)
+        self.state().slots_used
     }
 
-    /// Descriptors that the device did not take and nobody was told of.
+    /// Descriptors that the device dropped without telling the submitter.
     pub fn lost(&self) -> u64 {
-        self.0.lost.load(Ordering::SeqCst)
+        self.state().lost
     }
 
-    /// What a real process would have died of, or corrupted memory with.
+    /// Actions that would have ended a real process, or corrupted memory.
     pub fn violations(&self) -> u64 {
-        self.0.violations.load(Ordering::SeqCst)
+        self.state().violations
     }
 
-    /// Pages that are mapped, by this process and those that it was forked from.
+    /// Mapped pages, of this process and its ancestors.
     pub fn pages_mapped(&self) -> usize {
         self.state().pages.iter().filter(|page| page.is_mapped).count()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PlatformState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn violate(&self) {
-        self.0.violations.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Writes to a place of a page, if it is one.
+    /// Stores a descriptor to a slot of a page; false if the slot is invalid.
     fn store(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool {
-        let generation = self.generation();
         let mut state = self.state();
+        let generation = state.generation;
         let page = state.pages.iter_mut().find_map(|page| {
             let offset = slot.addr().get().wrapping_sub(page.bytes.0.as_ptr().addr());
             (offset < PAGE_BYTES as usize).then_some((page, offset))
@@ -155,26 +144,26 @@ impl FakePlatform {
                 if page.is_mapped && page.generation == generation && offset.is_multiple_of(64) =>
             {
                 page.bytes.0[offset..offset + 64].copy_from_slice(&descriptor.to_bytes());
-                self.0.slots_used.fetch_or(1 << (offset / 64), Ordering::SeqCst);
+                state.slots_used |= 1 << (offset / 64);
                 true
             }
             _ => {
-                self.violate();
+                state.violations += 1;
                 false
             }
         }
     }
 }
 
-fn check(error: &AtomicI32) -> io::Result<()> {
-    match error.load(Ordering::SeqCst) {
+fn check(errno: i32) -> io::Result<()> {
+    match errno {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 
-// SAFETY: pages are boxes of that size, which are kept; the instructions are played, and what they submit is passed on to
-// a portal that keeps its promises.
+// SAFETY: pages are boxes of that size, which are kept; the instructions are emulated, and submit to a portal that
+// keeps its contract.
 unsafe impl Platform for FakePlatform {
     fn features(&self) -> CpuFeatures {
         self.0.features
@@ -185,13 +174,15 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn generation(&self) -> u32 {
-        self.0.generation.load(Ordering::SeqCst)
+        self.state().generation
     }
 
     fn open(&self, _: &Path) -> io::Result<File> {
-        check(&self.0.open_error)?;
+        let mut state = self.state();
+        check(state.open_error)?;
         let file = File::options().read(true).write(true).open("/dev/null")?;
-        self.state().files.insert(file.as_raw_fd(), self.generation());
+        let generation = state.generation;
+        state.files.insert(file.as_raw_fd(), generation);
         Ok(file)
     }
 
@@ -202,47 +193,49 @@ unsafe impl Platform for FakePlatform {
     }
 
     fn map(&self, _: &File) -> io::Result<NonNull<u8>> {
-        check(&self.0.map_error)?;
+        let mut state = self.state();
+        check(state.map_error)?;
         let mut bytes = Box::new(PageBytes([0; PAGE_BYTES as usize]));
         let page = NonNull::from(&mut bytes.0).cast();
-        self.state().pages.push(Page { bytes, generation: self.generation(), is_mapped: true });
+        let generation = state.generation;
+        state.pages.push(Page { bytes, generation, is_mapped: true });
         Ok(page)
     }
 
     unsafe fn unmap(&self, page: NonNull<u8>) {
-        let generation = self.generation();
         let mut state = self.state();
+        let generation = state.generation;
         let found = state.pages.iter_mut().find(|known| known.bytes.0.as_ptr() == page.as_ptr());
         match found {
             Some(known) if known.is_mapped && known.generation == generation => known.is_mapped = false,
-            _ => self.violate(),
+            _ => state.violations += 1,
         }
     }
 
     unsafe fn enqcmd(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool {
         let has_submitter = descriptor.to_words()[0] as u32 != 0;
         if has_submitter || !self.0.features.enqcmd {
-            self.violate();
+            self.state().violations += 1;
             return false;
         }
         if !self.store(slot, descriptor) || self.0.device.work_queue().mode == QueueMode::Dedicated {
             return false;
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `Portal::submit`.
         unsafe { self.0.device.submit(descriptor) == Ok(Submission::Accepted) }
     }
 
     unsafe fn movdir64b(&self, slot: NonNull<u8>, descriptor: &Descriptor) {
         if !self.0.features.movdir64b {
-            self.violate();
+            self.state().violations += 1;
             return;
         }
         let is_taken = self.store(slot, descriptor)
             && self.0.device.work_queue().mode == QueueMode::Dedicated
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps the contract of `Portal::submit`.
             && unsafe { self.0.device.submit(descriptor) == Ok(Submission::Accepted) };
         if !is_taken {
-            self.0.lost.fetch_add(1, Ordering::SeqCst);
+            self.state().lost += 1;
         }
     }
 
@@ -250,12 +243,13 @@ unsafe impl Platform for FakePlatform {
         if !self.0.knows_write {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        if self.state().files.get(&file.as_raw_fd()) != Some(&self.generation()) {
+        let opener = self.state().files.get(&file.as_raw_fd()).copied();
+        if opener != Some(self.generation()) {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
         let mut written = 0;
         for descriptor in descriptors {
-            // SAFETY: passed on to the caller.
+            // SAFETY: the caller keeps the contract of `Portal::submit`.
             match unsafe { self.write_one(descriptor) } {
                 Ok(()) => written += size_of::<Descriptor>(),
                 Err(errno) if written == 0 => return Err(io::Error::from_raw_os_error(errno)),
@@ -270,7 +264,7 @@ impl FakePlatform {
     /// # Safety
     /// As [`Portal::submit`].
     unsafe fn write_one(&self, descriptor: &Descriptor) -> Result<(), i32> {
-        match self.0.write_error.load(Ordering::SeqCst) {
+        match self.state().write_error {
             0 => {}
             errno => return Err(errno),
         }
@@ -280,11 +274,11 @@ impl FakePlatform {
         if is_misaligned || is_batch && !self.0.takes_batches {
             return Err(libc::EINVAL);
         }
-        // SAFETY: passed on to the caller.
+        // SAFETY: the caller keeps the contract of `Portal::submit`.
         match unsafe { self.0.device.submit(descriptor) } {
             Ok(Submission::Accepted) => Ok(()),
             _ if self.0.device.work_queue().mode == QueueMode::Dedicated => {
-                self.0.lost.fetch_add(1, Ordering::SeqCst);
+                self.state().lost += 1;
                 Ok(())
             }
             _ => Err(libc::EAGAIN),

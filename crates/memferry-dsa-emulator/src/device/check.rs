@@ -1,8 +1,8 @@
-//! What the device checks before it touches any memory.
+//! The checks of a descriptor before the device accesses any memory.
 //!
 //! The specification leaves the order open. This device checks the operation, the completion record's address, the
-//! privilege, the flags, the reserved fields, and then what belongs to the operation: size, size of a delta record,
-//! alignment, overlap. The first failure is the answer.
+//! privilege, the flags, the reserved fields, and then the operands: size, size of a delta record, alignment, overlap.
+//! The first failure is the result.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 5.4 and table 5-3.
 
@@ -15,22 +15,22 @@ use crate::ops::DELTA_ENTRY_BYTES;
 /// Alignment of a batch's list.
 const LIST_ALIGNMENT: u64 = 64;
 /// Alignment of a completion record.
-pub(super) const RECORD_ALIGNMENT: u64 = 32;
-/// Alignment of what is compared word by word for a delta record.
+pub(crate) const RECORD_ALIGNMENT: u64 = 32;
+/// Alignment of the regions that Create Delta Record compares word by word.
 const DELTA_ALIGNMENT: u64 = 8;
 /// Alignment of a CRC's seed in memory.
 const SEED_ALIGNMENT: u64 = 4;
 /// Largest transfer of the delta operations, because an entry counts words in 16 bits.
 const DELTA_TRANSFER_BYTES_MAX: u32 = 0x8_0000;
-/// Least room for a delta record.
+/// Smallest maximum size of a delta record.
 const DELTA_ROOM_BYTES_MIN: u32 = 80;
-/// Low bits that the two targets of a Dualcast have in common.
+/// Low address bits in which the two targets of a Dualcast must agree.
 const DUALCAST_COMMON_BITS: u64 = 0xfff;
 
-/// Allowed for every operation, as far as their own rules go.
+/// Flags that every operation allows.
 const COMMON: Flags =
     Flags::COMPLETION_ADDRESS_VALID.union(Flags::REQUEST_COMPLETION).union(Flags::COMPLETION_CLASS);
-/// What those have in common that write data.
+/// Flags of the operations that write data.
 const WRITES: Flags = Flags::BLOCK_ON_FAULT
     .union(Flags::CACHE_CONTROL)
     .union(Flags::STRICT_ORDERING)
@@ -50,12 +50,12 @@ const SUBMITTER_RESERVED: u64 = 0x7ff0_0000;
 /// The upper half of word 4: the interrupt handle, reserved because interrupts are refused, and bytes 38-39.
 const HANDLE_AND_RESERVED: u64 = 0xffff_ffff_0000_0000;
 
-/// What an operation allows besides the common part.
+/// The rules of one operation.
 struct Rule {
     flags: Flags,
     /// Bits of the descriptor's words that must be zero.
     reserved: [u64; 8],
-    /// The result is in the completion record, which must therefore be asked for.
+    /// The result is in the completion record, so the record must be requested.
     needs_record: bool,
 }
 
@@ -66,7 +66,7 @@ const LOW: u64 = !0xffff_ffff;
 /// The lowest byte of a word is used.
 const BYTE: u64 = !0xff;
 
-/// A rule: the operation's flags, and which bits of its addresses, its size and its own 24 bytes are reserved.
+/// A rule: the operation's flags, and the reserved bits of its addresses, its size and its own 24 bytes.
 const fn rule(flags: Flags, addresses: [u64; 2], size: u64, own: [u64; 3]) -> Rule {
     let [address_1, address_2] = addresses;
     Rule {
@@ -96,7 +96,7 @@ const SECOND: [u64; 2] = [UNUSED, USED];
 
 static NOOP: Rule = rule(Flags::NONE, [UNUSED; 2], UNUSED, NOTHING);
 static BATCH: Rule = rule(CLASS_1, FIRST, USED, NOTHING);
-/// Addresses that are not valid are checked on top.
+/// `reserved_by_flags` checks the addresses that are not valid.
 static DRAIN: Rule = rule(CLASSES_12.union(DRAIN_FLAGS), BOTH, UNUSED, NOTHING);
 static MEMMOVE: Rule = rule(WRITES.union(CLASSES_12), BOTH, USED, NOTHING);
 static FILL: Rule = rule(WRITES.union(Flags::ADDRESS_2_CLASS), BOTH, USED, NOTHING);
@@ -116,7 +116,7 @@ static CREATE_DELTA: Rule =
     with_record(rule(WRITES.union(Flags::CHECK_RESULT).union(CLASSES_123), BOTH, USED, [USED, LOW, BYTE]));
 static APPLY_DELTA: Rule = rule(WRITES.union(CLASSES_12), BOTH, USED, [LOW, UNUSED, UNUSED]);
 static DUALCAST: Rule = rule(WRITES.union(CLASSES_123), BOTH, USED, [USED, UNUSED, UNUSED]);
-/// The words of the seed are checked on top, because either is used.
+/// `reserved_by_flags` checks the words of the seed, because only one of them is used.
 static CRC: Rule = with_record(rule(
     Flags::BLOCK_ON_FAULT.union(CLASS_1).union(Flags::ADDRESS_3_CLASS).union(CRC_FLAGS),
     FIRST,
@@ -129,7 +129,7 @@ static COPY_CRC: Rule =
 const DIF_SOURCE_USED: u64 = !0x000f_00ff;
 static DIF_CHECK: Rule =
     with_record(rule(Flags::BLOCK_ON_FAULT.union(CLASS_1), FIRST, USED, [DIF_SOURCE_USED, USED, UNUSED]));
-/// Bits 7 and 4 of byte 41, since nothing can be passed through, and bits 3:0 of byte 42.
+/// Bits 7 and 4 of byte 41, since Insert has no field to pass through, and bits 3:0 of byte 42.
 static DIF_INSERT: Rule = rule(WRITES.union(CLASSES_12), BOTH, USED, [!0x000f_9000, UNUSED, USED]);
 static DIF_STRIP: Rule = rule(WRITES.union(CLASSES_12), BOTH, USED, [DIF_SOURCE_USED, USED, UNUSED]);
 /// Byte 40, bits 7:3 of byte 41, bits 3:0 of byte 42.
@@ -166,8 +166,8 @@ fn rule_of(opcode: Opcode) -> &'static Rule {
     }
 }
 
-/// The operation to execute, or the completion that refuses the descriptor.
-pub(super) fn check(
+/// Checks a descriptor; returns the operation to execute, or the completion that refuses it.
+pub(crate) fn check(
     descriptor: &Descriptor,
     queue: &WorkQueueInfo,
     capabilities: Capabilities,
@@ -184,7 +184,7 @@ pub(super) fn check(
     if has_record && !descriptor.completion_address().is_aligned_to(RECORD_ALIGNMENT) {
         return refuse(Status::CompletionAlignment);
     }
-    // A member has the submitter of its batch; its own field is ignored.
+    // A member has the submitter of its batch; the device ignores its own field.
     if descriptor.is_privileged() && !in_batch {
         return refuse(Status::NotPrivileged);
     }
@@ -208,7 +208,7 @@ pub(super) fn check(
     }
 }
 
-/// The flags that are allowed here.
+/// The flags that operation, queue and device allow.
 fn allowed_flags(
     opcode: Opcode,
     rule: &Rule,
@@ -245,7 +245,8 @@ fn allowed_flags(
     allowed
 }
 
-/// The flags without which the operation would have no effect. An interrupt would do for Drain, but is refused.
+/// The flags without which the operation would have no effect. For Drain an interrupt would suffice, but this device
+/// has no interrupts.
 fn required_flags(opcode: Opcode, rule: &Rule) -> Flags {
     if rule.needs_record || opcode == Opcode::Drain {
         Flags::COMPLETION_ADDRESS_VALID | Flags::REQUEST_COMPLETION
@@ -254,7 +255,7 @@ fn required_flags(opcode: Opcode, rule: &Rule) -> Flags {
     }
 }
 
-/// What is in fields that are reserved unless a flag says otherwise.
+/// The set bits in fields that are reserved unless a flag makes them valid.
 fn reserved_by_flags(opcode: Opcode, flags: Flags, words: &[u64; 8]) -> u64 {
     let unless = |flag, word: usize| if flags.contains(flag) { 0 } else { words[word] };
     match opcode {
@@ -265,7 +266,7 @@ fn reserved_by_flags(opcode: Opcode, flags: Flags, words: &[u64; 8]) -> u64 {
     }
 }
 
-/// Sizes, alignment and overlap of the operands.
+/// Checks sizes, alignment and overlap of the operands.
 fn operands(
     opcode: Opcode,
     descriptor: &Descriptor,

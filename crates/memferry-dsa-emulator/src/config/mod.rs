@@ -1,18 +1,23 @@
-//! What an emulated device consists of: groups of engines and work queues.
+//! The configuration of an emulated device: groups of engines and work queues, timing, injected faults.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.2-3.4 and 5.6 (checks when a device is enabled);
 //! limits of the DSA 1.0 parts as listed by `accel-config list` (Sapphire Rapids, Emerald Rapids).
 
+mod fault_plan;
+mod timing;
+
 use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
 use memferry_dsa::{Opcode, OperationSet};
 
-use crate::timing::Timing;
+pub use self::fault_plan::FaultPlan;
+pub(crate) use fault_plan::Random;
+pub use timing::Timing;
 
-/// Most groups of a 1.0 device.
-pub const GROUPS_MAX: usize = 4;
-/// Most engines of a 1.0 device, all groups together.
-pub const ENGINES_MAX: u32 = 4;
-/// Most work queues of a 1.0 device, all groups together.
+/// Maximum number of groups of a 1.0 device.
+pub(crate) const GROUPS_MAX: usize = 4;
+/// Maximum number of engines of a 1.0 device, all groups together.
+pub(crate) const ENGINES_MAX: u32 = 4;
+/// Maximum number of work queues of a 1.0 device, all groups together.
 pub const QUEUES_MAX: usize = 8;
 /// Entries that the work queues of a 1.0 device share.
 pub const ENTRIES_MAX: u32 = 128;
@@ -24,7 +29,7 @@ pub const BATCH_MAX: u32 = 1024;
 /// The operations of a device with all of DSA 1.0.
 pub const OPERATIONS: OperationSet = OperationSet::of(&Opcode::ALL);
 
-/// What a device can do besides its operations: its register GENCAP.
+/// The capabilities of a device besides its operations: the register GENCAP.
 ///
 /// Source: DSA specification 9.2.2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -44,11 +49,11 @@ impl Capabilities {
     /// The readback flags and addresses of Drain.
     pub const DRAIN_READBACK: Capabilities = Capabilities(1 << 9);
 
-    /// What `gen_cap` says on Sapphire Rapids and Emerald Rapids.
+    /// The value of `gen_cap` on Sapphire Rapids and Emerald Rapids.
     ///
     /// Source: listings of these machines by `accel-config list`.
     pub const PRODUCTION: Capabilities = Capabilities(0x40_915f_0107);
-    /// The same with all that version 1.0 leaves optional.
+    /// [`PRODUCTION`](Self::PRODUCTION) with all optional capabilities of version 1.0.
     pub const ALL: Capabilities =
         Capabilities(Self::PRODUCTION.0 | Self::CACHE_CONTROL_OF_FLUSH.0 | Self::DRAIN_READBACK.0);
 
@@ -57,7 +62,7 @@ impl Capabilities {
         Capabilities(bits)
     }
 
-    /// The register.
+    /// The value of the register.
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -78,7 +83,15 @@ impl Capabilities {
     }
 }
 
-/// An emulated device.
+/// The configuration of an emulated device.
+///
+/// ```
+/// use memferry_dsa_emulator::{DeviceConfig, GroupConfig, Timing, dedicated_queue, shared_queue};
+///
+/// let queues = vec![shared_queue("wq0.0", 64), dedicated_queue("wq0.1", 16)];
+/// let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]).with_timing(Timing::sapphire_rapids());
+/// assert!(config.validate().is_ok());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceConfig {
     /// The groups; work queues are numbered through all of them in this order.
@@ -87,21 +100,21 @@ pub struct DeviceConfig {
     pub operations: OperationSet,
     /// Its register GENCAP.
     pub capabilities: Capabilities,
-    /// How long things take. `None`: as long as they take here.
+    /// The modelled durations. `None`: as fast as this machine executes.
     pub timing: Option<Timing>,
 }
 
 /// Work queues and the engines that serve them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupConfig {
-    /// Engines of the group. With one engine, data is written in the order of submission; with more, in any.
+    /// Engines of the group. One engine writes data in the order of submission, several in any order.
     pub engines: u32,
     /// Work queues of the group.
     pub queues: Vec<WorkQueueInfo>,
 }
 
 impl DeviceConfig {
-    /// A device with all of DSA 1.0, in these groups.
+    /// A device with these groups and all operations and capabilities of DSA 1.0.
     pub fn new(groups: Vec<GroupConfig>) -> DeviceConfig {
         DeviceConfig { groups, operations: OPERATIONS, capabilities: Capabilities::ALL, timing: None }
     }
@@ -121,12 +134,12 @@ impl DeviceConfig {
         DeviceConfig::new(vec![GroupConfig { engines: 4, queues: vec![shared_queue("wq0.0", 128)] }])
     }
 
-    /// [`four_engines`](Self::four_engines) with what the parts that are sold have.
+    /// [`four_engines`](Self::four_engines) with the operations and capabilities of the parts on the market.
     pub fn production() -> DeviceConfig {
         DeviceConfig::four_engines().as_production()
     }
 
-    /// The same device with the operations and capabilities of the parts that are sold: without the delta operations.
+    /// The same device with the operations and capabilities of the parts on the market: without the delta operations.
     ///
     /// Source: `op_cap` and `gen_cap` of Sapphire Rapids and Emerald Rapids as listed by `accel-config list`. The list
     /// has no Batch either, which Linux hides there; the hardware has it. [`without`](Self::without) makes a device
@@ -145,7 +158,7 @@ impl DeviceConfig {
         self
     }
 
-    /// The same device that takes the time that `timing` says.
+    /// The same device with modelled durations.
     pub fn with_timing(self, timing: Timing) -> DeviceConfig {
         DeviceConfig { timing: Some(timing), ..self }
     }
@@ -170,7 +183,7 @@ impl DeviceConfig {
         self.groups.iter().flat_map(|group| &group.queues)
     }
 
-    /// Checks what a device checks when it and its queues are enabled.
+    /// Checks the configuration as a device does when it and its queues are enabled.
     ///
     /// # Errors
     /// The first rule that the configuration breaks.
@@ -206,7 +219,7 @@ impl DeviceConfig {
             return wrong("a priority from 1 to 15");
         }
         if queue.mode == QueueMode::Shared && queue.threshold == 0 {
-            return wrong("a threshold of at least 1, or nobody can submit");
+            return wrong("a threshold of at least 1: with 0 it refuses every submission");
         }
         let batch_max = self.capabilities.batch_max().min(BATCH_MAX.into());
         if !queue.batch_max.is_power_of_two() || u64::from(queue.batch_max) > batch_max {
@@ -220,13 +233,13 @@ impl DeviceConfig {
             return wrong("only operations that the emulated device has");
         }
         if queue.block_on_fault && !self.capabilities.contains(Capabilities::BLOCK_ON_FAULT) {
-            return wrong("no block on fault, which the device does not have");
+            return wrong("block_on_fault off, because the device does not support it");
         }
         Ok(())
     }
 }
 
-/// A shared queue with the limits that Linux sets by default, open up to its size.
+/// A shared queue with the default limits of Linux and a threshold of its whole size.
 pub fn shared_queue(name: &str, size: u32) -> WorkQueueInfo {
     WorkQueueInfo {
         name: name.to_owned(),
@@ -242,12 +255,12 @@ pub fn shared_queue(name: &str, size: u32) -> WorkQueueInfo {
     }
 }
 
-/// A dedicated queue with the limits that Linux sets by default.
+/// A dedicated queue with the default limits of Linux.
 pub fn dedicated_queue(name: &str, size: u32) -> WorkQueueInfo {
     WorkQueueInfo { mode: QueueMode::Dedicated, threshold: 0, ..shared_queue(name, size) }
 }
 
-/// A configuration that no device accepts.
+/// An invalid [`DeviceConfig`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -257,25 +270,25 @@ pub enum ConfigError {
     /// More of something than the device has.
     #[error("{groups} groups, {engines} engines, {queues} work queues; a device has at most 4, 4 and 8")]
     TooMany {
-        /// Groups asked for.
+        /// Requested groups.
         groups: usize,
-        /// Engines asked for.
+        /// Requested engines.
         engines: u32,
-        /// Work queues asked for.
+        /// Requested work queues.
         queues: usize,
     },
     /// Command status 0x15.
     #[error("group {0} has queues but no engine, or engines but no queue: give it both or neither")]
     HalfGroup(usize),
-    /// A device that moves nothing would never be done.
-    #[error("the timing has a bandwidth of 0 bytes per second")]
+    /// A device without bandwidth would never complete a transfer.
+    #[error("the timing has a bandwidth of 0 bytes per second: set bytes_per_second to at least 1")]
     NoBandwidth,
     /// Command statuses 0x22-0x2d.
     #[error("work queue {name} needs {what}")]
     Queue {
         /// The queue.
         name: String,
-        /// What it needs.
+        /// The missing property.
         what: &'static str,
     },
 }

@@ -1,45 +1,45 @@
-//! How badly the emulated device behaves, within what the specification allows, from a seed.
+//! Injected misbehaviour of the emulated device, within the specification, from a seed.
 //!
 //! Source: the generator is SplitMix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
 //! Generators", OOPSLA 2014).
 
 use std::fmt;
 
-/// A device's bad habits. Probabilities are in thousandths.
+/// The configuration of injected misbehaviour: faults, delays, reordering. Probabilities are in thousandths.
 ///
 /// The same seed, configuration, descriptors and steps give the same behaviour, bit for bit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultPlan {
-    /// Where all chance comes from; print it when something fails.
+    /// The seed of all random decisions; print it when something fails.
     pub seed: u64,
-    /// Longest delay, in steps of the device, before an engine goes on or a completion record is written.
+    /// Longest delay, in steps of the device, before an engine continues or a completion record is written.
     pub delay_steps_max: u32,
     /// Run engines and members of a batch in random order, as far as fences allow.
     pub reorder: bool,
-    /// Chance of a page fault at each page that a descriptor visits. A page does not fault twice in a row, so
-    /// that software which resumes gets on.
+    /// Chance of a page fault at each page that a descriptor accesses. A page does not fault twice in a row, so that
+    /// software that resumes makes progress.
     pub page_faults_per_mille: u16,
     /// Chance that a shared queue answers Retry although it has room.
     pub retries_per_mille: u16,
     /// Chance that a copy of regions that do not overlap runs from the end to the start.
     pub backwards_per_mille: u16,
-    /// Chance that Compare Pattern tells the start of the 8 bytes in which a difference lies, instead of its place.
+    /// Chance that Compare Pattern reports the start of the 8 bytes with the difference, instead of its offset.
     pub rounded_differences_per_mille: u16,
-    /// Chance that idle engines of the group help with the members of a batch.
+    /// Chance that idle engines of the group execute members of a batch.
     pub spread_batches_per_mille: u16,
-    /// Chance that an engine takes the next descriptor before the one at hand has ended, and reads for it. What it
-    /// writes stays in order within a queue.
+    /// Chance that an engine starts to read for the next descriptor before the current one is executed. Writes stay in
+    /// order within a queue.
     pub work_ahead_per_mille: u16,
-    /// Chance of a hardware error (0x20 to 0x22) at each page that a descriptor visits.
+    /// Chance of a hardware error (0x20 to 0x22) at each page that a descriptor accesses.
     pub hardware_errors_per_mille: u16,
-    /// Chance that a completion record cannot be written: it stays zero, and the error register says why.
+    /// Chance that a completion record cannot be written: it stays zero, and the error register has the reason.
     pub lost_records_per_mille: u16,
-    /// Largest piece of a copy between which other engines run and page faults are decided.
+    /// Largest piece of a transfer. Between pieces other engines run, and page faults are drawn.
     pub piece_bytes_max: u32,
 }
 
 impl FaultPlan {
-    /// A device that behaves: no delay, no fault, first come first served.
+    /// No misbehaviour: no delay, no fault, first come first served.
     pub fn none() -> FaultPlan {
         FaultPlan {
             seed: 0,
@@ -58,9 +58,9 @@ impl FaultPlan {
         }
     }
 
-    /// Bad habits of every kind that software must be able to handle, more or less of each by the seed.
+    /// Every kind of misbehaviour that software must be able to handle; the seed decides how much of each.
     ///
-    /// Lost completion records are left out, because only a time-out helps against them, and hardware errors, because
+    /// It has no lost completion records, because only a time-out helps against them, and no hardware errors, because
     /// nothing does.
     pub fn from_seed(seed: u64) -> FaultPlan {
         let mut random = Random::new(seed);
@@ -82,7 +82,7 @@ impl FaultPlan {
     }
 }
 
-/// All that it takes to make the same device again.
+/// Prints everything that is needed to build the same plan again.
 impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "seed {:#x}", self.seed)?;
@@ -123,9 +123,9 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// What a failing test prints is enough to replay it.
+    /// The text that a failing test prints is enough to replay it.
     #[test]
-    fn a_seed_says_everything_unless_something_was_changed() {
+    fn the_text_is_the_seed_and_any_changes() {
         assert_eq!(FaultPlan::from_seed(0x2a).to_string(), "seed 0x2a");
         let changed = FaultPlan { work_ahead_per_mille: 1234, ..FaultPlan::from_seed(0x2a) };
         assert!(changed.to_string().contains("work_ahead_per_mille: 1234"), "{changed}");

@@ -1,4 +1,11 @@
-//! A work queue as its submitters find it: its mode and limits, its order, and what it has counted.
+//! A work queue as submitters see it: configuration, order of entries, counters.
+//!
+//! ```text
+//! submitters --> ring (order) + entries (words) --> arbiter of the group --> engines
+//! ```
+
+pub(crate) mod arbiter;
+pub(crate) mod ring;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -6,37 +13,37 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use memferry_dsa::OperationSet;
 use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
 
-use crate::fault_plan::{FaultPlan, Random};
-use crate::held::Held;
-use crate::ring::{ClientId, Entries, Line, Refusal, Ring, Stamp};
-use crate::timing::Timing;
+use crate::arc_ref::ArcRef;
+use crate::config::Timing;
+use crate::config::{FaultPlan, Random};
+use crate::queue::ring::{CacheLine, ClientId, Entries, PushError, Ring, Stamp};
 
-/// What a queue consists of, for one client. All zero it takes nothing.
+/// The parts of a queue for one client. A queue of zeroed parts refuses everything.
 #[derive(Clone)]
-pub(super) struct QueueParts {
-    pub(super) config: Held<QueueConfig>,
-    pub(super) order: Held<QueueOrder>,
-    /// The client's own.
-    pub(super) own: Held<Entries>,
+pub(crate) struct QueueParts {
+    pub(crate) config: ArcRef<QueueConfig>,
+    pub(crate) order: ArcRef<QueueOrder>,
+    /// The entries of this client alone.
+    pub(crate) own: ArcRef<Entries>,
 }
 
-/// What all who use a queue have in common, which may lie in memory that several processes share.
+/// The part of a queue that all its users share, possibly in memory of several processes.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `counts` | submitters | observers |
+/// | `counts` | submitters; `retired` the client or server that removes an entry | observers |
 /// | `ring` | submitters, devices | both |
 #[repr(C)]
-pub(super) struct QueueOrder {
-    pub(super) counts: Line<QueueCounts>,
-    pub(super) ring: Ring,
+pub(crate) struct QueueOrder {
+    pub(crate) counts: CacheLine<QueueCounts>,
+    pub(crate) ring: Ring,
 }
 
-/// A [`WorkQueueInfo`] without its name, and what a submission costs. Who configures the device writes it, while the queue
-/// is closed and empty; all read it.
+/// A [`WorkQueueInfo`] without its name, and the cost of a submission. The process that configures the device writes it
+/// while the queue is closed and empty; all processes read it.
 #[derive(Default)]
-#[repr(C, align(128))] // `Line`'s
-pub(super) struct QueueConfig {
+#[repr(C, align(128))] // `CacheLine`'s
+pub(crate) struct QueueConfig {
     mode: AtomicU32, // 0 none: takes nothing, 1 shared, 2 dedicated
     limit: AtomicU32,
     size: AtomicU32,
@@ -46,7 +53,7 @@ pub(super) struct QueueConfig {
     transfer_bytes_max: AtomicU32,
     batch_max: AtomicU32,
     node: AtomicU32,   // plus 1; 0 unknown
-    closed: AtomicU32, // 1: the ring takes nothing, whatever somebody has written into it
+    closed: AtomicU32, // 1: the ring has to be closed, even if a hostile client has opened it
     retries_per_mille: AtomicU32,
     seed: AtomicU64,
     submit_ns: AtomicU64,
@@ -55,48 +62,48 @@ pub(super) struct QueueConfig {
 
 #[derive(Default)]
 #[repr(C)]
-pub(super) struct QueueCounts {
-    offered: AtomicU64, // submissions tried; counted only to number the dice of `retries_per_mille`
-    pub(super) retried: AtomicU64,
-    pub(super) dropped: AtomicU64,
-    /// Entries of clients that are no more: all that they took from the queue, and those that were skipped.
-    pub(super) retired: AtomicU64,
+pub(crate) struct QueueCounts {
+    submissions: AtomicU64, // attempts; the seed of each random retry is derived from it
+    pub(crate) retried: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    /// Entries of clients that have left: those that they dispatched, and those that were skipped.
+    pub(crate) retired: AtomicU64,
 }
 
-/// What a queue answers.
+/// The answer of a queue to a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(crate) enum SubmitOutcome {
     Accepted,
     Retry,
-    /// A dedicated queue is full, and nobody is told.
+    /// A dedicated queue is full and drops the descriptor without telling the submitter.
     Lost,
     Closed,
 }
 
 impl QueueOrder {
     fn new() -> QueueOrder {
-        QueueOrder { counts: Line::default(), ring: Ring::new() }
+        QueueOrder { counts: CacheLine::default(), ring: Ring::new() }
     }
 }
 
 impl QueueParts {
-    /// A queue of a device that one process has for itself.
-    pub(super) fn new() -> QueueParts {
+    /// A queue of a device that one process uses alone.
+    pub(crate) fn new() -> QueueParts {
         QueueParts {
-            config: Held::own(QueueConfig::default()),
-            order: Held::own(QueueOrder::new()),
-            own: Held::part_of(Arc::new(Entries::new()), |own| own),
+            config: ArcRef::own(QueueConfig::default()),
+            order: ArcRef::own(QueueOrder::new()),
+            own: ArcRef::part_of(Arc::new(Entries::new()), |own| own),
         }
     }
 }
 
 impl QueueConfig {
-    /// Makes it the queue that `info` says, number `number` of its device. It takes nothing before and meanwhile.
-    pub(super) fn configure(
+    /// Configures the queue with this number of its device. The queue refuses submissions before and meanwhile.
+    pub(crate) fn configure(
         &self,
         info: &WorkQueueInfo,
         number: usize,
-        nasty: &FaultPlan,
+        fault_plan: &FaultPlan,
         timing: Option<&Timing>,
     ) {
         let config = self;
@@ -115,38 +122,40 @@ impl QueueConfig {
             (&config.transfer_bytes_max, info.transfer_bytes_max),
             (&config.batch_max, info.batch_max),
             (&config.node, info.node.map_or(0, |node| node.saturating_add(1))),
-            (&config.retries_per_mille, nasty.retries_per_mille.into()),
+            (&config.retries_per_mille, fault_plan.retries_per_mille.into()),
         ] {
             word.store(value, Ordering::Relaxed);
         }
-        config.seed.store(nasty.seed ^ (number as u64 + 1) << 56, Ordering::Relaxed);
+        config.seed.store(fault_plan.seed ^ (number as u64 + 1) << 56, Ordering::Relaxed);
         config.submit_ns.store(submit_ns.unwrap_or(0), Ordering::Relaxed);
         for (word, value) in config.operations.iter().zip(info.operations.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
-        // ORDERING: Release pairs with the Acquire in `mode`: who sees the mode sees the rest.
+        // ORDERING: Release pairs with the Acquire of `mode` in `mode()`: a reader of the mode sees the other words.
         config.mode.store(mode, Ordering::Release);
     }
 
-    /// Makes it a queue that is not there. It is closed and empty.
-    pub(super) fn unconfigure(&self) {
+    /// Removes the configuration of a closed and empty queue.
+    pub(crate) fn unconfigure(&self) {
+        // ORDERING: Release pairs with the Acquire of `mode` in `mode()`: earlier accesses of this thread come before
+        // it. A reader that sees 0 reads no other word.
         self.mode.store(0, Ordering::Release);
     }
 
-    /// Says for the server's look whether the ring is to be closed.
-    pub(super) fn set_closed(&self, is_closed: bool) {
+    /// Sets whether the ring has to be closed, for the server's maintenance.
+    pub(crate) fn set_closed(&self, is_closed: bool) {
         self.closed.store(is_closed.into(), Ordering::Relaxed);
     }
 
-    /// Whether the ring is to be closed.
-    pub(super) fn is_closed(&self) -> bool {
+    /// Whether the ring has to be closed.
+    pub(crate) fn is_closed(&self) -> bool {
         self.mode().is_none() || self.closed.load(Ordering::Relaxed) != 0
     }
 
-    /// The mode; none if it takes nothing.
+    /// The mode; `None` if the queue is not configured.
     #[inline]
-    pub(super) fn mode(&self) -> Option<QueueMode> {
-        // ORDERING: Acquire pairs with the Release in `configure`.
+    pub(crate) fn mode(&self) -> Option<QueueMode> {
+        // ORDERING: Acquire pairs with the Release of `mode` in `configure`: the other words are complete.
         match self.mode.load(Ordering::Acquire) {
             SHARED => Some(QueueMode::Shared),
             DEDICATED => Some(QueueMode::Dedicated),
@@ -154,8 +163,8 @@ impl QueueConfig {
         }
     }
 
-    /// What it was configured to be, under a name; `None` if it is not there.
-    pub(super) fn info(&self, name: String) -> Option<WorkQueueInfo> {
+    /// The configuration with a name; `None` if the queue is not configured.
+    pub(crate) fn info(&self, name: String) -> Option<WorkQueueInfo> {
         let mode = self.mode()?;
         let config = self;
         let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
@@ -174,26 +183,26 @@ impl QueueConfig {
         })
     }
 
-    /// What the instruction takes that submits; 0 without a timing.
+    /// The duration of the submitting instruction; 0 without a timing.
     #[inline]
-    pub(super) fn submit_ns(&self) -> u64 {
+    pub(crate) fn submit_ns(&self) -> u64 {
         self.submit_ns.load(Ordering::Relaxed)
     }
 
-    fn retries_out_of_spite(&self, counts: &QueueCounts) -> bool {
+    fn retries_at_random(&self, counts: &QueueCounts) -> bool {
         let per_mille = self.retries_per_mille.load(Ordering::Relaxed) as u16;
         if per_mille == 0 {
             return false;
         }
-        let number = counts.offered.fetch_add(1, Ordering::Relaxed);
+        let number = counts.submissions.fetch_add(1, Ordering::Relaxed);
         Random::new(self.seed.load(Ordering::Relaxed).wrapping_add(number)).chance(per_mille)
     }
 }
 
 impl QueueOrder {
-    /// Offers an entry, as the instruction of the queue's mode does. `own` is the client's.
+    /// Submits an entry as the instruction of the queue's mode does. `own` are the client's entries.
     #[inline]
-    pub(super) fn offer(
+    pub(crate) fn submit(
         &self,
         config: &QueueConfig,
         own: &Entries,
@@ -201,23 +210,23 @@ impl QueueOrder {
         client: ClientId,
         words: &[u64; 8],
         stamp: Stamp,
-    ) -> Answer {
+    ) -> SubmitOutcome {
         let counts = &self.counts.0;
-        if mode == QueueMode::Shared && config.retries_out_of_spite(counts) {
+        if mode == QueueMode::Shared && config.retries_at_random(counts) {
             counts.retried.fetch_add(1, Ordering::Relaxed);
-            return Answer::Retry;
+            return SubmitOutcome::Retry;
         }
         let limit = config.limit.load(Ordering::Relaxed);
         match (self.ring.push(own, client, words, stamp, limit), mode) {
-            (Ok(()), _) => Answer::Accepted,
-            (Err(Refusal::Closed), _) => Answer::Closed,
-            (Err(Refusal::Full), QueueMode::Shared) => {
+            (Ok(()), _) => SubmitOutcome::Accepted,
+            (Err(PushError::Closed), _) => SubmitOutcome::Closed,
+            (Err(PushError::Full), QueueMode::Shared) => {
                 counts.retried.fetch_add(1, Ordering::Relaxed);
-                Answer::Retry
+                SubmitOutcome::Retry
             }
-            (Err(Refusal::Full), QueueMode::Dedicated) => {
+            (Err(PushError::Full), QueueMode::Dedicated) => {
                 counts.dropped.fetch_add(1, Ordering::Relaxed);
-                Answer::Lost
+                SubmitOutcome::Lost
             }
         }
     }

@@ -1,8 +1,8 @@
-//! Drives a device in the calling thread: the same seed and calls, the same run, bit for bit.
+//! A device that is stepped in the calling thread: the same seed and calls give the same run, bit for bit.
 
+use crate::config::FaultPlan;
 use crate::config::{ConfigError, DeviceConfig};
 use crate::device::{Device, Stepped};
-use crate::fault_plan::FaultPlan;
 use crate::memory::Memory;
 
 /// A device and its memory, stepped by hand.
@@ -37,17 +37,21 @@ impl<M: Memory> Deterministic<M> {
     /// A device with empty queues over `memory`.
     ///
     /// # Errors
-    /// [`ConfigError`]: what the device would refuse when it is enabled.
-    pub fn new(config: &DeviceConfig, nasty: FaultPlan, memory: M) -> Result<Deterministic<M>, ConfigError> {
-        Ok(Deterministic { device: Device::new(config, nasty)?, memory })
+    /// [`ConfigError`]: the device refuses to be enabled with this configuration.
+    pub fn new(
+        config: &DeviceConfig,
+        fault_plan: FaultPlan,
+        memory: M,
+    ) -> Result<Deterministic<M>, ConfigError> {
+        Ok(Deterministic { device: Device::new(config, fault_plan)?, memory })
     }
 
-    /// Does the next piece of work.
+    /// Executes the next piece of work.
     pub fn step(&mut self) -> Stepped {
         self.device.step(&self.memory)
     }
 
-    /// Steps until there is nothing left to do; the number of steps.
+    /// Steps until the device is idle; returns the number of steps.
     pub fn run_until_idle(&mut self) -> u64 {
         let mut steps = 0;
         while self.step() == Stepped::Busy {

@@ -1,14 +1,14 @@
-//! Work ahead: an engine reads for the next descriptor while the one at hand still writes.
+//! Work ahead: an engine reads for the next descriptor while the current one still writes.
 //!
-//! Silicon has several descriptors in progress in each engine. What it promises for one queue and one engine is the
-//! order of writes; a later read may pass an earlier write. So the writes of work ahead are held back until its turn:
+//! Silicon has several descriptors in progress in each engine. For one queue and one engine it promises the order of
+//! writes only; a later read may pass an earlier write. So the writes of work ahead are buffered until its turn:
 //!
 //! ```text
-//! at hand:  read ... write ... write ... record
-//! ahead:      read ... (write held) ... read ...  | its turn: held writes, then it goes on as any other
+//! current:  read ... write ... write ... record
+//! ahead:      read ... (write buffered) ... read ...  | its turn: buffered writes, then it continues normally
 //! ```
 //!
-//! For a descriptor of another queue nothing is promised, and nothing is held back.
+//! For a descriptor of another queue the specification promises no order, and its writes are not buffered.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 3.9 (ordering).
 
@@ -16,37 +16,37 @@ use std::cell::RefCell;
 
 use memferry_dsa::{Address, Completion, PAGE_BYTES};
 
-use crate::job::Job;
+use crate::device::job::Job;
 use crate::memory::{Access, Memory, Vanished};
 
 /// A descriptor that an engine works on ahead of its turn.
-pub(super) struct Ahead {
-    pub(super) job: Job,
-    /// Its writes are held back: it came through the same queue as the descriptor at hand.
-    pub(super) is_held: bool,
+pub(crate) struct WorkAhead {
+    pub(crate) job: Job,
+    /// Its writes are buffered: it came through the same queue as the current descriptor.
+    pub(crate) is_held: bool,
     /// It cannot be started before its turn: a batch, or a drain.
-    pub(super) is_parked: bool,
-    pub(super) ended: Option<Completion>,
-    pub(super) writes: RefCell<Vec<Write>>,
+    pub(crate) is_parked: bool,
+    pub(crate) completion: Option<Completion>,
+    pub(crate) writes: RefCell<Vec<Write>>,
 }
 
-/// A write that is held back.
+/// A buffered write.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(crate) struct Write {
     address: Address,
     bytes: Vec<u8>,
 }
 
-impl Ahead {
-    pub(super) fn new(job: Job, is_held: bool) -> Ahead {
-        Ahead { job, is_held, is_parked: false, ended: None, writes: RefCell::default() }
+impl WorkAhead {
+    pub(crate) fn new(job: Job, is_held: bool) -> WorkAhead {
+        WorkAhead { job, is_held, is_parked: false, completion: None, writes: RefCell::default() }
     }
 
-    /// Does the writes that were held back.
+    /// Performs the buffered writes.
     ///
     /// # Errors
-    /// A page has gone since it was translated; the writes before are done.
-    pub(super) fn release(&mut self, memory: &impl Memory) -> Result<(), Vanished> {
+    /// [`Vanished`]: a page has vanished since its translation; the writes before it are done.
+    pub(crate) fn release(&mut self, memory: &impl Memory) -> Result<(), Vanished> {
         for write in self.writes.get_mut().drain(..) {
             let last = write.address.offset(write.bytes.len() as u64 - 1).page();
             let mut page = write.address.page();
@@ -65,14 +65,14 @@ impl Ahead {
     }
 }
 
-/// Memory whose writes are held back. No operation reads what it has written itself: regions that overlap are copied
-/// from the side where that cannot happen.
-pub(super) struct Held<'a, M> {
-    pub(super) memory: &'a M,
-    pub(super) writes: &'a RefCell<Vec<Write>>,
+/// A store buffer in front of a memory. Operations never read their own writes: overlapping regions are copied from the
+/// side where that cannot happen.
+pub(crate) struct WriteBuffer<'a, M> {
+    pub(crate) memory: &'a M,
+    pub(crate) writes: &'a RefCell<Vec<Write>>,
 }
 
-impl<M: Memory> Memory for Held<'_, M> {
+impl<M: Memory> Memory for WriteBuffer<'_, M> {
     fn is_present(&self, page: Address, access: Access) -> bool {
         self.memory.is_present(page, access)
     }

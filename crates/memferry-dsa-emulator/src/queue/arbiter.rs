@@ -1,10 +1,10 @@
-//! Which queue of a group an engine serves next.
+//! The arbiter of a group: it chooses the queue that an engine serves next.
 //!
-//! Each queue has as many credits as its priority says and pays one for each descriptor; the queues with credits take
-//! turns. When no queue that has work has credits left, all get theirs back.
+//! Each queue gets as many credits as its priority and pays one for each descriptor; the queues with credits take
+//! turns. When no queue with work has credits left, all credits are restored.
 //!
-//! The state is one word, so that processes that share a device can share it: a choice is made on a copy, and counts if
-//! nobody else has chosen meanwhile. Any word will do, whoever wrote it.
+//! The state is one word, so that processes that share a device can share it. A choice is made on a copy and takes
+//! effect if no other process has chosen meanwhile. Any value is valid, also one that a hostile client has written.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 3.4 (group arbiter).
 
@@ -12,60 +12,60 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use memferry_dsa::portal::WorkQueueInfo;
 
-use crate::front::Queue;
-use crate::held::Held;
-use crate::ring::{ClientId, Head};
-use crate::timing::AHEAD_MAX_NS;
+use crate::arc_ref::ArcRef;
+use crate::device::clock::AHEAD_MAX_NS;
+use crate::device::interface::Queue;
+use crate::queue::ring::{ClientId, Head};
 
-pub(super) struct Arbiter {
-    first: usize, // the number of the group's first queue
+pub(crate) struct Arbiter {
+    first: usize, // number of the group's first queue
     priorities: Vec<u8>,
-    state: State,
+    state: ArbiterState,
 }
 
-enum State {
+enum ArbiterState {
     Own(Word),
-    /// Its choices are among the entries of all clients.
-    Shared(Held<AtomicU64>),
+    /// Chooses among the entries of all clients.
+    Shared(ArcRef<AtomicU64>),
 }
 
-/// All zero at the start.
+/// Turn and credits of the queues of a group; zero at the start.
 #[derive(Clone, Copy)]
-struct Word(u64); // 35:32 the seat that is asked first; 4 bits each below: credits
+struct Word(u64); // 35:32 the seat that is asked first; 31:0 credits, 4 bits for each seat
 
 impl Arbiter {
-    pub(super) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
+    pub(crate) fn new(first: usize, queues: &[WorkQueueInfo]) -> Arbiter {
         let priorities = queues.iter().map(|queue| queue.priority).collect();
-        Arbiter { first, priorities, state: State::Own(Word(0)) }
+        Arbiter { first, priorities, state: ArbiterState::Own(Word(0)) }
     }
 
     /// Shares the state with others from now on.
-    pub(super) fn share(&mut self, state: Held<AtomicU64>) {
-        self.state = State::Shared(state);
+    pub(crate) fn share(&mut self, state: ArcRef<AtomicU64>) {
+        self.state = ArbiterState::Shared(state);
     }
 
-    /// The next entry that was in its queue at `stamped_max`, if it is `client`'s, and the number of the queue. It is to
-    /// be popped.
-    pub(super) fn take(
+    /// The next entry that was in its queue at `stamped_max`, if it is `client`'s, and the number of its queue. The
+    /// caller pops it.
+    pub(crate) fn take(
         &mut self,
         queues: &[Queue],
         client: ClientId,
         stamped_max: u64,
     ) -> Option<(usize, Head)> {
         match &mut self.state {
-            State::Own(word) => {
+            ArbiterState::Own(word) => {
                 let is_candidate = |head: &Head| head.is_ready_for(client) && head.stamp <= stamped_max;
                 let (seat, head, next) =
                     choose(*word, &self.priorities, &queues[self.first..], is_candidate)?;
                 *word = next;
                 Some((self.first + seat, head))
             }
-            State::Shared(shared) => {
+            ArbiterState::Shared(shared) => {
                 let before = shared.load(Ordering::Relaxed);
                 let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
                 let word = Word(before);
                 let (seat, head, next) = choose(word, &self.priorities, &queues[self.first..], is_candidate)?;
-                // ORDERING: Relaxed: the entry is published by its ring.
+                // ORDERING: Relaxed, since the mark in the ring publishes the entry (`Ring::head`).
                 let is_mine = head.client == client
                     && shared.compare_exchange(before, next.0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
                 is_mine.then_some((self.first + seat, head))
@@ -73,9 +73,9 @@ impl Arbiter {
         }
     }
 
-    /// Whether [`take`](Self::take) would take something now.
-    pub(super) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
-        let State::Shared(shared) = &self.state else { return true };
+    /// Whether [`take`](Self::take) would return an entry now.
+    pub(crate) fn would_take(&self, queues: &[Queue], client: ClientId, stamped_max: u64) -> bool {
+        let ArbiterState::Shared(shared) = &self.state else { return true };
         let is_candidate = |head: &Head| head.is_ready && has_come(head.stamp, stamped_max);
         let word = Word(shared.load(Ordering::Relaxed));
         let chosen = choose(word, &self.priorities, &queues[self.first..], is_candidate);
@@ -83,27 +83,26 @@ impl Arbiter {
     }
 
     /// The earliest stamp of all oldest entries that `client` could take.
-    pub(super) fn earliest(&self, queues: &[Queue], client: ClientId) -> Option<u64> {
+    pub(crate) fn earliest(&self, queues: &[Queue], client: ClientId) -> Option<u64> {
         let queues = queues[self.first..].iter().take(self.priorities.len());
         let heads = queues.filter_map(|queue| queue.ring().head());
         let stamps = heads.filter(|head| head.is_ready_for(client)).map(|head| head.stamp);
         match self.state {
-            State::Own(_) => stamps.min(),
-            State::Shared(_) => stamps.map(|stamp| stamp.min(STAMP_MAX)).min(),
+            ArbiterState::Own(_) => stamps.min(),
+            ArbiterState::Shared(_) => stamps.map(|stamp| stamp.min(STAMP_MAX)).min(),
         }
     }
 }
 
-/// Whether an entry was in its queue at `stamped_max`. One that claims to come much later has a stamp that somebody has
-/// tampered with.
+/// Whether an entry was in its queue at `stamped_max`. A stamp far in the future was forged and counts as past.
 fn has_come(stamp: u64, stamped_max: u64) -> bool {
     stamp <= stamped_max || stamp - stamped_max > AHEAD_MAX_NS
 }
 
-/// No honest stamp is later: 292 years. What is added to it does not overflow.
+/// The latest honest stamp: 292 years. Additions to it do not overflow.
 const STAMP_MAX: u64 = u64::MAX / 2;
 
-/// The seat whose turn it is among those whose oldest entry is a candidate, that entry, and the state after it.
+/// The seat that is next among those whose oldest entry is a candidate, that entry, and the state afterwards.
 #[inline]
 fn choose(
     word: Word,
@@ -121,7 +120,7 @@ fn choose(
         }
         first.get_or_insert((seat, head));
     }
-    // Nobody who has work can pay: all get their credits back, and the first of them pays.
+    // No queue with work can pay: all credits are restored, and the first of these queues pays.
     let (seat, head) = first?;
     Some((seat, head, word.refilled(priorities).paid(seat)))
 }
@@ -135,7 +134,7 @@ impl Word {
         self.0 >> (4 * seat) & 0xf
     }
 
-    /// One credit less, and the next one's turn.
+    /// Takes one credit from a seat and moves the turn to the next.
     fn paid(self, seat: usize) -> Word {
         let credits = self.0 & 0xffff_ffff;
         Word((credits - (1 << (4 * seat))) | ((seat as u64 + 1) << 32))

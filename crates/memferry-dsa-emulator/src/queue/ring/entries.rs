@@ -1,27 +1,26 @@
-//! The entries of one client: what it has submitted, in memory that no other client can write.
+//! The entries of one client: its submitted descriptors, in memory that no other client can write.
 //!
 //! ```text
-//! submitter: words, who and how, position, seal        device: words, seal of what it read? executes, once
+//! submitter: stores words, submitter, position, seal     device: loads words; if the seal matches them, executes once
 //! ```
 //!
-//! The ring says when an entry is processed, and whoever uses the queue can write the ring. So a device executes what it
-//! finds here, and only if the *seal* is that of these words at the ring's position; it takes the seal away, so that
-//! nothing is executed twice. The seal also tells torn entries: a ring that somebody has tampered with may hand one slot
-//! to two submitters at a time.
+//! The ring decides when an entry is processed, but every user of the queue can write the ring. So a device executes an
+//! entry from here only if its *seal* matches the words and the ring's position, and clears the seal, so that no entry
+//! is executed twice. The seal also detects torn entries: a forged ring may give one slot to two submitters at a time.
 
 use super::{SLOTS, Stamp, slot_of};
 use crate::sync::{AtomicU64, Ordering};
 
-/// The entries of one client in one queue, by the ring's slots. All zero there are none.
+/// The entries of one client in one queue, by the ring's slots. Zeroed memory has no entries.
 ///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | words, `by`, `position` | the client's submitter that has the slot | the client's device, the server |
-/// | `seal` | that submitter; it, or the device, takes the seal away | submitters, the client's device, the server |
+/// | words, `by`, `position` | the client's submitter that holds the slot | the client's device, the server |
+/// | `seal` | that submitter; the submitter or the device clears it | submitters, the client's device, the server |
 #[repr(C)]
 pub(crate) struct Entries([Entry; SLOTS]);
 
-/// The words have a cache line of their own, the rest is the line that is fetched with it.
+/// An entry. The words fill one cache line; the rest is in the adjacent line, which is prefetched with it.
 #[repr(C, align(128))]
 struct Entry {
     words: [AtomicU64; 8],
@@ -30,10 +29,10 @@ struct Entry {
     by: AtomicU64,
 }
 
-/// What was in a slot.
-pub(crate) struct Taken {
+/// The content of a slot that was popped.
+pub(crate) struct PoppedEntry {
     pub(crate) words: [u64; 8],
-    /// Who submitted it and how, for a trace.
+    /// The encoded submitter, for the trace.
     pub(crate) by: u64,
 }
 
@@ -45,12 +44,11 @@ impl Entries {
         Entries(std::array::from_fn(|_| entry()))
     }
 
-    /// Puts an entry into the slot of its position. False, and nothing has changed, if the slot has an entry.
+    /// Stores an entry in the slot of its position. Returns false, and changes nothing, if the slot has an entry.
     ///
-    /// The words come by reference, since a copy of what was written just now may keep a processor waiting until its
-    /// stores are done.
+    /// The words are passed by reference: copying words that were just written may stall until the stores are done.
     #[inline]
-    pub(super) fn put(&self, position: u64, words: &[u64; 8], stamp: &Stamp) -> bool {
+    pub(crate) fn put(&self, position: u64, words: &[u64; 8], stamp: &Stamp) -> bool {
         let entry = self.entry(position);
         if entry.seal.load(Ordering::Relaxed) != 0 {
             return false;
@@ -60,23 +58,25 @@ impl Entries {
         }
         entry.by.store(stamp.by, Ordering::Relaxed);
         entry.position.store(position, Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire in `take`: the words, and all memory that the submitter wrote before.
+        // ORDERING: Release pairs with the Acquire of `seal` in `Entry::read` and `take`: the words and all earlier
+        // writes of the submitter are visible.
         entry.seal.store(seal(words, position), Ordering::Release);
         true
     }
 
-    /// Takes the entry of a position, if there is one: of several who try, one gets it.
+    /// Takes the entry of a position, if there is one. Of several concurrent callers, one gets it.
     #[inline]
-    pub(super) fn take(&self, position: u64) -> Option<Taken> {
+    pub(crate) fn take(&self, position: u64) -> Option<PoppedEntry> {
         let entry = self.entry(position);
         let (sealed, words) = entry.read();
         if sealed == 0 || sealed != seal(&words, position) {
             return None;
         }
         let by = entry.by.load(Ordering::Relaxed);
-        // ORDERING: AcqRel: who takes the seal has read the words before the slot is written again.
+        // ORDERING: Acquire pairs with the Release of `seal` in `put`. Release keeps the reads of the words before the
+        // cleared seal; `put` loads that Relaxed, and the Acquire of `head` in `take_slot` orders its stores.
         let is_mine = entry.seal.compare_exchange(sealed, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        is_mine.then_some(Taken { words, by })
+        is_mine.then_some(PoppedEntry { words, by })
     }
 
     /// Whether there is an entry of this position.
@@ -85,12 +85,12 @@ impl Entries {
         sealed != 0 && sealed == seal(&words, position)
     }
 
-    /// Takes an entry whose position is not in the ring's range: the head has passed it, and no device would ever come to
-    /// it. `range` is the head and the tail. What makes no sense there is cleared, since no entry comes into such a slot.
-    pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<Taken> {
+    /// Takes an entry whose position is outside the ring's range: the head has passed it, so that no device would ever
+    /// pop it. `range` returns head and tail. An entry with a wrong seal is cleared, since it would block its slot.
+    pub(crate) fn take_stranded(&self, range: impl Fn() -> (u64, u64)) -> Option<PoppedEntry> {
         self.0.iter().find_map(|entry| {
-            // ORDERING: Acquire pairs with the Release in `put`: the tail was behind the position by then, and is read
-            // after it.
+            // ORDERING: Acquire pairs with the Release of `seal` in `put`: the tail had passed the position before, and
+            // is loaded after this.
             let sealed = entry.seal.load(Ordering::Acquire);
             if sealed == 0 {
                 return None;
@@ -111,7 +111,7 @@ impl Entries {
 
     /// Changes a word without changing the seal.
     #[cfg(all(test, not(memferry_loom)))]
-    pub(super) fn tear(&self, position: u64) {
+    pub(crate) fn tear(&self, position: u64) {
         self.entry(position).words[3].fetch_xor(1, Ordering::Relaxed);
     }
 
@@ -122,22 +122,22 @@ impl Entries {
 
 impl Entry {
     fn read(&self) -> (u64, [u64; 8]) {
-        // ORDERING: Acquire pairs with the Release in `put`.
+        // ORDERING: Acquire pairs with the Release of `seal` in `put`: the words are complete.
         let sealed = self.seal.load(Ordering::Acquire);
         (sealed, std::array::from_fn(|index| self.words[index].load(Ordering::Relaxed)))
     }
 }
 
-/// A sum over the words and their position; never 0. Sums of products, as in UMAC: where one word is another entry's, the sum
-/// is another, but by a chance of about 1 in 2^64. Nobody else can write the memory that it lies in, so it need not be
-/// secret, and the same two keys do for all pairs: torn words are in their places.
+/// A checksum of the words and their position; never 0. It is a sum of products as in UMAC: a word of another entry
+/// changes the sum, except with a probability of about 2^-64. No other client can write this memory, so the keys need
+/// not be secret. Two keys suffice for all pairs, since torn words keep their places.
 ///
 /// Source: the function NH of RFC 4418; the keys are digits of pi, odd so that multiples of pages change all digits.
 #[inline]
 fn seal(words: &[u64; 8], position: u64) -> u64 {
     const KEYS: [u64; 2] = [0x243f_6a88_85a3_08d3, 0xa409_3822_299f_31d1];
     let product = |first: usize| (words[first] ^ KEYS[0]).wrapping_mul(words[first + 1] ^ KEYS[1]);
-    // As a tree, since the submission waits for it.
+    // A tree, for a short dependency chain: the submission waits for it.
     let [low, high] = [product(0).wrapping_add(product(2)), product(4).wrapping_add(product(6))];
     low.wrapping_add(position).wrapping_add(high).max(1)
 }

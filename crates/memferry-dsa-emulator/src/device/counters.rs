@@ -1,4 +1,4 @@
-//! What a device counts, and the sum of it.
+//! The counters of a device.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,19 +7,19 @@ use memferry_dsa::Status;
 
 use crate::queue::QueueOrder;
 
-/// What a device counts, all zero at its start. Only its thread writes.
+/// The counters that a device writes, zero at its start. Only the device's thread writes them; any thread reads them.
 #[repr(C)]
-pub(super) struct Counters {
-    pub(super) members: AtomicU64,
-    pub(super) members_abandoned: AtomicU64,
-    pub(super) ended: [AtomicU64; 64], // by status code
-    pub(super) aborted: AtomicU64,
-    pub(super) bytes_copied: AtomicU64,
-    pub(super) bytes_done: AtomicU64,
-    pub(super) page_faults: AtomicU64,
-    pub(super) page_requests: AtomicU64,
-    pub(super) records_written: AtomicU64,
-    pub(super) records_lost: AtomicU64,
+pub(crate) struct Counters {
+    pub(crate) members: AtomicU64,
+    pub(crate) members_abandoned: AtomicU64,
+    pub(crate) completed: [AtomicU64; 64], // by status code
+    pub(crate) aborted: AtomicU64,
+    pub(crate) bytes_copied: AtomicU64,
+    pub(crate) bytes_done: AtomicU64,
+    pub(crate) page_faults: AtomicU64,
+    pub(crate) page_requests: AtomicU64,
+    pub(crate) records_written: AtomicU64,
+    pub(crate) records_lost: AtomicU64,
 }
 
 impl Default for Counters {
@@ -28,7 +28,7 @@ impl Default for Counters {
         Counters {
             members: zero(),
             members_abandoned: zero(),
-            ended: std::array::from_fn(|_| zero()),
+            completed: std::array::from_fn(|_| zero()),
             aborted: zero(),
             bytes_copied: zero(),
             bytes_done: zero(),
@@ -41,28 +41,30 @@ impl Default for Counters {
 }
 
 /// Adds to a counter that only this thread writes, without a locked instruction.
-pub(super) fn count(counter: &AtomicU64, by: u64) {
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// A counter, for the thread that writes it.
-pub(super) fn get(counter: &AtomicU64) -> u64 {
+/// The value of a counter.
+pub(crate) fn get(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// A counter that another process writes, which may write anything: the sum over all clients does not overflow.
-pub(super) fn told(counter: &AtomicU64) -> u64 {
-    const MOST: u64 = 1 << 54; // bytes of a week at 30 GB/s
-    get(counter).min(MOST)
+/// The value of a counter that another process writes, capped so that sums over all clients do not overflow.
+pub(crate) fn capped(counter: &AtomicU64) -> u64 {
+    get(counter).min(COUNT_MAX)
 }
 
-/// What a device has done since it was enabled.
+/// The largest credible value of a counter: the bytes of a week at 30 GB/s.
+pub(crate) const COUNT_MAX: u64 = 1 << 54;
+
+/// Counters of a device since it was enabled.
 ///
-/// Every descriptor is accounted for: `accepted + members` is the number that
-/// [`ended_count`](Self::ended_count), plus `aborted`, plus those [`in_flight`](Self::in_flight).
+/// Every descriptor is accounted for: `accepted + members` equals [`completed_count`](Self::completed_count) plus
+/// `aborted` plus [`in_flight`](Self::in_flight).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DeviceCounters {
-    /// Descriptors that queues took.
+    /// Descriptors that queues accepted.
     pub accepted: u64,
     /// Times that a shared queue answered Retry.
     pub retried: u64,
@@ -74,13 +76,13 @@ pub struct DeviceCounters {
     pub members: u64,
     /// Members of batches that a fence after a failure kept from starting.
     pub members_abandoned: u64,
-    /// Descriptors and members that ended, by how.
-    pub ended: BTreeMap<Status, u64>,
+    /// Descriptors and members that completed, by status.
+    pub completed: BTreeMap<Status, u64>,
     /// Descriptors and members that were in flight when the device was aborted.
     pub aborted: u64,
     /// Bytes that Memory Move wrote.
     pub bytes_copied: u64,
-    /// Bytes of all operations' transfers: the source's, or what there is in its place.
+    /// Bytes of all operations' transfers: of the source, or of the target if there is no source.
     pub bytes_done: u64,
     /// Page faults that stopped an operation.
     pub page_faults: u64,
@@ -88,25 +90,25 @@ pub struct DeviceCounters {
     pub page_requests: u64,
     /// Completion records written.
     pub records_written: u64,
-    /// Completion records that could not be written, or were not when the device was aborted.
+    /// Completion records that could not be written, or were still due when the device was aborted.
     pub records_lost: u64,
 }
 
 impl DeviceCounters {
-    /// Descriptors and members that ended in whatever way.
-    pub fn ended_count(&self) -> u64 {
-        self.ended.values().fold(0, |sum, count| sum.saturating_add(*count))
+    /// Descriptors and members that completed, with any status.
+    pub fn completed_count(&self) -> u64 {
+        self.completed.values().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// Descriptors and members that are in a queue or an engine; exact while nobody submits and the device rests.
+    /// Descriptors and members in a queue or an engine; exact while no thread submits and the device is idle.
     pub fn in_flight(&self) -> u64 {
         let begun = self.accepted.saturating_add(self.members);
-        begun.saturating_sub(self.ended_count().saturating_add(self.aborted))
+        begun.saturating_sub(self.completed_count().saturating_add(self.aborted))
     }
 }
 
 impl Counters {
-    /// Each counter with the one of `other`: what is done with all of them is written once.
+    /// Pairs each counter with the same one of `other`.
     fn zip<'a>(&'a self, other: &'a Counters) -> impl Iterator<Item = (&'a AtomicU64, &'a AtomicU64)> {
         let rest = |counters: &'a Counters| {
             [
@@ -121,19 +123,19 @@ impl Counters {
                 &counters.records_lost,
             ]
         };
-        self.ended.iter().zip(&other.ended).chain(rest(self).into_iter().zip(rest(other)))
+        self.completed.iter().zip(&other.completed).chain(rest(self).into_iter().zip(rest(other)))
     }
 
-    /// Adds what `other` has counted.
-    pub(super) fn add(&self, other: &Counters) {
+    /// Adds the counters of `other`.
+    pub(crate) fn add(&self, other: &Counters) {
         for (mine, theirs) in self.zip(other) {
-            mine.fetch_add(told(theirs), Ordering::Relaxed);
+            mine.fetch_add(capped(theirs), Ordering::Relaxed);
         }
     }
 
-    /// The sum, with what the queues have counted.
-    pub(super) fn snapshot(&self, queues: &QueueTotals) -> DeviceCounters {
-        let ended = self.ended.iter().enumerate().filter(|(_, count)| get(count) > 0);
+    /// The public counters: these and those of the queues.
+    pub(crate) fn snapshot(&self, queues: &QueueTotals) -> DeviceCounters {
+        let completed = self.completed.iter().enumerate().filter(|(_, count)| get(count) > 0);
         DeviceCounters {
             accepted: queues.accepted,
             retried: queues.retried,
@@ -141,7 +143,7 @@ impl Counters {
             dispatched: queues.dispatched,
             members: get(&self.members),
             members_abandoned: get(&self.members_abandoned),
-            ended: ended.map(|(code, count)| (Status::from_code(code as u8), get(count))).collect(),
+            completed: completed.map(|(code, count)| (Status::from_code(code as u8), get(count))).collect(),
             aborted: get(&self.aborted),
             bytes_copied: get(&self.bytes_copied),
             bytes_done: get(&self.bytes_done),
@@ -153,20 +155,20 @@ impl Counters {
     }
 }
 
-/// What queues have counted together.
+/// The sums of the counters of queues.
 #[derive(Clone, Copy, Default)]
-pub(super) struct QueueTotals {
-    pub(super) accepted: u64,
-    pub(super) retried: u64,
-    pub(super) dropped: u64,
-    pub(super) dispatched: u64,
+pub(crate) struct QueueTotals {
+    pub(crate) accepted: u64,
+    pub(crate) retried: u64,
+    pub(crate) dropped: u64,
+    pub(crate) dispatched: u64,
 }
 
 impl QueueTotals {
-    pub(super) fn add(&mut self, queue: &QueueOrder) {
+    pub(crate) fn add(&mut self, queue: &QueueOrder) {
         self.accepted += queue.ring.pushed();
-        self.retried += told(&queue.counts.0.retried);
-        self.dropped += told(&queue.counts.0.dropped);
+        self.retried += capped(&queue.counts.0.retried);
+        self.dropped += capped(&queue.counts.0.dropped);
         self.dispatched += queue.ring.popped();
     }
 }

@@ -13,7 +13,7 @@ impl Queue {
         Arc::new(Queue { ring: Ring::new(), own: Entries::new() })
     }
 
-    fn push(&self, number: u64) -> Result<(), Refusal> {
+    fn push(&self, number: u64) -> Result<(), PushError> {
         self.ring.push(&self.own, ONLY, &[number; 8], 0, 1)
     }
 
@@ -22,14 +22,14 @@ impl Queue {
     }
 }
 
-/// A submitter with one entry; whether it was taken.
+/// A submitter that pushes one entry; its thread returns whether the ring accepted it.
 fn submitter(queue: &Arc<Queue>, number: u64) -> loom::thread::JoinHandle<bool> {
     let queue = Arc::clone(queue);
     loom::thread::spawn(move || queue.push(number).is_ok())
 }
 
-/// Two submitters and the device on a ring with a limit of one: slots are reused, nothing is lost, torn or
-/// seen twice, and the limit holds.
+/// Two submitters and the device on a ring with a limit of one: slots are reused, no entry is lost, torn or popped
+/// twice, and the limit holds.
 #[test]
 fn loom_ring() {
     loom::model(|| {
@@ -53,7 +53,7 @@ fn loom_ring() {
     });
 }
 
-/// A push that races with `close` either happened, and its entry is there, or did not.
+/// A push that races with `close` either succeeds, and its entry is in the ring, or fails.
 #[test]
 fn loom_ring_close() {
     loom::model(|| {
@@ -67,7 +67,7 @@ fn loom_ring_close() {
     });
 }
 
-/// The same when the ring is opened again: what was accepted is there, in a ring that goes on.
+/// The same with a ring that is opened again: accepted entries are in the ring, and it works afterwards.
 #[test]
 fn loom_ring_open() {
     loom::model(|| {
@@ -83,8 +83,8 @@ fn loom_ring_open() {
     });
 }
 
-/// Two clients, each a submitter and a device of its own: who comes second waits for the first, and slots
-/// that one has read are written by the other.
+/// Two clients, each with a submitter and a device: the second waits for the first, and writes slots that the first has
+/// read.
 #[test]
 fn loom_ring_clients() {
     loom::model(|| {
@@ -93,7 +93,7 @@ fn loom_ring_clients() {
             let own = Entries::new();
             let accepted = ring.push(&own, client, &[u64::from(client); 8], 0, 1).is_ok();
             if accepted {
-                let head = ring.head().expect("nobody else takes it");
+                let head = ring.head().expect("no other client pops it");
                 assert!(head.client == client && head.is_ready);
                 assert_eq!(ring.pop(&own, head).map(|taken| taken.words), Some([u64::from(client); 8]));
             }
@@ -109,8 +109,8 @@ fn loom_ring_clients() {
     });
 }
 
-/// The owner of the first entry died in the middle of a push, or has: the server, which knows, and a client, which is told,
-/// skip the entry at the same time, and the client's entry behind it is executed once.
+/// The owner of the first entry died in the middle of a push. The server and a client skip the entry at the same time,
+/// and the client's entry behind it is executed once.
 #[test]
 fn loom_ring_dead_owner() {
     const DEAD: ClientId = 2;
@@ -136,15 +136,14 @@ fn loom_ring_dead_owner() {
     });
 }
 
-/// The server revokes the entry of a submitter that is merely slow: either it was accepted and is executed, or it was not,
-/// and is not.
+/// The server revokes the entry of a slow submitter: the entry is executed if and only if it was accepted.
 #[test]
 fn loom_ring_revoked() {
     loom::model(|| {
         let queue = Queue::new();
         let submitter = submitter(&queue, 1);
-        let standing = queue.ring.standing();
-        let removed = queue.ring.repair(&standing, |_, position| queue.own.has(position));
+        let snapshot = queue.ring.snapshot();
+        let removed = queue.ring.repair(&snapshot, |_, position| queue.own.has(position));
         let accepted = submitter.join().unwrap();
         let executed = queue.pop().or_else(|| queue.ring.take_stranded(&queue.own).map(|taken| taken.words));
         assert_eq!(executed.is_some(), accepted, "removed: {removed}");

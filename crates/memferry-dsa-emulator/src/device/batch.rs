@@ -1,10 +1,10 @@
 //! The batch unit of an engine: reads the list and hands out its members.
 //!
 //! ```text
-//! members before the next fence run in any order, on one engine or, if the device likes, on several of its group
-//! a fence waits until the records of all earlier members are written
-//!     and abandons everything from it on if one of them did not end with Success
-//! a list that cannot be read ends the batch after the members that could be
+//! members before the next fence run in any order, on one engine or on several engines of the group
+//! a fence waits until the completion records of all earlier members are written
+//!     and abandons all members from itself on if the status of an earlier one is not Success
+//! a fault in the list completes the batch after the members before the fault
 //! ```
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.8 and 8.3.2.
@@ -13,32 +13,32 @@ use std::collections::VecDeque;
 
 use memferry_dsa::{Completion, Descriptor, Flags, Status};
 
-use crate::counters::{Counters, count};
-use crate::job::Origin;
+use crate::device::counters::{Counters, count};
+use crate::device::job::Origin;
+use crate::device::translation::{Fault, FaultInjector, bytes_to_page_end};
 use crate::memory::Memory;
-use crate::pages::{Chance, Fault, bytes_to_page_end};
 
-/// Members that are read ahead, and among which the order is free. A page has that many.
+/// Members that are read ahead and may be reordered: one page of descriptors.
 const READ_AHEAD: usize = 64;
 /// Bytes of a descriptor.
 const BYTES: usize = size_of::<Descriptor>();
 
-/// A batch on its way.
+/// A batch in flight.
 #[derive(Debug)]
-pub(super) struct Batch {
-    /// The descriptor of the batch itself, its queue, and its number among all that the device took.
-    pub(super) descriptor: Descriptor,
-    pub(super) queue: usize,
-    pub(super) sequence: u64,
-    /// Other engines of the group help.
-    pub(super) is_spread: bool,
-    /// No member can start before, because a fence waits for the clock.
-    pub(super) settled_ns: u64,
+pub(crate) struct Batch {
+    /// The descriptor of the batch itself, its queue, and its position in the order of dispatch.
+    pub(crate) descriptor: Descriptor,
+    pub(crate) queue: usize,
+    pub(crate) sequence: u64,
+    /// Whether other engines of the group execute members.
+    pub(crate) is_spread: bool,
+    /// The time at which the records of all executed members are written: a fence waits for it.
+    pub(crate) fence_ns: u64,
     members: VecDeque<Member>, // read and not yet started
     read: u32,                 // members read from the list
     list_fault: Option<Fault>,
     started: u32,
-    ended: u32,
+    executed: u32,
     all_succeeded: bool,
     is_abandoned: bool,
     records_due: u32, // members whose completion record is still to be written
@@ -46,69 +46,69 @@ pub(super) struct Batch {
 
 /// A member that was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
-    pub(super) index: u16,
-    pub(super) descriptor: Descriptor,
+pub(crate) struct Member {
+    pub(crate) index: u16,
+    pub(crate) descriptor: Descriptor,
     waits: bool, // carries a fence that is not passed
 }
 
 impl Batch {
-    pub(super) fn new(descriptor: Descriptor, queue: usize, sequence: u64, is_spread: bool) -> Batch {
+    pub(crate) fn new(descriptor: Descriptor, queue: usize, sequence: u64, is_spread: bool) -> Batch {
         Batch {
             descriptor,
             queue,
             sequence,
             is_spread,
-            settled_ns: 0,
+            fence_ns: 0,
             members: VecDeque::new(),
             read: 0,
             list_fault: None,
             started: 0,
-            ended: 0,
+            executed: 0,
             all_succeeded: true,
             is_abandoned: false,
             records_due: 0,
         }
     }
 
-    /// Where the batch itself came from.
-    pub(super) fn origin(&self) -> Origin {
+    /// The origin of the batch itself.
+    pub(crate) fn origin(&self) -> Origin {
         Origin { descriptor: self.descriptor, queue: self.queue, sequence: self.sequence, member: None }
     }
 
-    /// A member ended, for the clock at `settled_ns`. Its record is still due if `record_due`.
-    pub(super) fn member_ended(&mut self, status: Status, record_due: bool, settled_ns: u64) {
-        self.ended += 1;
+    /// Accounts for an executed member, whose record is written at `fence_ns`. It is not yet written if `record_due`.
+    pub(crate) fn member_executed(&mut self, status: Status, record_due: bool, fence_ns: u64) {
+        self.executed += 1;
         self.all_succeeded &= status == Status::Success;
         self.records_due += u32::from(record_due);
-        self.settled_ns = self.settled_ns.max(settled_ns);
+        self.fence_ns = self.fence_ns.max(fence_ns);
     }
 
-    /// The record of a member was written, or lost.
-    pub(super) fn record_settled(&mut self) {
+    /// Accounts for a member's completion record that was written or lost.
+    pub(crate) fn record_done(&mut self) {
         self.records_due -= 1;
     }
 
-    /// Whether all that started has ended, with its record.
-    pub(super) fn is_settled(&self) -> bool {
-        self.started == self.ended && self.records_due == 0
+    /// Whether all started members are executed and have their records.
+    pub(crate) fn is_quiescent(&self) -> bool {
+        self.started == self.executed && self.records_due == 0
     }
 
-    /// A member that can start now.
-    pub(super) fn next(
+    /// Starts and returns a member, if one can start now.
+    pub(crate) fn next(
         &mut self,
         now_ns: u64,
         memory: &impl Memory,
-        chance: &mut Chance,
+        chance: &mut FaultInjector,
         counters: &Counters,
     ) -> Option<Member> {
         if self.members.is_empty() && self.list_fault.is_none() && !self.is_abandoned {
             self.read_ahead(memory, chance, counters);
         }
-        let is_settled = self.is_settled();
+        let is_quiescent = self.is_quiescent();
         let first = self.members.front_mut()?;
         if first.waits {
-            if !is_settled || now_ns < self.settled_ns {
+            if !is_quiescent || now_ns < self.fence_ns {
                 return None;
             }
             if !self.all_succeeded {
@@ -127,14 +127,14 @@ impl Batch {
         Some(member)
     }
 
-    /// How the batch ended, once it has.
-    pub(super) fn ended(&self) -> Option<Completion> {
+    /// The completion of the batch, once it is complete.
+    pub(crate) fn completion_if_done(&self) -> Option<Completion> {
         let all_read = self.read == self.descriptor.size() || self.list_fault.is_some();
         let nothing_left = self.is_abandoned || all_read && self.members.is_empty();
-        (nothing_left && self.is_settled()).then(|| self.completion())
+        (nothing_left && self.is_quiescent()).then(|| self.completion())
     }
 
-    fn read_ahead(&mut self, memory: &impl Memory, chance: &mut Chance, counters: &Counters) {
+    fn read_ahead(&mut self, memory: &impl Memory, chance: &mut FaultInjector, counters: &Counters) {
         let mut bytes = [0; READ_AHEAD * BYTES];
         while self.read < self.descriptor.size() && self.members.len() < READ_AHEAD {
             let address = self.descriptor.address_1().offset(u64::from(self.read) * BYTES as u64);
@@ -146,7 +146,7 @@ impl Batch {
             let in_page = bytes_to_page_end(address) as usize / BYTES;
             let bytes = &mut bytes[..BYTES * left.min(in_page).min(READ_AHEAD - self.members.len())];
             if let Err(vanished) = memory.read(address, bytes) {
-                // The operating system would have been asked if this had been seen in time.
+                // The device requests absent pages of a list, so a page that vanishes counts as refused.
                 self.list_fault = Some(Fault::vanished(vanished, true));
                 return;
             }
@@ -161,17 +161,19 @@ impl Batch {
     }
 
     fn abandon(&mut self, counters: &Counters) {
-        count(&counters.members_abandoned, u64::from(self.descriptor.size() - self.ended));
+        count(&counters.members_abandoned, u64::from(self.descriptor.size() - self.executed));
         self.members.clear();
         self.is_abandoned = true;
     }
 
-    /// The fault counts only if the batch got as far as that.
+    /// A fault in the list counts only if the members before it were all executed.
     fn completion(&self) -> Completion {
-        let processed = Completion { bytes_completed: self.ended, ..Completion::new(Status::Success) };
+        let processed = Completion { bytes_completed: self.executed, ..Completion::new(Status::Success) };
         match self.list_fault {
-            Some(fault) if self.ended == self.read => fault.completion_as(Status::BatchListFault, self.ended),
-            _ if self.all_succeeded && self.ended == self.descriptor.size() => processed,
+            Some(fault) if self.executed == self.read => {
+                fault.completion_as(Status::BatchListFault, self.executed)
+            }
+            _ if self.all_succeeded && self.executed == self.descriptor.size() => processed,
             _ => Completion { status: Status::BatchFailed, ..processed },
         }
     }
@@ -190,17 +192,17 @@ mod tests {
         let (memory, list) = (FakeMemory::new(), Address(0x1_0000));
         memory.map(list, 128);
         memory.store(list.offset(64), &Descriptor::noop().with_flags(Flags::FENCE).to_bytes());
-        let (mut chance, counters) = (Chance::new(FaultPlan::none()), Counters::default());
+        let (mut chance, counters) = (FaultInjector::new(FaultPlan::none()), Counters::default());
         let mut batch = Batch::new(Descriptor::batch(list, 2), 0, 0, false);
         let mut next = |batch: &mut Batch| batch.next(0, &memory, &mut chance, &counters);
         assert!(next(&mut batch).is_some_and(|first| first.index == 0));
         assert!(
-            next(&mut batch).is_none() && batch.ended().is_none(),
+            next(&mut batch).is_none() && batch.completion_if_done().is_none(),
             "the fence waits for the first member"
         );
-        batch.member_ended(Status::PredicateFalse, false, 0);
+        batch.member_executed(Status::PredicateFalse, false, 0);
         assert!(next(&mut batch).is_none());
-        let completion = batch.ended().expect("abandoned");
+        let completion = batch.completion_if_done().expect("abandoned");
         assert_eq!((completion.status, completion.bytes_completed), (Status::BatchFailed, 1));
     }
 }
