@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{Config, DeviceId, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Config, DeviceId, Profile, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use support::{FAILURE, USAGE, fails, prints, prints_json};
 
@@ -18,7 +18,7 @@ fn driver() -> FakeDriver {
 
 fn apply(driver: &FakeDriver, profile: &str) {
     let config = Profile::named(profile).unwrap().config().unwrap();
-    let state = State::read(driver).unwrap();
+    let state = SystemState::read(driver).unwrap();
     let plan = Plan::new(&config, &state, Options { disable_first: false, enable: true }).unwrap();
     plan.apply(driver, &mut |_| ()).unwrap();
 }
@@ -79,7 +79,7 @@ fn what_is_set_is_saved_and_loaded() {
     let text = fs::read_to_string(file).unwrap();
     assert_eq!(prints(&["configure", "--save", "-", "--root", root]), text);
     let saved = Config::parse(&text, UnknownKeys::Refuse).unwrap();
-    assert_eq!(saved, Config::of(&State::read(&driver).unwrap()));
+    assert_eq!(saved, Config::of(&SystemState::read(&driver).unwrap()));
     // It is what there is, so that nothing of it would change.
     let changes = prints_json(&["configure", "--file", file, "--root", root, "--json"]);
     for change in changes["changes"].as_array().unwrap().iter().filter(|change| change["action"] == "set") {

@@ -128,7 +128,7 @@ impl Emulator {
 
     /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together, and
     /// answer Retry while all are taken: also after the descriptors have ended, until they are
-    /// [`settled`](Portal::settled).
+    /// [`completed`](Portal::completed).
     ///
     /// # Panics
     /// If there is no such queue.
@@ -318,14 +318,14 @@ unsafe impl Portal for EmulatedPortal {
         if answer == Ok(Submission::Accepted) {
             self.line.wake();
         } else if self.is_counted {
-            credits.settle(generation, 1);
+            credits.release(generation, 1);
         }
         cells.count(answer)
     }
 
-    fn settled(&self, count: u32) {
+    fn completed(&self, count: u32) {
         if self.is_counted && self.line.is_of_this_process() {
-            self.account().credits.settle(self.line.generation, count);
+            self.account().credits.release(self.line.generation, count);
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use fork_support::{alone, in_child};
 use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, Way, submit_held};
+use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, SubmitMethod, submit_held};
 use memferry_dsa::wait::{Completer, CompleterOptions};
 use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, SubmitError, Wait};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, dedicated_queue, shared_queue};
@@ -84,7 +84,8 @@ fn offer(portal: &dyn Portal, mark: u64) -> Submission {
 fn portals() {
     for (name, info) in [("shared", shared_queue("wq0.0", 2)), ("dedicated", dedicated_queue("wq0.0", 2))] {
         let path = new_queue(name);
-        let options = OpenOptions { way: Way::Mapped, slots: Slots::One, batch_probe_timeout: None };
+        let options =
+            OpenOptions { method: SubmitMethod::Mapped, slots: Slots::One, batch_probe_timeout: None };
         let is_dedicated = name == "dedicated";
         let portal = DevicePortal::open_on(FileDevice, &path, info, options).expect("a file can be mapped");
         let arrived = |mark| {
@@ -141,7 +142,7 @@ fn parent_goes_on() {
 /// What `write(2)` gets is the descriptor, byte by byte.
 fn written() {
     let path = new_queue("write");
-    let options = OpenOptions { way: Way::Write, slots: Slots::One, batch_probe_timeout: None };
+    let options = OpenOptions { method: SubmitMethod::Write, slots: Slots::One, batch_probe_timeout: None };
     let portal = DevicePortal::open_on(FileDevice, &path, shared_queue("wq0.0", 2), options)
         .expect("a file can be written");
     assert_eq!(offer(&*portal, 1), Submission::Accepted);
@@ -197,7 +198,7 @@ fn emulators() {
             let answer = unsafe { portal.submit(&Descriptor::noop().with_completion(&record)) };
             assert_eq!(answer, Ok(Submission::Accepted));
             Wait::Pause.wait(&record, Duration::from_secs(60)).expect("the device lives");
-            portal.settled(1);
+            portal.completed(1);
         };
         copy(&*portal);
         let mut all = Some((portal, emulator));
@@ -245,7 +246,7 @@ fn own_values() {
 fn a_child_finds_wiped_memory() {
     alone("a_child_finds_wiped_memory", || {
         // SAFETY: atomics.
-        let values = unsafe { fork::leak_wiped(|| AtomicU64::new(7)) };
+        let values = unsafe { fork::leak_fork_local(|| AtomicU64::new(7)) };
         let values = values.expect("Linux 4.14 has MADV_WIPEONFORK");
         let all = |expected| values.iter().all(|value| value.load(Ordering::Relaxed) == expected);
         assert!(values.len() == 512 && all(7));

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{OpenOptions, States};
+use memferry_dsa::portal::{OpenOptions, StateFiles};
 use memferry_dsa::{
     Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, Submission, SubmitError,
 };
@@ -31,9 +31,9 @@ impl Sysfs {
         fs::write(self.0.join(of), state).expect("a file");
     }
 
-    fn states(&self) -> States {
+    fn states(&self) -> StateFiles {
         let open = |of: &str| File::open(self.0.join(of)).ok();
-        States { queue: open("queue"), device: open("device") }
+        StateFiles { queue: open("queue"), device: open("device") }
     }
 }
 
@@ -43,7 +43,7 @@ impl Drop for Sysfs {
     }
 }
 
-fn open(device: Arc<dyn Portal>, states: States) -> Arc<DevicePortal<FakePlatform>> {
+fn open(device: Arc<dyn Portal>, states: StateFiles) -> Arc<DevicePortal<FakePlatform>> {
     let platform = FakePlatform::new(device);
     // SAFETY: the tests say that a device has ended only if it has been given nothing.
     unsafe { platform.set_states(states) };
@@ -110,7 +110,7 @@ fn the_parents_queue_proves_nothing_about_the_childs() {
     assert!(portal.is_gone(), "for the parent");
     platform.fork();
     // SAFETY: nobody stops the device that the child opens.
-    unsafe { platform.set_states(States::default()) };
+    unsafe { platform.set_states(StateFiles::default()) };
     assert!(!portal.is_gone(), "the child has not opened it yet");
     // SAFETY: a no-op without a record names no memory.
     assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Ok(Submission::Accepted));
@@ -122,7 +122,7 @@ fn the_parents_queue_proves_nothing_about_the_childs() {
 #[test]
 fn other_states_prove_nothing() {
     let sysfs = Sysfs::new("unproven");
-    let without = || States { queue: File::open(sysfs.0.join("never-there")).ok(), device: None };
+    let without = || StateFiles { queue: File::open(sysfs.0.join("never-there")).ok(), device: None };
     let portals = [open(emulated(), without()), open(emulated(), sysfs.states())];
     for state in ["", "unknown\n", "enabled"] {
         sysfs.write("queue", state);
@@ -136,7 +136,7 @@ fn other_states_prove_nothing() {
 fn a_drain_of_a_refusing_queue_is_no_drain() {
     let device = emulated();
     let platform = FakePlatform::new(device);
-    let options = OpenOptions { way: memferry_dsa::portal::Way::Write, ..OpenOptions::default() };
+    let options = OpenOptions { method: memferry_dsa::portal::SubmitMethod::Write, ..OpenOptions::default() };
     let path = Path::new("/dev/dsa/wq0.0");
     let portal =
         DevicePortal::open_on(platform.clone(), path, shared_queue("wq0.0", 4), options).expect("a queue");

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use memferry_dsa::QueueMode;
 use memferry_dsa::system::apply::{Action, Options, Plan};
 use memferry_dsa::system::config::QueueSettings;
-use memferry_dsa::system::{Config, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Config, Profile, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
 
@@ -118,7 +118,7 @@ fn accel_config_writes_what_the_plan_writes() {
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{name}: {told}");
 
-        let state = State::read(&machine(&config)).unwrap();
+        let state = SystemState::read(&machine(&config)).unwrap();
         let plan = Plan::new(&config, &state, Options { disable_first: false, enable: false }).unwrap();
         assert!(plan.steps().len() >= 11 * config.devices.len());
         for step in plan.steps() {
@@ -142,7 +142,7 @@ fn accel_config_writes_what_the_plan_writes() {
         let saved = Config::parse(&text, UnknownKeys::Refuse)
             .unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
         fill(root.path(), &config);
-        let ours = Config::of(&State::discover_at(root.path()).unwrap());
+        let ours = Config::of(&SystemState::discover_at(root.path()).unwrap());
         assert!(
             ours.devices.iter().map(|device| device.id).eq(config.devices.iter().map(|device| device.id))
         );

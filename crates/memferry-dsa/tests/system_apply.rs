@@ -1,7 +1,7 @@
 //! Applying configurations through sysfs, with the driver's rules behind a fake one.
 
 use memferry_dsa::system::apply::{Action, ApplyError, Cause, Options, Plan, PlanError};
-use memferry_dsa::system::{Activity, Config, DeviceId, Directory, Files, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Activity, Config, DeviceId, Directory, Files, Profile, SystemState, UnknownKeys};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use proptest::prelude::*;
@@ -18,8 +18,8 @@ fn profile(name: &str) -> Config {
     Profile::named(name).unwrap().config().unwrap()
 }
 
-fn state(driver: &FakeDriver) -> State {
-    State::read(driver).unwrap()
+fn state(driver: &FakeDriver) -> SystemState {
+    SystemState::read(driver).unwrap()
 }
 
 fn plan(driver: &FakeDriver, config: &Config, options: Options) -> Plan {
@@ -467,7 +467,7 @@ fn a_write_without_effect_is_an_error() {
     driver.record_to(root.path()).unwrap();
     // Plain files take anything and do nothing.
     let files = Directory::below(root.path());
-    let state = State::discover_at(root.path()).unwrap();
+    let state = SystemState::discover_at(root.path()).unwrap();
     let plan = Plan::new(&profile("1n1d1e1w"), &state, ENABLE).unwrap();
     let mut seen = 0;
     let error = plan.apply(&files, &mut |_| seen += 1).unwrap_err();
@@ -477,7 +477,7 @@ fn a_write_without_effect_is_an_error() {
     assert!(error.to_string().contains("it should be enabled then and is disabled"), "{error}");
     assert!(serde_json::to_string(&error).unwrap().contains("should be enabled"));
     // The settings themselves are in the files.
-    let state = State::discover_at(root.path()).unwrap();
+    let state = SystemState::discover_at(root.path()).unwrap();
     assert_eq!(state.devices[0].queues[0].name.as_deref(), Some("memferry0_0"));
 }
 

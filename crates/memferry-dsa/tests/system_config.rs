@@ -1,7 +1,7 @@
 //! Configurations: accel-config's files read and written, what validation finds, and the built-in profiles.
 
 use memferry_dsa::system::config::{ConfigError, Json, Problems, ProfileError};
-use memferry_dsa::system::{Config, DeviceId, Limits, Profile, QueueType, Shape, State, UnknownKeys};
+use memferry_dsa::system::{Config, DeviceId, Limits, Profile, QueueType, Shape, SystemState, UnknownKeys};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
@@ -384,14 +384,14 @@ fn limits_are_those_of_the_device() {
     });
     assert!(found[0].contains("lacks: Memory Fill") && found[1].contains("64 to 65535"), "{found:?}");
 
-    let state = State::read(&FakeDriver::new(&[FakeDevice::version_2(DeviceId(0), 0)])).unwrap();
+    let state = SystemState::read(&FakeDriver::new(&[FakeDevice::version_2(DeviceId(0), 0)])).unwrap();
     let mut config = Profile::named("1n1d1e1w").unwrap().config().unwrap();
     config.devices[0].event_log_size = Some(128);
     config.validate_on(&state).unwrap();
     config.devices[0].id = DeviceId(4);
     let told = config.validate_on(&state).unwrap_err().to_string();
     assert!(told.contains("dsa4: there is no such device; there are dsa0"), "{told}");
-    let told = config.validate_on(&State::default()).unwrap_err().to_string();
+    let told = config.validate_on(&SystemState::default()).unwrap_err().to_string();
     assert!(told.contains("there is no DSA device here"), "{told}");
 }
 
@@ -468,7 +468,7 @@ fn profiles_for_the_devices_that_there_are() {
     assert_eq!(ids(&config), [3, 7]);
     config.validate(&Limits::dsa_1_0()).unwrap();
 
-    let state = State::read(&FakeDriver::xeon_max()).unwrap();
+    let state = SystemState::read(&FakeDriver::xeon_max()).unwrap();
     for name in ["8n1d1e1w", "4n1d1e1w", "1n1d4e8w-dedicated"] {
         let config = profile(name).for_machine(&state).unwrap();
         assert_eq!(config, profile(name).config().unwrap(), "{name}");
@@ -480,7 +480,7 @@ fn profiles_for_the_devices_that_there_are() {
 
     // Two sockets without sub-NUMA clusters: four devices on each node.
     let devices: Vec<_> = (0..8).map(|n| FakeDevice::sapphire_rapids(DeviceId(n), n / 4)).collect();
-    let state = State::read(&FakeDriver::new(&devices)).unwrap();
+    let state = SystemState::read(&FakeDriver::new(&devices)).unwrap();
     assert_eq!(ids(&profile("1n4d1e1w-dedicated").for_machine(&state).unwrap()), [0, 1, 2, 3]);
     assert_eq!(ids(&profile("2n1d1e1w").for_machine(&state).unwrap()), [0, 4], "one on each node");
 }

@@ -13,8 +13,8 @@ pub(crate) fn client() -> Result<Client, Box<dyn std::error::Error>> {
         return Ok(found.client);
     }
     println!("on the emulated device, since there is no other that can be used:");
-    for trouble in &found.troubles {
-        println!("  {trouble}");
+    for diagnostic in &found.diagnostics {
+        println!("  {diagnostic}");
     }
     let device = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::none())?;
     Ok(Client::new(vec![device.portal(0)], ClientOptions::default()))

@@ -9,7 +9,7 @@ use super::{Client, Queue};
 use crate::completion::{Completion, CompletionRecord};
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
-use crate::portal::{SubmitError, Unsubmitted, submit_patiently};
+use crate::portal::{BackoffError, SubmitError, submit_with_backoff};
 use crate::request::{End, HINTS, Request, Step, Work};
 
 /// A record in a line of its own, and so that it can be leaked.
@@ -166,7 +166,7 @@ impl Client {
         let mut backoff = self.options.backoff;
         backoff.reset();
         // SAFETY: passed on to the caller.
-        let submitted = unsafe { submit_patiently(&*queue.portal, descriptor, backoff) };
+        let submitted = unsafe { submit_with_backoff(&*queue.portal, descriptor, backoff) };
         if submitted.is_err() {
             queue.traffic.leave(&entered);
         }
@@ -175,12 +175,12 @@ impl Client {
                 self.stats.retries.add(retries.into());
                 Ok(entered)
             }
-            Err(Unsubmitted::Exhausted(exhausted)) => {
+            Err(BackoffError::Exhausted(exhausted)) => {
                 self.stats.retries.add(exhausted.retries.into());
                 self.stats.queues_full.add(1);
                 Err(OnCpu::QueueFull)
             }
-            Err(Unsubmitted::Portal(SubmitError::Refused(_))) => {
+            Err(BackoffError::Portal(SubmitError::Refused(_))) => {
                 self.stats.portal_refusals.add(1);
                 Err(OnCpu::Refused)
             }

@@ -129,7 +129,7 @@ impl<'c> Flight<'c> {
             let completed = wait.wait(self.record, if is_gone { ASK_EVERY } else { ASK_EVERY.min(timeout) });
             if let Ok(completion) = completed {
                 landed.fetch_add(self.members.len() as u64 + 1 - counted, Ordering::Relaxed);
-                self.portal.settled(1);
+                self.portal.completed(1);
                 return Landed::Completed(completion);
             }
             if is_gone {

@@ -101,7 +101,7 @@ fn begin(word: &AtomicU32) -> u32 {
 ///
 /// # Safety
 /// A `T` consists of atomics for which zeros are valid: it changes while there are references to it. It needs no drop.
-pub unsafe fn leak_wiped<T: Sync>(mut make: impl FnMut() -> T) -> Option<&'static [T]> {
+pub unsafe fn leak_fork_local<T: Sync>(mut make: impl FnMut() -> T) -> Option<&'static [T]> {
     const { assert!(size_of::<T>() > 0 && align_of::<T>() <= PAGE_BYTES && !std::mem::needs_drop::<T>()) };
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new anonymous mapping touches nothing that exists.

@@ -86,7 +86,7 @@ pub(crate) fn pause(count: u32) {
 /// Why a descriptor was not submitted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsubmitted {
+pub enum BackoffError {
     /// The queue stayed full.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
@@ -98,15 +98,15 @@ pub enum Unsubmitted {
 /// Submits, and tries again while the queue is full, as long as `backoff` allows. The retries that it took.
 ///
 /// # Errors
-/// [`Unsubmitted`]: nothing was submitted.
+/// [`BackoffError`]: nothing was submitted.
 ///
 /// # Safety
 /// As [`Portal::submit`] if the answer is `Ok`.
-pub unsafe fn submit_patiently(
+pub unsafe fn submit_with_backoff(
     portal: &dyn Portal,
     descriptor: &Descriptor,
     mut backoff: Backoff,
-) -> Result<u32, Unsubmitted> {
+) -> Result<u32, BackoffError> {
     let before = backoff.retries();
     loop {
         // SAFETY: passed on to the caller.

@@ -9,7 +9,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Backoff, Portal, SubmitError, Unsubmitted, submit_patiently};
+use super::{Backoff, BackoffError, Portal, SubmitError, submit_with_backoff};
 use crate::completion::{CompletionRecord, Status};
 use crate::descriptor::Descriptor;
 
@@ -47,16 +47,16 @@ pub fn probe_batch(portal: &dyn Portal, timeout: Duration) -> BatchProbe {
     loop {
         // SAFETY: the members and the record stay until the record is written, or for ever if it is not; nobody
         // else knows them.
-        match unsafe { submit_patiently(portal, &batch, Backoff::default()) } {
+        match unsafe { submit_with_backoff(portal, &batch, Backoff::default()) } {
             Ok(_) => break,
-            Err(Unsubmitted::Portal(error)) => return BatchProbe::Refused(error),
+            Err(BackoffError::Portal(error)) => return BatchProbe::Refused(error),
             Err(_) if start.elapsed() >= timeout => return BatchProbe::QueueFull,
             Err(_) => std::thread::yield_now(),
         }
     }
     loop {
         if let Some(completion) = question.record.poll() {
-            portal.settled(1);
+            portal.completed(1);
             return match completion.status {
                 Status::Success => BatchProbe::Works,
                 // Pages that are there can fault all the same; the batch was understood.

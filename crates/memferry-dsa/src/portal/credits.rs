@@ -34,7 +34,7 @@ impl Credits {
             if taken >= self.limit {
                 return false;
             }
-            // ORDERING: Acquire pairs with the Release in `settle`: what its caller did with the entry is before what
+            // ORDERING: Acquire pairs with the Release in `release`: what its caller did with the entry is before what
             // this caller does with it. The count itself needs none, since exchanges of one word are in one order.
             let exchange = self.word.compare_exchange_weak(
                 word,
@@ -50,7 +50,7 @@ impl Credits {
     }
 
     /// Gives entries back. More than were taken in this process is not possible, and changes nothing.
-    pub fn settle(&self, generation: u32, count: u32) {
+    pub fn release(&self, generation: u32, count: u32) {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let left = taken(word, generation).saturating_sub(count);
@@ -95,10 +95,10 @@ mod tests {
             assert!(credits.take(1));
         }
         assert!(!credits.take(1));
-        credits.settle(1, 2);
+        credits.release(1, 2);
         assert_eq!(credits.taken(1), 1);
         assert!(credits.take(1) && credits.take(1) && !credits.take(1));
-        credits.settle(1, 99);
+        credits.release(1, 99);
         assert_eq!(credits.taken(1), 0);
         assert!(!Credits::new(0).take(1));
     }
@@ -110,7 +110,7 @@ mod tests {
         assert!(credits.take(1) && credits.take(1));
         assert_eq!(credits.taken(2), 0);
         assert!(credits.take(2) && credits.take(2) && !credits.take(2));
-        credits.settle(2, 1);
+        credits.release(2, 1);
         assert_eq!(credits.taken(2), 1);
     }
 
@@ -125,7 +125,7 @@ mod tests {
                         let count = (0..3).filter(|_| credits.take(7)).count() as u32;
                         most.fetch_max(inside.fetch_add(count, Ordering::SeqCst) + count, Ordering::SeqCst);
                         inside.fetch_sub(count, Ordering::SeqCst);
-                        credits.settle(7, count);
+                        credits.release(7, count);
                     }
                 });
             }
@@ -152,7 +152,7 @@ mod loom_tests {
                 if credits.take(1) {
                     assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two hold one entry");
                     inside.fetch_sub(1, Ordering::Relaxed);
-                    credits.settle(1, 1);
+                    credits.release(1, 1);
                 }
             };
             let other = loom::thread::spawn({

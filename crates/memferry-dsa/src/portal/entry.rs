@@ -35,7 +35,7 @@ where
     Retry(P),
 }
 
-/// Submits through a portal and holds the entry: [`Portal::submit`] whose [`Portal::settled`] cannot be forgotten.
+/// Submits through a portal and holds the entry: [`Portal::submit`] whose [`Portal::completed`] cannot be forgotten.
 ///
 /// # Errors
 /// As [`Portal::submit`].
@@ -63,7 +63,7 @@ where
     fn drop(&mut self) {
         // The copy of it that a forked child has is of the parent's queue.
         if fork::generation() == self.generation {
-            self.portal.settled(1);
+            self.portal.completed(1);
         }
     }
 }

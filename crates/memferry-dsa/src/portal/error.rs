@@ -54,7 +54,7 @@ pub enum OpenError {
         /// The queue's file.
         path: PathBuf,
         /// Why not.
-        why: super::WhyWrite,
+        why: super::WriteReason,
     },
     /// Forks could not be noticed.
     #[error("the kernel gives no way to notice a fork ({0}), without which {1} cannot be used safely")]

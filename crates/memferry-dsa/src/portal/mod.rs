@@ -31,7 +31,7 @@ mod platform;
 mod states;
 mod usable;
 
-pub use backoff::{Backoff, Exhausted, Unsubmitted, submit_patiently};
+pub use backoff::{Backoff, BackoffError, Exhausted, submit_with_backoff};
 pub use batch::{BatchProbe, probe_batch};
 pub use counters::{PortalCounters, SubmissionCounters};
 pub use credits::Credits;
@@ -39,10 +39,10 @@ pub use entry::{Entry, Offer, submit_held};
 pub use error::{OpenError, Refused, SubmitError};
 pub use mapped::Slots;
 pub use open::DevicePortal;
-pub use options::{OpenOptions, Way, WhyWrite};
+pub use options::{OpenOptions, SubmitMethod, WriteReason};
 pub use platform::{Linux, Platform};
-pub use states::States;
-pub use usable::{Usable, UsableQueue};
+pub use states::StateFiles;
+pub use usable::{OpenQueue, OpenQueues};
 
 use crate::descriptor::Descriptor;
 use crate::operation::{Opcode, OperationSet};
@@ -50,7 +50,7 @@ use crate::operation::{Opcode, OperationSet};
 /// One way to hand 64 bytes to a work queue.
 ///
 /// The entries of a *dedicated* queue are counted by its portal, since the queue itself loses what is too much: an
-/// accepted descriptor holds one until [`settled`](Portal::settled) says that it ended. Whoever forgets that is
+/// accepted descriptor holds one until [`completed`](Portal::completed) says that it ended. Whoever forgets that is
 /// answered `Retry` once all entries are taken, and loses nothing. [`submit_held`] cannot forget it.
 ///
 /// # Safety
@@ -95,7 +95,7 @@ pub unsafe trait Portal: Send + Sync {
     /// Says that `count` descriptors, which this process submitted here and were accepted, have ended: their
     /// completion records are written, so their entries are free. Once for each; not for those that were given up,
     /// whose entries may never become free. Shared queues count for themselves and ignore it.
-    fn settled(&self, count: u32);
+    fn completed(&self, count: u32);
 
     /// Whether the device is known to process nothing any more: what was in flight and has no completion by now will
     /// get none. Also neither waits nor panics.

@@ -3,7 +3,7 @@
 //! ```text
 //! open the file; map its page
 //!   mapped, and the CPU has the queue's instruction:  ENQCMD or MOVDIR64B
-//!   else, if the kernel knows write(2):               write(2), and `why_write` says why
+//!   else, if the kernel knows write(2):               write(2), and `write_reason` says why
 //!
 //! submit, in another generation than it was opened in:  the same again, in the child
 //! ```
@@ -27,8 +27,8 @@ use super::credits::Credits;
 use super::file::{self, Written};
 use super::mapped::Mapping;
 use super::openings::{Opening, Openings};
-use super::options::{OpenOptions, Way, WhyWrite};
-use super::states::States;
+use super::options::{OpenOptions, SubmitMethod, WriteReason};
+use super::states::StateFiles;
 use super::{
     BatchProbe, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
     Submission, SubmissionCounters, SubmitError, WorkQueueInfo, probe_batch,
@@ -50,7 +50,7 @@ const GONE_CHECK_MIN: Duration = Duration::from_millis(50);
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `openings` | `open_on`, and a child's first submission | submitters, `is_gone` |
-/// | `credits`, `cells` | submitters, `settled` | all |
+/// | `credits`, `cells` | submitters, `completed` | all |
 /// | `gone_checked`, and `gone` of an opening | `is_gone` | all |
 pub struct DevicePortal<P: Platform = Linux> {
     platform: P,
@@ -70,7 +70,7 @@ pub struct DevicePortal<P: Platform = Linux> {
 struct Opened {
     route: Route,
     file: AtomicI32, // -1: closed
-    states: States,
+    states: StateFiles,
     gone: AtomicBool, // its states have proved it
 }
 
@@ -95,7 +95,7 @@ impl Drop for Opened {
 enum Route {
     Enqcmd(Mapping),
     Movdir64b(Mapping),
-    Write { file: RawFd, why: WhyWrite },
+    Write { file: RawFd, why: WriteReason },
 }
 
 impl DevicePortal<Linux> {
@@ -159,7 +159,7 @@ impl<P: Platform> DevicePortal<P> {
     }
 
     /// Why descriptors are submitted by `write(2)`, if they are.
-    pub fn why_write(&self) -> Option<WhyWrite> {
+    pub fn write_reason(&self) -> Option<WriteReason> {
         match self.last_opened()?.route {
             Route::Write { why, .. } => Some(why),
             Route::Enqcmd(_) | Route::Movdir64b(_) => None,
@@ -207,11 +207,11 @@ impl<P: Platform> DevicePortal<P> {
     }
 
     fn route(&self, file: &File) -> Result<Route, OpenError> {
-        let why = match self.options.way {
-            Way::Write => WhyWrite::Wanted,
-            Way::Any | Way::Mapped => match self.map(file) {
+        let why = match self.options.method {
+            SubmitMethod::Write => WriteReason::Requested,
+            SubmitMethod::Any | SubmitMethod::Mapped => match self.map(file) {
                 Ok(route) => return Ok(route),
-                Err(why) if self.options.way == Way::Mapped => {
+                Err(why) if self.options.method == SubmitMethod::Mapped => {
                     return Err(OpenError::NotMapped { path: self.path.clone(), why });
                 }
                 Err(why) => why,
@@ -223,18 +223,18 @@ impl<P: Platform> DevicePortal<P> {
         Ok(Route::Write { file: file.as_raw_fd(), why })
     }
 
-    fn map(&self, file: &File) -> Result<Route, WhyWrite> {
+    fn map(&self, file: &File) -> Result<Route, WriteReason> {
         let features = self.platform.features();
         let (has, route): (bool, fn(Mapping) -> Route) = match self.info.mode {
             QueueMode::Shared => (features.enqcmd, Route::Enqcmd),
             QueueMode::Dedicated => (features.movdir64b, Route::Movdir64b),
         };
         if !has {
-            return Err(WhyWrite::NoInstruction(self.info.mode));
+            return Err(WriteReason::NoInstruction(self.info.mode));
         }
         match self.platform.map(file) {
             Ok(page) => Ok(route(Mapping::new(page, self.options.slots))),
-            Err(error) => Err(WhyWrite::MapRefused(error.raw_os_error().unwrap_or(0))),
+            Err(error) => Err(WriteReason::MapRefused(error.raw_os_error().unwrap_or(0))),
         }
     }
 
@@ -255,7 +255,7 @@ impl<P: Platform> DevicePortal<P> {
             let again = || {
                 let mut opened = self.reopen(generation)?;
                 // What the former file took may still be in a device, whatever becomes of this one's.
-                opened.states = States::default();
+                opened.states = StateFiles::default();
                 Ok(opened)
             };
             let opening = self.openings.replace(opening, again);
@@ -301,7 +301,7 @@ impl<P: Platform> DevicePortal<P> {
 }
 
 // SAFETY: a device does what the specification says, and the platform brings it nothing but what is submitted here. `is_gone`
-// answers by attributes of the open queue, which prove that (`States::prove_the_end`).
+// answers by attributes of the open queue, which prove that (`StateFiles::prove_stopped`).
 unsafe impl<P: Platform> Portal for DevicePortal<P> {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
@@ -332,14 +332,14 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
         // SAFETY: passed on to the caller.
         let answer = unsafe { self.offer(generation, descriptor) };
         if is_counted && answer != Ok(Submission::Accepted) {
-            self.credits.settle(generation, 1);
+            self.credits.release(generation, 1);
         }
         self.cells.count(answer)
     }
 
-    fn settled(&self, count: u32) {
+    fn completed(&self, count: u32) {
         if self.info.mode == QueueMode::Dedicated {
-            self.credits.settle(self.platform.generation(), count);
+            self.credits.release(self.platform.generation(), count);
         }
     }
 
@@ -359,7 +359,7 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
             return false;
         }
         self.gone_checked.store(now, Ordering::Relaxed);
-        let gone = opened.states.prove_the_end();
+        let gone = opened.states.prove_stopped();
         opened.gone.fetch_or(gone, Ordering::Relaxed);
         gone
     }

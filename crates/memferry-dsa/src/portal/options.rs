@@ -9,7 +9,7 @@ use super::{QueueMode, Slots};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
     /// Which ways in are good enough.
-    pub way: Way,
+    pub method: SubmitMethod,
     /// Where in a mapped page descriptors are written.
     pub slots: Slots,
     /// How long to wait for the answer whether a device takes batches, where that is not known
@@ -21,7 +21,7 @@ impl Default for OpenOptions {
     /// Any way, rotating places, 100 ms for the question about batches.
     fn default() -> OpenOptions {
         OpenOptions {
-            way: Way::Any,
+            method: SubmitMethod::Any,
             slots: Slots::Rotating,
             batch_probe_timeout: Some(Duration::from_millis(100)),
         }
@@ -30,7 +30,7 @@ impl Default for OpenOptions {
 
 /// Which ways into a queue are good enough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum SubmitMethod {
     /// The mapped page if possible, else `write(2)`.
     Any,
     /// The mapped page or nothing.
@@ -41,9 +41,9 @@ pub enum Way {
 
 /// Why a portal uses `write(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WhyWrite {
+pub enum WriteReason {
     /// It was asked for.
-    Wanted,
+    Requested,
     /// The page may not be mapped: EPERM without CAP_SYS_RAWIO since INTEL-SA-01084, or another error with this
     /// number.
     MapRefused(i32),
@@ -51,16 +51,16 @@ pub enum WhyWrite {
     NoInstruction(QueueMode),
 }
 
-impl fmt::Display for WhyWrite {
+impl fmt::Display for WriteReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WhyWrite::Wanted => f.write_str("write(2) was asked for"),
-            WhyWrite::MapRefused(errno) => {
+            WriteReason::Requested => f.write_str("write(2) was asked for"),
+            WriteReason::MapRefused(errno) => {
                 let error = io::Error::from_raw_os_error(*errno);
                 write!(f, "the kernel refused the page ({error}); CAP_SYS_RAWIO allows it")
             }
-            WhyWrite::NoInstruction(QueueMode::Shared) => f.write_str("this CPU has no ENQCMD"),
-            WhyWrite::NoInstruction(QueueMode::Dedicated) => f.write_str("this CPU has no MOVDIR64B"),
+            WriteReason::NoInstruction(QueueMode::Shared) => f.write_str("this CPU has no ENQCMD"),
+            WriteReason::NoInstruction(QueueMode::Dedicated) => f.write_str("this CPU has no MOVDIR64B"),
         }
     }
 }

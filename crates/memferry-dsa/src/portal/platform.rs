@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use super::States;
+use super::StateFiles;
 use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::fork;
@@ -21,7 +21,7 @@ use crate::instructions::{self, CpuFeatures};
 /// - A page that [`map`](Platform::map) returns is [`PAGE_BYTES`] of one allocation, and stays until `unmap`.
 /// - The [`features`](Platform::features) are there.
 /// - Two processes that are alive, of which one descends from the other, have different generations.
-/// - What the files of [`states`](Platform::states) say is true of the device behind the open queue: see [`States`].
+/// - What the files of [`states`](Platform::states) say is true of the device behind the open queue: see [`StateFiles`].
 /// - What submits answers truthfully, and the device behind it keeps the promises of [`Portal`](super::Portal).
 pub unsafe trait Platform: Send + Sync {
     /// The instructions that there are.
@@ -49,9 +49,9 @@ pub unsafe trait Platform: Send + Sync {
     fn map(&self, file: &File) -> io::Result<NonNull<u8>>;
 
     /// Opens what tells the states of an open queue and of its device; by default nothing, which is never wrong.
-    fn states(&self, queue: &File) -> States {
+    fn states(&self, queue: &File) -> StateFiles {
         let _ = queue;
-        States::default()
+        StateFiles::default()
     }
 
     /// Gives a page back.
@@ -124,8 +124,8 @@ unsafe impl Platform for Linux {
         NonNull::new(page.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    fn states(&self, queue: &File) -> States {
-        States::of(queue)
+    fn states(&self, queue: &File) -> StateFiles {
+        StateFiles::of(queue)
     }
 
     unsafe fn unmap(&self, page: NonNull<u8>) {

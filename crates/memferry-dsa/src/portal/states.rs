@@ -26,18 +26,18 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 
 /// The open attributes `state` of a queue and of its device, as far as they can be told for sure.
 #[derive(Debug, Default)]
-pub struct States {
+pub struct StateFiles {
     /// That of the queue: `disabled` or `enabled`.
     pub queue: Option<File>,
     /// That of the device: `disabled`, `enabled` or `halted`.
     pub device: Option<File>,
 }
 
-impl States {
+impl StateFiles {
     /// Opens the attributes of an open queue.
-    pub(super) fn of(queue: &File) -> States {
-        let Some(directory) = directory_of(queue) else { return States::default() };
-        States { queue: open_in(&directory, c"../state"), device: open_in(&directory, c"../../state") }
+    pub(super) fn of(queue: &File) -> StateFiles {
+        let Some(directory) = directory_of(queue) else { return StateFiles::default() };
+        StateFiles { queue: open_in(&directory, c"../state"), device: open_in(&directory, c"../../state") }
     }
 
     /// Whether one of them proves that the device accesses no memory for descriptors of the queue any more.
@@ -50,7 +50,7 @@ impl States {
     ///
     /// Anything else proves nothing. ENODEV of the queue's attribute does not either: the driver removes that one before it
     /// disables the queue.
-    pub(super) fn prove_the_end(&self) -> bool {
+    pub(super) fn prove_stopped(&self) -> bool {
         let proves = |state: &Option<File>, proves: fn(io::Result<&[u8]>) -> bool| {
             let Some(state) = state else { return false };
             let mut text = [0; 32];
@@ -129,7 +129,7 @@ mod tests {
         let null = File::open("/dev/null").expect("every Linux has it");
         if let Some(directory) = directory_of(&null) {
             assert!(open_in(&directory, c"dev").is_some());
-            let states = States::of(&null);
+            let states = StateFiles::of(&null);
             assert!(states.queue.is_none() && states.device.is_none(), "it is no queue");
         } else {
             assert!(File::open("/sys/dev/char/1:3/dev").is_err(), "sysfs is there and was not read");

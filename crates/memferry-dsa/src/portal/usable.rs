@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use super::{DevicePortal, OpenOptions};
-use crate::system::{DeviceId, State, SystemError, Version, Wanted};
+use crate::system::{DeviceId, QueueFilter, SystemError, SystemState, Version};
 
 /// The work queues that a process can use.
 #[derive(Debug)]
-pub struct Usable {
+pub struct OpenQueues {
     /// The queues, device by device.
-    pub queues: Vec<UsableQueue>,
+    pub queues: Vec<OpenQueue>,
     /// A sentence for each queue, device or driver that cannot be used.
-    pub troubles: Vec<String>,
+    pub diagnostics: Vec<String>,
 }
 
 /// An open work queue.
 #[derive(Clone, Debug)]
-pub struct UsableQueue {
+pub struct OpenQueue {
     /// Its device.
     pub device: DeviceId,
     /// The device's version; 0 if the driver does not tell.
@@ -25,29 +25,29 @@ pub struct UsableQueue {
     pub portal: Arc<DevicePortal>,
 }
 
-impl Usable {
+impl OpenQueues {
     /// Opens every work queue of Linux that is as wanted and that this process can use.
     ///
-    /// Having none is no error: `queues` is empty then, and `troubles` say why.
+    /// Having none is no error: `queues` is empty then, and `diagnostics` say why.
     ///
     /// # Errors
     /// sysfs makes no sense.
-    pub fn open(wanted: &Wanted) -> Result<Usable, SystemError> {
-        let state = State::discover()?;
+    pub fn open(wanted: &QueueFilter) -> Result<OpenQueues, SystemError> {
+        let state = SystemState::discover()?;
         let diagnosis = state.diagnose(wanted);
-        let mut troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
+        let mut diagnostics: Vec<String> = diagnosis.diagnostics.iter().map(ToString::to_string).collect();
         let mut queues = Vec::new();
         for (device, queue) in diagnosis.usable {
-            // Without a file it is among the troubles.
+            // Without a file it is among the diagnostics.
             let Some(file) = &queue.file else { continue };
             match DevicePortal::open(file.path.as_ref(), queue.info(device)?, OpenOptions::default()) {
                 Ok(portal) => {
                     let version = device.version.unwrap_or(Version(0));
-                    queues.push(UsableQueue { device: device.id, version, portal });
+                    queues.push(OpenQueue { device: device.id, version, portal });
                 }
-                Err(error) => troubles.push(error.to_string()),
+                Err(error) => diagnostics.push(error.to_string()),
             }
         }
-        Ok(Usable { queues, troubles })
+        Ok(OpenQueues { queues, diagnostics })
     }
 }

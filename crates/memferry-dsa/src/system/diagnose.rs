@@ -1,6 +1,6 @@
 //! Which queues a program can use, and if there are none, why.
 //!
-//! The troubles are those that users of DSA report most: the driver is not loaded, the queue is not enabled, its file
+//! The diagnostics are those that users of DSA report most: the driver is not loaded, the queue is not enabled, its file
 //! belongs to root. Each is a sentence that says what to do.
 //!
 //! Source: Linux `drivers/dma/idxd` (`cdev.c`: what opening and mapping check; `device.c`: what enabling checks).
@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 use super::capability::names;
 use super::files::Owner;
 use super::id::{DeviceId, QueueId};
-use super::state::{Activity, Device, Queue, QueueType, State};
+use super::state::{Activity, Device, Queue, QueueType, SystemState};
 use super::status::CommandStatus;
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
@@ -21,7 +21,7 @@ const SVA_SINCE: (u32, u32) = (5, 18);
 
 /// What a queue must be to be of use.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wanted {
+pub struct QueueFilter {
     /// On this NUMA node, or on any.
     pub node: Option<u32>,
     /// Of this mode, or of any.
@@ -36,13 +36,13 @@ pub struct Diagnosis<'a> {
     /// Queues that this process can open and that are as wanted, with their devices.
     pub usable: Vec<(&'a Device, &'a Queue)>,
     /// Why others are not among them, and what the usable ones will not do.
-    pub troubles: Vec<Trouble>,
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// A reason why a queue, a device or all of them cannot be used, or only in part.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum Diagnostic {
     /// Neither module nor bus.
     #[error(
         "the driver idxd is not loaded: where the CPU has a DSA (Xeon since Sapphire Rapids, not each model), run \
@@ -204,38 +204,38 @@ pub enum Trouble {
     },
 }
 
-impl Trouble {
+impl Diagnostic {
     /// The device or queue that it is about, if it is about one.
     pub fn object(&self) -> Option<String> {
         match self {
-            Trouble::NoSharedAddresses { device, .. }
-            | Trouble::DeviceDisabled { device, .. }
-            | Trouble::DeviceHalted { device, .. }
-            | Trouble::NothingConfigured { device } => Some(device.to_string()),
-            Trouble::QueueDisabled { queue, .. }
-            | Trouble::NotForUsers { queue, .. }
-            | Trouble::NoName { queue }
-            | Trouble::OtherDriver { queue, .. }
-            | Trouble::NoThreshold { queue }
-            | Trouble::NoFile { queue }
-            | Trouble::InUse { queue }
-            | Trouble::MissingOperations { queue, .. } => Some(queue.to_string()),
-            Trouble::NoPermission { path, .. } => path.rsplit('/').next().map(str::to_owned),
-            Trouble::ModuleNotLoaded
-            | Trouble::NoDevice { .. }
-            | Trouble::NoQueueOfMode { .. }
-            | Trouble::OtherNode { .. }
-            | Trouble::NoRawIo { .. } => None,
+            Diagnostic::NoSharedAddresses { device, .. }
+            | Diagnostic::DeviceDisabled { device, .. }
+            | Diagnostic::DeviceHalted { device, .. }
+            | Diagnostic::NothingConfigured { device } => Some(device.to_string()),
+            Diagnostic::QueueDisabled { queue, .. }
+            | Diagnostic::NotForUsers { queue, .. }
+            | Diagnostic::NoName { queue }
+            | Diagnostic::OtherDriver { queue, .. }
+            | Diagnostic::NoThreshold { queue }
+            | Diagnostic::NoFile { queue }
+            | Diagnostic::InUse { queue }
+            | Diagnostic::MissingOperations { queue, .. } => Some(queue.to_string()),
+            Diagnostic::NoPermission { path, .. } => path.rsplit('/').next().map(str::to_owned),
+            Diagnostic::ModuleNotLoaded
+            | Diagnostic::NoDevice { .. }
+            | Diagnostic::NoQueueOfMode { .. }
+            | Diagnostic::OtherNode { .. }
+            | Diagnostic::NoRawIo { .. } => None,
         }
     }
 
     /// Whether it keeps something from being used at all, rather than limits how.
     pub fn is_fatal(&self) -> bool {
-        !matches!(self, Trouble::NoRawIo { .. })
+        !matches!(self, Diagnostic::NoRawIo { .. })
     }
 }
 
-impl Serialize for Trouble {
+impl Serialize for Diagnostic {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -258,14 +258,14 @@ fn nodes(found: &[Option<u32>]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-impl State {
+impl SystemState {
     /// The queues that this process can use as wanted, and what is in the way of others.
-    pub fn diagnose(&self, wanted: &Wanted) -> Diagnosis<'_> {
-        let mut troubles = Vec::new();
+    pub fn diagnose(&self, wanted: &QueueFilter) -> Diagnosis<'_> {
+        let mut diagnostics = Vec::new();
         if self.devices.is_empty() {
-            troubles.push(match self.module_loaded {
-                false => Trouble::ModuleNotLoaded,
-                true => Trouble::NoDevice {
+            diagnostics.push(match self.module_loaded {
+                false => Diagnostic::ModuleNotLoaded,
+                true => Diagnostic::NoDevice {
                     others: self.others.len(),
                     in_virtual_machine_perhaps: self.others.is_empty(),
                 },
@@ -276,56 +276,56 @@ impl State {
         for device in &self.devices {
             let is_shut = device.has_pasid == Some(false);
             if is_shut {
-                troubles.push(Trouble::NoSharedAddresses { device: device.id, is_kernel_old });
+                diagnostics.push(Diagnostic::NoSharedAddresses { device: device.id, is_kernel_old });
             }
-            if let Some(trouble) = unusable(device) {
-                troubles.push(trouble);
+            if let Some(diagnostic) = unusable(device) {
+                diagnostics.push(diagnostic);
                 continue;
             }
             for queue in device.queues.iter().filter(|queue| queue.is_configured()) {
-                let found = self.troubles_of(device, queue, wanted);
+                let found = self.diagnostics_of(device, queue, wanted);
                 if found.is_empty() && !is_shut {
                     usable.push((device, queue));
                 }
-                troubles.extend(found);
+                diagnostics.extend(found);
             }
         }
-        select(&mut usable, &mut troubles, wanted);
-        if let Some(trouble) = self.limited(&usable) {
-            troubles.push(trouble);
+        select(&mut usable, &mut diagnostics, wanted);
+        if let Some(diagnostic) = self.limited(&usable) {
+            diagnostics.push(diagnostic);
         }
-        Diagnosis { usable, troubles }
+        Diagnosis { usable, diagnostics }
     }
 
-    fn troubles_of(&self, device: &Device, queue: &Queue, wanted: &Wanted) -> Vec<Trouble> {
+    fn diagnostics_of(&self, device: &Device, queue: &Queue, wanted: &QueueFilter) -> Vec<Diagnostic> {
         let id = queue.id;
         let mut found = Vec::new();
         let kind = queue.kind.clone().unwrap_or(QueueType::None);
         if kind != QueueType::User {
-            return vec![Trouble::NotForUsers { queue: id, kind }];
+            return vec![Diagnostic::NotForUsers { queue: id, kind }];
         }
         if !queue.is_enabled() {
             if queue.name.is_none() {
-                found.push(Trouble::NoName { queue: id });
+                found.push(Diagnostic::NoName { queue: id });
             }
             if let Some(name) = queue.driver_name.as_ref().filter(|name| *name != "user") {
-                found.push(Trouble::OtherDriver { queue: id, found: name.clone() });
+                found.push(Diagnostic::OtherDriver { queue: id, found: name.clone() });
             }
-            found.push(Trouble::QueueDisabled { queue: id, status: failed(device) });
+            found.push(Diagnostic::QueueDisabled { queue: id, status: failed(device) });
             return found;
         }
         if queue.mode == Some(QueueMode::Shared) && queue.threshold == Some(0) {
-            found.push(Trouble::NoThreshold { queue: id });
+            found.push(Diagnostic::NoThreshold { queue: id });
         }
         match &queue.file {
-            None => found.push(Trouble::NoFile { queue: id }),
+            None => found.push(Diagnostic::NoFile { queue: id }),
             Some(file) if !self.process.may_open(file.owner) => {
-                found.push(Trouble::NoPermission { path: file.path.clone(), owner: file.owner });
+                found.push(Diagnostic::NoPermission { path: file.path.clone(), owner: file.owner });
             }
             Some(_) => {}
         }
         if queue.mode == Some(QueueMode::Dedicated) && queue.clients.unwrap_or(0) > 0 {
-            found.push(Trouble::InUse { queue: id });
+            found.push(Diagnostic::InUse { queue: id });
         }
         if let Some(operations) = queue.operations.or(device.operations)
             && !wanted.operations.is_subset_of(operations)
@@ -333,26 +333,26 @@ impl State {
             let mut missing = names(wanted.operations);
             let has = names(operations);
             missing.retain(|name| !has.contains(name));
-            found.push(Trouble::MissingOperations { queue: id, missing });
+            found.push(Diagnostic::MissingOperations { queue: id, missing });
         }
         found
     }
 
     /// What the usable queues will not do.
-    fn limited(&self, usable: &[(&Device, &Queue)]) -> Option<Trouble> {
+    fn limited(&self, usable: &[(&Device, &Queue)]) -> Option<Diagnostic> {
         if usable.is_empty() || self.process.may_map_portals() {
             return None;
         }
         let told = usable.iter().find_map(|(device, _)| device.hides_batch());
         match told {
-            Some(true) => Some(Trouble::NoRawIo { is_certain: true }),
+            Some(true) => Some(Diagnostic::NoRawIo { is_certain: true }),
             // A driver that shows Batch on such a device is older than the check.
             Some(false) => None,
             // The fix is in 6.10, and in many stable releases before.
             None => self
                 .release()
                 .is_some_and(|release| release >= (6, 10))
-                .then_some(Trouble::NoRawIo { is_certain: false }),
+                .then_some(Diagnostic::NoRawIo { is_certain: false }),
         }
     }
 
@@ -364,13 +364,13 @@ impl State {
 }
 
 /// Keeps the queues of the wanted mode and node. If that are none, says what there is instead.
-fn select(usable: &mut Vec<(&Device, &Queue)>, troubles: &mut Vec<Trouble>, wanted: &Wanted) {
+fn select(usable: &mut Vec<(&Device, &Queue)>, diagnostics: &mut Vec<Diagnostic>, wanted: &QueueFilter) {
     if let Some(mode) = wanted.mode
         && !usable.is_empty()
     {
         usable.retain(|(_, queue)| queue.mode == Some(mode));
         if usable.is_empty() {
-            troubles.push(Trouble::NoQueueOfMode { wanted: mode });
+            diagnostics.push(Diagnostic::NoQueueOfMode { wanted: mode });
         }
     }
     if let Some(node) = wanted.node
@@ -381,21 +381,21 @@ fn select(usable: &mut Vec<(&Device, &Queue)>, troubles: &mut Vec<Trouble>, want
         if usable.is_empty() {
             found.sort_unstable();
             found.dedup();
-            troubles.push(Trouble::OtherNode { wanted: node, found });
+            diagnostics.push(Diagnostic::OtherNode { wanted: node, found });
         }
     }
 }
 
 /// What keeps all queues of a device from being used.
-fn unusable(device: &Device) -> Option<Trouble> {
+fn unusable(device: &Device) -> Option<Diagnostic> {
     let status = failed(device);
     match &device.state {
         Some(Activity::Enabled) if !device.queues.iter().any(Queue::is_configured) => {
-            Some(Trouble::NothingConfigured { device: device.id })
+            Some(Diagnostic::NothingConfigured { device: device.id })
         }
         Some(Activity::Enabled) => None,
-        Some(Activity::Halted) => Some(Trouble::DeviceHalted { device: device.id, status }),
-        _ => Some(Trouble::DeviceDisabled { device: device.id, status }),
+        Some(Activity::Halted) => Some(Diagnostic::DeviceHalted { device: device.id, status }),
+        _ => Some(Diagnostic::DeviceDisabled { device: device.id, status }),
     }
 }
 

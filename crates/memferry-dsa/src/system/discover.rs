@@ -16,7 +16,7 @@ use super::capability::{GeneralCapabilities, Version, hexadecimal};
 use super::error::shorten;
 use super::files::{Directory, Files};
 use super::id::{DeviceId, EngineId, GroupId, QueueId};
-use super::state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, State};
+use super::state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, SystemState};
 use super::status::{CommandStatus, SoftwareError};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
@@ -26,30 +26,30 @@ pub const DEVICES: &str = "sys/bus/dsa/devices";
 /// The directory of sysfs with the drivers that devices and queues are bound to, relative to the root.
 pub const DRIVERS: &str = "sys/bus/dsa/drivers";
 
-impl State {
+impl SystemState {
     /// Reads the state of this machine.
     ///
-    /// A machine without the driver or without a device is no error; [`diagnose`](State::diagnose) tells.
+    /// A machine without the driver or without a device is no error; [`diagnose`](SystemState::diagnose) tells.
     ///
     /// # Errors
     /// A file that is there cannot be read or makes no sense.
-    pub fn discover() -> Result<State, SystemError> {
-        State::read(&Directory::system())
+    pub fn discover() -> Result<SystemState, SystemError> {
+        SystemState::read(&Directory::system())
     }
 
     /// Reads the state below another root: `root/sys`, `root/dev`, `root/proc`.
     ///
     /// # Errors
-    /// As [`discover`](State::discover).
-    pub fn discover_at(root: &Path) -> Result<State, SystemError> {
-        State::read(&Directory::below(root))
+    /// As [`discover`](SystemState::discover).
+    pub fn discover_at(root: &Path) -> Result<SystemState, SystemError> {
+        SystemState::read(&Directory::below(root))
     }
 
     /// Reads the state from these files.
     ///
     /// # Errors
-    /// As [`discover`](State::discover).
-    pub fn read(files: &dyn Files) -> Result<State, SystemError> {
+    /// As [`discover`](SystemState::discover).
+    pub fn read(files: &dyn Files) -> Result<SystemState, SystemError> {
         let tree = Tree { files };
         let mut devices = Vec::new();
         let mut others = Vec::new();
@@ -62,7 +62,7 @@ impl State {
         }
         devices.sort_by_key(|device| device.id);
         let drivers = tree.entries(DRIVERS)?;
-        Ok(State {
+        Ok(SystemState {
             kernel: tree.text("proc/sys/kernel/osrelease")?,
             module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
             drivers,

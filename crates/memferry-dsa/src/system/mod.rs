@@ -1,7 +1,7 @@
 //! What Linux has: devices as the driver `idxd` shows them, their configuration, and why something cannot be used.
 //!
 //! ```text
-//! State::discover()                  sysfs of this machine, or of a recorded tree
+//! SystemState::discover()                  sysfs of this machine, or of a recorded tree
 //!    state.diagnose(&wanted)         the queues that can be used; if none, why, a sentence each
 //!    queue.info(device)              what a portal must know
 //! Config, Profile                    accel-config's files, read, written, checked, generated
@@ -26,10 +26,10 @@ mod status;
 
 pub use capability::{GeneralCapabilities, Version};
 pub use config::{Config, Limits, Profile, Shape, UnknownKeys};
-pub use diagnose::{Diagnosis, Trouble, Wanted};
+pub use diagnose::{Diagnosis, Diagnostic, QueueFilter};
 pub use discover::{DEVICES, DRIVERS};
 pub use error::SystemError;
 pub use files::{Directory, Files, Owner};
 pub use id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
-pub use state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, State};
+pub use state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, SystemState};
 pub use status::{CommandStatus, SoftwareError};

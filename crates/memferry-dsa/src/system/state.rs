@@ -20,7 +20,7 @@ const BATCH_DEFAULT: u32 = 32;
 
 /// What the driver `idxd` shows, and what bears on whether this process may use it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct State {
+pub struct SystemState {
     /// Release of the kernel, `6.12.9`.
     pub kernel: Option<String>,
     /// Whether the driver's module is loaded or built in.
@@ -292,7 +292,7 @@ fn serialize_mode<S: Serializer>(mode: &Option<QueueMode>, serializer: S) -> Res
     mode.map(QueueMode::as_str).serialize(serializer)
 }
 
-impl State {
+impl SystemState {
     /// The device with this name.
     pub fn device(&self, id: DeviceId) -> Option<&Device> {
         self.devices.iter().find(|device| device.id == id)

@@ -35,8 +35,8 @@ mod umwait;
 pub use completer::{Completer, CompleterOptions, CompleterStats, Full, Watch, thread_cpu_time};
 #[cfg(not(memferry_loom))]
 pub use kinds::{Wait, self_polled_count};
-pub use pace::nap;
+pub use pace::poll_interval;
 #[doc(hidden)]
 pub use patience::{ATTENDED_MAX, Patience};
 pub use table::TimedOut;
-pub use timers::sharpen_timers;
+pub use timers::reduce_timer_slack;

@@ -38,8 +38,8 @@ const SLEEP_COST: Duration = Duration::from_micros(5);
 /// long that a transfer is noticed at most a quarter of its time late, or 50 us, and never more than 1 ms.
 ///
 /// For those who look for themselves; [`Wait::Block`](super::Wait::Block) does this for everybody else. Sleep with
-/// [`sharpen_timers`](super::sharpen_timers).
-pub fn nap(age: Duration) -> Duration {
+/// [`reduce_timer_slack`](super::reduce_timer_slack).
+pub fn poll_interval(age: Duration) -> Duration {
     (age / SLEEP_SHARE).clamp(SLEEP_MIN, SLEEP_MAX)
 }
 
@@ -84,7 +84,7 @@ impl Pace {
         self.earn(awake / CORE_SHARE);
         self.pay(awake);
         let age = now.saturating_duration_since(youngest);
-        let sleep = nap(age);
+        let sleep = poll_interval(age);
         if self.debt > Duration::ZERO {
             Next::Nap((self.debt * CORE_SHARE).clamp(sleep, SLEEP_MAX))
         } else if age < SPIN_MAX {

@@ -61,7 +61,7 @@ unsafe impl Portal for Slow {
         self.line.lock().expect("no panic").send(*descriptor).expect("the device lives");
         Ok(Submission::Accepted)
     }
-    fn settled(&self, _: u32) {}
+    fn completed(&self, _: u32) {}
     fn is_gone(&self) -> bool {
         false
     }

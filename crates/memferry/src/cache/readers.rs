@@ -252,7 +252,7 @@ impl Record {
     #[allow(unsafe_code)]
     fn make() -> &'static [Record] {
         // SAFETY: all of it is atomics, for which zeros are valid.
-        unsafe { fork::leak_wiped(Record::new) }.unwrap_or_default()
+        unsafe { fork::leak_fork_local(Record::new) }.unwrap_or_default()
     }
 
     /// The same, of one model, in which nothing forks.

@@ -12,7 +12,7 @@ use crate::system::config::{
 };
 use crate::system::discover::{DEVICES, DRIVERS};
 use crate::system::id::{DeviceId, QueueId};
-use crate::system::state::{Device, Queue, QueueType, State};
+use crate::system::state::{Device, Queue, QueueType, SystemState};
 
 /// What to do besides setting attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -137,7 +137,7 @@ impl Plan {
     ///
     /// # Errors
     /// It cannot work, or must not be tried.
-    pub fn new(config: &Config, state: &State, options: Options) -> Result<Plan, PlanError> {
+    pub fn new(config: &Config, state: &SystemState, options: Options) -> Result<Plan, PlanError> {
         config.validate_on(state)?;
         let mut plan = Plan { steps: Vec::new(), notes: Vec::new() };
         // Validated: each of them is there.
@@ -175,7 +175,7 @@ impl Plan {
         &self.notes
     }
 
-    fn disable(&mut self, device: &Device, state: &State, options: Options) -> Result<(), PlanError> {
+    fn disable(&mut self, device: &Device, state: &SystemState, options: Options) -> Result<(), PlanError> {
         if device.is_configurable == Some(false) {
             return Err(PlanError::NotConfigurable { device: device.id });
         }
@@ -367,7 +367,7 @@ impl Plan {
         self.steps.iter().any(|step| step.action == Action::Disable && step.object == device.to_string())
     }
 
-    fn enable_device(&mut self, device: &Device, state: &State) -> Result<(), PlanError> {
+    fn enable_device(&mut self, device: &Device, state: &SystemState) -> Result<(), PlanError> {
         if device.command_status.is_some() {
             // Whatever is written clears it.
             self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", "0x0");
@@ -376,7 +376,7 @@ impl Plan {
         Ok(())
     }
 
-    fn enable_queues(&mut self, settings: &DeviceSettings, state: &State) -> Result<(), PlanError> {
+    fn enable_queues(&mut self, settings: &DeviceSettings, state: &SystemState) -> Result<(), PlanError> {
         for queue in settings.groups.iter().flat_map(|group| &group.queues) {
             let driver = queue_driver(queue.id, queue.kind.as_ref(), queue.driver_name.as_deref(), state)?;
             self.bind(Action::Enable, settings.id, &queue.id, &driver);
@@ -444,7 +444,7 @@ impl Plan {
 }
 
 /// The driver that devices are bound to; before Linux 5.14 there was one for everything.
-fn device_driver(device: DeviceId, state: &State) -> Result<String, PlanError> {
+fn device_driver(device: DeviceId, state: &SystemState) -> Result<String, PlanError> {
     let known = ["idxd", "dsa"].into_iter().find(|driver| state.drivers.iter().any(|known| known == driver));
     let missing = || PlanError::NoDriver { object: device.to_string(), driver: "idxd".to_owned() };
     known.map(str::to_owned).ok_or_else(missing)
@@ -454,7 +454,7 @@ fn queue_driver(
     queue: QueueId,
     kind: Option<&QueueType>,
     driver_name: Option<&str>,
-    state: &State,
+    state: &SystemState,
 ) -> Result<String, PlanError> {
     if device_driver(queue.device, state)? == "dsa" {
         return Ok("dsa".to_owned());

@@ -2,7 +2,7 @@
 
 use super::{Config, ConfigError, Shape, TooFewDevices, UnknownKeys};
 use crate::system::id::DeviceId;
-use crate::system::state::State;
+use crate::system::state::SystemState;
 
 macro_rules! built_in {
     ($name:literal, $purpose:literal, $source:literal) => {
@@ -164,7 +164,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`ProfileError::TooFewDevices`].
-    pub fn for_machine(&self, state: &State) -> Result<Config, ProfileError> {
+    pub fn for_machine(&self, state: &SystemState) -> Result<Config, ProfileError> {
         let shape = self.shape()?;
         let devices = shape
             .devices_of(state)

@@ -1,13 +1,13 @@
 //! The settings that devices have now, as `accel-config save-config` would save them.
 
 use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
-use crate::system::state::{Device, Group, Queue, State};
+use crate::system::state::{Device, Group, Queue, SystemState};
 
 impl Config {
     /// The settings of the devices that have a work queue with entries in a group; of the others there is nothing to load.
     ///
     /// What belongs to no group is left out, since loading takes it out of groups anyway.
-    pub fn of(state: &State) -> Config {
+    pub fn of(state: &SystemState) -> Config {
         let is_configured = |queue: &Queue| queue.group.is_some() && queue.size.unwrap_or(0) > 0;
         let devices = state.devices.iter().filter(|device| device.queues.iter().any(is_configured));
         Config { devices: devices.map(device_settings).collect(), others: Vec::new() }

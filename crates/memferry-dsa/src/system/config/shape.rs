@@ -17,7 +17,7 @@ use std::str::FromStr;
 use super::{DeviceSettings, EngineSettings, GroupSettings, Limits, QueueSettings};
 use crate::portal::QueueMode;
 use crate::system::id::{DeviceId, GroupId, number};
-use crate::system::state::{QueueType, State};
+use crate::system::state::{QueueType, SystemState};
 
 /// What each device of a configuration looks like, and how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +130,7 @@ impl Shape {
     ///
     /// # Errors
     /// There are too few.
-    pub fn devices_of(&self, state: &State) -> Result<Vec<DeviceId>, TooFewDevices> {
+    pub fn devices_of(&self, state: &SystemState) -> Result<Vec<DeviceId>, TooFewDevices> {
         let mut nodes: Vec<(Option<u32>, Vec<DeviceId>)> = Vec::new();
         for device in &state.devices {
             match nodes.iter_mut().find(|(node, _)| *node == device.node) {

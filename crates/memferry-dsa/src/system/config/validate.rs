@@ -13,7 +13,7 @@ use super::{Config, DeviceSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 use crate::system::capability::{Version, names};
-use crate::system::state::{QueueType, State};
+use crate::system::state::{QueueType, SystemState};
 
 /// Longest name of a queue. Source: `WQ_NAME_SIZE` in Linux' `drivers/dma/idxd/idxd.h`.
 const NAME_BYTES_MAX: usize = 1024;
@@ -110,7 +110,7 @@ impl Config {
     ///
     /// # Errors
     /// All that is wrong, devices that are not there included.
-    pub fn validate_on(&self, state: &State) -> Result<(), Problems> {
+    pub fn validate_on(&self, state: &SystemState) -> Result<(), Problems> {
         self.check(|settings| match state.device(settings.id) {
             None => {
                 let known: Vec<_> = state.devices.iter().map(|device| device.id.to_string()).collect();

@@ -212,7 +212,7 @@ impl State {
         counters: &Counters,
     ) {
         queue.records[slot].0.reset();
-        queue.portal.settled(1);
+        queue.portal.completed(1);
         let slots = &mut self.queues[index];
         // None: the descriptor had been given up. The slot stays out of use, as the queue does.
         let Some(Flight { load, .. }) = slots.flights[slot].take() else { return };
