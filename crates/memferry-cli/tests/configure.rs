@@ -133,18 +133,18 @@ fn mistakes_are_told() {
     let file = |file: &str, words: &[&str]| {
         fails(&["configure", "--file", file, "--root", root], FAILURE, words);
     };
-    file(&with("\"size\"", "\"sise\""), &["wrong.json", "\"sise\"", "known are", "--ignore-unknown"]);
+    file(&with("\"size\"", "\"sise\""), &["wrong.json", "\"sise\"", "known keys are", "--ignore-unknown"]);
     file(&with("128", "200"), &["200 entries together", "the device has 128"]);
     file(&with("engine0.3", "engine0.4"), &["engine0.4", "the device has 4 engines"]);
     file(&with("engine0.3", "engine0.2"), &["engine0.2", "twice"]);
     file(&with("dsa0", "dsa7"), &["belongs to dsa0"]);
-    file(&with("[", "{"), &["wrong.json", "no JSON"]);
+    file(&with("[", "{"), &["wrong.json", "not JSON"]);
     file("/nowhere/at/all.json", &["/nowhere/at/all.json", "accel-config's format"]);
     // One that is unknown may be left out.
     let unknown = with("\"mode\"", "\"colour\": 7, \"mode\"");
     file(&unknown, &["colour"]);
     let told = prints(&["configure", "--file", &unknown, "--root", root, "--ignore-unknown"]);
-    assert!(told.contains("Note: wq0.0: colour is left out"), "{told}");
+    assert!(told.contains("Note: wq0.0: colour is skipped"), "{told}");
 
     fails(
         &["configure", "--profile", "8n1d1e1w", "--root", root],
@@ -153,7 +153,11 @@ fn mistakes_are_told() {
     );
     fails(&["configure", "--profile", "cray-1"], USAGE, &["cray-1", "8n1d1e1w", "--file"]);
     fails(&["configure", "--profile", "1n1d5e1w"], USAGE, &["1n1d5e1w", "at most 4 engines"]);
-    fails(&["configure", "--profile", "1n1d1e1w", "--device", "iax1"], USAGE, &["iax1", "one is dsa0"]);
+    fails(
+        &["configure", "--profile", "1n1d1e1w", "--device", "iax1"],
+        USAGE,
+        &["iax1", "an example is dsa0"],
+    );
     fails(
         &["configure", "--file", &unknown, "--ignore-unknown", "--device", "dsa2"],
         USAGE,

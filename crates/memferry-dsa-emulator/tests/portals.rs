@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::pattern;
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{
-    Backoff, BackoffError, BatchProbe, Offer, OpenOptions, Refused, Slots, SubmitMethod, WriteReason,
-    probe_batch, submit_held, submit_with_backoff,
+    Backoff, BackoffError, BatchProbe, OpenOptions, Refused, Slots, SubmitMethod, WriteReason, probe_batch,
+    submit_with_backoff,
 };
 use memferry_dsa::{
     CompletionRecord, Descriptor, DevicePortal, Opcode, OpenError, OperationSet, Portal, PortalKind,
@@ -235,34 +235,6 @@ fn a_dead_device_is_gone_by_every_emulated_way() {
         assert_eq!(unsafe { subject.portal.submit(&Descriptor::noop()) }, Err(SubmitError::Gone));
         assert_eq!(subject.portal.counters().refused, 1);
     }
-}
-
-#[test]
-fn an_entry_gives_itself_back() {
-    let (portal, ..) = on_linux(QueueMode::Dedicated, 2, SubmitMethod::Any, FaultPlan::none());
-    let record = CompletionRecord::new();
-    let noop = Descriptor::noop().with_completion(&record);
-    for _ in 0..10 {
-        record.reset();
-        // SAFETY: the record outlives the wait below.
-        let offer = unsafe { submit_held(&*portal, &noop) }.unwrap();
-        let Offer::Accepted(entry) = offer else { panic!("{offer:?}") };
-        assert_eq!(portal.counters().in_flight, 1);
-        Wait::Pause.wait(&record, PATIENCE).unwrap();
-        drop(entry);
-        assert_eq!(portal.counters().in_flight, 0);
-    }
-    // A forgotten one stays taken, and the portal comes back with Retry.
-    for _ in 0..2 {
-        // SAFETY: a no-op without a record names no memory.
-        let Offer::Accepted(entry) = unsafe { submit_held(portal.clone(), &Descriptor::noop()) }.unwrap()
-        else {
-            panic!("there was room")
-        };
-        std::mem::forget(entry);
-    }
-    // SAFETY: as above.
-    assert!(matches!(unsafe { submit_held(portal.clone(), &Descriptor::noop()) }, Ok(Offer::Retry(_))));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! accel-config itself on what this library writes, and this library on what accel-config writes.
+//! Files and writes of this library compared with those of accel-config.
 //!
 //! There is no device: in a mount namespace of its own, accel-config finds a recorded tree of plain files in the place of
-//! sysfs. Where accel-config or such namespaces are missing, the test says so and does nothing.
+//! sysfs. Without accel-config or such namespaces, the test is skipped with a message.
 
 use std::fs;
 use std::path::Path;
@@ -48,8 +48,8 @@ fn machine(config: &Config) -> FakeDriver {
 const EMPTIED: [&str; 7] =
     ["group_id", "size", "threshold", "priority", "max_transfer_size", "max_batch_size", "block_on_fault"];
 
-/// A tree that plain files can stand for. sysfs replaces an attribute at each write; accel-config does not truncate, so
-/// that in a plain file the rest of a longer value would stay. Values that it reads first must make sense.
+/// Prepares a tree of plain files. sysfs replaces an attribute at each write. accel-config does not truncate, so in a plain
+/// file the rest of a longer value would stay. Values that it reads first must be valid.
 fn prepare(root: &Path, config: &Config) {
     machine(config).record_to(root).unwrap();
     let devices = root.join("sys/bus/dsa/devices");
@@ -84,7 +84,7 @@ fn prepare(root: &Path, config: &Config) {
     }
 }
 
-/// Gives what [`prepare`] emptied and nobody wrote its value back.
+/// Restores the values that [`prepare`] has removed and accel-config has not written.
 fn fill(root: &Path, config: &Config) {
     for device in &config.devices {
         let at = root.join(format!("sys/bus/dsa/devices/{}", device.id));

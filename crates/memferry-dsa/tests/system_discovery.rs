@@ -1,4 +1,4 @@
-//! Discovery: trees as kernels show them, whole, half and broken; and what is said when nothing can be used.
+//! Discovery of complete, incomplete and broken trees of sysfs, and the diagnostics.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -127,7 +127,7 @@ fn objects_next_to_their_device_are_found() {
     assert_eq!(ids(&state), ids(&expected));
     assert_eq!(state.devices[0].groups, expected.devices[0].groups);
     assert_eq!(state.devices[0].engines, expected.devices[0].engines);
-    // Links back, as the kernel has them, make nothing appear twice.
+    // The kernel's links back do not duplicate objects.
     symlink("../wq0.0", devices.join("dsa0/wq0.0")).unwrap();
     assert_eq!(ids(&SystemState::discover_at(root.path()).unwrap()), ids(&expected));
 }
@@ -148,7 +148,7 @@ fn an_old_kernel_has_tokens_and_less() {
     let operations = device.operations.unwrap();
     assert!(operations.contains(Opcode::Batch) && operations.contains(Opcode::CacheFlush));
     assert_eq!(device.hides_batch(), Some(false));
-    // Without op_config, what the device has holds for the queue; without limits, the driver's defaults.
+    // Without op_config, the queue has the operations of the device; without limits, the driver's defaults.
     driver.put(&format!("{QUEUE}/mode"), "dedicated");
     driver.remove(&format!("{QUEUE}/max_transfer_size"));
     driver.remove(&format!("{QUEUE}/max_batch_size"));
@@ -191,7 +191,7 @@ fn attributes_that_do_not_apply_are_missing() {
     driver.remove(&format!("{QUEUE}/size"));
     let state = read(&driver);
     let error = state.devices[0].queues[0].info(&state.devices[0]).unwrap_err();
-    assert!(error.to_string().starts_with("wq0.0 does not say its size"), "{error}");
+    assert!(error.to_string().starts_with("wq0.0 has no attribute size"), "{error}");
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn the_state_as_json() {
 
 // What is in the way.
 
-/// The diagnostics, and that nothing is usable.
+/// The diagnostics of a driver without a usable queue.
 fn diagnostics(driver: &FakeDriver, wanted: &QueueFilter) -> Vec<Diagnostic> {
     let state = read(driver);
     let diagnosis = state.diagnose(wanted);
@@ -328,7 +328,7 @@ fn queues_that_are_not_ready() {
     assert_eq!(found, expected);
 }
 
-/// An enabled queue of a device without it is of no use either, and a disabled device will not be.
+/// Without shared address spaces, neither enabled nor disabled queues are usable.
 #[test]
 fn devices_that_share_no_address_spaces() {
     let driver = configured("1n1d1e1w-dedicated");
@@ -382,7 +382,7 @@ fn mapping_needs_a_capability_and_writing_does_not() {
     assert_eq!(limits(&driver), [Diagnostic::NoRawIo { is_certain: true }]);
     driver.become_user(1000, 1 << 17);
     assert_eq!(limits(&driver), []);
-    // Without op_cap, the release of the kernel hints at it.
+    // Without op_cap, the kernel's release suggests it.
     driver.become_user(1000, 0);
     driver.remove("sys/bus/dsa/devices/dsa0/op_cap");
     assert_eq!(limits(&driver), [Diagnostic::NoRawIo { is_certain: false }]);
@@ -391,7 +391,7 @@ fn mapping_needs_a_capability_and_writing_does_not() {
 }
 
 #[test]
-fn what_is_wanted_is_not_there() {
+fn requirements_that_no_queue_meets() {
     let driver = configured("1n1d1e1w");
     let wanted = QueueFilter { mode: Some(QueueMode::Dedicated), ..QueueFilter::default() };
     let found = diagnostics(&driver, &wanted);
@@ -484,8 +484,7 @@ proptest! {
     }
 }
 
-/// The fake driver adds up what its files hold, and the property above puts a large number into two of the same kind only
-/// now and then.
+/// The fake driver adds up the values of its files, and the property above rarely puts a large number into two of a kind.
 #[test]
 fn the_largest_numbers_in_every_file() {
     const LARGEST: [&str; 4] =
@@ -507,8 +506,8 @@ fn the_largest_numbers_in_every_file() {
     }
 }
 
-/// What only a real tree can have: bytes that are no text, a directory in the place of a file and the reverse, a link to
-/// nowhere or to itself, a file that never ends.
+/// The oddities of real trees: bytes that are not text, a directory in the place of a file and the reverse, a link to
+/// nowhere or to itself, a file without end.
 #[test]
 fn strange_files() {
     let at = "sys/bus/dsa/devices/dsa0";

@@ -1,19 +1,18 @@
-//! Data integrity fields (DIF): eight bytes behind each block that tell whether it is whole and the one that was meant.
+//! Data integrity fields (DIF): eight bytes behind each block that detect damaged and misplaced blocks.
 //!
 //! ```text
-//! block | guard: 2 bytes | application tag: 2 bytes | reference tag: 4 bytes      all with their high byte first
+//! block | guard: 2 bytes | application tag: 2 bytes | reference tag: 4 bytes      all big-endian
 //! ```
 //!
-//! The guard is a CRC of the block. The tags are what the application says they are; usually the reference tag counts
-//! blocks. [`check`] compares the fields of blocks, [`insert`] adds fields, [`strip`] checks and removes them, and
+//! The guard is a CRC of the block. The application defines the tags; usually the reference tag counts blocks. [`check`] compares the fields of blocks, [`insert`] adds fields, [`strip`] checks and removes them, and
 //! [`update`] checks them and writes others.
 //!
-//! Three points that the specification leaves open, decided here as in Intel's DML where it is known:
+//! The specification leaves three points open. They are decided as in Intel's DML, where its behaviour is known:
 //!
-//! - A mask clears bits of the expected application tag, not of the one that is found; so a tag that has bits under the
-//!   mask differs, unless the mask is `0xffff`, which turns the comparison off.
-//! - Application tags that increment count on under their mask.
-//! - A block that is not checked because of its ones counts like the others, and [`update`] treats it like the others.
+//! - A mask clears bits of the expected application tag, not of the found one. So a found tag with bits under the mask
+//!   differs, unless the mask is `0xffff`, which turns the comparison off.
+//! - Incrementing application tags also count under their mask.
+//! - A block that is skipped because of its ones advances the tags like others, and [`update`] treats it like others.
 //!
 //! Source: DSA specification 8.3.14 to 8.3.17 and appendix B.
 
@@ -23,45 +22,45 @@ use super::guard::Guard;
 
 pub use types::{Block, Checks, FIELD_BYTES, Format, Mismatch, PassThrough, Source, Tags, Target, Wrong};
 
-/// Checks all blocks of `data`. The tags that are expected of the block that comes next.
+/// Checks all blocks of `data`. Returns the expected tags of the next block.
 ///
 /// # Errors
-/// [`Mismatch`]: a field is not as expected; nothing behind it was looked at.
+/// [`Mismatch`]: a field is not as expected; the blocks behind it are not checked.
 ///
 /// # Panics
-/// If `data` is not whole blocks with their fields.
+/// If `data` does not consist of whole blocks with their fields.
 pub fn check(format: Format, source: &Source, data: &[u8]) -> Result<Tags, Mismatch> {
     check_with(Guard::best(), format, source, data)
 }
 
-/// Copies the blocks of `data` to `target` with a field behind each. The tags for the block that comes next.
+/// Copies the blocks of `data` to `target` with a field behind each. Returns the tags of the next block.
 ///
 /// # Panics
-/// If `data` is not whole blocks, or if `target` has not the length of as many with fields.
+/// If `data` does not consist of whole blocks, or `target` does not have the length of as many with fields.
 pub fn insert(format: Format, tags: Tags, data: &[u8], target: &mut [u8]) -> Tags {
     insert_with(Guard::best(), format, tags, data, target)
 }
 
-/// Checks the blocks of `data` and copies them to `target` without their fields. The tags that are expected of the
-/// block that comes next.
+/// Checks the blocks of `data` and copies them to `target` without their fields. Returns the expected tags of the next
+/// block.
 ///
 /// # Errors
-/// [`Mismatch`]: a field is not as expected. The blocks before it are copied, the rest of the target is as it was.
+/// [`Mismatch`]: a field is not as expected. The blocks before it are copied, the rest of the target is unchanged.
 ///
 /// # Panics
-/// If `data` is not whole blocks with their fields, or if `target` has not the length of as many without.
+/// If `data` does not consist of whole blocks with their fields, or `target` does not have the length of as many without.
 pub fn strip(format: Format, source: &Source, data: &[u8], target: &mut [u8]) -> Result<Tags, Mismatch> {
     strip_with(Guard::best(), format, source, data, target)
 }
 
-/// Checks the blocks of `data` and copies them to `target` with other fields. The tags of source and target for the
-/// block that comes next.
+/// Checks the blocks of `data` and copies them to `target` with new fields. Returns the tags of source and target for
+/// the next block.
 ///
 /// # Errors
-/// [`Mismatch`]: a field is not as expected. The blocks before it are copied, the rest of the target is as it was.
+/// [`Mismatch`]: a field is not as expected. The blocks before it are copied, the rest of the target is unchanged.
 ///
 /// # Panics
-/// If `data` is not whole blocks with their fields, or if `target` has not the same length.
+/// If `data` does not consist of whole blocks with their fields, or `target` does not have the same length.
 pub fn update(
     format: Format,
     source: &Source,
@@ -73,15 +72,20 @@ pub fn update(
 }
 
 #[inline]
-pub(super) fn check_with(how: Guard, format: Format, source: &Source, data: &[u8]) -> Result<Tags, Mismatch> {
-    let mut checker = Checker::new(how, format, source);
+pub(super) fn check_with(
+    method: Guard,
+    format: Format,
+    source: &Source,
+    data: &[u8],
+) -> Result<Tags, Mismatch> {
+    let mut checker = Checker::new(method, format, source);
     for block in format.protected(data) {
         checker.check(block)?;
     }
     Ok(checker.tags)
 }
 
-pub(super) fn insert_with(how: Guard, format: Format, tags: Tags, data: &[u8], target: &mut [u8]) -> Tags {
+pub(super) fn insert_with(method: Guard, format: Format, tags: Tags, data: &[u8], target: &mut [u8]) -> Tags {
     let blocks = format.bare(data);
     let targets = format.protected_mut(target);
     assert_eq!(
@@ -91,14 +95,14 @@ pub(super) fn insert_with(how: Guard, format: Format, tags: Tags, data: &[u8], t
     );
     let mut tags = tags;
     for (block, target) in blocks.zip(targets) {
-        Field::new(guard(how, format, block), tags).join(block, target);
+        Field::new(guard(method, format, block), tags).join(block, target);
         tags = tags.next();
     }
     tags
 }
 
 pub(super) fn strip_with(
-    how: Guard,
+    method: Guard,
     format: Format,
     source: &Source,
     data: &[u8],
@@ -107,7 +111,7 @@ pub(super) fn strip_with(
     let blocks = format.protected(data);
     let targets = format.bare_mut(target);
     assert_eq!(blocks.len(), targets.len(), "the target must have room for each block, and not more");
-    let mut checker = Checker::new(how, format, source);
+    let mut checker = Checker::new(method, format, source);
     for (block, target) in blocks.zip(targets) {
         checker.check(block)?;
         target.copy_from_slice(&block[..target.len()]);
@@ -116,7 +120,7 @@ pub(super) fn strip_with(
 }
 
 pub(super) fn update_with(
-    how: Guard,
+    method: Guard,
     format: Format,
     source: &Source,
     rules: &Target,
@@ -130,7 +134,7 @@ pub(super) fn update_with(
         targets.len(),
         "the target must have room for each block and its field, and not more"
     );
-    let mut checker = Checker::new(how, format, source);
+    let mut checker = Checker::new(method, format, source);
     let PassThrough { guard: pass_guard, application: pass_application, reference: pass_reference } =
         rules.pass_through;
     let mut passed = 0;
@@ -148,7 +152,7 @@ pub(super) fn update_with(
         let new = match known_guard {
             _ if passed & Field::GUARD != 0 => 0,
             Some(guard) => guard,
-            None => guard(how, format, data),
+            None => guard(method, format, data),
         };
         let new = Field::new(new, tags);
         Field(new.0 & !passed | found.0 & passed).join(data, target);
@@ -190,25 +194,25 @@ impl Field {
 
 /// The guard of a block.
 #[inline]
-fn guard(how: Guard, format: Format, data: &[u8]) -> u16 {
-    let crc = how.crc(if format.guard_seed_ones { u16::MAX } else { 0 }, data);
+fn guard(method: Guard, format: Format, data: &[u8]) -> u16 {
+    let crc = method.crc(if format.guard_seed_ones { u16::MAX } else { 0 }, data);
     if format.invert_guard { !crc } else { crc }
 }
 
-/// Goes through blocks with their fields, one after another.
+/// A check of blocks with their fields, one after another.
 struct Checker {
-    how: Guard,
+    method: Guard,
     format: Format,
     checks: Checks,
     /// The parts of a field that are compared.
     compared: u64,
-    /// What is expected of the next block.
+    /// The expected tags of the next block.
     tags: Tags,
     bytes_completed: usize,
 }
 
 impl Checker {
-    fn new(how: Guard, format: Format, source: &Source) -> Checker {
+    fn new(method: Guard, format: Format, source: &Source) -> Checker {
         let Source { tags, checks } = *source;
         let mut compared = 0;
         if !checks.ignore_guard {
@@ -220,17 +224,17 @@ impl Checker {
         if !checks.ignore_reference {
             compared |= Field::REFERENCE;
         }
-        Checker { how, format, checks, compared, tags, bytes_completed: 0 }
+        Checker { method, format, checks, compared, tags, bytes_completed: 0 }
     }
 
-    /// Checks a block. The field that was found, and the guard if it had to be computed.
+    /// Checks a block. Returns its field, and its guard if it was computed.
     #[inline]
     fn check(&mut self, block: &[u8]) -> Result<(Field, Option<u16>), Mismatch> {
         let (data, found) = Field::split(block);
         let mut computed = None;
         if !self.skips(found)? {
             if !self.checks.ignore_guard {
-                computed = Some(guard(self.how, self.format, data));
+                computed = Some(guard(self.method, self.format, data));
             }
             let expected = Field::new(computed.unwrap_or_default(), self.tags);
             let differs = (found.0 ^ expected.0) & self.compared;
@@ -248,11 +252,11 @@ impl Checker {
         Ok((found, computed))
     }
 
-    /// Whether a block with this field is not checked; refuses the field if it is to be refused.
+    /// Whether a block with this field is skipped; an error if the checks refuse the field.
     #[inline]
     fn skips(&self, found: Field) -> Result<bool, Mismatch> {
         if !found.is_ones(Field::APPLICATION) {
-            return Ok(false); // whatever is skipped or refused has these ones
+            return Ok(false); // all skipped or refused fields have these ones
         }
         let checks = self.checks;
         let all = found.is_ones(u64::MAX);

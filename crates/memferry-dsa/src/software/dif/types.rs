@@ -1,7 +1,6 @@
-//! What is said about blocks and their fields.
+//! Formats, checks and tags of data integrity fields.
 //!
-//! The types have the bits of a descriptor's bytes 40 to 42 as `flags`, in both directions, so that whoever writes or reads
-//! descriptors does not name them a second time.
+//! The types convert from and to bytes 40 to 42 of a descriptor (`from_flags`, `flags`).
 //!
 //! Source: DSA specification 8.3.14 to 8.3.17, tables of DIF flags.
 
@@ -11,7 +10,7 @@ use std::slice::{ChunksExact, ChunksExactMut};
 /// Bytes of a data integrity field.
 pub const FIELD_BYTES: usize = 8;
 
-/// How much data a field is for.
+/// The size of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Block {
@@ -26,7 +25,7 @@ pub enum Block {
 }
 
 impl Block {
-    /// All that there are, in the order of their codes.
+    /// All sizes, in the order of their codes.
     pub const ALL: [Block; 4] = [Block::Bytes512, Block::Bytes520, Block::Bytes4096, Block::Bytes4104];
 
     /// Bytes without the field.
@@ -45,19 +44,19 @@ impl Block {
     }
 }
 
-/// The form of blocks and guards.
+/// The format of blocks and guards.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Format {
-    /// How large a block is.
+    /// The size of a block.
     pub block: Block,
-    /// Guards begin with the seed `0xffff`, not 0.
+    /// The guard's CRC starts from `0xffff` instead of 0.
     pub guard_seed_ones: bool,
-    /// Guards are stored inverted.
+    /// The guard is the complement of the CRC.
     pub invert_guard: bool,
 }
 
 impl Format {
-    /// Blocks of this size, with guards that begin with 0 and are not inverted.
+    /// Blocks of this size, with guards that start from 0 and are not inverted.
     pub const fn of(block: Block) -> Format {
         Format { block, guard_seed_ones: false, invert_guard: false }
     }
@@ -76,22 +75,22 @@ impl Format {
         self.block as u8 | (self.guard_seed_ones as u8) << 2 | (self.invert_guard as u8) << 3
     }
 
-    /// `data` as blocks with fields.
+    /// Splits `data` into blocks with fields.
     pub(super) fn protected(self, data: &[u8]) -> ChunksExact<'_, u8> {
         whole(data.chunks_exact(self.block.protected_bytes()))
     }
 
-    /// `data` as blocks without fields.
+    /// Splits `data` into blocks without fields.
     pub(super) fn bare(self, data: &[u8]) -> ChunksExact<'_, u8> {
         whole(data.chunks_exact(self.block.size_bytes()))
     }
 
-    /// `target` as room for blocks with fields; what is left over at its end is shown by their number.
+    /// Splits `target` into room for blocks with fields.
     pub(super) fn protected_mut(self, target: &mut [u8]) -> ChunksExactMut<'_, u8> {
         whole_mut(target, self.block.protected_bytes())
     }
 
-    /// `target` as room for blocks without fields.
+    /// Splits `target` into room for blocks without fields.
     pub(super) fn bare_mut(self, target: &mut [u8]) -> ChunksExactMut<'_, u8> {
         whole_mut(target, self.block.size_bytes())
     }
@@ -107,23 +106,23 @@ fn whole_mut(target: &mut [u8], size_bytes: usize) -> ChunksExactMut<'_, u8> {
     target.chunks_exact_mut(size_bytes)
 }
 
-/// The tags of a block, and how they go on from block to block.
+/// The tags of a block, and their change from block to block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Tags {
     /// The reference tag.
     pub reference: u32,
     /// The application tag, before the mask.
     pub application: u16,
-    /// Bits of the application tag that are 0 whatever it is; `0xffff` in a source turns its check off.
+    /// Bits of the application tag that are 0 whatever `application` is; `0xffff` in a source turns its check off.
     pub application_mask: u16,
-    /// The reference tag is the same for all blocks; otherwise it increments, and begins again behind its largest value.
+    /// The reference tag is the same for all blocks; otherwise it increments and wraps around.
     pub reference_fixed: bool,
-    /// The application tag increments, likewise; otherwise it is the same for all blocks.
+    /// The application tag increments and wraps around; otherwise it is the same for all blocks.
     pub application_increments: bool,
 }
 
 impl Tags {
-    /// The tags of the block that comes next.
+    /// The tags of the next block.
     #[inline]
     pub fn next(self) -> Tags {
         self.after(1)
@@ -133,7 +132,7 @@ impl Tags {
     #[inline]
     pub fn after(self, blocks: u64) -> Tags {
         let mut tags = self;
-        // Both casts cut off what would wrap around anyway.
+        // Both casts drop only bits that would wrap around anyway.
         if !self.reference_fixed {
             tags.reference = self.reference.wrapping_add(blocks as u32);
         }
@@ -143,7 +142,7 @@ impl Tags {
         tags
     }
 
-    /// The application tag under its mask: what a field has.
+    /// The application tag as it is in a field: without the bits of the mask.
     #[inline]
     pub fn masked_application(self) -> u16 {
         self.application & !self.application_mask
@@ -163,7 +162,7 @@ impl Tags {
     }
 }
 
-/// The same bits in the flags of sources and of targets.
+// Bits that the flags of sources and targets have in common.
 const TAGS_APPLICATION_INCREMENTS: u8 = 1 << 4;
 const TAGS_REFERENCE_FIXED: u8 = 1 << 7;
 
@@ -171,7 +170,7 @@ fn flag(is_set: bool, mask: u8) -> u8 {
     if is_set { mask } else { 0 }
 }
 
-/// What of a field is compared.
+/// The checks of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Checks {
     /// Do not compare the guard.
@@ -180,7 +179,7 @@ pub struct Checks {
     pub ignore_reference: bool,
     /// Do not check a block whose field is all ones.
     pub skip_ones: bool,
-    /// With `skip_ones`: a field that is all ones is an error instead. Without it this means nothing.
+    /// With `skip_ones`: a field that is all ones is an error instead. No effect without `skip_ones`.
     pub refuse_ones: bool,
     /// Do not check a block whose application tag is all ones.
     pub skip_application_ones: bool,
@@ -188,12 +187,12 @@ pub struct Checks {
     pub skip_tags_ones: bool,
 }
 
-/// What is expected of a source.
+/// The expected fields of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Source {
     /// The tags of its first block.
     pub tags: Tags,
-    /// What is compared.
+    /// The checks.
     pub checks: Checks,
 }
 
@@ -233,7 +232,7 @@ impl Source {
     }
 }
 
-/// What [`update`](super::update) takes over from the source.
+/// The parts of a field that [`update`](super::update) copies from the source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct PassThrough {
     /// The guard.
@@ -244,12 +243,12 @@ pub struct PassThrough {
     pub reference: bool,
 }
 
-/// What is written to the target of [`update`](super::update).
+/// The new fields of the target of [`update`](super::update).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Target {
-    /// The tags of its first block, as far as they are not taken over.
+    /// The tags of its first block, except the copied ones.
     pub tags: Tags,
-    /// What is taken over.
+    /// The parts that are copied from the source.
     pub pass_through: PassThrough,
 }
 
@@ -265,23 +264,23 @@ impl Target {
         (flags & 0b111 == 0).then(|| Target { tags: tags.with_flags(flags), pass_through })
     }
 
-    /// The destination DIF flags, byte 41 of a descriptor; those of an insert are the ones without anything taken over.
+    /// The destination DIF flags, byte 41 of a descriptor; those of an insert copy nothing.
     pub fn flags(&self) -> u8 {
         let PassThrough { guard, application, reference } = self.pass_through;
         self.tags.flags() | flag(application, 1 << 3) | flag(guard, 1 << 5) | flag(reference, 1 << 6)
     }
 }
 
-/// What of a field is wrong.
+/// The mismatching parts of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Wrong {
     /// The guard does not match the block.
     pub guard: bool,
-    /// The application tag is another.
+    /// The application tag is not the expected one.
     pub application: bool,
-    /// The reference tag is another.
+    /// The reference tag is not the expected one.
     pub reference: bool,
-    /// The field is all ones, which was to be refused.
+    /// The field is all ones, and the checks refuse that.
     pub ones: bool,
 }
 
@@ -291,7 +290,7 @@ impl Wrong {
         flag(self.guard, 1) | flag(self.application, 2) | flag(self.reference, 4) | flag(self.ones, 8)
     }
 
-    /// What this DIF status says; bits that DSA 1.0 does not define are cut off.
+    /// Decodes a DIF status; bits that DSA 1.0 does not define are ignored.
     pub fn from_status(status: u8) -> Wrong {
         Wrong {
             guard: status & 1 != 0,
@@ -316,16 +315,15 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// A data integrity field is not as expected.
+/// The error of a data integrity field that is not as expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "the data integrity field of the block at byte {bytes_completed} is wrong ({wrong}): the data is damaged, or \
-         another block"
+    "the data integrity field of the block at byte {bytes_completed} is wrong ({wrong}): the data is damaged, or it is \
+     another block"
 )]
 pub struct Mismatch {
-    /// Bytes of the source in the good blocks before; so many blocks on are the tags that it was compared with
-    /// ([`Tags::after`]).
+    /// Bytes of the good blocks before it. [`Tags::after`] their number gives the tags that it was compared with.
     pub bytes_completed: usize,
-    /// What is wrong with it.
+    /// The mismatching parts.
     pub wrong: Wrong,
 }
