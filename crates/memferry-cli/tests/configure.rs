@@ -232,7 +232,7 @@ fn topology_without_permission_or_shared_addresses() {
         "No work queue of a DSA can be used:",
         "dev/dsa/wq0.0 has mode 0600",
         "dsa2 shares no address spaces (pasid_enabled is 0)",
-        "take Linux 5.18 or newer",
+        "use Linux 5.18 or newer",
         "Copy engines on no known node: dsa4.",
     ] {
         assert!(told.contains(part), "{part} is not in:\n{told}");

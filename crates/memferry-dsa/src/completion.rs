@@ -269,7 +269,7 @@ impl Completion {
 
     /// DIF operations: the mismatching parts, with [`Status::DifMismatch`].
     pub fn dif_errors(&self) -> DifErrors {
-        DifErrors::from_bits(self.result)
+        DifErrors::from_bits(self.result & 0xf) // the bits of DSA 1.0
     }
 
     /// DIF Check, Strip and Update: the source's tags of the block after the last one processed.

@@ -12,6 +12,7 @@
 //! Source: Intel DSA Architecture Specification 3.0, sections 8.3.14-8.3.17 and appendix B; `struct dsa_hw_desc` in
 //! Linux' `idxd.h`.
 
+use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
 /// Bytes of one data integrity field.
@@ -182,6 +183,19 @@ byte_of_flags! {
         REFERENCE = 1 << 2;
         /// The field is all ones, and the checks treat that as an error.
         ALL_F = 1 << 3;
+    }
+}
+
+impl fmt::Display for DifErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (DifErrors::GUARD, "guard"),
+            (DifErrors::APPLICATION, "application tag"),
+            (DifErrors::REFERENCE, "reference tag"),
+            (DifErrors::ALL_F, "all ones"),
+        ];
+        let wrong = names.iter().filter(|(error, _)| self.contains(*error)).map(|(_, name)| *name);
+        f.write_str(&wrong.collect::<Vec<_>>().join(", "))
     }
 }
 

@@ -280,6 +280,7 @@ mod imp {
     }
     pub(super) unsafe fn movdir64b(_: *mut u8, _: &Descriptor) {}
     pub(super) fn sfence() {
+        // ORDERING: SeqCst orders all stores, as SFENCE; without these instructions there is no device to pair with.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
     pub(super) fn lfence() {}
