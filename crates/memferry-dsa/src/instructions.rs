@@ -123,7 +123,7 @@ pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
 /// Makes all earlier stores visible before any later one. ENQCMD and MOVDIR64B are not ordered with earlier stores:
 /// without this fence a device may read stale bytes.
 #[inline]
-pub fn sfence() {
+pub(crate) fn sfence() {
     imp::sfence();
 }
 

@@ -259,18 +259,18 @@ fn a_queue_is_within_its_limits() {
     assert_one!(|it| queue!(it).mode = Some(QueueMode::Dedicated), "a dedicated queue has none: set 0");
     assert_one!(|it| queue!(it).batch_max = Some(0), "max_batch_size is 0; it can be 1 to 1024");
     assert_one!(|it| queue!(it).batch_max = Some(2048), "max_batch_size is 2048");
-    assert_one!(|it| queue!(it).batch_max = Some(100), "the driver would make it 128");
+    assert_one!(|it| queue!(it).batch_max = Some(100), "the driver would use 128");
     assert_one!(|it| queue!(it).transfer_bytes_max = Some(1 << 32), "max_transfer_size is 4294967296");
     assert_one!(|it| queue!(it).transfer_bytes_max = Some(u64::MAX), "it can be 1 to 2147483648");
-    assert_one!(|it| queue!(it).transfer_bytes_max = Some(3), "the driver would make it 4");
+    assert_one!(|it| queue!(it).transfer_bytes_max = Some(3), "the driver would use 4");
     assert_one!(|it| queue!(it).name = None, "no name");
     assert_one!(|it| queue!(it).name = Some(String::new()), "no name");
-    assert_one!(|it| queue!(it).name = Some("x".repeat(1025)), "1025 bytes; it can have 1024");
+    assert_one!(|it| queue!(it).name = Some("x".repeat(1025)), "1025 bytes; it can have at most 1024");
     assert_one!(|it| queue!(it).name = Some("a\nb".to_owned()), "control character");
     assert_one!(|it| queue!(it).name = Some(" a".to_owned()), "blank");
     assert_one!(|it| queue!(it).kind = None, "no type");
     assert_one!(|it| queue!(it).driver_name = Some("dmaengine".to_owned()), "type user is \"user\"");
-    assert_one!(|it| queue!(it).kind = Some(QueueType::Kernel), "type kernel is for instance \"dmaengine\"");
+    assert_one!(|it| queue!(it).kind = Some(QueueType::Kernel), "type kernel is for example \"dmaengine\"");
     assert_one!(
         |it| {
             queue!(it).prs_disable = Some(true);

@@ -20,15 +20,15 @@ mod counters;
 mod credits;
 mod error;
 #[allow(unsafe_code)]
-mod file;
-#[allow(unsafe_code)]
 mod mapped;
 mod open;
+mod open_queues;
 mod openings;
 mod options;
 mod platform;
 mod states;
-mod usable;
+#[allow(unsafe_code)]
+mod write;
 
 pub use backoff::{Backoff, BackoffError, Exhausted, submit_with_backoff};
 pub use batch::{BatchProbe, probe_batch};
@@ -37,10 +37,10 @@ pub use credits::Credits;
 pub use error::{OpenError, Refused, SubmitError};
 pub use mapped::Slots;
 pub use open::DevicePortal;
+pub use open_queues::{OpenQueue, OpenQueues};
 pub use options::{OpenOptions, SubmitMethod, WriteReason};
 pub use platform::{Linux, Platform};
 pub use states::StateFiles;
-pub use usable::{OpenQueue, OpenQueues};
 
 use crate::descriptor::Descriptor;
 use crate::operation::{Opcode, OperationSet};

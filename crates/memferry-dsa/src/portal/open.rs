@@ -24,11 +24,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::credits::Credits;
-use super::file::{self, Written};
 use super::mapped::Mapping;
 use super::openings::{Opening, Openings};
 use super::options::{OpenOptions, SubmitMethod, WriteReason};
 use super::states::StateFiles;
+use super::write::{self, Written};
 use super::{
     BatchProbe, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
     Submission, SubmissionCounters, SubmitError, WorkQueueInfo, probe_batch,
@@ -223,7 +223,7 @@ impl<P: Platform> DevicePortal<P> {
                 Err(why) => why,
             },
         };
-        if !file::is_known(&self.platform, file.as_fd()) {
+        if !write::is_known(&self.platform, file.as_fd()) {
             return Err(OpenError::NoWrite(self.path.clone()));
         }
         Ok(Route::Write { file: file.as_raw_fd(), why })
@@ -300,7 +300,7 @@ impl<P: Platform> DevicePortal<P> {
                     page.movdir64b(&self.platform, descriptor);
                     Written::Answer(Submission::Accepted)
                 }
-                Route::Write { file, .. } => file::write(&self.platform, *file, descriptor),
+                Route::Write { file, .. } => write::write(&self.platform, *file, descriptor),
             }
         }
     }

@@ -20,7 +20,7 @@ pub fn fill(pattern: u64, target: &mut [u8]) {
 }
 
 /// Fills `target` with a pattern of 16 bytes, as DSA 2.0 does, low byte first, from the start.
-pub fn fill16(pattern: u128, target: &mut [u8]) {
+pub(crate) fn fill16(pattern: u128, target: &mut [u8]) {
     match simd::Avx2::detect() {
         Some(avx2) if target.len() >= AROUND_CACHES_BYTES => simd::fill_around_caches(avx2, pattern, target),
         Some(avx2) => simd::fill(avx2, pattern, target),

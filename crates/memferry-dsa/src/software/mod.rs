@@ -41,7 +41,8 @@ mod simd;
 pub use compare::{compare, compare_pattern};
 pub use crc::{CrcMode, copy_crc, crc32c};
 pub use delta::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES, apply_delta, create_delta};
-pub use fill::{fill, fill16};
+pub use fill::fill;
+pub(crate) use fill::fill16;
 pub use flush::{Flush, flush};
 
 /// Bytes that are read once and used twice while they are in the first-level cache: half of the smallest one of a CPU

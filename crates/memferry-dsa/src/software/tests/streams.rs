@@ -147,7 +147,7 @@ fn dualcast_requires_equal_lengths() {
 }
 
 #[test]
-#[should_panic(expected = "differs in length")]
+#[should_panic(expected = "differ in length")]
 fn compare_requires_equal_lengths() {
     compare(&[1, 2], &[1]);
 }
