@@ -39,13 +39,13 @@ const LEAKED_ON_PURPOSE: &[&str] = &[
     "when_a_device_is_lost_the_buffers_are",
     "what_falls_back_and_fails_is_told",
     "another_generation_makes_its_own",
-    "a_wiped_word_gets_a_new_number",
+    "a_wiped_word_gets_a_new_generation",
     "a_taker_looks_at_records_of",
     "a_guard_keeps_its_record",
     "a_view_in_a_thread_local",
     "a_lost_descriptor_of_a_busy_queue_is_found",
     "an_engine_that_is_asked_all_the_same_copies_by_cpu",
-    "payloads_that_panic_end_here",
+    "panicking_payloads_are_contained",
 ];
 
 const RUNS: &[Tests] = &[

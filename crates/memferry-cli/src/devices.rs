@@ -5,7 +5,7 @@
 
 use memferry_dsa::QueueMode;
 use memferry_dsa::system::config::{GroupSettings, QueueSettings};
-use memferry_dsa::system::{Activity, Config, QueueId, State, Trouble, Wanted};
+use memferry_dsa::system::{Activity, Config, Diagnostic, QueueFilter, QueueId, SystemState};
 use serde::Serialize;
 
 use crate::output::{Align, Table, framed, printable, size, wrapped};
@@ -17,14 +17,15 @@ const NAME_CHARS_MAX: usize = 20;
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Findings {
     usable: Vec<QueueId>,
-    troubles: Vec<Trouble>,
+    #[serde(rename = "troubles")] // the key in the output
+    diagnostics: Vec<Diagnostic>,
 }
 
 impl Findings {
-    pub(crate) fn of(state: &State) -> Findings {
-        let diagnosis = state.diagnose(&Wanted::default());
+    pub(crate) fn of(state: &SystemState) -> Findings {
+        let diagnosis = state.diagnose(&QueueFilter::default());
         let usable = diagnosis.usable.iter().map(|(_, queue)| queue.id).collect();
-        Findings { usable, troubles: diagnosis.troubles }
+        Findings { usable, diagnostics: diagnosis.diagnostics }
     }
 
     pub(crate) fn usable(&self) -> &[QueueId] {
@@ -33,15 +34,15 @@ impl Findings {
 
     /// Whether the files of queues may be about to appear: udev makes them a moment after a queue is enabled.
     pub(crate) fn lacks_files(&self) -> bool {
-        self.troubles.iter().any(|trouble| matches!(trouble, Trouble::NoFile { .. }))
+        self.diagnostics.iter().any(|diagnostic| matches!(diagnostic, Diagnostic::NoFile { .. }))
     }
 
-    /// A sentence for each trouble; those that are the same of several objects are told once.
-    pub(crate) fn troubles(&self) -> Vec<String> {
+    /// A sentence for each diagnostic; those that are the same of several objects are told once.
+    pub(crate) fn diagnostics(&self) -> Vec<String> {
         let mut kinds: Vec<(String, String, Vec<String>)> = Vec::new();
-        for trouble in &self.troubles {
-            let text = trouble.to_string();
-            let Some(object) = trouble.object() else {
+        for diagnostic in &self.diagnostics {
+            let text = diagnostic.to_string();
+            let Some(object) = diagnostic.object() else {
                 kinds.push((text.clone(), text, Vec::new()));
                 continue;
             };
@@ -68,15 +69,15 @@ impl Findings {
             true => "No work queue of a DSA can be used:\n".to_owned(),
             false => wrapped(&format!("Programs of this user can use {}.", usable.join(", ")), 0),
         };
-        for trouble in self.troubles() {
-            text += &wrapped(&format!("- {trouble}."), 0);
+        for diagnostic in self.diagnostics() {
+            text += &wrapped(&format!("- {diagnostic}."), 0);
         }
         text
     }
 }
 
 /// A row for each queue or engine; arrows lead from queues to their group and from there to its engines.
-pub(crate) fn picture(config: &Config, state: &State) -> String {
+pub(crate) fn picture(config: &Config, state: &SystemState) -> String {
     use Align::{Left, Right};
     let mut table = Table::plain(vec![Left, Left, Left, Left, Left, Right, Left, Left, Left, Left]);
     for settings in &config.devices {
@@ -134,7 +135,7 @@ fn arrow(row: usize, of: usize, [first, middle, last]: [&'static str; 3]) -> &'s
 }
 
 /// What the picture does not tell of the queues. Those of devices that there are have a state and users.
-pub(crate) fn queues(config: &Config, state: &State) -> Table {
+pub(crate) fn queues(config: &Config, state: &SystemState) -> Table {
     let is_there = config.devices.iter().any(|settings| state.device(settings.id).is_some());
     let live = |heading| if is_there { heading } else { "" };
     use Align::{Left, Right};

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{Config, DeviceId, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Config, DeviceId, Profile, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use support::{FAILURE, USAGE, fails, prints, prints_json};
 
@@ -18,7 +18,7 @@ fn driver() -> FakeDriver {
 
 fn apply(driver: &FakeDriver, profile: &str) {
     let config = Profile::named(profile).unwrap().config().unwrap();
-    let state = State::read(driver).unwrap();
+    let state = SystemState::read(driver).unwrap();
     let plan = Plan::new(&config, &state, Options { disable_first: false, enable: true }).unwrap();
     plan.apply(driver, &mut |_| ()).unwrap();
 }
@@ -79,7 +79,7 @@ fn what_is_set_is_saved_and_loaded() {
     let text = fs::read_to_string(file).unwrap();
     assert_eq!(prints(&["configure", "--save", "-", "--root", root]), text);
     let saved = Config::parse(&text, UnknownKeys::Refuse).unwrap();
-    assert_eq!(saved, Config::of(&State::read(&driver).unwrap()));
+    assert_eq!(saved, Config::of(&SystemState::read(&driver).unwrap()));
     // It is what there is, so that nothing of it would change.
     let changes = prints_json(&["configure", "--file", file, "--root", root, "--json"]);
     for change in changes["changes"].as_array().unwrap().iter().filter(|change| change["action"] == "set") {
@@ -133,18 +133,18 @@ fn mistakes_are_told() {
     let file = |file: &str, words: &[&str]| {
         fails(&["configure", "--file", file, "--root", root], FAILURE, words);
     };
-    file(&with("\"size\"", "\"sise\""), &["wrong.json", "\"sise\"", "known are", "--ignore-unknown"]);
+    file(&with("\"size\"", "\"sise\""), &["wrong.json", "\"sise\"", "known keys are", "--ignore-unknown"]);
     file(&with("128", "200"), &["200 entries together", "the device has 128"]);
     file(&with("engine0.3", "engine0.4"), &["engine0.4", "the device has 4 engines"]);
     file(&with("engine0.3", "engine0.2"), &["engine0.2", "twice"]);
     file(&with("dsa0", "dsa7"), &["belongs to dsa0"]);
-    file(&with("[", "{"), &["wrong.json", "no JSON"]);
+    file(&with("[", "{"), &["wrong.json", "not JSON"]);
     file("/nowhere/at/all.json", &["/nowhere/at/all.json", "accel-config's format"]);
     // One that is unknown may be left out.
     let unknown = with("\"mode\"", "\"colour\": 7, \"mode\"");
     file(&unknown, &["colour"]);
     let told = prints(&["configure", "--file", &unknown, "--root", root, "--ignore-unknown"]);
-    assert!(told.contains("Note: wq0.0: colour is left out"), "{told}");
+    assert!(told.contains("Note: wq0.0: colour is skipped"), "{told}");
 
     fails(
         &["configure", "--profile", "8n1d1e1w", "--root", root],
@@ -153,7 +153,11 @@ fn mistakes_are_told() {
     );
     fails(&["configure", "--profile", "cray-1"], USAGE, &["cray-1", "8n1d1e1w", "--file"]);
     fails(&["configure", "--profile", "1n1d5e1w"], USAGE, &["1n1d5e1w", "at most 4 engines"]);
-    fails(&["configure", "--profile", "1n1d1e1w", "--device", "iax1"], USAGE, &["iax1", "one is dsa0"]);
+    fails(
+        &["configure", "--profile", "1n1d1e1w", "--device", "iax1"],
+        USAGE,
+        &["iax1", "an example is dsa0"],
+    );
     fails(
         &["configure", "--file", &unknown, "--ignore-unknown", "--device", "dsa2"],
         USAGE,
@@ -228,7 +232,7 @@ fn topology_without_permission_or_shared_addresses() {
         "No work queue of a DSA can be used:",
         "dev/dsa/wq0.0 has mode 0600",
         "dsa2 shares no address spaces (pasid_enabled is 0)",
-        "take Linux 5.18 or newer",
+        "use Linux 5.18 or newer",
         "Copy engines on no known node: dsa4.",
     ] {
         assert!(told.contains(part), "{part} is not in:\n{told}");

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memferry_dsa::portal::{Backoff, OpenOptions, Way};
+use memferry_dsa::portal::{Backoff, OpenOptions, SubmitMethod};
 use memferry_dsa::{Client, ClientOptions, DevicePortal, OnCpu, Opcode, Portal, PortalKind, Wait};
 use memferry_dsa_emulator::conformance::{self, Report, Thoroughness};
 use memferry_dsa_emulator::{
@@ -96,10 +96,10 @@ fn a_device_of_today() {
 #[test]
 fn the_ways_into_a_queue() {
     for (mode, kind, way) in [
-        (shared_queue("wq0.0", 16), PortalKind::Enqcmd, Way::Mapped),
-        (dedicated_queue("wq0.0", 16), PortalKind::Movdir64b, Way::Mapped),
-        (shared_queue("wq0.0", 16), PortalKind::Write, Way::Write),
-        (dedicated_queue("wq0.0", 16), PortalKind::Write, Way::Write),
+        (shared_queue("wq0.0", 16), PortalKind::Enqcmd, SubmitMethod::Mapped),
+        (dedicated_queue("wq0.0", 16), PortalKind::Movdir64b, SubmitMethod::Mapped),
+        (shared_queue("wq0.0", 16), PortalKind::Write, SubmitMethod::Write),
+        (dedicated_queue("wq0.0", 16), PortalKind::Write, SubmitMethod::Write),
     ] {
         let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![mode] }]);
         let device = Emulator::start(&config, FaultPlan::none()).expect("a valid configuration");
@@ -108,7 +108,7 @@ fn the_ways_into_a_queue() {
         info.operations = config.operations_shown();
         let features = memferry_dsa::instructions::CpuFeatures::ALL;
         let platform = FakePlatform::with(device.uncounted_portal(0), features, true, false);
-        let options = OpenOptions { way, ..OpenOptions::default() };
+        let options = OpenOptions { method: way, ..OpenOptions::default() };
         let portal = DevicePortal::open_on(platform.clone(), Path::new("/dev/dsa/wq0.0"), info, options);
         let portal = portal.expect("the platform lets it");
         assert_eq!(portal.kind(), kind);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::pattern;
 use memferry_dsa::instructions::CpuFeatures;
 use memferry_dsa::portal::{
-    Backoff, BatchProbe, Offer, OpenOptions, Refused, Slots, Unsubmitted, Way, WhyWrite, probe_batch,
-    submit_held, submit_patiently,
+    Backoff, BackoffError, BatchProbe, OpenOptions, Refused, Slots, SubmitMethod, WriteReason, probe_batch,
+    submit_with_backoff,
 };
 use memferry_dsa::{
     CompletionRecord, Descriptor, DevicePortal, Opcode, OpenError, OperationSet, Portal, PortalKind,
@@ -61,12 +61,13 @@ fn open(
 fn on_linux(
     mode: QueueMode,
     size: u32,
-    way: Way,
+    way: SubmitMethod,
     fault_plan: FaultPlan,
 ) -> (Arc<Opened>, FakePlatform, Arc<Emulator>) {
     let emulator = device(queue(mode, size), fault_plan);
     let platform = FakePlatform::new(emulator.uncounted_portal(0));
-    let portal = open(&platform, queue(mode, size), OpenOptions { way, ..options() }).expect("all is there");
+    let portal =
+        open(&platform, queue(mode, size), OpenOptions { method: way, ..options() }).expect("all is there");
     (portal, platform, emulator)
 }
 
@@ -82,10 +83,10 @@ fn subjects(size: u32, fault_plan: &FaultPlan) -> Vec<Subject> {
     vec![
         emulated("emulated, shared", QueueMode::Shared),
         emulated("emulated, dedicated", QueueMode::Dedicated),
-        linux("ENQCMD", QueueMode::Shared, Way::Mapped),
-        linux("MOVDIR64B", QueueMode::Dedicated, Way::Mapped),
-        linux("write, shared", QueueMode::Shared, Way::Write),
-        linux("write, dedicated", QueueMode::Dedicated, Way::Write),
+        linux("ENQCMD", QueueMode::Shared, SubmitMethod::Mapped),
+        linux("MOVDIR64B", QueueMode::Dedicated, SubmitMethod::Mapped),
+        linux("write, shared", QueueMode::Shared, SubmitMethod::Write),
+        linux("write, dedicated", QueueMode::Dedicated, SubmitMethod::Write),
     ]
 }
 
@@ -148,7 +149,7 @@ fn copy_some(portal: &dyn Portal, salt: u64, context: &str) {
             flying.retain(|(number, copy)| {
                 let Some(completion) = records[*number].poll() else { return true };
                 records[*number].reset();
-                portal.settled(1);
+                portal.completed(1);
                 match copy.resumed(&completion) {
                     Some(rest) => waiting.push((*number, rest)),
                     None => assert_eq!(completion.status, Status::Success, "{context}"),
@@ -184,7 +185,7 @@ fn a_full_queue_answers_retry() {
                     Wait::Block.wait(record, PATIENCE).expect(context);
                 }
                 assert_eq!(subject.portal.counters().in_flight, 0, "{context}");
-                subject.portal.settled(100);
+                subject.portal.completed(100);
                 continue;
             }
             for record in &records {
@@ -197,12 +198,12 @@ fn a_full_queue_answers_retry() {
             let extra = CompletionRecord::new();
             assert_eq!(offer(&extra), Submission::Retry, "{context}: nothing was settled");
             assert_eq!(subject.portal.counters().in_flight, 4, "{context}");
-            subject.portal.settled(1);
+            subject.portal.completed(1);
             assert_eq!(offer(&extra), Submission::Accepted, "{context}");
             let another = CompletionRecord::new();
             assert_eq!(offer(&another), Submission::Retry, "{context}");
             // Settling more than there are has no effect: four entries are free, not more.
-            subject.portal.settled(100);
+            subject.portal.completed(100);
             assert_eq!(subject.portal.counters().in_flight, 0, "{context}");
             Wait::Block.wait(&extra, PATIENCE).expect(context);
             assert_eq!(subject.portal.counters().retries, 2, "{context}");
@@ -221,7 +222,7 @@ fn portals_of_a_queue_share_its_entries() {
     let offer = |portal: &Arc<dyn Portal>| unsafe { portal.submit(&noop) }.unwrap();
     assert_eq!([offer(&one), offer(&other)], [Submission::Accepted; 2]);
     assert_eq!([offer(&one), offer(&other)], [Submission::Retry; 2]);
-    one.settled(1);
+    one.completed(1);
     assert_eq!(offer(&other), Submission::Accepted);
 }
 
@@ -237,43 +238,15 @@ fn an_aborted_device_is_gone_for_every_emulated_portal() {
 }
 
 #[test]
-fn a_dropped_entry_is_free_again() {
-    let (portal, ..) = on_linux(QueueMode::Dedicated, 2, Way::Any, FaultPlan::none());
-    let record = CompletionRecord::new();
-    let noop = Descriptor::noop().with_completion(&record);
-    for _ in 0..10 {
-        record.reset();
-        // SAFETY: the record outlives the wait below.
-        let offer = unsafe { submit_held(&*portal, &noop) }.unwrap();
-        let Offer::Accepted(entry) = offer else { panic!("{offer:?}") };
-        assert_eq!(portal.counters().in_flight, 1);
-        Wait::Pause.wait(&record, PATIENCE).unwrap();
-        drop(entry);
-        assert_eq!(portal.counters().in_flight, 0);
-    }
-    // A forgotten entry stays in use, and the portal answers Retry.
-    for _ in 0..2 {
-        // SAFETY: a no-op without a record names no memory.
-        let Offer::Accepted(entry) = unsafe { submit_held(portal.clone(), &Descriptor::noop()) }.unwrap()
-        else {
-            panic!("there was room")
-        };
-        std::mem::forget(entry);
-    }
-    // SAFETY: as above.
-    assert!(matches!(unsafe { submit_held(portal.clone(), &Descriptor::noop()) }, Ok(Offer::Retry(_))));
-}
-
-#[test]
 fn patience_ends() {
-    let (portal, ..) = on_linux(QueueMode::Dedicated, 1, Way::Any, FaultPlan::none());
+    let (portal, ..) = on_linux(QueueMode::Dedicated, 1, SubmitMethod::Any, FaultPlan::none());
     let noop = Descriptor::noop();
     // SAFETY: a no-op without a record names no memory.
-    let submit = |retries_max| unsafe { submit_patiently(&*portal, &noop, Backoff::new(retries_max)) };
+    let submit = |retries_max| unsafe { submit_with_backoff(&*portal, &noop, Backoff::new(retries_max)) };
     assert_eq!(submit(5), Ok(0));
-    let Err(Unsubmitted::Exhausted(exhausted)) = submit(5) else { panic!("it is full") };
+    let Err(BackoffError::Exhausted(exhausted)) = submit(5) else { panic!("it is full") };
     assert_eq!((exhausted.retries, portal.counters().retries), (5, 6));
-    portal.settled(1);
+    portal.completed(1);
     assert_eq!(submit(0), Ok(0));
 }
 
@@ -284,23 +257,23 @@ fn the_kind_of_portal_is_chosen() {
     use QueueMode::{Dedicated, Shared};
     let enqcmd = CpuFeatures { enqcmd: true, ..CpuFeatures::NONE };
     let movdir64b = CpuFeatures { movdir64b: true, ..CpuFeatures::NONE };
-    let refused = |errno| Some(WhyWrite::MapRefused(errno));
+    let refused = |errno| Some(WriteReason::MapRefused(errno));
     for (mode, features, map_error, way, expected) in [
-        (Shared, enqcmd, 0, Way::Any, (Enqcmd, None)),
-        (Shared, movdir64b, 0, Way::Any, (Write, Some(WhyWrite::NoInstruction(Shared)))),
-        (Shared, enqcmd, libc::EPERM, Way::Any, (Write, refused(libc::EPERM))),
-        (Shared, enqcmd, 0, Way::Write, (Write, Some(WhyWrite::Wanted))),
-        (Dedicated, movdir64b, 0, Way::Any, (Movdir64b, None)),
-        (Dedicated, movdir64b, 0, Way::Mapped, (Movdir64b, None)),
-        (Dedicated, enqcmd, 0, Way::Any, (Write, Some(WhyWrite::NoInstruction(Dedicated)))),
-        (Dedicated, movdir64b, libc::ENOMEM, Way::Any, (Write, refused(libc::ENOMEM))),
+        (Shared, enqcmd, 0, SubmitMethod::Any, (Enqcmd, None)),
+        (Shared, movdir64b, 0, SubmitMethod::Any, (Write, Some(WriteReason::NoInstruction(Shared)))),
+        (Shared, enqcmd, libc::EPERM, SubmitMethod::Any, (Write, refused(libc::EPERM))),
+        (Shared, enqcmd, 0, SubmitMethod::Write, (Write, Some(WriteReason::Requested))),
+        (Dedicated, movdir64b, 0, SubmitMethod::Any, (Movdir64b, None)),
+        (Dedicated, movdir64b, 0, SubmitMethod::Mapped, (Movdir64b, None)),
+        (Dedicated, enqcmd, 0, SubmitMethod::Any, (Write, Some(WriteReason::NoInstruction(Dedicated)))),
+        (Dedicated, movdir64b, libc::ENOMEM, SubmitMethod::Any, (Write, refused(libc::ENOMEM))),
     ] {
         let emulator = device(queue(mode, 4), FaultPlan::none());
         let platform = FakePlatform::with(emulator.uncounted_portal(0), features, true, true);
         platform.fail_map(map_error);
-        let portal = open(&platform, queue(mode, 4), OpenOptions { way, ..options() }).unwrap();
+        let portal = open(&platform, queue(mode, 4), OpenOptions { method: way, ..options() }).unwrap();
         let context = format!("{mode:?} {features:?} {map_error} {way:?}");
-        assert_eq!((portal.kind(), portal.why_write()), expected, "{context}");
+        assert_eq!((portal.kind(), portal.write_reason()), expected, "{context}");
         let record = CompletionRecord::new();
         // SAFETY: the record outlives the wait.
         let answer = unsafe { portal.submit(&Descriptor::noop().with_completion(&record)) };
@@ -334,9 +307,12 @@ fn errors_of_open_have_advice() {
     }
     platform.fail_open(0);
     platform.fail_map(libc::EPERM);
-    let mapped = OpenOptions { way: Way::Mapped, ..options() };
+    let mapped = OpenOptions { method: SubmitMethod::Mapped, ..options() };
     let error = open(&platform, queue(QueueMode::Shared, 4), mapped).unwrap_err();
-    assert!(matches!(error, OpenError::NotMapped { why: WhyWrite::MapRefused(libc::EPERM), .. }), "{error}");
+    assert!(
+        matches!(error, OpenError::NotMapped { why: WriteReason::MapRefused(libc::EPERM), .. }),
+        "{error}"
+    );
     // No kind is possible: an old kernel, and no permission.
     let old = FakePlatform::with(emulator.portal(0), CpuFeatures::ALL, false, false);
     old.fail_map(libc::EPERM);
@@ -354,7 +330,7 @@ fn linux_answers_for_files_that_are_no_queues() {
         DevicePortal::open(missing, info(), options()).unwrap_err(),
         OpenError::NotFound(missing.to_owned())
     );
-    let wanted = OpenOptions { way: Way::Mapped, ..options() };
+    let wanted = OpenOptions { method: SubmitMethod::Mapped, ..options() };
     let error = DevicePortal::open(Path::new("/proc/self/status"), info(), wanted).unwrap_err();
     assert!(matches!(error, OpenError::Denied(_) | OpenError::NotMapped { .. }), "{error}");
 }
@@ -371,7 +347,7 @@ fn errors_of_write_are_told_apart() {
             (libc::EFAULT, Err(SubmitError::Refused(Refused::Errno(libc::EFAULT)))),
             (libc::ENXIO, Err(SubmitError::Gone)),
         ] {
-            let (portal, platform, _emulator) = on_linux(mode, 4, Way::Write, FaultPlan::none());
+            let (portal, platform, _emulator) = on_linux(mode, 4, SubmitMethod::Write, FaultPlan::none());
             platform.fail_write(errno);
             // SAFETY: a no-op without a record names no memory.
             let offer = || unsafe { portal.submit(&Descriptor::noop()) };
@@ -392,7 +368,7 @@ fn errors_of_write_are_told_apart() {
 fn the_kernel_refuses_batches_and_misaligned_records() {
     let emulator = device(queue(QueueMode::Shared, 4), FaultPlan::none());
     let platform = FakePlatform::with(emulator.portal(0), CpuFeatures::ALL, true, false);
-    let write = OpenOptions { way: Way::Write, ..options() };
+    let write = OpenOptions { method: SubmitMethod::Write, ..options() };
     let portal = open(&platform, queue(QueueMode::Shared, 4), write).unwrap();
     assert!(portal.supports_batch(), "the queue says so, and nobody has tried");
     let list = [Descriptor::noop(); 2];
@@ -415,11 +391,11 @@ fn batches_are_probed() {
         ..info
     };
     for (device_has_it, told_so, way, expected, probe) in [
-        (true, true, Way::Any, true, None),
-        (true, false, Way::Any, true, Some(BatchProbe::Works)),
-        (false, false, Way::Any, false, Some(BatchProbe::Fails(Status::BadOpcode))),
-        (true, false, Way::Write, false, None),
-        (true, true, Way::Write, true, None),
+        (true, true, SubmitMethod::Any, true, None),
+        (true, false, SubmitMethod::Any, true, Some(BatchProbe::Works)),
+        (false, false, SubmitMethod::Any, false, Some(BatchProbe::Fails(Status::BadOpcode))),
+        (true, false, SubmitMethod::Write, false, None),
+        (true, true, SubmitMethod::Write, true, None),
     ] {
         for mode in [QueueMode::Shared, QueueMode::Dedicated] {
             let context = format!("{mode:?} {device_has_it} {told_so} {way:?}");
@@ -427,7 +403,7 @@ fn batches_are_probed() {
             let emulator =
                 device(if device_has_it { full.clone() } else { hidden.clone() }, FaultPlan::none());
             let platform = FakePlatform::new(emulator.uncounted_portal(0));
-            let patient = OpenOptions { way, batch_probe_timeout: Some(PATIENCE), ..options() };
+            let patient = OpenOptions { method: way, batch_probe_timeout: Some(PATIENCE), ..options() };
             let portal = open(&platform, if told_so { full } else { hidden }, patient).unwrap();
             assert_eq!(portal.supports_batch(), expected, "{context}");
             assert_eq!(portal.batch_probe(), probe.as_ref(), "{context}");
@@ -477,7 +453,8 @@ fn slots_of_the_page_rotate_or_stay() {
 /// ENQCMD of a descriptor with a PASID kills the process, so the portal clears the PASID.
 #[test]
 fn the_submitter_is_left_to_the_cpu() {
-    let (portal, platform, emulator) = on_linux(QueueMode::Shared, 4, Way::Mapped, FaultPlan::none());
+    let (portal, platform, emulator) =
+        on_linux(QueueMode::Shared, 4, SubmitMethod::Mapped, FaultPlan::none());
     let record = CompletionRecord::new();
     let named = Descriptor::noop().with_completion(&record).submitted_by(0xabcde);
     // SAFETY: the record outlives the wait.
@@ -491,10 +468,10 @@ fn the_submitter_is_left_to_the_cpu() {
 #[test]
 fn a_child_opens_the_queue_again() {
     for (mode, way) in [
-        (QueueMode::Shared, Way::Mapped),
-        (QueueMode::Dedicated, Way::Mapped),
-        (QueueMode::Shared, Way::Write),
-        (QueueMode::Dedicated, Way::Write),
+        (QueueMode::Shared, SubmitMethod::Mapped),
+        (QueueMode::Dedicated, SubmitMethod::Mapped),
+        (QueueMode::Shared, SubmitMethod::Write),
+        (QueueMode::Dedicated, SubmitMethod::Write),
     ] {
         let (portal, platform, _emulator) = on_linux(mode, 16, way, FaultPlan::none());
         // SAFETY: a no-op without a record names no memory.
@@ -513,14 +490,15 @@ fn a_child_opens_the_queue_again() {
         drop(portal);
         assert_eq!(platform.violations(), 0, "{context}: touched a page of its parent");
         // Only the parents unmap their pages.
-        assert_eq!(platform.pages_mapped(), if way == Way::Mapped { 3 } else { 0 }, "{context}");
+        assert_eq!(platform.pages_mapped(), if way == SubmitMethod::Mapped { 3 } else { 0 }, "{context}");
     }
 }
 
 /// A child that cannot open the queue reports it and does not try at each submission; the next child tries again.
 #[test]
 fn a_child_without_permission_reports_it() {
-    let (portal, platform, _emulator) = on_linux(QueueMode::Dedicated, 4, Way::Any, FaultPlan::none());
+    let (portal, platform, _emulator) =
+        on_linux(QueueMode::Dedicated, 4, SubmitMethod::Any, FaultPlan::none());
     platform.fork();
     platform.fail_open(libc::EBUSY);
     // SAFETY: a no-op without a record names no memory.
@@ -541,7 +519,8 @@ fn a_child_without_permission_reports_it() {
 /// EPERM of `write(2)`, as for a file that was inherited: the queue is opened again, once.
 #[test]
 fn a_file_of_another_process_is_opened_again() {
-    let (portal, platform, _emulator) = on_linux(QueueMode::Shared, 4, Way::Write, FaultPlan::none());
+    let (portal, platform, _emulator) =
+        on_linux(QueueMode::Shared, 4, SubmitMethod::Write, FaultPlan::none());
     platform.fail_write(libc::EPERM);
     // SAFETY: a no-op without a record names no memory.
     let offer = || unsafe { portal.submit(&Descriptor::noop()) };

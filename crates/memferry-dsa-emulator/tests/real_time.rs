@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{Offer, submit_held};
 use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FaultPlan, GroupConfig, Timing, dedicated_queue, shared_queue,
@@ -71,14 +70,17 @@ fn many_small_ones() {
         let patience_ends = Instant::now() + PATIENCE;
         let start = loop {
             let start = Instant::now();
-            // SAFETY: a no-op names no memory but its record, which outlives the device's end below; the entry is
-            // dropped when the record is written.
-            match unsafe { submit_held(portal, &Descriptor::noop().with_completion(record)) } {
-                Ok(Offer::Accepted(entry)) => {
-                    in_flight.push((record, entry));
+            // SAFETY: a no-op names no memory but its record, which outlives the device's end below.
+            match unsafe { portal.submit(&Descriptor::noop().with_completion(record)) } {
+                Ok(Submission::Accepted) => {
+                    in_flight.push((record, portal));
                     break start;
                 }
-                Ok(Offer::Retry(_)) => in_flight.retain(|(record, _)| record.poll().is_none()),
+                Ok(Submission::Retry) => in_flight.retain(|(record, portal)| {
+                    let is_done = record.poll().is_some();
+                    portal.completed(u32::from(is_done));
+                    !is_done
+                }),
                 Err(error) => panic!("no-op {number}: {error}"),
             }
             assert!(start < patience_ends, "no-op {number} finds no room: {:?}", portal.counters());
@@ -96,7 +98,6 @@ fn many_small_ones() {
         }
     }
     emulator.disable();
-    drop(in_flight);
     let ended = records.iter().filter_map(CompletionRecord::poll).filter(|end| end.status == Status::Success);
     assert_eq!(ended.count(), 40);
     assert_eq!(emulator.counters().dropped, 0);

@@ -11,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let sources: Vec<Vec<u8>> = (0..20).map(|index| vec![index; 4000]).collect();
     let mut targets = vec![0u8; 20 * 4000];
-    // The whole is the target of some members, and the source of another.
+    // The buffer is the target of some members and the source of another.
     let whole = Cell::from_mut(&mut targets[..]).as_slice_of_cells();
     let mut batch = Batch::new();
     for (source, target) in sources.iter().zip(whole.chunks(4000)) {
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("20 regions gathered; the CRC of all is {:#010x}", outcomes.get(&crc)?);
     assert_eq!(targets, sources.concat());
 
-    // What is behind the fence happens only if the comparison ends as expected.
+    // The members behind the fence run only if the comparison has the expected result.
     let mut flag = [0u8; 8];
     let mut batch = Batch::new();
     batch.add(Request::compare(&sources[1], &sources[2]).expecting_equal());

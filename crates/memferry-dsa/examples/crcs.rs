@@ -1,4 +1,4 @@
-//! CRC-32C, of pieces one after another, and while copying: `cargo run -p memferry-dsa --example crcs`.
+//! CRC-32C, of successive pieces, and while copying: `cargo run -p memferry-dsa --example crcs`.
 
 mod common;
 
@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = common::client()?;
 
     println!("of \"123456789\": {:#010x}", client.run(Request::crc(0, b"123456789"))?);
-    // The result is the seed of what follows.
+    // The result is the seed of the next piece.
     let first = client.run(Request::crc(0, b"1234"))?;
     println!("in two pieces:  {:#010x}", client.run(Request::crc(first, b"56789"))?);
 

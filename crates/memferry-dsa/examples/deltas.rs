@@ -1,6 +1,6 @@
-//! What has changed, and making the change elsewhere: `cargo run -p memferry-dsa --example deltas`.
+//! The differences between two versions, applied to a replica: `cargo run -p memferry-dsa --example deltas`.
 //!
-//! Devices that are sold lack both operations; then the CPU does them, and the last line says so.
+//! Current devices lack both operations; then the CPU runs them, and the last line reports it.
 
 mod common;
 

@@ -4,7 +4,7 @@ mod common;
 
 use memferry_dsa::Request;
 
-/// Dualcast wants targets whose addresses are equal modulo 4096.
+/// Dualcast requires targets whose addresses are equal modulo 4096.
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(source, target);
     println!("copied {} bytes", source.len());
 
-    // Read soon by this core, so they may go to its cache.
+    // This core reads the bytes soon, so they may go to its cache.
     client.run(Request::fill(0xfeed, &mut target[..4096]).into_cache())?;
     println!("filled with {:02x?}...", &target[..8]);
 

@@ -1,24 +1,24 @@
-//! Addresses as the device sees them.
+//! Virtual addresses in descriptors and completion records.
 
 use std::fmt;
 
 /// Bytes in a page of the device's address translation.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A virtual address as the device sees it.
+/// A virtual address in a descriptor or completion record.
 ///
-/// Made from a pointer it exposes the pointer's provenance, so that the emulator can turn it back into one.
+/// The conversion from a pointer exposes its provenance, so that the emulator can convert the address back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct Address(pub u64);
 
 impl Address {
-    /// The address `bytes` further on, modulo 2^64: descriptors are arbitrary bytes, so their sums may wrap.
+    /// The address plus `bytes`, modulo 2^64: descriptors are arbitrary bytes, so sums may wrap.
     pub fn offset(self, bytes: u64) -> Address {
         Address(self.0.wrapping_add(bytes))
     }
 
-    /// The first address of the page that this one lies in.
+    /// The first address of the page.
     pub fn page(self) -> Address {
         Address(self.0 & !(PAGE_BYTES - 1))
     }

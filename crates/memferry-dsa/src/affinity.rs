@@ -1,17 +1,29 @@
-//! On which CPUs threads run.
+//! CPU affinity of threads: the CPUs that the scheduler may run them on.
+//!
+//! ```
+//! use memferry_dsa::affinity;
+//!
+//! let all = affinity::allowed()?;
+//! std::thread::scope(|scope| {
+//!     scope.spawn(|| affinity::confine(&all[..1]).expect("this process may use the CPU"));
+//! });
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! Source: sched_getaffinity(2), pthread_setaffinity_np(3).
 
 use std::io;
 use std::os::unix::thread::JoinHandleExt;
 use std::thread::JoinHandle;
 
-/// The CPUs that this thread may run on.
+/// The CPUs that the calling thread may run on.
 ///
 /// # Errors
-/// What the kernel says.
+/// Those of `sched_getaffinity`.
 pub fn allowed() -> io::Result<Vec<u32>> {
     // SAFETY: an all-zero cpu_set_t is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set has the size that is said, and 0 is the calling thread.
+    // SAFETY: the size is that of the set, and 0 is the calling thread.
     if unsafe { libc::sched_getaffinity(0, size_of_val(&set), &mut set) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -20,16 +32,16 @@ pub fn allowed() -> io::Result<Vec<u32>> {
     Ok((0..libc::CPU_SETSIZE as u32).filter(is_in).collect())
 }
 
-/// Confines this thread to some CPUs.
+/// Confines the calling thread to `cpus`.
 ///
 /// # Errors
-/// What the kernel says: `EINVAL` for none that this process may use.
+/// Those of `pthread_setaffinity_np`: `EINVAL` if the process may use none of the CPUs.
 pub fn confine(cpus: &[u32]) -> io::Result<()> {
     // SAFETY: the calling thread has not ended.
     unsafe { confine_pthread(libc::pthread_self(), cpus) }
 }
 
-/// Confines a thread to some CPUs.
+/// Confines another thread to `cpus`.
 ///
 /// # Errors
 /// As [`confine`].
@@ -47,7 +59,7 @@ unsafe fn confine_pthread(thread: libc::pthread_t, cpus: &[u32]) -> io::Result<(
         // SAFETY: the CPU's number is below CPU_SETSIZE.
         unsafe { libc::CPU_SET(cpu as usize, &mut set) };
     }
-    // SAFETY: the set has the size that is said; the thread is the caller's word.
+    // SAFETY: the size is that of the set; the caller guarantees the thread.
     match unsafe { libc::pthread_setaffinity_np(thread, size_of_val(&set), &set) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
@@ -62,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_stays_where_it_is_put() {
+    fn threads_are_confined() {
         let first = allowed().unwrap()[0];
         let own = thread::spawn(move || confine(&[first, u32::MAX]).and_then(|()| allowed()));
         assert_eq!(own.join().unwrap().unwrap(), [first]);
@@ -75,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cpu_at_all_is_an_error() {
+    fn an_empty_set_is_an_error() {
         for cpus in [&[][..], &[u32::MAX]] {
             assert_eq!(confine(cpus).unwrap_err().raw_os_error(), Some(libc::EINVAL));
         }

@@ -1,6 +1,6 @@
-//! Completion records: the 32 bytes by which the device says how a descriptor ended.
+//! Completion records: the 32 bytes in which the device reports the result of a descriptor.
 //!
-//! The status byte is zero until the device has written everything else, so polling that one byte is enough:
+//! The status byte is zero until the device has written all other bytes, so polling that byte is enough:
 //!
 //! ```text
 //! device:   target bytes -> record bytes 1..31 -> status byte (Release)
@@ -18,15 +18,15 @@ use crate::address::Address;
 use crate::dif::{DifErrors, DifTags};
 use crate::flags::Flags;
 
-/// The bits of the status byte that hold the code.
+/// The bits of the code in the status byte.
 const CODE_BITS: u8 = 0x3f;
-/// The bit of the status byte that says that the faulting access was a write.
+/// The bit of the status byte for a page fault on a write.
 const WRITE_BIT: u8 = 0x80;
 
 /// Lists the statuses once and derives the enum, its codes and its texts from the list.
 macro_rules! statuses {
     ($($code:literal $name:ident $text:literal)*) => {
-        /// How a descriptor ended.
+        /// The status of a completed descriptor.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[non_exhaustive]
         pub enum Status {
@@ -69,7 +69,7 @@ statuses! {
     0x02 PredicateFalse "success, but not with the expected result"
     0x03 PageFault "a page fault stopped the operation; touch the page and resume"
     0x04 PageFaultRefused "the operating system refused a page; the address is bad"
-    0x05 BatchFailed "a member of the batch did not end with success"
+    0x05 BatchFailed "a member of the batch did not succeed"
     0x06 BatchListFault "a page fault while the batch's list was read; touch the page and submit the rest of the list"
     0x07 DeltaOrder "the delta record's offsets do not ascend"
     0x08 DeltaOffset "the delta record has an offset outside the target"
@@ -99,7 +99,7 @@ statuses! {
 }
 
 impl Status {
-    /// Success, Predicate False or Batch Failed: ends whose record is written only on request.
+    /// Success, Predicate False or Batch Failed: the statuses for which the device writes a record only on request.
     pub fn is_quiet(self) -> bool {
         matches!(self, Status::Success | Status::PredicateFalse | Status::BatchFailed)
     }
@@ -107,13 +107,22 @@ impl Status {
 
 /// A completion record in memory, shared with the device.
 ///
-/// All fields are atomics: the device writes them while this program may look. Two records share a cache line;
-/// give each a line of its own if different threads poll them.
+/// All fields are atomics, since the device writes them while the program polls. Two records share a cache line; give
+/// each a line of its own if different threads poll them.
 ///
-/// | field | written by | read |
+/// | field | written by | read by |
 /// |---|---|---|
-/// | `status` | device once (Release); [`reset`](Self::reset) | [`poll`](Self::poll) (Acquire) |
-/// | others | device, before `status` | after `status` was seen to be non-zero |
+/// | `status` | device, once (Release); [`reset`](Self::reset) | [`poll`](Self::poll) (Acquire) |
+/// | others | device, before `status` | [`poll`](Self::poll), if `status` is not zero |
+///
+/// ```
+/// use memferry_dsa::{Completion, CompletionRecord, Status};
+///
+/// let record = CompletionRecord::new();
+/// assert_eq!(record.poll(), None);
+/// record.publish(&Completion::new(Status::Success)); // the device's part
+/// assert_eq!(record.poll().map(|completion| completion.status), Some(Status::Success));
+/// ```
 ///
 /// Source: DSA specification 8.2.
 #[derive(Debug, Default)]
@@ -138,21 +147,21 @@ const _: () = assert!(offset_of!(CompletionRecord, fault_address) == 8);
 const _: () = assert!(offset_of!(CompletionRecord, operation) == 16);
 
 impl CompletionRecord {
-    /// A record that is not completed.
+    /// A record without a completion.
     pub fn new() -> CompletionRecord {
         CompletionRecord::default()
     }
 
-    /// Makes the record ready for another descriptor.
+    /// Clears the record for another descriptor.
     ///
-    /// Only between uses: resetting the record of a descriptor in flight loses its completion.
+    /// Call it only between uses: resetting the record of a descriptor in flight loses its completion.
     #[inline]
     pub fn reset(&self) {
-        // ORDERING: Relaxed: the submission that follows publishes it to the device.
+        // Relaxed: the submission that follows publishes it to the device.
         self.status.store(0, Ordering::Relaxed);
     }
 
-    /// How the descriptor ended, or `None` while the device is not done.
+    /// The completion, or `None` while the descriptor is in flight.
     ///
     /// After `Some`, the bytes that the device wrote are visible to this thread.
     #[inline]
@@ -173,7 +182,7 @@ impl CompletionRecord {
         })
     }
 
-    /// Writes the completion as the device does: the status byte last.
+    /// Writes a completion as the device does: the status byte last.
     pub fn publish(&self, completion: &Completion) {
         self.result.store(completion.result, Ordering::Relaxed);
         self.fault_info.store(0, Ordering::Relaxed);
@@ -182,43 +191,44 @@ impl CompletionRecord {
         self.fault_address.store(completion.fault_address.0, Ordering::Relaxed);
         self.operation[0].store(completion.operation[0], Ordering::Relaxed);
         self.operation[1].store(completion.operation[1], Ordering::Relaxed);
-        // ORDERING: Release pairs with the Acquire in `poll`.
+        // ORDERING: Release pairs with the Acquire of `status` in `poll`: it publishes the rest of the record and the
+        // target's bytes.
         self.status.store(completion.status_byte(), Ordering::Release);
     }
 }
 
-/// How Create Delta ended.
+/// The result of Create Delta.
 ///
 /// Source: DSA specification 8.3 (Create Delta Record).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeltaResult {
     /// The sources are equal, and the record is empty.
     Equal,
-    /// The record says all that differs.
+    /// The record lists all differences.
     Complete,
-    /// The record is full; it says what differs in the first [`Completion::bytes_completed`] bytes.
+    /// The record is full; it lists the differences of the first [`Completion::bytes_completed`] bytes.
     Overflow,
 }
 
-/// What a completion record says.
+/// The content of a completion record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// How the descriptor ended.
+    /// The status of the descriptor.
     pub status: Status,
     /// Page faults: the access was a write.
     pub write_fault: bool,
     /// The operation's result byte: direction of a copy, result of a comparison, DIF errors.
     pub result: u8,
-    /// Bytes done before the operation stopped; for a batch the members that were processed.
+    /// The bytes processed before the operation stopped; for a batch the members processed.
     pub bytes_completed: u32,
     /// Page faults: an address in the page; its low 12 bits may be zero.
     pub fault_address: Address,
-    /// Bytes 16-31, whose meaning depends on the operation.
+    /// Bytes 16-31; their meaning depends on the operation.
     pub operation: [u64; 2],
 }
 
 impl Completion {
-    /// A completion that says nothing but its status.
+    /// A completion with this status and zeros elsewhere.
     pub fn new(status: Status) -> Completion {
         Completion {
             status,
@@ -230,7 +240,7 @@ impl Completion {
         }
     }
 
-    /// Whether a partial copy did the end of the region and not its start.
+    /// Whether a partial copy ran backwards: it copied the end of the region, not its start.
     pub fn is_backwards(&self) -> bool {
         self.result == 1
     }
@@ -240,7 +250,7 @@ impl Completion {
         self.result == 1
     }
 
-    /// Create Delta: what came of it; on a page fault `Equal` if no entry was written so far.
+    /// Create Delta: the result; on a page fault `Equal` if no entry was written so far.
     pub fn delta_result(&self) -> DeltaResult {
         match self.result {
             0 => DeltaResult::Equal,
@@ -249,32 +259,32 @@ impl Completion {
         }
     }
 
-    /// Create Delta: bytes of the delta record that were written.
+    /// Create Delta: the size of the delta record.
     pub fn delta_bytes(&self) -> u32 {
         self.operation[0] as u32
     }
 
-    /// CRC operations: the CRC, or on a page fault the seed for the rest, unless nothing is done yet.
+    /// CRC operations: the CRC; on a page fault the seed for the rest, if any bytes were processed.
     pub fn crc(&self) -> u32 {
         self.operation[0] as u32
     }
 
-    /// DIF operations: what did not match, with [`Status::DifMismatch`].
+    /// DIF operations: the mismatching parts, with [`Status::DifMismatch`].
     pub fn dif_errors(&self) -> DifErrors {
-        DifErrors::from_bits(self.result)
+        DifErrors::from_bits(self.result & 0xf) // the bits of DSA 1.0
     }
 
-    /// DIF Check, Strip and Update: the source's tags for the block after the last one done.
+    /// DIF Check, Strip and Update: the source's tags of the block after the last one processed.
     pub fn dif_source_tags(&self) -> DifTags {
         DifTags::from_word(self.operation[0])
     }
 
-    /// DIF Insert and Update: the target's tags for the block after the last one done.
+    /// DIF Insert and Update: the target's tags of the block after the last one processed.
     pub fn dif_target_tags(&self) -> DifTags {
         DifTags::from_word(self.operation[1])
     }
 
-    /// The flags that [`Status::InvalidFlags`] complains about.
+    /// The offending flags, with [`Status::InvalidFlags`].
     pub fn invalid_flags(&self) -> Flags {
         Flags::from_bits(self.operation[0] as u32)
     }
@@ -296,7 +306,7 @@ impl Completion {
         bytes
     }
 
-    /// The completion that these bytes of memory say, or `None` if they are not completed.
+    /// The completion in these bytes of memory, or `None` if the status byte is zero.
     pub fn from_bytes(bytes: &[u8; 32]) -> Option<Completion> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]));
         (bytes[0] != 0).then(|| Completion {

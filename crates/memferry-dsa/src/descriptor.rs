@@ -1,7 +1,7 @@
-//! Work descriptors: the 64 bytes that tell the device what to do.
+//! Work descriptors: the 64 bytes that describe one operation to the device.
 //!
-//! A [`Descriptor`] is plain data. Building one promises nothing and touches no memory; the promise about the
-//! addresses in it is made where it is submitted ([`Portal::submit`](crate::Portal::submit)).
+//! A [`Descriptor`] is plain data. Building one is safe and touches no memory; the caller of
+//! [`Portal::submit`](crate::Portal::submit) guarantees the addresses in it.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 8.1 and 8.3; `struct dsa_hw_desc` in Linux'
 //! `include/uapi/linux/idxd.h`.
@@ -56,7 +56,7 @@ impl Descriptor {
         Descriptor { flags_operation: u32::from(opcode as u8) << 24, ..Descriptor::default() }
     }
 
-    /// Does nothing, and completes if asked for a completion.
+    /// Does nothing but complete.
     ///
     /// Source: DSA specification 8.3.1.
     pub fn noop() -> Descriptor {
@@ -66,14 +66,14 @@ impl Descriptor {
     /// Processes the `count` descriptors at `list`, which is 64-byte aligned.
     ///
     /// Shapes: `count` is at least 2 and at most the queue's `batch_max`.
-    /// Members may run in any order unless they carry [`Flags::FENCE`].
+    /// Members may run in any order unless they have [`Flags::FENCE`].
     ///
     /// Source: DSA specification 3.8 and 8.3.2.
     pub fn batch(list: impl Into<Address>, count: u32) -> Descriptor {
         Descriptor { address_1: list.into(), size: count, ..Descriptor::of(Opcode::Batch) }
     }
 
-    /// Waits for everything that the submitter put into the same queue before; needs a completion record.
+    /// Waits for the submitter's earlier descriptors in the same queue; needs a completion record.
     ///
     /// Source: DSA specification 8.3.3.
     pub fn drain() -> Descriptor {
@@ -96,7 +96,7 @@ impl Descriptor {
 
     /// Fills `size_bytes` at `target` with copies of `pattern`, whose least significant byte goes to `target`.
     ///
-    /// Shapes: any alignment; the size need not be a multiple of 8, the last copy is cut.
+    /// Shapes: any alignment; if the size is not a multiple of 8, the last copy is cut.
     ///
     /// Source: DSA specification 8.3 (Memory Fill).
     pub fn fill(pattern: u64, target: impl Into<Address>, size_bytes: u32) -> Descriptor {
@@ -108,7 +108,7 @@ impl Descriptor {
         }
     }
 
-    /// Fills with a pattern of 16 bytes; devices of version 1.0 refuse the flag that asks for it.
+    /// Fills with a pattern of 16 bytes; devices of version 1.0 refuse its flag.
     ///
     /// Source: DSA specification 8.3 (Memory Fill), GENCAP bit 10, since version 2.0.
     pub fn fill_16(pattern: u128, target: impl Into<Address>, size_bytes: u32) -> Descriptor {
@@ -151,11 +151,11 @@ impl Descriptor {
         }
     }
 
-    /// Writes to `delta` what must be changed in `old` to get `new`; needs a completion record.
+    /// Writes to `delta` the differences from `old` to `new`; needs a completion record.
     ///
     /// Shapes: both sources and their size, up to 512 KiB, are multiples of 8; `delta` has room for
-    /// `delta_bytes_max`, at least 80 and best a multiple of 10, and overlaps neither source. Who resumes after a
-    /// page fault with less than 80 bytes of room left must do the rest without the device.
+    /// `delta_bytes_max`, at least 80 and best a multiple of 10, and overlaps neither source. After a page fault with
+    /// less than 80 bytes of room left, the device cannot do the rest.
     ///
     /// Source: DSA specification 8.3 (Create Delta Record).
     pub fn create_delta(
@@ -174,9 +174,9 @@ impl Descriptor {
         }
     }
 
-    /// Changes `target` as the delta record of `delta_bytes` at `delta` says.
+    /// Applies the delta record of `delta_bytes` at `delta` to `target`.
     ///
-    /// Shapes: `size_bytes` is what it was when the record was created; `target` and it are multiples of 8.
+    /// Shapes: `size_bytes` is that of the record's creation; it and `target` are multiples of 8.
     ///
     /// Source: DSA specification 8.3 (Apply Delta Record).
     pub fn apply_delta(
@@ -214,7 +214,7 @@ impl Descriptor {
 
     /// Computes the CRC-32C of `source`; needs a completion record, which has the result ([`Completion::crc`]).
     ///
-    /// The seed is 0 for the first piece of data, and the former result for each one that follows.
+    /// The seed is 0 for the first piece of data, and the result of the previous piece for each later one.
     /// [`Flags::CRC_BYPASS_INVERSION`] and [`Flags::CRC_BYPASS_DATA_REFLECTION`] compute other CRCs.
     ///
     /// Source: DSA specification 8.3 (CRC Generation) and appendix A.
@@ -242,7 +242,7 @@ impl Descriptor {
 
     /// Checks the data integrity fields of `source`; needs a completion record.
     ///
-    /// Shapes: `size_bytes` is that of all blocks with their fields.
+    /// Shapes: `size_bytes` is the size of all blocks with their fields.
     ///
     /// Source: DSA specification 8.3.14 and appendix B.
     pub fn dif_check(
@@ -261,7 +261,7 @@ impl Descriptor {
 
     /// Copies the blocks of `source` to `target` and inserts a data integrity field behind each.
     ///
-    /// Shapes: `size_bytes` is that of the blocks; `target` has 8 bytes more for each. The regions do not overlap.
+    /// Shapes: `size_bytes` is the size of the blocks; `target` has 8 bytes more for each. The regions do not overlap.
     ///
     /// Source: DSA specification 8.3.15 and appendix B.
     pub fn dif_insert(
@@ -282,8 +282,8 @@ impl Descriptor {
 
     /// Checks the data integrity fields of `source` and copies the blocks without them to `target`.
     ///
-    /// Shapes: `size_bytes` is that of the blocks with their fields. No overlap, for which the device counts
-    /// `size_bytes` for the target as well.
+    /// Shapes: `size_bytes` is the size of the blocks with their fields. The regions do not overlap; for this check the
+    /// device takes `size_bytes` as the size of the target as well.
     ///
     /// Source: DSA specification 8.3.16 and appendix B.
     pub fn dif_strip(
@@ -297,9 +297,9 @@ impl Descriptor {
             .with_opcode(Opcode::DifStrip)
     }
 
-    /// Checks the data integrity fields of `source` and copies the blocks to `target` with fields made anew.
+    /// Checks the data integrity fields of `source` and copies the blocks to `target` with new fields.
     ///
-    /// Shapes: both regions have `size_bytes`, that of the blocks with their fields, and do not overlap.
+    /// Shapes: both regions have `size_bytes`, the size of the blocks with their fields, and do not overlap.
     ///
     /// Source: DSA specification 8.3.17 and appendix B.
     pub fn dif_update(
@@ -319,14 +319,14 @@ impl Descriptor {
         }
     }
 
-    /// Flushes the cache lines of `size_bytes` at `target`, also those that lie only partly in it.
+    /// Flushes the cache lines of `size_bytes` at `target`, including lines that lie only partly in it.
     ///
     /// Source: DSA specification 8.3 (Cache Flush).
     pub fn cache_flush(target: impl Into<Address>, size_bytes: u32) -> Descriptor {
         Descriptor { address_2: target.into(), size: size_bytes, ..Descriptor::of(Opcode::CacheFlush) }
     }
 
-    /// Compare operations: ends with [`Status::PredicateFalse`] unless the result is the expected one.
+    /// Compare operations: completes with [`Status::PredicateFalse`] unless the result is the expected one.
     ///
     /// `expected` is 0 for equal and 1 for different; for Create Delta a set of results, bit `n` for result `n`.
     pub fn with_expected_result(self, expected: u8) -> Descriptor {
@@ -343,7 +343,7 @@ impl Descriptor {
             .with_flags(Flags::CRC_SEED_IN_MEMORY)
     }
 
-    /// Drain: makes sure that earlier writes to the memory of `address` are globally visible.
+    /// Drain: ensures that earlier writes to the memory of `address` are globally visible.
     pub fn with_readback_1(self, address: impl Into<Address>) -> Descriptor {
         Descriptor { address_1: address.into(), ..self }.with_flags(Flags::DRAIN_READBACK_1)
     }
@@ -358,42 +358,42 @@ impl Descriptor {
         Descriptor { flags_operation, ..self }
     }
 
-    /// Asks for a completion in `record`, which must be zero ([`CompletionRecord::reset`]) when this is submitted.
+    /// Requests a completion in `record`, which must be reset ([`CompletionRecord::reset`]) before submission.
     pub fn with_completion(self, record: &CompletionRecord) -> Descriptor {
         self.with_completion_at(std::ptr::from_ref(record))
     }
 
-    /// Asks for a completion in the record at `address`, which is 32-byte aligned.
+    /// Requests a completion in the record at `address`, which is 32-byte aligned.
     pub fn with_completion_at(self, address: impl Into<Address>) -> Descriptor {
         let completion = address.into();
         Descriptor { completion, ..self }
             .with_flags(Flags::COMPLETION_ADDRESS_VALID | Flags::REQUEST_COMPLETION)
     }
 
-    /// Adds `flags` to those that are set.
+    /// Sets `flags` in addition to the others.
     pub fn with_flags(self, flags: Flags) -> Descriptor {
         Descriptor { flags_operation: self.flags_operation | flags.bits(), ..self }
     }
 
-    /// Takes `flags` away from those that are set.
+    /// Clears `flags`.
     pub(crate) fn without_flags(self, flags: Flags) -> Descriptor {
         Descriptor { flags_operation: self.flags_operation & !flags.bits(), ..self }
     }
 
-    /// The same work submitted in the name of `pasid`, unprivileged: what ENQCMD makes of the first four bytes.
+    /// The same descriptor with the first four bytes as ENQCMD writes them: `pasid`, unprivileged.
     pub fn submitted_by(self, pasid: u32) -> Descriptor {
         Descriptor { submitter: pasid & 0xf_ffff, ..self }
     }
 
-    /// The same work submitted through a queue that belongs to `pasid`: what a dedicated queue makes of it.
+    /// The same descriptor with the PASID of its dedicated queue.
     pub fn owned_by(self, pasid: u32) -> Descriptor {
         Descriptor { submitter: self.submitter & !0xf_ffff | pasid & 0xf_ffff, ..self }
     }
 
-    /// What is left to do after a page fault cut this copy short.
+    /// The rest of this copy after a page fault stopped it.
     ///
-    /// Returns `None` if `completion` is no partial one, or if nothing is left, or for another operation than
-    /// Memory Move. Touch the faulting page, reset the completion record and submit the answer.
+    /// Returns `None` if `completion` is not partial, if nothing is left, or for another operation than Memory Move.
+    /// Touch the faulting page, reset the completion record and submit the result.
     ///
     /// Source: DSA specification 8.3.4 (direction of the copy).
     pub fn resumed(&self, completion: &Completion) -> Option<Descriptor> {
@@ -404,7 +404,7 @@ impl Descriptor {
         }
         let rest = Descriptor { size: self.size - done, ..*self };
         if completion.is_backwards() {
-            return Some(rest); // the end of both regions is done: the addresses stay
+            return Some(rest); // the end of both regions is copied: the addresses stay
         }
         let skipped = u64::from(done);
         Some(Descriptor {
@@ -414,7 +414,7 @@ impl Descriptor {
         })
     }
 
-    /// The operation, if DSA 1.0 knows it.
+    /// The operation, if it is one of DSA 1.0.
     pub fn opcode(&self) -> Result<Opcode, UnknownOpcode> {
         Opcode::try_from(self.operation_code())
     }
@@ -429,22 +429,22 @@ impl Descriptor {
         Flags::from_bits(self.flags_operation)
     }
 
-    /// The process address space that the addresses belong to.
+    /// The PASID: the address space of the addresses.
     pub fn pasid(&self) -> u32 {
         self.submitter & 0xf_ffff
     }
 
-    /// Whether the descriptor asks for the rights of the kernel.
+    /// Whether the descriptor requests kernel privilege.
     pub fn is_privileged(&self) -> bool {
         self.submitter >> 31 == 1
     }
 
-    /// Which interrupt a completion raises, with [`Flags::REQUEST_INTERRUPT`].
+    /// The interrupt that the completion raises, with [`Flags::REQUEST_INTERRUPT`].
     pub fn interrupt_handle(&self) -> u16 {
         self.interrupt_handle
     }
 
-    /// Where the completion record lies; meaningful with [`Flags::COMPLETION_ADDRESS_VALID`].
+    /// The address of the completion record; meaningful with [`Flags::COMPLETION_ADDRESS_VALID`].
     pub fn completion_address(&self) -> Address {
         self.completion
     }
@@ -474,7 +474,7 @@ impl Descriptor {
         u128::from(self.operation[0]) << 64 | u128::from(self.address_1.0)
     }
 
-    /// What [`with_expected_result`](Self::with_expected_result) has set.
+    /// The value of [`with_expected_result`](Self::with_expected_result).
     pub fn expected_result(&self) -> u8 {
         self.operation[if self.opcode() == Ok(Opcode::CreateDelta) { 2 } else { 0 }] as u8
     }
@@ -484,7 +484,7 @@ impl Descriptor {
         Address(self.operation[0])
     }
 
-    /// Delta operations: where the delta record lies, at byte 40 for Create Delta and at byte 16 for Apply Delta.
+    /// Delta operations: the address of the delta record, at byte 40 for Create Delta and at byte 16 for Apply Delta.
     pub fn delta_address(&self) -> Address {
         if self.opcode() == Ok(Opcode::ApplyDelta) { self.address_1 } else { Address(self.operation[0]) }
     }
@@ -500,17 +500,17 @@ impl Descriptor {
         self.operation[0] as u32
     }
 
-    /// CRC operations: where the seed lies; meaningful with [`Flags::CRC_SEED_IN_MEMORY`].
+    /// CRC operations: the address of the seed; meaningful with [`Flags::CRC_SEED_IN_MEMORY`].
     pub fn crc_seed_address(&self) -> Address {
         Address(self.operation[1])
     }
 
-    /// DIF operations: what blocks and guards look like.
+    /// DIF operations: the format of blocks and guards.
     pub fn dif_format(&self) -> DifFormat {
         DifFormat::from_bits((self.operation[0] >> 16) as u8)
     }
 
-    /// DIF operations: how the fields of the source are checked.
+    /// DIF operations: the checks of the source's fields.
     pub fn dif_source(&self) -> DifSource {
         DifSource {
             flags: DifSourceFlags::from_bits(self.operation[0] as u8),
@@ -518,7 +518,7 @@ impl Descriptor {
         }
     }
 
-    /// DIF operations: how the fields of the target are made.
+    /// DIF operations: the rules for the target's fields.
     pub fn dif_target(&self) -> DifTarget {
         DifTarget {
             flags: DifTargetFlags::from_bits((self.operation[0] >> 8) as u8),
@@ -526,7 +526,7 @@ impl Descriptor {
         }
     }
 
-    /// The descriptor as the eight 64-bit words that it is in memory.
+    /// The descriptor's eight 64-bit words in memory.
     pub fn to_words(&self) -> [u64; 8] {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         let handle_reserved = u32::from(self.interrupt_handle) | u32::from(self.reserved) << 16;
@@ -542,7 +542,7 @@ impl Descriptor {
         ]
     }
 
-    /// The descriptor with these words in memory; every pattern of bits is one.
+    /// The descriptor with these words in memory; every bit pattern is valid.
     pub fn from_words(words: [u64; 8]) -> Descriptor {
         Descriptor {
             submitter: words[0] as u32,

@@ -1,4 +1,4 @@
-//! Data integrity fields in descriptors and completion records: what is checked, what is written, with which tags.
+//! Data integrity fields (DIF) in descriptors and completion records: formats, checks and tags.
 //!
 //! A data integrity field follows each block of data in memory. All its parts are big-endian:
 //!
@@ -6,12 +6,13 @@
 //! block (512, 520, 4096 or 4104 bytes) | guard u16 | application tag u16 | reference tag u32 | next block ...
 //! ```
 //!
-//! The guard is the CRC-16 of T10 over the block. A tag of the first block is given as a seed; for the blocks after
-//! it, it stays or counts up. Beware of the defaults: reference tags count up, application tags stay.
+//! The guard is the CRC-16 of T10 over the block. The descriptor has the tags of the first block; from block to block, a
+//! tag stays or counts up. Note the defaults: reference tags count up, application tags stay.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 8.3.14-8.3.17 and appendix B; `struct dsa_hw_desc` in
 //! Linux' `idxd.h`.
 
+use std::fmt;
 use std::ops::{BitOr, BitOrAssign};
 
 /// Bytes of one data integrity field.
@@ -48,7 +49,7 @@ impl DifBlock {
     }
 }
 
-/// What blocks and guards look like: byte 42 of a descriptor.
+/// The format of blocks and guards: byte 42 of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DifFormat {
     /// The size of the blocks.
@@ -70,7 +71,7 @@ impl DifFormat {
         self.block as u8 | (self.guard_seed_ones as u8) << 2 | (self.guard_inverted as u8) << 3
     }
 
-    /// The format that this byte says; its reserved bits 7:4 are left out.
+    /// The format in this byte; its reserved bits 7:4 are ignored.
     pub const fn from_bits(bits: u8) -> DifFormat {
         DifFormat {
             block: DifBlock::ALL[(bits & 3) as usize],
@@ -130,7 +131,7 @@ macro_rules! byte_of_flags {
 }
 
 byte_of_flags! {
-    /// How the fields of the source are checked: byte 40 of a descriptor.
+    /// The checks of the source's fields: byte 40 of a descriptor.
     ///
     /// A field that one of the `DETECT` flags recognises is not checked.
     DifSourceFlags {
@@ -154,17 +155,17 @@ byte_of_flags! {
 }
 
 byte_of_flags! {
-    /// How the fields of the target are made: byte 41 of a descriptor. Bits 2:0 are reserved.
+    /// The rules for the target's fields: byte 41 of a descriptor. Bits 2:0 are reserved.
     ///
-    /// The `PASS` flags take that part from the source's field, which only DIF Update has.
+    /// The `PASS` flags copy that part from the source's field; only DIF Update has one.
     DifTargetFlags {
-        /// Take the application tag from the source.
+        /// Copy the application tag from the source.
         PASS_APPLICATION = 1 << 3;
         /// The application tag counts up from block to block.
         APPLICATION_COUNTS = 1 << 4;
-        /// Take the guard from the source.
+        /// Copy the guard from the source.
         PASS_GUARD = 1 << 5;
-        /// Take the reference tag from the source.
+        /// Copy the reference tag from the source.
         PASS_REFERENCE = 1 << 6;
         /// The reference tag stays the same for all blocks.
         REFERENCE_STAYS = 1 << 7;
@@ -172,7 +173,7 @@ byte_of_flags! {
 }
 
 byte_of_flags! {
-    /// What did not match: byte 1 of a completion record with [`Status::DifMismatch`](crate::Status::DifMismatch).
+    /// The mismatching parts of a field: byte 1 of a completion record with [`Status::DifMismatch`](crate::Status::DifMismatch).
     DifErrors {
         /// The guard is not the CRC of the block.
         GUARD = 1 << 0;
@@ -180,24 +181,37 @@ byte_of_flags! {
         APPLICATION = 1 << 1;
         /// The reference tag is not the expected one.
         REFERENCE = 1 << 2;
-        /// The field is all ones, and that counts as an error.
+        /// The field is all ones, and the checks treat that as an error.
         ALL_F = 1 << 3;
     }
 }
 
-/// Tags: in a descriptor those of the first block, in a completion record those of the block after the last one done.
+impl fmt::Display for DifErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (DifErrors::GUARD, "guard"),
+            (DifErrors::APPLICATION, "application tag"),
+            (DifErrors::REFERENCE, "reference tag"),
+            (DifErrors::ALL_F, "all ones"),
+        ];
+        let wrong = names.iter().filter(|(error, _)| self.contains(*error)).map(|(_, name)| *name);
+        f.write_str(&wrong.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The tags of a block: in a descriptor of the first one, in a completion record of the one after the last processed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DifTags {
     /// The reference tag.
     pub reference: u32,
-    /// Bits that are zero in the application tag, whatever `application` says. 0xffff for a source: do not check it.
+    /// Bits of the application tag that are zero whatever `application` is. 0xffff in a source: do not check the tag.
     pub application_mask: u16,
     /// The application tag.
     pub application: u16,
 }
 
 impl DifTags {
-    /// The eight bytes that the tags take in descriptors and completion records.
+    /// The tags as eight bytes of a descriptor or completion record.
     pub const fn to_word(self) -> u64 {
         self.reference as u64 | (self.application_mask as u64) << 32 | (self.application as u64) << 48
     }
@@ -212,19 +226,19 @@ impl DifTags {
     }
 }
 
-/// What the fields of a source are checked against.
+/// The expected fields of a source.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DifSource {
-    /// How.
+    /// The checks.
     pub flags: DifSourceFlags,
     /// The tags of the first block.
     pub tags: DifTags,
 }
 
-/// What is written into the fields of a target.
+/// The new fields of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DifTarget {
-    /// How.
+    /// The rules.
     pub flags: DifTargetFlags,
     /// The tags of the first block.
     pub tags: DifTags,

@@ -7,7 +7,7 @@ use std::ops::{BitOr, BitOrAssign};
 
 /// The 24 flag bits of a descriptor.
 ///
-/// Bits 0-15 mean the same for every operation that allows them; bits 16-23 belong to the operation.
+/// Bits 0-15 mean the same for every operation that allows them; bits 16-23 are specific to the operation.
 ///
 /// Source: DSA specification 8.1 and table 5-3; `IDXD_OP_FLAG_*` in `idxd.h`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -19,13 +19,13 @@ impl Flags {
     pub const NONE: Flags = Flags(0);
     /// Batch members only: wait for all earlier members of the batch.
     pub const FENCE: Flags = Flags(1 << 0);
-    /// On a page fault ask the operating system for the page and wait, instead of stopping.
+    /// On a page fault, request the page from the operating system and wait, instead of stopping.
     pub const BLOCK_ON_FAULT: Flags = Flags(1 << 1);
     /// The completion record address is valid.
     pub const COMPLETION_ADDRESS_VALID: Flags = Flags(1 << 2);
-    /// Write the completion record also on success.
+    /// Write the completion record on success as well.
     pub const REQUEST_COMPLETION: Flags = Flags(1 << 3);
-    /// Raise an interrupt on completion. Devices under Linux refuse it to user space.
+    /// Raise an interrupt on completion. Under Linux, user space cannot use it.
     pub const REQUEST_INTERRUPT: Flags = Flags(1 << 4);
     /// DSA 1.x: steering tag selector of the completion record.
     pub const COMPLETION_STEERING_TAG: Flags = Flags(1 << 5);
@@ -87,7 +87,7 @@ impl Flags {
         Flags(self.0 & !flags.0)
     }
 
-    /// Both sets together; `|` for constants.
+    /// The flags of both sets; `|` in constants.
     pub const fn union(self, flags: Flags) -> Flags {
         Flags(self.0 | flags.0)
     }

@@ -1,16 +1,16 @@
-//! The instructions by which a program hands work to a device and waits for it, and whether this CPU has them.
+//! The CPU's instructions for submission and waiting, and their detection.
 //!
-//! | instruction | what | encoding | CPUID (7, 0), ECX |
+//! | instruction | effect | encoding | CPUID (7, 0), ECX |
 //! |---|---|---|---|
 //! | ENQCMD | 64 bytes to a shared queue, which answers | `F2 0F 38 F8 /r` | bit 29 |
-//! | MOVDIR64B | 64 bytes to a dedicated queue, which does not | `66 0F 38 F8 /r` | bit 28 |
+//! | MOVDIR64B | 64 bytes to a dedicated queue, which does not answer | `66 0F 38 F8 /r` | bit 28 |
 //! | UMONITOR | watch a cache line | `F3 0F AE /6` | bit 5 |
 //! | UMWAIT | sleep until the line is written, or a time | `F2 0F AE /6` | bit 5 |
 //! | TPAUSE | sleep until a time | `66 0F AE /6` | bit 5 |
 //!
-//! They are written as inline assembly, because their intrinsics are not in stable Rust. The registers are fixed, so
-//! that tests can compare the code with the encodings. On other architectures nothing is there: the functions
-//! exist, and their contracts cannot be met.
+//! They are inline assembly, because stable Rust lacks their intrinsics. The registers are fixed, so that tests can
+//! compare the code with the encodings. On other architectures the functions exist, and their safety contracts cannot
+//! be met.
 //!
 //! Source: Intel Software Developer's Manual, volume 2 (the pages of these instructions) and CPUID leaf 7.
 
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::descriptor::Descriptor;
 
-/// Which of the instructions there are.
+/// The set of instructions that a CPU has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuFeatures {
     /// ENQCMD: shared queues through a mapped portal.
@@ -37,15 +37,16 @@ impl CpuFeatures {
     /// All of them.
     pub const ALL: CpuFeatures = CpuFeatures { enqcmd: true, movdir64b: true, waitpkg: true };
 
-    /// What this CPU has, or a preloaded library emulates for this process: then it exports a function
-    /// `memferry_emulated_instructions`, whose answer has the bits of CPUID. Few processors let anybody change what
-    /// CPUID says.
+    /// The instructions of this CPU, and those that a preloaded library emulates for this process.
     ///
-    /// Asked once, since CPUID traps in a virtual machine and then costs microseconds.
+    /// Such a library exports a function `memferry_emulated_instructions` that returns the bits of CPUID; most
+    /// processors do not let a program change CPUID itself.
+    ///
+    /// Cost: detected once, since CPUID traps in a virtual machine and then costs microseconds.
     pub fn detect() -> CpuFeatures {
-        // Bit 0 stands in for "asked"; it is none of the feature bits.
+        // Bit 0 means "detected"; it is not one of the feature bits.
         static ECX: AtomicU32 = AtomicU32::new(0);
-        // ORDERING: Relaxed: the value is all there is, and whoever asks twice gets it twice.
+        // Relaxed: no other memory depends on the value, and two threads may both detect it.
         let mut ecx = ECX.load(Ordering::Relaxed);
         if ecx == 0 {
             ecx = imp::leaf_7_ecx() | emulated_ecx() | 1;
@@ -60,30 +61,29 @@ impl CpuFeatures {
         CpuFeatures { enqcmd: bit(29), movdir64b: bit(28), waitpkg: bit(5) }
     }
 
-    /// The bits of register ECX of CPUID leaf 7, subleaf 0, that stand for these.
+    /// Encodes the set as bits of register ECX of CPUID leaf 7, subleaf 0.
     pub fn to_ecx(self) -> u32 {
         u32::from(self.enqcmd) << 29 | u32::from(self.movdir64b) << 28 | u32::from(self.waitpkg) << 5
     }
 }
 
-/// What a preloaded library says, if there is one.
+/// The bits of a preloaded library, if there is one.
 fn emulated_ecx() -> u32 {
     // SAFETY: the name ends with a zero.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memferry_emulated_instructions".as_ptr()) };
     if found.is_null() {
         return 0;
     }
-    // SAFETY: a function of that name has this type; nobody else has a reason to use it.
+    // SAFETY: a function of that name has this type; only the preload library exports it.
     unsafe { std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> u32>(found)() }
 }
 
-/// How deep UMWAIT and TPAUSE sleep.
+/// The depth of the sleep in UMWAIT and TPAUSE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SleepState {
     /// C0.1: wakes faster. Control bit 0 is set.
     Light,
-    /// C0.2: saves more power and leaves more of the core to its hyperthread; the operating system may refuse it,
-    /// which makes it C0.1.
+    /// C0.2: saves more power and leaves more of the core to its hyperthread. The operating system may turn it into C0.1.
     Deep,
 }
 
@@ -97,9 +97,9 @@ impl SleepState {
     }
 }
 
-/// Writes the descriptor to a portal of a *shared* queue; whether the queue took it.
+/// Writes the descriptor to a portal of a *shared* queue; returns whether the queue accepted it.
 ///
-/// The first four bytes must be zero, or the instruction faults; the CPU fills in who submits.
+/// The first four bytes must be zero, or the instruction faults; the CPU writes the PASID there.
 ///
 /// # Safety
 /// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue;
@@ -120,10 +120,10 @@ pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
     unsafe { imp::movdir64b(portal, descriptor) }
 }
 
-/// Makes all earlier stores visible before any later one. ENQCMD and MOVDIR64B are not ordered with them: without
-/// this a device may read the bytes that were there before.
+/// Makes all earlier stores visible before any later one. ENQCMD and MOVDIR64B are not ordered with earlier stores:
+/// without this fence a device may read stale bytes.
 #[inline]
-pub fn sfence() {
+pub(crate) fn sfence() {
     imp::sfence();
 }
 
@@ -137,8 +137,8 @@ pub unsafe fn umonitor(address: *const u8) {
     unsafe { imp::umonitor(address) }
 }
 
-/// Sleeps until the watched line is written, the time stamp counter reaches `until`, or something else happens.
-/// Whether it was the operating system's limit that ended the sleep.
+/// Sleeps until the watched line is written, the time stamp counter reaches `until`, or another event. Returns whether
+/// the operating system's limit ended the sleep.
 ///
 /// # Safety
 /// The CPU has WAITPKG.
@@ -148,8 +148,8 @@ pub unsafe fn umwait(state: SleepState, until: u64) -> bool {
     unsafe { imp::umwait(state.control(), until) }
 }
 
-/// Sleeps until the time stamp counter reaches `until`, or something else happens. Whether it was the operating
-/// system's limit that ended the sleep.
+/// Sleeps until the time stamp counter reaches `until`, or another event. Returns whether the operating system's limit
+/// ended the sleep.
 ///
 /// # Safety
 /// The CPU has WAITPKG.
@@ -159,13 +159,13 @@ pub unsafe fn tpause(state: SleepState, until: u64) -> bool {
     unsafe { imp::tpause(state.control(), until) }
 }
 
-/// The time stamp counter; 0 on CPUs that have none.
+/// The time stamp counter; 0 on CPUs without one.
 #[inline]
 pub fn time_stamp() -> u64 {
     imp::time_stamp()
 }
 
-/// As [`time_stamp`], read when all instructions before it have ended: what was copied by then has been read.
+/// The time stamp counter after all earlier instructions: all loads of an earlier copy are finished.
 #[inline]
 pub fn time_stamp_after() -> u64 {
     imp::lfence();
@@ -183,14 +183,14 @@ mod imp {
         if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx }
     }
 
-    // The four assembly blocks below that touch memory are not marked `nomem`: the compiler must have written out
-    // everything that a device reads, and must read again what it may have written.
+    // The four assembly blocks below that touch memory are not marked `nomem`: the compiler must store all bytes that a
+    // device reads before them, and load again all bytes that a device may have written.
 
     #[inline]
     pub(super) unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
         let refused: u8;
-        // SAFETY: the caller has the instruction and the portal; it reads the 64 bytes of the descriptor, and sets
-        // flags, of which ZF says that the queue did not take it (SDM, ENQCMD).
+        // SAFETY: the caller guarantees the instruction and the portal. It reads the 64 bytes of the descriptor, and sets
+        // flags; ZF means that the queue did not accept it (SDM, ENQCMD).
         unsafe {
             asm!(
                 "enqcmd rax, [rdx]",
@@ -231,17 +231,17 @@ mod imp {
 
     #[inline]
     pub(super) unsafe fn umonitor(address: *const u8) {
-        // SAFETY: the caller has the instruction and a readable address.
+        // SAFETY: the caller guarantees the instruction and a readable address.
         unsafe { asm!("umonitor rax", in("rax") address, options(nostack, preserves_flags)) }
     }
 
-    /// UMWAIT and TPAUSE have the same operands and the same answer.
+    /// UMWAIT and TPAUSE have the same operands and results.
     macro_rules! wait_until {
         ($name:ident, $instruction:literal) => {
             #[inline]
             pub(super) unsafe fn $name(control: u32, until: u64) -> bool {
                 let limited: u8;
-                // SAFETY: the caller has the instruction and a valid control value; CF says that the limit ended it.
+                // SAFETY: the caller guarantees the instruction and a valid control value; CF means that the limit ended it.
                 unsafe {
                     asm!(
                         $instruction,
@@ -267,7 +267,7 @@ mod imp {
     }
 }
 
-/// No instruction is there, so that none of the contracts can be met; these bodies only have to exist.
+/// Stubs: without the instructions the contracts cannot be met, so they are never called.
 #[cfg(not(target_arch = "x86_64"))]
 mod imp {
     use super::Descriptor;
@@ -280,6 +280,7 @@ mod imp {
     }
     pub(super) unsafe fn movdir64b(_: *mut u8, _: &Descriptor) {}
     pub(super) fn sfence() {
+        // ORDERING: SeqCst orders all stores, as SFENCE; without these instructions there is no device to pair with.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
     pub(super) fn lfence() {}
@@ -301,7 +302,7 @@ mod tests {
 
     use super::*;
 
-    // Not inlined, so that each has code of its own to look at.
+    // Not inlined, so that each has code of its own to examine.
     #[inline(never)]
     unsafe fn enqcmd_code(portal: *mut u8, descriptor: &Descriptor) -> bool {
         // SAFETY: passed on.
@@ -360,9 +361,9 @@ mod tests {
         assert_eq!(CpuFeatures::from_ecx(1 << 28), CpuFeatures { movdir64b: true, ..CpuFeatures::NONE });
         assert_eq!(CpuFeatures::from_ecx(1 << 5), CpuFeatures { waitpkg: true, ..CpuFeatures::NONE });
         assert_eq!(CpuFeatures::detect(), CpuFeatures::detect());
-        // The kernel's list, where there is one, agrees.
+        // The kernel's list agrees.
         let Ok(list) = std::fs::read_to_string("/proc/cpuinfo") else {
-            return skip(Needs::Kernel("/proc/cpuinfo"), "there is no list of the CPU's features");
+            return skip(Needs::Kernel("/proc/cpuinfo"), "the CPU's features are not listed");
         };
         let flags = list.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
         let has = |name| flags.split_whitespace().any(|flag| flag == name);
@@ -370,11 +371,10 @@ mod tests {
         assert_eq!((movdir64b, waitpkg), (has("movdir64b"), has("waitpkg")));
     }
 
-    /// Runs the instruction for real, in a process of its own: where CPUID says that it is there, it does what it says.
-    /// Where not, the process dies of SIGILL; or it works all the same: a hypervisor can hide MOVDIR64B from CPUID, and
-    /// cannot take it away from the CPU (seen on a Zen 5).
+    /// Runs each instruction in a process of its own. If CPUID lists it, it works. If not, the process dies of SIGILL, or
+    /// MOVDIR64B works nevertheless: a hypervisor can hide it from CPUID but not disable it (seen on a Zen 5).
     #[test]
-    fn cpuid_tells_the_truth() {
+    fn cpuid_is_right() {
         use std::os::unix::process::ExitStatusExt;
         const CHILD: &str = "MEMFERRY_TEST_INSTRUCTION";
         let features = CpuFeatures::detect();
@@ -383,8 +383,8 @@ mod tests {
             struct Line([u8; 64]);
             let mut line = Line([0; 64]);
             let noop = Descriptor::noop();
-            // SAFETY: this process exists to find out whether the instructions are there. MOVDIR64B writes to
-            // ordinary memory, which it may, and UMWAIT returns at once, because its time has passed.
+            // SAFETY: this process exists to find out whether the CPU has the instructions. MOVDIR64B may write to ordinary
+            // memory, and UMWAIT returns at once, because its deadline has passed.
             unsafe {
                 match instruction.as_str() {
                     "movdir64b" => movdir64b_code(line.0.as_mut_ptr(), &noop),
@@ -400,19 +400,19 @@ mod tests {
             assert!(instruction != "movdir64b" || line.0 == noop.to_bytes());
             return;
         }
-        // ENQCMD is left out: in a process without a PASID it faults also where it is there.
+        // Not ENQCMD: it faults in a process without a PASID even if the CPU has it.
         for (instruction, there) in
             [("movdir64b", features.movdir64b), ("umwait", features.waitpkg), ("tpause", features.waitpkg)]
         {
             let status =
                 std::process::Command::new(std::env::current_exe().expect("this program has a path"))
-                    .args(["--exact", "instructions::tests::cpuid_tells_the_truth", "--test-threads=1"])
+                    .args(["--exact", "instructions::tests::cpuid_is_right", "--test-threads=1"])
                     .env(CHILD, instruction)
                     .stdout(std::process::Stdio::null())
                     .status()
                     .expect("this program can be run again");
             if !there {
-                println!("this CPU has no {instruction}, it says; tried all the same: {status}");
+                println!("CPUID does not list {instruction}; executed anyway: {status}");
             }
             let is_missing = !there && status.signal() == Some(libc::SIGILL);
             let may_work = there || instruction == "movdir64b";

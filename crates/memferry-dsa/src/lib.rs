@@ -1,14 +1,4 @@
-//! Intel's Data Streaming Accelerator in user space: requests, descriptors, completion records, and the queues of Linux.
-//!
-//! - [`Client`]: safe calls. It takes a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and
-//!   lets the CPU do what no device does. The levels below are for those who need something else.
-//! - [`driver`]: the same for engines that accept work now and complete it later.
-//! - [`Descriptor`]: the 64 bytes that say what to do.
-//! - [`Portal`]: hands them to a work queue; [`DevicePortal`] to one of Linux.
-//! - [`CompletionRecord`]: the 32 bytes that say how it ended; [`wait`] for them to be there.
-//! - [`system`]: which devices Linux has, how they are configured, and why one cannot be used.
-//! - [`fork`]: what becomes of all that in a child process.
-//! - [`software`]: the same operations by the CPU.
+//! Intel's Data Streaming Accelerator (DSA) in user space: copies, fills, comparisons, CRCs and more by a device of Linux.
 //!
 //! A copy by the devices of this machine, or by the CPU if it has none:
 //!
@@ -22,7 +12,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The same without a client, through the emulated device of the crate `memferry-dsa-emulator`:
+//! The levels, from the top; each is usable without those above:
+//!
+//! | level | content |
+//! |---|---|
+//! | [`Client`] | safe calls: it runs a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and uses the CPU without a device |
+//! | [`Descriptor`], [`CompletionRecord`] | the 64 bytes that describe an operation, and the 32 bytes of its result |
+//! | [`Portal`], [`DevicePortal`] | the submission of descriptors to a work queue |
+//! | [`wait`] | waiting for completion records |
+//! | [`system`] | discovery, configuration and diagnostics of the devices of Linux |
+//! | [`software`] | the same operations on the CPU |
+//! | [`costs`] | rates and costs of a device, for models |
+//! | [`fork`], [`instructions`], [`affinity`], [`panics`] | helpers: detection of forks, the CPU's instructions, threads |
+//!
+//! A copy without a client, by the emulated device of the crate `memferry-dsa-emulator`:
 //!
 //! ```
 //! use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
@@ -35,7 +38,7 @@
 //! let record = CompletionRecord::new();
 //! let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), 4096).with_completion(&record);
 //!
-//! // SAFETY: source, target and record outlive the loop below, and nobody else uses the target.
+//! // SAFETY: source, target and record outlive the loop below, and no other code uses the target.
 //! assert_eq!(unsafe { portal.submit(&copy)? }, Submission::Accepted);
 //! let completion = loop {
 //!     match record.poll() {
@@ -49,21 +52,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Source: Intel DSA Architecture Specification, revision 3.0 (document 341204-006US), of which this implements what
-//! devices of version 1.0 have; Linux' `include/uapi/linux/idxd.h`.
+//! Source: Intel DSA Architecture Specification, revision 3.0 (document 341204-006US); this crate implements the features
+//! of devices of version 1.0. Linux' `include/uapi/linux/idxd.h`.
 
 #![deny(unsafe_code)]
 
 #[cfg(not(target_endian = "little"))]
-compile_error!("descriptors and completion records are little-endian in memory, and so must be the target");
+compile_error!(
+    "descriptors and completion records are little-endian in memory: build for a little-endian target"
+);
 
 mod address;
-#[doc(hidden)]
 #[allow(unsafe_code)]
 pub mod affinity;
 #[cfg(not(memferry_loom))]
 pub mod client;
 mod completion;
+pub mod costs;
 mod descriptor;
 mod dif;
 #[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
@@ -72,7 +77,6 @@ mod flags;
 pub mod fork;
 pub mod instructions;
 mod operation;
-#[doc(hidden)]
 pub mod panics;
 pub mod portal;
 #[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client

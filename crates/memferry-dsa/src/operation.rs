@@ -1,4 +1,4 @@
-//! The operations that a device may have.
+//! Operations and sets of operations.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapter 8 (table of operations).
 
@@ -14,7 +14,7 @@ pub enum Opcode {
     Noop = 0x00,
     /// Processes an array of descriptors.
     Batch = 0x01,
-    /// Waits for the descriptors that were submitted before it.
+    /// Waits for all descriptors submitted before it.
     Drain = 0x02,
     /// Copies memory.
     Memmove = 0x03,
@@ -24,9 +24,9 @@ pub enum Opcode {
     Compare = 0x05,
     /// Compares a region with an 8-byte pattern.
     ComparePattern = 0x06,
-    /// Writes down where two regions differ.
+    /// Records the differences of two regions.
     CreateDelta = 0x07,
-    /// Applies what `CreateDelta` wrote.
+    /// Applies the record of `CreateDelta`.
     ApplyDelta = 0x08,
     /// Copies one source to two targets.
     Dualcast = 0x09,
@@ -92,7 +92,7 @@ impl Opcode {
     }
 }
 
-/// The operation of each code: the device looks up every descriptor.
+/// The operation of each code. A table, because the emulator looks up every descriptor.
 static BY_CODE: [Option<Opcode>; 256] = {
     let mut by_code = [None; 256];
     let mut index = 0;
@@ -103,9 +103,9 @@ static BY_CODE: [Option<Opcode>; 256] = {
     by_code
 };
 
-/// The code is none of DSA 1.0.
+/// A code that is not an operation of DSA 1.0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:#04x} is no operation of DSA 1.0")]
+#[error("{0:#04x} is not an operation of DSA 1.0")]
 pub struct UnknownOpcode(pub u8);
 
 impl TryFrom<u8> for Opcode {
@@ -138,15 +138,15 @@ impl OperationSet {
         OperationSet(words)
     }
 
-    /// The bits of the set, as [`from_words`](Self::from_words) takes them.
+    /// The bits of the set, in the format of [`from_words`](Self::from_words).
     pub const fn to_words(self) -> [u64; 4] {
         self.0
     }
 
-    /// The set that a file of the driver shows, such as `op_cap`; `None` if the text has another format.
+    /// Parses a bitmap of the driver, such as `op_cap`; `None` if the text has another format.
     ///
-    /// Newer kernels print eight words of 32 bits, the highest first and commas between (`%*pb`); older ones four words of
-    /// 64 bits, the lowest first and blanks between.
+    /// Newer kernels print eight words of 32 bits, highest first, separated by commas (`%*pb`); older ones four words of
+    /// 64 bits, lowest first, separated by blanks.
     ///
     /// ```
     /// use memferry_dsa::{Opcode, OperationSet};
@@ -174,7 +174,7 @@ impl OperationSet {
         Some(OperationSet(words))
     }
 
-    /// The bits as newer kernels print them, and as `op_config` takes them.
+    /// Formats the set as newer kernels print it and as `op_config` accepts it.
     pub fn to_sysfs(self) -> String {
         let halves = self.0.iter().rev().flat_map(|word| [(word >> 32) as u32, *word as u32]);
         halves.map(|half| format!("{half:08x}")).collect::<Vec<_>>().join(",")
@@ -208,13 +208,13 @@ impl OperationSet {
         self.0[usize::from(code / 64)] >> (code % 64) & 1 == 1
     }
 
-    /// Whether all of this set are in `other`.
+    /// Whether all operations of this set are in `other`.
     pub fn is_subset_of(self, other: OperationSet) -> bool {
         self.0.iter().zip(other.0).all(|(mine, theirs)| mine & !theirs == 0)
     }
 }
 
-/// Digits without sign or prefix; `from_str_radix` would take a sign.
+/// Parses digits without sign or prefix; `from_str_radix` would accept a sign.
 fn hexadecimal(digits: &str) -> Option<u64> {
     let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
@@ -231,7 +231,7 @@ impl fmt::Debug for OperationSet {
 mod tests {
     use super::*;
 
-    /// The listings of Sapphire Rapids and Emerald Rapids.
+    /// `op_cap` of Sapphire Rapids and Emerald Rapids.
     const OP_CAP: &str = "00000000,00000000,00000000,00000000,00000000,00000000,00000001,003f027d";
 
     #[test]

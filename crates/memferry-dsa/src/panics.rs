@@ -1,12 +1,16 @@
-//! Panics of foreign code, on threads that others depend on.
+//! Containment of panics in callbacks, on threads that other threads depend on.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs foreign code; `None` if it panics, which the panic hook has reported.
+/// Runs a callback; returns `None` if it panics. The panic hook reports the panic.
 ///
-/// The payload of a panic is foreign as well: its destructor may panic, which would unwind from the very place that
-/// contains panics. Such a second panic ends here, too, and its payload is leaked: a third one could follow.
+/// The destructor of the panic's payload may panic as well, and would unwind from the place that contains panics. That
+/// second panic is caught, too, and its payload leaked, since its destructor could be a third one.
+///
+/// ```
+/// assert_eq!(memferry_dsa::panics::contain(|| 7), Some(7));
+/// ```
 pub fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(value) => Some(value),
@@ -36,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_that_panic_end_here() {
+    fn panicking_payloads_are_contained() {
         assert_eq!(contain(|| 7), Some(7));
         for depth in 0..3 {
             assert_eq!(contain(|| panic_any(Bomb(depth))), None::<()>, "{depth}");

@@ -1,4 +1,4 @@
-//! The only place that chooses between std's atomics, locks and threads and loom's.
+//! The atomics, locks and threads of this crate: those of std, or of loom under `--cfg memferry_loom`.
 
 #[cfg(all(test, memferry_loom))]
 pub(crate) use loom::sync::atomic::AtomicPtr;
@@ -8,7 +8,7 @@ pub(crate) use loom::{
     sync::atomic::{AtomicU64, Ordering},
     thread::Thread,
 };
-/// Loom's in the models of this crate alone: those of other crates have statics of what it is used for.
+/// Loom's only in this crate's own models: those of other crates have statics with an `AtomicPtr`.
 #[cfg(not(all(test, memferry_loom)))]
 pub(crate) use std::sync::atomic::AtomicPtr;
 

@@ -73,8 +73,8 @@ unsafe impl Portal for Odd {
             None => unsafe { self.inner.submit(descriptor) },
         }
     }
-    fn settled(&self, count: u32) {
-        self.inner.settled(count);
+    fn completed(&self, count: u32) {
+        self.inner.completed(count);
     }
     fn is_gone(&self) -> bool {
         assert!(!self.panics, "a portal that panics");

@@ -41,7 +41,7 @@ unsafe impl Portal for ScriptedDevice {
         self.accepted.lock().expect("no panic").push(*descriptor);
         Ok(Submission::Accepted)
     }
-    fn settled(&self, _: u32) {}
+    fn completed(&self, _: u32) {}
     fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::SeqCst)
     }

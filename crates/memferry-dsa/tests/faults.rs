@@ -82,7 +82,7 @@ unsafe impl Portal for AtOnce {
         run.run_until_idle();
         answer
     }
-    fn settled(&self, _: u32) {}
+    fn completed(&self, _: u32) {}
     fn is_gone(&self) -> bool {
         false
     }

@@ -1,8 +1,8 @@
-//! Real forks. They happen in a process of their own with a single thread: this program, run again without libtest's
-//! threads, since a child of a threaded process may do almost nothing.
+//! Real forks, each in a process of its own with a single thread: this program, run again without libtest's threads, since
+//! a child of a threaded process may do almost nothing.
 //!
-//! The queue is a file of one page, whose mapping children do not inherit (as VM_DONTCOPY does), and the instructions
-//! are plain copies: whoever writes through his parent's mapping dies, and what arrives can be read in the file.
+//! The queue is a file of one page, whose mapping children do not inherit (as with VM_DONTCOPY), and the instructions are
+//! plain copies. A child that writes through its parent's mapping dies, and the submitted bytes are in the file.
 
 mod fork_support;
 
@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 use fork_support::{alone, in_child};
 use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Linux, Offer, OpenOptions, Platform, Slots, Way, submit_held};
+use memferry_dsa::portal::{Linux, OpenOptions, Platform, Slots, SubmitMethod};
 use memferry_dsa::wait::{Completer, CompleterOptions};
 use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, SubmitError, Wait};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, dedicated_queue, shared_queue};
 
-/// Linux, but for the device.
+/// Linux, with a file in the place of the device.
 struct FileDevice;
 
-// SAFETY: the page is one; nothing is ever done with what is written there.
+// SAFETY: `map` returns a mapped page; the file does not process descriptors.
 unsafe impl Platform for FileDevice {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::ALL
@@ -84,19 +84,15 @@ fn offer(portal: &dyn Portal, mark: u64) -> Submission {
 fn portals() {
     for (name, info) in [("shared", shared_queue("wq0.0", 2)), ("dedicated", dedicated_queue("wq0.0", 2))] {
         let path = new_queue(name);
-        let options = OpenOptions { way: Way::Mapped, slots: Slots::One, batch_probe_timeout: None };
+        let options =
+            OpenOptions { method: SubmitMethod::Mapped, slots: Slots::One, batch_probe_timeout: None };
         let is_dedicated = name == "dedicated";
         let portal = DevicePortal::open_on(FileDevice, &path, info, options).expect("a file can be mapped");
         let arrived = |mark| {
             let page = std::fs::read(&path).expect("the queue's file");
             assert_eq!(page[..64], marked(mark).to_bytes(), "{name}");
         };
-        let entry = {
-            // SAFETY: no device reads the file.
-            let offer = unsafe { submit_held(portal.clone(), &marked(1)) };
-            let Ok(Offer::Accepted(entry)) = offer else { panic!("{name}: there is room") };
-            entry
-        };
+        assert_eq!(offer(&*portal, 1), Submission::Accepted);
         arrived(1);
         in_child(|| {
             assert_eq!(portal.counters().in_flight, 0, "{name}: the parent's are not the child's");
@@ -109,9 +105,6 @@ fn portals() {
                 "{name}: two entries, both taken"
             );
             assert_eq!(portal.counters().reopened, 1, "{name}");
-            // The parent's entry gives nothing back here.
-            drop(entry);
-            assert_eq!(offer(&*portal, 5) == Submission::Retry, is_dedicated, "{name}");
             in_child(|| {
                 assert_eq!(offer(&*portal, 6), Submission::Accepted);
                 arrived(6);
@@ -123,7 +116,7 @@ fn portals() {
     }
 }
 
-/// Parent and child go on side by side: the child's opening leaves the parent's mapping as it was.
+/// Parent and child continue side by side: the child's opening does not change the parent's mapping.
 fn parent_goes_on() {
     let path = new_queue("parent");
     let options = OpenOptions { slots: Slots::One, ..OpenOptions::default() };
@@ -138,15 +131,15 @@ fn parent_goes_on() {
     std::fs::remove_file(path).expect("the queue's file");
 }
 
-/// What `write(2)` gets is the descriptor, byte by byte.
+/// `write(2)` passes the descriptor byte by byte.
 fn written() {
     let path = new_queue("write");
-    let options = OpenOptions { way: Way::Write, slots: Slots::One, batch_probe_timeout: None };
+    let options = OpenOptions { method: SubmitMethod::Write, slots: Slots::One, batch_probe_timeout: None };
     let portal = DevicePortal::open_on(FileDevice, &path, shared_queue("wq0.0", 2), options)
         .expect("a file can be written");
     assert_eq!(offer(&*portal, 1), Submission::Accepted);
     in_child(|| {
-        // Its own file, which starts at the beginning.
+        // Its own file, whose offset starts at 0.
         assert_eq!(offer(&*portal, 2), Submission::Accepted);
         assert_eq!(portal.counters().reopened, 1);
     });
@@ -156,8 +149,8 @@ fn written() {
     std::fs::remove_file(path).expect("the queue's file");
 }
 
-/// A child starts a completer of its own, and its copies of the parent's watches do nothing. (The parent has two
-/// threads when it forks; glibc's allocator, all that the child needs of it, allows for that.)
+/// A child starts a completer of its own, and its copies of the parent's watches do nothing. The parent has two threads
+/// when it forks; the child needs only glibc's allocator, which allows that.
 fn completers() {
     let record = CompletionRecord::new();
     let short = Duration::from_millis(3);
@@ -170,22 +163,22 @@ fn completers() {
         assert!(Wait::Block.wait(&record, short).is_err());
         let own = Completer::global().expect("a thread");
         assert!(!std::ptr::eq(own, completer), "the parent's has no thread here");
-        // Its thread may take a while to begin, on a loaded machine.
+        // Its thread may take a while to start on a loaded machine.
         let start = Instant::now();
         while own.stats().sweeps == 0 {
             assert!(start.elapsed() < Duration::from_secs(60), "it does not look: {:?}", own.stats());
             std::thread::yield_now();
         }
         // SAFETY: as above.
-        assert!(unsafe { completer.watch(&record, short) }.is_err(), "nobody would look");
+        assert!(unsafe { completer.watch(&record, short) }.is_err(), "no thread would poll");
         assert!(watch.outcome().is_some_and(|outcome| outcome.is_err()));
         drop(watch);
     });
     assert!(std::ptr::eq(Completer::global().expect("a thread"), completer));
 }
 
-/// An emulated device is gone for a child, whatever way it is asked; letting go of it waits for no thread that is not
-/// there, and enabled again it works.
+/// An emulated device is gone for a child. Dropping it does not wait for a thread that does not exist, and after enabling
+/// it works again.
 fn emulators() {
     for config in [DeviceConfig::one_shared_queue(), DeviceConfig::one_dedicated_queue()] {
         let emulator = Emulator::start(&config, FaultPlan::none()).expect("a thread");
@@ -197,7 +190,7 @@ fn emulators() {
             let answer = unsafe { portal.submit(&Descriptor::noop().with_completion(&record)) };
             assert_eq!(answer, Ok(Submission::Accepted));
             Wait::Pause.wait(&record, Duration::from_secs(60)).expect("the device lives");
-            portal.settled(1);
+            portal.completed(1);
         };
         copy(&*portal);
         let mut all = Some((portal, emulator));
@@ -213,13 +206,13 @@ fn emulators() {
         });
         in_child(|| {
             drop(all.take());
-            // Nobody lets go of the parent's thread under a number that is now this one's.
+            // The drop does not join the parent's thread by an id that is now this one's.
             std::thread::spawn(|| {}).join().expect("no panic");
         });
     }
 }
 
-/// The parent's completer is let go in a child without touching a thread of the child's.
+/// Dropping the parent's completer in a child does not affect the child's threads.
 fn own_completers() {
     let completer = Completer::start(CompleterOptions::default()).expect("a thread");
     in_child(|| {
@@ -230,7 +223,7 @@ fn own_completers() {
     });
 }
 
-/// What a process has made stays its own when somebody begins to watch for forks, and is not the child's.
+/// A process keeps its value when watching for forks begins later, and the child does not get it.
 fn own_values() {
     let cell = PerProcess::new();
     assert_eq!(cell.get_or_init(|| 1), &1);
@@ -240,12 +233,12 @@ fn own_values() {
     assert_eq!(cell.get(), Some(&1));
 }
 
-/// A child finds zeros. The parent keeps its values, whatever the child writes.
+/// A child finds zeros. The parent keeps its values when the child writes.
 #[test]
 fn a_child_finds_wiped_memory() {
     alone("a_child_finds_wiped_memory", || {
         // SAFETY: atomics.
-        let values = unsafe { fork::leak_wiped(|| AtomicU64::new(7)) };
+        let values = unsafe { fork::leak_fork_local(|| AtomicU64::new(7)) };
         let values = values.expect("Linux 4.14 has MADV_WIPEONFORK");
         let all = |expected| values.iter().all(|value| value.load(Ordering::Relaxed) == expected);
         assert!(values.len() == 512 && all(7));

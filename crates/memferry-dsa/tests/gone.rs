@@ -1,4 +1,4 @@
-//! When a queue of Linux counts as gone, so that memory which its device had is given back.
+//! The detection of lost devices of Linux, after which the memory of descriptors in flight is given back.
 
 mod slow;
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{OpenOptions, States};
+use memferry_dsa::portal::{OpenOptions, StateFiles};
 use memferry_dsa::{
     Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, Submission, SubmitError,
 };
@@ -31,9 +31,9 @@ impl Sysfs {
         fs::write(self.0.join(of), state).expect("a file");
     }
 
-    fn states(&self) -> States {
+    fn states(&self) -> StateFiles {
         let open = |of: &str| File::open(self.0.join(of)).ok();
-        States { queue: open("queue"), device: open("device") }
+        StateFiles { queue: open("queue"), device: open("device") }
     }
 }
 
@@ -43,9 +43,9 @@ impl Drop for Sysfs {
     }
 }
 
-fn open(device: Arc<dyn Portal>, states: States) -> Arc<DevicePortal<FakePlatform>> {
+fn open(device: Arc<dyn Portal>, states: StateFiles) -> Arc<DevicePortal<FakePlatform>> {
     let platform = FakePlatform::new(device);
-    // SAFETY: the tests say that a device has ended only if it has been given nothing.
+    // SAFETY: the tests write "disabled" only for devices without descriptors in flight.
     unsafe { platform.set_states(states) };
     let path = Path::new("/dev/dsa/wq0.0");
     DevicePortal::open_on(platform, path, shared_queue("wq0.0", 4), OpenOptions::default()).expect("a queue")
@@ -55,8 +55,9 @@ fn emulated() -> Arc<dyn Portal> {
     Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("a device").portal(0)
 }
 
-/// A queue was gone when the path of its state did not exist any more. In a process without `/sys`, or after a `chroot`,
-/// which is safe, every live queue was: the client gave borrowed memory back, and then the device wrote to it.
+/// A queue once counted as gone when the path of its state no longer existed. In a process without `/sys`, or after a
+/// `chroot`, which is safe code, this was true of live queues: the client gave borrowed memory back, and the device then
+/// wrote to it.
 #[test]
 fn live_memory_is_not_given_back() {
     let sysfs = Sysfs::new("live");
@@ -73,9 +74,9 @@ fn live_memory_is_not_given_back() {
     assert_eq!(answer, Ok(()));
 }
 
-/// The open attributes are read when somebody asks, and say when it is over.
+/// The open attributes are read by each check, and prove that a device has stopped.
 #[test]
-fn the_open_attributes_say_when_it_is_over() {
+fn the_open_attributes_prove_a_stop() {
     for (of, state) in [("queue", "disabled\n"), ("device", "disabled\n"), ("device", "halted\n")] {
         let sysfs = Sysfs::new("over");
         let portal = open(emulated(), sysfs.states());
@@ -93,13 +94,13 @@ fn the_open_attributes_say_when_it_is_over() {
     }
 }
 
-/// A child asked the attributes that its parent had open. They said that the parent's queue was gone, and the child then
-/// refused the queue that it could have opened, or gave back memory of a descriptor that the new queue had accepted.
+/// A child once read the attributes of its parent's opening. The parent's queue was gone, so the child refused the queue
+/// that it could have opened, or gave back memory of a descriptor that the new queue had accepted.
 #[test]
 fn the_parents_queue_proves_nothing_about_the_childs() {
     let sysfs = Sysfs::new("child");
     let platform = FakePlatform::new(emulated());
-    // SAFETY: the parent has given its queue nothing.
+    // SAFETY: the parent has submitted nothing.
     unsafe { platform.set_states(sysfs.states()) };
     let path = Path::new("/dev/dsa/wq0.0");
     let portal =
@@ -109,8 +110,8 @@ fn the_parents_queue_proves_nothing_about_the_childs() {
     std::thread::sleep(Duration::from_millis(60));
     assert!(portal.is_gone(), "for the parent");
     platform.fork();
-    // SAFETY: nobody stops the device that the child opens.
-    unsafe { platform.set_states(States::default()) };
+    // SAFETY: the device that the child opens does not stop.
+    unsafe { platform.set_states(StateFiles::default()) };
     assert!(!portal.is_gone(), "the child has not opened it yet");
     // SAFETY: a no-op without a record names no memory.
     assert_eq!(unsafe { portal.submit(&Descriptor::noop()) }, Ok(Submission::Accepted));
@@ -118,11 +119,11 @@ fn the_parents_queue_proves_nothing_about_the_childs() {
     assert!(!portal.is_gone(), "the child's queue lives");
 }
 
-/// An attribute that is missing, empty or says something else proves nothing.
+/// An attribute that is missing, empty or has another value proves nothing.
 #[test]
 fn other_states_prove_nothing() {
     let sysfs = Sysfs::new("unproven");
-    let without = || States { queue: File::open(sysfs.0.join("never-there")).ok(), device: None };
+    let without = || StateFiles { queue: File::open(sysfs.0.join("never-there")).ok(), device: None };
     let portals = [open(emulated(), without()), open(emulated(), sysfs.states())];
     for state in ["", "unknown\n", "enabled"] {
         sysfs.write("queue", state);
@@ -131,12 +132,12 @@ fn other_states_prove_nothing() {
     }
 }
 
-/// A drain of a queue that takes no more work said that all was done, whatever the device still had.
+/// A drain of a queue that refuses submissions once succeeded, although the device still had descriptors in flight.
 #[test]
 fn a_drain_of_a_refusing_queue_is_no_drain() {
     let device = emulated();
     let platform = FakePlatform::new(device);
-    let options = OpenOptions { way: memferry_dsa::portal::Way::Write, ..OpenOptions::default() };
+    let options = OpenOptions { method: memferry_dsa::portal::SubmitMethod::Write, ..OpenOptions::default() };
     let path = Path::new("/dev/dsa/wq0.0");
     let portal =
         DevicePortal::open_on(platform.clone(), path, shared_queue("wq0.0", 4), options).expect("a queue");

@@ -1,4 +1,4 @@
-//! Descriptors and completion records are what the specification says, byte by byte.
+//! The layout of descriptors and completion records, byte by byte as in the specification.
 
 use memferry_dsa::{
     Address, Completion, CompletionRecord, DeltaResult, Descriptor, DifBlock, DifErrors, DifFormat,
@@ -54,7 +54,7 @@ fn bytes_at(fields: &[(usize, &[u8])]) -> [u8; 64] {
     bytes
 }
 
-/// Every constructor against the table of the specification, byte by byte.
+/// Every constructor, byte by byte as in the table of the specification.
 #[test]
 fn the_fields_of_each_operation() {
     let (a, b, c) = (0x1111_2222_3333_4000u64, 0x5555_6666_7777_8000u64, 0x0000_7fff_9999_a000u64);
@@ -144,7 +144,7 @@ fn the_fields_of_each_operation() {
     }
 }
 
-/// What the constructors put in, the accessors get out.
+/// The accessors return the arguments of the constructors.
 #[test]
 fn the_fields_come_back() {
     let delta = Descriptor::create_delta(1, 2, 3, 4, 5).with_expected_result(6);
@@ -209,7 +209,7 @@ fn statuses_have_their_codes() {
     assert_eq!(Status::from_code(0x3e), Status::Unknown(0x3e));
 }
 
-/// A record that the device writes as bytes reads the same through the atomics.
+/// The atomics of a record read the bytes that a device writes.
 #[test]
 fn a_record_in_memory_is_its_bytes() {
     let completion = Completion {

@@ -73,8 +73,8 @@ unsafe impl Portal for Overtaken {
         self.arrived.fetch_add(1, Ordering::SeqCst);
         submission
     }
-    fn settled(&self, count: u32) {
-        self.portal.settled(count);
+    fn completed(&self, count: u32) {
+        self.portal.completed(count);
     }
     fn is_gone(&self) -> bool {
         self.portal.is_gone()

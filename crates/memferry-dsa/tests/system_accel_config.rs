@@ -1,7 +1,7 @@
-//! accel-config itself on what this library writes, and this library on what accel-config writes.
+//! Files and writes of this library compared with those of accel-config.
 //!
 //! There is no device: in a mount namespace of its own, accel-config finds a recorded tree of plain files in the place of
-//! sysfs. Where accel-config or such namespaces are missing, the test says so and does nothing.
+//! sysfs. Without accel-config or such namespaces, the test is skipped with a message.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 use memferry_dsa::QueueMode;
 use memferry_dsa::system::apply::{Action, Options, Plan};
 use memferry_dsa::system::config::QueueSettings;
-use memferry_dsa::system::{Config, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Config, Profile, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
 
@@ -48,8 +48,8 @@ fn machine(config: &Config) -> FakeDriver {
 const EMPTIED: [&str; 7] =
     ["group_id", "size", "threshold", "priority", "max_transfer_size", "max_batch_size", "block_on_fault"];
 
-/// A tree that plain files can stand for. sysfs replaces an attribute at each write; accel-config does not truncate, so
-/// that in a plain file the rest of a longer value would stay. Values that it reads first must make sense.
+/// Prepares a tree of plain files. sysfs replaces an attribute at each write. accel-config does not truncate, so in a plain
+/// file the rest of a longer value would stay. Values that it reads first must be valid.
 fn prepare(root: &Path, config: &Config) {
     machine(config).record_to(root).unwrap();
     let devices = root.join("sys/bus/dsa/devices");
@@ -84,7 +84,7 @@ fn prepare(root: &Path, config: &Config) {
     }
 }
 
-/// Gives what [`prepare`] emptied and nobody wrote its value back.
+/// Restores the values that [`prepare`] has removed and accel-config has not written.
 fn fill(root: &Path, config: &Config) {
     for device in &config.devices {
         let at = root.join(format!("sys/bus/dsa/devices/{}", device.id));
@@ -118,7 +118,7 @@ fn accel_config_writes_what_the_plan_writes() {
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{name}: {told}");
 
-        let state = State::read(&machine(&config)).unwrap();
+        let state = SystemState::read(&machine(&config)).unwrap();
         let plan = Plan::new(&config, &state, Options { disable_first: false, enable: false }).unwrap();
         assert!(plan.steps().len() >= 11 * config.devices.len());
         for step in plan.steps() {
@@ -142,7 +142,7 @@ fn accel_config_writes_what_the_plan_writes() {
         let saved = Config::parse(&text, UnknownKeys::Refuse)
             .unwrap_or_else(|error| panic!("{name}: {error}\n{text}"));
         fill(root.path(), &config);
-        let ours = Config::of(&State::discover_at(root.path()).unwrap());
+        let ours = Config::of(&SystemState::discover_at(root.path()).unwrap());
         assert!(
             ours.devices.iter().map(|device| device.id).eq(config.devices.iter().map(|device| device.id))
         );

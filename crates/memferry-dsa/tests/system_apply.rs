@@ -1,7 +1,7 @@
-//! Applying configurations through sysfs, with the driver's rules behind a fake one.
+//! Applying configurations through sysfs, to a fake driver with the real driver's rules.
 
 use memferry_dsa::system::apply::{Action, ApplyError, Cause, Options, Plan, PlanError};
-use memferry_dsa::system::{Activity, Config, DeviceId, Directory, Files, Profile, State, UnknownKeys};
+use memferry_dsa::system::{Activity, Config, DeviceId, Directory, Files, Profile, SystemState, UnknownKeys};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use proptest::prelude::*;
@@ -18,8 +18,8 @@ fn profile(name: &str) -> Config {
     Profile::named(name).unwrap().config().unwrap()
 }
 
-fn state(driver: &FakeDriver) -> State {
-    State::read(driver).unwrap()
+fn state(driver: &FakeDriver) -> SystemState {
+    SystemState::read(driver).unwrap()
 }
 
 fn plan(driver: &FakeDriver, config: &Config, options: Options) -> Plan {
@@ -34,7 +34,7 @@ fn failing(driver: &FakeDriver, config: &Config, options: Options) -> ApplyError
     *plan(driver, config, options).apply(driver, &mut |_| ()).unwrap_err()
 }
 
-/// Checks that devices are, by what they show, what the configuration says.
+/// Checks that the attributes of devices have the values of the configuration.
 fn assert_configured(driver: &FakeDriver, config: &Config) {
     let state = state(driver);
     for settings in &config.devices {
@@ -86,7 +86,7 @@ fn every_profile_after_every_other() {
 }
 
 #[test]
-fn the_writes_are_in_the_driver_s_order() {
+fn the_writes_follow_the_driver_s_dependencies() {
     let steps = plan(&one_device(), &profile("1n1d1e1w"), ENABLE);
     let told: Vec<String> = steps.steps().iter().map(ToString::to_string).collect();
     let at = "/sys/bus/dsa/devices/dsa0";
@@ -114,7 +114,7 @@ fn the_writes_are_in_the_driver_s_order() {
 }
 
 #[test]
-fn a_dry_run_and_a_refused_plan_touch_nothing() {
+fn a_dry_run_and_a_refused_plan_change_nothing() {
     let driver = one_device();
     let before = state(&driver);
     plan(&driver, &profile("1n1d1e1w"), ENABLE);
@@ -127,20 +127,20 @@ fn a_dry_run_and_a_refused_plan_touch_nothing() {
 }
 
 #[test]
-fn nothing_is_enabled_unless_asked_for() {
+fn nothing_is_enabled_without_request() {
     let driver = one_device();
     apply(&driver, &profile("1n1d1e1w"), SET);
     let device = state(&driver).devices.remove(0);
     assert_eq!(device.state, Some(Activity::Disabled));
     assert_eq!(device.queues[0].size, Some(128));
-    // Once more, with what is there now, and enabling.
+    // Again, from the current state, and with enabling.
     apply(&driver, &profile("1n1d4e1w"), ENABLE);
     assert_configured(&driver, &profile("1n1d4e1w"));
 }
 
-/// What is left over in a disabled device would make the sum of sizes too large, and engines without a queue.
+/// Settings left over in a disabled device would make the sum of sizes too large, and leave engines without a queue.
 #[test]
-fn what_is_left_over_is_reset_first() {
+fn leftovers_are_reset_first() {
     let driver = one_device();
     apply(&driver, &profile("1n1d4e8w-dedicated"), SET);
     apply(&driver, &profile("1n1d1e1w"), ENABLE);
@@ -166,7 +166,7 @@ fn what_is_left_over_is_reset_first() {
 }
 
 #[test]
-fn enabled_devices_are_left_alone_unless_asked_for() {
+fn enabled_devices_are_disabled_only_on_request() {
     let driver = one_device();
     apply(&driver, &profile("1n1d1e1w"), ENABLE);
     let error = Plan::new(&profile("1n1d4e1w"), &state(&driver), ENABLE).unwrap_err();
@@ -216,7 +216,7 @@ fn an_old_kernel_has_other_names_and_one_driver() {
     }
     assert!(!told.contains("driver_name"), "{told}");
     let left_out = plan.notes().join("\n");
-    for part in ["group0.0: desc_progress_limit = 1 is left out", "wq0.0: op_config = "] {
+    for part in ["group0.0: desc_progress_limit = 1 is skipped", "wq0.0: op_config = "] {
         assert!(left_out.contains(part), "{left_out}");
     }
     plan.apply(&driver, &mut |_| ()).unwrap();
@@ -225,9 +225,9 @@ fn an_old_kernel_has_other_names_and_one_driver() {
     assert_eq!((device.read_buffer_limit, device.groups[0].read_buffers_allowed), (Some(16), Some(32)));
 }
 
-/// Saved files have traffic classes, which the driver refuses to set even to what they are.
+/// Saved files have traffic classes, which the driver refuses to set even to their current value.
 #[test]
-fn what_is_so_already_is_not_written() {
+fn current_values_are_not_written() {
     let driver = one_device();
     let mut config = profile("1n1d1e1w");
     config.devices[0].groups[0].traffic_class_a = Some(1);
@@ -236,7 +236,7 @@ fn what_is_so_already_is_not_written() {
     assert_configured(&driver, &config);
 }
 
-/// The same when the device is disabled first, which sets its groups back.
+/// The same if the device is disabled first, which resets its groups.
 #[test]
 fn a_saved_configuration_is_applied_again_and_again() {
     for device in [FakeDevice::sapphire_rapids(DeviceId(0), 0), FakeDevice::on_old_kernel(DeviceId(0), 0)] {
@@ -259,9 +259,9 @@ fn a_saved_configuration_is_applied_again_and_again() {
     }
 }
 
-/// What is saved gives the same state on a machine that was never configured, and is the same file when saved there.
+/// A saved file gives the same state on a machine without configuration, and the same file when saved there.
 #[test]
-fn what_devices_are_set_to_is_saved_and_applied() {
+fn settings_of_devices_are_saved_and_applied() {
     for profile in Profile::all() {
         for make in [FakeDevice::sapphire_rapids, FakeDevice::on_old_kernel, FakeDevice::version_2] {
             let config = profile.config().unwrap();
@@ -275,11 +275,11 @@ fn what_devices_are_set_to_is_saved_and_applied() {
             assert_eq!(Config::of(&state(&other)), saved);
         }
     }
-    // Nothing is saved of what has nothing to load.
+    // Devices without settings are not saved.
     assert_eq!(Config::of(&state(&FakeDriver::xeon_max())), Config::default());
 }
 
-/// A queue with all operations is not restricted by saving it: the driver hides Batch in what it shows.
+/// Saving a queue with all operations does not restrict it, although the driver hides Batch.
 #[test]
 fn operations_are_saved_where_they_are_restricted() {
     let driver = one_device();
@@ -292,9 +292,9 @@ fn operations_are_saved_where_they_are_restricted() {
     assert_eq!(Config::of(&state(&driver)).devices[0].groups[0].queues[0].operations, moves);
 }
 
-/// A saved file has these switches, and devices without them refuse to have them set to what they are.
+/// A saved file has these switches, and devices without them refuse even their current value.
 #[test]
-fn switches_that_are_so_already_are_not_written() {
+fn current_values_of_switches_are_not_written() {
     let driver = one_device();
     for attribute in ["ats_disable", "prs_disable"] {
         driver.fail_write(&format!("sys/bus/dsa/devices/dsa0/wq0.0/{attribute}"), 95);
@@ -305,7 +305,7 @@ fn switches_that_are_so_already_are_not_written() {
     for _ in 0..2 {
         apply(&driver, &config, FORCE);
     }
-    // Disabling would clear what somebody else has set.
+    // Disabling clears settings of others.
     driver.put("sys/bus/dsa/devices/dsa0/wq0.0/ats_disable", "1");
     apply(&driver, &config, FORCE);
     driver.put("sys/bus/dsa/devices/dsa0/wq0.0/ats_disable", "1");
@@ -317,7 +317,7 @@ fn switches_that_are_so_already_are_not_written() {
 
 /// Four engines need 16 read buffers; 8 are left over from a configuration with two.
 #[test]
-fn left_over_read_buffers_that_are_too_few_are_replaced() {
+fn too_few_leftover_read_buffers_are_replaced() {
     let driver = one_device();
     let mut narrow = profile("1n1d1e1w");
     narrow.devices[0].groups[0].read_buffers_allowed = Some(8);
@@ -330,14 +330,14 @@ fn left_over_read_buffers_that_are_too_few_are_replaced() {
 }
 
 #[test]
-fn what_is_unknown_is_not_applied_and_is_told() {
+fn unknown_keys_are_skipped_with_a_note() {
     let text = Profile::named("1n1d1e1w").unwrap().text().replacen("\"size\"", "\"magic\": 5, \"size\"", 1);
     let text = text.trim_end().trim_end_matches(']').to_owned() + ", {\"dev\": \"iax1\"}]";
     let config = Config::parse(&text, UnknownKeys::Keep).unwrap();
     let driver = one_device();
     let plan = plan(&driver, &config, ENABLE);
     let notes =
-        ["wq0.0: magic is left out: it is unknown here", "an accelerator that is no DSA is left as it is"];
+        ["wq0.0: magic is skipped: the key is unknown", "an accelerator that is not a DSA stays unchanged"];
     assert_eq!(plan.notes(), notes);
     assert!(plan.steps().iter().all(|step| !step.path.contains("magic")));
 }
@@ -355,12 +355,12 @@ fn without_permission_nothing_is_changed() {
 }
 
 #[test]
-fn the_first_error_stops_and_says_what_was_done() {
+fn the_first_error_stops_and_reports_the_finished_steps() {
     let driver = FakeDriver::xeon_max();
     apply(&driver, &profile("2n1d1e1w"), ENABLE);
     driver.fail_write("sys/bus/dsa/devices/dsa2/wq2.0/size", 22);
     let before = driver.log().len();
-    // The reset of dsa2's queue is what fails, since it is the first write of that size.
+    // The reset of dsa2's queue fails, since it is the first write of that size.
     let error = failing(&driver, &profile("2n1d1e1w"), FORCE);
     assert_eq!(error.step.attribute(), "size");
     assert_eq!(error.step.action, Action::Reset);
@@ -389,11 +389,11 @@ fn error_numbers_become_sentences() {
         (format!("{at}/wq0.0/name"), 1, "the device is enabled, or must not be configured"),
         (format!("{at}/wq0.0/name"), 6, "the queue is enabled"),
         (format!("{at}/wq0.0/block_on_fault"), 95, "cannot block on faults"),
-        (format!("{at}/wq0.0/ats_disable"), 95, "leave the key out"),
+        (format!("{at}/wq0.0/ats_disable"), 95, "remove the key"),
         (format!("{at}/wq0.0/driver_name"), 2, "does not have this attribute"),
         (format!("{at}/group0.0/use_read_buffer_limit"), 1, "set read_buffer_limit first"),
         (format!("{at}/engine0.0/group_id"), 30, "read-only, as in most containers"),
-        ("sys/bus/dsa/drivers/idxd/bind".to_owned(), 16, "in use or bound already"),
+        ("sys/bus/dsa/drivers/idxd/bind".to_owned(), 16, "in use or already bound"),
         ("sys/bus/dsa/drivers/user/bind".to_owned(), 19, "type and driver_name"),
         ("sys/bus/dsa/drivers/user/bind".to_owned(), 12, "memory is short"),
     ] {
@@ -413,8 +413,8 @@ fn error_numbers_become_sentences() {
 }
 
 #[test]
-fn the_device_s_own_word_comes_first() {
-    // A driver that forgot what the plan counted on: the queue's name is lost before the queue is enabled.
+fn the_status_of_the_device_has_precedence() {
+    // A driver that loses a setting of the plan: the queue's name is lost before the queue is enabled.
     struct Forgetful<'a>(&'a FakeDriver, &'a str, &'a str);
     impl Files for Forgetful<'_> {
         fn read(&self, path: &str) -> std::io::Result<Vec<u8>> {
@@ -458,26 +458,26 @@ fn the_device_s_own_word_comes_first() {
     }
 }
 
-/// Some kernels take the write to `bind` and leave the reason in cmd_status.
+/// Some kernels accept the write to `bind` and report the failure in cmd_status.
 #[test]
 fn a_write_without_effect_is_an_error() {
     let driver = one_device();
     apply(&driver, &profile("1n1d1e1w"), SET);
     let root = tempfile::tempdir().unwrap();
     driver.record_to(root.path()).unwrap();
-    // Plain files take anything and do nothing.
+    // Plain files accept any value and have no effect.
     let files = Directory::below(root.path());
-    let state = State::discover_at(root.path()).unwrap();
+    let state = SystemState::discover_at(root.path()).unwrap();
     let plan = Plan::new(&profile("1n1d1e1w"), &state, ENABLE).unwrap();
     let mut seen = 0;
     let error = plan.apply(&files, &mut |_| seen += 1).unwrap_err();
     assert_eq!(seen, error.done.len() + 1);
     assert!(matches!(&error.cause, Cause::Ineffective { expected: "enabled", found } if found == "disabled"));
     assert_eq!(error.step.path, "sys/bus/dsa/drivers/idxd/bind");
-    assert!(error.to_string().contains("it should be enabled then and is disabled"), "{error}");
+    assert!(error.to_string().contains("the state should be enabled and is disabled"), "{error}");
     assert!(serde_json::to_string(&error).unwrap().contains("should be enabled"));
     // The settings themselves are in the files.
-    let state = State::discover_at(root.path()).unwrap();
+    let state = SystemState::discover_at(root.path()).unwrap();
     assert_eq!(state.devices[0].queues[0].name.as_deref(), Some("memferry0_0"));
 }
 
@@ -491,7 +491,7 @@ fn a_directory_creates_no_attributes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What validation and planning let through, the driver takes: in any order of configurations, old or new kernel.
+    /// The driver accepts all configurations that pass validation and planning, in any order, on old and new kernels.
     #[test]
     fn what_validates_is_taken(
         shapes in prop::collection::vec((1u32..=4, 1u32..=8, any::<bool>(), 0u32..8, any::<bool>()), 1..5),

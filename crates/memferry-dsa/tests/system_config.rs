@@ -1,7 +1,7 @@
-//! Configurations: accel-config's files read and written, what validation finds, and the built-in profiles.
+//! Configurations: reading and writing accel-config's files, validation, and the built-in profiles.
 
 use memferry_dsa::system::config::{ConfigError, Json, Problems, ProfileError};
-use memferry_dsa::system::{Config, DeviceId, Limits, Profile, QueueType, Shape, State, UnknownKeys};
+use memferry_dsa::system::{Config, DeviceId, Limits, Profile, QueueType, Shape, SystemState, UnknownKeys};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
@@ -61,12 +61,12 @@ fn a_profile_of_accel_config_is_read() {
     assert_eq!(queue.ats_disable, None);
     assert_eq!(config.devices[0].groups[0].engines[0].id, DeviceId(0).engine(0));
     config.validate(&Limits::dsa_1_0()).unwrap();
-    // Its keys are in this order, so what is written differs in blanks and that comma alone.
+    // Its keys are in this order, so the written text differs only in blanks and that comma.
     let squeezed = |text: &str| text.split_whitespace().collect::<String>().replace(",]", "]");
     assert_eq!(squeezed(&config.to_json()), squeezed(APP));
 }
 
-/// All shipped profiles and the configurations of the tests, where accel-config is installed.
+/// All profiles and test configurations of accel-config, if it is installed.
 #[test]
 fn installed_files_of_accel_config_are_read() {
     let mut read = 0;
@@ -91,10 +91,10 @@ fn installed_files_of_accel_config_are_read() {
     println!("read {read} files");
 }
 
-/// What `accel-config save-config` 3.5 wrote for a device that lacked two attributes: error numbers, and engines in no
-/// group.
+/// A file of `accel-config save-config` 3.5 for a device that lacked two attributes: it has error numbers, and engines in
+/// no group.
 #[test]
-fn saved_files_with_holes_are_read() {
+fn saved_files_with_missing_attributes_are_read() {
     let config = parse(
         r#"[{"dev":"dsa0","read_buffer_limit":0,"groups":[{"dev":"group0.0","read_buffers_reserved":0,
         "use_read_buffer_limit":0,"read_buffers_allowed":96,"traffic_class_a":0,"traffic_class_b":1,
@@ -132,8 +132,7 @@ fn unknown_keys_are_errors_or_are_kept() {
     let text = r#"[{"dev":"dsa0","groups":[{"dev":"group0.0","grouped_workqueues":[{"dev":"wq0.0","treshold":5,"x":[1,{"a":-2.5}]}]}]}]"#;
     let told = refused(text);
     assert!(
-        told.starts_with("wq0.0 has the key \"treshold\", which is unknown here")
-            && told.contains("threshold,"),
+        told.starts_with("wq0.0 has the unknown key \"treshold\"") && told.contains("threshold,"),
         "{told}"
     );
     let config = Config::parse(text, UnknownKeys::Keep).unwrap();
@@ -145,11 +144,11 @@ fn unknown_keys_are_errors_or_are_kept() {
 }
 
 #[test]
-fn what_accel_config_lists_is_not_what_it_saves() {
+fn listings_of_accel_config_are_refused() {
     let told = refused(r#"[{"dev":"dsa0","state":"enabled"}]"#);
     assert!(told.contains("save-config"), "{told}");
     let told = refused(r#"[{"dev":"dsa0","max_batch_size":1024}]"#);
-    assert!(told.starts_with("dsa0 has the key \"max_batch_size\", which the driver says"), "{told}");
+    assert!(told.starts_with("dsa0 has the read-only key \"max_batch_size\""), "{told}");
 }
 
 #[test]
@@ -163,26 +162,26 @@ fn analytics_accelerators_pass_through() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_name() {
+fn errors_name_the_object_and_the_key() {
     for (text, told) in [
-        ("{", "no JSON"),
-        ("{}", "the file holds an object; expected an array"),
-        ("[5]", "the file holds a number; expected objects"),
+        ("{", "not JSON"),
+        ("{}", "the file contains an object; expected an array"),
+        ("[5]", "the file contains a number; expected objects"),
         ("[{}]", "an object in the file has no \"dev\""),
         (r#"[{"dev":5}]"#, "dev of an object in the file is 5; expected a string"),
-        (r#"[{"dev":"dsa"}]"#, "in the file: \"dsa\" is no name of a DSA device; one is dsa0"),
+        (r#"[{"dev":"dsa"}]"#, "in the file: \"dsa\" is not the name of a DSA device; an example is dsa0"),
         (r#"[{"dev":"dsa0","dev":"dsa0"}]"#, "the key \"dev\" twice"),
-        (r#"[{"dev":"dsa0","groups":{}}]"#, "groups of dsa0 holds an object"),
+        (r#"[{"dev":"dsa0","groups":{}}]"#, "groups of dsa0 contains an object"),
         (
             r#"[{"dev":"dsa0","groups":[{"dev":"group2.0"}]}]"#,
-            "group2.0 stands in dsa0, where it does not belong",
+            "group2.0 is in dsa0, where it does not belong",
         ),
-        (r#"[{"dev":"dsa0","ungrouped_engines":[{"dev":"wq0.0"}]}]"#, "no name of an engine"),
+        (r#"[{"dev":"dsa0","ungrouped_engines":[{"dev":"wq0.0"}]}]"#, "not the name of an engine"),
         (
             r#"[{"dev":"dsa0","groups":[{"dev":"group0.0","grouped_engines":[{"dev":"engine0.0","group_id":1}]}]}]"#,
-            "engine0.0 stands in group0.0, where it does not belong: its group_id is 1",
+            "engine0.0 is in group0.0, where it does not belong: its group_id is 1",
         ),
-        (r#"[{"dev":"dsa0","ungrouped_engines":[{"dev":"engine0.0","group_id":1}]}]"#, "stands in no group"),
+        (r#"[{"dev":"dsa0","ungrouped_engines":[{"dev":"engine0.0","group_id":1}]}]"#, "is in no group"),
         (
             r#"[{"dev":"dsa0","read_buffer_limit":1.5}]"#,
             "read_buffer_limit of dsa0 is 1.5; expected a whole number",
@@ -220,7 +219,7 @@ fn one(change: impl FnOnce(&mut Config)) -> Vec<String> {
     one_within(&Limits::dsa_1_0(), change)
 }
 
-/// What is said about a configuration of one queue after a change.
+/// The problems of a configuration of one queue after a change.
 fn one_within(limits: &Limits, change: impl FnOnce(&mut Config)) -> Vec<String> {
     let mut config = Profile::named("1n1d1e1w").unwrap().config().unwrap();
     change(&mut config);
@@ -260,18 +259,18 @@ fn a_queue_is_within_its_limits() {
     assert_one!(|it| queue!(it).mode = Some(QueueMode::Dedicated), "a dedicated queue has none: set 0");
     assert_one!(|it| queue!(it).batch_max = Some(0), "max_batch_size is 0; it can be 1 to 1024");
     assert_one!(|it| queue!(it).batch_max = Some(2048), "max_batch_size is 2048");
-    assert_one!(|it| queue!(it).batch_max = Some(100), "the driver would make it 128");
+    assert_one!(|it| queue!(it).batch_max = Some(100), "the driver would use 128");
     assert_one!(|it| queue!(it).transfer_bytes_max = Some(1 << 32), "max_transfer_size is 4294967296");
     assert_one!(|it| queue!(it).transfer_bytes_max = Some(u64::MAX), "it can be 1 to 2147483648");
-    assert_one!(|it| queue!(it).transfer_bytes_max = Some(3), "the driver would make it 4");
+    assert_one!(|it| queue!(it).transfer_bytes_max = Some(3), "the driver would use 4");
     assert_one!(|it| queue!(it).name = None, "no name");
     assert_one!(|it| queue!(it).name = Some(String::new()), "no name");
-    assert_one!(|it| queue!(it).name = Some("x".repeat(1025)), "1025 bytes; it can have 1024");
+    assert_one!(|it| queue!(it).name = Some("x".repeat(1025)), "1025 bytes; it can have at most 1024");
     assert_one!(|it| queue!(it).name = Some("a\nb".to_owned()), "control character");
     assert_one!(|it| queue!(it).name = Some(" a".to_owned()), "blank");
     assert_one!(|it| queue!(it).kind = None, "no type");
     assert_one!(|it| queue!(it).driver_name = Some("dmaengine".to_owned()), "type user is \"user\"");
-    assert_one!(|it| queue!(it).kind = Some(QueueType::Kernel), "type kernel is for instance \"dmaengine\"");
+    assert_one!(|it| queue!(it).kind = Some(QueueType::Kernel), "type kernel is for example \"dmaengine\"");
     assert_one!(
         |it| {
             queue!(it).prs_disable = Some(true);
@@ -325,7 +324,7 @@ fn a_device_is_within_its_limits() {
             let engine = it.devices[0].groups[0].engines[0].clone();
             it.devices[0].groups[0].engines.push(engine);
         },
-        "engine0.0: it stands in the configuration twice"
+        "engine0.0: it is in the configuration twice"
     );
     let found = one(|it| {
         let queue = it.devices[0].groups[0].queues.remove(0);
@@ -356,7 +355,7 @@ fn a_group_is_within_its_limits() {
         "traffic_class_b is 8; it can be 0 to 7"
     );
     assert_one!(|it| it.devices[0].groups[0].desc_progress_limit = Some(4), "desc_progress_limit is 4");
-    // What others reserve is not there for this one.
+    // The read buffers that other groups reserve are not available.
     let mut config = Profile::named("1n1d4g1e1w-dedicated").unwrap().config().unwrap();
     config.devices[0].groups[1].read_buffers_reserved = Some(60);
     config.devices[0].groups[0].read_buffers_allowed = Some(37);
@@ -384,19 +383,19 @@ fn limits_are_those_of_the_device() {
     });
     assert!(found[0].contains("lacks: Memory Fill") && found[1].contains("64 to 65535"), "{found:?}");
 
-    let state = State::read(&FakeDriver::new(&[FakeDevice::version_2(DeviceId(0), 0)])).unwrap();
+    let state = SystemState::read(&FakeDriver::new(&[FakeDevice::version_2(DeviceId(0), 0)])).unwrap();
     let mut config = Profile::named("1n1d1e1w").unwrap().config().unwrap();
     config.devices[0].event_log_size = Some(128);
     config.validate_on(&state).unwrap();
     config.devices[0].id = DeviceId(4);
     let told = config.validate_on(&state).unwrap_err().to_string();
     assert!(told.contains("dsa4: there is no such device; there are dsa0"), "{told}");
-    let told = config.validate_on(&State::default()).unwrap_err().to_string();
-    assert!(told.contains("there is no DSA device here"), "{told}");
+    let told = config.validate_on(&SystemState::default()).unwrap_err().to_string();
+    assert!(told.contains("this machine has no DSA device"), "{told}");
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let found = one(|it| {
         queue!(it).priority = Some(0);
         queue!(it).name = None;
@@ -408,7 +407,7 @@ fn all_problems_are_told_at_once() {
 // Profiles.
 
 #[test]
-fn profiles_are_what_their_names_say() {
+fn profiles_have_the_shapes_of_their_names() {
     assert_eq!(Profile::all().len(), 9);
     for profile in Profile::all() {
         let name = profile.name();
@@ -461,14 +460,14 @@ fn the_thesis_configuration() {
 }
 
 #[test]
-fn profiles_for_the_devices_that_there_are() {
+fn profiles_for_the_devices_of_a_machine() {
     let profile = |name| Profile::named(name).unwrap();
     let ids = |config: &Config| config.devices.iter().map(|device| device.id.0).collect::<Vec<_>>();
     let config = profile("1n1d4e1w").for_devices(&[DeviceId(3), DeviceId(7)]).unwrap();
     assert_eq!(ids(&config), [3, 7]);
     config.validate(&Limits::dsa_1_0()).unwrap();
 
-    let state = State::read(&FakeDriver::xeon_max()).unwrap();
+    let state = SystemState::read(&FakeDriver::xeon_max()).unwrap();
     for name in ["8n1d1e1w", "4n1d1e1w", "1n1d4e8w-dedicated"] {
         let config = profile(name).for_machine(&state).unwrap();
         assert_eq!(config, profile(name).config().unwrap(), "{name}");
@@ -480,7 +479,7 @@ fn profiles_for_the_devices_that_there_are() {
 
     // Two sockets without sub-NUMA clusters: four devices on each node.
     let devices: Vec<_> = (0..8).map(|n| FakeDevice::sapphire_rapids(DeviceId(n), n / 4)).collect();
-    let state = State::read(&FakeDriver::new(&devices)).unwrap();
+    let state = SystemState::read(&FakeDriver::new(&devices)).unwrap();
     assert_eq!(ids(&profile("1n4d1e1w-dedicated").for_machine(&state).unwrap()), [0, 1, 2, 3]);
     assert_eq!(ids(&profile("2n1d1e1w").for_machine(&state).unwrap()), [0, 4], "one on each node");
 }

@@ -1,4 +1,4 @@
-//! Discovery: trees as kernels show them, whole, half and broken; and what is said when nothing can be used.
+//! Discovery of complete, incomplete and broken trees of sysfs, and the diagnostics.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use memferry_dsa::system::apply::{Options, Plan};
 use memferry_dsa::system::{
-    Activity, Config, Device, DeviceId, Files, GeneralCapabilities, Owner, Profile, QueueType, State,
-    SystemError, Trouble, Version, Wanted,
+    Activity, Config, Device, DeviceId, Diagnostic, Files, GeneralCapabilities, Owner, Profile, QueueFilter,
+    QueueType, SystemError, SystemState, Version,
 };
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
@@ -17,7 +17,7 @@ const ENABLE: Options = Options { disable_first: false, enable: true };
 const QUEUE: &str = "sys/bus/dsa/devices/dsa0/wq0.0";
 
 fn apply(driver: &FakeDriver, config: &Config) {
-    let state = State::read(driver).unwrap();
+    let state = SystemState::read(driver).unwrap();
     Plan::new(config, &state, ENABLE).unwrap().apply(driver, &mut |_| ()).unwrap();
 }
 
@@ -28,8 +28,8 @@ fn configured(profile: &str) -> FakeDriver {
     driver
 }
 
-fn read(driver: &FakeDriver) -> State {
-    State::read(driver).unwrap()
+fn read(driver: &FakeDriver) -> SystemState {
+    SystemState::read(driver).unwrap()
 }
 
 fn recorded(driver: &FakeDriver) -> tempfile::TempDir {
@@ -43,7 +43,7 @@ fn a_two_socket_xeon_max_with_one_device_configured() {
     let driver = FakeDriver::xeon_max();
     apply(&driver, &Profile::named("1n1d4e1w").unwrap().for_devices(&[DeviceId(2)]).unwrap());
     let root = recorded(&driver);
-    let state = State::discover_at(root.path()).unwrap();
+    let state = SystemState::discover_at(root.path()).unwrap();
 
     let numbers: Vec<u32> = state.devices.iter().map(|device| device.id.0).collect();
     assert_eq!(numbers, [0, 2, 4, 6, 8, 10, 12, 14], "by number, and no iax");
@@ -84,8 +84,12 @@ fn a_two_socket_xeon_max_with_one_device_configured() {
     assert_eq!((info.transfer_bytes_max, info.batch_max, info.node), (1 << 31, 1024, Some(1)));
     assert!(info.operations.contains(Opcode::Memmove) && !info.operations.contains(Opcode::Batch));
 
-    let usable: Vec<String> =
-        state.diagnose(&Wanted::default()).usable.iter().map(|(_, queue)| queue.id.to_string()).collect();
+    let usable: Vec<String> = state
+        .diagnose(&QueueFilter::default())
+        .usable
+        .iter()
+        .map(|(_, queue)| queue.id.to_string())
+        .collect();
     assert_eq!(usable, ["wq2.0"]);
 }
 
@@ -94,7 +98,7 @@ fn a_directory_and_the_seam_show_the_same() {
     let driver = FakeDriver::xeon_max();
     apply(&driver, &Profile::named("8n1d1e1w").unwrap().config().unwrap());
     let root = recorded(&driver);
-    let (mut mine, mut recorded) = (read(&driver), State::discover_at(root.path()).unwrap());
+    let (mut mine, mut recorded) = (read(&driver), SystemState::discover_at(root.path()).unwrap());
     for state in [&mut mine, &mut recorded] {
         for queue in state.devices.iter_mut().flat_map(|device| &mut device.queues) {
             assert_eq!(queue.file.is_some(), queue.id.index == 0);
@@ -116,15 +120,16 @@ fn objects_next_to_their_device_are_found() {
             fs::rename(entry.path(), devices.join(entry.file_name())).unwrap();
         }
     }
-    let state = State::discover_at(root.path()).unwrap();
-    let expected = State::discover_at(recorded(&driver).path()).unwrap();
-    let ids = |state: &State| state.queues().map(|(_, queue)| (queue.id, queue.size)).collect::<Vec<_>>();
+    let state = SystemState::discover_at(root.path()).unwrap();
+    let expected = SystemState::discover_at(recorded(&driver).path()).unwrap();
+    let ids =
+        |state: &SystemState| state.queues().map(|(_, queue)| (queue.id, queue.size)).collect::<Vec<_>>();
     assert_eq!(ids(&state), ids(&expected));
     assert_eq!(state.devices[0].groups, expected.devices[0].groups);
     assert_eq!(state.devices[0].engines, expected.devices[0].engines);
-    // Links back, as the kernel has them, make nothing appear twice.
+    // The kernel's links back do not duplicate objects.
     symlink("../wq0.0", devices.join("dsa0/wq0.0")).unwrap();
-    assert_eq!(ids(&State::discover_at(root.path()).unwrap()), ids(&expected));
+    assert_eq!(ids(&SystemState::discover_at(root.path()).unwrap()), ids(&expected));
 }
 
 #[test]
@@ -143,7 +148,7 @@ fn an_old_kernel_has_tokens_and_less() {
     let operations = device.operations.unwrap();
     assert!(operations.contains(Opcode::Batch) && operations.contains(Opcode::CacheFlush));
     assert_eq!(device.hides_batch(), Some(false));
-    // Without op_config, what the device has holds for the queue; without limits, the driver's defaults.
+    // Without op_config, the queue has the operations of the device; without limits, the driver's defaults.
     driver.put(&format!("{QUEUE}/mode"), "dedicated");
     driver.remove(&format!("{QUEUE}/max_transfer_size"));
     driver.remove(&format!("{QUEUE}/max_batch_size"));
@@ -186,14 +191,14 @@ fn attributes_that_do_not_apply_are_missing() {
     driver.remove(&format!("{QUEUE}/size"));
     let state = read(&driver);
     let error = state.devices[0].queues[0].info(&state.devices[0]).unwrap_err();
-    assert!(error.to_string().starts_with("wq0.0 does not say its size"), "{error}");
+    assert!(error.to_string().starts_with("wq0.0 has no attribute size"), "{error}");
 }
 
 #[test]
 fn errors_name_the_file_and_what_to_do() {
     let driver = configured("1n1d1e1w");
     driver.fail_read(&format!("{QUEUE}/size"), 13);
-    let told = State::read(&driver).unwrap_err().to_string();
+    let told = SystemState::read(&driver).unwrap_err().to_string();
     assert!(told.contains("/sys/bus/dsa/devices/dsa0/wq0.0/size") && told.contains("root"), "{told}");
 
     for (file, content) in [
@@ -212,7 +217,7 @@ fn errors_name_the_file_and_what_to_do() {
         // As files: the driver computes some of them.
         let root = recorded(&configured("1n1d1e1w"));
         fs::write(root.path().join("sys/bus/dsa/devices").join(file), content).unwrap();
-        match State::discover_at(root.path()).unwrap_err() {
+        match SystemState::discover_at(root.path()).unwrap_err() {
             SystemError::Parse { path, found, .. } => {
                 assert!(path.ends_with(file), "{path:?}");
                 assert_eq!(found, content);
@@ -256,29 +261,29 @@ fn the_state_as_json() {
 
 // What is in the way.
 
-/// The troubles, and that nothing is usable.
-fn troubles(driver: &FakeDriver, wanted: &Wanted) -> Vec<Trouble> {
+/// The diagnostics of a driver without a usable queue.
+fn diagnostics(driver: &FakeDriver, wanted: &QueueFilter) -> Vec<Diagnostic> {
     let state = read(driver);
     let diagnosis = state.diagnose(wanted);
     assert!(diagnosis.usable.is_empty(), "{:?}", diagnosis.usable);
-    assert!(diagnosis.troubles.iter().all(Trouble::is_fatal));
-    diagnosis.troubles
+    assert!(diagnosis.diagnostics.iter().all(Diagnostic::is_fatal));
+    diagnosis.diagnostics
 }
 
-fn all_troubles(driver: &FakeDriver) -> Vec<Trouble> {
-    troubles(driver, &Wanted::default())
+fn all_diagnostics(driver: &FakeDriver) -> Vec<Diagnostic> {
+    diagnostics(driver, &QueueFilter::default())
 }
 
 #[test]
 fn no_module_and_no_device() {
     let root = tempfile::tempdir().unwrap();
-    let state = State::discover_at(root.path()).unwrap();
-    assert_eq!(state, State::default());
-    assert_eq!(state.diagnose(&Wanted::default()).troubles, [Trouble::ModuleNotLoaded]);
+    let state = SystemState::discover_at(root.path()).unwrap();
+    assert_eq!(state, SystemState::default());
+    assert_eq!(state.diagnose(&QueueFilter::default()).diagnostics, [Diagnostic::ModuleNotLoaded]);
 
     let driver = FakeDriver::new(&[]);
-    let found = all_troubles(&driver);
-    assert_eq!(found, [Trouble::NoDevice { others: 0, in_virtual_machine_perhaps: true }]);
+    let found = all_diagnostics(&driver);
+    assert_eq!(found, [Diagnostic::NoDevice { others: 0, in_virtual_machine_perhaps: true }]);
     assert!(found[0].to_string().contains("virtual machine"), "{}", found[0]);
 }
 
@@ -286,14 +291,14 @@ fn no_module_and_no_device() {
 fn devices_that_are_not_ready() {
     let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
     let device = DeviceId(0);
-    assert_eq!(all_troubles(&driver), [Trouble::DeviceDisabled { device, status: None }]);
+    assert_eq!(all_diagnostics(&driver), [Diagnostic::DeviceDisabled { device, status: None }]);
     driver.put("sys/bus/dsa/devices/dsa0/cmd_status", "0x15");
-    let told = all_troubles(&driver)[0].to_string();
+    let told = all_diagnostics(&driver)[0].to_string();
     assert!(told.starts_with("dsa0 is disabled (last command: a group has queues but no engine"), "{told}");
     driver.put("sys/bus/dsa/devices/dsa0/state", "halted");
-    assert!(matches!(all_troubles(&driver)[..], [Trouble::DeviceHalted { .. }]));
+    assert!(matches!(all_diagnostics(&driver)[..], [Diagnostic::DeviceHalted { .. }]));
     driver.put("sys/bus/dsa/devices/dsa0/state", "enabled");
-    assert_eq!(all_troubles(&driver), [Trouble::NothingConfigured { device }]);
+    assert_eq!(all_diagnostics(&driver), [Diagnostic::NothingConfigured { device }]);
 }
 
 #[test]
@@ -302,39 +307,39 @@ fn queues_that_are_not_ready() {
     let with = |attribute: &str, value: &str| {
         let driver = configured("1n1d1e1w");
         driver.put(&format!("{QUEUE}/{attribute}"), value);
-        all_troubles(&driver)
+        all_diagnostics(&driver)
     };
-    assert_eq!(with("state", "disabled"), [Trouble::QueueDisabled { queue, status: None }]);
-    assert_eq!(with("type", "kernel"), [Trouble::NotForUsers { queue, kind: QueueType::Kernel }]);
-    assert_eq!(with("threshold", "0"), [Trouble::NoThreshold { queue }]);
+    assert_eq!(with("state", "disabled"), [Diagnostic::QueueDisabled { queue, status: None }]);
+    assert_eq!(with("type", "kernel"), [Diagnostic::NotForUsers { queue, kind: QueueType::Kernel }]);
+    assert_eq!(with("threshold", "0"), [Diagnostic::NoThreshold { queue }]);
 
     let driver = configured("1n1d1e1w");
     for (attribute, value) in [("state", "disabled"), ("name", ""), ("driver_name", "")] {
         driver.put(&format!("{QUEUE}/{attribute}"), value);
     }
     driver.put("sys/bus/dsa/devices/dsa0/pasid_enabled", "0");
-    let found = all_troubles(&driver);
+    let found = all_diagnostics(&driver);
     let expected = [
-        Trouble::NoSharedAddresses { device: DeviceId(0), is_kernel_old: false },
-        Trouble::NoName { queue },
-        Trouble::OtherDriver { queue, found: String::new() },
-        Trouble::QueueDisabled { queue, status: None },
+        Diagnostic::NoSharedAddresses { device: DeviceId(0), is_kernel_old: false },
+        Diagnostic::NoName { queue },
+        Diagnostic::OtherDriver { queue, found: String::new() },
+        Diagnostic::QueueDisabled { queue, status: None },
     ];
     assert_eq!(found, expected);
 }
 
-/// An enabled queue of a device without it is of no use either, and a disabled device will not be.
+/// Without shared address spaces, neither enabled nor disabled queues are usable.
 #[test]
 fn devices_that_share_no_address_spaces() {
     let driver = configured("1n1d1e1w-dedicated");
     driver.put("sys/bus/dsa/devices/dsa0/pasid_enabled", "0");
     let device = DeviceId(0);
-    assert_eq!(all_troubles(&driver), [Trouble::NoSharedAddresses { device, is_kernel_old: false }]);
+    assert_eq!(all_diagnostics(&driver), [Diagnostic::NoSharedAddresses { device, is_kernel_old: false }]);
     driver.put("proc/sys/kernel/osrelease", "5.15.0-91-generic");
     driver.put("sys/bus/dsa/devices/dsa0/state", "disabled");
-    let found = all_troubles(&driver);
-    let disabled = Trouble::DeviceDisabled { device, status: None };
-    assert_eq!(found, [Trouble::NoSharedAddresses { device, is_kernel_old: true }, disabled]);
+    let found = all_diagnostics(&driver);
+    let disabled = Diagnostic::DeviceDisabled { device, status: None };
+    assert_eq!(found, [Diagnostic::NoSharedAddresses { device, is_kernel_old: true }, disabled]);
     assert!(found[0].to_string().contains("Linux 5.18 or newer"), "{}", found[0]);
     assert_eq!(found[0].object().as_deref(), Some("dsa0"));
 }
@@ -343,14 +348,14 @@ fn devices_that_share_no_address_spaces() {
 fn files_of_queues_that_cannot_be_opened() {
     let driver = configured("1n1d1e1w");
     driver.become_user(1000, 0);
-    let found = all_troubles(&driver);
+    let found = all_diagnostics(&driver);
     let owner = Owner { mode: 0o600, user: 0, group: 0, is_device: true };
-    assert_eq!(found, [Trouble::NoPermission { path: "/dev/dsa/wq0.0".to_owned(), owner }]);
+    assert_eq!(found, [Diagnostic::NoPermission { path: "/dev/dsa/wq0.0".to_owned(), owner }]);
     assert!(found[0].to_string().contains("mode 0600 and belongs to 0:0"), "{}", found[0]);
 
     let usable = |owner: Owner| {
         driver.set_owner("dev/dsa/wq0.0", owner);
-        !read(&driver).diagnose(&Wanted::default()).usable.is_empty()
+        !read(&driver).diagnose(&QueueFilter::default()).usable.is_empty()
     };
     assert!(usable(Owner { mode: 0o666, ..owner }));
     assert!(usable(Owner { mode: 0o660, group: 1000, ..owner }));
@@ -359,7 +364,7 @@ fn files_of_queues_that_cannot_be_opened() {
     assert!(!usable(Owner { mode: 0o066, user: 1000, ..owner }), "the owner's bits count, and no others");
 
     driver.remove("dev/dsa/wq0.0");
-    assert_eq!(all_troubles(&driver), [Trouble::NoFile { queue: DeviceId(0).queue(0) }]);
+    assert_eq!(all_diagnostics(&driver), [Diagnostic::NoFile { queue: DeviceId(0).queue(0) }]);
 }
 
 #[test]
@@ -368,58 +373,61 @@ fn mapping_needs_a_capability_and_writing_does_not() {
     driver.set_owner("dev/dsa/wq0.0", Owner { mode: 0o666, user: 0, group: 0, is_device: true });
     let limits = |driver: &FakeDriver| {
         let state = read(driver);
-        let diagnosis = state.diagnose(&Wanted::default());
+        let diagnosis = state.diagnose(&QueueFilter::default());
         assert_eq!(diagnosis.usable.len(), 1);
-        diagnosis.troubles
+        diagnosis.diagnostics
     };
     assert_eq!(limits(&driver), []);
     driver.become_user(1000, 0);
-    assert_eq!(limits(&driver), [Trouble::NoRawIo { is_certain: true }]);
+    assert_eq!(limits(&driver), [Diagnostic::NoRawIo { is_certain: true }]);
     driver.become_user(1000, 1 << 17);
     assert_eq!(limits(&driver), []);
-    // Without op_cap, the release of the kernel hints at it.
+    // Without op_cap, the kernel's release suggests it.
     driver.become_user(1000, 0);
     driver.remove("sys/bus/dsa/devices/dsa0/op_cap");
-    assert_eq!(limits(&driver), [Trouble::NoRawIo { is_certain: false }]);
+    assert_eq!(limits(&driver), [Diagnostic::NoRawIo { is_certain: false }]);
     driver.put("proc/sys/kernel/osrelease", "6.1.0-22-amd64");
     assert_eq!(limits(&driver), []);
 }
 
 #[test]
-fn what_is_wanted_is_not_there() {
+fn requirements_that_no_queue_meets() {
     let driver = configured("1n1d1e1w");
-    let wanted = Wanted { mode: Some(QueueMode::Dedicated), ..Wanted::default() };
-    let found = troubles(&driver, &wanted);
-    assert_eq!(found, [Trouble::NoQueueOfMode { wanted: QueueMode::Dedicated }]);
+    let wanted = QueueFilter { mode: Some(QueueMode::Dedicated), ..QueueFilter::default() };
+    let found = diagnostics(&driver, &wanted);
+    assert_eq!(found, [Diagnostic::NoQueueOfMode { wanted: QueueMode::Dedicated }]);
     assert!(found[0].to_string().starts_with("no usable work queue is dedicated"), "{}", found[0]);
 
-    let wanted = Wanted { node: Some(3), ..Wanted::default() };
-    let found = troubles(&driver, &wanted);
-    assert_eq!(found, [Trouble::OtherNode { wanted: 3, found: vec![Some(0)] }]);
+    let wanted = QueueFilter { node: Some(3), ..QueueFilter::default() };
+    let found = diagnostics(&driver, &wanted);
+    assert_eq!(found, [Diagnostic::OtherNode { wanted: 3, found: vec![Some(0)] }]);
     assert!(found[0].to_string().contains("only on node 0"), "{}", found[0]);
 
     let operations = OperationSet::of(&[Opcode::Memmove, Opcode::CreateDelta]);
-    let wanted = Wanted { operations, ..Wanted::default() };
+    let wanted = QueueFilter { operations, ..QueueFilter::default() };
     let missing = vec!["Create Delta Record".to_owned()];
     let queue = DeviceId(0).queue(0);
-    assert_eq!(troubles(&driver, &wanted), [Trouble::MissingOperations { queue, missing }]);
+    assert_eq!(diagnostics(&driver, &wanted), [Diagnostic::MissingOperations { queue, missing }]);
 }
 
 #[test]
 fn a_dedicated_queue_has_one_user() {
     let driver = configured("1n1d1e1w-dedicated");
-    assert_eq!(read(&driver).diagnose(&Wanted::default()).usable.len(), 1);
+    assert_eq!(read(&driver).diagnose(&QueueFilter::default()).usable.len(), 1);
     driver.put(&format!("{QUEUE}/clients"), "1");
-    assert_eq!(all_troubles(&driver), [Trouble::InUse { queue: DeviceId(0).queue(0) }]);
+    assert_eq!(all_diagnostics(&driver), [Diagnostic::InUse { queue: DeviceId(0).queue(0) }]);
 }
 
 // Anything may be in the files, and any of them may be gone.
 
-fn everything(state: &State) {
-    let wanted =
-        Wanted { node: Some(0), mode: Some(QueueMode::Shared), operations: OperationSet::of(&Opcode::ALL) };
-    for trouble in state.diagnose(&wanted).troubles {
-        assert!(!trouble.to_string().is_empty());
+fn everything(state: &SystemState) {
+    let wanted = QueueFilter {
+        node: Some(0),
+        mode: Some(QueueMode::Shared),
+        operations: OperationSet::of(&Opcode::ALL),
+    };
+    for diagnostic in state.diagnose(&wanted).diagnostics {
+        assert!(!diagnostic.to_string().is_empty());
     }
     for (device, queue) in state.queues() {
         let _ = queue.info(device);
@@ -456,7 +464,7 @@ proptest! {
         for (index, content) in changes {
             let path: &String = index.get(&paths);
             driver.put(path, &content);
-            if let Ok(state) = State::read(&driver) {
+            if let Ok(state) = SystemState::read(&driver) {
                 everything(&state);
             }
         }
@@ -472,12 +480,11 @@ proptest! {
             let above = path.ancestors().nth(up).filter(|path| path.components().count() > 4).unwrap_or(path);
             driver.remove(above.to_str().unwrap());
         }
-        everything(&State::read(&driver).expect("what is missing is missing"));
+        everything(&SystemState::read(&driver).expect("what is missing is missing"));
     }
 }
 
-/// The fake driver adds up what its files hold, and the property above puts a large number into two of the same kind only
-/// now and then.
+/// The fake driver adds up the values of its files, and the property above rarely puts a large number into two of a kind.
 #[test]
 fn the_largest_numbers_in_every_file() {
     const LARGEST: [&str; 4] =
@@ -493,21 +500,21 @@ fn the_largest_numbers_in_every_file() {
             }
             let _no_panic = driver.read(path);
         }
-        if let Ok(state) = State::read(&driver) {
+        if let Ok(state) = SystemState::read(&driver) {
             everything(&state);
         }
     }
 }
 
-/// What only a real tree can have: bytes that are no text, a directory in the place of a file and the reverse, a link to
-/// nowhere or to itself, a file that never ends.
+/// The oddities of real trees: bytes that are not text, a directory in the place of a file and the reverse, a link to
+/// nowhere or to itself, a file without end.
 #[test]
 fn strange_files() {
     let at = "sys/bus/dsa/devices/dsa0";
     let strange = |change: &dyn Fn(&Path)| {
         let root = recorded(&configured("1n1d1e1w"));
         change(&root.path().join(at));
-        let state = State::discover_at(root.path());
+        let state = SystemState::discover_at(root.path());
         if let Ok(state) = &state {
             everything(state);
         }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use fuser::FopenFlags;
 use memferry_dsa::portal::QueueMode;
-use memferry_dsa::system::{Device, DeviceId, Queue, QueueId, State};
+use memferry_dsa::system::{Device, DeviceId, Queue, QueueId, SystemState};
 use memferry_dsa::{Opcode, OperationSet};
 use memferry_dsa_emulator::FakeDriver;
 use memferry_dsa_emulator::shared::{
@@ -142,7 +142,7 @@ impl Queues {
     /// Brings the shared state to what the driver says. Takes up to some seconds if processes have work in progress.
     pub(crate) fn follow(&self) {
         // The driver always makes sense to its own reader.
-        let Ok(state) = State::read(&*self.driver) else { return };
+        let Ok(state) = SystemState::read(&*self.driver) else { return };
         let mut enabled = lock(&self.enabled);
         for (index, id) in self.devices.iter().enumerate() {
             let Some(device) = state.device(*id) else { continue };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memferry_dsa::system::apply::{Options as Apply, Plan, PlanError};
 use memferry_dsa::system::config::{ConfigError, Problems};
-use memferry_dsa::system::{Config, DeviceId, State, UnknownKeys};
+use memferry_dsa::system::{Config, DeviceId, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
 use crate::error::Error;
@@ -37,7 +37,7 @@ impl Machine {
                 .map_err(|error| Error::Config { path: path.to_owned(), problem: error.to_string() })?,
         };
         let failed = |problem: String| Error::Config { path: path.to_owned(), problem };
-        let state = State::read(&driver).map_err(|error| failed(error.to_string()))?;
+        let state = SystemState::read(&driver).map_err(|error| failed(error.to_string()))?;
         let plan = Plan::new(&config, &state, Apply { disable_first: false, enable: true });
         let plan = plan.map_err(|error| match error {
             PlanError::Invalid(problems) => failed(in_one_line(&problems)),
@@ -156,7 +156,7 @@ mod tests {
         let options = |count| Options { devices: Some(count), ..Options::new("true") };
         for count in [1, 2, 8] {
             let machine = Machine::new(&options(count)).unwrap();
-            let state = State::read(&machine.driver).unwrap();
+            let state = SystemState::read(&machine.driver).unwrap();
             let numbers: Vec<u32> = state.devices.iter().map(|device| device.id.0).collect();
             assert_eq!(numbers, (0..count).map(|index| 2 * index).collect::<Vec<_>>());
             assert!(state.devices.iter().all(|device| device.is_enabled()));
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn after_boot_nothing_is_configured() {
         let machine = Machine::new(&Options { setup: Setup::Disabled, ..Options::new("true") }).unwrap();
-        let state = State::read(&machine.driver).unwrap();
+        let state = SystemState::read(&machine.driver).unwrap();
         assert!(state.queues().all(|(_, queue)| !queue.is_enabled() && queue.size == Some(0)));
     }
 

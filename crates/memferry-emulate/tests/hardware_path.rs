@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use emulator::{is_available, is_inside, preload};
 use memferry_dsa::instructions::{CpuFeatures, SleepState};
-use memferry_dsa::portal::{Backoff, OpenOptions, QueueMode, Way};
-use memferry_dsa::system::{State, Wanted};
+use memferry_dsa::portal::{Backoff, OpenOptions, QueueMode, SubmitMethod};
+use memferry_dsa::system::{QueueFilter, SystemState};
 use memferry_dsa::{
     Client, ClientOptions, Descriptor, DevicePortal, Portal, PortalKind, Request, Submission, Wait,
 };
@@ -31,16 +31,16 @@ fn options() -> ClientOptions {
 }
 
 /// The queues of the machine with this mode, opened as any program would.
-fn open(mode: QueueMode, way: Way) -> Vec<Arc<dyn Portal>> {
-    let state = State::discover().unwrap();
-    let usable = state.diagnose(&Wanted::default()).usable;
+fn open(mode: QueueMode, way: SubmitMethod) -> Vec<Arc<dyn Portal>> {
+    let state = SystemState::discover().unwrap();
+    let usable = state.diagnose(&QueueFilter::default()).usable;
     let found: Vec<Arc<dyn Portal>> = usable
         .into_iter()
         .filter_map(|(device, queue)| Some((device, queue, queue.file.as_ref()?)))
         .map(|(device, queue, file)| (queue.info(device).unwrap(), file))
         .filter(|(info, _)| info.mode == mode)
         .map(|(info, file)| {
-            let options = OpenOptions { way, ..OpenOptions::default() };
+            let options = OpenOptions { method: way, ..OpenOptions::default() };
             DevicePortal::open(file.path.as_ref(), info, options).unwrap() as Arc<dyn Portal>
         })
         .collect();
@@ -72,7 +72,7 @@ fn runs(test: &str) -> bool {
 #[test]
 fn a_shared_queue_by_enqcmd() {
     if runs("a_shared_queue_by_enqcmd") {
-        let portals = open(QueueMode::Shared, Way::Mapped);
+        let portals = open(QueueMode::Shared, SubmitMethod::Mapped);
         assert_eq!(portals[0].kind(), PortalKind::Enqcmd);
         for wait in Wait::ALL {
             conforms(portals.clone(), wait, 11);
@@ -83,7 +83,7 @@ fn a_shared_queue_by_enqcmd() {
 #[test]
 fn a_dedicated_queue_by_movdir64b() {
     if runs("a_dedicated_queue_by_movdir64b") {
-        let portals = open(QueueMode::Dedicated, Way::Mapped);
+        let portals = open(QueueMode::Dedicated, SubmitMethod::Mapped);
         assert_eq!(portals[0].kind(), PortalKind::Movdir64b);
         conforms(portals, Wait::Umwait(SleepState::Light), 12);
     }
@@ -93,7 +93,7 @@ fn a_dedicated_queue_by_movdir64b() {
 fn both_by_write() {
     if runs("both_by_write") {
         for mode in [QueueMode::Shared, QueueMode::Dedicated] {
-            let portals = open(mode, Way::Write);
+            let portals = open(mode, SubmitMethod::Write);
             assert_eq!(portals[0].kind(), PortalKind::Write);
             conforms(portals, Wait::Spin, 13);
         }
@@ -111,7 +111,7 @@ fn all_instructions_are_there() {
 #[test]
 fn threads_on_one_queue() {
     if runs("threads_on_one_queue") {
-        let portals = open(QueueMode::Shared, Way::Mapped);
+        let portals = open(QueueMode::Shared, SubmitMethod::Mapped);
         std::thread::scope(|scope| {
             for (seed, wait) in (20..).zip(Wait::ALL) {
                 let portals = portals.clone();
@@ -128,7 +128,7 @@ fn a_process_and_its_child() {
     if !runs("a_process_and_its_child") {
         return;
     }
-    let portals = open(QueueMode::Shared, Way::Mapped);
+    let portals = open(QueueMode::Shared, SubmitMethod::Mapped);
     conforms(portals.clone(), Wait::Spin, 30);
     let program = std::env::current_exe().unwrap();
     let mut other = Command::new(program);
@@ -194,7 +194,7 @@ fn a_process_that_is_stopped_stops_no_other_queue() {
     // SAFETY: the child uses what this thread has, and waits to be killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let portal = open(QueueMode::Shared, Way::Mapped).remove(0);
+        let portal = open(QueueMode::Shared, SubmitMethod::Mapped).remove(0);
         let (source, mut target) = (vec![1u8; BYTES], vec![2u8; BYTES]); // there, or each copy ends at once
         let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), BYTES as u32);
         // SAFETY: nobody else has these buffers, which stay until the process ends.
@@ -207,7 +207,7 @@ fn a_process_that_is_stopped_stops_no_other_queue() {
     // SAFETY: they take numbers.
     unsafe { libc::kill(child, libc::SIGSTOP) };
     std::fs::write("/sys/bus/dsa/drivers/user/unbind", "wq0.0").unwrap();
-    let portals = open(QueueMode::Dedicated, Way::Mapped);
+    let portals = open(QueueMode::Dedicated, SubmitMethod::Mapped);
     let client = Client::new(portals, ClientOptions { may_use_cpu: false, ..options() });
     let (source, mut target) = ([3u8; 777], [0u8; 777]);
     client.run(Request::copy(&source, &mut target)).unwrap();
@@ -232,7 +232,7 @@ fn a_trace_into_a_pipe() {
     let reader = is_outside.then(|| Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().unwrap());
     let with_trace = format!("{} --trace {}", preload(), pipe.display());
     if is_inside(&with_trace, "a_trace_into_a_pipe") {
-        for way in [Way::Write, Way::Mapped] {
+        for way in [SubmitMethod::Write, SubmitMethod::Mapped] {
             let client = Client::new(open(QueueMode::Shared, way), options());
             let (source, mut target) = ([3u8; 777], [0u8; 777]);
             client.run(Request::copy(&source, &mut target)).unwrap();
@@ -256,10 +256,10 @@ fn a_trace_of_each_way() {
     let with_trace = format!("{} --trace {}", preload(), file.path().display());
     if is_inside(&with_trace, "a_trace_of_each_way") {
         for (mode, way) in [
-            (QueueMode::Shared, Way::Mapped),
-            (QueueMode::Dedicated, Way::Mapped),
-            (QueueMode::Shared, Way::Write),
-            (QueueMode::Dedicated, Way::Write),
+            (QueueMode::Shared, SubmitMethod::Mapped),
+            (QueueMode::Dedicated, SubmitMethod::Mapped),
+            (QueueMode::Shared, SubmitMethod::Write),
+            (QueueMode::Dedicated, SubmitMethod::Write),
         ] {
             let client = Client::new(open(mode, way), ClientOptions { may_use_cpu: false, ..options() });
             let (source, mut target) = ([3u8; 777], [0u8; 777]);

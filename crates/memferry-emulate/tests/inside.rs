@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use emulator::{emulate, has_python, is_available, is_inside, text};
 use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{Directory, Profile, State};
+use memferry_dsa::system::{Directory, Profile, SystemState};
 use memferry_dsa::{CompletionRecord, Descriptor, Flags, Opcode, Status};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
@@ -41,7 +41,7 @@ fn our_own_tools_see_and_configure_the_devices() {
     }
     for profile in Profile::all() {
         // The driver in memory and the files that it is behind must agree.
-        let found = State::discover().unwrap();
+        let found = SystemState::discover().unwrap();
         let devices: Vec<FakeDevice> = found
             .devices
             .iter()
@@ -53,10 +53,10 @@ fn our_own_tools_see_and_configure_the_devices() {
         let config = profile.for_devices(&ids[..count]).unwrap();
         let options = Options { disable_first: true, enable: true };
         for files in [&Directory::system() as &dyn memferry_dsa::system::Files, &fake] {
-            let plan = Plan::new(&config, &State::read(files).unwrap(), options).unwrap();
+            let plan = Plan::new(&config, &SystemState::read(files).unwrap(), options).unwrap();
             plan.apply(files, &mut |_| ()).unwrap();
         }
-        let (mut real, mut fake) = (State::discover().unwrap(), State::read(&fake).unwrap());
+        let (mut real, mut fake) = (SystemState::discover().unwrap(), SystemState::read(&fake).unwrap());
         for state in [&mut real, &mut fake] {
             for queue in state.devices.iter_mut().flat_map(|device| &mut device.queues) {
                 assert_eq!(queue.file.take().is_some(), queue.is_enabled(), "{}", queue.id);

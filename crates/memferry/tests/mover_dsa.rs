@@ -51,7 +51,7 @@ unsafe impl Portal for Silent {
         if self.dead.load(Ordering::SeqCst) { Err(SubmitError::Gone) } else { Ok(Submission::Accepted) }
     }
 
-    fn settled(&self, _: u32) {}
+    fn completed(&self, _: u32) {}
 
     fn is_gone(&self) -> bool {
         self.dead.load(Ordering::SeqCst)

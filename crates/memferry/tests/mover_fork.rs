@@ -23,7 +23,7 @@ use memferry::mover::{
 };
 use memferry::topology::Machine;
 use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Linux, OpenOptions, Platform, Way};
+use memferry_dsa::portal::{Linux, OpenOptions, Platform, SubmitMethod};
 use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DirectMemory, Emulator, FaultPlan, dedicated_queue, shared_queue,
@@ -164,10 +164,10 @@ fn queues() {
     let path = std::env::temp_dir().join(format!("memferry-mover-fork-{}", std::process::id()));
     std::fs::write(&path, [0; 4096]).expect("a file for the queue");
     for (mode, way) in [
-        (QueueMode::Shared, Way::Mapped),
-        (QueueMode::Dedicated, Way::Mapped),
-        (QueueMode::Shared, Way::Write),
-        (QueueMode::Dedicated, Way::Write),
+        (QueueMode::Shared, SubmitMethod::Mapped),
+        (QueueMode::Dedicated, SubmitMethod::Mapped),
+        (QueueMode::Shared, SubmitMethod::Write),
+        (QueueMode::Dedicated, SubmitMethod::Write),
     ] {
         let told = format!("{mode:?}, {way:?}");
         let platform = Inline::new(mode);
@@ -175,7 +175,7 @@ fn queues() {
             QueueMode::Shared => shared_queue("wq0.0", 4),
             QueueMode::Dedicated => dedicated_queue("wq0.0", 4),
         };
-        let options = OpenOptions { way, ..OpenOptions::default() };
+        let options = OpenOptions { method: way, ..OpenOptions::default() };
         let portal = DevicePortal::open_on(platform.clone(), &path, info, options).expect("a queue");
         let mut owner = Some(mover(portal));
         let mover = owner.clone().expect("just made");

@@ -53,8 +53,8 @@ unsafe impl Portal for Claims {
         // SAFETY: passed on to the caller.
         unsafe { self.portal.submit(descriptor) }
     }
-    fn settled(&self, count: u32) {
-        self.portal.settled(count);
+    fn completed(&self, count: u32) {
+        self.portal.completed(count);
     }
     fn is_gone(&self) -> bool {
         self.portal.is_gone()

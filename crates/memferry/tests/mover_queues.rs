@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memferry::mover::{CopyOptions, CopyReport, DsaEngine, DsaOptions, EngineKind, EngineStats, Mover};
 use memferry::topology::Machine;
-use memferry_dsa::portal::{OpenOptions, Way};
+use memferry_dsa::portal::{OpenOptions, SubmitMethod};
 use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission};
 use memferry_dsa_emulator::FakePlatform;
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
@@ -31,10 +31,10 @@ type Open = fn(&FaultPlan) -> Queue;
 const WAYS: [Open; 6] = [
     |nasty| emulated("emulated, shared", QueueMode::Shared, nasty),
     |nasty| emulated("emulated, dedicated", QueueMode::Dedicated, nasty),
-    |nasty| of_linux("ENQCMD", QueueMode::Shared, Way::Mapped, nasty),
-    |nasty| of_linux("MOVDIR64B", QueueMode::Dedicated, Way::Mapped, nasty),
-    |nasty| of_linux("write, shared", QueueMode::Shared, Way::Write, nasty),
-    |nasty| of_linux("write, dedicated", QueueMode::Dedicated, Way::Write, nasty),
+    |nasty| of_linux("ENQCMD", QueueMode::Shared, SubmitMethod::Mapped, nasty),
+    |nasty| of_linux("MOVDIR64B", QueueMode::Dedicated, SubmitMethod::Mapped, nasty),
+    |nasty| of_linux("write, shared", QueueMode::Shared, SubmitMethod::Write, nasty),
+    |nasty| of_linux("write, dedicated", QueueMode::Dedicated, SubmitMethod::Write, nasty),
 ];
 
 fn device(mode: QueueMode, nasty: &FaultPlan) -> Arc<Emulator> {
@@ -51,11 +51,11 @@ fn emulated(name: &'static str, mode: QueueMode, nasty: &FaultPlan) -> Queue {
     Queue { name, portal: device.portal(0), device, platform: None, mode }
 }
 
-fn of_linux(name: &'static str, mode: QueueMode, way: Way, nasty: &FaultPlan) -> Queue {
+fn of_linux(name: &'static str, mode: QueueMode, way: SubmitMethod, nasty: &FaultPlan) -> Queue {
     let device = device(mode, nasty);
     let info = device.config().groups[0].queues[0].clone();
     let platform = FakePlatform::new(device.uncounted_portal(0));
-    let options = OpenOptions { way, ..OpenOptions::default() };
+    let options = OpenOptions { method: way, ..OpenOptions::default() };
     let path = Path::new("/dev/dsa/wq0.0");
     let portal = DevicePortal::open_on(platform.clone(), path, info, options).expect("all is there");
     Queue { name, portal, device, platform: Some(platform), mode }
@@ -130,7 +130,7 @@ fn a_full_queue_is_tried_again_a_few_times_and_then_the_cpu_copies() {
             while queue.device.counters().completed_count() < ENTRIES.into() {
                 std::thread::yield_now();
             }
-            queue.portal.settled(ENTRIES);
+            queue.portal.completed(ENTRIES);
             assert_eq!(copy(&mover, told), BY_DSA, "{told}");
             assert_eq!(stats(&mover).retries, tries, "{told}");
         }

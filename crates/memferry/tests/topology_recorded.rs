@@ -17,7 +17,7 @@ use fixtures::{
 };
 use memferry::topology::{DsaFiles, Machine, NodeId, Origin, Recording, TopologyError, Tree};
 use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{DeviceId, Files, Profile, State, Wanted};
+use memferry_dsa::system::{DeviceId, Files, Profile, QueueFilter, SystemState};
 use memferry_dsa_emulator::FakeDriver;
 use proptest::prelude::*;
 
@@ -148,7 +148,7 @@ fn a_recording_has_no_more_than_it_needs() {
 fn dsa_devices_are_recorded() {
     let driver = FakeDriver::xeon_max();
     let config = Profile::named("2n1d1e1w").unwrap().config().unwrap();
-    let state = State::read(&driver).unwrap();
+    let state = SystemState::read(&driver).unwrap();
     let plan = Plan::new(&config, &state, Options { disable_first: false, enable: true }).unwrap();
     plan.apply(&driver, &mut |_| ()).unwrap();
     driver.become_user(1000, 0);
@@ -157,7 +157,7 @@ fn dsa_devices_are_recorded() {
     let recording = Recording::of(tree.root()).unwrap();
     let recording: Recording = serde_json::from_str(&serde_json::to_string(&recording).unwrap()).unwrap();
     let (mut there, here) =
-        (State::discover_at(tree.root()).unwrap(), State::read(&DsaFiles(&recording)).unwrap());
+        (SystemState::discover_at(tree.root()).unwrap(), SystemState::read(&DsaFiles(&recording)).unwrap());
     // What stands for a character device in the directory is a plain file somewhere else.
     for (was, is) in there.devices.iter_mut().zip(&here.devices) {
         for (was, is) in was.queues.iter_mut().zip(&is.queues) {
@@ -171,8 +171,13 @@ fn dsa_devices_are_recorded() {
     assert_eq!((here.devices.len(), here.others.len(), here.drivers.len()), (8, 8, 4));
     let queue = here.queue(DeviceId(2).queue(0)).unwrap();
     assert_eq!((queue.driver.as_deref(), queue.file.as_ref().unwrap().owner.mode), (Some("user"), 0o600));
-    let told = here.diagnose(&Wanted::default()).troubles.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert!(told.iter().any(|trouble| trouble.contains("dsa/wq2.0 has mode 0600")), "{told:?}");
+    let told = here
+        .diagnose(&QueueFilter::default())
+        .diagnostics
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>();
+    assert!(told.iter().any(|diagnostic| diagnostic.contains("dsa/wq2.0 has mode 0600")), "{told:?}");
     // The files cannot be opened as files, nor written.
     let files = DsaFiles(&recording);
     assert!(files.read("dev/dsa/wq2.0").is_err());

@@ -15,8 +15,8 @@ use std::time::Instant;
 
 use memferry::memory::{Binding, Mapping, MemoryError};
 use memferry::topology::{Basis, Fact, Machine, Node, NodeId, Parameter};
-use memferry_dsa::portal::Usable;
-use memferry_dsa::system::Wanted;
+use memferry_dsa::portal::OpenQueues;
+use memferry_dsa::system::QueueFilter;
 use memferry_dsa::{Opcode, OperationSet, Portal, QueueMode};
 
 use super::effort::Sampler;
@@ -96,7 +96,7 @@ pub struct Devices {
     /// Those that were measured.
     pub costs: Vec<DeviceCosts>,
     /// A sentence for each device, queue or driver that cannot be used, or only in part.
-    pub troubles: Vec<String>,
+    pub diagnostics: Vec<String>,
 }
 
 impl Devices {
@@ -108,8 +108,8 @@ impl Devices {
                 None => self.costs.push(other),
             }
         }
-        let new: Vec<_> = other.troubles.into_iter().filter(|it| !self.troubles.contains(it)).collect();
-        self.troubles.extend(new);
+        let new: Vec<_> = other.diagnostics.into_iter().filter(|it| !self.diagnostics.contains(it)).collect();
+        self.diagnostics.extend(new);
         self
     }
 
@@ -165,8 +165,8 @@ pub(super) enum Unmeasured {
 
 /// Each device of the machine that this process can use, through the first of its queues; and why others are none.
 pub(super) fn open(machine: &Machine, are_emulated: bool) -> (Vec<Device>, Vec<String>) {
-    let wanted = Wanted { operations: OperationSet::of(&[Opcode::Memmove]), ..Wanted::default() };
-    let Usable { queues, troubles } = match Usable::open(&wanted) {
+    let wanted = QueueFilter { operations: OperationSet::of(&[Opcode::Memmove]), ..QueueFilter::default() };
+    let OpenQueues { queues, diagnostics } = match OpenQueues::open(&wanted) {
         Ok(usable) => usable,
         Err(error) => return (Vec::new(), vec![error.to_string()]),
     };
@@ -179,7 +179,7 @@ pub(super) fn open(machine: &Machine, are_emulated: bool) -> (Vec<Device>, Vec<S
             continue;
         }
         let info = it.portal.work_queue();
-        let way = match (it.portal.why_write(), info.mode) {
+        let way = match (it.portal.write_reason(), info.mode) {
             (Some(why), _) => format!("write(2), since {why}"),
             (None, QueueMode::Shared) => "ENQCMD".to_owned(),
             (None, QueueMode::Dedicated) => "MOVDIR64B".to_owned(),
@@ -187,7 +187,7 @@ pub(super) fn open(machine: &Machine, are_emulated: bool) -> (Vec<Device>, Vec<S
         let queue = format!("queue {} by {way}", info.name);
         devices.push(Device { name, queue, is_emulated: are_emulated, portal: it.portal });
     }
-    (devices, troubles)
+    (devices, diagnostics)
 }
 
 impl Device {
@@ -318,7 +318,7 @@ mod tests {
         let per_figure = [DEPTH, 64, 64, 64].map(|count| 2 * count as u64);
         assert_eq!(emulator.counters().completed_count(), per_figure.iter().sum::<u64>());
 
-        let devices = Devices { costs: vec![costs], troubles: Vec::new() };
+        let devices = Devices { costs: vec![costs], diagnostics: Vec::new() };
         let parameters = devices.parameters("a test");
         assert_eq!(
             parameters.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
@@ -334,10 +334,10 @@ mod tests {
 
     #[test]
     fn the_better_of_two_passes() {
-        let one = Devices { costs: vec![costs(20e9, 2e-6)], troubles: vec!["a".to_owned()] };
-        let gone = Devices { costs: Vec::new(), troubles: vec!["a".to_owned(), "b".to_owned()] };
+        let one = Devices { costs: vec![costs(20e9, 2e-6)], diagnostics: vec!["a".to_owned()] };
+        let gone = Devices { costs: Vec::new(), diagnostics: vec!["a".to_owned(), "b".to_owned()] };
         let both = one.or_better(gone.clone()).or_better(Devices { costs: vec![costs(10e9, 1e-6)], ..gone });
-        assert_eq!((both.costs.as_slice(), both.troubles.len()), (&[costs(20e9, 1e-6)][..], 2));
+        assert_eq!((both.costs.as_slice(), both.diagnostics.len()), (&[costs(20e9, 1e-6)][..], 2));
         assert_eq!(both.rates(), [("dsa0".to_owned(), 20_000_000_000)]);
         assert!((both.costs[0].offload_s() - (1e-6 - 4096.0 / 20e9)).abs() < 1e-12);
         assert_eq!(costs(1e9, 1e-6).offload_s(), 0.0, "the bytes take longer");

@@ -72,7 +72,7 @@ pub struct Calibrator<'a> {
     machine: &'a Machine,
     arenas: Arenas<'a>,
     devices: Vec<devices::Device>,
-    troubles: Vec<String>,
+    diagnostics: Vec<String>,
     /// Since the first pass.
     methods: Option<CopyMethods>,
     effort: Effort,
@@ -92,9 +92,9 @@ impl<'a> Calibrator<'a> {
             return Err(CalibrateError::NotHere { machine: machine.name().to_owned() });
         }
         home(machine)?;
-        let (devices, troubles) = devices::open(machine, are_devices_emulated);
+        let (devices, diagnostics) = devices::open(machine, are_devices_emulated);
         let arenas = Arenas::new(machine, effort);
-        Ok(Calibrator { machine, arenas, devices, troubles, methods: None, effort })
+        Ok(Calibrator { machine, arenas, devices, diagnostics, methods: None, effort })
     }
 
     /// How many calls of `progress` a pass makes.
@@ -112,7 +112,7 @@ impl<'a> Calibrator<'a> {
     /// # Errors
     /// [`CalibrateError::Memory`] where there is no room, [`Pin`](CalibrateError::Pin) where the kernel does not let
     /// threads stay on their CPUs, [`Disturbed`](CalibrateError::Disturbed) for times that make no sense. A device that
-    /// fails is no error, but among [`Devices::troubles`].
+    /// fails is no error, but among [`Devices::diagnostics`].
     pub fn pass(&mut self, progress: &mut dyn FnMut()) -> Result<Calibration, CalibrateError> {
         let (cpus, memories) = ends(self.machine);
         let threads_max = self.effort.threads_max(self.ways_count());
@@ -136,11 +136,11 @@ impl<'a> Calibrator<'a> {
         let copies = copies::measure(self.machine, home, arena, &mut sampler, progress)?;
         let methods = self.methods.map_or_else(|| copies::methods(home, arena), Ok)?;
         self.methods = Some(methods);
-        let mut measured = Devices { costs: Vec::new(), troubles: self.troubles.clone() };
+        let mut measured = Devices { costs: Vec::new(), diagnostics: self.diagnostics.clone() };
         for device in &self.devices {
             match device.measure(self.machine, home, &mut sampler) {
                 Ok(costs) => measured.costs.push(costs),
-                Err(why) => measured.troubles.push(format!("{} was not measured: {why}", device.name)),
+                Err(why) => measured.diagnostics.push(format!("{} was not measured: {why}", device.name)),
             }
             progress();
         }

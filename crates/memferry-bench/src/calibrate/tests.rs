@@ -24,8 +24,8 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
         .expect("one of many tries is not disturbed");
     assert_eq!(steps, calibrator.steps_count());
     assert_eq!((calibration.sampling.passes, calibration.sampling.samples.0), (1, 2));
-    let Devices { costs, troubles } = &calibration.devices;
-    assert!(!costs.is_empty() || !troubles.is_empty(), "no device, and no reason");
+    let Devices { costs, diagnostics } = &calibration.devices;
+    assert!(!costs.is_empty() || !diagnostics.is_empty(), "no device, and no reason");
     for way in &calibration.ways {
         let Spread { min, mean, max } = way.core_read;
         assert!(0.0 < min && min <= mean && mean <= max, "{way:?}");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{Backoff, Unsubmitted, submit_patiently};
+use memferry_dsa::portal::{Backoff, BackoffError, submit_with_backoff};
 use memferry_dsa::wait::TimedOut;
 use memferry_dsa::{CompletionRecord, Descriptor, Portal, Status, Wait};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, StartError, shared_queue};
@@ -24,7 +24,7 @@ const LOOKS: u32 = 1 << 16;
 pub enum Failed {
     /// It takes no descriptors.
     #[error(transparent)]
-    Unsubmitted(#[from] Unsubmitted),
+    BackoffError(#[from] BackoffError),
     /// It answers none.
     #[error("the device wrote no completion record in {TIMEOUT:?}")]
     Silent,
@@ -51,7 +51,7 @@ fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), Failed> {
     let patience = Backoff::new(1 << 20);
     // SAFETY: no-ops and lists of no-ops name no memory but their records and lists. Those outlive the waits below, or
     // are leaked when a wait gives up.
-    unsafe { submit_patiently(portal, descriptor, patience) }?;
+    unsafe { submit_with_backoff(portal, descriptor, patience) }?;
     Ok(())
 }
 
@@ -59,7 +59,7 @@ fn wait(portal: &dyn Portal, record: &CompletionRecord) -> Result<(), Failed> {
     // A clock is looked at only after some time: it costs a good part of a round trip.
     for _ in 0..LOOKS {
         if let Some(completion) = record.poll() {
-            portal.settled(1);
+            portal.completed(1);
             return match completion.status {
                 Status::Success => Ok(()),
                 status => Err(Failed::Status(status)),
@@ -199,6 +199,6 @@ mod tests {
         let emulator = emulated().unwrap();
         let portal = emulator.portal(0);
         emulator.abort();
-        assert!(matches!(round_trip(&*portal, 1), Err(Failed::Unsubmitted(_))));
+        assert!(matches!(round_trip(&*portal, 1), Err(Failed::BackoffError(_))));
     }
 }

@@ -6,11 +6,12 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::software::dif::{self, Block, Format, Source, Tags, Target};
+use memferry_dsa::software::dif;
 use memferry_dsa::software::{
     CrcMode, DELTA_BYTES_MAX, Delta, apply_delta, compare, compare_pattern, copy_crc, crc32c, create_delta,
     dualcast, fill,
 };
+use memferry_dsa::{DIF_BYTES, DifBlock, DifFormat, DifSource, DifTags, DifTarget};
 
 use super::Effort;
 
@@ -300,16 +301,18 @@ fn deltas(effort: Effort, add: &mut impl FnMut(Row)) {
 }
 
 fn fields(effort: Effort, add: &mut impl FnMut(Row)) {
-    for block in Block::ALL {
-        let format = Format::of(block);
-        let blocks = if block.size_bytes() < 4096 { 2048 } else { 256 };
-        let data = bytes(blocks * block.size_bytes(), 4);
-        let mut protected = vec![0; blocks * block.protected_bytes()];
-        let tags = Tags { reference: 5, application: 6, ..Tags::default() };
-        dif::insert(format, tags, &data, &mut protected);
-        let source = Source { tags, ..Source::default() };
-        let rules = Target { tags: Tags { application: 7, ..tags }, ..Target::default() };
-        let name = |operation| format!("dif_{operation}_{}", block.size_bytes());
+    for block in DifBlock::ALL {
+        let format = DifFormat::new(block);
+        let block_bytes = block.bytes() as usize;
+        let blocks = if block_bytes < 4096 { 2048 } else { 256 };
+        let data = bytes(blocks * block_bytes, 4);
+        let mut protected = vec![0; blocks * (block_bytes + DIF_BYTES as usize)];
+        let tags = DifTags { reference: 5, application: 6, ..DifTags::default() };
+        let made = DifTarget { tags, ..DifTarget::default() };
+        dif::insert(format, &made, &data, &mut protected);
+        let source = DifSource { tags, ..DifSource::default() };
+        let rules = DifTarget { tags: DifTags { application: 7, ..tags }, ..DifTarget::default() };
+        let name = |operation| format!("dif_{operation}_{block_bytes}");
         let size = protected.len();
         let mut targets = (vec![0; size], vec![0; size]);
         let copy = |(_, copy): &mut (Vec<u8>, Vec<u8>)| copy.copy_from_slice(black_box(&protected));
@@ -331,7 +334,7 @@ fn fields(effort: Effort, add: &mut impl FnMut(Row)) {
             size,
             &mut targets,
             |(target, _)| {
-                black_box(dif::insert(format, black_box(tags), black_box(&data), target));
+                black_box(dif::insert(format, black_box(&made), black_box(&data), target));
             },
             copy,
         ));

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{Backoff, Portal, Unsubmitted, submit_patiently};
+use memferry_dsa::portal::{Backoff, BackoffError, Portal, submit_with_backoff};
 use memferry_dsa::wait::{Completer, Wait, thread_cpu_time};
 use memferry_dsa::{CompletionRecord, Descriptor, Status};
 use memferry_dsa_emulator::{
@@ -37,7 +37,7 @@ pub enum Failed {
     Completer(#[from] io::Error),
     /// The device takes no descriptors.
     #[error(transparent)]
-    Unsubmitted(#[from] Unsubmitted),
+    BackoffError(#[from] BackoffError),
     /// The operating system does not say.
     #[error("this system does not tell how much CPU time threads take")]
     NoCpuTimes,
@@ -74,7 +74,7 @@ pub fn costs(portal: &dyn Portal, ways: &[Wait], size_bytes: u32, count: usize) 
         let start = Instant::now();
         // SAFETY: source, target and record outlive the wait, and nobody else uses the target. After a time-out the
         // process ends without freeing them.
-        unsafe { submit_patiently(portal, &copy.with_completion(&record), Backoff::default()) }?;
+        unsafe { submit_with_backoff(portal, &copy.with_completion(&record), Backoff::default()) }?;
         let Ok(completion) = wait.wait(&record, Duration::from_secs(60)) else {
             eprintln!("the emulated device is dead; please report this");
             std::process::abort();

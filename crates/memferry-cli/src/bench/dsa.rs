@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use memferry::topology::Machine;
 use memferry_bench::dsa::{Effort, device, software, waiting};
 use memferry_dsa::portal::OpenOptions;
-use memferry_dsa::system::{QueueId, State, Wanted};
+use memferry_dsa::system::{QueueFilter, QueueId, SystemState};
 use memferry_dsa::{DevicePortal, Portal, Wait};
 use memferry_query::load::Progress as _;
 use serde_json::json;
@@ -75,13 +75,13 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 
 /// A portal to a queue of this machine.
 pub(crate) fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
-    let state = State::discover()?;
-    let diagnosis = state.diagnose(&Wanted::default());
+    let state = SystemState::discover()?;
+    let diagnosis = state.diagnose(&QueueFilter::default());
     let mut usable = diagnosis.usable.iter();
     let Some((device, queue)) = usable.find(|(_, queue)| wanted.is_none_or(|id| queue.id == id)) else {
         let what = wanted.map_or("no queue of this machine".to_owned(), |id| format!("{id}"));
-        let troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
-        bail!("{what} can be used: {}", troubles.join("; "));
+        let diagnostics: Vec<String> = diagnosis.diagnostics.iter().map(ToString::to_string).collect();
+        bail!("{what} can be used: {}", diagnostics.join("; "));
     };
     let file = queue.file.as_ref().with_context(|| format!("{} has no file in /dev/dsa", queue.id))?;
     let path = Path::new(&file.path);

@@ -231,7 +231,7 @@ fn device_notes(devices: &Devices) -> Vec<String> {
     if notes.is_empty() {
         notes.push("no DSA was measured, the profile has no figures of one".to_owned());
     }
-    notes.extend(devices.troubles.iter().map(|trouble| format!("DSA: {trouble}")));
+    notes.extend(devices.diagnostics.iter().map(|diagnostic| format!("DSA: {diagnostic}")));
     notes
 }
 

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, anyhow};
 use memferry_dsa::system::apply::{Applied, ApplyError, Options, Plan, PlanError};
 use memferry_dsa::system::config::{ConfigError, Problems};
 use memferry_dsa::system::{
-    Config, DeviceId, Files, Limits, Profile, Shape, State, UnknownKeys, UnknownName,
+    Config, DeviceId, Files, Limits, Profile, Shape, SystemState, UnknownKeys, UnknownName,
 };
 use serde::Serialize;
 
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 
 /// On the machine with these files.
 fn on(arguments: &Arguments, files: &dyn Files, out: &mut dyn Write) -> Result<()> {
-    let state = State::read(files)?;
+    let state = SystemState::read(files)?;
     let wanted = wanted(arguments, &state)?;
     if let Some(file) = &arguments.save {
         return save(&wanted.config, file, out);
@@ -126,7 +126,7 @@ struct Wanted {
 }
 
 /// What the command line asks for; without a profile or a file what the devices are set to.
-fn wanted(arguments: &Arguments, state: &State) -> Result<Wanted> {
+fn wanted(arguments: &Arguments, state: &SystemState) -> Result<Wanted> {
     let named =
         |name: String| Wanted { name: Some(name), purpose: None, source: None, config: Config::default() };
     let (mut wanted, whose) = if let Some(name) = &arguments.profile {
@@ -184,12 +184,12 @@ fn unknown_profile(name: &str) -> String {
 }
 
 /// The writes, or none where there is no device and nothing shall be written.
-fn plan(config: &Config, state: &State, arguments: &Arguments) -> Result<Option<Plan>> {
+fn plan(config: &Config, state: &SystemState, arguments: &Arguments) -> Result<Option<Plan>> {
     if state.devices.is_empty() {
         if arguments.apply {
             return Err(anyhow!(
                 "there is no DSA to configure: {}",
-                Findings::of(state).troubles().join("; ")
+                Findings::of(state).diagnostics().join("; ")
             ));
         }
         config.validate(&Limits::dsa_1_0()).map_err(|problems| impossible(&problems))?;
@@ -220,10 +220,10 @@ fn failed(error: &ApplyError) -> anyhow::Error {
 }
 
 /// What can be used after devices were enabled, when udev has made the files of their queues, or did not for a second.
-fn settled(files: &dyn Files) -> Result<Findings> {
+fn completed(files: &dyn Files) -> Result<Findings> {
     let start = Instant::now();
     loop {
-        let findings = Findings::of(&State::read(files)?);
+        let findings = Findings::of(&SystemState::read(files)?);
         if !findings.lacks_files() || start.elapsed() > Duration::from_secs(1) {
             return Ok(findings);
         }
@@ -244,7 +244,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    fn tell(&self, state: &State, out: &mut dyn Write) -> Result<()> {
+    fn tell(&self, state: &SystemState, out: &mut dyn Write) -> Result<()> {
         let Wanted { name, purpose, source, config } = self.wanted;
         let name = name.as_deref().unwrap_or_default();
         let purpose = purpose.map_or(String::new(), |purpose| format!(": {purpose}"));
@@ -253,7 +253,7 @@ impl Report<'_> {
             write!(out, "{}", wrapped(&format!("Source: {source}."), 0))?;
         }
         // The state is the one before: it is not that of the configuration.
-        let nothing = State::default();
+        let nothing = SystemState::default();
         writeln!(out, "\n{}\n{}", devices::picture(config, &nothing), devices::queues(config, &nothing))?;
         for note in self.notes {
             write!(out, "{}", wrapped(&format!("Note: {note}."), 0))?;

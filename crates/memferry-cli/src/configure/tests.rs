@@ -47,7 +47,7 @@ fn profiles_are_applied_one_after_the_other() {
     for profile in Profile::all() {
         let mut line = format!("--profile {} --apply", profile.name());
         let config = profile.config().unwrap();
-        if profile.for_machine(&State::read(&driver).unwrap()).is_err() {
+        if profile.for_machine(&SystemState::read(&driver).unwrap()).is_err() {
             fails(
                 &driver,
                 &line,
@@ -63,7 +63,7 @@ fn profiles_are_applied_one_after_the_other() {
         let told = prints(&driver, &format!("{line} --force"));
         assert!(told.contains("writes done. Enabled: dsa0") && told.contains("can use wq0.0"), "{told}");
         // All that was asked for is there; devices of earlier profiles are still as they were made.
-        let now = Config::of(&State::read(&driver).unwrap());
+        let now = Config::of(&SystemState::read(&driver).unwrap());
         for device in config.devices {
             let found = now.devices.iter().find(|found| found.id == device.id).unwrap();
             assert_eq!(found.queues().count(), device.queues().count(), "{}", profile.name());
@@ -163,7 +163,7 @@ fn a_user_is_told_how_to_get_at_the_queues() {
     let driver = FakeDriver::xeon_max();
     prints(&driver, "--profile 2n1d1e1w --apply");
     driver.become_user(1000, 0);
-    let findings = Findings::of(&State::read(&driver).unwrap());
+    let findings = Findings::of(&SystemState::read(&driver).unwrap());
     let told = findings.text();
     assert!(
         told.starts_with("No work queue of a DSA can be used:\n- /dev/dsa/wq0.0 has mode 0600"),

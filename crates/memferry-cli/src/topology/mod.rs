@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use memferry::topology::{Machine, Recording, TopologyError};
-use memferry_dsa::system::State;
+use memferry_dsa::system::SystemState;
 use serde::Serialize;
 
 use self::plan::Plan;
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         Some(name) => (open(Some(name))?, None),
         None => {
             let source = Source::open(arguments.sysfs.as_deref())?;
-            (source.machine()?, Some(State::read(&*source.files())?))
+            (source.machine()?, Some(SystemState::read(&*source.files())?))
         }
     };
     let mut plan = Plan::of(&machine);
@@ -99,7 +99,7 @@ struct Everything<'a> {
 #[derive(Serialize)]
 struct Dsa<'a> {
     #[serde(flatten)]
-    state: &'a State,
+    state: &'a SystemState,
     #[serde(flatten)]
     findings: Findings,
 }
@@ -171,7 +171,7 @@ pub(crate) fn draw(machine: &Machine) -> String {
 pub(crate) fn pictures(machine: &Machine, id: &str) -> Result<[String; 2]> {
     let mut plan = Plan::of(machine);
     if machine.is_this_machine() {
-        plan = plan.with_dsa(State::read(&*Source::open(None)?.files())?);
+        plan = plan.with_dsa(SystemState::read(&*Source::open(None)?.files())?);
     }
     Ok([svg::draw(&plan), svg::part(&plan, id)])
 }

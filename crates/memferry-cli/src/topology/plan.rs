@@ -8,7 +8,7 @@
 //! With sub-NUMA clustering a socket has several.
 
 use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Origin, Tier};
-use memferry_dsa::system::{Config, State};
+use memferry_dsa::system::{Config, SystemState};
 
 use super::figures::Links;
 use crate::devices::Findings;
@@ -39,7 +39,7 @@ pub(super) struct Plan {
 /// The DSA devices as their driver shows them.
 #[derive(Clone, Debug)]
 pub(super) struct Dsa {
-    pub(super) state: State,
+    pub(super) state: SystemState,
     /// What they are set to.
     pub(super) config: Config,
     pub(super) findings: Findings,
@@ -109,7 +109,7 @@ impl Plan {
     }
 
     /// The same with how the devices are configured.
-    pub(super) fn with_dsa(self, state: State) -> Plan {
+    pub(super) fn with_dsa(self, state: SystemState) -> Plan {
         let (config, findings) = (Config::of(&state), Findings::of(&state));
         Plan { dsa: Some(Dsa { state, config, findings }), ..self }
     }

@@ -61,7 +61,10 @@ pub(super) fn picture(plan: &Plan) -> Block {
 fn legible(plan: &Plan) -> Vec<String> {
     let mut sentences = plan.remarks();
     sentences.extend(
-        plan.dsa.iter().flat_map(|dsa| dsa.findings.troubles()).map(|trouble| format!("DSA: {trouble}.")),
+        plan.dsa
+            .iter()
+            .flat_map(|dsa| dsa.findings.diagnostics())
+            .map(|diagnostic| format!("DSA: {diagnostic}.")),
     );
     sentences.push(plan.upgrade_sentence());
     sentences.push(plan.origin_sentence().to_owned());

@@ -115,10 +115,10 @@ fn any_profile(seed: u64) -> serde_json::Value {
 fn configured(profile: &str) -> State {
     let driver = FakeDriver::xeon_max();
     let config = memferry_dsa::system::Profile::named(profile).unwrap().config().unwrap();
-    let state = State::read(&driver).unwrap();
+    let state = SystemState::read(&driver).unwrap();
     let options = apply::Options { disable_first: false, enable: true };
     apply::Plan::new(&config, &state, options).unwrap().apply(&driver, &mut |_| ()).unwrap();
-    State::read(&driver).unwrap()
+    SystemState::read(&driver).unwrap()
 }
 
 /// Profiles, and machines that nobody has; in some of them this process may not use everything.

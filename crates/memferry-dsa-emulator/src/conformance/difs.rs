@@ -3,8 +3,10 @@
 //! Masks of application tags are all ones or zeros, since the specification leaves other masks open.
 
 use memferry_dsa::request::Request;
-use memferry_dsa::software::dif::{Mismatch, Wrong};
-use memferry_dsa::{DifBlock, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags};
+use memferry_dsa::software::dif::Mismatch;
+use memferry_dsa::{
+    DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
+};
 
 use super::suite::{Buffer, Suite};
 use super::{Thoroughness, oracle};
@@ -109,7 +111,7 @@ fn check(suite: &mut Suite<'_>, case: &Case) {
     let block = format.block.bytes() as usize;
     let data = protected(suite, case);
     let (good, errors) = oracle::dif_check(format, source, data.bytes());
-    let mismatch = Mismatch { bytes_completed: good * (block + 8), wrong: Wrong::from_status(errors) };
+    let mismatch = Mismatch { bytes_completed: good * (block + 8), wrong: DifErrors::from_bits(errors) };
     let next = oracle::source_tags(source, count);
     let checked = if errors == 0 { Ok(next) } else { Err(mismatch) };
     let hints = suite.hints();

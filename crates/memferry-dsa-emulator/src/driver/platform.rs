@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Platform, Portal, QueueMode, States, Submission};
+use memferry_dsa::portal::{Platform, Portal, QueueMode, StateFiles, Submission};
 use memferry_dsa::{Descriptor, Flags, Opcode, PAGE_BYTES};
 
 /// Linux and a CPU, as portals see them, in front of another portal.
@@ -35,7 +35,7 @@ struct PlatformState {
     generation: u32,
     pages: Vec<Page>,
     files: HashMap<RawFd, u32>, // the generation that opened it
-    states: States,
+    states: StateFiles,
     open_error: i32, // 0: none
     map_error: i32,
     write_error: i32,
@@ -97,8 +97,8 @@ impl FakePlatform {
     /// Sets the attributes of queues that are opened from now on.
     ///
     /// # Safety
-    /// The content of the files is true of the device: see [`States`].
-    pub unsafe fn set_states(&self, states: States) {
+    /// The content of the files is true of the device: see [`StateFiles`].
+    pub unsafe fn set_states(&self, states: StateFiles) {
         self.state().states = states;
     }
 
@@ -186,10 +186,10 @@ unsafe impl Platform for FakePlatform {
         Ok(file)
     }
 
-    fn states(&self, _: &File) -> States {
+    fn states(&self, _: &File) -> StateFiles {
         let state = self.state();
         let copy = |file: &Option<File>| file.as_ref().and_then(|file| file.try_clone().ok());
-        States { queue: copy(&state.states.queue), device: copy(&state.states.device) }
+        StateFiles { queue: copy(&state.states.queue), device: copy(&state.states.device) }
     }
 
     fn map(&self, _: &File) -> io::Result<NonNull<u8>> {

@@ -86,7 +86,7 @@ unsafe impl Portal for Device {
         state.accepted.push_back(*descriptor);
         Ok(Submission::Accepted)
     }
-    fn settled(&self, _: u32) {}
+    fn completed(&self, _: u32) {}
     fn is_gone(&self) -> bool {
         self.state().is_gone
     }

@@ -50,14 +50,14 @@ unsafe impl Portal for EmulatedPortal {
         if answer == Ok(Submission::Accepted) {
             self.handle.wake();
         } else if self.is_counted {
-            credits.settle(generation, 1);
+            credits.release(generation, 1);
         }
         cells.count(answer)
     }
 
-    fn settled(&self, count: u32) {
+    fn completed(&self, count: u32) {
         if self.is_counted && self.handle.is_of_this_process() {
-            self.account().credits.settle(self.handle.generation, count);
+            self.account().credits.release(self.handle.generation, count);
         }
     }
 

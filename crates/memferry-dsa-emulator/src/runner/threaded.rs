@@ -119,7 +119,7 @@ impl Emulator {
     }
 
     /// A portal to the work queue with this number. All portals of a dedicated queue count its entries together, and
-    /// answer Retry while all are in use: an entry is in use until its descriptor is [`settled`](Portal::settled).
+    /// answer Retry while all are in use: an entry is in use until its descriptor is [`completed`](Portal::completed).
     ///
     /// # Panics
     /// If there is no such queue.

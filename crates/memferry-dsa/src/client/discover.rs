@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{Client, ClientOptions};
-use crate::portal::{Portal, Usable};
-use crate::system::{SystemError, Wanted};
+use crate::portal::{OpenQueues, Portal};
+use crate::system::{QueueFilter, SystemError};
 
 /// A client of all queues that this process can use, and why not of others.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct Discovered {
     /// The client; without queues if there are none.
     pub client: Client,
     /// A sentence for each queue, device or driver that cannot be used.
-    pub troubles: Vec<String>,
+    pub diagnostics: Vec<String>,
 }
 
 impl Client {
@@ -23,11 +23,11 @@ impl Client {
     /// # Errors
     /// sysfs makes no sense; having no device is no error.
     pub fn discover(mut options: ClientOptions) -> Result<Discovered, SystemError> {
-        let Usable { queues, troubles } = Usable::open(&Wanted::default())?;
+        let OpenQueues { queues, diagnostics } = OpenQueues::open(&QueueFilter::default())?;
         for queue in &queues {
             options.version = options.version.min(queue.version);
         }
         let portals = queues.into_iter().map(|queue| queue.portal as Arc<dyn Portal>).collect();
-        Ok(Discovered { client: Client::new(portals, options), troubles })
+        Ok(Discovered { client: Client::new(portals, options), diagnostics })
     }
 }

@@ -39,7 +39,7 @@ impl InFlight {
     #[inline]
     pub(crate) fn complete(self, queue: &Queue) {
         queue.progress(self.count - self.counted);
-        queue.portal().settled(1);
+        queue.portal().completed(1);
     }
 
     /// Whether the descriptor is lost, its record not being written. `members` are the records of a batch.

@@ -9,7 +9,7 @@ use super::traffic::Traffic;
 use super::{Event, Observer, OnCpu};
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
-use crate::portal::{Backoff, Portal, Refused, SubmitError, Unsubmitted, submit_patiently};
+use crate::portal::{Backoff, BackoffError, Portal, Refused, SubmitError, submit_with_backoff};
 
 /// A queue of any number of submitters in this process.
 pub(crate) struct Queue {
@@ -102,7 +102,7 @@ impl Queue {
         backoff.reset();
         let entered = self.traffic.enter(count);
         // SAFETY: passed on to the caller.
-        let error = match unsafe { submit_patiently(self.portal(), descriptor, backoff) } {
+        let error = match unsafe { submit_with_backoff(self.portal(), descriptor, backoff) } {
             Ok(retries) => {
                 if retries > 0 {
                     observer.count(Event::Retried(retries.into()));
@@ -113,19 +113,19 @@ impl Queue {
         };
         self.traffic.leave(entered);
         match error {
-            Unsubmitted::Exhausted(exhausted) => {
+            BackoffError::Exhausted(exhausted) => {
                 observer.count(Event::Full(exhausted.retries.into()));
                 Err(OnCpu::QueueFull)
             }
             // The kernel refuses this descriptor, and perhaps no other.
-            Unsubmitted::Portal(SubmitError::Refused(refused)) => {
+            BackoffError::Portal(SubmitError::Refused(refused)) => {
                 if refused == Refused::Batch {
                     self.facts.refuse_batches();
                 }
                 observer.count(Event::Refused);
                 Err(OnCpu::Refused)
             }
-            Unsubmitted::Portal(SubmitError::Gone | SubmitError::NotReopened(_)) => {
+            BackoffError::Portal(SubmitError::Gone | SubmitError::NotReopened(_)) => {
                 observer.count(Event::Unavailable);
                 self.lose(observer);
                 Err(OnCpu::Gone)

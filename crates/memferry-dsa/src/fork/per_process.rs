@@ -1,4 +1,4 @@
-//! A value of which each process has its own.
+//! A lazily made value that each process has for itself.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -6,10 +6,19 @@ use std::ptr;
 use super::{generation, watch};
 use crate::sync::{AtomicPtr, Ordering};
 
-/// A value that a forked child makes anew, when it first asks for it.
+/// A value that is made on first use, and again on first use in a forked child.
 ///
-/// The parent's is memory in the child that nobody looks at any more: it is neither dropped, since its destructor may
-/// wait for threads that are not there, nor freed.
+/// In the child, the parent's value is unused memory: it is neither dropped, since its destructor may wait for threads
+/// that do not exist there, nor freed.
+///
+/// ```
+/// use memferry_dsa::fork::PerProcess;
+///
+/// static BUFFERS: PerProcess<Vec<u8>> = PerProcess::new();
+/// assert_eq!(BUFFERS.get_or_init(|| vec![0; 8]).len(), 8);
+/// ```
+///
+/// `current` is written by `get_or_try_init`, once in each process, and read by all methods.
 #[derive(Debug)]
 pub struct PerProcess<T> {
     current: AtomicPtr<Made<T>>, // null, or from `Box::into_raw`
@@ -23,60 +32,63 @@ struct Made<T> {
 }
 
 impl<T> PerProcess<T> {
-    /// Nothing is made yet.
+    /// A cell without a value.
     #[cfg(not(all(test, memferry_loom)))]
     pub const fn new() -> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
-    /// The same, of one model.
+    /// The same in loom models, whose atomics have no constant constructor.
     #[cfg(all(test, memferry_loom))]
     pub(crate) fn new() -> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
-    /// This process' value, if it has made it.
+    /// This process' value, if it is made.
     pub fn get(&self) -> Option<&T> {
-        self.look().1.map(|made| &made.value)
+        self.load().1.map(|made| &made.value)
     }
 
-    /// This process' value; `make` makes it if this is the first call here. Of two threads that come together both
-    /// make one, and the loser's is dropped: waiting for the other could last for ever in a child.
+    /// This process' value; the first call makes it by `make`.
+    ///
+    /// Two concurrent first calls both make a value, and one of the two is dropped: waiting for the other thread could
+    /// last for ever in a child.
     ///
     /// # Errors
     /// Those of `make`; the next call tries again.
     pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
-        // What is made before forks are watched would be another process' as soon as somebody watches them. Where that
-        // is not possible, all processes have the same number.
+        // A value made before forks are watched would seem to be another process' afterwards. If watching fails, all
+        // processes have generation 0.
         let _ = watch();
-        let (former, made) = self.look();
+        let (former, made) = self.load();
         if let Some(made) = made {
             return Ok(&made.value);
         }
         let fresh = Box::into_raw(Box::new(Made { generation: generation(), value: make()? }));
-        // ORDERING: Release pairs with the Acquire in `look`; the Acquire here does so with the winner's Release. One
-        // exchange succeeds in a process, because all who make a value have seen the same `former`.
+        // ORDERING: Release pairs with the Acquire in `load`, and the Acquire on failure with the Release of the thread
+        // that won: either makes the value visible. One exchange succeeds in a process, because all threads that make a
+        // value have seen the same `former`.
         match self.current.compare_exchange(former, fresh, Ordering::Release, Ordering::Acquire) {
             // SAFETY: from `into_raw` above, and shared from now on; freed by `drop`, which has no `&self` beside it.
             Ok(_) => Ok(unsafe { &(*fresh).value }),
             Err(winner) => {
-                // SAFETY: from `into_raw` above, and nobody else has seen it.
+                // SAFETY: from `into_raw` above, and no other thread has seen it.
                 drop(unsafe { Box::from_raw(fresh) });
-                // SAFETY: as for `fresh`, in the winner's hands.
+                // SAFETY: from the winner's `into_raw`, shared, and freed by `drop` as above.
                 Ok(unsafe { &(*winner).value })
             }
         }
     }
 
-    /// The same for values that are always made.
+    /// [`get_or_try_init`](Self::get_or_try_init) for a `make` that cannot fail.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         let Ok(value) = self.get_or_try_init(|| Ok::<T, std::convert::Infallible>(make()));
         value
     }
 
-    /// What is there, and what that is if this process has made it.
-    fn look(&self) -> (*mut Made<T>, Option<&Made<T>>) {
-        // ORDERING: Acquire pairs with the Release in `get_or_try_init`.
+    /// The pointer, and its value if this process has made it.
+    fn load(&self) -> (*mut Made<T>, Option<&Made<T>>) {
+        // ORDERING: Acquire pairs with the Release in `get_or_try_init`: the value behind the pointer is visible.
         let current = self.current.load(Ordering::Acquire);
         // SAFETY: null, or a value that is not freed before `drop`.
         let made = unsafe { current.as_ref() };
@@ -92,17 +104,17 @@ impl<T> Default for PerProcess<T> {
 
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
-        if let (current, Some(_)) = self.look() {
+        if let (current, Some(_)) = self.load() {
             // SAFETY: from `into_raw`, and there is no other reference, since this has `&mut self`.
             drop(unsafe { Box::from_raw(current) });
         }
     }
 }
 
-// The pointer owns a T that threads share and the last of them drops.
-// SAFETY: `&PerProcess<T>` gives out `&T`, and takes in a T that another thread may have made.
+// The pointer owns a T that threads share and the owner of the cell drops.
+// SAFETY: `&PerProcess<T>` gives out `&T`, and receives a T that another thread may have made.
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
-// SAFETY: a T goes along.
+// SAFETY: it owns a T.
 unsafe impl<T: Send> Send for PerProcess<T> {}
 
 #[cfg(all(test, not(memferry_loom)))]
@@ -113,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_agree_on_one_value_and_the_others_are_dropped() {
+    fn threads_share_one_value_and_drop_the_others() {
         let witness = Arc::new(());
         for _ in 0..200 {
             let (cell, made) = (PerProcess::new(), AtomicUsize::new(0));
@@ -135,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_tried_again() {
+    fn a_failure_is_tried_again() {
         let cell = PerProcess::new();
         assert_eq!(cell.get_or_try_init(|| Err("no thread")), Err("no thread"));
         assert_eq!(cell.get_or_try_init(|| Ok::<_, &str>(5)), Ok(&5));
         assert_eq!((cell.get_or_init(|| 6), cell.get()), (&5, Some(&5)));
     }
 
-    /// As in a child, whose value is made by another generation: made anew, and the former neither used nor dropped.
+    /// A value of another generation, as a child finds it, is neither used nor dropped.
     #[test]
     fn another_generation_makes_its_own() {
         watch().expect("this kernel has anonymous memory");
@@ -162,8 +174,8 @@ mod tests {
     }
 }
 
-/// A fork leaves one word: nothing, or the value of the parent. Whatever threads of the parent were doing, they are not
-/// there. So these are all the states that a child begins with.
+/// A fork leaves one word: null, or the parent's value. The parent's threads do not exist in the child, so these are all
+/// the states that a child begins with.
 #[cfg(all(test, memferry_loom))]
 mod loom_per_process {
     use std::sync::Arc as StdArc;
@@ -175,7 +187,7 @@ mod loom_per_process {
 
     use super::*;
 
-    /// What loom sees written before it is shared, and read after.
+    /// A value whose accesses loom checks: written before it is shared, read afterwards.
     struct Value {
         content: UnsafeCell<u32>,
         living: StdArc<AtomicUsize>,
@@ -188,13 +200,13 @@ mod loom_per_process {
         fn new(content: u32, living: &StdArc<AtomicUsize>) -> Value {
             living.fetch_add(1, SeqCst);
             let value = Value { content: UnsafeCell::new(0), living: living.clone() };
-            // SAFETY: nobody else has it yet.
+            // SAFETY: no other thread has it yet.
             value.content.with_mut(|place| unsafe { *place = content });
             value
         }
 
         fn content(&self) -> u32 {
-            // SAFETY: nobody writes it any more.
+            // SAFETY: it is not written any more.
             self.content.with(|place| unsafe { *place })
         }
     }
@@ -205,7 +217,7 @@ mod loom_per_process {
         }
     }
 
-    /// Two threads that come together have one value, and the other one is dropped.
+    /// Two threads make a value at the same time: they share one, and the other is dropped.
     fn two_threads(cell: PerProcess<Value>, living: &StdArc<AtomicUsize>, leaked_count: usize) {
         let cell = Arc::new(cell);
         let look = |cell: &PerProcess<Value>, living: &StdArc<AtomicUsize>| {

@@ -1,8 +1,8 @@
-//! Trying again, a few times, with pauses that grow.
+//! Retries with growing pauses, for full queues.
 //!
-//! A queue that is full now has room when one of its descriptors is dispatched: some ten nanoseconds for small ones,
-//! 35 us for 1 MiB at the 30 GB/s of a device. Longer than that nobody should wait here: another queue may be
-//! free, and the CPU always is.
+//! A full queue has room again when one of its descriptors is dispatched: after some ten nanoseconds for small ones,
+//! after 35 us for 1 MiB at the 30 GB/s of a device. A longer wait does not pay: another queue may be free, and the CPU
+//! always is.
 
 #![allow(unsafe_code)]
 
@@ -12,31 +12,31 @@ use super::{Portal, Submission, SubmitError};
 use crate::descriptor::Descriptor;
 use crate::instructions::{self, CpuFeatures, SleepState};
 
-/// Ticks of the time stamp counter that one PAUSE takes on the CPUs that have a DSA: 140 since Skylake.
+/// Ticks of the time stamp counter in one PAUSE on CPUs with a DSA: 140 since Skylake.
 ///
 /// Source: Intel 64 and IA-32 Architectures Optimization Reference Manual, PAUSE latency in Skylake.
 const PAUSE_TICKS: u64 = 140;
 
-/// The pauses no longer double from here: 128 PAUSEs take some 5 us.
+/// The number of times that the pause doubles; the longest pause is 128 PAUSEs, some 5 us.
 const DOUBLINGS_MAX: u32 = 7;
 
-/// Pauses between tries, each twice as long as the one before, and a limit.
+/// A limited number of pauses between retries, each twice as long as the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     tries_max: u32,
     tries: u32,
 }
 
-/// The limit is reached: go to the next queue, then to the CPU.
+/// The error of a [`Backoff`] at its limit. Try the next queue, then the CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the queue was still full after {retries} retries: use another queue, or the CPU")]
+#[error("the queue is still full after {retries} retries: use another queue, or the CPU")]
 pub struct Exhausted {
-    /// Pauses that were made.
+    /// The pauses made so far.
     pub retries: u32,
 }
 
 impl Backoff {
-    /// At most `retries_max` pauses: 1, 2, 4 and so on up to 128 PAUSEs, the latter again and again.
+    /// Allows `retries_max` pauses of 1, 2, 4, ... up to 128 PAUSEs; all later ones have 128.
     pub const fn new(retries_max: u32) -> Backoff {
         Backoff { tries_max: retries_max, tries: 0 }
     }
@@ -54,25 +54,25 @@ impl Backoff {
         Ok(())
     }
 
-    /// Pauses that were made.
+    /// The pauses made so far.
     pub fn retries(&self) -> u32 {
         self.tries
     }
 
-    /// Starts again with short pauses.
+    /// Restarts the count, with short pauses.
     pub fn reset(&mut self) {
         self.tries = 0;
     }
 }
 
 impl Default for Backoff {
-    /// 14 retries: some 35 us in all, in which a device copies 1 MiB.
+    /// 14 retries, some 35 us in total: the time in which a device copies 1 MiB.
     fn default() -> Backoff {
         Backoff::new(14)
     }
 }
 
-/// Waits about as long as `count` PAUSEs, in a sleep where the CPU has one.
+/// Pauses for about `count` PAUSEs; by TPAUSE where the CPU has it.
 pub(crate) fn pause(count: u32) {
     if CpuFeatures::detect().waitpkg {
         let until = instructions::time_stamp().wrapping_add(u64::from(count) * PAUSE_TICKS);
@@ -83,30 +83,30 @@ pub(crate) fn pause(count: u32) {
     }
 }
 
-/// Why a descriptor was not submitted.
+/// The error of [`submit_with_backoff`]. Nothing was submitted.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Unsubmitted {
-    /// The queue stayed full.
+pub enum BackoffError {
+    /// The queue stayed full during all retries.
     #[error(transparent)]
     Exhausted(#[from] Exhausted),
-    /// The queue cannot be used, or not for this.
+    /// The portal refused the descriptor, or its device is gone.
     #[error(transparent)]
     Portal(#[from] SubmitError),
 }
 
-/// Submits, and tries again while the queue is full, as long as `backoff` allows. The retries that it took.
+/// Submits, and retries while the queue is full and `backoff` allows. Returns the number of retries.
 ///
 /// # Errors
-/// [`Unsubmitted`]: nothing was submitted.
+/// [`BackoffError`]: nothing was submitted.
 ///
 /// # Safety
 /// As [`Portal::submit`] if the answer is `Ok`.
-pub unsafe fn submit_patiently(
+pub unsafe fn submit_with_backoff(
     portal: &dyn Portal,
     descriptor: &Descriptor,
     mut backoff: Backoff,
-) -> Result<u32, Unsubmitted> {
+) -> Result<u32, BackoffError> {
     let before = backoff.retries();
     loop {
         // SAFETY: passed on to the caller.
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_ends() {
+    fn retries_are_limited() {
         let mut backoff = Backoff::new(3);
         for _ in 0..3 {
             assert_eq!(backoff.pause(), Ok(()));
@@ -135,8 +135,8 @@ mod tests {
         assert_eq!(Backoff::new(0).pause(), Err(Exhausted { retries: 0 }));
     }
 
-    /// Many retries neither overflow the shift nor take for ever. A loaded machine may take longer, so the least of
-    /// some rounds counts.
+    /// Many retries do not overflow the shift, and end soon. Takes the shortest of some rounds, since the machine may be
+    /// loaded.
     #[test]
     fn pauses_are_bounded() {
         let round = || {

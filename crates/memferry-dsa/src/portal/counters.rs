@@ -1,24 +1,25 @@
-//! What became of a portal's submissions.
+//! Counters of a portal's submissions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a portal has answered so far, in this process and those that it was forked from.
+/// A portal's counts of submissions, in this process and in the processes that it was forked from.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct PortalCounters {
-    /// Descriptors that the queue took.
+    /// Descriptors that the queue accepted.
     pub accepted: u64,
-    /// Times that the queue was full, or its entries were all taken.
+    /// Submissions that found the queue full.
     pub retries: u64,
-    /// Descriptors that could not be submitted: refused, or the device was gone.
+    /// Submissions that failed: refused descriptors, or a device that was gone.
     pub refused: u64,
-    /// Times that the queue was opened again in a forked process.
+    /// Times that a forked process reopened the queue.
     pub reopened: u64,
-    /// Entries in use, of a dedicated queue; 0 for shared ones, which do not tell.
+    /// Entries in use of a dedicated queue; 0 for shared queues, which do not report it.
     pub in_flight: u32,
 }
 
-/// The counters of a portal while it counts, for types that implement [`Portal`](super::Portal). They have a cache line of
-/// their own, which all submitters write.
+/// The live counters of a portal, for types that implement [`Portal`](super::Portal).
+///
+/// All submitters write them (Relaxed), so they have a cache line of their own; [`snapshot`](Self::snapshot) reads them.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct SubmissionCounters {
@@ -29,7 +30,7 @@ pub struct SubmissionCounters {
 }
 
 impl SubmissionCounters {
-    /// Counts an answer, and passes it on.
+    /// Counts an answer and returns it.
     pub fn count<E>(&self, answer: Result<super::Submission, E>) -> Result<super::Submission, E> {
         let counter = match &answer {
             Ok(super::Submission::Accepted) => &self.accepted,
@@ -40,7 +41,7 @@ impl SubmissionCounters {
         answer
     }
 
-    /// The counts so far. `in_flight` are the taken entries of a dedicated queue.
+    /// The current counts. `in_flight` is the number of entries in use of a dedicated queue.
     pub fn snapshot(&self, in_flight: u32) -> PortalCounters {
         PortalCounters {
             accepted: self.accepted.load(Ordering::Relaxed),

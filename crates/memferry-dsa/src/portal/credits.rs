@@ -1,23 +1,25 @@
-//! The free entries of a dedicated queue, which only its owner can count.
+//! The free entries of a dedicated queue, which only its submitter can count.
 //!
-//! One word holds how many entries are taken, and in which process: after a fork the child has a queue of its own
-//! to count, while its memory still holds the parent's number.
+//! One word holds the number of entries in use and the process that uses them: after a fork the child opens a queue of
+//! its own, while its memory still holds the parent's count.
 //!
 //! ```text
-//! take:    if the word is this process's and the count is at the limit: none is free
-//!          else the count goes up by one (from zero, if the word was another process's)
-//! settle:  if the word is this process's, the count goes down
+//! take:     if the word is this process's and the count is at the limit: no entry is free
+//!           else the count goes up by one (from zero, if the word was another process's)
+//! release:  if the word is this process's, the count goes down
 //! ```
 //!
 //! Source: DSA specification 5.3 (a full dedicated queue loses what is written to it).
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Entries in use of one dedicated queue, for types that implement [`Portal`](super::Portal). `generation` is the number
-/// of the calling process ([`fork::generation`](crate::fork::generation)).
+/// Entries in use of a dedicated queue, for types that implement [`Portal`](super::Portal).
+///
+/// Submitters write `word` in `take`, threads that see completions write it in `release`. `generation` is the number of
+/// the calling process ([`fork::generation`](crate::fork::generation)).
 pub struct Credits {
     limit: u32,
-    word: AtomicU64, // 63:32 process generation, 31:0 entries taken
+    word: AtomicU64, // 63:32 process generation, 31:0 entries in use
 }
 
 impl Credits {
@@ -34,8 +36,9 @@ impl Credits {
             if taken >= self.limit {
                 return false;
             }
-            // ORDERING: Acquire pairs with the Release in `settle`: what its caller did with the entry is before what
-            // this caller does with it. The count itself needs none, since exchanges of one word are in one order.
+            // ORDERING: Acquire pairs with the Release in `release`: the releasing thread's accesses to its descriptor
+            // and record happen before this thread's. The count itself needs no ordering: exchanges of one word are in
+            // one order.
             let exchange = self.word.compare_exchange_weak(
                 word,
                 pack(generation, taken + 1),
@@ -49,12 +52,12 @@ impl Credits {
         }
     }
 
-    /// Gives entries back. More than were taken in this process is not possible, and changes nothing.
-    pub fn settle(&self, generation: u32, count: u32) {
+    /// Gives entries back; at most as many as this process has in use, the excess is ignored.
+    pub fn release(&self, generation: u32, count: u32) {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let left = taken(word, generation).saturating_sub(count);
-            // ORDERING: Release pairs with the Acquire in `take`.
+            // ORDERING: Release pairs with the Acquire in `take`, which then sees the use of the entry as finished.
             let exchange = self.word.compare_exchange_weak(
                 word,
                 pack(generation, left),
@@ -68,7 +71,7 @@ impl Credits {
         }
     }
 
-    /// Entries that are taken now.
+    /// The entries in use.
     pub fn taken(&self, generation: u32) -> u32 {
         taken(self.word.load(Ordering::Relaxed), generation)
     }
@@ -95,22 +98,22 @@ mod tests {
             assert!(credits.take(1));
         }
         assert!(!credits.take(1));
-        credits.settle(1, 2);
+        credits.release(1, 2);
         assert_eq!(credits.taken(1), 1);
         assert!(credits.take(1) && credits.take(1) && !credits.take(1));
-        credits.settle(1, 99);
+        credits.release(1, 99);
         assert_eq!(credits.taken(1), 0);
         assert!(!Credits::new(0).take(1));
     }
 
-    /// What the parent had in flight neither fills the child's queue nor is given back in it.
+    /// The parent's descriptors in flight do not count in the child.
     #[test]
     fn a_child_counts_from_zero() {
         let credits = Credits::new(2);
         assert!(credits.take(1) && credits.take(1));
         assert_eq!(credits.taken(2), 0);
         assert!(credits.take(2) && credits.take(2) && !credits.take(2));
-        credits.settle(2, 1);
+        credits.release(2, 1);
         assert_eq!(credits.taken(2), 1);
     }
 
@@ -125,7 +128,7 @@ mod tests {
                         let count = (0..3).filter(|_| credits.take(7)).count() as u32;
                         most.fetch_max(inside.fetch_add(count, Ordering::SeqCst) + count, Ordering::SeqCst);
                         inside.fetch_sub(count, Ordering::SeqCst);
-                        credits.settle(7, count);
+                        credits.release(7, count);
                     }
                 });
             }
@@ -142,7 +145,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// Two threads want the one entry and give it back: never do both hold it, and in the end it is free.
+    /// Two threads take and release one entry: at most one holds it at a time, and it is free at the end.
     #[test]
     fn loom_credits() {
         loom::model(|| {
@@ -152,7 +155,7 @@ mod loom_tests {
                 if credits.take(1) {
                     assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "two hold one entry");
                     inside.fetch_sub(1, Ordering::Relaxed);
-                    credits.settle(1, 1);
+                    credits.release(1, 1);
                 }
             };
             let other = loom::thread::spawn({

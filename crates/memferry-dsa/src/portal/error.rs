@@ -1,4 +1,4 @@
-//! Why a queue could not be opened, or a descriptor not submitted, each with what to do about it.
+//! Errors of opening a queue and of submitting a descriptor, each with a remedy.
 //!
 //! Source: `idxd_cdev_open`, `idxd_cdev_mmap` and `idxd_cdev_write` in Linux' `drivers/dma/idxd/cdev.c`.
 
@@ -9,62 +9,64 @@ use crate::descriptor::Descriptor;
 use crate::flags::Flags;
 use crate::operation::Opcode;
 
-/// The queue could not be opened.
+/// The error of opening a queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// ENOENT.
     #[error(
-        "there is no {0}: enable the work queue with type user (accel-config enable-wq), and see that the driver idxd \
-         is loaded"
+        "cannot open {0}: there is no such file; load the driver (modprobe idxd) and enable the work queue with type \
+         user (accel-config enable-wq)"
     )]
     NotFound(PathBuf),
     /// EACCES, or EPERM.
     #[error(
-        "{0} may not be opened: give this user the right to read and write it (a udev rule, or chgrp and chmod 660), or \
+        "cannot open {0}: permission denied; let this user read and write it (a udev rule, or chgrp and chmod 660), or \
          run as root"
     )]
     Denied(PathBuf),
     /// EBUSY.
     #[error(
-        "{0} is a dedicated queue that is open already, in this process or another: use its portal, configure the queue \
-         as shared, or open another one"
+        "cannot open {0}: the queue is dedicated and already open, in this process or another; use that portal, \
+         configure the queue as shared, or open another one"
     )]
     Busy(PathBuf),
     /// ENXIO or ENODEV.
     #[error(
-        "the device of {0} is disabled or halted: see its state and cmd_status in sysfs, then enable it again"
+        "cannot open {0}: its device is disabled or halted; see its state and cmd_status in sysfs, then enable it again"
     )]
     Disabled(PathBuf),
     /// EOPNOTSUPP.
     #[error(
-        "{0} cannot use this process' addresses: switch on the IOMMU's scalable mode (intel_iommu=on,sm_on) and see \
-         that the device's pasid_enabled is 1"
+        "cannot open {0}: the device cannot use the addresses of this process; switch on the IOMMU's scalable mode \
+         (intel_iommu=on,sm_on) and check that pasid_enabled of the device is 1"
     )]
     NoAddressSpace(PathBuf),
-    /// The page may not be mapped, and the kernel does not submit either.
+    /// The page cannot be mapped, and the kernel has no `write(2)` for the file.
     #[error(
-        "{0} may not be mapped (CAP_SYS_RAWIO is needed since INTEL-SA-01084), and this kernel has no write(2) for it: \
-         use Linux 6.9.1 or newer, or run as root"
+        "cannot open {0}: it cannot be mapped (since INTEL-SA-01084 this needs CAP_SYS_RAWIO), and this kernel has no \
+         write(2) for it; use Linux 6.9.1 or newer, or run as root"
     )]
     NoWrite(PathBuf),
-    /// The page was wanted and nothing else.
-    #[error("{path} was to be mapped, which is not possible: {why}")]
+    /// The options allow only the mapped page.
+    #[error("cannot map {path}: {why}; allow other methods of submission, or remove the reason")]
     NotMapped {
         /// The queue's file.
         path: PathBuf,
-        /// Why not.
-        why: super::WhyWrite,
+        /// The reason.
+        why: super::WriteReason,
     },
-    /// Forks could not be noticed.
-    #[error("the kernel gives no way to notice a fork ({0}), without which {1} cannot be used safely")]
+    /// Forks cannot be detected.
+    #[error(
+        "cannot open {1}: the kernel offers no way to detect a fork ({0}), and without it the queue is unsafe to use"
+    )]
     ForkUnnoticed(io::ErrorKind, PathBuf),
-    /// Something that the driver does not document.
-    #[error("{path}: {}", io::Error::from_raw_os_error(*.errno))]
+    /// An error that the driver does not document.
+    #[error("cannot open {path}: {}", io::Error::from_raw_os_error(*.errno))]
     Other {
         /// The queue's file.
         path: PathBuf,
-        /// The error's number, 0 if it has none.
+        /// The error number, 0 if there is none.
         errno: i32,
     },
 }
@@ -83,30 +85,30 @@ impl OpenError {
     }
 }
 
-/// A descriptor was not submitted, and will not be by trying again.
+/// The error of a submission. Nothing was submitted, and a retry would fail as well.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// The device was disabled or died. Nothing was submitted; do not retry here.
+    /// The device was disabled or died.
     #[error("the device is gone: use another queue, or the CPU")]
     Gone,
-    /// This descriptor cannot be submitted this way. The queue goes on with others.
+    /// The portal cannot submit this descriptor. The queue accepts others.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// This process is a fork, and opening the queue again failed; it is not tried another time.
-    #[error("the queue could not be opened again after a fork: {0}")]
+    /// This process is a fork and could not reopen the queue; it does not try again.
+    #[error("cannot reopen the queue after a fork: {0}")]
     NotReopened(#[source] Box<OpenError>),
 }
 
-/// What the kernel refused to submit.
+/// The reason for the kernel to refuse a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
     /// EINVAL for a batch.
-    #[error("the kernel submits no batches to devices of version 1.0: submit the members one by one")]
+    #[error("the kernel does not submit batches to devices of version 1.0: submit the members one by one")]
     Batch,
     /// EINVAL for a descriptor whose completion record is not aligned.
-    #[error("the completion record is not 32-byte aligned")]
+    #[error("the completion record is not 32-byte aligned: align it")]
     RecordAlignment,
     /// Any other error of `write(2)`.
     #[error("the kernel refused the descriptor: {}", io::Error::from_raw_os_error(*.0))]
@@ -114,7 +116,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// Why the kernel answered EINVAL to this descriptor.
+    /// The reason for EINVAL, derived from the descriptor.
     pub(super) fn invalid(descriptor: &Descriptor) -> Refused {
         let has_record = descriptor.flags().contains(Flags::COMPLETION_ADDRESS_VALID);
         if has_record && !descriptor.completion_address().is_aligned_to(32) {

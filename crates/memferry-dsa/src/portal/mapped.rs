@@ -1,8 +1,8 @@
-//! The mapped page of a queue: 64 places to write 64 bytes to, all of which lead into the same queue.
+//! The mapped page of a queue: 64 slots of 64 bytes, all of which lead into the same queue.
 //!
-//! Two MOVDIR64B to the same address may wait for each other in the core, so successive submissions take successive
-//! places; the device looks only at the page. Writes to different addresses may overtake each other, though: who
-//! needs descriptors to arrive in the order in which one thread submits them stays with one place.
+//! Two MOVDIR64B to the same address may wait for each other in the core, so successive submissions use successive
+//! slots; the device decodes only the page. Writes to different addresses may overtake each other: use one slot if
+//! descriptors must arrive in the order in which a thread submits them.
 //!
 //! Source: DSA specification 3.9 (ordering) and 9.3 (portals); SDM, MOVDIR64B.
 
@@ -14,25 +14,25 @@ use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::instructions;
 
-/// Where in the page descriptors are written.
+/// The slots of the page that descriptors are written to.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Slots {
-    /// At the next 64 bytes each time.
+    /// The next 64 bytes each time.
     #[default]
     Rotating,
-    /// Always at the first 64 bytes: descriptors of one thread arrive in order.
+    /// Always the first 64 bytes: descriptors of one thread arrive in order.
     One,
 }
 
-/// A page that was mapped from a queue's file.
+/// The mapped page of a queue's file. Submitters increment `next` (Relaxed); the other fields never change.
 pub(super) struct Mapping {
     page: NonNull<u8>,
     slots: Slots,
-    next: AtomicUsize, // submissions so far; counted only to choose the place
+    next: AtomicUsize, // submissions so far, to choose the slot
 }
 
 // SAFETY: the page is never read or written as memory: the instructions write 64 bytes at once to a device, which
-// takes them from any thread and core.
+// accepts them from any thread and core.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -51,7 +51,7 @@ impl Mapping {
     /// # Safety
     /// As [`Portal::submit`](super::Portal::submit); the page is mapped in this process, and the CPU has ENQCMD.
     pub(super) unsafe fn enqcmd(&self, platform: &impl Platform, descriptor: &Descriptor) -> Submission {
-        // The instruction faults if the first four bytes are not zero, and puts the submitter there itself.
+        // The instruction faults if the first four bytes are not zero, and writes the PASID there itself.
         let descriptor = descriptor.submitted_by(0);
         instructions::sfence();
         // SAFETY: `slot` is in the page, the rest is passed on to the caller.
@@ -75,7 +75,7 @@ impl Mapping {
     fn slot(&self) -> NonNull<u8> {
         let offset = match self.slots {
             Slots::One => 0,
-            // ORDERING: Relaxed: two threads with the same place would only be a little slower.
+            // Relaxed: two threads in the same slot are only a little slower.
             Slots::Rotating => self.next.fetch_add(1, Ordering::Relaxed) * 64 % PAGE_BYTES as usize,
         };
         // SAFETY: the offset is less than the page that was mapped.

@@ -1,16 +1,16 @@
-//! Portals: how a descriptor gets into a work queue.
+//! Portals: the submission of descriptors to work queues.
 //!
 //! ```text
-//!                 shared queue             dedicated queue
-//! page mapped     ENQCMD, which answers    MOVDIR64B, which does not: Credits count the free entries
+//!                 shared queue                   dedicated queue
+//! page mapped     ENQCMD: the queue answers      MOVDIR64B: no answer, so Credits count the free entries
 //! page refused    write(2): the kernel submits, one descriptor a call, no batches on DSA 1.0
 //! no device       the emulator's ring
 //! ```
 //!
-//! All are a [`Portal`] and answer the same way. [`DevicePortal::open`] chooses for a queue of Linux, by the queue's
-//! mode, the process' rights and the CPU's instructions, and chooses again in a forked child.
+//! All of them implement [`Portal`] and give the same answers. [`DevicePortal::open`] chooses the method for a queue of
+//! Linux by the queue's mode, the process' rights and the CPU's instructions, and chooses again in a forked child.
 //!
-//! Device and driver are behind [`Platform`], so that the same code runs on machines without them.
+//! [`Platform`] is the seam to device and driver: with a fake of it the same code runs on machines without them.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.2, 5.3 and 9.3; Linux' `drivers/dma/idxd/cdev.c`.
 
@@ -18,44 +18,42 @@ mod backoff;
 mod batch;
 mod counters;
 mod credits;
-mod entry;
 mod error;
-#[allow(unsafe_code)]
-mod file;
 #[allow(unsafe_code)]
 mod mapped;
 mod open;
+mod open_queues;
 mod openings;
 mod options;
 mod platform;
 mod states;
-mod usable;
+#[allow(unsafe_code)]
+mod write;
 
-pub use backoff::{Backoff, Exhausted, Unsubmitted, submit_patiently};
+pub use backoff::{Backoff, BackoffError, Exhausted, submit_with_backoff};
 pub use batch::{BatchProbe, probe_batch};
 pub use counters::{PortalCounters, SubmissionCounters};
 pub use credits::Credits;
-pub use entry::{Entry, Offer, submit_held};
 pub use error::{OpenError, Refused, SubmitError};
 pub use mapped::Slots;
 pub use open::DevicePortal;
-pub use options::{OpenOptions, Way, WhyWrite};
+pub use open_queues::{OpenQueue, OpenQueues};
+pub use options::{OpenOptions, SubmitMethod, WriteReason};
 pub use platform::{Linux, Platform};
-pub use states::States;
-pub use usable::{Usable, UsableQueue};
+pub use states::StateFiles;
 
 use crate::descriptor::Descriptor;
 use crate::operation::{Opcode, OperationSet};
 
-/// One way to hand 64 bytes to a work queue.
+/// A method of submission to one work queue.
 ///
-/// The entries of a *dedicated* queue are counted by its portal, since the queue itself loses what is too much: an
-/// accepted descriptor holds one until [`settled`](Portal::settled) says that it ended. Whoever forgets that is
-/// answered `Retry` once all entries are taken, and loses nothing. [`submit_held`] cannot forget it.
+/// A full *dedicated* queue loses descriptors, so its portal counts the entries: an accepted descriptor holds one until
+/// [`completed`](Portal::completed) gives it back. Without that call the portal answers `Retry` once all entries are in
+/// use, and nothing is lost.
 ///
 /// # Safety
-/// On an implementation's word callers give memory back to its owner. It promises:
-/// - Only what was `Accepted` is processed, as it was submitted, and no memory is accessed but what it names.
+/// Callers give memory back to its owner because of an implementation's answers. It promises:
+/// - Only `Accepted` descriptors are processed, as they were submitted, and only the memory that they name is accessed.
 /// - The completion record of a descriptor is the last that is written for it; afterwards nothing accesses its memory.
 /// - Once [`is_gone`](Portal::is_gone) was true, it stays so, and nothing accesses the memory of any descriptor.
 #[allow(unsafe_code)]
@@ -63,93 +61,94 @@ pub unsafe trait Portal: Send + Sync {
     /// The queue behind the portal.
     fn work_queue(&self) -> &WorkQueueInfo;
 
-    /// How descriptors get into the queue.
+    /// The method of submission.
     fn kind(&self) -> PortalKind;
 
-    /// Whether the queue takes batches this way. If not, submit the members one by one.
+    /// Whether this portal accepts batches. If not, submit the members one by one.
     fn supports_batch(&self) -> bool {
         self.work_queue().operations.contains(Opcode::Batch)
     }
 
-    /// Offers a copy of the descriptor to the queue; neither waits nor panics, since callers hold locks meanwhile.
+    /// Offers a copy of the descriptor to the queue. Never waits or panics: callers may hold locks.
     ///
     /// Cost: one instruction of some hundred nanoseconds, or one system call ([`PortalKind`]). The first submission
-    /// in a forked child also opens the queue again.
+    /// in a forked child also reopens the queue.
     ///
     /// # Errors
     /// Nothing was submitted.
     /// [`SubmitError::Gone`]: the device takes no more work.
-    /// [`SubmitError::Refused`]: this descriptor cannot be submitted this way; others can.
-    /// [`SubmitError::NotReopened`]: this process is a fork, and could not open the queue.
+    /// [`SubmitError::Refused`]: the portal cannot submit this descriptor; it can submit others.
+    /// [`SubmitError::NotReopened`]: this process is a fork, and could not reopen the queue.
     ///
     /// # Safety
-    /// If the answer is `Accepted`, then until the descriptor's completion record says that it ended
+    /// If the answer is `Accepted`, then until the descriptor's completion record is written
     /// (for a batch: that of the batch):
     /// - the memory that it names stays valid, also that of the list and of the members of a batch;
     /// - memory that it reads is not written, and memory that it writes is neither read nor written by others.
     ///
-    /// Without a completion record, or when the device dies first and [`is_gone`](Portal::is_gone) does not know, that
-    /// is for ever.
+    /// Without a completion record, or if the device dies first and [`is_gone`](Portal::is_gone) stays false, this holds
+    /// for ever.
     unsafe fn submit(&self, descriptor: &Descriptor) -> Result<Submission, SubmitError>;
 
-    /// Says that `count` descriptors, which this process submitted here and were accepted, have ended: their
-    /// completion records are written, so their entries are free. Once for each; not for those that were given up,
-    /// whose entries may never become free. Shared queues count for themselves and ignore it.
-    fn settled(&self, count: u32);
+    /// Gives back the entries of `count` completed descriptors, which this process submitted here.
+    ///
+    /// Call it once for each descriptor, after its completion record is written; never for a descriptor that timed out,
+    /// whose entry may stay in use. Shared queues count for themselves and ignore it.
+    fn completed(&self, count: u32);
 
-    /// Whether the device is known to process nothing any more: what was in flight and has no completion by now will
-    /// get none. Also neither waits nor panics.
+    /// Whether the device is known to have stopped: descriptors in flight without a completion will not complete. Never
+    /// waits or panics.
     ///
     /// For queues of Linux these cases mean "gone", each by an attribute that was opened with the queue:
-    /// - the queue is `disabled`, which the driver says after it has drained or reset the queue;
+    /// - the queue is `disabled`, which the driver writes after it has drained or reset the queue;
     /// - its device is `disabled`, or `halted`;
     /// - the driver has removed the device (reading its attribute fails with ENODEV), after all queues.
     ///
-    /// Anything else is "not known": an attribute that cannot be opened or read, as in a process without `/sys`, an error
-    /// of a submission ([`SubmitError::Gone`]), a queue that was opened again after the kernel had refused its file.
+    /// Anything else is "not known": an attribute that cannot be opened or read, as in a process without `/sys`; an error
+    /// of a submission ([`SubmitError::Gone`]); a queue that was reopened after the kernel had refused its file.
     ///
-    /// Cost: a look into sysfs for queues of Linux, at most every 50 ms; ask after some time without completions, not
-    /// in every round of a loop.
+    /// Cost: a read of sysfs for queues of Linux, at most every 50 ms. Call it after some time without completions, not
+    /// in every iteration of a loop.
     fn is_gone(&self) -> bool;
 
-    /// What became of the submissions so far.
+    /// The counts of submissions so far.
     fn counters(&self) -> PortalCounters;
 }
 
-/// How a portal puts descriptors into its queue.
+/// The method by which a portal submits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PortalKind {
-    /// A mapped page of a shared queue. Some hundred nanoseconds; the queue answers.
+    /// ENQCMD to the mapped page of a shared queue. Some hundred nanoseconds; the queue answers.
     Enqcmd,
-    /// A mapped page of a dedicated queue. Some ten nanoseconds; entries are counted here.
+    /// MOVDIR64B to the mapped page of a dedicated queue. Some ten nanoseconds; the portal counts entries.
     Movdir64b,
-    /// The `write(2)` of the queue's file: a system call for each descriptor.
+    /// `write(2)` to the queue's file: a system call for each descriptor.
     Write,
     /// An emulated device.
     Emulated,
 }
 
-/// The answer of a queue.
+/// The answer of a queue to a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "a descriptor that was not accepted is not going to be processed"]
+#[must_use = "the device processes only accepted descriptors"]
 pub enum Submission {
-    /// The queue took the descriptor.
+    /// The queue accepted the descriptor.
     Accepted,
-    /// The queue is full now; nothing happened. Submit again later, or elsewhere.
+    /// The queue is full; nothing was submitted. Submit again later, or to another queue.
     Retry,
 }
 
-/// Who may write to a work queue.
+/// The mode of a work queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueueMode {
-    /// Many submitters; the queue answers whether it took the descriptor.
+    /// Many submitters; the queue answers whether it accepted the descriptor.
     Shared,
-    /// One submitter, who counts the free entries himself.
+    /// One submitter, which counts the free entries.
     Dedicated,
 }
 
 impl QueueMode {
-    /// The driver's word.
+    /// The driver's name of the mode.
     pub const fn as_str(self) -> &'static str {
         match self {
             QueueMode::Shared => "shared",
@@ -157,13 +156,13 @@ impl QueueMode {
         }
     }
 
-    /// The mode of a word of the driver's, if it is one.
+    /// The mode with this name of the driver.
     pub fn from_word(word: &str) -> Option<QueueMode> {
         [QueueMode::Shared, QueueMode::Dedicated].into_iter().find(|mode| mode.as_str() == word)
     }
 }
 
-/// What a submitter must know of a work queue.
+/// The description of a work queue for its submitters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkQueueInfo {
     /// The name, `wq0.1` for queue 1 of device 0.
@@ -172,7 +171,7 @@ pub struct WorkQueueInfo {
     pub mode: QueueMode,
     /// Entries of the queue.
     pub size: u32,
-    /// Shared queues accept user submissions while fewer entries than this are taken.
+    /// Shared queues accept user submissions while fewer entries than this are in use.
     pub threshold: u32,
     /// Weight against the other queues of the group, 1 to 15.
     pub priority: u8,
@@ -182,9 +181,9 @@ pub struct WorkQueueInfo {
     pub transfer_bytes_max: u32,
     /// Most members of one batch.
     pub batch_max: u32,
-    /// Operations that the queue accepts. Linux hides Batch of devices of version 1.0
-    /// ([`Portal::supports_batch`] knows).
+    /// Operations that the queue accepts. Linux hides Batch of devices of version 1.0; see
+    /// [`Portal::supports_batch`].
     pub operations: OperationSet,
-    /// The NUMA node of the device, where it is known.
+    /// The NUMA node of the device, if known.
     pub node: Option<u32>,
 }

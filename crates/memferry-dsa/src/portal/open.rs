@@ -1,17 +1,17 @@
-//! Opening a queue of Linux, by the best way in that this process has; and again after a fork.
+//! Portals to queues of Linux: opened by the best method that this process has, and reopened after a fork.
 //!
 //! ```text
 //! open the file; map its page
 //!   mapped, and the CPU has the queue's instruction:  ENQCMD or MOVDIR64B
-//!   else, if the kernel knows write(2):               write(2), and `why_write` says why
+//!   else, if the kernel has write(2) for the file:    write(2), and `write_reason` says why
 //!
-//! submit, in another generation than it was opened in:  the same again, in the child
+//! submit in another generation than that of the opening:  the same again, in the child
 //! ```
 //!
-//! What a parent has opened is of no use in its child. The mapping is not there: that address may be anything, so
-//! the child neither writes to it nor unmaps it. The file is shared, and the kernel refuses writes by others than
-//! its opener: the child closes its copy, so that the parent's closing closes the queue. Nothing that the parent
-//! has in flight counts in the child.
+//! A child cannot use its parent's opening. The mapping is not inherited: its address may hold anything, so the child
+//! neither writes to it nor unmaps it. The file is shared, and the kernel refuses writes of other processes than its
+//! opener: the child closes its copy, so that the parent's close closes the queue. The parent's descriptors in flight
+//! do not count in the child.
 
 #![allow(unsafe_code)]
 
@@ -24,11 +24,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::credits::Credits;
-use super::file::{self, Written};
 use super::mapped::Mapping;
 use super::openings::{Opening, Openings};
-use super::options::{OpenOptions, Way, WhyWrite};
-use super::states::States;
+use super::options::{OpenOptions, SubmitMethod, WriteReason};
+use super::states::StateFiles;
+use super::write::{self, Written};
 use super::{
     BatchProbe, Linux, OpenError, Platform, Portal, PortalCounters, PortalKind, QueueMode, Refused,
     Submission, SubmissionCounters, SubmitError, WorkQueueInfo, probe_batch,
@@ -36,22 +36,25 @@ use super::{
 use crate::descriptor::Descriptor;
 use crate::operation::Opcode;
 
-/// How often sysfs is read at most, however often [`Portal::is_gone`] is called. A look takes some microseconds.
-const GONE_CHECK_MIN: Duration = Duration::from_millis(50);
+/// The least time between two reads of sysfs in [`Portal::is_gone`]. A read takes some microseconds.
+const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A portal to a work queue of Linux.
 ///
-/// Memory safety rests on the kernel and the platform alone, and on nothing that a caller says. A wrong path or
-/// [`WorkQueueInfo`] costs descriptors, never memory: too large a `size` lets a dedicated queue lose descriptors, the
-/// wrong `mode` or `operations` has all of them refused, a `transfer_bytes_max` that the queue does not have ends them
-/// with an error. What is lost that way is waited for, and given up without giving its memory back. When a device is
-/// [gone](Portal::is_gone), the attributes of the open queue tell.
+/// Memory safety depends on the kernel and the platform only, not on the caller's arguments. A wrong path or
+/// [`WorkQueueInfo`] costs descriptors, never memory: with too large a `size` a dedicated queue loses descriptors, with
+/// the wrong `mode` or `operations` all of them are refused, with too large a `transfer_bytes_max` they complete with an
+/// error. Waiters of a lost descriptor time out, and its memory is not given back. The attributes of the open queue say
+/// whether the device is [gone](Portal::is_gone).
 ///
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `openings` | `open_on`, and a child's first submission | submitters, `is_gone` |
-/// | `credits`, `cells` | submitters, `settled` | all |
-/// | `gone_checked`, and `gone` of an opening | `is_gone` | all |
+/// | `credits` | `submit`, `completed` | `submit`, `counters` |
+/// | `counters` | `submit`, `reopen` | `counters` |
+/// | `batch_probe` | `open_on` | all |
+/// | `batch_refused` | `submit` | `supports_batch` |
+/// | `gone_checked`, and `gone` of an opening | `is_gone` | `submit`, `is_gone` |
 pub struct DevicePortal<P: Platform = Linux> {
     platform: P,
     path: PathBuf,
@@ -59,28 +62,30 @@ pub struct DevicePortal<P: Platform = Linux> {
     options: OpenOptions,
     openings: Openings<Opened>,
     credits: Credits,
-    cells: SubmissionCounters,
-    batch: OnceLock<BatchProbe>,
+    counters: SubmissionCounters,
+    batch_probe: OnceLock<BatchProbe>,
     batch_refused: AtomicBool,
-    gone_checked: AtomicU64, // milliseconds since `started`, plus 1; 0 never
+    gone_checked: AtomicU64, // milliseconds since `started`, plus 1; 0: never
     started: Instant,
 }
 
-/// A queue as one process has opened it. The files belong to that process; `close` is the only writer of `file`.
+/// A queue as one process has opened it.
+///
+/// The files belong to that process. `close` is the only writer of `file`, `is_gone` the only writer of `gone`.
 struct Opened {
     route: Route,
     file: AtomicI32, // -1: closed
-    states: States,
-    gone: AtomicBool, // its states have proved it
+    states: StateFiles,
+    gone: AtomicBool, // `states` has proved it
 }
 
 impl Opened {
-    /// Closes the queue's file. No thread of this process submits by it.
+    /// Closes the queue's file, by which no thread of this process submits.
     fn close(&self) {
-        // ORDERING: Relaxed: the opener alone calls it, or the owner.
+        // Relaxed: only the opener or the owner calls this.
         let file = self.file.swap(-1, Ordering::Relaxed);
         if file >= 0 {
-            // SAFETY: from `into_raw_fd` in `enter`, and taken out once.
+            // SAFETY: from `into_raw_fd` in `open_file`, and taken out once.
             drop(unsafe { OwnedFd::from_raw_fd(file) });
         }
     }
@@ -95,16 +100,17 @@ impl Drop for Opened {
 enum Route {
     Enqcmd(Mapping),
     Movdir64b(Mapping),
-    Write { file: RawFd, why: WhyWrite },
+    Write { file: RawFd, why: WriteReason },
 }
 
 impl DevicePortal<Linux> {
     /// Opens the queue whose file is at `path`, `/dev/dsa/wq0.1` for queue 1 of device 0.
     ///
-    /// `info` says what sysfs says of the queue; its mode decides how descriptors are submitted.
+    /// `info` is the description of the queue in sysfs ([`Queue::info`](crate::system::Queue::info)); its mode decides
+    /// between ENQCMD and MOVDIR64B.
     ///
     /// # Errors
-    /// [`OpenError`]: why not, and what to do.
+    /// [`OpenError`]: the cause and a remedy.
     pub fn open(
         path: &Path,
         info: WorkQueueInfo,
@@ -131,8 +137,8 @@ impl<P: Platform> DevicePortal<P> {
             path: path.to_owned(),
             openings: Openings::new(),
             credits: Credits::new(info.size),
-            cells: SubmissionCounters::default(),
-            batch: OnceLock::new(),
+            counters: SubmissionCounters::default(),
+            batch_probe: OnceLock::new(),
             batch_refused: AtomicBool::new(false),
             gone_checked: AtomicU64::new(0),
             started: Instant::now(),
@@ -140,15 +146,15 @@ impl<P: Platform> DevicePortal<P> {
             options,
         };
         let generation = portal.platform.generation();
-        let opening = portal.openings.get(generation, || portal.enter());
-        opening.expect("no other thread knows the portal yet").outcome()?;
+        let opening = portal.openings.get(generation, || portal.open_file());
+        opening.expect("no other thread has the portal yet").outcome()?;
         if let Some(timeout) = portal.options.batch_probe_timeout
             && portal.kind() != PortalKind::Write
             && !portal.info.operations.contains(Opcode::Batch)
             && portal.info.batch_max >= 2
         {
             let answer = probe_batch(&portal, timeout);
-            portal.batch.get_or_init(|| answer);
+            portal.batch_probe.get_or_init(|| answer);
         }
         Ok(Arc::new(portal))
     }
@@ -158,25 +164,25 @@ impl<P: Platform> DevicePortal<P> {
         &self.path
     }
 
-    /// Why descriptors are submitted by `write(2)`, if they are.
-    pub fn why_write(&self) -> Option<WhyWrite> {
+    /// The reason to submit by `write(2)`; `None` if the page is mapped.
+    pub fn write_reason(&self) -> Option<WriteReason> {
         match self.last_opened()?.route {
             Route::Write { why, .. } => Some(why),
             Route::Enqcmd(_) | Route::Movdir64b(_) => None,
         }
     }
 
-    /// What the device answered when it was asked for batches, if it was.
+    /// The result of the batch probe, if it ran.
     pub fn batch_probe(&self) -> Option<&BatchProbe> {
-        self.batch.get()
+        self.batch_probe.get()
     }
 
-    /// What the current or, in a fork that has not submitted yet, the parent's process has opened.
+    /// The newest opening: of this process or, in a fork that has not submitted yet, of its parent.
     fn last_opened(&self) -> Option<&Opened> {
         self.openings.last()?.outcome().ok()
     }
 
-    /// What this process has opened, as an answer to a submission; `None` while another thread is opening it.
+    /// The opening that a submission uses; `None` while another thread is opening.
     fn opened<'o>(
         &self,
         opening: Option<&'o Opening<Opened>>,
@@ -188,18 +194,18 @@ impl<P: Platform> DevicePortal<P> {
         }
     }
 
-    /// Opens the queue in a child, or once more.
+    /// Opens the queue in a child, or again in the same process.
     #[cold]
     fn reopen(&self, generation: u32) -> Result<Opened, OpenError> {
-        // No thread of this process uses a parent's file. Closed, it does not keep the queue when the parent lets go.
+        // No thread of this process uses a parent's file. An open copy would keep the queue open after the parent's close.
         self.openings.of_others(generation).for_each(Opened::close);
-        let opened = self.enter()?;
-        self.cells.reopened.fetch_add(1, Ordering::Relaxed);
+        let opened = self.open_file()?;
+        self.counters.reopened.fetch_add(1, Ordering::Relaxed);
         Ok(opened)
     }
 
-    /// Opens the file and finds a way in.
-    fn enter(&self) -> Result<Opened, OpenError> {
+    /// Opens the file and chooses the route.
+    fn open_file(&self) -> Result<Opened, OpenError> {
         let file = self.platform.open(&self.path).map_err(|error| OpenError::from_io(&self.path, &error))?;
         let route = self.route(&file)?;
         let states = self.platform.states(&file);
@@ -207,38 +213,38 @@ impl<P: Platform> DevicePortal<P> {
     }
 
     fn route(&self, file: &File) -> Result<Route, OpenError> {
-        let why = match self.options.way {
-            Way::Write => WhyWrite::Wanted,
-            Way::Any | Way::Mapped => match self.map(file) {
+        let why = match self.options.method {
+            SubmitMethod::Write => WriteReason::Requested,
+            SubmitMethod::Any | SubmitMethod::Mapped => match self.map(file) {
                 Ok(route) => return Ok(route),
-                Err(why) if self.options.way == Way::Mapped => {
+                Err(why) if self.options.method == SubmitMethod::Mapped => {
                     return Err(OpenError::NotMapped { path: self.path.clone(), why });
                 }
                 Err(why) => why,
             },
         };
-        if !file::is_known(&self.platform, file.as_fd()) {
+        if !write::is_known(&self.platform, file.as_fd()) {
             return Err(OpenError::NoWrite(self.path.clone()));
         }
         Ok(Route::Write { file: file.as_raw_fd(), why })
     }
 
-    fn map(&self, file: &File) -> Result<Route, WhyWrite> {
+    fn map(&self, file: &File) -> Result<Route, WriteReason> {
         let features = self.platform.features();
         let (has, route): (bool, fn(Mapping) -> Route) = match self.info.mode {
             QueueMode::Shared => (features.enqcmd, Route::Enqcmd),
             QueueMode::Dedicated => (features.movdir64b, Route::Movdir64b),
         };
         if !has {
-            return Err(WhyWrite::NoInstruction(self.info.mode));
+            return Err(WriteReason::NoInstruction(self.info.mode));
         }
         match self.platform.map(file) {
             Ok(page) => Ok(route(Mapping::new(page, self.options.slots))),
-            Err(error) => Err(WhyWrite::MapRefused(error.raw_os_error().unwrap_or(0))),
+            Err(error) => Err(WriteReason::MapRefused(error.raw_os_error().unwrap_or(0))),
         }
     }
 
-    /// Submits, and opens again if the kernel says that the file is another process'.
+    /// Submits, and reopens the queue if the kernel says that the file belongs to another process.
     ///
     /// # Safety
     /// As [`Portal::submit`].
@@ -251,11 +257,11 @@ impl<P: Platform> DevicePortal<P> {
         // SAFETY: passed on to the caller.
         let mut written = unsafe { self.send(opened, descriptor) };
         if matches!(written, Written::WrongProcess) {
-            // This process cannot be told from its parent, or the file was handed over. Once more, then never.
+            // The fork was not detected, or the file came from another process. Reopen once, then fail for good.
             let again = || {
                 let mut opened = self.reopen(generation)?;
-                // What the former file took may still be in a device, whatever becomes of this one's.
-                opened.states = States::default();
+                // Descriptors of the former file may still be in flight, whatever the state of the reopened queue.
+                opened.states = StateFiles::default();
                 Ok(opened)
             };
             let opening = self.openings.replace(opening, again);
@@ -280,13 +286,13 @@ impl<P: Platform> DevicePortal<P> {
         }
     }
 
-    /// Submits by what was opened.
+    /// Submits by the route of an opening.
     ///
     /// # Safety
     /// As [`Portal::submit`]; `opened` is of this generation.
     unsafe fn send(&self, opened: &Opened, descriptor: &Descriptor) -> Written {
         // SAFETY: passed on to the caller. Pages of this generation are mapped until the portal is dropped, `map` has
-        // seen that the instruction is there, and files of this generation stay open until then.
+        // checked that the CPU has the instruction, and files of this generation stay open until then.
         unsafe {
             match &opened.route {
                 Route::Enqcmd(page) => Written::Answer(page.enqcmd(&self.platform, descriptor)),
@@ -294,14 +300,14 @@ impl<P: Platform> DevicePortal<P> {
                     page.movdir64b(&self.platform, descriptor);
                     Written::Answer(Submission::Accepted)
                 }
-                Route::Write { file, .. } => file::write(&self.platform, *file, descriptor),
+                Route::Write { file, .. } => write::write(&self.platform, *file, descriptor),
             }
         }
     }
 }
 
-// SAFETY: a device does what the specification says, and the platform brings it nothing but what is submitted here. `is_gone`
-// answers by attributes of the open queue, which prove that (`States::prove_the_end`).
+// SAFETY: a device does what the specification says, and the platform passes it only the descriptors submitted here.
+// `is_gone` answers by attributes of the open queue, which prove that (`StateFiles::prove_stopped`).
 unsafe impl<P: Platform> Portal for DevicePortal<P> {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
@@ -319,7 +325,7 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
         let advertised = self.info.operations.contains(Opcode::Batch);
         match self.kind() {
             PortalKind::Write => advertised && !self.batch_refused.load(Ordering::Relaxed),
-            _ => advertised || self.batch.get() == Some(&BatchProbe::Works),
+            _ => advertised || self.batch_probe.get() == Some(&BatchProbe::Works),
         }
     }
 
@@ -327,24 +333,24 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
         let generation = self.platform.generation();
         let is_counted = self.info.mode == QueueMode::Dedicated;
         if is_counted && !self.credits.take(generation) {
-            return self.cells.count(Ok(Submission::Retry));
+            return self.counters.count(Ok(Submission::Retry));
         }
         // SAFETY: passed on to the caller.
         let answer = unsafe { self.offer(generation, descriptor) };
         if is_counted && answer != Ok(Submission::Accepted) {
-            self.credits.settle(generation, 1);
+            self.credits.release(generation, 1);
         }
-        self.cells.count(answer)
+        self.counters.count(answer)
     }
 
-    fn settled(&self, count: u32) {
+    fn completed(&self, count: u32) {
         if self.info.mode == QueueMode::Dedicated {
-            self.credits.settle(self.platform.generation(), count);
+            self.credits.release(self.platform.generation(), count);
         }
     }
 
     fn is_gone(&self) -> bool {
-        // What the parent has opened proves nothing about the queue that this process will open.
+        // The parent's opening proves nothing about the queue that this process will open.
         let generation = self.platform.generation();
         let Some(opened) = self.openings.last_of(generation).and_then(|opening| opening.outcome().ok())
         else {
@@ -355,17 +361,17 @@ unsafe impl<P: Platform> Portal for DevicePortal<P> {
         }
         let now = self.started.elapsed().as_millis() as u64 + 1;
         let last = self.gone_checked.load(Ordering::Relaxed);
-        if last != 0 && now - last.min(now) < GONE_CHECK_MIN.as_millis() as u64 {
+        if last != 0 && now - last.min(now) < GONE_CHECK_INTERVAL.as_millis() as u64 {
             return false;
         }
         self.gone_checked.store(now, Ordering::Relaxed);
-        let gone = opened.states.prove_the_end();
+        let gone = opened.states.prove_stopped();
         opened.gone.fetch_or(gone, Ordering::Relaxed);
         gone
     }
 
     fn counters(&self) -> PortalCounters {
-        self.cells.snapshot(self.credits.taken(self.platform.generation()))
+        self.counters.snapshot(self.credits.taken(self.platform.generation()))
     }
 }
 
@@ -384,7 +390,7 @@ impl<P: Platform> Drop for DevicePortal<P> {
         let generation = self.platform.generation();
         for opened in self.openings.of(generation) {
             if let Route::Enqcmd(mapping) | Route::Movdir64b(mapping) = &opened.route {
-                // SAFETY: it was mapped in this address space, and not been unmapped since; nobody submits any more.
+                // SAFETY: it was mapped in this address space and has not been unmapped since; no thread submits any more.
                 unsafe { self.platform.unmap(mapping.page()) };
             }
         }

@@ -1,16 +1,16 @@
-//! What a portal has opened: once in each process, without waiting and without a lock that a fork could leave held.
+//! The openings of a queue: one in each process, without waiting, and without a lock that a fork could leave held.
 //!
 //! ```text
 //! current ──▶ opening of this process ──▶ opening of its parent ──▶ ...      the list only grows
-//! opener      nobody, or the generation that is opening now
+//! opener      none, or the generation that is opening now
 //!
-//! get:      current is of this generation: that one; else, as the opener, open and put it in front
+//! get:      return `current` if it is of this generation; else become the opener, open, and prepend the opening
 //! replace:  the same, unless another thread has replaced it already
 //! ```
 //!
-//! A dedicated queue can be opened once only, so that two threads of a child must not both open it. A fork may copy
-//! `opener` while a thread of the parent opens: that thread does not exist in the child. The word has its generation,
-//! which tells the child that nobody is opening there.
+//! A dedicated queue can be opened only once, so two threads of a child must not both open it. A fork may copy `opener`
+//! while a thread of the parent is opening. That thread does not exist in the child, which sees it by the generation in
+//! the word.
 
 #![allow(unsafe_code)]
 
@@ -20,24 +20,26 @@ use std::ptr;
 use super::OpenError;
 use crate::sync::{AtomicPtr, AtomicU64, Ordering};
 
+/// The list of openings, newest first.
+///
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `current` | the opener | submitters |
-/// | `opener` | threads that open | the same |
+/// | `current` | the opener | all threads |
+/// | `opener` | threads that become or cease to be the opener | threads that want to open |
 pub(super) struct Openings<T> {
     current: AtomicPtr<Opening<T>>, // null, or from `Box::into_raw`; freed by `drop`
-    opener: AtomicU64,              // 0: nobody; else the generation of the opener, plus 1
+    opener: AtomicU64,              // 0: none; else the generation of the opener, plus 1
     owns: PhantomData<Opening<T>>,
 }
 
-/// One try to open the queue. Nobody writes it once it is current.
+/// One attempt to open the queue. Immutable once it is current.
 pub(super) struct Opening<T> {
     generation: u32,
     outcome: Result<T, OpenError>,
-    before: *mut Opening<T>, // null, or the one that it took the place of
+    before: *mut Opening<T>, // null, or the opening that it replaced
 }
 
-// SAFETY: the pointers own the openings as boxes would: they are shared as `&T` and dropped with the list.
+// SAFETY: the pointers own the openings as boxes do: they are shared as `&T` and dropped with the list.
 unsafe impl<T: Send + Sync> Sync for Openings<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Send for Openings<T> {}
@@ -47,19 +49,19 @@ impl<T> Openings<T> {
         Openings { current: AtomicPtr::new(ptr::null_mut()), opener: AtomicU64::new(0), owns: PhantomData }
     }
 
-    /// What was opened last: in this process, or in one that it was forked from.
+    /// The newest opening, of this process or of one that it was forked from.
     pub(super) fn last(&self) -> Option<&Opening<T>> {
-        // ORDERING: Acquire pairs with the Release in `open`.
+        // ORDERING: Acquire pairs with the Release of `current` in `open`: the opening's fields are visible.
         // SAFETY: null, or from `open`; the list frees its openings with itself.
         unsafe { self.current.load(Ordering::Acquire).as_ref() }
     }
 
-    /// The last opening, if this generation made it.
+    /// The newest opening, if it is of this generation.
     pub(super) fn last_of(&self, generation: u32) -> Option<&Opening<T>> {
         self.last().filter(|last| last.generation == generation)
     }
 
-    /// What this process has opened, which `open` does unless it is done; `None` while another thread is opening.
+    /// This process' opening, made by `open` on the first call; `None` while another thread is opening.
     pub(super) fn get(
         &self,
         generation: u32,
@@ -71,7 +73,7 @@ impl<T> Openings<T> {
         }
     }
 
-    /// What this process has opened in the place of `old`; `None` while another thread is opening.
+    /// This process' replacement of `old`, made by `open` on the first call; `None` while another thread is opening.
     pub(super) fn replace(
         &self,
         old: &Opening<T>,
@@ -80,23 +82,23 @@ impl<T> Openings<T> {
         self.open(old.generation, Some(old), open)
     }
 
-    /// What this process has opened so far.
+    /// This process' successful openings.
     pub(super) fn of(&self, generation: u32) -> impl Iterator<Item = &T> {
-        self.those(move |opening| opening.generation == generation)
+        self.filtered(move |opening| opening.generation == generation)
     }
 
-    /// What other processes have opened, of which this one has copies.
+    /// The successful openings of other processes, of which a fork has left copies.
     pub(super) fn of_others(&self, generation: u32) -> impl Iterator<Item = &T> {
-        self.those(move |opening| opening.generation != generation)
+        self.filtered(move |opening| opening.generation != generation)
     }
 
-    fn those(&self, of: impl Fn(&Opening<T>) -> bool) -> impl Iterator<Item = &T> {
+    fn filtered(&self, of: impl Fn(&Opening<T>) -> bool) -> impl Iterator<Item = &T> {
         // SAFETY: as in `last`.
         let list = std::iter::successors(self.last(), |opening| unsafe { opening.before.as_ref() });
         list.filter(move |opening| of(opening)).filter_map(|opening| opening.outcome.as_ref().ok())
     }
 
-    /// Opens, unless another one than `known` is current and of this generation.
+    /// Opens, unless an opening of this generation other than `known` is current.
     #[cold]
     fn open(
         &self,
@@ -115,7 +117,7 @@ impl<T> Openings<T> {
         }
         let before = pointer(last).cast_mut();
         let opening = Box::into_raw(Box::new(Opening { generation, outcome: open(), before }));
-        // ORDERING: Release pairs with the Acquire in `last`.
+        // ORDERING: Release pairs with the Acquire of `current` in `last`: it publishes the opening's fields.
         self.current.store(opening, Ordering::Release);
         // SAFETY: it was just made, and the list frees it with itself.
         Some(unsafe { &*opening })
@@ -130,7 +132,7 @@ impl<T> Opening<T> {
 
 impl<T> Drop for Openings<T> {
     fn drop(&mut self) {
-        // ORDERING: Relaxed: nobody else has the list any more.
+        // Relaxed: no other thread has the list.
         let mut next = self.current.load(Ordering::Relaxed);
         while !next.is_null() {
             // SAFETY: from `Box::into_raw` in `open`, and nobody has a reference, since this has `&mut self`.
@@ -139,7 +141,7 @@ impl<T> Drop for Openings<T> {
     }
 }
 
-/// The one thread of a process that opens. Also when opening panics, it ends with this.
+/// The right of one thread of a process to open. Dropping it, also in a panic, gives it up.
 struct Opener<'o>(&'o AtomicU64);
 
 impl<'o> Opener<'o> {
@@ -150,7 +152,7 @@ impl<'o> Opener<'o> {
         if holder == this {
             return None;
         }
-        // ORDERING: Acquire pairs with the Release in `drop`: what the former opener has put in front is seen.
+        // ORDERING: Acquire pairs with the Release in `drop`: the former opener's store of `current` is visible.
         let taken = opener.compare_exchange(holder, this, Ordering::Acquire, Ordering::Relaxed);
         taken.ok().map(|_| Opener(opener))
     }
@@ -158,7 +160,7 @@ impl<'o> Opener<'o> {
 
 impl Drop for Opener<'_> {
     fn drop(&mut self) {
-        // ORDERING: Release pairs with the Acquire in `new`.
+        // ORDERING: Release pairs with the Acquire in `new`: it publishes this opener's store of `current`.
         self.0.store(0, Ordering::Release);
     }
 }
@@ -172,7 +174,7 @@ mod tests {
     }
 
     fn value(opening: Option<&Opening<u32>>) -> u32 {
-        *opening.expect("nobody else is opening").outcome().expect("it was opened")
+        *opening.expect("no other thread is opening").outcome().expect("it was opened")
     }
 
     #[test]
@@ -191,8 +193,8 @@ mod tests {
         assert_eq!(openings.of(3).copied().collect::<Vec<_>>(), [31, 30]);
     }
 
-    /// A thread of the parent was opening when another one forked. The child once found the parent's lock held for
-    /// ever: its queue answered `Retry` to every submission.
+    /// A thread of the parent was opening while another one forked. The child once found the parent's lock held for ever,
+    /// and its queue answered `Retry` to every submission.
     #[test]
     fn a_child_does_not_wait_for_a_thread_of_its_parent() {
         let openings = Openings::new();
@@ -219,7 +221,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// A queue that can be opened once, and a value that loom watches.
+    /// A queue that can be opened once, and a value whose accesses loom checks.
     struct Queue {
         openings: Openings<UnsafeCell<u32>>,
         opened_count: AtomicU32,
@@ -235,10 +237,10 @@ mod loom_tests {
             Ok(UnsafeCell::new(value))
         }
 
-        /// Submits in a generation; whether the queue was open.
+        /// Submits in a generation; returns whether the queue was open.
         fn submit(&self, generation: u32) -> bool {
             let opening = self.openings.get(generation, || self.open(generation));
-            // SAFETY: nobody writes the cell once it is current; loom sees to that.
+            // SAFETY: no thread writes the cell once it is current; loom checks that.
             opening
                 .inspect(|opening| {
                     let cell = opening.outcome().expect("it can be opened");
@@ -248,8 +250,8 @@ mod loom_tests {
         }
     }
 
-    /// Two threads of a child submit first, while its parent had opened, or was opening in a thread that the child does
-    /// not have: one of them opens the queue, once, and both see what it has opened.
+    /// Two threads of a child submit first. The parent had opened the queue, or was opening it in a thread that the child
+    /// does not have. One thread opens the queue, once, and both see its opening.
     #[test]
     fn loom_portal_reopening() {
         for parent_was_opening in [false, true] {
@@ -271,7 +273,7 @@ mod loom_tests {
         }
     }
 
-    /// The kernel refuses what two threads submit by the same file: it is opened again once.
+    /// The kernel refuses the submissions of two threads by the same file: the queue is reopened once.
     #[test]
     fn loom_portal_replaced() {
         loom::model(|| {

@@ -1,66 +1,65 @@
-//! How to open a queue, and how that went.
+//! Options for opening a queue.
 
 use std::time::Duration;
 use std::{fmt, io};
 
 use super::{QueueMode, Slots};
 
-/// How to open a queue.
+/// Options for opening a queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
-    /// Which ways in are good enough.
-    pub way: Way,
-    /// Where in a mapped page descriptors are written.
+    /// The allowed methods of submission.
+    pub method: SubmitMethod,
+    /// The addresses in a mapped page that descriptors are written to.
     pub slots: Slots,
-    /// How long to wait for the answer whether a device takes batches, where that is not known
-    /// ([`probe_batch`](super::probe_batch)); `None` does not ask.
+    /// Time limit of the batch probe ([`probe_batch`](super::probe_batch)), which runs only if `op_cap` does not answer
+    /// the question; `None` skips the probe.
     pub batch_probe_timeout: Option<Duration>,
 }
 
 impl Default for OpenOptions {
-    /// Any way, rotating places, 100 ms for the question about batches.
+    /// Any method, rotating slots, 100 ms for the batch probe.
     fn default() -> OpenOptions {
         OpenOptions {
-            way: Way::Any,
+            method: SubmitMethod::Any,
             slots: Slots::Rotating,
             batch_probe_timeout: Some(Duration::from_millis(100)),
         }
     }
 }
 
-/// Which ways into a queue are good enough.
+/// The allowed methods of submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
+pub enum SubmitMethod {
     /// The mapped page if possible, else `write(2)`.
     Any,
-    /// The mapped page or nothing.
+    /// Only the mapped page; opening fails if it cannot be mapped.
     Mapped,
-    /// `write(2)`, also where the page could be mapped.
+    /// Only `write(2)`, even if the page could be mapped.
     Write,
 }
 
-/// Why a portal uses `write(2)`.
+/// The reason for a portal to use `write(2)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WhyWrite {
-    /// It was asked for.
-    Wanted,
-    /// The page may not be mapped: EPERM without CAP_SYS_RAWIO since INTEL-SA-01084, or another error with this
-    /// number.
+pub enum WriteReason {
+    /// The options requested it.
+    Requested,
+    /// `mmap` failed with this error number: EPERM without CAP_SYS_RAWIO since INTEL-SA-01084.
     MapRefused(i32),
     /// The CPU has no ENQCMD (shared queue) or no MOVDIR64B (dedicated queue).
     NoInstruction(QueueMode),
 }
 
-impl fmt::Display for WhyWrite {
+impl fmt::Display for WriteReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            WhyWrite::Wanted => f.write_str("write(2) was asked for"),
-            WhyWrite::MapRefused(errno) => {
+            WriteReason::Requested => f.write_str("the options request write(2)"),
+            WriteReason::MapRefused(errno) => {
                 let error = io::Error::from_raw_os_error(*errno);
-                write!(f, "the kernel refused the page ({error}); CAP_SYS_RAWIO allows it")
+                write!(f, "the kernel refused to map the page ({error}); CAP_SYS_RAWIO allows it")
             }
-            WhyWrite::NoInstruction(QueueMode::Shared) => f.write_str("this CPU has no ENQCMD"),
-            WhyWrite::NoInstruction(QueueMode::Dedicated) => f.write_str("this CPU has no MOVDIR64B"),
+            WriteReason::NoInstruction(QueueMode::Shared) => f.write_str("this CPU has no ENQCMD"),
+            WriteReason::NoInstruction(QueueMode::Dedicated) => f.write_str("this CPU has no MOVDIR64B"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a portal needs of the operating system and the CPU, behind a seam, and what Linux makes of it.
+//! The seam to the operating system and the CPU, and its implementation for Linux.
 
 #![allow(unsafe_code)]
 
@@ -9,34 +9,35 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr::{self, NonNull};
 
-use super::States;
+use super::StateFiles;
 use crate::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::fork;
 use crate::instructions::{self, CpuFeatures};
 
-/// The operating system and the CPU, as far as [`DevicePortal`](super::DevicePortal) uses them.
+/// The calls of [`DevicePortal`](super::DevicePortal) to the operating system and the CPU.
 ///
 /// # Safety
 /// - A page that [`map`](Platform::map) returns is [`PAGE_BYTES`] of one allocation, and stays until `unmap`.
-/// - The [`features`](Platform::features) are there.
+/// - The CPU has the [`features`](Platform::features).
 /// - Two processes that are alive, of which one descends from the other, have different generations.
-/// - What the files of [`states`](Platform::states) say is true of the device behind the open queue: see [`States`].
-/// - What submits answers truthfully, and the device behind it keeps the promises of [`Portal`](super::Portal).
+/// - The files of [`states`](Platform::states) are true of the device behind the open queue: see [`StateFiles`].
+/// - The submitting methods answer truthfully, and the device behind them keeps the promises of
+///   [`Portal`](super::Portal).
 pub unsafe trait Platform: Send + Sync {
-    /// The instructions that there are.
+    /// The instructions of the CPU.
     fn features(&self) -> CpuFeatures;
 
     /// Makes [`generation`](Platform::generation) work.
     ///
     /// # Errors
-    /// Forks cannot be noticed.
+    /// Forks cannot be detected.
     fn watch_forks(&self) -> io::Result<()>;
 
-    /// A number that differs between a process and those that it was forked from. Asked at each submission.
+    /// A number that differs between a process and those that it was forked from. Called at each submission.
     fn generation(&self) -> u32;
 
-    /// Opens a queue's file for reading and writing, not to be inherited by other programs.
+    /// Opens a queue's file for reading and writing, with `O_CLOEXEC`.
     ///
     /// # Errors
     /// Those of `open(2)`.
@@ -48,22 +49,23 @@ pub unsafe trait Platform: Send + Sync {
     /// Those of `mmap(2)`.
     fn map(&self, file: &File) -> io::Result<NonNull<u8>>;
 
-    /// Opens what tells the states of an open queue and of its device; by default nothing, which is never wrong.
-    fn states(&self, queue: &File) -> States {
+    /// Opens the `state` attributes of an open queue and of its device; by default none, which is always correct.
+    fn states(&self, queue: &File) -> StateFiles {
         let _ = queue;
-        States::default()
+        StateFiles::default()
     }
 
-    /// Gives a page back.
+    /// Unmaps a page.
     ///
     /// # Safety
-    /// The page came from [`map`](Platform::map) in this generation, and is not used any more.
+    /// The page came from [`map`](Platform::map) in this generation, and is no longer used.
     unsafe fn unmap(&self, page: NonNull<u8>);
 
-    /// ENQCMD: whether the queue took the descriptor.
+    /// ENQCMD; returns whether the queue accepted the descriptor.
     ///
     /// # Safety
-    /// As [`instructions::enqcmd`]: the instruction is there, and `slot` is a multiple of 64 bytes into a mapped page.
+    /// The CPU has the instruction, `slot` is a multiple of 64 bytes into a mapped page, and the contract of
+    /// [`Portal::submit`](super::Portal::submit) holds.
     unsafe fn enqcmd(&self, slot: NonNull<u8>, descriptor: &Descriptor) -> bool;
 
     /// MOVDIR64B.
@@ -72,7 +74,7 @@ pub unsafe trait Platform: Send + Sync {
     /// As [`enqcmd`](Platform::enqcmd).
     unsafe fn movdir64b(&self, slot: NonNull<u8>, descriptor: &Descriptor);
 
-    /// `write(2)` of descriptors to the queue's file; the bytes that were submitted.
+    /// `write(2)` of descriptors to the queue's file; returns the bytes that were submitted.
     ///
     /// # Errors
     /// Those of `write(2)`.
@@ -82,11 +84,12 @@ pub unsafe trait Platform: Send + Sync {
     unsafe fn write(&self, file: BorrowedFd<'_>, descriptors: &[Descriptor]) -> io::Result<usize>;
 }
 
-/// Linux on this CPU.
+/// The platform of this process: Linux and its CPU.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Linux;
 
-// SAFETY: the kernel maps a page, the CPU says what it has, `fork` watches, and the instructions answer for the queue.
+// SAFETY: the kernel maps a page, CPUID lists the instructions, `fork` numbers the processes, and the instructions return
+// the answer of the queue.
 unsafe impl Platform for Linux {
     fn features(&self) -> CpuFeatures {
         CpuFeatures::detect()
@@ -101,7 +104,7 @@ unsafe impl Platform for Linux {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        // std adds O_CLOEXEC. O_NOFOLLOW is not wanted: links to a queue are a fine way to name it.
+        // std adds O_CLOEXEC. No O_NOFOLLOW: symbolic links to queues are legitimate names.
         OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path)
     }
 
@@ -124,13 +127,13 @@ unsafe impl Platform for Linux {
         NonNull::new(page.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    fn states(&self, queue: &File) -> States {
-        States::of(queue)
+    fn states(&self, queue: &File) -> StateFiles {
+        StateFiles::of(queue)
     }
 
     unsafe fn unmap(&self, page: NonNull<u8>) {
-        // SAFETY: the caller has the page from `map`, in this address space. It can only fail for addresses that are
-        // none, so the answer says nothing.
+        // SAFETY: the caller has the page from `map`, in this address space. The call can fail only for invalid addresses,
+        // so its result is ignored.
         unsafe { libc::munmap(page.as_ptr().cast(), PAGE_BYTES as usize) };
     }
 

@@ -1,16 +1,16 @@
-//! Whether a device has stopped, by the attributes `state` of a queue and its device in sysfs.
+//! The attributes `state` of a queue and of its device in sysfs, which prove that a device has stopped.
 //!
-//! Callers get memory back on this word, so nothing that safe code can choose counts: not the name of the queue, not a
-//! path that is looked up when somebody asks. The attributes are opened with the queue, found by the number of the
-//! device file that was opened, and read through their descriptors. The process may lose `/sys` then (`chroot`, a mount
-//! namespace) and still reads the same attributes.
+//! Callers give memory back because of this proof, so it does not depend on anything that safe code can choose: neither
+//! the name of the queue nor a path that is looked up later. The attributes are opened together with the queue, found by
+//! the number of its device file, and read through their file descriptors. A process that loses `/sys` afterwards
+//! (`chroot`, a mount namespace) still reads the same attributes.
 //!
 //! ```text
 //! open queue ── st_rdev ──▶ /sys/dev/char/MAJ:MIN ── on sysfs, and its `dev` says MAJ:MIN
 //!                             └ ..  wq0.1/state    ../..  dsa0/state
 //! ```
 //!
-//! The open queue keeps its number: the driver gives it to no other queue before the file is closed.
+//! The open queue keeps its number: the driver does not reuse it before the file is closed.
 //!
 //! Source: `idxd_wq_add_cdev` in Linux' `drivers/dma/idxd/cdev.c` (the parent of the device file's directory is the
 //! queue's), `wq_state_show` and `state_show` in `sysfs.c`; `idxd_remove` in `init.c`, `device_del` in
@@ -24,23 +24,23 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 
-/// The open attributes `state` of a queue and of its device, as far as they can be told for sure.
+/// The open attributes `state` of a queue and of its device; `None` if an attribute cannot be identified reliably.
 #[derive(Debug, Default)]
-pub struct States {
-    /// That of the queue: `disabled` or `enabled`.
+pub struct StateFiles {
+    /// The queue's attribute: `disabled` or `enabled`.
     pub queue: Option<File>,
-    /// That of the device: `disabled`, `enabled` or `halted`.
+    /// The device's attribute: `disabled`, `enabled` or `halted`.
     pub device: Option<File>,
 }
 
-impl States {
+impl StateFiles {
     /// Opens the attributes of an open queue.
-    pub(super) fn of(queue: &File) -> States {
-        let Some(directory) = directory_of(queue) else { return States::default() };
-        States { queue: open_in(&directory, c"../state"), device: open_in(&directory, c"../../state") }
+    pub(super) fn of(queue: &File) -> StateFiles {
+        let Some(directory) = directory_of(queue) else { return StateFiles::default() };
+        StateFiles { queue: open_in(&directory, c"../state"), device: open_in(&directory, c"../../state") }
     }
 
-    /// Whether one of them proves that the device accesses no memory for descriptors of the queue any more.
+    /// Whether an attribute proves that the device no longer accesses memory for descriptors of the queue.
     ///
     /// - The queue is `disabled`: the driver writes that after the device has executed the command that disables or
     ///   resets the queue, and so has drained or dropped its descriptors.
@@ -48,23 +48,23 @@ impl States {
     /// - The device is `halted`: it has told the driver that it processes nothing until it is reset.
     /// - The device's attribute answers ENODEV: the driver removes it after it has disabled and removed all queues.
     ///
-    /// Anything else proves nothing. ENODEV of the queue's attribute does not either: the driver removes that one before it
-    /// disables the queue.
-    pub(super) fn prove_the_end(&self) -> bool {
+    /// Anything else proves nothing, including ENODEV of the queue's attribute: the driver removes that attribute before
+    /// it disables the queue.
+    pub(super) fn prove_stopped(&self) -> bool {
         let proves = |state: &Option<File>, proves: fn(io::Result<&[u8]>) -> bool| {
             let Some(state) = state else { return false };
             let mut text = [0; 32];
             proves(state.read_at(&mut text, 0).map(|count| text[..count].trim_ascii()))
         };
-        proves(&self.queue, queue_has_ended) || proves(&self.device, device_has_ended)
+        proves(&self.queue, queue_has_stopped) || proves(&self.device, device_has_stopped)
     }
 }
 
-fn queue_has_ended(state: io::Result<&[u8]>) -> bool {
+fn queue_has_stopped(state: io::Result<&[u8]>) -> bool {
     state.is_ok_and(|state| state == b"disabled")
 }
 
-fn device_has_ended(state: io::Result<&[u8]>) -> bool {
+fn device_has_stopped(state: io::Result<&[u8]>) -> bool {
     match state {
         Ok(state) => matches!(state, b"disabled" | b"halted"),
         Err(error) => error.raw_os_error() == Some(libc::ENODEV),
@@ -88,15 +88,15 @@ fn directory_of(queue: &File) -> Option<File> {
     (text[..count].trim_ascii() == number.as_bytes()).then_some(directory)
 }
 
-/// Opens what is there for reading, if it is on sysfs.
+/// Opens a file for reading, if it is on sysfs.
 fn open_in(directory: &File, path: &CStr) -> Option<File> {
     // SAFETY: both arguments are valid during the call, which touches no other memory.
     let descriptor =
         unsafe { libc::openat(directory.as_raw_fd(), path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    // SAFETY: a descriptor that was just opened, and that nobody else has.
+    // SAFETY: the file descriptor was just opened, and has no other owner.
     let file = (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })?;
     let mut system = std::mem::MaybeUninit::<libc::statfs>::zeroed();
-    // SAFETY: the descriptor is open, and the call fills what it is given, which was zero before.
+    // SAFETY: the file descriptor is open; the structure is zero, which is valid, also if the call fails.
     let system = unsafe {
         libc::fstatfs(file.as_raw_fd(), system.as_mut_ptr());
         system.assume_init()
@@ -109,27 +109,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_proves_the_end() {
-        assert!(queue_has_ended(Ok(b"disabled")));
-        assert!(device_has_ended(Ok(b"disabled")) && device_has_ended(Ok(b"halted")));
+    fn states_that_prove_a_stop() {
+        assert!(queue_has_stopped(Ok(b"disabled")));
+        assert!(device_has_stopped(Ok(b"disabled")) && device_has_stopped(Ok(b"halted")));
         for unproven in [&b"enabled"[..], b"", b"unknown", b"disabled soon"] {
-            assert!(!queue_has_ended(Ok(unproven)) && !device_has_ended(Ok(unproven)), "{unproven:?}");
+            assert!(!queue_has_stopped(Ok(unproven)) && !device_has_stopped(Ok(unproven)), "{unproven:?}");
         }
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
-        assert!(device_has_ended(error(libc::ENODEV)));
-        assert!(!queue_has_ended(error(libc::ENODEV)), "its attribute is removed before it is disabled");
+        assert!(device_has_stopped(error(libc::ENODEV)));
+        assert!(!queue_has_stopped(error(libc::ENODEV)), "its attribute is removed before it is disabled");
         for errno in [libc::ENOENT, libc::EACCES, libc::EIO, libc::EBADF, libc::ENXIO, libc::EINTR] {
-            assert!(!queue_has_ended(error(errno)) && !device_has_ended(error(errno)), "errno {errno}");
+            assert!(!queue_has_stopped(error(errno)) && !device_has_stopped(error(errno)), "errno {errno}");
         }
     }
 
-    /// By the number of the open file, whatever its name; a file that is no device has no directory.
+    /// The directory is found by the number of the open file, not by its name. A regular file has none.
     #[test]
     fn a_device_file_has_a_directory() {
         let null = File::open("/dev/null").expect("every Linux has it");
         if let Some(directory) = directory_of(&null) {
             assert!(open_in(&directory, c"dev").is_some());
-            let states = States::of(&null);
+            let states = StateFiles::of(&null);
             assert!(states.queue.is_none() && states.device.is_none(), "it is no queue");
         } else {
             assert!(File::open("/sys/dev/char/1:3/dev").is_err(), "sysfs is there and was not read");
@@ -138,9 +138,9 @@ mod tests {
         assert!(directory_of(&program).is_none());
     }
 
-    /// What is not on sysfs is not believed, whatever it says.
+    /// A file on another file system proves nothing, whatever its content.
     #[test]
-    fn other_file_systems_are_not_believed() {
+    fn files_outside_sysfs_are_ignored() {
         let directory = std::env::temp_dir().join(format!("memferry-states-{}", std::process::id()));
         std::fs::create_dir_all(&directory).expect("a directory");
         std::fs::write(directory.join("state"), "disabled\n").expect("a file");

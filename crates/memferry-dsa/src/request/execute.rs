@@ -11,7 +11,7 @@ use crate::descriptor::Descriptor;
 use crate::dif::{DIF_BYTES, DifTags};
 use crate::flags::Flags;
 use crate::operation::Opcode;
-use crate::software::dif::{Format, Mismatch, Source, Tags, Target};
+use crate::software::dif::Mismatch;
 use crate::software::{self, Delta, DeltaError, Flush, dif};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::slice;
@@ -197,24 +197,21 @@ unsafe fn execute_dif(opcode: Opcode, d: &Descriptor) -> Completion {
         let target = if target_bytes == 0 { &mut [][..] } else { bytes_at_mut(d.address_2(), target_bytes) };
         (bytes_at(d.address_1(), d.size() as usize), target)
     };
-    let (expected, made) = (d.dif_source(), d.dif_target());
-    let format = Format::from_flags(d.dif_format().to_bits());
-    let rules = Target::from_flags(made.flags.bits(), tags_of(made.tags));
-    let (Some(format), Some(rules)) = (format, rules) else {
+    let (format, expected, made) = (d.dif_format(), d.dif_source(), d.dif_target());
+    if made.flags.bits() & 0b111 != 0 {
         return Completion::new(Status::ReservedNotZero);
-    };
-    let expected = Source::from_flags(expected.flags.bits(), tags_of(expected.tags));
-    let told = |source: Option<Tags>, target: Option<Tags>| {
-        let word = |tags: Option<Tags>| tags.map_or(0, |tags| words_of(tags).to_word());
+    }
+    let told = |source: Option<DifTags>, target: Option<DifTags>| {
+        let word = |tags: Option<DifTags>| tags.map_or(0, DifTags::to_word);
         Completion { operation: [word(source), word(target)], ..Completion::new(Status::Success) }
     };
     match opcode {
-        Opcode::DifInsert => told(None, Some(dif::insert(format, rules.tags, source, target))),
+        Opcode::DifInsert => told(None, Some(dif::insert(format, &made, source, target))),
         Opcode::DifStrip => match dif::strip(format, &expected, source, target) {
             Ok(next) => told(Some(next), None),
             Err(wrong) => mismatch(wrong),
         },
-        Opcode::DifUpdate => match dif::update(format, &expected, &rules, source, target) {
+        Opcode::DifUpdate => match dif::update(format, &expected, &made, source, target) {
             Ok((source, target)) => told(Some(source), Some(target)),
             Err(wrong) => mismatch(wrong),
         },
@@ -227,25 +224,8 @@ unsafe fn execute_dif(opcode: Opcode, d: &Descriptor) -> Completion {
 
 fn mismatch(mismatch: Mismatch) -> Completion {
     Completion {
-        result: mismatch.wrong.status(),
+        result: mismatch.wrong.bits(),
         bytes_completed: mismatch.bytes_completed as u32,
         ..Completion::new(Status::DifMismatch)
-    }
-}
-
-fn tags_of(tags: DifTags) -> Tags {
-    Tags {
-        reference: tags.reference,
-        application: tags.application,
-        application_mask: tags.application_mask,
-        ..Tags::default()
-    }
-}
-
-fn words_of(tags: Tags) -> DifTags {
-    DifTags {
-        reference: tags.reference,
-        application_mask: tags.application_mask,
-        application: tags.application,
     }
 }

@@ -22,7 +22,7 @@ use crate::descriptor::Descriptor;
 use crate::flags::Flags;
 use crate::operation::Opcode;
 use crate::portal::WorkQueueInfo;
-use crate::software::dif::{Mismatch, Wrong};
+use crate::software::dif::Mismatch;
 use crate::software::{Delta, DeltaError, ENTRY_BYTES};
 use crate::system::Version;
 
@@ -227,7 +227,7 @@ impl<'a> Work<'a> {
             }
             Status::DifMismatch => {
                 let bytes_completed = self.done() + completion.bytes_completed as usize;
-                let wrong = Wrong::from_status(completion.dif_errors().bits());
+                let wrong = completion.dif_errors();
                 let mismatch = Mismatch { bytes_completed, wrong };
                 match self.opcode() {
                     Some(Opcode::DifCheck | Opcode::DifStrip) => Step::Ended(End::Checked(Err(mismatch))),

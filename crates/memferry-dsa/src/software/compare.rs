@@ -1,16 +1,16 @@
 //! Compare and Compare Pattern, with the exact offset of the first difference.
 //!
-//! Two regions are compared by the C library's `memcmp`, piece by piece: it is as fast as the machine allows, and where
-//! a piece differs, smaller pieces of it tell where.
+//! Two regions are compared in pieces by the C library's `memcmp`, which is as fast as the machine allows. A differing
+//! piece is compared again in smaller pieces, which locates the difference.
 //!
 //! Source: DSA specification 8.3.6 and 8.3.7.
 
 use super::simd;
 
-/// What is compared at once, coarse to fine. The coarse piece is large enough that calling `memcmp` does not count, and
-/// small enough to be still in a cache when it is looked at again.
+/// The sizes of pieces, coarse to fine. A coarse piece is large enough to amortise the call of `memcmp`, and small enough
+/// to be still in a cache when it is compared again.
 const PIECES_BYTES: [usize; 2] = [32 << 10, 512];
-/// Words of a pattern that are looked at before the question whether one differed.
+/// Words that are compared with a pattern before one branch on the result.
 const WORDS: usize = 32;
 
 /// The offset of the first byte that differs; `None` if all are equal.
@@ -18,7 +18,7 @@ const WORDS: usize = 32;
 /// # Panics
 /// If the lengths differ.
 pub fn compare(first: &[u8], second: &[u8]) -> Option<usize> {
-    assert_eq!(first.len(), second.len(), "what is compared differs in length");
+    assert_eq!(first.len(), second.len(), "the regions differ in length");
     let (mut offset, mut end) = (0, first.len());
     for piece_bytes in PIECES_BYTES {
         let pieces = first[offset..end].chunks(piece_bytes).zip(second[offset..end].chunks(piece_bytes));
@@ -33,7 +33,7 @@ pub fn compare(first: &[u8], second: &[u8]) -> Option<usize> {
     Some(offset + bytes.take_while(|(first, second)| first == second).count())
 }
 
-/// The offset of the first byte that differs from `pattern`, which is repeated, low byte first, from the start of `data`.
+/// The offset of the first byte of `data` that differs from the repeated `pattern`, low byte first.
 ///
 /// The device may report an offset up to 7 bytes lower; this one is exact.
 pub fn compare_pattern(pattern: u64, data: &[u8]) -> Option<usize> {
@@ -51,7 +51,7 @@ pub(super) fn portable(pattern: u64, data: &[u8]) -> Option<usize> {
     let differs = |word: &[u8; 8]| u64::from_le_bytes(*word) ^ pattern;
     let equal =
         blocks.iter().take_while(|block| block.iter().fold(0, |all, word| all | differs(word)) == 0).count();
-    // The block that differs, or what is behind all blocks.
+    // The differing block, or the words behind all blocks.
     let words = if equal < blocks.len() { &blocks[equal][..] } else { last };
     for (at, word) in words.iter().enumerate() {
         let differs = differs(word);

@@ -8,12 +8,12 @@
 //! data bits                lowest first; with bypass_data_reflection: highest first
 //! ```
 //!
-//! The register shifts to the left. For data whose lowest bits come first the usual implementations, and this, keep it
+//! The register shifts to the left. For data with the lowest bits first, this and the usual implementations keep it
 //! reversed.
 //!
-//! Length is exact: appendix A speaks of padding with zeros to whole words, which neither Intel's DML nor the NVMe/TCP
-//! targets that use the device do. What the bypass modes yield follows the specification's table 8-19 and DML; it has not
-//! been compared with silicon.
+//! The data is not padded: appendix A mentions padding with zeros to whole words, but neither Intel's DML nor the NVMe/TCP
+//! targets that use the device pad. The results of the bypass modes follow the specification's table 8-19 and DML; they
+//! have not been compared with silicon.
 //!
 //! Source: DSA specification 8.3.12, 8.3.13 and appendix A.
 
@@ -23,12 +23,12 @@ use crc_fast::{CrcAlgorithm, CrcParams, Digest};
 
 use super::PIECE_BYTES;
 
-/// How the seed, the data and the result are turned.
+/// The inversion and reflection of seed, data and result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct CrcMode {
-    /// Neither invert nor reflect seed and result: they are the register.
+    /// Neither invert nor reflect seed and result: they are the raw register.
     pub bypass_inversion: bool,
-    /// Take the highest bit of each data byte first.
+    /// Process the highest bit of each data byte first.
     pub bypass_data_reflection: bool,
 }
 
@@ -37,13 +37,13 @@ pub struct CrcMode {
 /// Source: DSA specification, appendix A: 0x11EDC6F41.
 const POLYNOMIAL: u64 = 0x1edc_6f41;
 
-/// The same CRC without reflection. Finding the constants of a polynomial takes microseconds, so it is done once.
+/// The same CRC without reflection. Computed once, since the constants of a polynomial take microseconds.
 static FORWARD: LazyLock<CrcParams> = LazyLock::new(|| {
     // The check value is that of "123456789" from a register of zero; crc-fast keeps it for its own tests.
     CrcParams::new("CRC-32C, not reflected", 32, POLYNOMIAL, 0, false, 0, 0xc052_a8c8)
 });
 
-/// The CRC of `data`. Seed 0 begins a new one in plain mode; the result as a seed goes on where it ended, in every mode.
+/// The CRC of `data`. Seed 0 starts a new CRC in plain mode; in every mode, a result as the seed continues that CRC.
 pub fn crc32c(seed: u32, data: &[u8], mode: CrcMode) -> u32 {
     if seed == 0 && mode == CrcMode::default() {
         // Preparing any other register takes crc-fast some 25 ns.
@@ -54,7 +54,7 @@ pub fn crc32c(seed: u32, data: &[u8], mode: CrcMode) -> u32 {
     crc.result()
 }
 
-/// Copies `source` to `target` and returns the CRC of it, reading it from memory once.
+/// Copies `source` to `target` and returns its CRC, reading the source from memory once.
 ///
 /// # Panics
 /// If the lengths differ.
@@ -68,7 +68,7 @@ pub fn copy_crc(source: &[u8], target: &mut [u8], seed: u32, mode: CrcMode) -> u
     crc.result()
 }
 
-/// A CRC on its way.
+/// A CRC in progress.
 struct Crc {
     digest: Digest,
     mode: CrcMode,

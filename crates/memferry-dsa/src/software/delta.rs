@@ -21,23 +21,23 @@ pub const DELTA_BYTES_MAX: usize = 512 << 10;
 const WORD_BYTES: usize = 8;
 /// Words that are compared at once: the bits of a mask.
 pub(super) const BLOCK: usize = 32;
-/// Words that are looked at before the entries of those that differ are written: so few that both versions are still in
-/// the first-level cache then.
+/// Words that are compared before the entries of the differing ones are written: few enough that both versions are still
+/// in the first-level cache then.
 pub(super) const CHUNK: usize = 15 * BLOCK;
-/// The room that a dense chunk is given: more than its entries need, so that the last vector may be written whole.
+/// The room for a dense chunk: more than its entries need, so that the last vector can be written whole.
 pub(super) const CHUNK_ROOM: usize = CHUNK * ENTRY_BYTES + 4;
-/// From so many words of a chunk that differ the next one is taken for dense: with a quarter both ways are equally fast,
-/// measured on an AMD EPYC (Zen 4).
+/// A chunk with at least this many differing words makes the next chunk use the dense method. At a quarter, both methods
+/// are equally fast, measured on an AMD EPYC (Zen 4).
 const DENSE: usize = CHUNK / 4;
 /// Bytes of a line of the caches.
 const LINE_BYTES: usize = 64;
-/// Entries that are applied together if they have no gaps: triples for the vectors, and one for them to end in.
+/// Entries that are applied together if they have no gaps: triples for the vectors, plus one as room for the last vector.
 pub(super) const GROUP: usize = 25;
 
 pub(super) type Word = [u8; WORD_BYTES];
 pub(super) type Entry = [u8; ENTRY_BYTES];
 
-/// What became of a delta record.
+/// The result of creating a delta record.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Delta {
     /// Nothing differs; the record is empty.
@@ -51,7 +51,7 @@ pub enum Delta {
     Overflow {
         /// Bytes of the record.
         size_bytes: usize,
-        /// Bytes of the region that it describes; the next word differs and found no room.
+        /// Bytes of the region that it describes; the next word differs and did not fit.
         bytes_compared: usize,
     },
 }
@@ -60,9 +60,9 @@ pub enum Delta {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeltaError {
-    /// An offset is not above the one before.
+    /// An offset is not greater than the one before.
     #[error(
-        "the delta record's offsets do not ascend; its first {applied_bytes} bytes are applied; create it anew"
+        "the delta record's offsets do not ascend; its first {applied_bytes} bytes are applied; create it again"
     )]
     NotAscending {
         /// Bytes of the record that are applied.
@@ -71,7 +71,7 @@ pub enum DeltaError {
     /// An offset is outside the target.
     #[error(
         "the delta record has an offset outside the target; its first {applied_bytes} bytes are applied; \
-             is it for a larger region?"
+         use it for a region of the size that it was created from"
     )]
     OutOfRange {
         /// Bytes of the record that are applied.
@@ -79,13 +79,13 @@ pub enum DeltaError {
     },
 }
 
-/// Writes into `delta` what must change in `old` to make it `new`. Bytes of `delta` behind the record are unspecified.
+/// Writes the differences from `old` to `new` into `delta`. Bytes of `delta` behind the record are unspecified.
 ///
 /// Shapes: `old` and `new` equally long, a multiple of 8, at most [`DELTA_BYTES_MAX`]; `delta` of any length, of which the
 /// last `len % 10` bytes are not used.
 ///
 /// # Panics
-/// If the shapes are others.
+/// If a shape is violated.
 pub fn create_delta(old: &[u8], new: &[u8], delta: &mut [u8]) -> Delta {
     assert_eq!(old.len(), new.len(), "old and new differ in length");
     assert!(old.len() <= DELTA_BYTES_MAX, "a delta record cannot describe more than {DELTA_BYTES_MAX} bytes");
@@ -99,15 +99,15 @@ pub fn create_delta(old: &[u8], new: &[u8], delta: &mut [u8]) -> Delta {
     }
 }
 
-/// Makes the changes of the record `delta` in `target`.
+/// Applies the record `delta` to `target`.
 ///
 /// Shapes: `delta` a multiple of [`ENTRY_BYTES`], `target` a multiple of 8.
 ///
 /// # Errors
-/// [`DeltaError`]; an entry that is neither ascending nor in range is called not ascending.
+/// [`DeltaError`]; an entry that neither ascends nor is in range is reported as not ascending.
 ///
 /// # Panics
-/// If the shapes are others.
+/// If a shape is violated.
 pub fn apply_delta(delta: &[u8], target: &mut [u8]) -> Result<(), DeltaError> {
     let (entries, rest) = delta.as_chunks();
     assert!(rest.is_empty(), "a delta record is whole entries of {ENTRY_BYTES} bytes");
@@ -129,7 +129,7 @@ pub(super) fn create_portable(old: &[Word], new: &[Word], delta: &mut [u8]) -> D
     let list = |first: usize, differ: u32, numbers: &mut [u16; BLOCK]| {
         let mut count = 0;
         for (byte, differ) in differ.to_le_bytes().into_iter().enumerate() {
-            // All eight are written, and as many count as there are bits: as good as random, so no branch.
+            // Writes all eight and counts the set bits: they are as good as random, so a branch would be mispredicted.
             let places = numbers[count..].iter_mut().zip(&PLACES[usize::from(differ)]);
             places.for_each(|(number, place)| *number = (first + byte * 8) as u16 + u16::from(*place));
             count += differ.count_ones() as usize;
@@ -138,7 +138,7 @@ pub(super) fn create_portable(old: &[Word], new: &[Word], delta: &mut [u8]) -> D
     create(old, new, delta, differing, list, None::<fn(_, &_, &_, &mut _) -> _>)
 }
 
-/// For each byte, the places of its ones, lowest first.
+/// For each byte, the positions of its ones, lowest first.
 static PLACES: [[u8; 8]; 1 << 8] = {
     let mut places = [[0; 8]; 1 << 8];
     let mut byte = 0;
@@ -156,13 +156,13 @@ static PLACES: [[u8; 8]; 1 << 8] = {
     places
 };
 
-/// Looks at a chunk and lists the words that differ, then writes their entries: neither has a branch for each word, which
-/// would be guessed wrong most of the time.
+/// Lists the differing words of each chunk, then writes their entries: neither has a branch for each word, which would be
+/// mispredicted most of the time.
 ///
-/// - `differing`: the words of a block that differ, as bits.
-/// - `list`: their numbers, counted from the given one, to the start of the given place.
-/// - `dense`: the entries of a chunk at once, for CPUs that gain by it where many words differ; how many bytes they are.
-///   Its first argument is the number of the chunk's first word. A chunk is probably like the one before it.
+/// - `differing`: returns the differing words of a block as bits.
+/// - `list`: writes their numbers, counted from the given one, to the start of the given array.
+/// - `dense`: writes all entries of a chunk at once and returns their size, for CPUs that gain by it where many words
+///   differ. Its first argument is the number of the chunk's first word. A chunk is probably like the one before it.
 #[inline(always)]
 pub(super) fn create(
     old: &[Word],
@@ -174,7 +174,7 @@ pub(super) fn create(
 ) -> Delta {
     let (mut written, mut is_dense) = (0, false);
     let mut numbers = [0; CHUNK];
-    // The first chunk ends where a line does, since loads that cross one cost two.
+    // The first chunk ends at the end of a cache line, since a load that crosses lines costs two.
     let (mut first, mut end) = (0, old.as_ptr().align_offset(LINE_BYTES).min(CHUNK));
     while first < old.len() {
         end = end.min(old.len());
@@ -209,7 +209,7 @@ pub(super) fn create(
     }
 }
 
-/// Lists the words of a chunk that differ, by their numbers in it; how many they are.
+/// Lists the differing words of a chunk by their numbers in it, and returns their count.
 #[inline(always)]
 fn list_chunk(
     old: &[Word],
@@ -223,7 +223,7 @@ fn list_chunk(
     let mut count = 0;
     for (block, (old, new)) in old_blocks.iter().zip(new_blocks).enumerate() {
         let differ = differing(old, new);
-        // At most 32 numbers a block are before this one's.
+        // Each earlier block has listed at most 32 numbers, so there is room.
         if let Some(numbers) = numbers[count..].first_chunk_mut() {
             list(block * BLOCK, differ, numbers);
         }
@@ -236,7 +236,7 @@ fn list_chunk(
     count
 }
 
-/// Writes the entry of `word`, whose number fits 16 bits: regions have at most 2^16 words.
+/// Writes the entry of a word, whose number fits 16 bits: regions have at most 2^16 words.
 #[inline(always)]
 fn put(entry: &mut Entry, word: usize, new: &Word) {
     entry[..2].copy_from_slice(&(word as u16).to_le_bytes());
@@ -256,8 +256,9 @@ pub(super) fn apply_portable(entries: &[Entry], target: &mut [Word]) -> Result<(
     apply(entries, target, is_run, write)
 }
 
-/// Applies groups of entries that are runs without gaps with one check for all and `write`. Where the last entry has the
-/// offset that it has in a run, `is_run` tells whether the others have, too.
+/// Applies entries; a group that is a run without gaps takes one check and `write`.
+///
+/// `is_run` is called if the last entry has the offset that it has in a run, and checks the others.
 #[inline(always)]
 pub(super) fn apply(
     entries: &[Entry],
@@ -299,7 +300,7 @@ pub(super) fn new(entry: &Entry) -> Word {
     new
 }
 
-/// Entry by entry; the lowest offset that still ascends.
+/// Applies entries one by one and returns the lowest offset that still ascends.
 #[inline]
 fn apply_careful(
     applied: usize,

@@ -1,35 +1,34 @@
-//! Cache Flush: lines of the caches go to memory.
+//! Cache Flush: writes cache lines to memory.
 //!
 //! Source: DSA specification, section 8.3, Cache Flush; Intel SDM volume 2, CLFLUSH, CLFLUSHOPT, CLWB.
 
 /// Bytes of a line of the caches: 64 on all x86-64 CPUs so far.
 const LINE_BYTES: usize = 64;
 
-/// What becomes of lines once they are in memory.
+/// The fate of a cache line after it is written to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Flush {
-    /// They may stay in the caches; on a CPU without CLWB they do not.
+    /// The line may stay in the caches; on a CPU without CLWB it does not.
     WriteBack,
-    /// They leave the caches.
+    /// The line is removed from the caches.
     Invalidate,
 }
 
-/// Writes every line that `data` touches to memory, also those that it touches only in part, before any later store of
-/// this thread.
+/// Writes every cache line of `data` to memory, including partial ones, before any later store of this thread.
 ///
-/// On devices of version 1.x the flag Cache Control chooses between the two: DML sets it for [`Flush::Invalidate`]. From
-/// version 2.0 on they always invalidate.
+/// On devices of version 1.x the flag Cache Control chooses the mode: DML sets it for [`Flush::Invalidate`]. Devices since
+/// version 2.0 always invalidate.
 ///
-/// On a CPU that is not an x86-64 this does nothing.
-pub fn flush(data: &[u8], how: Flush) {
+/// Does nothing on CPUs other than x86-64.
+pub fn flush(data: &[u8], mode: Flush) {
     let lines = lines(data.as_ptr().addr(), data.len());
     #[cfg(target_arch = "x86_64")]
-    x86::flush(lines, how);
+    x86::flush(lines, mode);
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (lines, how);
+    let _ = (lines, mode);
 }
 
-/// The addresses of the lines that `size` bytes from `start` on touch.
+/// The addresses of the cache lines of `size` bytes at `start`.
 pub(super) fn lines(start: usize, size: usize) -> impl Iterator<Item = usize> {
     let first = start & !(LINE_BYTES - 1);
     let count = if size == 0 { 0 } else { (start - first + size).div_ceil(LINE_BYTES) };
@@ -44,23 +43,23 @@ mod x86 {
 
     use super::Flush;
 
-    /// The instructions for flushing that the CPU has; CLFLUSH is in all.
+    /// The CPU's instructions for flushing; every x86-64 CPU has CLFLUSH.
     struct Instructions {
         clflushopt: bool,
         clwb: bool,
     }
 
     static INSTRUCTIONS: LazyLock<Instructions> = LazyLock::new(|| {
-        // Source: Intel SDM volume 2, CPUID: leaf 7, EBX bits 23 and 24. The standard library does not ask for them.
+        // Source: Intel SDM volume 2, CPUID: leaf 7, EBX bits 23 and 24. The standard library does not detect them.
         let extended = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
         Instructions { clflushopt: extended >> 23 & 1 == 1, clwb: extended >> 24 & 1 == 1 }
     });
 
-    pub(super) fn flush(lines: impl Iterator<Item = usize>, how: Flush) {
-        match how {
+    pub(super) fn flush(lines: impl Iterator<Item = usize>, mode: Flush) {
+        match mode {
             Flush::WriteBack if INSTRUCTIONS.clwb => lines.for_each(|line| {
-                // SAFETY: the CPU has CLWB. It changes no byte; the line has a byte of the caller's slice, so its page
-                // is there.
+                // SAFETY: the CPU has CLWB. It changes no byte; the line has a byte of the caller's slice, so its page is
+                // mapped.
                 unsafe { asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)) }
             }),
             _ if INSTRUCTIONS.clflushopt => lines.for_each(|line| {
@@ -72,7 +71,7 @@ mod x86 {
                 unsafe { asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags)) }
             }),
         }
-        // ORDERING: CLWB and CLFLUSHOPT are ordered by nothing but fences; this one puts them before later stores.
+        // ORDERING: only fences order CLWB and CLFLUSHOPT; this one orders them before later stores.
         // SAFETY: every x86-64 CPU has SFENCE.
         unsafe { _mm_sfence() }
     }

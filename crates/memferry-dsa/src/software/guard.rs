@@ -1,11 +1,11 @@
 //! The guard of a data integrity field: CRC-16/T10-DIF of a block.
 //!
-//! The CRC is the remainder of the block, as a polynomial, times x^16. Vectors compute it by folding: 16 bytes that are
-//! followed by d more bits stand for X(x) * x^d; since the remainder is all that counts, the two halves of X may be
-//! multiplied by the remainders of x^(d+64) and x^d and be added d bits further on.
+//! The CRC is the remainder of the block, as a polynomial, times x^16. Vectors compute it by folding. 16 bytes that are
+//! followed by d more bits stand for X(x) * x^d. Since only the remainder matters, the two halves of X are multiplied by
+//! the remainders of x^(d+64) and x^d, and added d bits further on.
 //!
 //! ```text
-//! portable            16 tables: the remainder of each byte at each of 16 places
+//! portable            16 tables: the remainder of each byte at each of 16 positions
 //! PCLMULQDQ           8 vectors of 16 bytes fold 128 bytes at a time
 //! VPCLMULQDQ          4 vectors of 32 bytes, with AVX-512 2 of 64 bytes, do the same
 //! ```
@@ -20,10 +20,10 @@ use super::simd;
 /// Source: DSA specification, appendix B.
 pub(super) const POLYNOMIAL: u64 = 0x1_8bb7;
 
-/// Bytes that a step of the folding takes.
+/// Bytes in a step of the folding.
 pub(super) const STEP_BYTES: usize = 128;
 
-/// How to compute guards.
+/// A method of computing guards.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Guard {
     Portable,
@@ -33,7 +33,7 @@ pub(super) enum Guard {
 }
 
 impl Guard {
-    /// The fastest way that this CPU has.
+    /// The fastest method of this CPU.
     pub(super) fn best() -> Guard {
         simd::Vpclmul512::detect()
             .map(Guard::Vpclmul512)
@@ -42,7 +42,7 @@ impl Guard {
             .unwrap_or(Guard::Portable)
     }
 
-    /// All ways that this CPU has, with their names.
+    /// All methods of this CPU, with their names.
     #[cfg(test)]
     pub(super) fn all() -> Vec<(&'static str, Guard)> {
         let mut all = vec![("portable", Guard::Portable)];

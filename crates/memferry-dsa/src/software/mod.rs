@@ -1,21 +1,28 @@
-//! Every data operation of DSA 1.0 on the CPU, over slices: what to fall back to, and what to compare a device with.
+//! Every data operation of DSA 1.0 on the CPU, over slices: the fallback without a device, and a reference for its results.
 //!
 //! ```text
 //! copy, dualcast      the standard library's memcpy, in pieces that stay in the first-level cache
-//! fill, compare       one pass; vectors where they gain
-//! delta               ten bytes for each eight that differ
+//! fill, compare       one pass, with vectors where they are faster
+//! delta               ten bytes for each differing word of eight
 //! crc                 CRC-32C of the crate crc-fast
 //! dif                 CRC-16 by folding, and the rules for tags
 //! flush               line by line
 //! ```
 //!
-//! The results are those of the device, to the bit, for whole operations. What is particular to a device is not here:
-//! descriptors, limits of queues, page faults, and regions that overlap, which slices cannot.
+//! For whole operations the results are bit by bit those of the device. Descriptors, limits of queues, page faults and
+//! overlapping regions exist only with a device.
 //!
-//! Speed comes from instructions that are looked for at run time, with code for every CPU behind them.
+//! The fast code uses instructions that are detected at run time; portable code replaces it on other CPUs.
 //!
-//! Functions that take several slices panic if their lengths do not fit each other: that is a bug of the caller, which no
-//! data can cause.
+//! Functions with several slices panic if the lengths do not match: that is a bug of the caller, which no data can cause.
+//!
+//! ```
+//! use memferry_dsa::software::{CrcMode, copy_crc};
+//!
+//! let mut target = [0; 9];
+//! assert_eq!(copy_crc(b"123456789", &mut target, 0, CrcMode::default()), 0xe306_9283);
+//! assert_eq!(&target, b"123456789");
+//! ```
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 and appendices A and B.
 
@@ -34,11 +41,12 @@ mod simd;
 pub use compare::{compare, compare_pattern};
 pub use crc::{CrcMode, copy_crc, crc32c};
 pub use delta::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES, apply_delta, create_delta};
-pub use fill::{fill, fill16};
+pub use fill::fill;
+pub(crate) use fill::fill16;
 pub use flush::{Flush, flush};
 
-/// How much is read once and used twice while it is in the first-level cache: half of the smallest one of a CPU with
-/// AVX2 (32 KiB).
+/// Bytes that are read once and used twice while they are in the first-level cache: half of the smallest one of a CPU
+/// with AVX2 (32 KiB).
 const PIECE_BYTES: usize = 16 << 10;
 
 /// Copies `source` to `target`.
@@ -53,7 +61,7 @@ pub fn copy(source: &[u8], target: &mut [u8]) {
 
 /// Copies `source` to both targets, reading it from memory once.
 ///
-/// The device also wants the last 12 bits of the targets' addresses to be equal; this does not.
+/// Unlike the device, this does not require equal low 12 bits of the targets' addresses.
 ///
 /// # Panics
 /// If the lengths differ.

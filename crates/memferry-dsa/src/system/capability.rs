@@ -1,7 +1,7 @@
-//! What a device says it can do: `version`, `gen_cap`, `op_cap`.
+//! The capabilities of a device: `version`, `gen_cap`, `op_cap`.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapter 9 (VERSION, GENCAP, OPCAP); the formats are those of Linux'
-//! `drivers/dma/idxd/sysfs.c`, of which older ones printed 64-bit words, the lowest first.
+//! `drivers/dma/idxd/sysfs.c`. Older kernels printed 64-bit words, lowest first.
 
 use std::fmt;
 
@@ -39,11 +39,11 @@ impl Serialize for Version {
 /// The register GENCAP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GeneralCapabilities(
-    /// The register as it is.
+    /// The raw register.
     pub u64,
 );
 
-/// Bits of GENCAP that stand for something that is there or not. Source: DSA specification, GENCAP.
+/// The features with a bit of their own in GENCAP. Source: DSA specification, GENCAP.
 const FEATURES: [(u32, &str); 17] = [
     (0, "block on fault"),
     (1, "overlapping copy"),
@@ -73,14 +73,9 @@ impl GeneralCapabilities {
         self.0 >> bit & ((1 << bits) - 1)
     }
 
-    /// Whether the device can wait for pages that are not there.
+    /// Whether the device can wait for absent pages.
     pub fn block_on_fault(self) -> bool {
         self.has(0)
-    }
-
-    /// Whether source and target of a copy may overlap.
-    pub fn overlapping_copy(self) -> bool {
-        self.has(1)
     }
 
     /// Whether the cache control flag of descriptors is allowed.
@@ -88,17 +83,12 @@ impl GeneralCapabilities {
         self.has(2)
     }
 
-    /// Whether a batch may have one member.
-    pub fn batch_of_one(self) -> bool {
-        self.has(52)
-    }
-
-    /// Whether software may configure the device; that of a guest may come ready.
+    /// Whether software may configure the device; a guest's device may be preconfigured.
     pub fn configurable(self) -> bool {
         self.has(31)
     }
 
-    /// Size of an entry of the event log; none if the device has no event log.
+    /// Size of an entry of the event log; `None` if the device has no event log.
     pub fn event_log_entry_bytes(self) -> Option<u32> {
         match self.field(13, 2) {
             0 => None,
@@ -121,7 +111,7 @@ impl GeneralCapabilities {
         self.field(25, 6) as u32 * 256
     }
 
-    /// The names of what is there.
+    /// The names of the device's features.
     pub fn features(self) -> impl Iterator<Item = &'static str> {
         FEATURES.into_iter().filter(move |(bit, _)| self.has(*bit)).map(|(_, name)| name)
     }
@@ -139,15 +129,15 @@ impl Serialize for GeneralCapabilities {
     }
 }
 
-/// `0x40`, or `40`.
+/// Parses `0x40` or `40`.
 pub(super) fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x").unwrap_or(text);
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// The operations of a set, by name where they have one here.
+/// The operations of a set by name, or by code if they are unknown.
 pub(super) fn names(operations: OperationSet) -> Vec<String> {
     let codes = (0..=u8::MAX).filter(|code| operations.contains_code(*code));
     codes
@@ -158,7 +148,7 @@ pub(super) fn names(operations: OperationSet) -> Vec<String> {
         .collect()
 }
 
-/// For `serialize_with`.
+/// Serializes operations by name, for `serialize_with`.
 pub(super) fn serialize_operations<S: Serializer>(
     operations: &Option<OperationSet>,
     serializer: S,

@@ -1,7 +1,7 @@
-//! Reads the state from sysfs, of this machine or recorded below another root.
+//! Discovery: reads the state from sysfs, of this machine or of a recorded tree.
 //!
-//! Any attribute may be missing: kernels differ. What is there must make sense; nonsense is an error that names the file.
-//! A device or a queue that vanishes while it is read is read as far as it went.
+//! Any attribute may be missing, since kernels differ. An attribute that cannot be parsed is an error that names the file.
+//! A device or queue that vanishes meanwhile keeps the attributes read so far.
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd/sysfs.c`; older names and formats
 //! as in kernels 5.6 to 5.19.
@@ -16,7 +16,7 @@ use super::capability::{GeneralCapabilities, Version, hexadecimal};
 use super::error::shorten;
 use super::files::{Directory, Files};
 use super::id::{DeviceId, EngineId, GroupId, QueueId};
-use super::state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, State};
+use super::state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, SystemState};
 use super::status::{CommandStatus, SoftwareError};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
@@ -26,30 +26,30 @@ pub const DEVICES: &str = "sys/bus/dsa/devices";
 /// The directory of sysfs with the drivers that devices and queues are bound to, relative to the root.
 pub const DRIVERS: &str = "sys/bus/dsa/drivers";
 
-impl State {
+impl SystemState {
     /// Reads the state of this machine.
     ///
-    /// A machine without the driver or without a device is no error; [`diagnose`](State::diagnose) tells.
+    /// A machine without the driver or without a device is not an error; [`diagnose`](SystemState::diagnose) reports it.
     ///
     /// # Errors
-    /// A file that is there cannot be read or makes no sense.
-    pub fn discover() -> Result<State, SystemError> {
-        State::read(&Directory::system())
+    /// An existing file cannot be read or parsed.
+    pub fn discover() -> Result<SystemState, SystemError> {
+        SystemState::read(&Directory::system())
     }
 
     /// Reads the state below another root: `root/sys`, `root/dev`, `root/proc`.
     ///
     /// # Errors
-    /// As [`discover`](State::discover).
-    pub fn discover_at(root: &Path) -> Result<State, SystemError> {
-        State::read(&Directory::below(root))
+    /// As [`discover`](SystemState::discover).
+    pub fn discover_at(root: &Path) -> Result<SystemState, SystemError> {
+        SystemState::read(&Directory::below(root))
     }
 
-    /// Reads the state from these files.
+    /// Reads the state through a seam.
     ///
     /// # Errors
-    /// As [`discover`](State::discover).
-    pub fn read(files: &dyn Files) -> Result<State, SystemError> {
+    /// As [`discover`](SystemState::discover).
+    pub fn read(files: &dyn Files) -> Result<SystemState, SystemError> {
         let tree = Tree { files };
         let mut devices = Vec::new();
         let mut others = Vec::new();
@@ -62,7 +62,7 @@ impl State {
         }
         devices.sort_by_key(|device| device.id);
         let drivers = tree.entries(DRIVERS)?;
-        Ok(State {
+        Ok(SystemState {
             kernel: tree.text("proc/sys/kernel/osrelease")?,
             module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
             drivers,
@@ -97,7 +97,7 @@ impl Tree<'_> {
             driver: device.driver(),
             state: device.text("state")?.map(|word| Activity::from(word.as_str())),
             version: device.hexadecimal("version")?.map(Version),
-            // The kernel answers -1 where the firmware does not tell.
+            // The kernel answers -1 if the firmware does not report the node.
             node: node.and_then(|node| u32::try_from(node).ok()),
             capabilities: device.hexadecimal("gen_cap")?.map(GeneralCapabilities),
             operations: device.operations("op_cap")?,
@@ -130,7 +130,7 @@ impl Tree<'_> {
         })
     }
 
-    /// The effective user, groups and capabilities. Nothing is known where `/proc` is not mounted.
+    /// The effective user, groups and capabilities; unknown if `/proc` is not mounted.
     fn process(&self) -> Result<Process, SystemError> {
         const FILE: &str = "proc/self/status";
         let Some(status) = self.text(FILE)? else { return Ok(Process::default()) };
@@ -147,14 +147,14 @@ impl Tree<'_> {
         })
     }
 
-    /// The trimmed content of a file, if the file is there and applies.
+    /// The trimmed content of a file; `None` if it is absent or does not apply.
     fn text(&self, path: &str) -> Result<Option<String>, SystemError> {
         match self.files.read(path) {
             Ok(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => Ok(Some(text.trim().to_owned())),
                 Err(error) => {
                     let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
-                    Err(self.nonsense(path, &text, "text"))
+                    Err(self.unparsable(path, &text, "text"))
                 }
             },
             Err(error) if is_absent(&error) => Ok(None),
@@ -162,7 +162,7 @@ impl Tree<'_> {
         }
     }
 
-    /// Names in a directory, sorted; none if there is no such directory.
+    /// The sorted names in a directory; none if it does not exist.
     fn entries(&self, directory: &str) -> Result<Vec<String>, SystemError> {
         match self.files.entries(directory) {
             Ok(mut names) => {
@@ -181,12 +181,12 @@ impl Tree<'_> {
     fn unreadable(&self, path: &str, source: io::Error) -> SystemError {
         let advice = match source.kind() {
             ErrorKind::PermissionDenied => "make it readable for this user, or run as root",
-            _ => "look into the kernel log; if the device is just being configured, try again",
+            _ => "see the kernel log; if the device is being configured, try again",
         };
         SystemError::Read { path: self.files.display(path), source, advice }
     }
 
-    fn nonsense(&self, path: &str, text: &str, expected: &'static str) -> SystemError {
+    fn unparsable(&self, path: &str, text: &str, expected: &'static str) -> SystemError {
         SystemError::Parse { path: self.files.display(path), found: shorten(text), expected }
     }
 }
@@ -203,9 +203,9 @@ fn own<T: FromStr>(
     found.into_iter()
 }
 
-/// Whether an error says that there is nothing, rather than that something is wrong: the kernel lacks the attribute
-/// (`ENOENT`), it does not apply (`EOPNOTSUPP`, `ENXIO`, `EPERM`), or the device just went (`ENODEV`). A tree where
-/// an object should be a directory and is a file (`ENOTDIR`), or the reverse, has no such attribute either.
+/// Whether an error means that an attribute is absent: the kernel lacks it (`ENOENT`), it does not apply (`EOPNOTSUPP`,
+/// `ENXIO`, `EPERM`), or the device was just removed (`ENODEV`). In a recorded tree, a file in place of a directory
+/// (`ENOTDIR`), or the reverse, counts as absent too.
 fn is_absent(error: &io::Error) -> bool {
     use libc::{ENODEV, ENOENT, ENXIO, EOPNOTSUPP, EPERM};
     matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::IsADirectory)
@@ -213,7 +213,7 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 impl Object<'_> {
-    /// The object of this device: in its directory, or else next to it.
+    /// An object of this device: in its directory, or else next to it.
     fn inside(&self, id: impl std::fmt::Display) -> Object<'_> {
         let inside = format!("{}/{id}", self.path);
         let path = if self.tree.is_directory(&inside) { inside } else { format!("{DEVICES}/{id}") };
@@ -269,7 +269,7 @@ impl Object<'_> {
         })
     }
 
-    /// The character device. One that cannot be looked at is as good as none.
+    /// The character device; `None` if its metadata cannot be read.
     fn file(&self, id: QueueId) -> Option<QueueFile> {
         let path = format!("dev/dsa/{id}");
         let owner = self.tree.files.owner(&path).ok()?;
@@ -295,19 +295,19 @@ impl Object<'_> {
         parse: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, SystemError> {
         let Some(text) = self.text(attribute)? else { return Ok(None) };
-        parse(&text).map(Some).ok_or_else(|| self.tree.nonsense(&self.at(attribute), &text, expected))
+        parse(&text).map(Some).ok_or_else(|| self.tree.unparsable(&self.at(attribute), &text, expected))
     }
 
     fn number<T: FromStr>(&self, attribute: &str) -> Result<Option<T>, SystemError> {
         self.parsed(attribute, "a number", |text| text.parse().ok())
     }
 
-    /// A number, or a negative one for none.
+    /// A number; a negative one means `None`.
     fn natural(&self, attribute: &str) -> Result<Option<u32>, SystemError> {
         let number: Option<i64> = self.number(attribute)?;
         match number {
             Some(number) if number > i64::from(u32::MAX) => {
-                Err(self.tree.nonsense(&self.at(attribute), &number.to_string(), "a number of 32 bits"))
+                Err(self.tree.unparsable(&self.at(attribute), &number.to_string(), "a number of 32 bits"))
             }
             number => Ok(number.and_then(|number| u32::try_from(number).ok())),
         }
@@ -338,7 +338,7 @@ impl Object<'_> {
         self.parsed(attribute, "256 bits in hexadecimal words", OperationSet::from_sysfs)
     }
 
-    /// Names between blanks.
+    /// Names separated by blanks.
     fn members<T: FromStr>(&self, attribute: &str) -> Result<Vec<T>, SystemError> {
         let members = self.parsed(attribute, "names such as engine0.0 engine0.1", |text| {
             text.split_whitespace().map(|name| name.parse().ok()).collect::<Option<Vec<T>>>()

@@ -1,47 +1,47 @@
-//! What can be wrong with what the driver shows.
+//! Errors of reading the driver's state.
 
 use std::io;
 use std::path::PathBuf;
 
 use super::id::QueueId;
 
-/// Why the state of the system could not be read or used. Nothing has been changed by the attempt.
+/// The error of reading or using the state of the system. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemError {
-    /// A file is there and cannot be read.
+    /// An existing file cannot be read.
     #[error("cannot read {}: {source}; {advice}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
-        /// What to do about it.
+        /// The remedy.
         advice: &'static str,
     },
-    /// A file was read and its content makes no sense.
-    #[error("{} says {found:?}, expected {expected}; if that is what the kernel says, please report it", path.display())]
+    /// The content of a file cannot be parsed.
+    #[error("cannot parse {}: it contains {found:?}, expected {expected}; please report it if the kernel prints that", path.display())]
     Parse {
         /// The file.
         path: PathBuf,
         /// Its content, shortened.
         found: String,
-        /// What would have been understood.
+        /// The expected format.
         expected: &'static str,
     },
-    /// A queue cannot be used without knowing this about it.
+    /// An attribute that is necessary for the use of a queue is missing.
     #[error(
-        "{queue} does not say its {attribute}; the kernel's driver is too old, or the recorded tree incomplete"
+        "{queue} has no attribute {attribute}: the kernel's driver is too old, or the recorded tree is incomplete"
     )]
     Missing {
         /// The queue.
         queue: QueueId,
-        /// The file that is missing.
+        /// The missing file.
         attribute: &'static str,
     },
 }
 
-/// Enough of a broken file to recognise it.
+/// The start of a text, long enough to recognise it in an error.
 pub(super) fn shorten(text: &str) -> String {
     const CHARS_MAX: usize = 60;
     match text.char_indices().nth(CHARS_MAX) {

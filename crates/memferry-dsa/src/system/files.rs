@@ -1,66 +1,66 @@
-//! The seam to the files of the operating system: sysfs, the character devices, and what `/proc` says about us.
+//! The seam to the files of the operating system: sysfs, the character devices, and `/proc/self`.
 //!
-//! [`Directory`] is the real thing, below any root; [`FakeDriver`](super::FakeDriver) is a driver in memory.
-//! Paths are relative to the root and have no slash in front: `sys/bus/dsa/devices/dsa0/state`.
+//! [`Directory`] reads real files below any root; `FakeDriver` of the crate `memferry-dsa-emulator` is a driver in memory.
+//! Paths are relative to the root, without a leading slash: `sys/bus/dsa/devices/dsa0/state`.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::PathBuf;
 
-/// Longest attribute that is read; the kernel's end at one page.
+/// The size limit of an attribute; the kernel's attributes have at most a page.
 const ATTRIBUTE_BYTES_MAX: u64 = 64 << 10;
 
-/// What discovery reads and applying writes.
+/// The files that discovery reads and [`Plan::apply`](super::apply::Plan::apply) writes.
 pub trait Files {
     /// The content of a file.
     ///
     /// # Errors
-    /// What the operating system answers; some attributes answer `EOPNOTSUPP` to say that they do not apply.
+    /// Those of the operating system; attributes that do not apply answer `EOPNOTSUPP`.
     fn read(&self, path: &str) -> io::Result<Vec<u8>>;
 
     /// The names in a directory, in any order.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// Those of the operating system.
     fn entries(&self, directory: &str) -> io::Result<Vec<String>>;
 
-    /// The last component of what a symbolic link points to.
+    /// The last component of a symbolic link's target.
     ///
     /// # Errors
-    /// What the operating system answers, also when it is no link.
+    /// Those of the operating system, also if the path is not a link.
     fn link(&self, path: &str) -> io::Result<String>;
 
-    /// Who may use a file.
+    /// The owner and mode of a file.
     ///
     /// # Errors
-    /// What the operating system answers.
+    /// Those of the operating system.
     fn owner(&self, path: &str) -> io::Result<Owner>;
 
-    /// Replaces the content of an existing file; sysfs takes it as one value.
+    /// Replaces the content of an existing file, in one write: sysfs treats each write as a value.
     ///
     /// # Errors
-    /// What the operating system answers; the driver refuses values this way.
+    /// Those of the operating system, including values that the driver refuses.
     fn write(&self, path: &str, value: &str) -> io::Result<()>;
 
-    /// What errors call the file.
+    /// The path of a file in error messages.
     fn display(&self, path: &str) -> PathBuf;
 }
 
-/// Whom a file belongs to and what its mode is.
+/// The owner and mode of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Owner {
     /// The permission bits, `0o600`.
     pub mode: u32,
-    /// The owner.
+    /// The user id.
     pub user: u32,
-    /// The group.
+    /// The group id.
     pub group: u32,
-    /// Whether it is a character device, as opposed to a file that a recorded tree has in its place.
+    /// Whether it is a character device; a recorded tree has a regular file in its place.
     pub is_device: bool,
 }
 
-/// Files below a directory: `/`, or a recorded tree with `sys`, `dev` and `proc` in it.
+/// Files below a directory: `/`, or a recorded tree with `sys`, `dev` and `proc`.
 #[derive(Clone, Debug)]
 pub struct Directory {
     root: PathBuf,
@@ -108,8 +108,8 @@ impl Files for Directory {
     }
 
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        // Never `create`: an attribute that this kernel lacks must be an error. One call of write(2), because each is a
-        // store of its own to sysfs. Truncating means nothing there and makes a recorded tree behave alike.
+        // Never `create`: an attribute that this kernel lacks must be an error. One call of write(2), because sysfs treats
+        // each as a value. Sysfs ignores truncation; in a recorded tree it gives the same result.
         let mut file = OpenOptions::new().write(true).truncate(true).open(self.display(path))?;
         match file.write(value.as_bytes())? {
             taken if taken == value.len() => Ok(()),

@@ -1,7 +1,7 @@
-//! What the driver calls its objects: `dsa0`, and below it `group0.1`, `engine0.1`, `wq0.1`.
+//! The driver's names of its objects: `dsa0`, and below it `group0.1`, `engine0.1`, `wq0.1`.
 //!
-//! The numbering of devices has holes: the analytics accelerators (`iax1`) of a machine share it. The first number of
-//! an inner object is that of its device.
+//! The numbering of devices has gaps, because it includes the analytics accelerators (`iax1`) of a machine. The first
+//! number of an inner object is that of its device.
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd`.
 
@@ -10,22 +10,22 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-/// A name that is none of the driver's.
+/// The error of parsing a name.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{found:?} is no name of {what}; one is {example}")]
+#[error("{found:?} is not the name of {what}; an example is {example}")]
 pub struct UnknownName {
-    /// What was found.
+    /// The text.
     pub found: String,
-    /// What a name was expected of.
+    /// The expected kind of object.
     pub what: &'static str,
-    /// A name that would have been understood.
+    /// A valid name.
     pub example: &'static str,
 }
 
 /// A device, `dsa0`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(
-    /// Its number; the numbers have holes.
+    /// Its number; the numbers have gaps.
     pub u32,
 );
 
@@ -76,7 +76,7 @@ macro_rules! inner {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub struct $name {
-            /// The device that it belongs to.
+            /// Its device.
             pub device: DeviceId,
             /// Its number within the device.
             pub index: u32,
@@ -131,7 +131,7 @@ inner!(
     "a work queue"
 );
 
-/// A decimal number as the kernel prints it: no sign and no leading zeros, so that no two names mean one object.
+/// Parses a decimal number without sign and leading zeros, so that each object has only one name.
 pub(super) fn number(text: &str) -> Option<u32> {
     let number: u32 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_and_written() {
+    fn names_are_parsed_and_formatted() {
         assert_eq!("dsa14".parse(), Ok(DeviceId(14)));
         assert_eq!("wq14.7".parse(), Ok(DeviceId(14).queue(7)));
         assert_eq!(DeviceId(2).engine(3).to_string(), "engine2.3");
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused() {
+    fn other_texts_are_refused() {
         for name in ["", "dsa", "iax1", "dsa01", "dsa+1", "dsa-1", "dsa 1", "dsa1.0", "dsa99999999999"] {
             assert!(name.parse::<DeviceId>().is_err(), "{name:?}");
         }
@@ -158,6 +158,6 @@ mod tests {
             assert!(name.parse::<QueueId>().is_err(), "{name:?}");
         }
         let told = "wq0".parse::<QueueId>().unwrap_err().to_string();
-        assert_eq!(told, "\"wq0\" is no name of a work queue; one is wq0.0");
+        assert_eq!(told, "\"wq0\" is not the name of a work queue; an example is wq0.0");
     }
 }

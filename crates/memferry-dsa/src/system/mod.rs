@@ -1,15 +1,29 @@
-//! What Linux has: devices as the driver `idxd` shows them, their configuration, and why something cannot be used.
+//! The devices of Linux: discovery in sysfs, configuration, and diagnostics.
 //!
 //! ```text
-//! State::discover()                  sysfs of this machine, or of a recorded tree
-//!    state.diagnose(&wanted)         the queues that can be used; if none, why, a sentence each
-//!    queue.info(device)              what a portal must know
-//! Config, Profile                    accel-config's files, read, written, checked, generated
-//! apply::Plan                        the writes to sysfs that make devices so; dry, or carried out
+//! SystemState::discover()            reads sysfs of this machine, or of a recorded tree
+//!    state.diagnose(&filter)         the usable queues, and a sentence for each obstacle
+//!    queue.info(device)              the description of a queue for its portal
+//! Config, Profile                    accel-config's files: read, written, validated, generated
+//! apply::Plan                        the writes to sysfs that configure devices; dry, or carried out
 //! ```
 //!
-//! Plain data and files: nothing here talks to a device. [`Files`] is the seam to the operating system; [`FakeDriver`] has
-//! the driver's rules behind it.
+//! Plain data and files; nothing here accesses a device. [`Files`] is the seam to the operating system; `FakeDriver` of
+//! the crate `memferry-dsa-emulator` implements it with the driver's rules.
+//!
+//! ```
+//! use memferry_dsa::system::{QueueFilter, SystemState};
+//!
+//! let state = SystemState::discover()?;
+//! let diagnosis = state.diagnose(&QueueFilter::default());
+//! for (device, queue) in &diagnosis.usable {
+//!     println!("{} on node {:?}", queue.id, device.node);
+//! }
+//! for diagnostic in &diagnosis.diagnostics {
+//!     println!("{diagnostic}");
+//! }
+//! # Ok::<(), memferry_dsa::system::SystemError>(())
+//! ```
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd`, `drivers/dma/idxd`; accel-config 3.5.
 
@@ -26,10 +40,10 @@ mod status;
 
 pub use capability::{GeneralCapabilities, Version};
 pub use config::{Config, Limits, Profile, Shape, UnknownKeys};
-pub use diagnose::{Diagnosis, Trouble, Wanted};
+pub use diagnose::{Diagnosis, Diagnostic, QueueFilter};
 pub use discover::{DEVICES, DRIVERS};
 pub use error::SystemError;
 pub use files::{Directory, Files, Owner};
 pub use id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
-pub use state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, State};
+pub use state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, SystemState};
 pub use status::{CommandStatus, SoftwareError};

@@ -1,4 +1,4 @@
-//! What was found: devices with their groups, engines and work queues. Plain data.
+//! The state of the driver as plain data: devices with their groups, engines and work queues.
 //!
 //! An attribute that this kernel does not have, or that does not apply, is `None`.
 
@@ -13,14 +13,14 @@ use super::status::{CommandStatus, SoftwareError};
 use crate::operation::{Opcode, OperationSet};
 use crate::portal::{QueueMode, WorkQueueInfo};
 
-/// The default of the driver for the largest transfer of a queue. Source: `WQ_DEFAULT_MAX_XFER`, 2 MiB.
+/// The driver's default for the largest transfer of a queue. Source: `WQ_DEFAULT_MAX_XFER`, 2 MiB.
 const TRANSFER_BYTES_DEFAULT: u64 = 2 << 20;
-/// The default of the driver for the largest batch of a queue. Source: `WQ_DEFAULT_MAX_BATCH`.
+/// The driver's default for the largest batch of a queue. Source: `WQ_DEFAULT_MAX_BATCH`.
 const BATCH_DEFAULT: u32 = 32;
 
-/// What the driver `idxd` shows, and what bears on whether this process may use it.
+/// The state of the driver `idxd`, and the rights of this process.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct State {
+pub struct SystemState {
     /// Release of the kernel, `6.12.9`.
     pub kernel: Option<String>,
     /// Whether the driver's module is loaded or built in.
@@ -29,16 +29,16 @@ pub struct State {
     pub drivers: Vec<String>,
     /// The devices by number.
     pub devices: Vec<Device>,
-    /// Names of accelerators on the same bus that are no DSA, `iax1`.
+    /// Names of other accelerators on the same bus, `iax1`.
     pub others: Vec<String>,
-    /// This process.
+    /// The rights of this process.
     pub process: Process,
 }
 
-/// What the kernel checks of a process that opens a queue. Source: `proc_pid_status(5)`.
+/// The rights of a process that the kernel checks when a queue is opened. Source: `proc_pid_status(5)`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Process {
-    /// Effective user, where known.
+    /// Effective user, if known.
     pub user: Option<u32>,
     /// Effective group and supplementary groups.
     pub groups: Vec<u32>,
@@ -48,18 +48,18 @@ pub struct Process {
 }
 
 impl Process {
-    /// `CAP_DAC_OVERRIDE`: file modes do not matter.
-    pub fn may_ignore_modes(&self) -> bool {
+    /// `CAP_DAC_OVERRIDE`: file modes are ignored.
+    fn may_ignore_modes(&self) -> bool {
         self.capabilities >> 1 & 1 == 1
     }
 
     /// `CAP_SYS_RAWIO`, without which kernels since 2024 refuse to map a portal.
-    pub fn may_map_portals(&self) -> bool {
+    pub(super) fn may_map_portals(&self) -> bool {
         self.capabilities >> 17 & 1 == 1
     }
 
-    /// Whether the mode of a file lets this process read and write it. (Access control lists are not looked at.)
-    pub fn may_open(&self, file: Owner) -> bool {
+    /// Whether the mode of a file lets this process read and write it. Ignores access control lists.
+    pub(super) fn may_open(&self, file: Owner) -> bool {
         let bits = match () {
             () if self.may_ignore_modes() => return true,
             () if self.user == Some(file.user) => file.mode >> 6,
@@ -70,7 +70,7 @@ impl Process {
     }
 }
 
-/// A word of the driver's; one that is not known here is kept.
+/// Declares an enum of the driver's words that keeps unknown ones.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -109,11 +109,11 @@ macro_rules! words {
 }
 
 words! {
-    /// Whether a device or a queue takes work.
+    /// The attribute `state` of a device or a queue.
     Activity {
-        /// It takes none; only now can it be configured.
+        /// It accepts no descriptors and can be configured.
         Disabled = "disabled",
-        /// It takes work.
+        /// It accepts descriptors.
         Enabled = "enabled",
         /// The device stopped after an error and must be reset.
         Halted = "halted",
@@ -121,9 +121,9 @@ words! {
 }
 
 words! {
-    /// Who a work queue is for.
+    /// The users of a work queue.
     QueueType {
-        /// Nobody yet.
+        /// Not set.
         None = "none",
         /// The kernel, such as its dmaengine.
         Kernel = "kernel",
@@ -139,20 +139,20 @@ pub struct Device {
     pub id: DeviceId,
     /// The driver that it is bound to.
     pub driver: Option<String>,
-    /// Whether it takes work.
+    /// Whether it is enabled.
     pub state: Option<Activity>,
     /// Version of the architecture.
     pub version: Option<Version>,
     /// The NUMA node that it is near.
     pub node: Option<u32>,
-    /// What it can do.
+    /// Its capabilities.
     pub capabilities: Option<GeneralCapabilities>,
-    /// Operations that it has, as far as the driver shows them: that of version 1.0 devices hides Batch since 2024.
+    /// Its operations as the driver shows them: since 2024 it hides Batch of version 1.0 devices.
     #[serde(serialize_with = "capability::serialize_operations")]
     pub operations: Option<OperationSet>,
-    /// Whether it may be configured; that of a guest may come ready.
+    /// Whether it may be configured; a guest's device may be preconfigured.
     pub is_configurable: Option<bool>,
-    /// Whether address spaces are shared with it, which shared queues and queues of type user need.
+    /// Whether it shares address spaces, as shared queues and queues of type user require.
     pub has_pasid: Option<bool>,
     /// Most groups.
     pub groups_max: Option<u32>,
@@ -170,7 +170,7 @@ pub struct Device {
     pub has_tokens: bool,
     /// Read buffers that its groups share.
     pub read_buffers_max: Option<u32>,
-    /// Limit of read buffers for groups that ask to be limited; 0 is no limit.
+    /// Limit of read buffers for groups with `use_read_buffer_limit`; 0 is no limit.
     pub read_buffer_limit: Option<u32>,
     /// Entries of the event log, since version 2.0.
     pub event_log_size: Option<u32>,
@@ -178,11 +178,11 @@ pub struct Device {
     pub interrupt_messages_max: Option<u32>,
     /// Major number of its character devices.
     pub major: Option<u32>,
-    /// Users of all its queues.
+    /// Open files of all its queues.
     pub clients: Option<u32>,
-    /// How the last command ended.
+    /// The status of the last command.
     pub command_status: Option<CommandStatus>,
-    /// The first error that no completion record could take.
+    /// The first error that could not be reported in a completion record.
     pub error: Option<SoftwareError>,
     /// Its groups by number.
     pub groups: Vec<Group>,
@@ -205,13 +205,13 @@ pub struct Group {
     pub use_read_buffer_limit: Option<bool>,
     /// Read buffers that its engines may use.
     pub read_buffers_allowed: Option<u32>,
-    /// Read buffers that nobody else may use.
+    /// Read buffers that are reserved for this group.
     pub read_buffers_reserved: Option<u32>,
     /// First traffic class.
     pub traffic_class_a: Option<u32>,
     /// Second traffic class.
     pub traffic_class_b: Option<u32>,
-    /// Descriptors in progress: all, 1/2, 1/4, 1/8 of what the engines can do.
+    /// Descriptors in progress: 0 to 3 for all, 1/2, 1/4, 1/8 of the engines' maximum.
     pub desc_progress_limit: Option<u32>,
     /// Batches in progress, likewise.
     pub batch_progress_limit: Option<u32>,
@@ -233,7 +233,7 @@ pub struct Queue {
     pub id: QueueId,
     /// The driver that it is bound to.
     pub driver: Option<String>,
-    /// Whether it takes work.
+    /// Whether it is enabled.
     pub state: Option<Activity>,
     /// Number of its group.
     pub group: Option<u32>,
@@ -242,18 +242,18 @@ pub struct Queue {
     pub mode: Option<QueueMode>,
     /// Entries.
     pub size: Option<u32>,
-    /// Shared queues accept submissions while fewer entries than this are taken.
+    /// Shared queues accept submissions while fewer entries than this are in use.
     pub threshold: Option<u32>,
     /// Weight against the other queues of the group.
     pub priority: Option<u32>,
-    /// Whether descriptors may ask the device to wait for pages.
+    /// Whether descriptors may have [`Flags::BLOCK_ON_FAULT`](crate::Flags::BLOCK_ON_FAULT).
     pub block_on_fault: Option<bool>,
-    /// Who it is for.
+    /// Its users.
     #[serde(rename = "type")]
     pub kind: Option<QueueType>,
-    /// The name that its owner gave it.
+    /// The name set by its owner.
     pub name: Option<String>,
-    /// The driver that it is meant for, empty if none was said; only kernels since 6.7 have this.
+    /// The driver that may bind it, empty if not set; only kernels since 6.7 have this.
     pub driver_name: Option<String>,
     /// Largest transfer of a descriptor.
     pub transfer_bytes_max: Option<u64>,
@@ -263,10 +263,10 @@ pub struct Queue {
     pub ats_disable: Option<bool>,
     /// Page requests are off.
     pub prs_disable: Option<bool>,
-    /// Operations that it accepts, where they are configurable.
+    /// Operations that it accepts, if they are configurable.
     #[serde(serialize_with = "capability::serialize_operations")]
     pub operations: Option<OperationSet>,
-    /// Entries in use, where the device counts them.
+    /// Entries in use, if the device counts them.
     pub occupancy: Option<u32>,
     /// How often `write(2)` offers a descriptor to a full queue.
     pub enqcmds_retries: Option<u32>,
@@ -274,16 +274,16 @@ pub struct Queue {
     pub clients: Option<u32>,
     /// Minor number of its character device.
     pub minor: Option<u32>,
-    /// Its character device, if there is one.
+    /// Its character device, if it has one.
     pub file: Option<QueueFile>,
 }
 
 /// The character device of a queue of type user.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct QueueFile {
-    /// `/dev/dsa/wq0.0`, below the root that was read.
+    /// `/dev/dsa/wq0.0`, below the root of the tree.
     pub path: String,
-    /// Who may use it.
+    /// Its owner and mode.
     #[serde(skip)]
     pub owner: Owner,
 }
@@ -292,7 +292,7 @@ fn serialize_mode<S: Serializer>(mode: &Option<QueueMode>, serializer: S) -> Res
     mode.map(QueueMode::as_str).serialize(serializer)
 }
 
-impl State {
+impl SystemState {
     /// The device with this name.
     pub fn device(&self, id: DeviceId) -> Option<&Device> {
         self.devices.iter().find(|device| device.id == id)
@@ -310,7 +310,7 @@ impl State {
 }
 
 impl Device {
-    /// Whether it takes work.
+    /// Whether it is enabled.
     pub fn is_enabled(&self) -> bool {
         self.state == Some(Activity::Enabled)
     }
@@ -325,8 +325,8 @@ impl Device {
         self.groups.iter().find(|group| group.id == id)
     }
 
-    /// Whether the driver hides Batch: since 2024 it does so on version 1.0, and since then `CAP_SYS_RAWIO` is needed to
-    /// map a portal (INTEL-SA-01084). None where the device does not tell.
+    /// Whether the driver hides Batch, as it does for version 1.0 since INTEL-SA-01084 (2024); since then `CAP_SYS_RAWIO` is
+    /// needed to map a portal. `None` for other versions.
     pub fn hides_batch(&self) -> Option<bool> {
         match (self.version?, self.operations?) {
             (Version::V1_0, operations) => Some(!operations.contains(Opcode::Batch)),
@@ -334,7 +334,7 @@ impl Device {
         }
     }
 
-    /// What a configuration of this device must keep to; what the device does not say is as in DSA 1.0.
+    /// The limits of a configuration of this device; unknown ones are those of DSA 1.0.
     pub fn limits(&self) -> Limits {
         let usual = Limits::dsa_1_0();
         Limits {
@@ -356,22 +356,21 @@ impl Device {
 }
 
 impl Queue {
-    /// Whether it takes work.
+    /// Whether it is enabled.
     pub fn is_enabled(&self) -> bool {
         self.state == Some(Activity::Enabled)
     }
 
-    /// Whether anything of an earlier configuration is left.
+    /// Whether it has a size or a group.
     pub fn is_configured(&self) -> bool {
         self.size.unwrap_or(0) > 0 || self.group.is_some()
     }
 
-    /// What a submitter must know of this queue of `device`.
-    ///
-    /// Where older kernels say nothing, the driver's defaults hold.
+    /// The description of this queue of `device` for its submitters. Attributes that older kernels lack have the driver's
+    /// defaults.
     ///
     /// # Errors
-    /// [`SystemError::Missing`]: it does not say its mode or its size.
+    /// [`SystemError::Missing`]: its mode or size is missing.
     pub fn info(&self, device: &Device) -> Result<WorkQueueInfo, SystemError> {
         let missing = |attribute| SystemError::Missing { queue: self.id, attribute };
         let mode = self.mode.ok_or_else(|| missing("mode"))?;

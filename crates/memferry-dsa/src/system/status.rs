@@ -1,4 +1,4 @@
-//! What the driver says when something failed: `cmd_status` and `errors`, in words.
+//! The driver's error reports `cmd_status` and `errors`, in words.
 //!
 //! Source: `enum idxd_scmd_stat` in Linux' `idxd.h` (codes with bit 31, given by the driver); Intel DSA Architecture
 //! Specification 3.0, chapter 9, CMDSTATUS (the others, given by the device) and SWERROR.
@@ -10,33 +10,29 @@ use serde::{Serialize, Serializer};
 
 use crate::completion::Status;
 
-/// `cmd_status`: how the last command ended, or why the driver did not give it.
+/// `cmd_status`: the status of the last command, or the driver's reason not to issue it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CommandStatus(
-    /// The value as it is; 0 if nothing failed.
+    /// The raw value; 0 means no error.
     pub u32,
 );
 
-const LOG: &str = "look into the kernel log";
+const LOG: &str = "see the kernel log";
 const IOMMU: &str = "boot with intel_iommu=on,sm_on";
 const IOMMU_OR_DEDICATED: &str = "boot with intel_iommu=on,sm_on, or make the queue dedicated";
 
-/// (code, what is wrong, what to do about it)
+/// Codes with their meaning and remedy.
 const WORDS: &[(u32, &str, &str)] = &[
-    // Of the device. Source: DSA specification, CMDSTATUS.
-    (0x01, "the device does not know the command", "update the kernel"),
+    // Codes of the device. Source: DSA specification, CMDSTATUS.
+    (0x01, "the device does not have the command", "update the kernel"),
     (0x02, "the device has no such work queue", "configure queues that it has"),
-    (0x03, "hardware error", "look into the kernel log; reset the device by unloading and loading idxd"),
+    (0x03, "hardware error", "see the kernel log; reset the device by unloading and loading idxd"),
     (0x04, "a reserved field is set", "update the kernel"),
-    (0x05, "the device is halted", "look into the kernel log; reset it by unloading and loading idxd"),
+    (0x05, "the device is halted", "see the kernel log; reset it by unloading and loading idxd"),
     (0x10, "the device is not disabled", "disable it first"),
     (0x11, "the device refuses the configuration", "compare it with the device's limits"),
-    (0x12, "PCI bus mastering is off", "look into the kernel log; load idxd again"),
-    (
-        0x13,
-        "more page requests are allocated than the device has",
-        "look into the kernel log; load idxd again",
-    ),
+    (0x12, "PCI bus mastering is off", "see the kernel log; load idxd again"),
+    (0x13, "more page requests are allocated than the device has", "see the kernel log; load idxd again"),
     (
         0x14,
         "the sizes of all work queues are more than the device has",
@@ -79,7 +75,7 @@ const WORDS: &[(u32, &str, &str)] = &[
     (0x32, "the queue is not enabled", "it is disabled already"),
     (0x41, "no interrupt handle is left", "use fewer queues of type kernel"),
     (0x42, "the interrupt handle is not valid", LOG),
-    // Of the driver. Source: enum idxd_scmd_stat.
+    // Codes of the driver. Source: enum idxd_scmd_stat.
     (0x8000_0010, "the device is enabled", "disable it first"),
     (0x8000_0020, "the device is not enabled", "enable it before its queues"),
     (0x8000_0021, "the queue is enabled", "disable it first"),
@@ -112,13 +108,13 @@ const WORDS: &[(u32, &str, &str)] = &[
 ];
 
 impl CommandStatus {
-    /// Whether anything failed.
+    /// Whether the command failed.
     pub fn is_error(self) -> bool {
         self.0 != 0
     }
 
-    /// Whether the driver gave the code, rather than the device.
-    pub fn is_of_driver(self) -> bool {
+    /// Whether the code is from the driver, rather than the device.
+    fn is_of_driver(self) -> bool {
         self.0 >> 31 == 1
     }
 
@@ -128,7 +124,7 @@ impl CommandStatus {
         WORDS.iter().find(|(known, ..)| *known == code)
     }
 
-    /// What to do about it, where that is known.
+    /// The remedy, if known.
     pub fn advice(self) -> Option<&'static str> {
         self.words().map(|(_, _, advice)| *advice)
     }
@@ -139,7 +135,7 @@ impl fmt::Display for CommandStatus {
         match self.words() {
             _ if !self.is_error() => f.write_str("no error"),
             Some((_, what, _)) => write!(f, "{what} (cmd_status {:#x})", self.0),
-            None => write!(f, "cmd_status {:#x}, which is none that is known here", self.0),
+            None => write!(f, "unknown cmd_status {:#x}", self.0),
         }
     }
 }
@@ -154,27 +150,27 @@ impl Serialize for CommandStatus {
     }
 }
 
-/// `errors`: the first error that no completion record could take.
+/// `errors`: the first error that could not be reported in a completion record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct SoftwareError {
-    /// What went wrong; the codes are those of completion records.
+    /// The error; the codes are those of completion records.
     #[serde(serialize_with = "text")]
     pub status: Status,
     /// More errors followed and are lost.
     pub overflow: bool,
-    /// Number of the work queue within the device, where it is known.
+    /// Number of the work queue within the device, if known.
     pub queue: Option<u32>,
-    /// Code of the operation, where the descriptor is known.
+    /// Code of the operation, if the descriptor is known.
     pub operation: Option<u8>,
-    /// The address space of the submitter, where the descriptor is known.
+    /// The PASID of the submitter, if the descriptor is known.
     pub pasid: Option<u32>,
-    /// Which member of a batch it was.
+    /// The index of the member of a batch.
     pub batch_member: Option<u16>,
     /// The faulting access was a write.
     pub write: bool,
-    /// The address that could not be used; for a bad completion record its address.
+    /// The address of the failed access; for a bad completion record its address.
     pub fault_address: u64,
-    /// Flags that were not allowed, for that error.
+    /// The offending flags, for [`Status::InvalidFlags`].
     pub invalid_flags: Option<u32>,
 }
 
@@ -183,7 +179,7 @@ fn text<S: Serializer>(status: &Status, serializer: S) -> Result<S::Ok, S::Error
 }
 
 impl SoftwareError {
-    /// Reads the register; none if it holds no error.
+    /// Decodes the register; `None` if it holds no error.
     pub fn from_words(words: [u64; 4]) -> Option<SoftwareError> {
         let [first, second, fault_address, _] = words;
         let bit = |number: u32| first >> number & 1 == 1;
@@ -248,7 +244,7 @@ mod tests {
         assert_eq!(CommandStatus(0x0012_3414).to_string(), told.replace("0x14", "0x123414"), "with a result");
         assert_eq!(CommandStatus(0).to_string(), "no error");
         assert!(CommandStatus(0x8011_0000).to_string().contains("type user"));
-        assert!(CommandStatus(0x8099_0000).to_string().contains("none that is known"));
+        assert!(CommandStatus(0x8099_0000).to_string().contains("unknown cmd_status"));
         assert_eq!(CommandStatus(0xffff_ffff).advice(), None);
         let mut codes: Vec<_> = WORDS.iter().map(|(code, ..)| code).collect();
         codes.dedup();
@@ -257,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_register_is_read_by_its_bits() {
+    fn an_error_register_is_decoded() {
         // Invalid flags 0x2 of a member of a batch: valid, descriptor, queue, batch, info; code 0x11, queue 3,
         // operation 3, PASID 77; member 5.
         let first = 0x9d | 0x11 << 8 | 3 << 16 | 3 << 32 | 77 << 40;
@@ -269,7 +265,7 @@ mod tests {
         let told = error.to_string();
         assert!(told.contains("queue 3") && told.contains("0x7000") && told.contains("PASID 77"), "{told}");
         assert_eq!(SoftwareError::from_words([first & !1, 0, 0, 0]), None);
-        // A full dedicated queue knows its number and nothing else.
+        // The overflow of a dedicated queue reports only the queue's number.
         let error = SoftwareError::from_words([0xb | 0x53 << 8 | 2 << 16, 0, 0, 0]).unwrap();
         assert_eq!((error.status, error.queue, error.operation), (Status::QueueOverflow, Some(2), None));
         assert!(error.to_string().ends_with("more errors followed and are lost"));

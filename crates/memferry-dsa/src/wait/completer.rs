@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use super::gate::Gate;
 use super::pace::{Next, Pace};
 use super::table::{Source, Table, Ticket, TimedOut, Waiter};
-use super::timers::sharpen_timers;
+use super::timers::reduce_timer_slack;
 use crate::completion::{Completion, CompletionRecord};
 use crate::fork::{self, PerProcess};
 use crate::panics;
@@ -302,7 +302,7 @@ impl Drop for Watch {
 
 /// The thread's work.
 fn run(shared: &Shared) {
-    sharpen_timers();
+    reduce_timer_slack();
     let mut wake = Vec::new();
     let mut pace = Pace::new(Instant::now());
     loop {

@@ -1,51 +1,52 @@
-//! How a sleeper and those who bring work do not miss each other.
+//! A gate between one sleeping thread and the threads that bring work, without lost wake-ups.
 //!
 //! ```text
-//! bringer: enter the work; announce: count += 1; if the sleeper lies, clear that and wake it
-//! sleeper: look at the count; look for work; none: if the count is still that, lie down; sleep while lying
+//! producer: publish the work; announce: count += 1; if the sleeper's bit is set, clear it and wake the sleeper
+//! sleeper:  read the count; search for work; none: set the bit if the count is unchanged; sleep while it is set
 //! ```
 //!
-//! Count and bit are one word, so either the announcement comes first, and lying down fails, or lying down comes
-//! first, and the announcement sees it.
+//! Count and bit are one word. Either the announcement comes first, and setting the bit fails; or the bit is set first,
+//! and the announcement sees it.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The bit that says that the sleeper wants to be woken.
+/// The bit of a sleeper that waits to be woken.
 const LYING: u64 = 1;
 
-pub(super) struct Gate(AtomicU64); // 63:1 announcements, 0 the sleeper lies
+/// One word: producers write it in `announce`, the sleeper in `lie_down` and `get_up`; both read it.
+pub(super) struct Gate(AtomicU64); // 63:1 announcements, 0 the sleeper waits
 
 impl Gate {
     pub(super) fn new() -> Gate {
         Gate(AtomicU64::new(0))
     }
 
-    /// Work has been entered. True if the caller has to wake the sleeper.
+    /// Announces published work. Returns true if the caller must wake the sleeper.
     #[must_use]
     pub(super) fn announce(&self) -> bool {
-        // ORDERING: Release pairs with the Acquire in `seen`: who sees the count sees the work.
+        // ORDERING: Release pairs with the Acquire in `seen`: a sleeper that reads the count sees the work.
         self.0.fetch_add(2, Ordering::Release) & LYING != 0 && self.get_up()
     }
 
-    /// The announcements so far. Look for work after this.
+    /// The announcements so far. The sleeper calls this before it searches for work.
     pub(super) fn seen(&self) -> u64 {
-        // ORDERING: Acquire pairs with the Release in `announce`.
+        // ORDERING: Acquire pairs with the Release in `announce`: the announced work is visible.
         self.0.load(Ordering::Acquire) & !LYING
     }
 
-    /// Lies down if nothing was announced since `seen`.
+    /// Sets the bit if nothing was announced since `seen`.
     #[must_use]
     pub(super) fn lie_down(&self, seen: u64) -> bool {
-        // ORDERING: Relaxed: exchanges of one word are in one order; the work itself is published by the count.
+        // Relaxed: exchanges of one word are in one order; the count publishes the work.
         self.0.compare_exchange(seen, seen | LYING, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Whether the sleeper was not woken yet.
+    /// Whether the bit is set: the sleeper has not been woken.
     pub(super) fn is_lying(&self) -> bool {
         self.0.load(Ordering::Relaxed) & LYING != 0
     }
 
-    /// Nobody needs to wake the sleeper any more. Whether somebody would have had to.
+    /// Clears the bit. Returns whether it was set.
     pub(super) fn get_up(&self) -> bool {
         self.0.fetch_and(!LYING, Ordering::Relaxed) & LYING != 0
     }
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announcements_wake_who_lies() {
+    fn announcements_wake_the_sleeper() {
         let gate = Gate::new();
         assert!(!gate.announce());
         let seen = gate.seen();
@@ -77,7 +78,7 @@ mod loom_tests {
 
     use super::*;
 
-    /// Two bring work, one sleeps between: it finds all of it. A wake that was missed would be a deadlock.
+    /// Two threads bring work to one sleeper, which finds all of it. A lost wake-up would be a deadlock.
     #[test]
     fn loom_gate() {
         // Without a bound this takes minutes; each race here needs one preemption, or two.

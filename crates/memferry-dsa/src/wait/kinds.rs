@@ -1,9 +1,8 @@
-//! The ways to wait, behind one interface.
+//! The kinds of waiting, behind one interface.
 
 #![allow(unsafe_code)]
 
 use std::hint;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::completer::Completer;
@@ -12,17 +11,14 @@ use super::umwait;
 use crate::completion::{Completion, CompletionRecord};
 use crate::instructions::{CpuFeatures, SleepState};
 
-/// Looks between two looks at the clock, which costs as much as some 20 of them.
-const LOOKS_PER_CLOCK: u32 = 64;
-/// PAUSEs between two looks, in the end: 16 take some 0.6 us.
+/// Polls between two reads of the clock, each of which costs as much as some 20 polls.
+const POLLS_PER_CLOCK: u32 = 64;
+/// The most PAUSEs between two polls: 16 take some 0.6 us.
 const PAUSES_MAX: u32 = 16;
-/// How long a thread sleeps that looks for itself because there is no completer.
+/// The sleep between two polls of a thread without a completer.
 const SELF_POLL_SLEEP: Duration = Duration::from_micros(200);
 
-/// Waits of kind `Block` in which the thread had to look for itself.
-static SELF_POLLED: AtomicU64 = AtomicU64::new(0);
-
-/// How to wait for a completion record.
+/// A kind of waiting for a completion record.
 ///
 /// ```
 /// # use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
@@ -38,23 +34,22 @@ static SELF_POLLED: AtomicU64 = AtomicU64::new(0);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Looks again and again. For what is done within a microsecond, on a core with nothing else to do.
+    /// Polls without pauses: for operations below a microsecond, on a core without other work.
     Spin,
-    /// Looks, with PAUSE in between.
+    /// Polls, with PAUSE in between.
     Pause,
-    /// Sleeps on the record's line (UMONITOR, UMWAIT), in the given state; on several records, by TPAUSE.
+    /// Sleeps on the record's cache line (UMONITOR, UMWAIT) in the given state; on several records, by TPAUSE.
     ///
-    /// On a CPU without these instructions it is `Pause`: [`Wait::effective`] says so.
+    /// On a CPU without these instructions it is `Pause`; see [`Wait::effective`].
     Umwait(SleepState),
-    /// Gives the core away; the process' [`Completer`] wakes the thread.
+    /// Gives up the core; the process' [`Completer`] wakes the thread.
     ///
-    /// If the completer has no thread or no place, the thread looks for itself, every 200 us
-    /// ([`self_polled_count`]).
+    /// If the completer has no thread or no free entry, the thread polls every 200 us.
     Block,
 }
 
 impl Wait {
-    /// One of each kind.
+    /// Every kind.
     pub const ALL: [Wait; 5] = [
         Wait::Spin,
         Wait::Pause,
@@ -63,7 +58,7 @@ impl Wait {
         Wait::Block,
     ];
 
-    /// What this is on this CPU.
+    /// The kind that this CPU uses for this one.
     pub fn effective(self) -> Wait {
         match self {
             Wait::Umwait(_) if !CpuFeatures::detect().waitpkg => Wait::Pause,
@@ -74,16 +69,16 @@ impl Wait {
     /// Waits until the record is written.
     ///
     /// # Errors
-    /// [`TimedOut`]; the descriptor may still be in flight, so what [`Portal::submit`](crate::Portal::submit) asks
-    /// for still holds. A timeout of zero looks once.
+    /// [`TimedOut`]: the descriptor may still be in flight, so the contract of [`Portal::submit`](crate::Portal::submit)
+    /// still holds. A timeout of zero polls once.
     pub fn wait(self, record: &CompletionRecord, timeout: Duration) -> Result<Completion, TimedOut> {
         self.wait_any(&[record], timeout).map(|(_, completion)| completion)
     }
 
-    /// Waits until one of the records is written: its index, the lowest if there are several.
+    /// Waits until one of the records is written. Returns the lowest index of a written record.
     ///
     /// # Errors
-    /// As [`wait`](Wait::wait); without records at once.
+    /// As [`wait`](Wait::wait); at once if there are no records.
     pub fn wait_any(
         self,
         records: &[&CompletionRecord],
@@ -98,7 +93,7 @@ impl Wait {
                 (0..round.min(PAUSES_MAX)).for_each(|_| hint::spin_loop());
             }),
             Wait::Umwait(state) => {
-                // SAFETY: `effective` has seen that the CPU has WAITPKG.
+                // SAFETY: `effective` has checked that the CPU has WAITPKG.
                 let sleeper = unsafe { umwait::Waitpkg::new(state) };
                 umwait::wait_any(records, timeout, &sleeper)
             }
@@ -107,13 +102,7 @@ impl Wait {
     }
 }
 
-/// Waits of kind [`Wait::Block`] of this process in which the thread looked for itself, because the completer had
-/// no thread or no place.
-pub fn self_polled_count() -> u64 {
-    SELF_POLLED.load(Ordering::Relaxed)
-}
-
-/// The first record that is written.
+/// Polls all records; returns the first written one.
 pub(super) fn look(records: &[&CompletionRecord]) -> Option<(usize, Completion)> {
     records.iter().enumerate().find_map(|(index, record)| Some((index, record.poll()?)))
 }
@@ -125,11 +114,11 @@ fn spin(
 ) -> Result<(usize, Completion), TimedOut> {
     let mut start = None;
     loop {
-        for round in 0..LOOKS_PER_CLOCK {
+        for round in 0..POLLS_PER_CLOCK {
             if let Some(found) = look(records) {
                 return Ok(found);
             }
-            // What is not done at once has the clock started, so that a short time-out is not missed.
+            // The first unsuccessful poll starts the clock, so that a short timeout is kept.
             let start = *start.get_or_insert_with(Instant::now);
             if round == 0 && start.elapsed() >= timeout {
                 return Err(TimedOut { waited: start.elapsed() });
@@ -153,7 +142,6 @@ fn block(records: &[&CompletionRecord], timeout: Duration) -> Result<(usize, Com
     {
         return result;
     }
-    SELF_POLLED.fetch_add(1, Ordering::Relaxed);
     loop {
         if let Some(found) = look(records) {
             return Ok(found);

@@ -1,15 +1,15 @@
 //! Waiting for completion records.
 //!
-//! | [`Wait`] | how | core | adds to the transfer |
+//! | [`Wait`] | method | core | added latency |
 //! |---|---|---|---|
-//! | `Spin` | loads the status again and again | all of it | nothing |
-//! | `Pause` | with PAUSE in between, which leaves more to the hyperthread | all of it | below 1 us |
-//! | `Umwait` | sleeps until the record's line is written | idle, but not given away | below 1 us |
-//! | `Block` | sleeps; the process' [`Completer`] looks | given away | up to a quarter, at most about 1 ms |
+//! | `Spin` | polls the status without pauses | busy | none |
+//! | `Pause` | polls with PAUSE in between, which leaves more to the hyperthread | busy | below 1 us |
+//! | `Umwait` | sleeps until the record's line is written | idle, but not given up | below 1 us |
+//! | `Block` | sleeps; the process' [`Completer`] polls | given up | up to a quarter, at most about 1 ms |
 //!
-//! Linux gives user space no interrupt when a descriptor completes, so somebody always looks at memory. And somebody
-//! always looks at the clock: some errors are never written to the record, hence a time-out everywhere. After one the
-//! descriptor may still be in flight: ask [`Portal::is_gone`](crate::Portal::is_gone), and do not use its memory.
+//! Linux gives user space no interrupt when a descriptor completes, so a thread always polls memory. The device never
+//! writes some errors to the record, so every wait has a timeout. After a timeout the descriptor may still be in flight:
+//! ask [`Portal::is_gone`](crate::Portal::is_gone), and do not use its memory.
 //!
 //! Source: DSA specification 5.8 (errors that reach no record); SDM, UMONITOR and UMWAIT.
 
@@ -34,8 +34,8 @@ mod umwait;
 #[cfg(not(memferry_loom))]
 pub use completer::{Completer, CompleterOptions, CompleterStats, Full, Watch, thread_cpu_time};
 #[cfg(not(memferry_loom))]
-pub use kinds::{Wait, self_polled_count};
-pub use pace::nap;
+pub use kinds::Wait;
+pub use pace::poll_interval;
 pub(crate) use patience::{AttendedTime, Patience};
 pub use table::TimedOut;
-pub use timers::sharpen_timers;
+pub use timers::reduce_timer_slack;

@@ -1,96 +1,96 @@
-//! How often the completer looks.
+//! The polling interval of the completer.
 //!
-//! What was submitted just now may be done at once; what has taken a millisecond will hardly be done in the next ten
-//! microseconds. So the pauses follow the age of the *youngest* record, which is the one that may be done next:
+//! A descriptor that was just submitted may complete at once. One that has taken a millisecond will hardly complete within
+//! the next ten microseconds. So the interval follows the age of the *youngest* record, the one likely to be next:
 //!
 //! ```text
 //! age          below 20 us   spin
 //!              then          sleep a quarter of the age, 50 us to 1 ms
-//! credit       a twentieth of the time that passes, 1 ms at most; being awake is paid from it
-//!              used up:      no spinning, and sleep until it is earned, 1 ms at most
+//! credit       a twentieth of the elapsed time, 1 ms at most; time awake is paid from it
+//!              used up:      no spinning; sleep until it is earned, 1 ms at most
 //! ```
 //!
-//! A transfer that takes T is noticed at most max(50 us, T / 4) late, and never more than 1 ms, to which the kernel
-//! adds what it takes to wake two threads. The completer takes at most a twentieth of a core, plus 1 ms once; with
-//! one look a millisecond, as for a long transfer, it is some 1 %.
+//! The completion of a transfer of length T is noticed at most max(50 us, T / 4) late, and never more than 1 ms, plus the
+//! kernel's time for waking two threads. The completer uses at most a twentieth of a core, plus 1 ms once; with one poll a
+//! millisecond, as for a long transfer, some 1 %.
 
 use std::time::{Duration, Instant};
 
-/// A device copies 512 KiB in that time, and small things long before.
+/// The age up to which the completer spins: a device copies 512 KiB in that time.
 ///
 /// Source of the rate, 30 GB/s: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator
 /// in 4th Gen Intel Xeon Scalable Processors" (2024).
 const SPIN_MAX: Duration = Duration::from_micros(20);
-/// Sleeping is a quarter of the age.
+/// A sleep is a quarter of the age.
 const SLEEP_SHARE: u32 = 4;
-/// Shorter sleeps cost more to begin and end than they give.
+/// The shortest sleep; shorter ones cost more to start and end than they save.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
-/// The longest sleep, and so the most that sleeping adds.
+/// The longest sleep, and so the most added latency.
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-/// One part in so many of the time is the completer's.
+/// The completer uses at most one part in this many of a core.
 const CORE_SHARE: u32 = 20;
-/// The most time that can be saved up.
+/// The most credit that can be saved.
 const CREDIT_MAX: Duration = Duration::from_millis(1);
-/// What each sleep costs beyond the time awake: two context switches and a timer.
+/// The cost of a sleep beyond the time awake: two context switches and a timer.
 const SLEEP_COST: Duration = Duration::from_micros(5);
 
-/// How long to sleep before the next look at a record that was submitted `age` ago and is expected to take longer: so
-/// long that a transfer is noticed at most a quarter of its time late, or 50 us, and never more than 1 ms.
+/// The sleep before the next poll of a record that was submitted `age` ago: a completion is noticed at most a quarter of
+/// its time late, or 50 us, and never more than 1 ms.
 ///
-/// For those who look for themselves; [`Wait::Block`](super::Wait::Block) does this for everybody else. Sleep with
-/// [`sharpen_timers`](super::sharpen_timers).
-pub fn nap(age: Duration) -> Duration {
+/// For threads that poll by themselves; [`Wait::Block`](super::Wait::Block) does this for all others. Combine it with
+/// [`reduce_timer_slack`](super::reduce_timer_slack).
+pub fn poll_interval(age: Duration) -> Duration {
     (age / SLEEP_SHARE).clamp(SLEEP_MIN, SLEEP_MAX)
 }
 
-/// What to do until the next look.
+/// The completer's action until the next poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
-    /// Look again.
+    /// Poll again.
     Spin,
-    /// Sleep, and be woken if something younger comes.
+    /// Sleep; a younger record ends the sleep.
     Sleep(Duration),
-    /// Sleep, whatever comes.
+    /// Sleep without interruption.
     Nap(Duration),
 }
 
-/// Decides it, from the times it is told.
+/// The credit account that decides the next action.
 #[derive(Debug)]
 pub(super) struct Pace {
     credit: Duration,
     debt: Duration,
-    /// Until when credit and debt are reckoned.
-    reckoned: Instant,
+    /// The time up to which credit and debt are accounted.
+    accounted: Instant,
 }
 
 impl Pace {
-    /// A completer that starts to look now, with all its credit.
+    /// A completer that starts now, with full credit.
     pub(super) fn new(now: Instant) -> Pace {
-        Pace { credit: CREDIT_MAX, debt: Duration::ZERO, reckoned: now }
+        Pace { credit: CREDIT_MAX, debt: Duration::ZERO, accounted: now }
     }
 
-    /// The completer has slept until now.
+    /// Accounts for a sleep that ends now.
     pub(super) fn slept(&mut self, now: Instant) {
-        let passed = now.saturating_duration_since(self.reckoned);
-        self.reckoned = self.reckoned.max(now);
+        let passed = now.saturating_duration_since(self.accounted);
+        self.accounted = self.accounted.max(now);
         self.earn(passed / CORE_SHARE);
         self.pay(SLEEP_COST);
     }
 
-    /// The completer has looked, the youngest record that it watches was entered at `youngest`.
+    /// Accounts for a poll that ends now, and decides the next action; `youngest` is the time of the youngest record.
     pub(super) fn next(&mut self, now: Instant, youngest: Instant) -> Next {
-        let awake = now.saturating_duration_since(self.reckoned);
-        self.reckoned = self.reckoned.max(now);
+        let awake = now.saturating_duration_since(self.accounted);
+        self.accounted = self.accounted.max(now);
         self.earn(awake / CORE_SHARE);
         self.pay(awake);
         let age = now.saturating_duration_since(youngest);
-        let sleep = nap(age);
+        let sleep = poll_interval(age);
         if self.debt > Duration::ZERO {
             Next::Nap((self.debt * CORE_SHARE).clamp(sleep, SLEEP_MAX))
         } else if age < SPIN_MAX {
             Next::Spin
         } else if sleep <= SLEEP_MIN {
-            // Waking a thread takes as long as this sleeps.
+            // Waking a thread takes as long as this sleep.
             Next::Nap(sleep)
         } else {
             Next::Sleep(sleep)
@@ -106,7 +106,7 @@ impl Pace {
     fn pay(&mut self, cost: Duration) {
         let missing = cost.saturating_sub(self.credit);
         self.credit = self.credit.saturating_sub(cost);
-        // What cannot be paid in a second is forgiven: the machine was suspended, or stood still.
+        // A debt above one second's credit is dropped: the machine was suspended or stalled.
         self.debt = (self.debt + missing).min(Duration::from_secs(1) / CORE_SHARE);
     }
 }
@@ -117,8 +117,8 @@ mod tests {
 
     const LOOK: Duration = Duration::from_micros(1);
 
-    /// Runs a completer on a clock of its own for `length`; a record is entered every `every`, and stays for
-    /// `stays`. The time it was awake, with what sleeping costs, and the longest sleep.
+    /// Runs a completer in virtual time for `length`; a record arrives every `every` and stays for `stays`. Returns the
+    /// time awake, including the cost of sleeps, and the longest sleep.
     fn run(length: Duration, every: Duration, stays: Duration) -> (Duration, Duration) {
         let start = Instant::now();
         let (mut pace, mut now, mut awake, mut longest) =
@@ -129,7 +129,7 @@ mod tests {
             let since_start = (now - start).as_nanos();
             let last = start + Duration::from_nanos((since_start - since_start % every.as_nanos()) as u64);
             if now - last > stays {
-                // Nothing to watch until the next one comes.
+                // No record until the next one arrives.
                 now = last + every;
                 awake += SLEEP_COST;
                 pace.slept(now);
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn a_long_transfer_takes_no_core() {
+    fn a_long_transfer_leaves_the_core_idle() {
         let second = Duration::from_secs(1);
         let (awake, longest) = run(second, second, second);
         assert!(awake < Duration::from_millis(10), "{awake:?} of a second");
         assert_eq!(longest, SLEEP_MAX);
     }
 
-    /// However records come, the share holds, and no sleep is longer than promised.
+    /// For any arrival of records, the share of the core and the longest sleep are bounded.
     #[test]
     fn the_share_holds_under_any_load() {
         let second = Duration::from_secs(1);
@@ -165,7 +165,7 @@ mod tests {
             for stays_us in [1, 10, 15, 50, 200, 3000] {
                 let (every, stays) = (Duration::from_micros(every_us), Duration::from_micros(stays_us));
                 let (awake, longest) = run(second, every, stays);
-                // Records that are entered and gone faster than sleeping is worth cost at least a sleep each.
+                // Short-lived records cost at least a sleep each.
                 let sleeps = if stays < every {
                     SLEEP_COST * (second.as_micros() / every.as_micros()) as u32
                 } else {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_follow_the_youngest() {
+    fn sleeps_follow_the_youngest_record() {
         let start = Instant::now();
         let at = |micros| start + Duration::from_micros(micros);
         let mut pace = Pace::new(start);
@@ -194,9 +194,9 @@ mod tests {
         assert_eq!(pace.next(at(50_000), start), Next::Sleep(SLEEP_MAX));
     }
 
-    /// Who has spun his credit away sleeps, and earns it again.
+    /// Spinning uses up the credit; sleeping earns it again.
     #[test]
-    fn credit_ends_and_comes_back() {
+    fn credit_is_used_up_and_earned_again() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         let (mut now, mut spun) = (start, Duration::ZERO);

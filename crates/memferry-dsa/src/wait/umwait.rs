@@ -1,12 +1,11 @@
-//! Sleeping until the record's cache line is written, without giving the core away.
+//! Sleeping until the record's cache line is written, without giving up the core.
 //!
 //! ```text
-//! loop: done? return.  watch the line.  done? return.  out of time? return.  sleep until the line is written
+//! loop: poll.  watch the line (UMONITOR).  poll.  timeout? return.  sleep until the line is written (UMWAIT)
 //! ```
 //!
-//! The second look is what makes it safe: the device may write between the first one and the watching, and that
-//! write wakes nobody. A sleep may also end for any other reason, so it is always a loop; and it always ends, because
-//! the operating system limits it.
+//! The second poll prevents a lost wake-up: a write between the first poll and UMONITOR wakes no thread. A sleep may end
+//! for any other reason, hence the loop; and it always ends, because the operating system limits it.
 //!
 //! Source: SDM, UMONITOR, UMWAIT and TPAUSE; Linux' `Documentation/ABI/testing/sysfs-devices-system-cpu`
 //! (`umwait_control`).
@@ -19,22 +18,22 @@ use super::table::TimedOut;
 use crate::completion::{Completion, CompletionRecord};
 use crate::instructions::{self, SleepState};
 
-/// The limit that Linux sets by default, in ticks of the time stamp counter.
+/// The default limit of Linux, in ticks of the time stamp counter.
 const LIMIT_TICKS: u64 = 100_000;
-/// Between two looks at several records: at first some 100 ns, in the end some 5 us.
+/// The first and the longest pause between two polls of several records: some 100 ns and 5 us.
 const PAUSE_TICKS: [u64; 2] = [256, 16 << 10];
 
-/// The instructions, so that tests can put something else in their place.
+/// The instructions, behind a seam for tests.
 pub(super) trait Sleeper {
     /// UMONITOR.
     fn watch(&self, record: &CompletionRecord);
-    /// UMWAIT for at most so many ticks.
+    /// UMWAIT for at most this many ticks.
     fn sleep(&self, ticks: u64);
-    /// TPAUSE for at most so many ticks.
+    /// TPAUSE for at most this many ticks.
     fn pause(&self, ticks: u64);
 }
 
-/// The CPU's.
+/// The CPU's instructions.
 pub(super) struct Waitpkg(SleepState);
 
 impl Waitpkg {
@@ -53,7 +52,7 @@ impl Sleeper for Waitpkg {
 
     fn sleep(&self, ticks: u64) {
         let until = instructions::time_stamp().saturating_add(ticks);
-        // SAFETY: `new` was promised the instruction. Who ended the sleep does not matter.
+        // SAFETY: `new` was promised the instruction. The cause of the wake-up does not matter.
         unsafe { instructions::umwait(self.0, until) };
     }
 
@@ -75,7 +74,7 @@ pub(super) fn wait(
         if let Some(completion) = record.poll() {
             return Ok(completion);
         }
-        // No clock is read for what is done by now.
+        // The clock is not read if the first poll succeeds.
         let waited = start.get_or_insert_with(Instant::now).elapsed();
         sleeper.watch(record);
         if let Some(completion) = record.poll() {
@@ -88,7 +87,7 @@ pub(super) fn wait(
     }
 }
 
-/// Waits for one of several records. There is but one line that can be watched, so this sleeps by the clock.
+/// Waits for one of several records. UMONITOR watches only one line, so this sleeps for fixed times.
 pub(super) fn wait_any(
     records: &[&CompletionRecord],
     timeout: Duration,
@@ -112,14 +111,14 @@ pub(super) fn wait_any(
     }
 }
 
-/// Ticks that are over by then: the counters of the CPUs that have WAITPKG count faster than nanoseconds. So a
-/// sleep ends early rather than late, and the loop goes on.
+/// A number of ticks that takes at most `time`: on CPUs with WAITPKG the counter is faster than 1 GHz. A sleep ends early
+/// rather than late, and the loop continues.
 fn ticks(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The most that a sleep may take. The CPU cuts longer ones anyway; asking for no more keeps the loop's arithmetic
-/// true.
+/// The operating system's limit of a sleep. The CPU cuts longer sleeps anyway; respecting the limit keeps the loop's
+/// arithmetic exact.
 fn limit_ticks() -> u64 {
     static LIMIT: OnceLock<u64> = OnceLock::new();
     *LIMIT.get_or_init(|| {
@@ -128,7 +127,7 @@ fn limit_ticks() -> u64 {
     })
 }
 
-/// 0 is no limit for Linux; here there always is one, because a device may die.
+/// 0 means no limit to Linux; here a sleep always has a limit, because a device may die.
 fn limit_from(max_time: Option<&str>) -> u64 {
     match max_time.and_then(|text| text.trim().parse().ok()) {
         None | Some(0) => LIMIT_TICKS,
@@ -155,7 +154,7 @@ mod tests {
         }
     }
 
-    /// A CPU on which the device writes at the n-th step, whatever that is.
+    /// A CPU on which the device writes at the n-th step.
     struct Fake<'r> {
         record: &'r CompletionRecord,
         device_writes_at: usize,
@@ -190,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Whenever the device writes, the wait ends, and never sleeps after that.
+    /// The wait ends whenever the device writes, and never sleeps after the write.
     #[test]
     fn no_write_is_missed() {
         for device_writes_at in 0..9 {
@@ -221,7 +220,7 @@ mod tests {
         assert!(wait_any(&[&record, &record], timeout, &fake).unwrap_err().waited >= timeout);
         assert_eq!(fake.steps.borrow_mut().drain(..).next(), Some("watch"));
         assert!(wait(&record, Duration::ZERO, &fake).is_err());
-        assert_eq!(*fake.steps.borrow(), ["watch"], "no time, no sleep");
+        assert_eq!(*fake.steps.borrow(), ["watch"], "a timeout of zero does not sleep");
     }
 
     #[test]

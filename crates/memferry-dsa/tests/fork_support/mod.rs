@@ -6,8 +6,8 @@ use std::process::Command;
 /// Forks; the child runs `child` and exits with 0 if it returned. The parent waits for it, with an alarm for a child
 /// that hangs.
 pub(crate) fn in_child(child: impl FnOnce()) {
-    // SAFETY: the threads of this process do not exist in the child, and may be inside of calls that it makes: glibc's
-    // allocator is made for that, and so is the library under test.
+    // SAFETY: the threads of this process do not exist in the child, and may have been inside functions that it calls:
+    // glibc's allocator supports that, and so does the library under test.
     match unsafe { libc::fork() } {
         -1 => panic!("{}", io::Error::last_os_error()),
         0 => {
@@ -29,8 +29,7 @@ pub(crate) fn in_child(child: impl FnOnce()) {
 
 const CHILD: &str = "MEMFERRY_TEST_FORK";
 
-/// Runs the case of a test in a process without libtest's threads: it runs its test on the main thread if it may
-/// have only one.
+/// Runs a test case in a process without libtest's threads: with one test thread, libtest runs the test on the main thread.
 pub(crate) fn alone(test: &str, case: fn()) {
     if std::env::var_os(CHILD).is_some() {
         return case();

@@ -1,4 +1,4 @@
-//! A slow device, for tests of time-outs; `memferry` has tests with it, too.
+//! A slow device for tests of timeouts, also used by the tests of `memferry`.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -8,14 +8,14 @@ use std::time::Duration;
 use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
-/// How a slow device works.
+/// The speed of a slow device.
 #[derive(Clone, Copy)]
 pub(crate) struct Pace {
-    /// The time before it begins: others have work in the queue.
+    /// The time before the first descriptor, as for the work of other users in the queue.
     pub(crate) ahead: Duration,
-    /// The time that each descriptor takes.
+    /// The time for each descriptor.
     pub(crate) each: Duration,
-    /// How many descriptors it loses, the first ones.
+    /// The number of lost descriptors, the first ones.
     pub(crate) lost_count: usize,
 }
 
@@ -39,14 +39,14 @@ fn work(descriptors: &Receiver<Descriptor>, pace: Pace) {
     thread::sleep(pace.ahead);
     for (number, descriptor) in descriptors.iter().enumerate() {
         thread::sleep(pace.each);
-        // SAFETY: the test that submitted it keeps its memory until it ends; that is what is tested.
+        // SAFETY: the test that submitted it keeps its memory until its completion; that is what is tested.
         while number >= pace.lost_count && unsafe { portal.submit(&descriptor) } != Ok(Submission::Accepted) {
             thread::yield_now();
         }
     }
 }
 
-// SAFETY: the emulated device behind keeps the promises, and nothing is done with what is lost.
+// SAFETY: the emulated device behind keeps the promises; lost descriptors are not processed.
 unsafe impl Portal for Slow {
     fn work_queue(&self) -> &WorkQueueInfo {
         &self.info
@@ -61,7 +61,7 @@ unsafe impl Portal for Slow {
         self.line.lock().expect("no panic").send(*descriptor).expect("the device lives");
         Ok(Submission::Accepted)
     }
-    fn settled(&self, _: u32) {}
+    fn completed(&self, _: u32) {}
     fn is_gone(&self) -> bool {
         false
     }

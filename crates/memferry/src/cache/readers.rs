@@ -257,7 +257,7 @@ impl Record {
     #[allow(unsafe_code)]
     fn make() -> &'static [Record] {
         // SAFETY: all of it is atomics, for which zeros are valid.
-        unsafe { fork::leak_wiped(Record::new) }.unwrap_or_default()
+        unsafe { fork::leak_fork_local(Record::new) }.unwrap_or_default()
     }
 
     /// Makes a record of one model, in which nothing forks.

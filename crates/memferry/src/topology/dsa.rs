@@ -1,4 +1,4 @@
-//! The DSA devices of a machine that a [`Tree`] describes, for [`State::read`](memferry_dsa::system::State::read).
+//! The DSA devices of a machine that a [`Tree`] describes, for [`SystemState::read`](memferry_dsa::system::SystemState::read).
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use super::tree::FILE_BYTES_MAX;
 ///
 /// ```
 /// use memferry::topology::{DsaFiles, Recording};
-/// use memferry_dsa::system::State;
+/// use memferry_dsa::system::SystemState;
 ///
 /// let mut recording = Recording::new();
 /// recording.insert("sys/bus/dsa/devices/dsa2/numa_node", "1\n");
-/// assert_eq!(State::read(&DsaFiles(&recording))?.devices[0].node, Some(1));
+/// assert_eq!(SystemState::read(&DsaFiles(&recording))?.devices[0].node, Some(1));
 /// # Ok::<(), memferry_dsa::system::SystemError>(())
 /// ```
 pub struct DsaFiles<'a>(

@@ -20,7 +20,7 @@ mod work;
 
 pub use emulated::{TOUCH_NS, emulated};
 use memferry_dsa::Status;
-use memferry_dsa::portal::{SubmitError, Unsubmitted};
+use memferry_dsa::portal::{BackoffError, SubmitError};
 use memferry_dsa_emulator::ConfigError;
 pub use threads::{Iterations, Lane, Placed, Way, threads};
 pub use work::{Work, prepare};
@@ -112,7 +112,7 @@ pub enum Failed {
     Submit(#[from] SubmitError),
     /// The device takes no descriptors for a long time.
     #[error(transparent)]
-    Unsubmitted(#[from] Unsubmitted),
+    BackoffError(#[from] BackoffError),
     /// The device has forgotten a descriptor.
     #[error("the device does not complete what it was given")]
     Silent,

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
-use memferry_dsa::portal::{Backoff, submit_patiently};
+use memferry_dsa::portal::{Backoff, submit_with_backoff};
 use memferry_dsa::request::touch;
 use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Portal, Status, Wait};
 
@@ -163,7 +163,7 @@ impl<'a> Queue<'a> {
                 let record = &self.made.slots[slot].0;
                 if *is_busy {
                     let Some(completion) = record.poll() else { continue };
-                    self.portal.settled(1);
+                    self.portal.completed(1);
                     *is_busy = false;
                     let rest = self.made.descriptors[slot].resumed(&completion);
                     match (completion.status, rest) {
@@ -206,7 +206,7 @@ impl<'a> Queue<'a> {
         // Patience for a queue that others fill too.
         // SAFETY: the regions were borrowed mutably from the lane, which is not touched before all that is in flight is
         // complete, or leaked; so is what was made. Parts of different slots do not overlap.
-        unsafe { submit_patiently(self.portal, &self.made.descriptors[slot], Backoff::new(1 << 20)) }?;
+        unsafe { submit_with_backoff(self.portal, &self.made.descriptors[slot], Backoff::new(1 << 20)) }?;
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl<'a> Queue<'a> {
             Some(completion) => completion,
             None => Wait::Pause.wait(record, TIMEOUT).map_err(|_| Failed::Silent)?,
         };
-        self.portal.settled(1);
+        self.portal.completed(1);
         match completion.status {
             Status::Success => Ok(()),
             status => Err(Failed::Status(status)),

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::hint::black_box;
 
-use memferry_dsa::software::dif::{self, Block, FIELD_BYTES, Format, Source, Tags, Target};
+use memferry_dsa::software::dif;
 use memferry_dsa::software::{self, CrcMode, DELTA_BYTES_MAX, Delta, ENTRY_BYTES};
 use memferry_dsa::{
-    Address, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags, DifTarget, DifTargetFlags, Opcode,
-    PAGE_BYTES,
+    Address, DIF_BYTES, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags, DifTarget,
+    DifTargetFlags, Opcode, PAGE_BYTES,
 };
 
 /// An operation on regions of equal bytes, so that whatever compares goes through all of them.
@@ -42,32 +42,31 @@ const PATTERN: u64 = u64::from_ne_bytes([BYTE; 8]);
 /// Bytes of a delta record between equal regions, and more: the least that a descriptor may offer.
 const DELTA_ROOM: u32 = 80;
 
-/// The tags of all fields; they stay the same, so that blocks are equal.
-const TAGS: Tags = Tags {
-    reference: 0,
-    application: 0,
-    application_mask: 0,
-    reference_fixed: true,
-    application_increments: false,
-};
-const FORMAT: Format = Format::of(Block::Bytes512);
+const FORMAT: DifFormat = DifFormat::new(DifBlock::Bytes512);
+const BLOCK_BYTES: usize = FORMAT.block.bytes() as usize;
 
-fn expected() -> Source {
-    Source { tags: TAGS, ..Source::default() }
+/// The expected fields. Their tags stay the same, so that blocks are equal.
+fn expected() -> DifSource {
+    DifSource { flags: DifSourceFlags::REFERENCE_STAYS, ..DifSource::default() }
+}
+
+/// The new fields, which are the expected ones.
+fn made() -> DifTarget {
+    DifTarget { flags: DifTargetFlags::REFERENCE_STAYS, ..DifTarget::default() }
 }
 
 /// Bytes of a block with its field.
-pub(super) const PROTECTED_BYTES: usize = FORMAT.block.protected_bytes();
+pub(super) const PROTECTED_BYTES: usize = BLOCK_BYTES + DIF_BYTES as usize;
 
 /// Bytes of so much data with its fields.
 fn with_fields(size_bytes: usize) -> usize {
-    size_bytes.saturating_add(size_bytes / FORMAT.block.size_bytes() * FIELD_BYTES)
+    size_bytes.saturating_add(size_bytes / BLOCK_BYTES * DIF_BYTES as usize)
 }
 
 /// A block with its field.
 pub(super) fn protected_block() -> [u8; PROTECTED_BYTES] {
     let mut block = [BYTE; PROTECTED_BYTES];
-    dif::insert(FORMAT, TAGS, &[BYTE; FORMAT.block.size_bytes()], &mut block);
+    dif::insert(FORMAT, &made(), &[BYTE; BLOCK_BYTES], &mut block);
     block
 }
 
@@ -233,9 +232,7 @@ impl Work {
 
     pub(super) fn descriptor(self, at: Regions, size_bytes: u32) -> Descriptor {
         let Regions { source, target, extra } = at;
-        let format = DifFormat::new(DifBlock::Bytes512);
-        let expected = DifSource { flags: DifSourceFlags::REFERENCE_STAYS, ..DifSource::default() };
-        let made = DifTarget { flags: DifTargetFlags::REFERENCE_STAYS, ..DifTarget::default() };
+        let (format, expected, made) = (FORMAT, expected(), made());
         let protected_bytes = with_fields(size_bytes as usize) as u32;
         match self {
             Work::Copy => Descriptor::memmove(source, target, size_bytes),
@@ -298,15 +295,14 @@ impl Work {
                 assert!(checked.is_ok(), "fields are wrong");
             }
             Work::DifInsert => {
-                black_box(dif::insert(FORMAT, TAGS, source, target));
+                black_box(dif::insert(FORMAT, &made(), source, target));
             }
             Work::DifStrip => {
                 let checked = black_box(dif::strip(FORMAT, &expected(), source, target));
                 assert!(checked.is_ok(), "fields are wrong");
             }
             Work::DifUpdate => {
-                let made = Target { tags: TAGS, ..Target::default() };
-                let checked = black_box(dif::update(FORMAT, &expected(), &made, source, target));
+                let checked = black_box(dif::update(FORMAT, &expected(), &made(), source, target));
                 assert!(checked.is_ok(), "fields are wrong");
             }
             Work::CacheFlush => software::flush(target, software::Flush::Invalidate),

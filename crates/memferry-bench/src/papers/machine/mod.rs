@@ -11,7 +11,7 @@ use std::thread;
 
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
-use memferry_dsa::system::{Device, State};
+use memferry_dsa::system::{Device, SystemState};
 use memferry_dsa::wait::{Completer, Wait};
 
 use self::home::Home;
@@ -25,7 +25,7 @@ use crate::dsa::waiting;
 #[derive(Debug)]
 pub struct OnMachine {
     machine: Machine,
-    state: State,
+    state: SystemState,
     is_emulated: bool,
 }
 
@@ -41,7 +41,7 @@ struct Ran {
 
 impl OnMachine {
     /// `machine` is this one, and `state` what it has of DSA; devices may be emulated ones.
-    pub fn new(machine: Machine, state: State, is_emulated: bool) -> OnMachine {
+    pub fn new(machine: Machine, state: SystemState, is_emulated: bool) -> OnMachine {
         OnMachine { machine, state, is_emulated }
     }
 
@@ -223,7 +223,7 @@ impl Backend for OnMachine {
         }
         let opened = chosen.first().map_or(Ok(Vec::new()), |chosen| chosen.open(point.way))?;
         let by_write =
-            opened.iter().find_map(|portal| portal.why_write()).filter(|_| point.way != Way::Write);
+            opened.iter().find_map(|portal| portal.write_reason()).filter(|_| point.way != Way::Write);
         let portals: Vec<Arc<dyn Portal>> =
             opened.into_iter().map(|portal| portal as Arc<dyn Portal>).collect();
         let mut taken = if figures == [Figure::Asleep] {

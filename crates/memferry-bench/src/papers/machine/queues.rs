@@ -8,7 +8,7 @@ use std::time::Instant;
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover, MoverError, Route};
 use memferry_dsa::portal::{self, OpenError, OpenOptions};
 use memferry_dsa::software::{Flush, flush};
-use memferry_dsa::system::{Device, Group, Queue, Wanted};
+use memferry_dsa::system::{Device, Group, Queue, QueueFilter};
 use memferry_dsa::{DevicePortal, OperationSet, Portal, QueueMode};
 
 use super::home::Home;
@@ -24,7 +24,7 @@ pub(super) struct Chosen<'a> {
 
 impl Chosen<'_> {
     pub(super) fn open(&self, way: Way) -> Result<Vec<Arc<DevicePortal>>, Skipped> {
-        let way = if way == Way::Write { portal::Way::Write } else { portal::Way::Any };
+        let way = if way == Way::Write { portal::SubmitMethod::Write } else { portal::SubmitMethod::Any };
         self.queues.iter().map(|queue| open(self.device, queue, way)).collect()
     }
 }
@@ -34,7 +34,7 @@ impl OnMachine {
     pub(super) fn chosen<'a>(&'a self, point: &Point) -> Result<Vec<Chosen<'a>>, Skipped> {
         let mode = mode(point.way)?;
         let operations = OperationSet::of(&[point.operation.opcode()]);
-        let wanted = Wanted { mode, operations, ..Wanted::default() };
+        let wanted = QueueFilter { mode, operations, ..QueueFilter::default() };
         let diagnosis = self.state.diagnose(&wanted);
         let is_meant = |(device, queue): &&(&Device, &Queue)| {
             point.entries.is_none_or(|entries| queue.size == Some(entries))
@@ -60,15 +60,15 @@ impl OnMachine {
         ] {
             kind += &value.map_or(String::new(), |value| format!(", {what} {value}"));
         }
-        let troubles: Vec<String> = diagnosis.troubles.iter().map(ToString::to_string).collect();
+        let diagnostics: Vec<String> = diagnosis.diagnostics.iter().map(ToString::to_string).collect();
         Skipped::cannot(format!(
             "no device of this machine has work queues that can be used like this (mode {}, {} of them{kind}, for {}); \
              see memferry configure{}{}",
             mode.map_or("any", QueueMode::as_str),
             point.queues,
             point.operation,
-            if troubles.is_empty() { "" } else { ". " },
-            troubles.join("; ")
+            if diagnostics.is_empty() { "" } else { ". " },
+            diagnostics.join("; ")
         ))
     }
 
@@ -173,13 +173,13 @@ fn engines_count(device: &Device, queue: &Queue) -> usize {
     group_of(device, queue).map_or(0, |group| group.engines.len())
 }
 
-fn open(device: &Device, queue: &Queue, way: portal::Way) -> Result<Arc<DevicePortal>, Skipped> {
+fn open(device: &Device, queue: &Queue, way: portal::SubmitMethod) -> Result<Arc<DevicePortal>, Skipped> {
     let failed = |error: Box<dyn std::error::Error + Send + Sync>| Skipped::Failed(error);
     let Some(file) = &queue.file else {
         return Skipped::cannot(format!("{} has no file in /dev/dsa; see memferry configure", queue.id));
     };
     let info = queue.info(device).map_err(|error| failed(error.into()))?;
-    let options = OpenOptions { way, ..OpenOptions::default() };
+    let options = OpenOptions { method: way, ..OpenOptions::default() };
     match DevicePortal::open(Path::new(&file.path), info, options) {
         Ok(portal) => Ok(portal),
         Err(error @ OpenError::NoWrite(_)) => Skipped::cannot(error.to_string()),
@@ -190,14 +190,14 @@ fn open(device: &Device, queue: &Queue, way: portal::Way) -> Result<Arc<DevicePo
 #[cfg(test)]
 mod tests {
     use memferry_dsa::system::apply::{Options, Plan};
-    use memferry_dsa::system::{Config, DeviceId, State, UnknownKeys};
+    use memferry_dsa::system::{Config, DeviceId, SystemState, UnknownKeys};
     use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
     use super::*;
     use crate::papers::Axes;
 
     /// Queues 0 and 1 in a group with all read buffers and priorities 15 and 1; queue 2 in one with 16.
-    fn state() -> State {
+    fn state() -> SystemState {
         let queue = |number: u32, group: u32, priority: u32| {
             format!(
                 r#"{{"dev": "wq0.{number}", "mode": "dedicated", "size": 16, "group_id": {group}, "name": "q",
@@ -217,9 +217,9 @@ mod tests {
         let config = Config::parse(&text, UnknownKeys::Refuse).unwrap();
         let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
         let options = Options { disable_first: false, enable: true };
-        let plan = Plan::new(&config, &State::read(&driver).unwrap(), options).unwrap();
+        let plan = Plan::new(&config, &SystemState::read(&driver).unwrap(), options).unwrap();
         plan.apply(&driver, &mut |_| ()).unwrap();
-        State::read(&driver).unwrap()
+        SystemState::read(&driver).unwrap()
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::papers::Axes;
 use crate::papers::tests::{CHANGES, Change};
 
 fn run(point: &Point, figures: &[Figure]) -> Result<Vec<Taken>, Skipped> {
-    let (machine, state) = (Machine::discover().unwrap(), State::discover().unwrap());
+    let (machine, state) = (Machine::discover().unwrap(), SystemState::discover().unwrap());
     OnMachine::new(machine, state, false).run(point, figures, Effort::QUICK)
 }
 
@@ -62,7 +62,7 @@ fn copies_by_workers_and_beside_a_reader() {
 fn memory_and_threads_are_where_the_device_is() {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
     let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 4)]);
-    let state = State::read(&driver).unwrap();
+    let state = SystemState::read(&driver).unwrap();
     let device = state.devices[0].clone();
     let backend = OnMachine::new(machine, state, false);
     let cpus = |node| backend.machine.node(NodeId(node)).unwrap().allowed_cpus.clone();
@@ -119,7 +119,7 @@ fn what_is_not_there_is_said() {
 /// Values are never the same here; what runs tells whether an option counts.
 #[test]
 fn options_of_cores_count_or_are_refused() {
-    let backend = OnMachine::new(Machine::discover().unwrap(), State::discover().unwrap(), false);
+    let backend = OnMachine::new(Machine::discover().unwrap(), SystemState::discover().unwrap(), false);
     let told = |point: &Point| {
         let taken = match backend.run(point, &[Figure::Throughput], Effort::QUICK) {
             Ok(taken) => taken,

@@ -26,7 +26,7 @@ use memferry::topology::{Machine, Tier};
 use memferry_bench::papers::{
     Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Skipped, Way, benchmark,
 };
-use memferry_dsa::system::State;
+use memferry_dsa::system::SystemState;
 use memferry_dsa_emulator::Timing;
 use memferry_query::load::Progress as _;
 
@@ -176,7 +176,7 @@ fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> V
 fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
     Ok(match on {
-        On::Machine => Box::new(OnMachine::new(machine, State::discover()?, dsa_is_emulated())),
+        On::Machine => Box::new(OnMachine::new(machine, SystemState::discover()?, dsa_is_emulated())),
         On::Emulated => Box::new(OnEmulated::new(machine, Timing::sapphire_rapids())),
         On::Model => Box::new(OnModel::new(machine).map_err(|error| match error {
             ModelError::Unknown { .. } => usage(error),

@@ -1,4 +1,4 @@
-//! Delta records.
+//! Vector loops of delta records.
 
 use std::arch::x86_64::*;
 
@@ -12,7 +12,7 @@ pub(in super::super) fn create_delta(_: Avx2, old: &[Word], new: &[Word], delta:
     fn vectors(old: &[Word], new: &[Word], delta: &mut [u8]) -> Delta {
         delta::create_portable(old, new, delta)
     }
-    // SAFETY: the CPU has AVX2 and POPCNT, says the proof.
+    // SAFETY: the CPU has AVX2 and POPCNT (the proof).
     unsafe { vectors(old, new, delta) }
 }
 
@@ -24,20 +24,20 @@ pub(in super::super) fn create_delta_512(_: Avx512, old: &[Word], new: &[Word], 
         let dense = |first, old: &_, new: &_, room: &mut _| put_dense(first, old, new, room);
         delta::create(old, new, delta, differing, list, Some(dense))
     }
-    // SAFETY: the CPU has AVX-512 F, BW, VBMI and VBMI2, and POPCNT, says the proof.
+    // SAFETY: the CPU has AVX-512 F, BW, VBMI and VBMI2, and POPCNT (the proof).
     unsafe { vectors(old, new, delta) }
 }
 
-/// The eight words behind `number` times eight.
+/// Loads the eight words from index 8 * `number` on.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load_words<const COUNT: usize>(words: &[Word; COUNT], number: usize) -> __m512i {
     let eight = &words.as_chunks::<8>().0[number];
-    // SAFETY: eight words are a vector; the load asks for no alignment.
+    // SAFETY: eight words are a vector; the load needs no alignment.
     unsafe { _mm512_loadu_si512(eight.as_ptr().cast()) }
 }
 
-/// The words that differ, at most 32, as bits.
+/// The differing words, at most 32, as bits.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn differing<const COUNT: usize>(old: &[Word; COUNT], new: &[Word; COUNT]) -> u32 {
@@ -47,7 +47,7 @@ fn differing<const COUNT: usize>(old: &[Word; COUNT], new: &[Word; COUNT]) -> u3
     })
 }
 
-/// The numbers from `first` on. The casts keep the bits: a region has 2^16 words.
+/// The 32 numbers from `first` on. The casts keep the bits: a region has 2^16 words.
 #[inline]
 #[target_feature(enable = "avx512bw")]
 fn numbers_from(first: usize) -> __m512i {
@@ -60,26 +60,26 @@ fn numbers_from(first: usize) -> __m512i {
         }
         numbers
     };
-    // SAFETY: 32 numbers are a vector; the load asks for no alignment.
+    // SAFETY: 32 numbers are a vector; the load needs no alignment.
     let numbers = unsafe { _mm512_loadu_si512(NUMBERS.as_ptr().cast()) };
     _mm512_add_epi16(numbers, _mm512_set1_epi16(first as i16))
 }
 
-/// Writes the places of the ones of `differ`, counted from `first`.
+/// Writes the positions of the ones of `differ`, counted from `first`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi2")]
 fn list(first: usize, differ: u32, numbers: &mut [u16; BLOCK]) {
     let all = numbers_from(first);
-    // What is behind those that are wanted may be anything. The vector itself, because the CPU waits for the former value
-    // of another register, even if it is to be zeroed.
+    // The numbers behind the wanted ones are unspecified. The source is also the merge operand: with another register, the
+    // CPU would wait for its former value, even for zeroing.
     let wanted = _mm512_mask_compress_epi16(all, differ, all);
-    // SAFETY: 32 numbers are a vector; the store asks for no alignment.
+    // SAFETY: 32 numbers are a vector; the store needs no alignment.
     unsafe { _mm512_storeu_si512(numbers.as_mut_ptr().cast(), wanted) }
 }
 
 /// Words whose entries fit a vector of 64 bytes.
 const SIX: usize = 6;
-/// Words that are taken together where many differ: whole vectors of eight to compare, and whole sixes to write.
+/// Words per step where many differ: a multiple of eight for comparing and of six for writing.
 const SIXES: usize = 4 * SIX;
 const _: () = assert!(SIXES.is_multiple_of(8) && CHUNK.is_multiple_of(SIXES));
 const _: () = assert!((CHUNK - SIX) * ENTRY_BYTES + size_of::<__m512i>() == CHUNK_ROOM);
@@ -101,8 +101,8 @@ static ENTRIES: [u64; 1 << SIX] = {
     sets
 };
 
-/// Which byte goes to each byte of the entries of a six: of a vector of words, or from 64 on of the numbers of all sixes.
-/// Bytes behind the entries take any.
+/// For each byte of the entries of a six, the index of its source byte: in a vector of words, or from 64 on in the numbers
+/// of all sixes. The bytes behind the entries are unspecified.
 static LAYOUTS: [[u8; 64]; SIXES / SIX] = {
     let mut layouts = [[0; 64]; SIXES / SIX];
     let mut at = 0;
@@ -118,13 +118,13 @@ static LAYOUTS: [[u8; 64]; SIXES / SIX] = {
     layouts
 };
 
-/// Writes the entries of the words of a chunk that differ to the start of `room`; their size.
+/// Writes the entries of the differing words of a chunk to the start of `room`, and returns their size.
 ///
-/// All six entries of six words are made, then those that are not wanted are squeezed out.
+/// Makes the entries of six words at a time, then removes those of equal words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,avx512vbmi2,popcnt")]
 fn put_dense(first: usize, old: &[Word; CHUNK], new: &[Word; CHUNK], room: &mut [u8; CHUNK_ROOM]) -> usize {
-    // SAFETY: the arrays have the size of a vector; the loads ask for no alignment.
+    // SAFETY: the arrays have the size of a vector; the loads need no alignment.
     let layouts = LAYOUTS.each_ref().map(|layout| unsafe { _mm512_loadu_si512(layout.as_ptr().cast()) });
     let mut numbers = numbers_from(first);
     let mut written = 0;
@@ -137,8 +137,8 @@ fn put_dense(first: usize, old: &[Word; CHUNK], new: &[Word; CHUNK], room: &mut 
             let set = differ >> (at * SIX) & (ENTRIES.len() - 1);
             let all = _mm512_permutex2var_epi8(words, layout, numbers);
             let wanted = _mm512_mask_compress_epi8(all, ENTRIES[set], all); // as in `list`
-            // SAFETY: the vectors before this one have left at most 60 bytes each; behind those the room has a whole
-            // vector, see the assertion. The store asks for no alignment.
+            // SAFETY: each vector before this one has advanced `written` by at most 60 bytes; behind those the room has a
+            // whole vector, see the assertion. The store needs no alignment.
             unsafe { _mm512_storeu_si512(room.as_mut_ptr().add(written).cast(), wanted) };
             written += set.count_ones() as usize * ENTRY_BYTES;
         }
@@ -156,25 +156,25 @@ pub(in super::super) fn apply_delta(
     fn vectors(entries: &[Entry], target: &mut [Word]) -> Result<(), DeltaError> {
         delta::apply(entries, target, |first, group| is_run(first, group), |group, run| put_words(group, run))
     }
-    // SAFETY: the CPU has AVX2, says the proof.
+    // SAFETY: the CPU has AVX2 (the proof).
     unsafe { vectors(entries, target) }
 }
 
 /// Delta records are read three entries at a time: they are 30 of a vector's 32 bytes.
 const TRIPLES: usize = GROUP / 3;
 const _: () =
-    assert!(GROUP == TRIPLES * 3 + 1, "an entry behind the triples, so that vectors end in the group");
+    assert!(GROUP == TRIPLES * 3 + 1, "an entry behind the triples, so that vectors end inside the group");
 
 /// The `triple`-th three entries of a group, and two bytes behind them.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load_entries(group: &[Entry; GROUP], triple: usize) -> __m256i {
     let entries = &group.as_flattened()[triple * 3 * ENTRY_BYTES..][..size_of::<__m256i>()];
-    // SAFETY: the slice has the size of a vector; the load asks for no alignment.
+    // SAFETY: the slice has the size of a vector; the load needs no alignment.
     unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) }
 }
 
-/// Three numbers where three entries have their offsets.
+/// Three numbers at the positions of the offsets of three entries.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn offsets(numbers: [usize; 3]) -> __m256i {
@@ -183,7 +183,7 @@ fn offsets(numbers: [usize; 3]) -> __m256i {
     _mm256_setr_epi16(a, 0, 0, 0, 0, b, 0, 0, 0, 0, c, 0, 0, 0, 0, 0)
 }
 
-/// Whether the offsets of a group of entries, but for the last one, are `first` and those that follow it, without gaps.
+/// Whether the offsets of a group, except the last one, count up from `first` without gaps.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn is_run(first: usize, group: &[Entry; GROUP]) -> bool {
@@ -209,7 +209,7 @@ fn put_words(group: &[Entry; GROUP], run: &mut [Word; GROUP]) {
         let halves = _mm256_shuffle_epi8(load_entries(group, triple), gather);
         let words = _mm256_permutevar8x32_epi32(halves, close_up);
         let target = &mut run[triple * 3..][..4];
-        // SAFETY: four words are a vector; the store asks for no alignment. The fourth is written again by the next
+        // SAFETY: four words are a vector; the store needs no alignment. The fourth is written again by the next
         // triple, or below.
         unsafe { _mm256_storeu_si256(target.as_mut_ptr().cast(), words) }
     }

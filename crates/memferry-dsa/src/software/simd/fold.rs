@@ -1,4 +1,4 @@
-//! Guards, by folding; [`guard`](super::super::guard) explains it.
+//! CRCs of guards by folding; see [`guard`](super::super::guard).
 
 use std::arch::x86_64::*;
 
@@ -10,7 +10,7 @@ const fn fold_factors(bits: u32) -> [i64; 2] {
     [remainder(1, bits + 64) as i64, remainder(1, bits) as i64]
 }
 
-/// Factors for a step, and for vectors that are 64, 32 and 16 bytes apart.
+/// Factors for a step, and for vectors that are 64, 48, 32 and 16 bytes apart.
 const STEP: [i64; 2] = fold_factors(8 * STEP_BYTES as u32);
 const APART_64: [i64; 2] = fold_factors(512);
 const APART_48: [i64; 2] = fold_factors(384);
@@ -43,7 +43,7 @@ pub(in super::super) fn fold_pclmul(
         let [a, b] = [fold_16(a, factors, c), fold_16(b, factors, d)];
         reduce(fold_16(a, factors_16(APART_16), b))
     }
-    // SAFETY: the CPU has PCLMULQDQ and SSSE3, says the proof.
+    // SAFETY: the CPU has PCLMULQDQ and SSSE3 (the proof).
     unsafe { vectors(seed, first, steps) }
 }
 
@@ -73,7 +73,7 @@ pub(in super::super) fn fold_vpclmul(
         let (first, second) = (_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
         reduce(fold_16(first, factors_16(APART_16), second))
     }
-    // SAFETY: the CPU has VPCLMULQDQ, AVX2, PCLMULQDQ and SSSE3, says the proof.
+    // SAFETY: the CPU has VPCLMULQDQ, AVX2, PCLMULQDQ and SSSE3 (the proof).
     unsafe { vectors(seed, first, steps) }
 }
 
@@ -111,7 +111,7 @@ pub(in super::super) fn fold_vpclmul_512(
         let a = _mm256_xor_si256(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
         reduce(_mm_xor_si128(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)))
     }
-    // SAFETY: the CPU has AVX-512 F and BW, VPCLMULQDQ, AVX2, PCLMULQDQ and SSSE3, says the proof.
+    // SAFETY: the CPU has AVX-512 F and BW, VPCLMULQDQ, AVX2, PCLMULQDQ and SSSE3 (the proof).
     unsafe { vectors(seed, first, steps) }
 }
 
@@ -128,7 +128,7 @@ fn fold_64(folded: __m512i, factors: __m512i, next: __m512i) -> __m512i {
 fn load_64(step: &[u8; STEP_BYTES]) -> [__m512i; STEP_BYTES / 64] {
     let turn = _mm512_broadcast_i32x4(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     std::array::from_fn(|at| {
-        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load asks for no alignment.
+        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load needs no alignment.
         let vector = unsafe { _mm512_loadu_si512(step.as_ptr().cast::<__m512i>().add(at)) };
         _mm512_shuffle_epi8(vector, turn)
     })
@@ -146,7 +146,7 @@ fn factors_32([high, low]: [i64; 2]) -> __m256i {
     _mm256_set_epi64x(high, low, high, low)
 }
 
-/// `folded`, moved on by the distance that `factors` are for, and `next`.
+/// Folds `folded` by the distance of `factors` and adds `next`.
 #[inline]
 #[target_feature(enable = "pclmulqdq")]
 fn fold_16(folded: __m128i, factors: __m128i, next: __m128i) -> __m128i {
@@ -163,13 +163,13 @@ fn fold_32(folded: __m256i, factors: __m256i, next: __m256i) -> __m256i {
     _mm256_xor_si256(_mm256_xor_si256(high, low), next)
 }
 
-/// The bytes in vectors, each with its first byte highest: polynomials are written that way.
+/// Loads the bytes into vectors, each with its first byte highest, as in a polynomial.
 #[inline]
 #[target_feature(enable = "ssse3")]
 fn load_16(step: &[u8; STEP_BYTES]) -> [__m128i; STEP_BYTES / 16] {
     let turn = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     std::array::from_fn(|at| {
-        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load asks for no alignment.
+        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load needs no alignment.
         let vector = unsafe { _mm_loadu_si128(step.as_ptr().cast::<__m128i>().add(at)) };
         _mm_shuffle_epi8(vector, turn)
     })
@@ -181,7 +181,7 @@ fn load_32(step: &[u8; STEP_BYTES]) -> [__m256i; STEP_BYTES / 32] {
     let turn =
         _mm256_broadcastsi128_si256(_mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     std::array::from_fn(|at| {
-        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load asks for no alignment.
+        // SAFETY: the vectors are the 128 bytes of the array, one after another; the load needs no alignment.
         let vector = unsafe { _mm256_loadu_si256(step.as_ptr().cast::<__m256i>().add(at)) };
         _mm256_shuffle_epi8(vector, turn)
     })

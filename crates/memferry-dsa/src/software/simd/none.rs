@@ -1,4 +1,4 @@
-//! What [`simd`](super) is on a CPU that is not an x86-64: nothing, which the types say.
+//! The replacement of `simd` on CPUs other than x86-64: its proofs are empty types, so no function can be called.
 
 use super::delta::{Delta, DeltaError, Entry, Word};
 use super::guard::STEP_BYTES;

@@ -13,7 +13,7 @@ const MODES: [CrcMode; 4] = [
     CrcMode { bypass_inversion: true, bypass_data_reflection: true },
 ];
 
-/// The register of the specification's appendix A, one bit after another.
+/// The register of the specification's appendix A, bit by bit.
 fn crc_naive(seed: u32, data: &[u8], mode: CrcMode) -> u32 {
     let mut register = if mode.bypass_inversion { seed } else { (!seed).reverse_bits() };
     for byte in data {
@@ -37,7 +37,7 @@ pub(super) fn guard_naive(seed: u16, data: &[u8]) -> u16 {
     register
 }
 
-/// Check values; those with a mode follow the specification's table 8-19, the others are published.
+/// Check values: with a mode from the specification's table 8-19, else published ones.
 #[test]
 fn check_values() {
     let digits = b"123456789";

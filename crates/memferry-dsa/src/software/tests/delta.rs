@@ -1,4 +1,4 @@
-//! Delta records.
+//! Creating and applying delta records.
 
 use proptest::prelude::*;
 
@@ -6,10 +6,10 @@ use super::super::delta::{CHUNK, apply_portable, create_portable};
 use super::super::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES, apply_delta, create_delta, simd};
 use super::{at_skew, pattern};
 
-/// The ways to do something to a target, with their names.
+/// Methods for an operation on a target, with their names.
 type Ways<'a, T> = Vec<(&'static str, Box<dyn Fn(&mut [u8]) -> T + 'a>)>;
 
-/// The record as the specification words it.
+/// The record as the specification describes it.
 fn create_naive(old: &[u8], new: &[u8], size_max: usize) -> (Delta, Vec<u8>) {
     let mut record = Vec::new();
     for (offset, (old, new)) in old.chunks(8).zip(new.chunks(8)).enumerate() {
@@ -45,7 +45,7 @@ fn apply_naive(record: &[u8], target: &mut [u8]) -> Result<(), DeltaError> {
     Ok(())
 }
 
-/// Creates a record in every way, compares it with the naive one, and applies it.
+/// Creates a record with every method, compares it with the naive one, and applies it.
 fn check(old: &[u8], new: &[u8], size_max: usize, skew: usize) {
     let (expected, record) = create_naive(old, new, size_max);
     let words = (old.as_chunks().0, new.as_chunks().0);
@@ -69,7 +69,7 @@ fn check(old: &[u8], new: &[u8], size_max: usize, skew: usize) {
         assert!(delta[..record.len()] == record, "{name}: the records differ");
     }
 
-    // What the record describes is new, the rest is old.
+    // The part that the record describes is new, the rest is old.
     let described = match expected {
         Delta::Overflow { bytes_compared, .. } => bytes_compared,
         _ => new.len(),
@@ -79,7 +79,7 @@ fn check(old: &[u8], new: &[u8], size_max: usize, skew: usize) {
     assert!(apply_all_ways(&record, old, skew) == (Ok(()), now), "applied");
 }
 
-/// Applies a record in every way; all must do the same as the naive one.
+/// Applies a record with every method and compares the results with the naive one.
 fn apply_all_ways(record: &[u8], target: &[u8], skew: usize) -> (Result<(), DeltaError>, Vec<u8>) {
     let mut naive = target.to_vec();
     let expected = apply_naive(record, &mut naive);
@@ -127,7 +127,7 @@ fn largest_regions() {
     check(&old, &old, 80, 4);
 }
 
-/// One difference at each place, and a run that ends at each place, in regions of a few blocks.
+/// One difference at each position, and a run that ends at each position, in regions of a few blocks.
 #[test]
 fn every_place() {
     for words in [1, 2, 5, 6, 7, 31, 32, 33, 65, 100] {
@@ -143,8 +143,8 @@ fn every_place() {
     }
 }
 
-/// Behind a chunk in which all words differ: one difference, or one that is missing, at each place of the next one, from
-/// every place in a line of the caches on.
+/// A chunk in which all words differ, then one with a single differing or equal word at each position, for every alignment
+/// in a cache line.
 #[test]
 fn every_place_of_a_dense_chunk() {
     let words = 2 * CHUNK + 50;
@@ -172,7 +172,7 @@ fn every_room_for_a_full_record() {
     }
 }
 
-/// Records that break a rule at each place, in runs and in between.
+/// Records that break a rule at each position, inside and between runs.
 #[test]
 fn bad_records() {
     let words = 120;
@@ -195,14 +195,14 @@ fn bad_records() {
             }
         }
     }
-    // Two runs of a group each, the second of which begins within the first, at its end, and behind it.
+    // Two runs of a group each; the second begins inside the first, at its end, and behind it.
     for (second, is_bad) in [(0, true), (20, true), (54, true), (55, false), (56, false)] {
         let offsets = (30..55u8).chain(second..second + 25);
         let record: Vec<u8> = offsets.flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
         let bad = Err(DeltaError::NotAscending { applied_bytes: 25 * ENTRY_BYTES });
         assert_eq!(apply_all_ways(&record, &target, 7).0, if is_bad { bad } else { Ok(()) });
     }
-    // A run that leaves the target in its middle.
+    // A run that exceeds the target in its middle.
     let record: Vec<u8> = (100..140u8).flat_map(|at| [at, 0].into_iter().chain([at; 8])).collect();
     let (outcome, _) = apply_all_ways(&record, &target, 6);
     assert_eq!(outcome, Err(DeltaError::OutOfRange { applied_bytes: 20 * ENTRY_BYTES }));

@@ -1,15 +1,16 @@
-//! Data integrity fields, against a reading of the specification's tables bit by bit.
+//! Data integrity fields, compared with a bit-by-bit reading of the specification's tables.
 
 use proptest::prelude::*;
 
-use super::super::dif::{
-    self, Block, Checks, FIELD_BYTES, Format, Mismatch, PassThrough, Source, Tags, Target, Wrong,
-};
+use super::super::dif::{self, Mismatch};
 use super::super::guard::Guard;
 use super::crc::guard_naive;
 use super::{at_skew, pattern};
+use crate::dif::{
+    DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
+};
 
-/// What a descriptor says: its DIF flags, flags of one side, and that side's tags.
+/// One side of a descriptor: its flags and tags.
 #[derive(Clone, Copy, Debug)]
 struct Side {
     flags: u8,
@@ -19,13 +20,16 @@ struct Side {
 }
 
 impl Side {
-    fn tags(self) -> Tags {
-        Tags {
-            reference: self.reference,
-            application: self.application,
-            application_mask: self.mask,
-            ..Tags::default()
-        }
+    fn tags(self) -> DifTags {
+        DifTags { reference: self.reference, application: self.application, application_mask: self.mask }
+    }
+
+    fn source(self) -> DifSource {
+        DifSource { flags: DifSourceFlags::from_bits(self.flags), tags: self.tags() }
+    }
+
+    fn target(self) -> DifTarget {
+        DifTarget { flags: DifTargetFlags::from_bits(self.flags), tags: self.tags() }
     }
 
     fn advance(&mut self) {
@@ -37,9 +41,8 @@ impl Side {
         }
     }
 
-    fn same_as(self, tags: Tags) -> bool {
-        (self.reference, self.mask, self.application)
-            == (tags.reference, tags.application_mask, tags.application)
+    fn same_as(self, tags: DifTags) -> bool {
+        self.tags() == tags
     }
 }
 
@@ -93,7 +96,7 @@ fn naive_field(dif_flags: u8, side: Side, data: &[u8]) -> [u8; 8] {
     field
 }
 
-/// What an update does: good blocks' bytes, the DIF status that stopped it, and what it wrote.
+/// A naive update: returns the bytes of the good blocks, the DIF status, and the written bytes.
 fn naive_update(dif_flags: u8, source: &mut Side, target: &mut Side, data: &[u8]) -> (usize, u8, Vec<u8>) {
     let (mut completed, mut out) = (0, Vec::new());
     for block in data.chunks(block_bytes(dif_flags) + 8) {
@@ -120,16 +123,13 @@ fn naive_update(dif_flags: u8, source: &mut Side, target: &mut Side, data: &[u8]
 fn outcome<T>(result: Result<T, Mismatch>, size: usize) -> (usize, u8, Option<T>) {
     match result {
         Ok(tags) => (size, 0, Some(tags)),
-        Err(Mismatch { bytes_completed, wrong }) => (bytes_completed, wrong.status(), None),
+        Err(Mismatch { bytes_completed, wrong }) => (bytes_completed, wrong.bits(), None),
     }
 }
 
-/// All operations on `data`, in every way, against the naive ones.
+/// Compares all operations on `data`, with every method, with the naive ones.
 fn check_all(dif_flags: u8, source: Side, target: Side, data: &[u8], skew: usize) -> u8 {
-    let format = Format::from_flags(dif_flags).unwrap();
-    let from = Source::from_flags(source.flags, source.tags());
-    let to = Target::from_flags(target.flags, target.tags()).unwrap();
-    assert_eq!((format.flags(), from.flags(), to.flags()), (dif_flags, source.flags, target.flags));
+    let (format, from, to) = (DifFormat::from_bits(dif_flags), source.source(), target.target());
 
     let (mut source_after, mut target_after) = (source, target);
     let (completed, status, updated) = naive_update(dif_flags, &mut source_after, &mut target_after, data);
@@ -170,17 +170,14 @@ fn check_all(dif_flags: u8, source: Side, target: Side, data: &[u8], skew: usize
             "strip wrote more, {told}"
         );
     }
-    assert_eq!(from.tags.after((completed / (size + 8)) as u64).reference, source_after.reference);
-    assert_eq!(from.tags.after((completed / (size + 8)) as u64).application, source_after.application);
     status
 }
 
-/// `blocks` blocks with the fields that `side` describes.
+/// Makes `blocks` blocks with the fields of `side`.
 fn protect(dif_flags: u8, side: Side, blocks: usize, skew: usize) -> Vec<u8> {
     let size = block_bytes(dif_flags);
     let data = pattern(blocks * size, u64::from(side.reference));
-    let format = Format::from_flags(dif_flags).unwrap();
-    let tags = Source::from_flags(side.flags, side.tags()).tags;
+    let (format, made) = (DifFormat::from_bits(dif_flags), side.target());
 
     let (mut after, mut expected) = (side, Vec::new());
     for block in data.chunks(size) {
@@ -189,9 +186,9 @@ fn protect(dif_flags: u8, side: Side, blocks: usize, skew: usize) -> Vec<u8> {
         after.advance();
     }
     for (name, how) in Guard::all() {
-        let mut next = tags;
+        let mut next = made.tags;
         let blank = vec![0; blocks * (size + 8)];
-        let out = at_skew(&blank, skew, |out| next = dif::insert_with(how, format, tags, &data, out));
+        let out = at_skew(&blank, skew, |out| next = dif::insert_with(how, format, &made, &data, out));
         assert!(out == expected, "bytes of insert, {name}, flags {dif_flags:#x}, {side:x?}");
         assert!(after.same_as(next), "tags of insert, {name}");
     }
@@ -200,25 +197,25 @@ fn protect(dif_flags: u8, side: Side, blocks: usize, skew: usize) -> Vec<u8> {
 
 #[test]
 fn the_example() {
-    let tags = Tags { reference: 0x10, application: 0x1234, ..Tags::default() };
-    let mut target = [0xff; 520];
-    let next = dif::insert(Format::of(Block::Bytes512), tags, &[0; 512], &mut target);
+    let tags = DifTags { reference: 0x10, application: 0x1234, ..DifTags::default() };
+    let (mut target, format) = ([0xff; 520], DifFormat::new(DifBlock::Bytes512));
+    let next = dif::insert(format, &DifTarget { tags, ..DifTarget::default() }, &[0; 512], &mut target);
     assert_eq!(target[..512], [0; 512]);
     assert_eq!(target[512..], [0, 0, 0x12, 0x34, 0, 0, 0, 0x10]);
-    assert_eq!(next, Tags { reference: 0x11, ..tags });
-    let source = Source { tags, ..Source::default() };
-    assert_eq!(dif::check(Format::of(Block::Bytes512), &source, &target), Ok(next));
+    assert_eq!(next, DifTags { reference: 0x11, ..tags });
+    let source = DifSource { tags, ..DifSource::default() };
+    assert_eq!(dif::check(format, &source, &target), Ok(next));
 }
 
-/// Each byte of a field wrong, alone and together with others.
+/// Each part of a field is wrong, alone and together with others.
 #[test]
 fn errors_combine() {
-    let format = Format::of(Block::Bytes520);
-    let tags = Tags { reference: 1, application: 2, ..Tags::default() };
-    let source = Source { tags, ..Source::default() };
+    let format = DifFormat::new(DifBlock::Bytes520);
+    let tags = DifTags { reference: 1, application: 2, ..DifTags::default() };
+    let source = DifSource { tags, ..DifSource::default() };
     let data = pattern(3 * 520, 1);
     let mut good = vec![0; 3 * 528];
-    dif::insert(format, tags, &data, &mut good);
+    dif::insert(format, &DifTarget { tags, ..DifTarget::default() }, &data, &mut good);
     for wrong in 1..8 {
         let mut bad = good.clone();
         for (bit, byte) in [(1, 0), (2, 3), (4, 6)] {
@@ -226,16 +223,18 @@ fn errors_combine() {
                 bad[528 + 520 + byte] ^= 0x10;
             }
         }
-        let mismatch = Mismatch { bytes_completed: 528, wrong: Wrong::from_status(wrong) };
-        assert_eq!(mismatch.wrong.status(), wrong);
+        let mismatch = Mismatch { bytes_completed: 528, wrong: DifErrors::from_bits(wrong) };
         assert_eq!(dif::check(format, &source, &bad), Err(mismatch));
         assert_eq!(dif::strip(format, &source, &bad, &mut [0; 3 * 520]), Err(mismatch));
-        assert_eq!(dif::update(format, &source, &Target::default(), &bad, &mut [0; 3 * 528]), Err(mismatch));
+        assert_eq!(
+            dif::update(format, &source, &DifTarget::default(), &bad, &mut [0; 3 * 528]),
+            Err(mismatch)
+        );
     }
-    // Damage in the data is the guard's.
+    // Damaged data is an error of the guard.
     let mut bad = good.clone();
     bad[2 * 528 + 519] ^= 1;
-    let wrong = Wrong { guard: true, ..Wrong::default() };
+    let wrong = DifErrors::GUARD;
     assert_eq!(dif::check(format, &source, &bad), Err(Mismatch { bytes_completed: 1056, wrong }));
 }
 
@@ -269,30 +268,15 @@ fn every_target_flag() {
 }
 
 #[test]
-fn flags_that_are_reserved() {
-    assert_eq!(Format::from_flags(0x10), None);
-    assert_eq!(Target::from_flags(1, Tags::default()), None);
-    assert_eq!(Target::from_flags(4, Tags::default()), None);
-    let pass_through = PassThrough { guard: true, ..PassThrough::default() };
-    assert_eq!(Target { pass_through, ..Target::default() }.flags(), 0x20);
-    let checks = Checks { ignore_guard: true, refuse_ones: true, ..Checks::default() };
-    assert_eq!(Source { checks, ..Source::default() }.flags(), 0x21);
-    for block in Block::ALL {
-        assert_eq!(Format::from_flags(Format::of(block).flags()), Some(Format::of(block)));
-        assert_eq!(block.protected_bytes(), block.size_bytes() + FIELD_BYTES);
-    }
-}
-
-#[test]
 #[should_panic(expected = "whole blocks")]
 fn part_of_a_block() {
-    let _ = dif::check(Format::of(Block::Bytes512), &Source::default(), &[0; 519]);
+    let _ = dif::check(DifFormat::new(DifBlock::Bytes512), &DifSource::default(), &[0; 519]);
 }
 
 #[test]
 #[should_panic(expected = "not more")]
 fn target_of_another_size() {
-    dif::insert(Format::of(Block::Bytes512), Tags::default(), &[0; 512], &mut [0; 1040]);
+    dif::insert(DifFormat::new(DifBlock::Bytes512), &DifTarget::default(), &[0; 512], &mut [0; 1040]);
 }
 
 fn tag16() -> impl Strategy<Value = u16> {
@@ -334,7 +318,7 @@ proptest! {
             }
         }
         for (place, bits) in damage.iter().filter(|_| blocks > 0) {
-            // Mostly in fields, where there is more to get wrong.
+            // Mostly in fields, which have more cases.
             let mut at = place.index(data.len());
             if bits & 3 != 0 {
                 at = at / size * size + size - 8 + at % 8;

@@ -1,4 +1,4 @@
-//! Copy, dualcast, fill, compare, flush.
+//! Tests of copy, dualcast, fill, compare and flush.
 
 use proptest::prelude::*;
 
@@ -46,7 +46,7 @@ fn fills_at_all_alignments() {
     }
 }
 
-/// A fill that goes around the caches, through the public function.
+/// A fill that bypasses the caches, through the public function.
 #[test]
 fn large_fill() {
     let mut target = vec![0; (33 << 20) + 5];
@@ -142,12 +142,12 @@ fn flushing_changes_nothing() {
 
 #[test]
 #[should_panic(expected = "differ in length")]
-fn dualcast_wants_equal_lengths() {
+fn dualcast_requires_equal_lengths() {
     dualcast(&[1, 2], &mut [0, 0], &mut [0]);
 }
 
 #[test]
-#[should_panic(expected = "differs in length")]
-fn compare_wants_equal_lengths() {
+#[should_panic(expected = "differ in length")]
+fn compare_requires_equal_lengths() {
     compare(&[1, 2], &[1]);
 }

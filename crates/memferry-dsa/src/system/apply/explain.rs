@@ -1,4 +1,4 @@
-//! What to change when the driver refuses a write.
+//! Remedies for writes that the driver refuses.
 //!
 //! Source: the conditions in Linux `drivers/dma/idxd/sysfs.c` (attributes) and `device.c` (binding).
 
@@ -7,9 +7,9 @@ use std::io;
 use super::plan::{Action, Step};
 use crate::system::status::CommandStatus;
 
-/// A sentence for a write that was refused.
+/// The remedy for a refused write.
 pub(super) fn explain(step: &Step, error: &io::Error, status: Option<CommandStatus>) -> String {
-    // The device's word says more than an error number.
+    // The device's status is more precise than the error number.
     if let Some(advice) = status.and_then(CommandStatus::advice) {
         return about(step, advice);
     }
@@ -20,30 +20,32 @@ pub(super) fn explain(step: &Step, error: &io::Error, status: Option<CommandStat
         Some(libc::EROFS) => {
             "sysfs is mounted read-only, as in most containers: configure the device on the host"
         }
-        Some(libc::ENOENT) if binds => "that driver is gone: run `modprobe idxd`",
+        Some(libc::ENOENT) if binds => "the driver is not loaded: run `modprobe idxd`",
         Some(libc::ENOENT) => {
-            "the kernel does not have this attribute, or the device is gone: leave the key out"
+            "the kernel does not have this attribute, or the device is gone: remove the key"
         }
         Some(libc::ENODEV) if step.action == Action::Enable => {
-            "the driver does not take it: type and driver_name of a queue must be those of the driver (user and user)"
+            "the driver does not accept it: type and driver_name of a queue must be those of the driver (user and user)"
         }
-        Some(libc::ENODEV) => "it is not bound to that driver any more: read the state again",
-        Some(libc::EBUSY) => "it is in use or bound already: stop its users, or disable it first",
-        Some(libc::ENXIO) if binds => "the device refuses; look at the configuration and into the kernel log",
+        Some(libc::ENODEV) => "it is no longer bound to that driver: read the state again",
+        Some(libc::EBUSY) => "it is in use or already bound: stop its users, or disable it first",
+        Some(libc::ENXIO) if binds => {
+            "the device refuses its configuration: check the configuration and the kernel log"
+        }
         Some(libc::ENXIO) => "the queue is enabled: disable it first",
         Some(libc::EPERM) => permission(attribute, binds),
         Some(libc::EINVAL) => invalid(attribute),
         Some(libc::EOPNOTSUPP) => unsupported(attribute),
-        Some(libc::ENOMEM) => "memory is short: free some and try again",
-        Some(libc::EIO) => "the device does not answer: look into the kernel log",
-        _ => "look into the kernel log",
+        Some(libc::ENOMEM) => "memory is short: free memory and try again",
+        Some(libc::EIO) => "the device does not answer: see the kernel log",
+        _ => "see the kernel log",
     };
     about(step, sentence)
 }
 
-/// A sentence for a write that was taken without effect.
+/// The remedy for a write that had no effect.
 pub(super) fn explain_silence(step: &Step, status: Option<CommandStatus>) -> String {
-    about(step, status.and_then(CommandStatus::advice).unwrap_or("look into the kernel log"))
+    about(step, status.and_then(CommandStatus::advice).unwrap_or("see the kernel log"))
 }
 
 fn about(step: &Step, sentence: &str) -> String {
@@ -52,9 +54,9 @@ fn about(step: &Step, sentence: &str) -> String {
 
 fn permission(attribute: &str, binds: bool) -> &'static str {
     match attribute {
-        _ if binds => "the driver does not allow it now: the device must be enabled before its queues",
+        _ if binds => "the driver does not allow it now: enable the device before its queues",
         "traffic_class_a" | "traffic_class_b" => {
-            "up to version 2.0, traffic classes can be set only if idxd was loaded with tc_override=1: leave the key out"
+            "up to version 2.0, traffic classes can be set only if idxd was loaded with tc_override=1: remove the key"
         }
         "use_read_buffer_limit" | "use_token_limit" => "the device has no limit: set read_buffer_limit first",
         _ => "the device is enabled, or must not be configured (see configurable): disable it first",
@@ -63,7 +65,9 @@ fn permission(attribute: &str, binds: bool) -> &'static str {
 
 fn invalid(attribute: &str) -> &'static str {
     match attribute {
-        "size" => "all work queues together would have more entries than the device: make some smaller",
+        "size" => {
+            "all work queues together would have more entries than the device: make some queues smaller"
+        }
         "threshold" => "the threshold must be 1 to the size, and only a shared queue has one",
         "mode" => "shared needs pasid_enabled = 1: boot with intel_iommu=on,sm_on, or use dedicated",
         "group_id" => "the device has no group of this number",
@@ -84,8 +88,8 @@ fn invalid(attribute: &str) -> &'static str {
         "event_log_size" => "it must be 64 to 65535",
         "traffic_class_a" | "traffic_class_b" => "traffic classes are 0 to 7",
         "desc_progress_limit" | "batch_progress_limit" => "it must be 0 to 3",
-        "bind" | "unbind" => "the device refuses its configuration: look into the kernel log",
-        _ => "the value is not one that the attribute takes",
+        "bind" | "unbind" => "the device refuses its configuration: see the kernel log",
+        _ => "the attribute does not accept this value",
     }
 }
 
@@ -93,9 +97,9 @@ fn unsupported(attribute: &str) -> &'static str {
     match attribute {
         "block_on_fault" => "the device cannot block on faults, or page requests are disabled: set it to 0",
         "ats_disable" | "prs_disable" | "op_config" => {
-            "the device does not let this be set: leave the key out"
+            "the device does not support setting this: remove the key"
         }
-        "name" | "type" => "this use of the queue needs another IOMMU set-up: use type user",
-        _ => "the device does not support this: leave the key out",
+        "name" | "type" => "this type of queue needs another IOMMU configuration: use type user",
+        _ => "the device does not support this: remove the key",
     }
 }

@@ -1,18 +1,18 @@
 //! Applies a configuration through sysfs.
 //!
 //! ```text
-//! Plan::new(&config, &state, options)     everything is checked; nothing is touched
-//!    1. disable      unbind queues and device, where asked for
-//!    2. reset        what is left over from earlier: sizes, groups of queues and engines
+//! Plan::new(&config, &state, options)     validates; changes nothing
+//!    1. disable      unbind queues and device, if requested
+//!    2. reset        sizes and groups left over from an earlier configuration
 //!    3. set          device, engines, queues, groups
-//!    4. enable       clear cmd_status, bind devices, bind queues; each must then say "enabled"
+//!    4. enable       clear cmd_status, bind devices, bind queues; the state of each must then be "enabled"
 //! plan.steps()                            the writes, for a dry run
-//! plan.apply(&files, ..)                  stops at the first error and says what has been done
+//! plan.apply(&files, ..)                  stops at the first error and reports the finished steps
 //! ```
 //!
-//! All devices go through a phase before the next begins: nothing is enabled before everything could be set.
+//! All devices go through a phase before the next begins: nothing is enabled before all settings are written.
 //!
-//! Source: the order is that of Linux `drivers/dma/idxd/sysfs.c` and `device.c` (what depends on what), and of accel-config.
+//! Source: the order follows the dependencies in Linux `drivers/dma/idxd/sysfs.c` and `device.c`, and accel-config.
 
 mod explain;
 mod plan;

@@ -1,4 +1,4 @@
-//! The writes that make devices what a configuration says.
+//! The plan of writes that configures devices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,33 +12,33 @@ use crate::system::config::{
 };
 use crate::system::discover::{DEVICES, DRIVERS};
 use crate::system::id::{DeviceId, QueueId};
-use crate::system::state::{Device, Queue, QueueType, State};
+use crate::system::state::{Device, Queue, QueueType, SystemState};
 
-/// What to do besides setting attributes.
+/// Options of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Disable devices that are enabled. Without it, an enabled device is an error.
     pub disable_first: bool,
-    /// Enable the devices and their queues in the end.
+    /// Enable the devices and their queues at the end.
     pub enable: bool,
 }
 
-/// Why there is no plan. Nothing has been changed.
+/// The error of planning. Nothing was changed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// The configuration cannot work on these devices.
+    /// The configuration is invalid for these devices.
     #[error(transparent)]
     Invalid(#[from] Problems),
-    /// A device can only be configured while it is disabled.
+    /// A device is enabled and can be configured only while it is disabled.
     #[error(
-        "{device} is enabled, and can be configured only while it is not: ask for it to be disabled first"
+        "{device} is enabled, and only a disabled device can be configured: request that it is disabled first"
     )]
     Enabled {
         /// The device.
         device: DeviceId,
     },
-    /// Somebody uses what would have to be disabled.
+    /// A device or queue that must be disabled is in use.
     #[error("{object} is in use ({clients} open files): stop its users first, see `fuser -v /dev/dsa/*`")]
     InUse {
         /// The device or queue.
@@ -46,14 +46,16 @@ pub enum PlanError {
         /// Its open files.
         clients: u32,
     },
-    /// The configuration is fixed, as it can be in a virtual machine.
-    #[error("{device} cannot be configured here (configurable is 0): configure it where it was handed out")]
+    /// The configuration is fixed, as in some virtual machines.
+    #[error("{device} cannot be configured here (configurable is 0): configure it on the host")]
     NotConfigurable {
         /// The device.
         device: DeviceId,
     },
-    /// The driver that something must be bound to is not there.
-    #[error("there is no driver {driver} for {object}: load its module (idxd has idxd, user and dmaengine)")]
+    /// The driver of a device or queue is not loaded.
+    #[error(
+        "there is no driver {driver} for {object}: load its module (idxd provides idxd, user and dmaengine)"
+    )]
     NoDriver {
         /// The device or queue.
         object: String,
@@ -62,17 +64,17 @@ pub enum PlanError {
     },
 }
 
-/// What a step is for.
+/// The purpose of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Unbinds a queue or a device.
     Disable,
-    /// Removes what is left over from earlier.
+    /// Removes a setting of an earlier configuration.
     Reset,
     /// Sets an attribute.
     Set,
-    /// Clears the status of the last command, so that what is found there later is about the next.
+    /// Clears the status of the last command, so that a later status is that of the next command.
     ClearStatus,
     /// Binds a device or a queue.
     Enable,
@@ -81,16 +83,16 @@ pub enum Action {
 /// A write to sysfs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Step {
-    /// What it is for.
+    /// Its purpose.
     pub action: Action,
-    /// The device that it is about.
+    /// Its device.
     pub device: DeviceId,
-    /// The device, group, engine or queue that it is about.
+    /// The device, group, engine or queue that it changes.
     pub object: String,
     /// The file, below the root.
     #[serde(serialize_with = "absolute")]
     pub path: String,
-    /// What is written.
+    /// The written value.
     pub value: String,
 }
 
@@ -113,7 +115,7 @@ impl Step {
         }
     }
 
-    /// The file, below the root, that says whether the device or queue is enabled.
+    /// The attribute `state` of the device or queue, below the root.
     pub fn state_path(&self) -> String {
         format!("{}/state", self.directory())
     }
@@ -125,7 +127,18 @@ impl fmt::Display for Step {
     }
 }
 
-/// The writes, in order.
+/// A sequence of writes to sysfs.
+///
+/// ```no_run
+/// use memferry_dsa::system::apply::{Options, Plan};
+/// use memferry_dsa::system::{Directory, Profile, SystemState};
+///
+/// let state = SystemState::discover()?;
+/// let config = Profile::named("1n1d1e1w")?.for_machine(&state)?;
+/// let plan = Plan::new(&config, &state, Options { disable_first: true, enable: true })?;
+/// plan.apply(&Directory::system(), &mut |step| println!("{step}"))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Plan {
     steps: Vec<Step>,
@@ -133,14 +146,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans the writes that make the devices of `state` what `config` says.
+    /// Plans the writes that configure the devices of `state` by `config`.
     ///
     /// # Errors
-    /// It cannot work, or must not be tried.
-    pub fn new(config: &Config, state: &State, options: Options) -> Result<Plan, PlanError> {
+    /// [`PlanError`]: the configuration is invalid, or a device cannot be configured now.
+    pub fn new(config: &Config, state: &SystemState, options: Options) -> Result<Plan, PlanError> {
         config.validate_on(state)?;
         let mut plan = Plan { steps: Vec::new(), notes: Vec::new() };
-        // Validated: each of them is there.
+        // Validated: each device exists.
         let devices: Vec<(&DeviceSettings, &Device)> = (config.devices.iter())
             .filter_map(|settings| Some((settings, state.device(settings.id)?)))
             .collect();
@@ -161,7 +174,7 @@ impl Plan {
                 plan.enable_queues(settings, state)?;
             }
         }
-        plan.note_what_is_left_out(config);
+        plan.note_skipped_keys(config);
         Ok(plan)
     }
 
@@ -170,12 +183,12 @@ impl Plan {
         &self.steps
     }
 
-    /// Settings that are left out, and why.
+    /// The skipped settings, each with the reason.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    fn disable(&mut self, device: &Device, state: &State, options: Options) -> Result<(), PlanError> {
+    fn disable(&mut self, device: &Device, state: &SystemState, options: Options) -> Result<(), PlanError> {
         if device.is_configurable == Some(false) {
             return Err(PlanError::NotConfigurable { device: device.id });
         }
@@ -208,8 +221,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Entries and engines that others hold would be missing, and new kernels alone forget them when a device is disabled.
-    /// A queue that is configured anew is first set to size 0 as well: the sum must fit after each single write.
+    /// Releases the entries and engines of an earlier configuration; only new kernels do so when a device is disabled. Also
+    /// sets the size of each reconfigured queue to 0 first: the sum of sizes must fit after each single write.
     fn reset(&mut self, settings: &DeviceSettings, device: &Device) {
         let wanted: BTreeSet<QueueId> =
             settings.groups.iter().flat_map(|it| &it.queues).map(|it| it.id).collect();
@@ -235,7 +248,7 @@ impl Plan {
         let limit = if device.has_tokens { "token_limit" } else { "read_buffer_limit" };
         self.set_if_other(id, &id, limit, settings.read_buffer_limit, device.read_buffer_limit);
         self.set_if_other(id, &id, "event_log_size", settings.event_log_size, device.event_log_size);
-        // Engines before groups: how many read buffers a group needs depends on its engines.
+        // Engines before groups: the read buffers that a group needs depend on its engines.
         for (group, engine) in settings.engines() {
             if let Some(group) = group {
                 self.set(Action::Set, id, &engine.id, "group_id", group);
@@ -251,8 +264,9 @@ impl Plan {
         }
     }
 
-    /// What depends on something else comes after it: the size on the mode's threshold being gone, the threshold on mode
-    /// and size, the name on the type (which clears it), block_on_fault on prs_disable (which clears it).
+    /// Writes the settings of a queue in the order of their dependencies: the size after the mode (which clears the
+    /// threshold), the threshold after mode and size, the name after the type (which clears it), block_on_fault after
+    /// prs_disable (which clears it).
     fn configure_queue(&mut self, group: u32, settings: &QueueSettings, device: &Device) {
         let id = settings.id;
         let found = device.queue(id);
@@ -270,7 +284,7 @@ impl Plan {
         set(self, "priority", settings.priority.map(|priority| priority.to_string()));
         set(self, "type", settings.kind.as_ref().map(|kind| kind.as_str().to_owned()));
         set(self, "name", settings.name.clone());
-        // Kernels since 6.7 have the file and bind no queue without it.
+        // Kernels since 6.7 have the attribute and bind no queue without it.
         if found.is_some_and(|queue| queue.driver_name.is_some()) {
             let meant = settings
                 .driver_name
@@ -280,7 +294,7 @@ impl Plan {
         }
         let toggle = |value: Option<bool>| value.map(|value| u8::from(value).to_string());
         let has = |what: fn(&Queue) -> bool| found.is_some_and(what);
-        // Where the device cannot do these, the driver refuses to set them even to what they are; disabling clears them.
+        // On devices without these features, the driver refuses even to set the current value; disabling clears them.
         let is_reset = self.will_be_reset(device.id);
         let changed = |wanted: Option<bool>, is: fn(&Queue) -> Option<bool>| {
             let after = found.and_then(is).map(|is| is && !is_reset);
@@ -329,7 +343,7 @@ impl Plan {
             true => ("tokens_reserved", "tokens_allowed", "use_token_limit"),
             false => ("read_buffers_reserved", "read_buffers_allowed", "use_read_buffer_limit"),
         };
-        // Disabling a device sets its groups back, and then the driver refuses to set some things even to what they are.
+        // Disabling a device resets its groups, and the driver refuses to set some attributes even to the current value.
         let is_reset = self.will_be_reset(device.id);
         let after = |is: Option<u32>| if is_reset { is.map(|_| 0) } else { is };
         let number = |toggle: Option<bool>| toggle.map(u32::from);
@@ -344,7 +358,7 @@ impl Plan {
                 }),
             ),
             (limited, number(settings.use_read_buffer_limit), after(number(found.use_read_buffer_limit))),
-            // What disabling makes of these differs among kernels; they come back to what nobody could change before.
+            // Kernels differ in the values after disabling; they are those that could not be changed before either.
             ("traffic_class_a", settings.traffic_class_a, found.traffic_class_a),
             ("traffic_class_b", settings.traffic_class_b, found.traffic_class_b),
             ("desc_progress_limit", settings.desc_progress_limit, after(found.desc_progress_limit)),
@@ -354,8 +368,8 @@ impl Plan {
         }
     }
 
-    /// What the file says; or, where it says nothing and less is left over from earlier than the engines of the group
-    /// need, all that the device has.
+    /// The setting of the file. Without one, all read buffers of the device, if the earlier setting is too small for the
+    /// engines of the group.
     fn read_buffers_allowed(&mut self, settings: &GroupSettings, device: &Device) -> Option<u32> {
         let left_over = device.group(settings.id)?.read_buffers_allowed?;
         let needed = READ_BUFFERS_PER_ENGINE * u32::try_from(settings.engines.len()).unwrap_or(u32::MAX / 4);
@@ -367,16 +381,16 @@ impl Plan {
         self.steps.iter().any(|step| step.action == Action::Disable && step.object == device.to_string())
     }
 
-    fn enable_device(&mut self, device: &Device, state: &State) -> Result<(), PlanError> {
+    fn enable_device(&mut self, device: &Device, state: &SystemState) -> Result<(), PlanError> {
         if device.command_status.is_some() {
-            // Whatever is written clears it.
+            // Any written value clears it.
             self.set(Action::ClearStatus, device.id, &device.id, "cmd_status", "0x0");
         }
         self.bind(Action::Enable, device.id, &device.id, &device_driver(device.id, state)?);
         Ok(())
     }
 
-    fn enable_queues(&mut self, settings: &DeviceSettings, state: &State) -> Result<(), PlanError> {
+    fn enable_queues(&mut self, settings: &DeviceSettings, state: &SystemState) -> Result<(), PlanError> {
         for queue in settings.groups.iter().flat_map(|group| &group.queues) {
             let driver = queue_driver(queue.id, queue.kind.as_ref(), queue.driver_name.as_deref(), state)?;
             self.bind(Action::Enable, settings.id, &queue.id, &driver);
@@ -403,8 +417,8 @@ impl Plan {
         self.steps.push(step);
     }
 
-    /// Sets what is not so already. The driver refuses some writes that would change nothing, such as those of traffic
-    /// classes, which saved files always have.
+    /// Sets an attribute unless it has the value already. The driver refuses some writes that would change nothing, such as
+    /// those of traffic classes, which saved files always have.
     fn set_if_other(
         &mut self,
         device: DeviceId,
@@ -429,22 +443,23 @@ impl Plan {
     }
 
     fn note_absent(&mut self, object: &dyn fmt::Display, attribute: &str, value: &str) {
-        self.notes
-            .push(format!("{object}: {attribute} = {value} is left out: the driver does not offer it here"));
+        self.notes.push(format!(
+            "{object}: {attribute} = {value} is skipped: the driver does not have the attribute here"
+        ));
     }
 
-    fn note_what_is_left_out(&mut self, config: &Config) {
+    fn note_skipped_keys(&mut self, config: &Config) {
         for (object, key) in config.kept_keys() {
-            self.notes.push(format!("{object}: {key} is left out: it is unknown here"));
+            self.notes.push(format!("{object}: {key} is skipped: the key is unknown"));
         }
         for _ in &config.others {
-            self.notes.push("an accelerator that is no DSA is left as it is".to_owned());
+            self.notes.push("an accelerator that is not a DSA stays unchanged".to_owned());
         }
     }
 }
 
-/// The driver that devices are bound to; before Linux 5.14 there was one for everything.
-fn device_driver(device: DeviceId, state: &State) -> Result<String, PlanError> {
+/// The driver of devices; before Linux 5.14 there was one driver for devices and queues.
+fn device_driver(device: DeviceId, state: &SystemState) -> Result<String, PlanError> {
     let known = ["idxd", "dsa"].into_iter().find(|driver| state.drivers.iter().any(|known| known == driver));
     let missing = || PlanError::NoDriver { object: device.to_string(), driver: "idxd".to_owned() };
     known.map(str::to_owned).ok_or_else(missing)
@@ -454,7 +469,7 @@ fn queue_driver(
     queue: QueueId,
     kind: Option<&QueueType>,
     driver_name: Option<&str>,
-    state: &State,
+    state: &SystemState,
 ) -> Result<String, PlanError> {
     if device_driver(queue.device, state)? == "dsa" {
         return Ok("dsa".to_owned());

@@ -1,4 +1,4 @@
-//! Carries a plan out.
+//! The execution of a plan.
 
 use std::fmt;
 use std::io;
@@ -12,44 +12,44 @@ use crate::system::discover::DEVICES;
 use crate::system::files::Files;
 use crate::system::status::CommandStatus;
 
-/// A plan that was carried out to its end.
+/// The result of a completely executed plan.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Applied {
-    /// The writes.
+    /// The number of writes.
     pub writes_count: usize,
-    /// What was enabled, in order.
+    /// The enabled devices and queues, in order.
     pub enabled: Vec<String>,
 }
 
-/// A plan that was not carried out to its end: the first error, and what had been done before.
+/// The first error of a plan, and the steps finished before it.
 #[derive(Debug, Serialize)]
 pub struct ApplyError {
     /// The step that failed.
     pub step: Step,
-    /// How it failed.
+    /// The cause.
     #[serde(serialize_with = "text")]
     pub cause: Cause,
-    /// What the device says about its last command, if that is an error.
+    /// The status of the device's last command, if that is an error.
     pub status: Option<CommandStatus>,
-    /// What to change.
+    /// The remedy.
     pub advice: String,
-    /// The steps that were done, in order. They are not undone.
+    /// The finished steps, in order. They are not undone.
     pub done: Vec<Step>,
-    /// Steps of the whole plan.
+    /// The number of steps of the plan.
     pub steps_count: usize,
 }
 
-/// How a step failed.
+/// The cause of a failed step.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Cause {
     /// The driver, or the operating system, refused the write.
     Refused(io::Error),
-    /// The write was taken, and the object did not become what it should.
+    /// The write succeeded, but the state of the object is not the expected one.
     Ineffective {
-        /// What it should say.
+        /// The expected state.
         expected: &'static str,
-        /// What it says.
+        /// The found state.
         found: String,
     },
 }
@@ -63,7 +63,7 @@ impl fmt::Display for Cause {
         match self {
             Cause::Refused(error) => write!(f, "{error}"),
             Cause::Ineffective { expected, found } => {
-                write!(f, "it should be {expected} then and is {found}")
+                write!(f, "the state should be {expected} and is {found}")
             }
         }
     }
@@ -89,7 +89,7 @@ impl std::error::Error for ApplyError {
 }
 
 impl ApplyError {
-    /// What had been done before, in a sentence.
+    /// A sentence about the finished steps.
     pub fn what_was_done(&self) -> String {
         if self.done.is_empty() {
             return "nothing was changed".to_owned();
@@ -120,12 +120,12 @@ impl ApplyError {
 }
 
 impl Plan {
-    /// Carries the steps out in order; `observe` sees each before it is done.
+    /// Executes the steps in order; calls `observe` before each.
     ///
-    /// The files of enabled queues (`/dev/dsa/wq0.0`) are made by udev, perhaps a moment later.
+    /// udev makes the files of enabled queues (`/dev/dsa/wq0.0`), possibly a moment later.
     ///
     /// # Errors
-    /// The first step that failed; the later ones were not tried, the earlier ones are not undone.
+    /// The first failed step. Later steps were not tried, earlier ones are not undone.
     pub fn apply(
         &self,
         files: &dyn Files,
@@ -150,7 +150,7 @@ impl Plan {
 
     fn failed(&self, files: &dyn Files, index: usize, cause: Cause) -> ApplyError {
         let step = self.steps()[index].clone();
-        // Only enabling and disabling give commands; elsewhere the status is about something earlier.
+        // Only enabling and disabling issue commands; for other steps the status is that of an earlier command.
         let commands = matches!(step.action, Action::Enable | Action::Disable);
         let status = if commands { status(files, &step) } else { None };
         let advice = match &cause {
@@ -167,7 +167,7 @@ fn read(files: &dyn Files, path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// Some kernels take the write and fail all the same, so the object is asked.
+/// Checks the state after a step: some kernels accept the write and fail nevertheless.
 fn effect(files: &dyn Files, step: &Step) -> Result<(), Cause> {
     let expected = match step.action {
         Action::Enable => "enabled",

@@ -1,15 +1,15 @@
-//! JSON as accel-config takes it.
+//! JSON in the dialect of accel-config.
 //!
-//! accel-config reads with json-c, which is lenient: a comma may follow the last element, as in two of the profiles that
-//! it ships, and there may be comments. Objects keep the order of their keys and repeated keys, so that neither is lost
-//! in silence.
+//! accel-config reads with json-c, which accepts a comma after the last element, as in two of its own profiles, and
+//! comments. `serde_json` parses the text without them. Its `Value` would lose the order of keys, in which accel-config
+//! applies settings, and repeated keys, which are errors; so objects are lists here.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// A value whose meaning is not known here.
+/// A JSON value, of a key that this crate does not know.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Json {
     /// `null`.
@@ -35,8 +35,7 @@ impl Json {
     }
 }
 
-/// The same text without commas before `]` and `}` and without comments. They become blanks, so that lines and columns in
-/// errors are right.
+/// Replaces commas before `]` and `}` and comments by blanks, so that lines and columns in errors stay right.
 fn strict(text: &str) -> String {
     let mut bytes = text.as_bytes().to_vec();
     let mut comma = None;
@@ -82,7 +81,7 @@ fn strict(text: &str) -> String {
         }
         at += 1;
     }
-    // Only ASCII bytes were replaced, or bytes of whole comments: what is left is text.
+    // Only ASCII bytes and whole comments were replaced, so the rest is valid text.
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
@@ -148,7 +147,7 @@ impl Serialize for Json {
             Json::Integer(value) => match (i64::try_from(*value), u64::try_from(*value)) {
                 (Ok(value), _) => serializer.serialize_i64(value),
                 (_, Ok(value)) => serializer.serialize_u64(value),
-                // Reading yields no such number, and JSON has none that is exact.
+                // Parsing never yields such a number, and JSON cannot represent it exactly.
                 _ => serializer.serialize_f64(*value as f64),
             },
             Json::Float(value) => serializer.serialize_f64(*value),
@@ -170,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_json_c_takes_is_taken() {
+    fn texts_of_json_c_are_accepted() {
         let text = "[ {\"a\":1, }, /* , */ {\"b\":\"x,]\\\"\", // ]\n \"b\":2}, ]";
         let x = Json::String("x,]\"".to_owned());
         let first = Json::Object(vec![("a".to_owned(), Json::Integer(1))]);
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_refused_where_it_is() {
+    fn errors_have_the_right_position() {
         for text in ["", "[", "[,]", "{,}", "[1,,]", "{\"a\" 1}", "\"\\", "[/*", "[/", "//", "{\"a\":1,,}"] {
             assert!(Json::parse(text).is_err(), "{text:?}");
         }

@@ -1,15 +1,15 @@
 //! Configurations of devices: accel-config's files, typed.
 //!
 //! ```text
-//! Config::load(path)            what `accel-config save-config` wrote, its shipped profiles, ours
-//! Profile::named("8n1d1e1w")    built in
-//! Config::for_devices(&[..])    the same for other devices
-//! Config::of(&state)            what devices are set to now
+//! Config::load(path)            a file of `accel-config save-config`, or a profile
+//! Profile::named("8n1d1e1w")    a built-in profile
+//! Config::for_devices(&[..])    a shape for any devices
+//! Config::of(&state)            the current settings of devices
 //!        │
-//! validate_on(&state)           all that is wrong, before anything is touched
+//! validate_on(&state)           all problems, before anything is changed
 //!        │
-//! to_json()                     what `accel-config load-config -c FILE` takes
-//! apply::Plan                   or the writes to sysfs themselves
+//! to_json()                     a file for `accel-config load-config -c FILE`
+//! apply::Plan                   or the writes to sysfs
 //! ```
 //!
 //! A setting that is `None` is not in the file, and the driver's value stays.
@@ -17,6 +17,7 @@
 //! Source: the files of accel-config 3.5 (`contrib/configs`, `accel-config save-config`); its order of keys is kept,
 //! because it applies them in the order of the file.
 
+mod error;
 mod json;
 mod profile;
 mod read;
@@ -25,9 +26,10 @@ mod shape;
 mod validate;
 mod write;
 
+pub use error::ConfigError;
 pub use json::Json;
 pub use profile::{Profile, ProfileError};
-pub use read::{ConfigError, UnknownKeys};
+pub use read::UnknownKeys;
 pub use shape::{BadShape, Shape, TooFewDevices};
 pub(super) use validate::READ_BUFFERS_PER_ENGINE;
 pub use validate::{Limits, Problem, Problems};
@@ -40,11 +42,22 @@ use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 
 /// Settings of devices.
+///
+/// ```
+/// use memferry_dsa::system::config::{Config, Limits, Shape};
+/// use memferry_dsa::system::DeviceId;
+///
+/// let shape: Shape = "1n1d4e8w-dedicated".parse()?;
+/// let config = Config::for_devices(&[DeviceId(0)], &shape);
+/// config.validate(&Limits::dsa_1_0())?;
+/// std::fs::write("/dev/null", config.to_json())?; // for `accel-config load-config -c FILE -e`
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {
     /// The devices.
     pub devices: Vec<DeviceSettings>,
-    /// Settings of accelerators that are no DSA (`iax1`), as they were found. They are written back and never applied.
+    /// Settings of other accelerators (`iax1`) in the file. They are written back and never applied.
     pub others: Vec<Json>,
 }
 
@@ -53,7 +66,7 @@ pub struct Config {
 pub struct DeviceSettings {
     /// Its name.
     pub id: DeviceId,
-    /// Limit of read buffers for groups that ask to be limited; 0 is no limit.
+    /// Limit of read buffers for groups with `use_read_buffer_limit`; 0 is no limit.
     pub read_buffer_limit: Option<u32>,
     /// Entries of the event log, since version 2.0.
     pub event_log_size: Option<u32>,
@@ -63,7 +76,7 @@ pub struct DeviceSettings {
     pub ungrouped_queues: Vec<QueueSettings>,
     /// Engines in no group.
     pub ungrouped_engines: Vec<EngineSettings>,
-    /// Keys that are unknown here and were kept.
+    /// Unknown keys of the file.
     pub kept: Vec<(String, Json)>,
 }
 
@@ -72,7 +85,7 @@ pub struct DeviceSettings {
 pub struct GroupSettings {
     /// Its name.
     pub id: GroupId,
-    /// Read buffers that nobody else may use.
+    /// Read buffers that are reserved for this group.
     pub read_buffers_reserved: Option<u32>,
     /// Whether the device's limit of read buffers applies.
     pub use_read_buffer_limit: Option<bool>,
@@ -82,7 +95,7 @@ pub struct GroupSettings {
     pub traffic_class_a: Option<u32>,
     /// Second traffic class.
     pub traffic_class_b: Option<u32>,
-    /// Descriptors in progress: 0 to 3 for all, 1/2, 1/4, 1/8 of what the engines can do.
+    /// Descriptors in progress: 0 to 3 for all, 1/2, 1/4, 1/8 of the engines' maximum.
     pub desc_progress_limit: Option<u32>,
     /// Batches in progress, likewise.
     pub batch_progress_limit: Option<u32>,
@@ -90,7 +103,7 @@ pub struct GroupSettings {
     pub queues: Vec<QueueSettings>,
     /// Its engines.
     pub engines: Vec<EngineSettings>,
-    /// Keys that are unknown here and were kept.
+    /// Unknown keys of the file.
     pub kept: Vec<(String, Json)>,
 }
 
@@ -105,19 +118,19 @@ pub struct QueueSettings {
     pub size: Option<u32>,
     /// Weight against the other queues of the group, 1 to 15.
     pub priority: Option<u32>,
-    /// Whether descriptors may ask the device to wait for pages.
+    /// Whether descriptors may have [`Flags::BLOCK_ON_FAULT`](crate::Flags::BLOCK_ON_FAULT).
     pub block_on_fault: Option<bool>,
     /// Most members of one batch.
     pub batch_max: Option<u32>,
     /// Largest transfer of one descriptor.
     pub transfer_bytes_max: Option<u64>,
-    /// Who it is for.
+    /// Its users.
     pub kind: Option<QueueType>,
-    /// The name that its owner gives it.
+    /// The name set by its owner.
     pub name: Option<String>,
-    /// The driver that it is meant for: `user`, `dmaengine`.
+    /// The driver that may bind it: `user`, `dmaengine`.
     pub driver_name: Option<String>,
-    /// Shared queues accept submissions while fewer entries than this are taken.
+    /// Shared queues accept submissions while fewer entries than this are in use.
     pub threshold: Option<u32>,
     /// Address translation services off.
     pub ats_disable: Option<bool>,
@@ -125,7 +138,7 @@ pub struct QueueSettings {
     pub prs_disable: Option<bool>,
     /// Operations that it accepts.
     pub operations: Option<OperationSet>,
-    /// Keys that are unknown here and were kept.
+    /// Unknown keys of the file.
     pub kept: Vec<(String, Json)>,
 }
 
@@ -134,7 +147,7 @@ pub struct QueueSettings {
 pub struct EngineSettings {
     /// Its name.
     pub id: EngineId,
-    /// Keys that are unknown here and were kept.
+    /// Unknown keys of the file.
     pub kept: Vec<(String, Json)>,
 }
 
@@ -144,7 +157,7 @@ impl Config {
         Config { devices: devices.iter().map(|id| shape.device(*id)).collect(), others: Vec::new() }
     }
 
-    /// The keys that are unknown here and were kept, each with the object that it stands in.
+    /// The kept unknown keys, each with its object.
     pub fn kept_keys(&self) -> Vec<(String, &str)> {
         let mut found = Vec::new();
         for device in &self.devices {

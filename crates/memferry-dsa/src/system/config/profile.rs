@@ -1,8 +1,8 @@
-//! Configurations that come with the library: `devices/*.json`, files that accel-config loads as they are.
+//! Built-in configurations: `devices/*.json`, which accel-config can load as well.
 
 use super::{Config, ConfigError, Shape, TooFewDevices, UnknownKeys};
 use crate::system::id::DeviceId;
-use crate::system::state::State;
+use crate::system::state::SystemState;
 
 macro_rules! built_in {
     ($name:literal, $purpose:literal, $source:literal) => {
@@ -49,7 +49,7 @@ const BUILT_IN: &[Profile] = &[
     ),
     built_in!(
         "1n1d4g1e1w-dedicated",
-        "one device for four that must not disturb each other: a queue of 32 entries and an engine each",
+        "one device for four users that must not disturb each other: a queue of 32 entries and an engine each",
         "Kuper et al. 2024, figure 9 (DWQ: one engine per queue) and guideline G6 (32 entries suffice)"
     ),
     built_in!(
@@ -59,7 +59,7 @@ const BUILT_IN: &[Profile] = &[
     ),
 ];
 
-/// A configuration that comes with the library.
+/// A built-in configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Profile {
     name: &'static str,
@@ -68,32 +68,32 @@ pub struct Profile {
     text: &'static str,
 }
 
-/// Why a profile cannot be used.
+/// The error of finding or using a profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// There is no such profile.
     #[error("no profile {name:?}; use the path of a file in accel-config's format or one of: {}", known.join(", "))]
     Unknown {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// The profiles that there are.
+        /// The names of all profiles.
         known: Vec<&'static str>,
     },
-    /// A profile whose file is broken; tests would have found it.
+    /// The file of a profile is broken; tests ensure that this does not happen.
     #[error("profile {name}: {source}")]
     Broken {
         /// The profile.
         name: &'static str,
-        /// What is wrong.
+        /// The error in the file.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The machine does not have the devices.
+    /// The machine does not have enough devices.
     #[error("{name}: {source}")]
     TooFewDevices {
         /// The profile.
         name: &'static str,
-        /// What there is.
+        /// The numbers of devices.
         source: TooFewDevices,
     },
 }
@@ -107,7 +107,7 @@ impl Profile {
     /// The profile with this name.
     ///
     /// # Errors
-    /// There is none.
+    /// [`ProfileError::Unknown`].
     pub fn named(name: &str) -> Result<Profile, ProfileError> {
         let found = BUILT_IN.iter().find(|profile| profile.name == name).copied();
         found.ok_or_else(|| ProfileError::Unknown {
@@ -116,27 +116,27 @@ impl Profile {
         })
     }
 
-    /// Its name, which says what there is: see [`Shape`].
+    /// Its name, which is its [`Shape`].
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What it is good for.
+    /// Its purpose.
     pub fn purpose(&self) -> &'static str {
         self.purpose
     }
 
-    /// Who used it.
+    /// The publication that uses it.
     pub fn source(&self) -> &'static str {
         self.source
     }
 
-    /// The file, for the devices that a machine usually has: `dsa0`, `dsa2` and so on.
+    /// The text of its file, for the usual names of devices: `dsa0`, `dsa2` and so on.
     pub fn text(&self) -> &'static str {
         self.text
     }
 
-    /// What its name says.
+    /// Its shape.
     ///
     /// # Errors
     /// [`ProfileError::Broken`].
@@ -144,7 +144,7 @@ impl Profile {
         self.name.parse().map_err(|source| self.broken(source))
     }
 
-    /// The file's content.
+    /// The configuration in its file.
     ///
     /// # Errors
     /// [`ProfileError::Broken`].
@@ -152,7 +152,7 @@ impl Profile {
         Config::parse(self.text, UnknownKeys::Refuse).map_err(|source: ConfigError| self.broken(source))
     }
 
-    /// The same for other devices, as many as are wanted.
+    /// The same settings for each of these devices.
     ///
     /// # Errors
     /// [`ProfileError::Broken`].
@@ -160,11 +160,11 @@ impl Profile {
         Ok(Config::for_devices(devices, &self.shape()?))
     }
 
-    /// The same for devices that there are: the first that are enough, on as many nodes as it asks for.
+    /// The same settings for devices of a machine; see [`Shape::devices_of`].
     ///
     /// # Errors
     /// [`ProfileError::TooFewDevices`].
-    pub fn for_machine(&self, state: &State) -> Result<Config, ProfileError> {
+    pub fn for_machine(&self, state: &SystemState) -> Result<Config, ProfileError> {
         let shape = self.shape()?;
         let devices = shape
             .devices_of(state)

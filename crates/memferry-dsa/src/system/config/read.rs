@@ -3,123 +3,31 @@
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 use super::json::Json;
-use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
+use super::{Config, ConfigError, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 use crate::system::error::shorten;
 use crate::system::id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
 use crate::system::state::QueueType;
 
-/// Largest file that is read: some hundred times what all settings of the largest machine take.
+/// The size limit of a file: some hundred times the settings of the largest machine.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// What to do with keys that are unknown here. accel-config passes over them in silence.
+/// The treatment of unknown keys. accel-config ignores them silently.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UnknownKeys {
-    /// They are errors: a mistyped key would otherwise leave its setting at the driver's default.
+    /// Unknown keys are errors: a mistyped key would otherwise leave its setting at the driver's default.
     #[default]
     Refuse,
-    /// They are kept and written back, and never applied.
+    /// Unknown keys are kept and written back, and never applied.
     Keep,
 }
 
-/// Why a file is no configuration. Nothing has been changed by the attempt.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {source}; give the path of a file in accel-config's format", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system answered.
-        source: io::Error,
-    },
-    /// The text is no JSON.
-    #[error("the configuration is no JSON: {0}")]
-    Json(#[from] serde_json::Error),
-    /// Something else than expected is in this place.
-    #[error("{object} holds {found}; expected {expected}")]
-    Shape {
-        /// Where.
-        object: String,
-        /// What it holds, in a word.
-        found: &'static str,
-        /// What was expected.
-        expected: &'static str,
-    },
-    /// An object does not say what it is about.
-    #[error("an object in {inside} has no \"dev\"; it must be the first key and name the object")]
-    NoName {
-        /// The object around it.
-        inside: String,
-    },
-    /// An object has a name that is none of the driver's.
-    #[error("in {inside}: {source}")]
-    BadName {
-        /// The object around it.
-        inside: String,
-        /// The name.
-        source: UnknownName,
-    },
-    /// An object belongs to another device or group.
-    #[error("{object} stands in {inside}, where it does not belong: {why}")]
-    Misplaced {
-        /// The object.
-        object: String,
-        /// Where it stands.
-        inside: String,
-        /// Why it does not belong there.
-        why: String,
-    },
-    /// Nobody here knows this key.
-    #[error("{object} has the key {key:?}, which is unknown here; known are {}", known.join(", "))]
-    UnknownKey {
-        /// The object.
-        object: String,
-        /// The key.
-        key: String,
-        /// The keys that it may have.
-        known: Vec<&'static str>,
-    },
-    /// A key that tells something and sets nothing.
-    #[error(
-        "{object} has the key {key:?}, which the driver says and nobody can set: the file seems to come from \
-         `accel-config list`; use `accel-config save-config`"
-    )]
-    ReadOnlyKey {
-        /// The object.
-        object: String,
-        /// The key.
-        key: String,
-    },
-    /// A key, or two names of one setting, twice.
-    #[error("{object} has the key {key:?} twice; remove one")]
-    RepeatedKey {
-        /// The object.
-        object: String,
-        /// The key.
-        key: &'static str,
-    },
-    /// A value that makes no sense.
-    #[error("{key} of {object} is {found}; expected {expected}")]
-    Value {
-        /// The object.
-        object: String,
-        /// The key.
-        key: &'static str,
-        /// The value.
-        found: String,
-        /// What was expected.
-        expected: &'static str,
-    },
-}
-
-/// What `accel-config list` prints and no file sets. Source: what accel-config 3.5 prints, and attributes of the driver.
+/// Read-only keys that `accel-config list` prints. Source: the output of accel-config 3.5, and attributes of the driver.
 const READ_ONLY: [&str; 24] = [
     "max_groups",
     "max_work_queues",
@@ -151,7 +59,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// It cannot be read, or is no configuration.
+    /// [`ConfigError`]: the file cannot be read, or is not a configuration.
     pub fn load(path: &Path, unknown: UnknownKeys) -> Result<Config, ConfigError> {
         let text = read(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         Config::parse(&text, unknown)
@@ -159,13 +67,12 @@ impl Config {
 
     /// Reads the text of a file: an array of devices.
     ///
-    /// As accel-config, this takes commas after last elements and comments. Names of settings before Linux 5.17
-    /// (`token_limit` for `read_buffer_limit` and so on) are understood. A negative number for a setting that may be
-    /// missing means that it was missing on the machine where the file was saved: accel-config saves error numbers.
+    /// Like accel-config, this accepts commas after last elements, comments, and the names of settings before Linux 5.17
+    /// (`token_limit` for `read_buffer_limit` and so on). A negative number for an optional setting means that the machine
+    /// where the file was saved did not have it: accel-config saves error numbers.
     ///
     /// # Errors
-    /// The first thing that makes no sense. Whether a device takes the settings is the matter of
-    /// [`validate`](Config::validate).
+    /// The first error in the text. [`validate`](Config::validate) checks whether a device accepts the settings.
     pub fn parse(text: &str, unknown: UnknownKeys) -> Result<Config, ConfigError> {
         let mut config = Config::default();
         let file = "the file";
@@ -183,7 +90,7 @@ impl Config {
     }
 }
 
-/// The text of a file, which may be a pipe or a device that never ends.
+/// The text of a file; limited, since the path may be a pipe or a device without end.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
@@ -193,12 +100,13 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// The keys of an object that have not been taken yet.
+/// A JSON object whose keys are taken one after another.
 struct Object {
-    /// What errors call it.
+    /// Its name in errors.
     name: String,
+    /// The keys that are not taken yet.
     entries: Vec<(String, Json)>,
-    /// Keys that were asked for.
+    /// The keys that this kind of object may have.
     known: Vec<&'static str>,
 }
 
@@ -233,10 +141,10 @@ impl Object {
         Ok(found)
     }
 
-    /// A setting that had another name before.
+    /// Takes a setting that had another name before.
     fn take_renamed(&mut self, key: &'static str, old: &'static str) -> Result<Option<Json>, ConfigError> {
         let renamed = self.take(old)?;
-        self.known.pop(); // no reason to advertise it
+        self.known.pop(); // errors list only the current name
         match (self.take(key)?, renamed) {
             (Some(_), Some(_)) => Err(ConfigError::RepeatedKey { object: self.name.clone(), key }),
             (known, renamed) => Ok(known.or(renamed)),
@@ -261,7 +169,7 @@ impl Object {
         }
     }
 
-    /// A string that means something.
+    /// Takes a string and parses it.
     fn parsed<T>(
         &mut self,
         key: &'static str,
@@ -290,7 +198,7 @@ impl Object {
         number.map(Some).ok_or_else(|| self.wrong(key, &value, "a whole number, not negative and not huge"))
     }
 
-    /// A number that accel-config saves as a negative one where the driver does not have it.
+    /// Takes a number, which accel-config saves as a negative one if the driver does not have it.
     fn number_or_missing(&mut self, key: &'static str) -> Result<Option<u32>, ConfigError> {
         let value = self.take(key)?;
         self.as_number(key, value.filter(is_present))
@@ -322,12 +230,12 @@ impl Object {
         }
     }
 
-    /// What is left, which is known to nobody here.
+    /// The remaining keys, which are unknown.
     fn finish(self, unknown: UnknownKeys) -> Result<Vec<(String, Json)>, ConfigError> {
         match self.entries.first() {
             Some((key, _)) if unknown == UnknownKeys::Refuse => {
                 let (object, key) = (self.name, key.clone());
-                // `max_batch_size` of a device can only be read, that of a queue is a setting.
+                // `max_batch_size` of a device is read-only, that of a queue is a setting.
                 let of_device =
                     object.starts_with("dsa") && matches!(&*key, "max_batch_size" | "max_transfer_size");
                 Err(match READ_ONLY.contains(&&*key) || of_device {
@@ -380,7 +288,7 @@ fn read_device(value: Json, unknown: UnknownKeys) -> Result<DeviceSettings, Conf
     for group in object.objects("groups")? {
         device.groups.push(read_group(id, group, unknown)?);
     }
-    // `accel-config list` prints a blank in the key.
+    // `accel-config list` prints the key with a blank.
     let mut queues = object.objects("ungrouped_workqueues")?;
     queues.extend(object.objects("ungrouped workqueues")?);
     object.known.pop();
@@ -421,7 +329,7 @@ fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<Gro
     Ok(group)
 }
 
-/// A queue or an engine, in a group or in none.
+/// Reads the name of a queue or an engine, inside a group or not.
 fn member<T: FromStr<Err = UnknownName> + fmt::Display>(
     device: DeviceId,
     group: Option<GroupId>,
@@ -492,7 +400,7 @@ fn of_device(object: &dyn fmt::Display, mine: DeviceId, device: DeviceId) -> Res
     })
 }
 
-/// The group stands in the file twice: as the object around, which decides, and as a number.
+/// Checks `group_id`, which repeats the group around the object.
 fn in_group(object: &mut Object, group: Option<GroupId>) -> Result<(), ConfigError> {
     let said: Option<i64> = object.number("group_id")?;
     let meant = group.map_or(-1, |group| i64::from(group.index));

@@ -1,13 +1,13 @@
-//! The settings that devices have now, as `accel-config save-config` would save them.
+//! The current settings of devices, as `accel-config save-config` saves them.
 
 use super::{Config, DeviceSettings, EngineSettings, GroupSettings, QueueSettings};
-use crate::system::state::{Device, Group, Queue, State};
+use crate::system::state::{Device, Group, Queue, SystemState};
 
 impl Config {
-    /// The settings of the devices that have a work queue with entries in a group; of the others there is nothing to load.
+    /// The current settings of all devices that have a configured work queue in a group.
     ///
-    /// What belongs to no group is left out, since loading takes it out of groups anyway.
-    pub fn of(state: &State) -> Config {
+    /// Leaves out queues and engines without a group, since loading a configuration resets them.
+    pub fn of(state: &SystemState) -> Config {
         let is_configured = |queue: &Queue| queue.group.is_some() && queue.size.unwrap_or(0) > 0;
         let devices = state.devices.iter().filter(|device| device.queues.iter().any(is_configured));
         Config { devices: devices.map(device_settings).collect(), others: Vec::new() }
@@ -61,8 +61,7 @@ fn queue_settings(device: &Device, queue: &Queue) -> QueueSettings {
         threshold: queue.threshold,
         ats_disable: queue.ats_disable,
         prs_disable: queue.prs_disable,
-        // A queue that is not restricted stays so. What the driver shows then may lack Batch, which it hides, and loading
-        // that would restrict the queue.
+        // Only if they are restricted: the driver may hide Batch, and loading the shown set would then remove it.
         operations: queue.operations.filter(|operations| device.operations != Some(*operations)),
         kept: Vec::new(),
     }

@@ -1,4 +1,4 @@
-//! The shape of a configuration, as its name says it: `8n1d1e1w`.
+//! The shape of a configuration, written as `8n1d1e1w`.
 //!
 //! ```text
 //! 8n1d1e1w               8 nodes, 1 device on each, 1 engine, 1 work queue
@@ -6,7 +6,7 @@
 //! 1n1d4g1e1w-dedicated   one device, 4 groups, each of 1 engine and 1 queue
 //! ```
 //!
-//! The 128 entries of a device are dealt out evenly among its queues; what can be set generously is.
+//! The queues of a device share its 128 entries equally; all other limits have their maximum.
 //!
 //! Source: the pattern is that of A. C. Fürst, *Data Movement in Heterogeneous Memories with Intel Data Streaming
 //! Accelerator*, 2024, section 2.5 (`8n1d1e1w`). The number of groups and the suffix are additions.
@@ -17,9 +17,9 @@ use std::str::FromStr;
 use super::{DeviceSettings, EngineSettings, GroupSettings, Limits, QueueSettings};
 use crate::portal::QueueMode;
 use crate::system::id::{DeviceId, GroupId, number};
-use crate::system::state::{QueueType, State};
+use crate::system::state::{QueueType, SystemState};
 
-/// What each device of a configuration looks like, and how many there are.
+/// The numbers of devices, and of groups, engines and queues in each device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     nodes: u32,
@@ -30,11 +30,11 @@ pub struct Shape {
     mode: QueueMode,
 }
 
-/// A text that is no shape.
+/// The error of parsing a shape.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "{found:?} is no shape of a configuration; one is 8n1d1e1w: 8 nodes, 1 device on each, with 1 engine and 1 shared work \
-     queue; 1n1d4g1e2w-dedicated has 4 groups in its device, each with 1 engine and 2 dedicated queues (a device has at \
+    "{found:?} is not the shape of a configuration; an example is 8n1d1e1w: 8 nodes, 1 device on each, with 1 engine and 1 \
+     shared work queue; 1n1d4g1e2w-dedicated has 4 groups in its device, each with 1 engine and 2 dedicated queues (a device has at \
      most 4 groups, 4 engines and 8 queues)"
 )]
 pub struct BadShape {
@@ -42,10 +42,10 @@ pub struct BadShape {
     pub found: String,
 }
 
-/// A machine has not the devices that a shape needs.
+/// The error of a machine with too few devices for a shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "it needs {nodes} node{} with {devices} DSA device{} or more, and {found} have that many: take another shape, or name the \
+    "it needs {nodes} node{} with {devices} DSA device{} or more, and {found} have that many: use another shape, or name the \
      devices",
     if *.nodes == 1 { "" } else { "s" },
     if *.devices == 1 { "" } else { "s" }
@@ -59,11 +59,11 @@ pub struct TooFewDevices {
     pub found: usize,
 }
 
-/// Priority of queues; the middle, so that others can be set above and below. Source: accel-config's profiles.
+/// Priority of queues: in the middle, so that other queues can be above and below. Source: accel-config's profiles.
 const PRIORITY: u32 = 10;
 
 impl Shape {
-    /// One device with one group of these many engines and queues; at least 1 and at most what a 1.0 device has.
+    /// One device with one group; `None` if a 1.0 device does not have that many engines and queues, or for 0.
     pub const fn one_device(engines: u32, queues: u32, mode: QueueMode) -> Option<Shape> {
         let shape = Shape {
             nodes: 1,
@@ -121,16 +121,16 @@ impl Shape {
         self.mode
     }
 
-    /// Names for as many devices as the shape has, as on a machine with as many analytics accelerators: the even numbers.
+    /// The usual names of the devices: even numbers, as on a machine with equally many analytics accelerators.
     pub fn usual_devices(&self) -> Vec<DeviceId> {
         (0..self.nodes * self.devices_per_node).map(|number| DeviceId(2 * number)).collect()
     }
 
-    /// Devices that there are: the first that are enough, on as many nodes as the shape has.
+    /// Chooses devices of a machine: the first nodes with enough devices, and the first devices of each.
     ///
     /// # Errors
     /// There are too few.
-    pub fn devices_of(&self, state: &State) -> Result<Vec<DeviceId>, TooFewDevices> {
+    pub fn devices_of(&self, state: &SystemState) -> Result<Vec<DeviceId>, TooFewDevices> {
         let mut nodes: Vec<(Option<u32>, Vec<DeviceId>)> = Vec::new();
         for device in &state.devices {
             match nodes.iter_mut().find(|(node, _)| *node == device.node) {
@@ -166,7 +166,7 @@ impl Shape {
         let numbers = |each: u32| id.index * each..(id.index + 1) * each;
         GroupSettings {
             id,
-            // All that the device has, whatever that is.
+            // The default is all read buffers of the device.
             read_buffers_reserved: None,
             use_read_buffer_limit: None,
             read_buffers_allowed: None,
@@ -190,7 +190,7 @@ impl Shape {
             mode: Some(self.mode),
             size: Some(size),
             priority: Some(PRIORITY),
-            // It allows descriptors to ask for it, and makes none do so.
+            // Descriptors may use it, but need not.
             block_on_fault: Some(true),
             batch_max: Some(limits.batch),
             transfer_bytes_max: Some(limits.transfer_bytes),
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_say_what_there_is() {
+    fn shapes_are_parsed_and_formatted() {
         let shape: Shape = "1n1d4g1e2w-dedicated".parse().unwrap();
         assert_eq!((shape.nodes(), shape.devices_per_node(), shape.groups()), (1, 1, 4));
         assert_eq!((shape.engines(), shape.queues(), shape.mode()), (4, 8, QueueMode::Dedicated));

@@ -1,7 +1,7 @@
-//! All that is wrong with a configuration, found before anything is touched.
+//! The validation of configurations, which finds all problems before anything is changed.
 //!
-//! The rules are those of the device when it is enabled (the command errors) and of the driver when an attribute is
-//! written, plus some that neither checks and that make a queue useless.
+//! The rules are those that the device checks when it is enabled (the command errors) and the driver when an attribute is
+//! written. Further rules, which neither checks, find useless queues.
 //!
 //! Sources: Intel DSA Architecture Specification 3.0, sections 3.2-3.4, 5.1 and chapter 9 (CMDSTATUS); Linux
 //! `drivers/dma/idxd/sysfs.c`, `device.c`.
@@ -13,23 +13,23 @@ use super::{Config, DeviceSettings, GroupSettings, QueueSettings};
 use crate::operation::OperationSet;
 use crate::portal::QueueMode;
 use crate::system::capability::{Version, names};
-use crate::system::state::{QueueType, State};
+use crate::system::state::{QueueType, SystemState};
 
 /// Longest name of a queue. Source: `WQ_NAME_SIZE` in Linux' `drivers/dma/idxd/idxd.h`.
 const NAME_BYTES_MAX: usize = 1024;
 /// Read buffers that each engine of a group needs. Source: DSA specification, section 5.1.
 pub(in crate::system) const READ_BUFFERS_PER_ENGINE: u32 = 4;
 
-/// What a device can be configured to.
+/// The limits of a device's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Version of the architecture.
     pub version: Version,
     /// Most groups.
     pub groups: u32,
-    /// Most engines, all groups together.
+    /// Most engines of all groups together.
     pub engines: u32,
-    /// Most work queues, all groups together.
+    /// Most work queues of all groups together.
     pub queues: u32,
     /// Entries that the queues share.
     pub entries: u32,
@@ -39,18 +39,18 @@ pub struct Limits {
     pub batch: u32,
     /// Largest transfer.
     pub transfer_bytes: u64,
-    /// Whether the device can wait for pages.
+    /// Whether the device can wait for absent pages.
     pub block_on_fault: bool,
     /// Whether it has an event log.
     pub event_log: bool,
-    /// Whether address spaces are shared with it.
+    /// Whether it shares address spaces.
     pub pasid: bool,
-    /// Operations that it has, where known.
+    /// Its operations, if known.
     pub operations: Option<OperationSet>,
 }
 
 impl Limits {
-    /// The parts of version 1.0: Sapphire Rapids, Emerald Rapids, Xeon Max, with the IOMMU set up.
+    /// The limits of version 1.0 (Sapphire Rapids, Emerald Rapids, Xeon Max) with the IOMMU enabled.
     ///
     /// Source: listings of `accel-config list` on Sapphire Rapids and Emerald Rapids.
     pub const fn dsa_1_0() -> Limits {
@@ -71,17 +71,17 @@ impl Limits {
     }
 }
 
-/// Something that no device, or not this one, accepts.
+/// A setting that the device does not accept.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{object}: {what}")]
 pub struct Problem {
     /// The device, group, engine or queue.
     pub object: String,
-    /// What is wrong, with the limit.
+    /// The problem and the limit.
     pub what: String,
 }
 
-/// All that is wrong.
+/// All problems of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problems(
     /// At least one.
@@ -98,24 +98,24 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 impl Config {
-    /// Checks each device against the same limits, for instance those of version 1.0.
+    /// Validates each device against the same limits, for example those of version 1.0.
     ///
     /// # Errors
-    /// All that is wrong.
+    /// All problems.
     pub fn validate(&self, limits: &Limits) -> Result<(), Problems> {
         self.check(|_| Ok(limits.clone()))
     }
 
-    /// Checks against the devices that there are.
+    /// Validates against the devices of a machine.
     ///
     /// # Errors
-    /// All that is wrong, devices that are not there included.
-    pub fn validate_on(&self, state: &State) -> Result<(), Problems> {
+    /// All problems, including absent devices.
+    pub fn validate_on(&self, state: &SystemState) -> Result<(), Problems> {
         self.check(|settings| match state.device(settings.id) {
             None => {
                 let known: Vec<_> = state.devices.iter().map(|device| device.id.to_string()).collect();
                 Err(match known.is_empty() {
-                    true => "there is no DSA device here".to_owned(),
+                    true => "this machine has no DSA device".to_owned(),
                     false => format!("there is no such device; there are {}", known.join(", ")),
                 })
             }
@@ -149,7 +149,7 @@ impl Findings {
         self.0.push(Problem { object: object.to_string(), what: what.into() });
     }
 
-    /// One object of several that the device numbers: neither twice nor beyond its number.
+    /// Checks the number of an object: it is unique and below the limit.
     fn numbered(
         &mut self,
         object: impl fmt::Display,
@@ -163,7 +163,7 @@ impl Findings {
             self.add(&object, format!("the device has {limit} {what}, numbered 0 to {last}"));
         }
         if !seen.insert(index) {
-            self.add(&object, "it stands in the configuration twice");
+            self.add(&object, "it is in the configuration twice");
         }
     }
 }
@@ -230,9 +230,9 @@ fn check_group(group: &GroupSettings, device: &DeviceSettings, limits: &Limits, 
     let engines = u32::try_from(group.engines.len()).unwrap_or(u32::MAX);
     // Command error 0x15.
     match (group.queues.is_empty(), engines == 0) {
-        (false, true) => found.add(group.id, "it has work queues and no engine to serve them: give it one"),
+        (false, true) => found.add(group.id, "it has work queues and no engine: give it an engine"),
         (true, false) => {
-            found.add(group.id, "it has engines and no work queue: give it one, or take them away")
+            found.add(group.id, "it has engines and no work queue: give it a queue, or remove the engines")
         }
         _ => {}
     }
@@ -249,8 +249,8 @@ fn check_group(group: &GroupSettings, device: &DeviceSettings, limits: &Limits, 
             found.add(
                 group.id,
                 format!(
-                    "read_buffers_allowed is {allowed}; with {engines} engines and what is reserved it can be {least} to \
-                     {most}"
+                    "read_buffers_allowed is {allowed}; with {engines} engines and the reserved buffers it can be {least} \
+                     to {most}"
                 ),
             );
         }
@@ -277,10 +277,10 @@ fn check_group(group: &GroupSettings, device: &DeviceSettings, limits: &Limits, 
 
 fn check_queue(queue: &QueueSettings, limits: &Limits, found: &mut Findings) {
     let id = queue.id;
-    // Command errors 0x22 and 0x23. Disabling a device sets both to 0, so that a file must say them.
+    // Command errors 0x22 and 0x23. Disabling a device sets both to 0, so a file must contain them.
     match queue.size {
         None => found.add(id, "it has no size: set 1 or more"),
-        Some(0) => found.add(id, "its size is 0: set 1 or more, or take it out of the group"),
+        Some(0) => found.add(id, "its size is 0: set 1 or more, or remove it from the group"),
         Some(_) => {}
     }
     match queue.priority {
@@ -292,7 +292,7 @@ fn check_queue(queue: &QueueSettings, limits: &Limits, found: &mut Findings) {
     }
     check_mode(queue, limits, found);
     check_owner(queue, limits, found);
-    // Command errors 0x27 and 0x28. The driver would round up without a word.
+    // Command errors 0x27 and 0x28. The driver would round up silently.
     if let Some(batch) = queue.batch_max {
         check_power(id, "max_batch_size", batch.into(), limits.batch.into(), found);
     }
@@ -374,19 +374,19 @@ fn check_owner(queue: &QueueSettings, limits: &Limits, found: &mut Findings) {
         }
         Some(QueueType::Kernel) => {
             if queue.driver_name.as_deref() == Some("user") {
-                found.add(id, "its driver_name is \"user\"; that of a queue of type kernel is for instance \"dmaengine\"");
+                found.add(id, "its driver_name is \"user\"; that of a queue of type kernel is for example \"dmaengine\"");
             }
         }
     }
     match queue.name.as_deref() {
-        None | Some("") => found.add(id, "it has no name, and without one it cannot be enabled"),
+        None | Some("") => found.add(id, "it has no name, so it cannot be enabled: set its name"),
         Some(name) if name.len() > NAME_BYTES_MAX => {
-            found.add(id, format!("its name has {} bytes; it can have {NAME_BYTES_MAX}", name.len()));
+            found.add(id, format!("its name has {} bytes; it can have at most {NAME_BYTES_MAX}", name.len()));
         }
         Some(name) if name.trim() != name || name.contains(char::is_control) => {
             found.add(
                 id,
-                "its name begins or ends with a blank or has a control character, which the driver loses",
+                "its name begins or ends with a blank or has a control character, which the driver drops: remove it",
             );
         }
         Some(_) => {}
@@ -400,7 +400,7 @@ fn check_power(object: impl fmt::Display, name: &str, value: u64, limit: u64, fo
         let next = value.next_power_of_two();
         found.add(
             object,
-            format!("{name} is {value}, no power of two; the driver would make it {next}: say that"),
+            format!("{name} is {value}, not a power of two; the driver would use {next}: set that"),
         );
     }
 }

@@ -1,6 +1,7 @@
-//! Writes the files of accel-config: "dev" first, and the keys in the order in which `accel-config save-config` writes
-//! them, since `load-config` applies them in that order and some depend on others (a threshold on mode and size, a name on
-//! the type).
+//! Writes the files of accel-config: "dev" first, then the keys in the order of `accel-config save-config`.
+//!
+//! `load-config` applies settings in the order of the file, and some depend on others: the threshold on mode and size, the
+//! name on the type.
 
 use serde::{Serialize, Serializer};
 
@@ -13,7 +14,7 @@ impl Config {
     /// The text of a file for `accel-config load-config -c FILE`, with a newline at the end.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
-        // All keys are strings and no number is infinite, so there is nothing that could fail.
+        // All keys are strings and no number is infinite, so serialization cannot fail.
         text.expect("a configuration is representable") + "\n"
     }
 }

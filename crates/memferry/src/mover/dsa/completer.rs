@@ -60,7 +60,7 @@ impl Drop for AbortOnPanic {
 /// Runs until the engine is closed and all its copies are finished.
 pub(super) fn run(shared: &Shared) {
     let _abort_on_panic = AbortOnPanic;
-    wait::sharpen_timers();
+    wait::reduce_timer_slack();
     let mut written: Vec<Written> = Vec::new();
     let mut waiting_since = Instant::now();
     let mut checked = Instant::now();
@@ -128,7 +128,7 @@ pub(super) fn run(shared: &Shared) {
         }
         let waited = waiting_since.elapsed();
         if waited >= YIELD_MAX {
-            let pause = wait::nap(waited);
+            let pause = wait::poll_interval(waited);
             let backoff = state.driver.backoff_until().map(|until| until.saturating_sub(shared.now()));
             sleep(shared, state, Some(backoff.map_or(pause, |backoff| backoff.min(pause))));
         }

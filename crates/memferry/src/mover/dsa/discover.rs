@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use memferry_dsa::Portal;
-use memferry_dsa::portal::{Usable, UsableQueue};
-use memferry_dsa::system::Wanted;
+use memferry_dsa::portal::{OpenQueue, OpenQueues};
+use memferry_dsa::system::QueueFilter;
 
 use super::{DsaEngine, DsaOptions};
 use crate::mover::MoverError;
@@ -19,11 +19,11 @@ impl DsaEngine {
     /// # Errors
     /// [`MoverError::NoDsa`] without any queue, and says why; otherwise as [`new`](DsaEngine::new).
     pub fn discover(options: &DsaOptions) -> Result<Vec<DsaEngine>, MoverError> {
-        let Usable { queues, troubles } = Usable::open(&Wanted::default())?;
+        let OpenQueues { queues, diagnostics } = OpenQueues::open(&QueueFilter::default())?;
         if queues.is_empty() {
-            return Err(MoverError::NoDsa { why: troubles.join("; ") });
+            return Err(MoverError::NoDsa { why: diagnostics.join("; ") });
         }
-        let of_device = |queues: &[UsableQueue]| {
+        let of_device = |queues: &[OpenQueue]| {
             let portals = queues.iter().map(|queue| -> Arc<dyn Portal> { queue.portal.clone() }).collect();
             let first = &queues[0];
             let version = options.version.min(first.version);

@@ -160,7 +160,7 @@ fn a_device_that_is_gone_is_an_error() {
     let lanes =
         vec![lane(load(Work::Copy, 1), Way::Queue(emulator.portal(0))), lane(load(Work::Copy, 1), Way::Core)];
     emulator.abort();
-    assert!(matches!(threads(lanes, 3), Err(Failed::Unsubmitted(_))));
+    assert!(matches!(threads(lanes, 3), Err(Failed::BackoffError(_))));
 }
 
 #[test]

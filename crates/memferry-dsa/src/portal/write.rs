@@ -1,5 +1,5 @@
-//! Submission by `write(2)`, for processes that may not map the queue: the kernel looks at each descriptor and
-//! submits it in their name.
+//! Submission by `write(2)`, for processes that may not map the queue: the kernel checks each descriptor and submits it
+//! for the process.
 //!
 //! Source: `idxd_cdev_write` in Linux' `drivers/dma/idxd/cdev.c`, since 6.9.1.
 
@@ -9,7 +9,7 @@ use std::{io, slice};
 use super::{Platform, Refused, Submission, SubmitError};
 use crate::descriptor::Descriptor;
 
-/// What `write(2)` said.
+/// The result of `write(2)`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Written {
     Answer(Submission),
@@ -27,13 +27,13 @@ pub(super) unsafe fn write(platform: &impl Platform, file: RawFd, descriptor: &D
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     // SAFETY: passed on to the caller.
     let error = match unsafe { platform.write(file, slice::from_ref(descriptor)) } {
-        // Less than one descriptor means that none was submitted.
+        // A short write submits nothing.
         Ok(bytes) if bytes < size_of::<Descriptor>() => return Written::Answer(Submission::Retry),
         Ok(_) => return Written::Answer(Submission::Accepted),
         Err(error) => error,
     };
     Written::Error(match error.raw_os_error().unwrap_or(0) {
-        // A signal came first: as good as a full queue.
+        // A signal interrupted the call: treated as a full queue.
         libc::EAGAIN | libc::EINTR => return Written::Answer(Submission::Retry),
         libc::EPERM => return Written::WrongProcess,
         libc::EINVAL => Refused::invalid(descriptor).into(),
@@ -42,8 +42,8 @@ pub(super) unsafe fn write(platform: &impl Platform, file: RawFd, descriptor: &D
     })
 }
 
-/// Whether the kernel knows `write(2)` of this file. One that does not answers EINVAL before it looks at the size;
-/// one that does submits nothing.
+/// Whether the kernel has `write(2)` for this file. A kernel without it answers EINVAL before it looks at the size; a
+/// kernel with it submits nothing for an empty write.
 ///
 /// Source: `vfs_write` in Linux' `fs/read_write.c`.
 pub(super) fn is_known(platform: &impl Platform, file: BorrowedFd<'_>) -> bool {

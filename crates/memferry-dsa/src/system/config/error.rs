@@ -1,0 +1,98 @@
+//! Errors of reading a configuration.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::system::id::UnknownName;
+
+/// The error of reading a configuration. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}; give the path of a file in accel-config's format", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+    /// The text is not JSON.
+    #[error("the configuration is not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A value has the wrong JSON type.
+    #[error("{object} contains {found}; expected {expected}")]
+    Shape {
+        /// The object.
+        object: String,
+        /// The found type.
+        found: &'static str,
+        /// The expected type.
+        expected: &'static str,
+    },
+    /// An object without a name.
+    #[error("an object in {inside} has no \"dev\"; it must be the first key and name the object")]
+    NoName {
+        /// The object around it.
+        inside: String,
+    },
+    /// An object whose name is not one of the driver's.
+    #[error("in {inside}: {source}")]
+    BadName {
+        /// The object around it.
+        inside: String,
+        /// The name.
+        source: UnknownName,
+    },
+    /// An object of another device or group.
+    #[error("{object} is in {inside}, where it does not belong: {why}")]
+    Misplaced {
+        /// The object.
+        object: String,
+        /// The object around it.
+        inside: String,
+        /// The contradiction.
+        why: String,
+    },
+    /// An unknown key.
+    #[error("{object} has the unknown key {key:?}; known keys are {}", known.join(", "))]
+    UnknownKey {
+        /// The object.
+        object: String,
+        /// The key.
+        key: String,
+        /// The keys that it may have.
+        known: Vec<&'static str>,
+    },
+    /// A key that cannot be set.
+    #[error(
+        "{object} has the read-only key {key:?}: the file seems to come from `accel-config list`; use `accel-config \
+         save-config`"
+    )]
+    ReadOnlyKey {
+        /// The object.
+        object: String,
+        /// The key.
+        key: String,
+    },
+    /// A repeated key, or two names of one setting.
+    #[error("{object} has the key {key:?} twice; remove one")]
+    RepeatedKey {
+        /// The object.
+        object: String,
+        /// The key.
+        key: &'static str,
+    },
+    /// An invalid value.
+    #[error("{key} of {object} is {found}; expected {expected}")]
+    Value {
+        /// The object.
+        object: String,
+        /// The key.
+        key: &'static str,
+        /// The value.
+        found: String,
+        /// The expected values.
+        expected: &'static str,
+    },
+}
