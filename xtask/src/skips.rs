@@ -35,7 +35,7 @@ const LISTED: &[(&str, Needs)] = &[
     // A race that the kernel may win five times.
     ("*/numa_memory::a_node_that_fills_up_meanwhile_is_an_answer", Needs::Root),
     // Virtual machines rarely have UMWAIT. The loop around it is tested over a fake.
-    ("waits::every_way_ends", Needs::Instruction("UMWAIT")),
+    ("waits::every_wait_returns", Needs::Instruction("UMWAIT")),
     // The entry of processes that other tests start.
     ("shared::child", Needs::Consent),
     // Too slow for an emulated CPU, and too large for a small machine: CONTRIBUTING.md tells how to run them.
