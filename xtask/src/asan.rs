@@ -40,7 +40,7 @@ const LEAKED_ON_PURPOSE: &[&str] = &[
     "what_falls_back_and_fails_is_told",
     "another_generation_makes_its_own",
     "a_wiped_word_gets_a_new_generation",
-    "a_taker_looks_at_records_of",
+    "a_remover_checks_records_of",
     "a_guard_keeps_its_record",
     "a_view_in_a_thread_local",
     "a_lost_descriptor_of_a_busy_queue_is_found",

@@ -1,11 +1,11 @@
-//! When a copy was made, and how long ago: looked up several times for each copy.
+//! A fast clock for latencies, read several times for each copy.
 //!
-//! A look at the kernel's clock takes 25 ns, one at the CPU's time-stamp counter 10 ns, and 20 ns if it has to wait for
-//! what comes before it. So it is the counter where the kernel keeps time by it, which it does only after it has seen
-//! that the counter runs at one rate, and on all CPUs alike; elsewhere it is the kernel's clock.
+//! A read of the kernel's clock takes 25 ns; one of the CPU's time-stamp counter takes 10 ns, or 20 ns if it waits for
+//! earlier instructions. So the counter is used if it is the kernel's clock source: then the kernel has checked that it
+//! has one constant rate on all CPUs. Otherwise the kernel's clock is used.
 //!
-//! The counter's rate is found out once in a process, in 0.1 ms, to a thousandth: histograms ask for a quarter. Crates
-//! that know it better take up to 200 ms to learn it.
+//! The counter's rate is measured once per process, in 0.1 ms, to a thousandth; histograms need a quarter. Crates that
+//! measure it better take up to 200 ms.
 
 use std::fs;
 use std::hint::spin_loop;
@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::instructions::{time_stamp, time_stamp_after};
 
-/// A point in time. Those of a forked process are good in its children.
+/// A point in time, valid also in forked children.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Moment {
     ticks: u64,
 }
 
 impl Moment {
-    /// Now.
+    /// The current time.
     #[inline]
     pub(crate) fn now() -> Moment {
         let clock = Clock::get();
         Moment { ticks: if clock.has_counter { time_stamp() } else { clock.ns() } }
     }
 
-    /// Nanoseconds since then, once what comes before this has been done.
+    /// Nanoseconds since then, read after all earlier instructions.
     #[inline]
     pub(crate) fn elapsed_ns(self) -> u64 {
         let clock = Clock::get();
@@ -38,12 +38,12 @@ impl Moment {
     }
 }
 
-/// What moments are counted in.
+/// The clock of moments.
 #[derive(Debug)]
 struct Clock {
-    /// Ticks are those of the time-stamp counter, not nanoseconds since `origin`.
+    /// Whether ticks are those of the time-stamp counter instead of nanoseconds since `origin`.
     has_counter: bool,
-    /// 2^32 of a nanosecond that a tick takes.
+    /// Duration of a tick in 2^-32 ns.
     scale: u64,
     origin: Instant,
 }
@@ -72,7 +72,7 @@ impl Clock {
     }
 }
 
-/// How long a tick of the time-stamp counter takes, in 2^-32 ns; `None` if it does not tick.
+/// Measures a tick of the time-stamp counter, in 2^-32 ns; `None` if it does not tick.
 fn counter_scale() -> Option<u64> {
     const WINDOW: Duration = Duration::from_micros(100);
     let (begin_ticks, begin) = both_clocks();
@@ -84,7 +84,7 @@ fn counter_scale() -> Option<u64> {
     u64::try_from(((end - begin).as_nanos() << 32) / u128::from(ticks)).ok()
 }
 
-/// The counter, and the kernel's clock at the same time: of several looks the one that was disturbed least.
+/// Counter and kernel's clock at the same time: the least disturbed of several reads.
 fn both_clocks() -> (u64, Instant) {
     let look = |_| {
         let before = time_stamp_after();
@@ -102,9 +102,9 @@ mod tests {
 
     use super::*;
 
-    /// Looks at the kernel's clock before and behind tell between which two times it is.
+    /// Reads of the kernel's clock before and after bound the elapsed time.
     #[test]
-    fn it_keeps_time_with_the_kernel() {
+    fn it_agrees_with_the_kernel_s_clock() {
         for milliseconds in [0, 1, 20] {
             let outer = Instant::now();
             let moment = Moment::now();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_the_counter_has_its_kernel_s_clock() {
+    fn without_the_counter_it_is_the_kernel_s_clock() {
         let clock = Clock { has_counter: false, scale: 1 << 32, origin: Instant::now() };
         let (before, behind) = (clock.ns(), clock.ns());
         assert!(behind >= before);

@@ -1,22 +1,22 @@
-//! Where std and loom are chosen between, and the [`Latch`]: the one thing that everybody here waits on.
+//! The choice between std and loom, and the [`Latch`], on which all waiters wait.
 //!
-//! Code that is model-checked takes its locks, atomics and threads from this module, and only from here. Under
-//! `--cfg memferry_loom` they are loom's, which work only inside `loom::model`; everything else uses std directly.
+//! Model-checked code takes its locks, atomics and threads only from this module. Under `--cfg memferry_loom` they are
+//! those of loom, which work only inside `loom::model`; other code uses std directly.
 //!
-//! A latch is set once and stays set. Whoever sets it wakes all that wait: threads and futures alike.
+//! A latch is set once and stays set. The setting thread wakes all waiters, threads and futures.
 //!
 //! ```text
 //! set:   state = SET; was it AWAITED? lock; take the waiters; unlock; wake everybody
-//! wait:  look for as long as sleeping costs.  lock; UNSET: AWAITED; while not SET: sleep on the condition
+//! wait:  spin for as long as sleeping costs.  lock; UNSET: AWAITED; while not SET: sleep on the condition
 //! poll:  SET? ready.                          lock; UNSET: AWAITED; leave the waker in the future's place; unlock; pending
 //! ```
 //!
-//! Setting is one exchange as long as nobody waits. Who waits says so in the same word, under the lock, and keeps the
-//! lock until it sleeps or has left its waker: so whoever exchanges AWAITED for SET finds it there, and no wake-up
-//! falls between.
+//! Without waiters, setting is one exchange. A waiter writes AWAITED to the same word, under the lock, and keeps the lock
+//! until it sleeps or has stored its waker. So a thread that exchanges AWAITED for SET finds the waiter, and no wake-up is
+//! lost.
 //!
-//! In a forked child nobody is left to set a latch from before the fork, and its lock may be held for ever: there
-//! waiting ends at once, and the latch stays as it was.
+//! In a forked child no thread sets a latch from before the fork, and its lock may be held for ever: there waiting
+//! returns at once, and the latch does not change.
 
 use std::hint::spin_loop;
 use std::sync::TryLockError;
@@ -36,7 +36,7 @@ pub(crate) use loom::cell::UnsafeCell;
 
 use atomic::{AtomicU32, Ordering};
 
-/// std's cell with loom's interface: access goes through closures, so that loom can watch it.
+/// The cell of std with loom's interface: access through closures, which loom can watch.
 #[cfg(not(memferry_loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -52,11 +52,11 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Locks. Our critical sections move values in and out of collections, one step at a time: a panic inside one
-/// leaves nothing half changed. So a poisoned lock is taken like any other.
+/// Locks a mutex, poisoned or not. Our critical sections move values in and out of collections in single steps, so a panic
+/// leaves consistent data.
 ///
 /// Under ThreadSanitizer (`--cfg memferry_tsan`) a thread does not sleep for a lock: the sanitizer does not see the part of
-/// the standard library that does, and so neither what the lock orders.
+/// the standard library that does, nor its ordering.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     #[cfg(memferry_tsan)]
     loop {
@@ -69,7 +69,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// As [`lock`], but only if nobody has it.
+/// Locks a mutex if it is free.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -78,35 +78,34 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Waits on a condition; like [`lock`], indifferent to poison.
+/// Waits on a condition variable, poisoned or not.
 pub(crate) fn wait_on<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condition.wait(guard).unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Nobody has waited yet.
+/// Not set, without waiters.
 const UNSET: u32 = 0;
-/// Somebody has left word in `waiters`.
+/// Not set, with waiters in `waiters`.
 const AWAITED: u32 = 1;
-/// It has happened.
+/// Set.
 const SET: u32 = 2;
 
-/// How long a thread looks before it sleeps. To sleep and be woken takes about as long, so that whoever waits never
-/// spends more than twice what would have been best; and what is woken for each of many short copies spends all its
-/// time on that, and the time of the thread that wakes it.
+/// How long a thread spins before it sleeps. Sleep and wake-up take about as long, so a waiter spends at most twice the
+/// optimum. Wake-ups for each of many short copies would take all time of the waiter, and of the waking thread.
 ///
 /// Source: Karlin, Li, Manasse, Owicki, "Empirical Studies of Competitive Spinning for a Shared-Memory Multiprocessor"
 /// (1991); 10 us is what a wake-up takes on the virtual machine of results/.
-const LOOK_MAX: Duration = Duration::from_micros(10);
-/// Looks between two looks at the clock.
-const LOOKS: u32 = 16;
+const SPIN_MAX: Duration = Duration::from_micros(10);
+/// Loads between two reads of the clock.
+const SPINS: u32 = 16;
 
 /// An event that happens once.
 ///
-/// What the setting thread did before [`set`](Latch::set) is visible to everybody who has seen the latch set.
-/// Fields: `state` goes from UNSET to AWAITED under the lock of `waiters`, and to SET without it.
+/// Writes before [`set`](Latch::set) are visible to every thread that has seen the latch set.
+/// Fields: waiters change `state` from UNSET to AWAITED under the lock of `waiters`; the setting thread changes it to SET
+/// without the lock.
 ///
-/// Cost: setting it is one exchange if nobody waits, and makes a system call only if a thread sleeps. However many wait,
-/// each costs the same.
+/// Cost: one exchange without waiters; a system call only if a thread sleeps; constant per waiter.
 #[derive(Debug)]
 pub(crate) struct Latch {
     state: AtomicU32,
@@ -118,14 +117,14 @@ pub(crate) struct Latch {
 
 #[derive(Debug)]
 struct Waiters {
-    /// Of futures, each in its [`Place`].
+    /// Wakers of futures, each with its key in a [`Place`].
     wakers: Slab<Waker>,
-    /// Threads that wait for `changed`.
+    /// Threads that wait on `changed`.
     sleepers_count: usize,
 }
 
-/// Where a future leaves its waker, if it has. Each future has one of its own, for one latch, and
-/// [gives it back](Latch::leave) when it is dropped.
+/// The key of a future's waker in a latch, if it has stored one. Each future has its own, and
+/// [removes the waker](Latch::leave) when it is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Place(Option<usize>);
 
@@ -140,41 +139,40 @@ impl Latch {
         }
     }
 
-    /// Has it happened? Never blocks.
+    /// Whether it is set. Never blocks.
     pub(crate) fn is_set(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `set`: what was written before it is visible here.
+        // ORDERING: Acquire pairs with the Release of `set`: writes before it are visible here.
         self.state.load(Ordering::Acquire) == SET
     }
 
-    /// Lets everybody through, now and for ever. Setting it again does nothing.
+    /// Sets the latch and wakes all waiters. A second call does nothing.
     pub(crate) fn set(&self) {
-        // ORDERING: Release pairs with the Acquire in `is_set` and `announce`. What waiters left is read under the
-        // lock, which they took before the exchange that is seen here and let go after it.
+        // ORDERING: Release pairs with the Acquire of `is_set` and `announce`: writes before this are visible there. The
+        // waiters are read under the lock, which they held during the exchange that is seen here.
         if self.state.swap(SET, Ordering::Release) != AWAITED {
             return;
         }
         let mut waiters = lock(&self.waiters);
         let wakers = std::mem::take(&mut waiters.wakers);
-        let somebody_sleeps = waiters.sleepers_count > 0;
+        let is_any_asleep = waiters.sleepers_count > 0;
         drop(waiters);
-        if somebody_sleeps {
+        if is_any_asleep {
             self.changed.notify_all();
         }
         for (_, waker) in wakers {
-            // Wakers are foreign code: one that panics must not keep the others from hearing of it, for ever. The
-            // panic hook has told already, and there is nobody here who could do more.
+            // Wakers are foreign code: a panic of one must not stop the others. The panic hook has printed it.
             let _ = panics::contain(|| waker.wake());
         }
     }
 
-    /// Nobody will set it: it was made by the process that this one was forked from.
+    /// Whether no thread will set it, because it was made before this process was forked.
     pub(crate) fn is_orphaned(&self) -> bool {
         self.generation != fork::generation()
     }
 
     /// Blocks this thread until the latch is set, unless it is orphaned.
     pub(crate) fn wait(&self) {
-        if self.is_set() || self.is_orphaned() || self.look() {
+        if self.is_set() || self.is_orphaned() || self.spin() {
             return;
         }
         let mut waiters = lock(&self.waiters);
@@ -188,8 +186,7 @@ impl Latch {
         waiters.sleepers_count -= 1;
     }
 
-    /// True when it is set, or orphaned; otherwise leaves `waker` to be woken then, in place of the one that the future
-    /// left before. Never blocks.
+    /// Returns true if it is set or orphaned. Otherwise stores `waker`, in place of the future's former one. Never blocks.
     pub(crate) fn poll(&self, place: &mut Place, waker: &Waker) -> bool {
         if self.is_set() || self.is_orphaned() {
             return true;
@@ -207,37 +204,38 @@ impl Latch {
             }
         };
         drop(waiters);
-        // Not under the lock: wakers are foreign code.
+        // Dropped outside the lock: wakers are foreign code.
         drop(former);
         false
     }
 
-    /// The future of this place waits no longer.
+    /// Removes the waker of a future that no longer waits.
     pub(crate) fn leave(&self, place: &mut Place) {
         let Some(key) = place.0.take() else { return };
         if self.is_set() || self.is_orphaned() {
             return;
         }
-        // If it is set meanwhile, all wakers are gone, and no other comes.
+        // If it was set meanwhile, all wakers are removed, and no new one is added.
         let waker = lock(&self.waiters).wakers.try_remove(key);
         drop(waker);
     }
 
-    /// Says that somebody waits, unless it is set: then true. Under the lock of `waiters`.
+    /// Marks it as awaited. Returns true if it is set. Called under the lock of `waiters`.
     fn announce(&self) -> bool {
-        // ORDERING: Acquire as in `is_set`. Announcing publishes nothing: the lock does.
+        // ORDERING: Acquire pairs with the Release of `set`, like `is_set`. Success is Relaxed: the lock publishes the
+        // waiter.
         let was = self.state.compare_exchange(UNSET, AWAITED, Ordering::Relaxed, Ordering::Acquire);
         was == Err(SET)
     }
 
-    /// Whether it is set soon.
-    fn look(&self) -> bool {
+    /// Spins for a short time. Returns whether it is set.
+    fn spin(&self) -> bool {
         if cfg!(memferry_loom) {
             return self.is_set();
         }
         let begin = Instant::now();
-        while begin.elapsed() < LOOK_MAX {
-            for _ in 0..LOOKS {
+        while begin.elapsed() < SPIN_MAX {
+            for _ in 0..SPINS {
                 if self.is_set() {
                     return true;
                 }
@@ -283,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Once the first waker that panicked left all behind it waiting.
+    /// Regression: a waker that panicked left all later ones waiting.
     #[test]
     fn a_waker_that_panics_strands_nobody() {
         let rung = Arc::new(AtomicUsize::new(0));
@@ -296,7 +294,7 @@ mod tests {
         assert_eq!(rung.load(Ordering::SeqCst), 3);
     }
 
-    /// Each waiter was once compared with all before it: 40 000 of them took 5.5 s, half of which are 800 million
+    /// Regression: each waiter was compared with all earlier ones: 40 000 of them took 5.5 s, half of it for 800 million
     /// comparisons.
     #[test]
     fn a_waiter_costs_the_same_however_many_there_are() {
@@ -314,11 +312,14 @@ mod tests {
         assert!(COMPARISONS.get() <= 2 * WAITERS as u64, "{} comparisons", COMPARISONS.get());
         waiters.iter_mut().step_by(2).for_each(|(place, _)| latch.leave(place));
         latch.set();
-        assert_eq!(rung.load(Ordering::SeqCst), WAITERS / 2, "who stays is woken once, and nobody else");
+        assert_eq!(
+            rung.load(Ordering::SeqCst),
+            WAITERS / 2,
+            "each remaining waiter is woken once, and no other"
+        );
     }
 
-    /// A waker stayed until the latch was set: those of futures that were dropped, and all those that a future was ever
-    /// polled with.
+    /// Regression: wakers of dropped futures, and all former wakers of a future, stayed until the latch was set.
     #[test]
     fn a_waiter_leaves_one_waker_and_takes_it_along() {
         let rings: Vec<_> = (0..3).map(|_| Arc::new(Rings(Arc::default()))).collect();
@@ -338,7 +339,7 @@ mod tests {
     }
 }
 
-/// What loom's models wait with where programs have an executor.
+/// An executor for loom's models.
 #[cfg(all(test, memferry_loom))]
 pub(crate) mod loom_executor {
     use std::future::Future;
@@ -389,7 +390,7 @@ mod loom_latch {
     use super::loom_executor::block_on;
     use super::{Arc, Latch, Place};
 
-    /// A latch and something that was written before it was set, relaxed: only the latch can make it visible.
+    /// A latch, and content that is written relaxed before it is set: only the latch makes it visible.
     struct Message {
         latch: Latch,
         content: AtomicU32,

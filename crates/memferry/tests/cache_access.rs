@@ -331,7 +331,7 @@ fn bad_requests_are_refused_in_a_sentence_and_change_nothing() {
     let error = cache.access(&region, 0..1, Access::near(NodeId(7))).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the cache has no budget on node 7, only on 1; name one of these or give it one when building"
+        "the cache has no budget on node 7, only on 1; pass one of these nodes, or add a budget to the builder"
     );
 
     let (other, _) = held(1);

@@ -129,7 +129,7 @@ fn sets_of_nodes_are_checked() {
         for size in [0, PAGE] {
             let error = Mapping::new(&machine, size, many(NodeSet::default())).unwrap_err();
             let MemoryError::NoNodes { allowed } = &error else { panic!("{error:?}") };
-            assert!(allowed.contains(node) && error.to_string().contains("no node was named"), "{error}");
+            assert!(allowed.contains(node) && error.to_string().contains("names no node"), "{error}");
             let error = Mapping::new(&machine, size, many([node, NodeId(999)].into())).unwrap_err();
             assert!(error.to_string().contains("has no node 999"), "{error}");
         }

@@ -111,7 +111,7 @@ pub enum BuildError {
     NoBudget,
     /// A budget below one page.
     #[error(
-        "the budget of {budget_bytes} bytes on node {node} is below one page; raise it, or leave the node out"
+        "the budget of {budget_bytes} bytes on node {node} is below one page; raise it to at least one page, or leave the node out"
     )]
     BudgetTooSmall {
         /// The node.

@@ -1,4 +1,4 @@
-//! Which copy method is fastest here: by trying them.
+//! Measurement of the fastest copy methods of this CPU.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -6,22 +6,23 @@ use std::time::Instant;
 use super::{CLASS_BYTES, CopyMethod, CopyMethods, PROBE_BYTES, PROBED_BYTES_MIN};
 use crate::moment::Moment;
 
-/// Rounds of a calibration, in which the methods take turns.
+/// Rounds of a calibration; the methods alternate in each.
 const ROUNDS_COUNT: usize = 7;
-/// Of copies in a round, so that small ones outweigh the clock.
+/// Bytes of the copies in a round, so that the clock does not matter.
 const ROUND_BYTES: usize = 2 << 20;
-/// Copies whose beginnings are timed, warm and cold, for the threshold between the two. What is warm is then where such a
-/// copy leaves its bytes: mostly in the last-level cache.
+/// Size of the copies whose first parts are timed, warm and cold, for the threshold. Warm bytes are mostly in the
+/// last-level cache after such a copy.
 const PROBED_CLASS_BYTES: usize = CLASS_BYTES[2];
-/// How many of each: their times overlap, and it matters by how much.
+/// Number of each: their times overlap.
 const PROBES_COUNT: usize = 101;
-/// What another method must gain over memcpy to be chosen: less is noise.
+/// Least gain over memcpy to be chosen: less is noise.
 const GAIN_MIN: f64 = 1.03;
 
 impl CopyMethods {
-    /// Finds out what is fastest here, with copies from `source` to `target`: up to their length, and for what is cold
-    /// rotating over all of it. That is cold only if each of them is at least four times as long as the last-level cache.
-    /// A class of sizes that does not fit goes the way of the one below.
+    /// Measures the fastest methods with copies from `source` to `target`.
+    ///
+    /// Cold copies rotate over the buffers, which are cold only if each is at least four times as long as the last-level
+    /// cache. A size class above the length of the buffers uses the methods of the class below.
     ///
     /// Cost: the time of some fifty copies of all of `source`, on this thread.
     ///
@@ -53,12 +54,12 @@ impl CopyMethods {
     }
 }
 
-/// Where the bytes of a copy are.
+/// The place of the bytes of a copy.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Bytes {
-    /// Where the last copy left them: the same bytes each time.
+    /// The same bytes each time, where the last copy left them.
     Warm,
-    /// Where the buffers' turn has come to: other bytes each time.
+    /// Other bytes each time, rotating over the buffers.
     Cold,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Trial<'a> {
         Trial { source, target, turn: 0 }
     }
 
-    /// The method with the least median time; of those that gain less than `gain_min` on memcpy none.
+    /// The method with the least median time, or memcpy if the gain is below `gain_min`.
     ///
     /// `size_bytes` is from 1 to the length of the buffers.
     pub fn fastest(&mut self, size_bytes: usize, bytes: Bytes, gain_min: f64) -> CopyMethod {
@@ -96,7 +97,7 @@ impl<'a> Trial<'a> {
         fastest.map_or(CopyMethod::Memcpy, |(method, _)| method)
     }
 
-    /// What the first parts of copies of `size_bytes` take; `PROBE_BYTES` at least.
+    /// Times of the first parts of copies of `size_bytes`, which is at least `PROBE_BYTES`.
     fn probes_ns(&mut self, size_bytes: usize, bytes: Bytes, method: CopyMethod) -> Vec<u64> {
         let places_count = self.source.len() / size_bytes;
         let mut one = || {
@@ -111,12 +112,12 @@ impl<'a> Trial<'a> {
             method.copy(rest, rest_target);
             elapsed_ns
         };
-        // It leaves the bytes where the others find them.
+        // Warms the bytes up.
         one();
         (0..PROBES_COUNT).map(|_| one()).collect()
     }
 
-    /// The mean time of some copies: of `round_bytes` together, but one at least.
+    /// The mean time of copies of `round_bytes` together, at least one copy.
     #[inline]
     pub fn seconds_each(
         &mut self,
@@ -149,8 +150,8 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// The time that tells copies from caches and from memory apart with the fewest mistakes, where it takes two parts that
-/// are slower to be from memory.
+/// The threshold that separates copies from caches and from memory with the fewest mistakes, if two slower parts count as
+/// memory.
 fn threshold(warm_ns: &[u64], cold_ns: &[u64]) -> u64 {
     let slow_share = |times: &[u64], limit: u64| {
         times.iter().filter(|&&ns| ns > limit).count() as f64 / times.len() as f64
@@ -158,7 +159,7 @@ fn threshold(warm_ns: &[u64], cold_ns: &[u64]) -> u64 {
     let mistakes = |limit: u64| slow_share(warm_ns, limit).powi(2) + 1.0 - slow_share(cold_ns, limit).powi(2);
     let times = || warm_ns.iter().chain(cold_ns).copied();
     let best = times().min_by(|&a, &b| mistakes(a).total_cmp(&mistakes(b)).then(a.cmp(&b))).unwrap_or(0);
-    // Up to the next time it is all the same: so in the middle.
+    // All values up to the next time are equal: the middle is chosen.
     let next = times().filter(|&ns| ns > best).min().unwrap_or(best);
     ((best as f64) * (next as f64)).sqrt() as u64
 }

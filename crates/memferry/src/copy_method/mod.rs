@@ -1,11 +1,10 @@
-//! How a CPU copies: by which method, for how much, and whether the bytes are in its caches.
+//! Copy methods of a CPU, chosen by size and by whether the bytes are in its caches.
 //!
-//! Which method is fastest depends on the CPU, on the size, and on where the bytes are: non-temporal stores save the
-//! read of what they overwrite and leave the caches to others, but cost twice the time where source and target are in
-//! the caches already. Sizes are known. Where the bytes are, the first part of a copy of 256 KiB or more tells by the time
-//! it takes; the rest follows in the way that suits. A first part that is slow may have met an interrupt, or page tables
-//! that were in no cache: of bytes that another core had read, a tenth took as long as from memory, of the parts behind
-//! those a hundredth did. So it takes two to be cold.
+//! The fastest method depends on the CPU, the size, and the place of the bytes. Non-temporal stores avoid the read of the
+//! overwritten lines and do not fill the caches, but take twice the time if source and target are cached. The size is
+//! known. The time of the first part of a copy of 256 KiB or more shows whether the bytes are cached, and decides the
+//! method of the rest. A slow first part may be due to an interrupt or uncached page tables: of bytes that another core
+//! had read, a tenth took as long as from memory, of the following parts a hundredth. So two slow parts count as cold.
 //!
 //! ```text
 //! size ─▶ class ─▶ one method for both? ── yes ──▶ that
@@ -17,7 +16,7 @@
 //!                        └───────── slower ───────────────────▶ cold[class]
 //! ```
 //!
-//! Which method it is in each case is found out by [`CopyMethods::calibrate`].
+//! [`CopyMethods::calibrate`] measures the fastest method of each class.
 
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 pub(crate) mod calibration;
@@ -26,28 +25,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::moment::Moment;
 
-/// A way to copy bytes with a CPU.
+/// A method to copy bytes with a CPU.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CopyMethod {
-    /// The C library's.
+    /// `memcpy` of the C library.
     Memcpy,
-    /// The string instruction of x86, microcode that moves whole lines.
+    /// The string instruction of x86, whose microcode moves whole lines.
     RepMovsb,
-    /// Stores that go past the caches (x86), with the source fetched ahead. Not for what is read at once.
+    /// Stores that bypass the caches (x86), with prefetch of the source. Not for bytes that are read at once.
     NonTemporal,
 }
 
 impl CopyMethod {
-    /// Those that this CPU has; the others copy as [`Memcpy`](CopyMethod::Memcpy) does.
+    /// The methods of this CPU; others fall back to [`Memcpy`](CopyMethod::Memcpy).
     pub const ALL: &[CopyMethod] = match cfg!(target_arch = "x86_64") {
         // SSE2 is part of x86-64.
         true => &[CopyMethod::Memcpy, CopyMethod::RepMovsb, CopyMethod::NonTemporal],
         false => &[CopyMethod::Memcpy],
     };
 
-    /// As records and profiles spell it.
+    /// The name in records and profiles.
     pub fn name(self) -> &'static str {
         match self {
             CopyMethod::Memcpy => "memcpy",
@@ -83,10 +82,10 @@ impl CopyMethod {
     }
 }
 
-/// Classes of sizes: each is 16 times as large as the one before, and is measured in its geometric middle.
+/// Geometric means of the size classes, where they are measured; each class is 16 times as large as the previous one.
 pub(crate) const CLASS_BYTES: [usize; 5] = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20];
 
-/// Up to 16 KiB is the first class, then a class for each four powers of two.
+/// The class of a size: the first up to 16 KiB, then one for each four powers of two.
 fn class_of(size_bytes: usize) -> usize {
     let log2 = size_bytes.checked_ilog2().unwrap_or(0) as usize;
     (log2.saturating_sub(10) / 4).min(CLASS_BYTES.len() - 1)
@@ -94,21 +93,20 @@ fn class_of(size_bytes: usize) -> usize {
 
 const FIRST_CLASS_END_BYTES: usize = 16 << 10;
 
-/// How much of a copy is timed to learn whether its bytes are in the caches: enough that a look at a clock does not matter.
+/// The timed part of a copy: large enough that the clock does not matter.
 pub(crate) const PROBE_BYTES: usize = 16 << 10;
-/// Smaller copies go by their size alone: to look at the clock twice takes 30 ns, 0.6 % of this and 3 % of 64 KiB.
+/// Smallest timed copy: two reads of the clock take 30 ns, 0.6 % of this and 3 % of 64 KiB.
 pub(crate) const PROBED_BYTES_MIN: usize = 256 << 10;
 
 /// The method for each size, for bytes in this core's caches (warm) and elsewhere (cold).
 ///
-/// The default is for x86-64 CPUs that nobody has measured. [`calibrate`](CopyMethods::calibrate) measures. As JSON:
-/// the methods for copies of less than 16 KiB, 256 KiB, 4 MiB, 64 MiB, and of more, warm and cold, and the threshold.
+/// The default is for unmeasured x86-64 CPUs; [`calibrate`](CopyMethods::calibrate) measures. As JSON: the methods for copies of less than 16 KiB, 256 KiB, 4 MiB, 64 MiB, and of more, warm and cold, and the threshold.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyMethods {
     pub(crate) warm: [CopyMethod; CLASS_BYTES.len()],
     pub(crate) cold: [CopyMethod; CLASS_BYTES.len()],
-    /// A copy is cold if its first 16 KiB take longer, and the next as well.
+    /// A copy is cold if its first and its second 16 KiB both take longer.
     pub(crate) warm_probe_ns_max: u64,
 }
 
@@ -132,12 +130,12 @@ impl CopyMethods {
         CopyMethods { warm: all, cold: all, warm_probe_ns_max: 0 }
     }
 
-    /// The method for copies of this size, as far as it is known whether they are cold.
+    /// The method for copies of this size.
     pub fn method(&self, size_bytes: usize, is_cold: bool) -> CopyMethod {
         if is_cold { self.cold[class_of(size_bytes)] } else { self.warm[class_of(size_bytes)] }
     }
 
-    /// Copies `source` to `target` by the method that suits.
+    /// Copies `source` to `target` by the fastest method.
     ///
     /// # Panics
     /// If their lengths differ.
@@ -155,7 +153,7 @@ impl CopyMethods {
     pub(crate) unsafe fn copy_raw(&self, source: *const u8, target: *mut u8, size_bytes: usize) {
         // SAFETY: the caller's word.
         unsafe {
-            // Here each nanosecond counts: a copy of 4 KiB takes 40.
+            // The path of small copies: one of 4 KiB takes 40 ns.
             if size_bytes < FIRST_CLASS_END_BYTES && self.warm[0] == CopyMethod::Memcpy {
                 std::ptr::copy_nonoverlapping(source, target, size_bytes);
             } else {
@@ -195,7 +193,7 @@ mod x86 {
     };
 
     const LINE_BYTES: usize = 64;
-    /// How far ahead the source is fetched: 16 lines, of some 100 ns at 10 GB/s. 512 and 2048 bytes were no faster.
+    /// Prefetch distance: 16 lines, some 100 ns at 10 GB/s. 512 and 2048 bytes were not faster.
     const AHEAD_BYTES: usize = 1024;
 
     /// # Safety
@@ -216,7 +214,7 @@ mod x86 {
     /// # Safety
     /// As [`CopyMethod::copy_raw`](super::CopyMethod::copy_raw).
     pub(crate) unsafe fn non_temporal(source: *const u8, target: *mut u8, size_bytes: usize) {
-        // Non-temporal stores want their alignment; whole lines, so that each leaves at once.
+        // Non-temporal stores need alignment; whole lines are written out at once.
         let head_bytes = target.align_offset(LINE_BYTES).min(size_bytes);
         let lines = (size_bytes - head_bytes) / LINE_BYTES;
         let done_bytes = head_bytes + lines * LINE_BYTES;
@@ -239,7 +237,8 @@ mod x86 {
                 target.add(done_bytes),
                 size_bytes - done_bytes,
             );
-            // ORDERING: these stores are ordered by nothing else, not even by the Release that tells of the copy.
+            // ORDERING: sfence orders these stores before the Release that publishes the completion (`Latch::set`, or the
+            // unlock of a queue), which does not order non-temporal stores.
             _mm_sfence();
         }
     }

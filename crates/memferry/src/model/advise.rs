@@ -1,12 +1,12 @@
-//! Does it pay to bring columns of a query near? Which, how much, where to, by which route?
+//! Advice: whether near copies of columns of a query pay, which, how much, to which node, by which route.
 //!
-//! Every choice is computed as a pipeline of one group and few chunks, which takes microseconds. It leaves out that
-//! groups drift apart. Where they do, and columns lie on different nodes, a query without copies reads from several
-//! memories at the same time, and copying gains less than is said here: 1.1 rather than 1.3 for the thesis's query
-//! (`advise_distributed_own` of `validate`), but not less than nothing.
+//! Every alternative is computed as a pipeline of one group and few chunks, which takes microseconds. That ignores that
+//! groups drift apart. If they do, and columns lie on different nodes, a query without copies reads several memories at the
+//! same time, and copying gains less than modelled here: 1.1 instead of 1.3 for the thesis's query
+//! (`advise_distributed_own` of `validate`), but never less than nothing.
 //!
-//! Copying what competes with the running scan for the bandwidth of one node costs more than it gains (Fürst's
-//! thesis lost 18 %), and comes out so; a part of a column, or a column that later queries read again, may still pay.
+//! Copies that compete with the running scan for the bandwidth of one node cost more than they gain (Fürst's thesis lost
+//! 18 %), and the model shows it. A part of a column, or a column that later queries read again, may still pay.
 
 use crate::route::{Endpoints, Route};
 use crate::topology::{Machine, NodeId};
@@ -21,16 +21,16 @@ use super::traffic::Fairness;
 pub struct Plan {
     /// Its columns. Those with a near copy from an earlier query have that copy's node.
     pub columns: Vec<Column>,
-    /// What each group of threads does, in order.
+    /// The stages of each group of threads, in order.
     pub stages: Vec<Stage>,
     /// The node whose CPUs run it.
     pub cpus: NodeId,
-    /// Size of the pieces that would be copied.
+    /// Size of the copied chunks.
     pub chunk_bytes: u64,
-    /// Where copies go, if that is settled: then whoever settled it cares for room, such as a cache that lets chunks
-    /// leave when they have been read. `None`: to the fastest memory that has room.
+    /// The target of copies, if fixed. The caller then ensures room, like a cache that evicts chunks after their use. `None`:
+    /// the fastest memory with room.
     pub near: Option<NodeId>,
-    /// How many more queries are expected to read the same columns from their near copies; 0 if nobody knows.
+    /// Expected number of later queries that read the same columns from their near copies; 0 if unknown.
     pub reads_to_come: u32,
 }
 
@@ -38,37 +38,37 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Alternative {
-    /// What is brought near: [`Fetch::chunks_count`] counts chunks of [`Plan::chunk_bytes`], those read last.
+    /// The fetches: [`Fetch::chunks_count`] counts chunks of [`Plan::chunk_bytes`], those read last.
     pub fetches: Vec<Fetch>,
-    /// Bytes that would be copied.
+    /// Copied bytes.
     pub copied_bytes: u64,
-    /// Share of each fetched column that would be copied.
+    /// Copied share of each fetched column.
     shares: Vec<f64>,
     /// Time of this query.
     pub predicted_s: f64,
-    /// Time of this and of the reads to come against the same without copying: above 1 it pays.
+    /// Speed-up of this query and the later reads against no copying; above 1 it pays.
     pub speed_up: f64,
     /// One clause for EXPLAIN.
     pub words: String,
 }
 
-/// What to do, and what else was considered.
+/// The advice for a plan, with all alternatives.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Advice {
     /// Time without copying.
     pub baseline_s: f64,
-    /// Index in `alternatives`; `None`: bring nothing near.
+    /// Index in `alternatives`; `None`: no copies.
     pub chosen: Option<usize>,
-    /// Everything that was computed.
+    /// All computed alternatives.
     pub alternatives: Vec<Alternative>,
 }
 
-/// What a choice must promise to be taken: the model is off by 2 % and 7 % for the two runs of table 6.2 that it was
-/// not fitted to, and not to be slower comes first.
+/// Least speed-up of a chosen alternative: the model is off by 2 % and 7 % for the two runs of table 6.2 that it was not
+/// fitted to, and a slower query must be avoided.
 pub(super) const SPEED_UP_MIN: f64 = 1.05;
 
-/// What differs less is the same.
+/// Smaller differences count as equal.
 const EQUAL_RATIO: f64 = 0.99;
 
 /// Chunks that a column is computed in.
@@ -77,7 +77,7 @@ const CHUNKS_COUNT: u64 = 8;
 /// Columns that are considered, largest first: each costs a computation.
 const COLUMNS_MAX: usize = 4;
 
-/// How much faster a memory must be to be worth a look; the ratio of `Machine::faster_than`.
+/// Least ratio of a faster memory; that of `Machine::faster_than`.
 const FASTER_RATIO: f64 = 1.1;
 
 impl Alternative {
@@ -88,7 +88,7 @@ impl Alternative {
 }
 
 impl Advice {
-    /// What to bring near.
+    /// The chosen fetches.
     pub fn fetches(&self) -> &[Fetch] {
         self.chosen.map_or(&[], |index| &self.alternatives[index].fetches)
     }
@@ -112,7 +112,7 @@ impl Advice {
     }
 }
 
-/// Decides about a plan.
+/// Computes the alternatives of a plan and chooses the best.
 ///
 /// The machine's devices are those that would copy; without any, a thread of the plan's CPUs does. Where others copy
 /// than it has, it is first to be made one [with these](Machine::with_devices_on).

@@ -1,4 +1,4 @@
-//! What cores need to read and to copy, one or several at the same time.
+//! Times of reads and copies by one or several cores.
 
 use crate::topology::NodeId;
 

@@ -1,15 +1,15 @@
-//! Why a model gives no answer.
+//! Errors of the model.
 
 use crate::topology::{NodeId, TopologyError};
 
-/// Why something could not be computed. Nothing has been changed by the attempt.
+/// The error of a computation. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// The machine's description lacks a figure.
     #[error("{what} is not known; measure the machine, or add it to its profile")]
     Unknown {
-        /// What is missing.
+        /// The missing figure.
         what: String,
     },
     /// The profile has a parameter that the model does not know.
@@ -20,7 +20,7 @@ pub enum ModelError {
         /// The parameter.
         name: String,
     },
-    /// The profile has a value for a parameter that no time can be computed with.
+    /// The value of a parameter is outside its range.
     #[error("{machine} has the value {value} for {name}; it must be {wanted}")]
     ParameterValue {
         /// Name of the machine.
@@ -29,35 +29,35 @@ pub enum ModelError {
         name: String,
         /// Its value.
         value: f64,
-        /// What it must be.
+        /// The valid range.
         wanted: &'static str,
     },
     /// The machine has no such node.
     #[error("the machine has no node {node}; it has {}", crate::topology::list::join(known))]
     Node {
-        /// What was asked for.
+        /// The requested node.
         node: NodeId,
         /// The nodes it has.
         known: Vec<NodeId>,
     },
     /// A scenario contradicts itself or the machine.
-    #[error("the scenario cannot be: {what}")]
+    #[error("the scenario is impossible: {what}")]
     Scenario {
-        /// What is wrong with it.
+        /// The contradiction.
         what: String,
     },
-    /// A scenario is no TOML, or has keys that scenarios do not have.
+    /// A scenario is not valid TOML, or has unknown keys.
     #[error("scenario {name}: {source}; compare it with the files in crates/memferry-bench/scenarios")]
     Toml {
         /// Name or path of the scenario.
         name: String,
-        /// Line, column, and what was wrong there.
+        /// Line, column and error.
         source: Box<toml::de::Error>,
     },
     /// There is no such scenario.
     #[error("no scenario {name:?}; use the path of a TOML file or one of: {}", known.join(", "))]
     UnknownScenario {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The built-in scenarios.
         known: Vec<&'static str>,
@@ -69,7 +69,7 @@ pub enum ModelError {
     Read {
         /// The file.
         path: String,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The machine could not be described.

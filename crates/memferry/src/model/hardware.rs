@@ -1,7 +1,8 @@
-//! What a model needs to know of a machine: rates of memories, ways, CPUs and devices, costs of descriptors.
+//! A machine in numbers for models: rates of memories, links, CPUs and devices, costs of descriptors.
 //!
 //! Rates come from the machine's links where it has them, and otherwise from its parameters
-//! ([`PARAMETERS`]). What neither knows stays unknown: a plan that needs it is refused, not guessed.
+//! ([`PARAMETERS`]). A figure that neither has stays unknown: a plan that needs it is an error, not a
+//! guess.
 
 use crate::route::Endpoints;
 use crate::topology::{Machine, NodeId, Parameter, Tier};
@@ -189,7 +190,7 @@ impl Hardware {
     }
 
     /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates
-    /// are known. Devices of unknown rate do nothing, as in [`Route::devices`](crate::mover::Route::devices); `None` if
+    /// are known. Devices of unknown rate do nothing, as in [`Route::devices`](crate::route::Route::devices); `None` if
     /// there are no others.
     pub fn copy_rate(&self, devices: &[usize], endpoints: Endpoints) -> Option<f64> {
         let rates = devices.iter().filter_map(|&device| *self.device_rates.get(device)?);

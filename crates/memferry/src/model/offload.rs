@@ -1,4 +1,4 @@
-//! What a copy costs on a device, on several, and on a core.
+//! Costs of a copy on a device, on several devices, and on a core.
 //!
 //! ```text
 //! core          latency + size / core's rate

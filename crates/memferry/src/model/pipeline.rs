@@ -1,9 +1,9 @@
-//! A query as stages that read columns, with columns brought near meanwhile, in virtual time.
+//! A query as stages that read columns, with concurrent near copies of columns, in virtual time.
 //!
 //! Rows are divided among groups of threads. A group goes through the stages one after another and reads its part of a
-//! stage's columns; groups do not wait for each other. Copies of whole chunks are submitted when the query starts, in
-//! the order in which they will be read. A chunk that has arrived when its turn comes is read from the near memory (a
-//! hit), any other from where it is: nobody waits, unless [`Pipeline::is_waiting`] says so.
+//! stage's columns; groups do not wait for each other. Copies of whole chunks are submitted at the start of the query, in
+//! the order of their reads. A chunk whose copy is complete is read from the near memory (a hit), any other from its home:
+//! groups do not wait, unless [`Pipeline::is_waiting`] is set.
 //!
 //! ```text
 //! group 0   | scan a ....... | aggregate b: chunk 0 near, 1 near, 2 home, ...
@@ -33,7 +33,7 @@ pub struct Column {
     pub node: NodeId,
 }
 
-/// What each group of threads does before it goes on to the next stage.
+/// A stage of each group of threads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// What reports call it.
@@ -47,7 +47,7 @@ pub struct Stage {
     pub thread_rate_max: f64,
 }
 
-/// A column, or the part of it that is read last, to be brought near.
+/// A near copy of a column, or of the part of it that is read last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
     /// Index in [`Pipeline::columns`].
@@ -81,7 +81,7 @@ pub struct Pipeline {
     pub fairness: Fairness,
 }
 
-/// What became of it.
+/// The result of a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Run {
@@ -113,7 +113,7 @@ impl Pipeline {
         (part / self.chunk_bytes as f64).ceil().max(1.0) as usize
     }
 
-    /// Computes it.
+    /// Computes the query.
     ///
     /// # Errors
     /// [`ModelError::Unknown`] for a rate that the machine does not tell, [`Node`](ModelError::Node),

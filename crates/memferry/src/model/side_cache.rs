@@ -1,4 +1,4 @@
-//! Memory that a faster one caches in hardware, such as DDR behind HBM in cache mode.
+//! Memory behind a hardware cache, such as DDR behind HBM in cache mode.
 //!
 //! The thesis names the mode (Fürst 2024, 2.1) and leaves the comparison with prefetching to others (chapter 7). How such a
 //! cache behaves is therefore **assumed** here, as the simplest one that sits beside memory:

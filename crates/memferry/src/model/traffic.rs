@@ -1,11 +1,10 @@
 //! Streams of bytes between memories, CPUs and devices, in virtual time.
 //!
-//! Resources are memories, the ways to them whose rate is known, and devices. Who gets how much is max-min fair, on
-//! two levels: a memory is shared between *requesters* - the CPUs of each node, and all devices together - and what
-//! a requester gets between its streams. The CPUs of a node are shared by time: a thread that waits for a slow
-//! memory holds its core all the same, so that a group of threads has its share of the node's cores and no more,
-//! and no thread more than a core. Threads that read elsewhere ask nothing of this memory, and their part of the
-//! requester's weight is nobody's.
+//! Resources are memories, links with known rates, and devices. Rates are max-min fair on two levels: a memory is shared
+//! between *requesters* - the CPUs of each node, and all devices together - and the share of a requester between its
+//! streams. The CPUs of a node are shared by time: a thread that waits for a slow memory still occupies its core. So a
+//! group of threads gets at most its share of the node's cores, and a thread at most one core. Threads that read another
+//! memory do not use this one, and their part of the requester's weight is unused.
 
 use super::fluid::{Demand, Scratch, max_min};
 use super::hardware::Hardware;
@@ -27,7 +26,7 @@ pub enum Fairness {
     Windows,
 }
 
-/// Who moves the bytes.
+/// The mover of a stream's bytes.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Mover {
     /// So many threads on the CPUs of a node, all of this speed against the others there; with a core for each they

@@ -1,12 +1,12 @@
-//! The published advice on how to use DSA, as pure functions that everything here goes by.
+//! The published guidelines for DSA as pure functions, which the mover follows.
 //!
 //! | | advice | here |
 //! |---|---|---|
-//! | G1 | contiguous pieces as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`] |
-//! | G2 | asynchronously, as deep as the queue is; below a size the CPU is faster | [`depth`], [`Guidelines::offload_bytes_min`] |
-//! | G3 | what is read at once into the last-level cache, the rest into memory | [`Guidelines::into_cache`] |
+//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`] |
+//! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::driver::depth), [`Guidelines::offload_bytes_min`] |
+//! | G3 | data that is read at once into the last-level cache, other data into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
-//! | G5 | several engines of a device at once, above all for small transfers | pieces go to all queues, [`least_loaded`] |
+//! | G5 | several engines of a device at once, above all for small transfers | work items go to all queues, [`least_loaded`] |
 //! | G6 | several dedicated queues of 32 entries; a shared one for many submitters | [`least_loaded`], [`depth`](memferry_dsa::driver::depth), [`home`] |
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
@@ -23,37 +23,37 @@ pub(super) use memferry_dsa::driver::{BATCHED_BYTES_MAX, least_loaded};
 use crate::model::{Hardware, Offload};
 use crate::topology::Machine;
 
-/// The part of the last-level cache that a device's writes may fill, beyond which they evict each other ("leaky DMA",
-/// section 4.3): two of its 15 or 16 ways.
+/// The part of the last-level cache that a device's writes may fill: two of its 15 or 16 ways. Beyond it they evict each
+/// other ("leaky DMA", section 4.3).
 ///
 /// Source: Farshin et al., "Reexamining Direct Cache Access to Optimize I/O Intensive Applications for
 /// Multi-hundred-gigabit Networks" (2020), for the two ways.
 const DEVICE_PART_OF_LLC: u64 = 8;
 
-/// Who uses the target of a copy next.
+/// The next user of a copy's target.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Consumer {
-    /// Nobody has said: devices write to memory, as they do without hint.
+    /// Unknown: devices write to memory, the default without hint.
     #[default]
     Unknown,
-    /// This machine's cores, at once.
+    /// Cores of this machine, soon.
     CoresSoon,
-    /// Somebody later, or a device.
+    /// Cores later, or a device.
     Later,
 }
 
-/// What the advice depends on, and a program or a calibration may know better.
+/// Thresholds of the guidelines, which a program or a calibration may set.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Guidelines {
-    /// Smaller copies are left to CPUs. A device has overtaken them at 128 bytes (figure 15) to 256 (figure 2b) where
-    /// nobody waits for it; somebody who waits for each has 4096.
+    /// CPUs do smaller copies. A device overtakes them at 128 bytes (figure 15) to 256 (figure 2b) if no thread waits for
+    /// it, and at 4096 if one waits for each copy.
     ///
-    /// Default: the size from which a device that is always busy is no slower than a core, if the machine tells what
-    /// both can do; otherwise 256. `memferry calibrate` measures cores, a profile also says what a descriptor takes.
+    /// Default: the size from which a busy device is at least as fast as a core, if the machine has both rates; otherwise
+    /// 256. `memferry calibrate` measures cores; a profile also has the cost of a descriptor.
     pub offload_bytes_min: usize,
-    /// Size of the last-level cache; 0 if nobody knows, so that nothing is put there.
+    /// Size of the last-level cache; 0 if unknown, so that nothing is written there.
     ///
-    /// Default: what sysfs tells of the first CPU, for this machine.
+    /// Default: the value of sysfs for the first CPU of this machine.
     pub llc_bytes: u64,
 }
 
@@ -64,21 +64,21 @@ impl Guidelines {
         Guidelines { offload_bytes_min: break_even_bytes(machine).unwrap_or(256), llc_bytes }
     }
 
-    /// G2: whether a device shall do it.
+    /// G2: whether a device should copy this size.
     pub fn offloads(&self, size_bytes: usize) -> bool {
         size_bytes >= self.offload_bytes_min
     }
 
-    /// G3: whether a device shall write to the last-level cache: only what is read soon and fits into the part of it
-    /// that devices may fill.
+    /// G3: whether a device should write to the last-level cache: only data that is read soon and fits into the part that
+    /// devices may fill.
     pub fn into_cache(&self, consumer: Consumer, size_bytes: usize) -> bool {
         consumer == Consumer::CoresSoon && size_bytes as u64 <= self.llc_bytes / DEVICE_PART_OF_LLC
     }
 }
 
-/// Where a device overtakes a core, as modelled with the machine's figures; `usize::MAX` if it never does.
+/// The modelled size at which a device overtakes a core; `usize::MAX` if it never does.
 fn break_even_bytes(machine: &Machine) -> Option<usize> {
-    // Without it a device would seem to cost nothing.
+    // Without it a device would cost nothing in the model.
     machine.parameter("device_descriptor_ns")?;
     let offload = Offload::of(&Hardware::of(machine).ok()?).ok()?;
     Some(offload.break_even_pipelined_bytes().ceil() as usize)
@@ -96,20 +96,20 @@ fn llc_bytes() -> Option<u64> {
     caches.max().map(|(_, bytes)| bytes)
 }
 
-/// Bytes of a size as sysfs writes it: `107520K`.
+/// Parses a size of sysfs, `107520K`.
 fn kib(size: &str) -> Option<u64> {
     size.strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// G6: which of `count` equal engines is that of the calling thread, so that threads which submit small copies do not
-/// meet at one lock. Threads are dealt out as they come.
+/// G6: the engine of the calling thread among `count` equal ones, so that threads with small copies do not contend for one
+/// lock. Threads are assigned in turn.
 ///
 /// Source: Kuper et al. (2024), section 6.4: each dedicated queue is bound to the core that uses it most.
 pub(super) fn home(count: usize) -> usize {
     thread_number() % count.max(1)
 }
 
-/// Of the calling thread, in the order in which threads first asked.
+/// The number of the calling thread, in the order of first calls.
 pub(super) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -119,16 +119,16 @@ pub(super) fn thread_number() -> usize {
     NUMBER.with(|number| *number)
 }
 
-/// A part of a source, and where it goes.
+/// A range of a source, and its place in the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Move {
     /// Bytes of the source.
     pub source: Range<usize>,
-    /// Where they begin in the target.
+    /// Their start in the target.
     pub target: usize,
 }
 
-/// G1: joins moves that follow each other in source and target. The order is kept; empty ones are left out.
+/// G1: joins moves that are adjacent in source and target. Keeps the order; drops empty ones.
 pub(super) fn coalesce(moves: &[Move]) -> Vec<Move> {
     let mut joined: Vec<Move> = Vec::new();
     for next in moves.iter().filter(|next| !next.source.is_empty()) {

@@ -1,14 +1,12 @@
-//! What some engines copy together, as far as the machine tells: the least of what they, the source and the target
-//! can do.
+//! The rate of several engines together: the minimum of the rates of engines, source and target.
 //!
-//! A memory's rate is the best that any CPUs have with it: what is between an engine and a memory does not limit
-//! devices (Fürst 2024, section 3.2.3: across sockets they are as fast as within). Reading from and writing to one
-//! memory take turns.
+//! A memory's rate is the best that any CPUs reach with it: the link between an engine and a memory does not limit devices
+//! (Fürst 2024, section 3.2.3: across sockets they are as fast as within one). Reads and writes of one memory alternate.
 
 use super::{Endpoints, EngineKind, EngineSite};
 use crate::topology::{Accelerator, Link, Machine, NodeId};
 
-/// Bytes per second of a copy by these engines; `None` if something that matters is unknown.
+/// Bytes per second of a copy by these engines; `None` if a rate is unknown.
 pub(super) fn bytes_per_s(
     machine: &Machine,
     sites: &[EngineSite],
@@ -23,13 +21,13 @@ pub(super) fn bytes_per_s(
     Some(memories.min(engines?))
 }
 
-/// What the CPUs that are nearest, in this respect, have of a memory.
+/// The best rate that any CPUs reach with a memory.
 fn best(machine: &Machine, memory: NodeId, rate: impl Fn(Link) -> Option<u64>) -> Option<f64> {
     let rates = machine.nodes().iter().filter_map(|node| rate(machine.link(node.id, memory)));
     rates.max().map(|rate| rate as f64)
 }
 
-/// What cores copy depends on how many there are, which no profile tells.
+/// The rate of an engine; unknown for cores, because it depends on their number, which profiles lack.
 fn engine_bytes_per_s(machine: &Machine, site: EngineSite) -> Option<f64> {
     let is_it = |device: &&Accelerator| site.node.is_some() && device.node == site.node;
     match site.kind {

@@ -1,7 +1,7 @@
-//! Who copies. Pure functions: what runs on a machine can be computed for any other.
+//! Routes: the engines of a copy. Pure functions, so that the routes of any machine can be computed.
 //!
-//! [`Route::first`] is the engine that does a small copy, and costs no allocation; [`Route::shares`] says which
-//! engines take part in a large one, each with its bytes, and is in `share.rs`.
+//! [`Route::first`] chooses the engine of a small copy, without allocation. [`Route::shares`] (`share.rs`) chooses the
+//! engines of a large one, each with its bytes.
 
 mod adaptive;
 mod share;
@@ -23,16 +23,16 @@ pub enum EngineKind {
     Dsa,
 }
 
-/// What a route knows of an engine.
+/// An engine, as routes see it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct EngineSite {
-    /// What it copies with.
+    /// Its kind of hardware.
     pub kind: EngineKind,
-    /// Where it is.
+    /// Its node, if known.
     pub node: Option<NodeId>,
 }
 
-/// What a route knows of a copy.
+/// A copy, as routes see it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Endpoints {
     /// Node of the source, if known.
@@ -41,15 +41,14 @@ pub struct Endpoints {
     pub target_node: Option<NodeId>,
     /// Size of the copy.
     pub size_bytes: usize,
-    /// How many copies the mover started before this one.
+    /// Number of copies that the mover started before.
     pub turn: usize,
 }
 
-/// Decides who copies.
+/// The rule that chooses the engines of a copy.
 ///
-/// A node without CPUs (HBM, CXL) has no engine of its own: where one is asked for, it is that of the CPU node it
-/// belongs to. Of several engines that are equally near, the one on the node itself or next after it in order comes
-/// first, so that neighbours do not all choose the same helper.
+/// A node without CPUs (HBM, CXL) has no engine; its CPU node's engine stands in. Of equally near engines the one on the
+/// node, or next after it in order, comes first, so that neighbours do not all choose the same engine.
 ///
 /// | route | within a node | within a socket | between sockets |
 /// |---|---|---|---|
@@ -68,26 +67,25 @@ pub enum Route {
     /// The engine nearest to the source, or to the target where the source's node is unknown.
     #[default]
     Single,
-    /// Whole copies in turn to all engines: best for many small copies, which would lose by being split. Once
-    /// engines were added to a mover, its own CPU engines are left out: they take only what the others refuse.
+    /// Whole copies to all engines in turn: best for many small copies, for which splitting does not pay. If engines were
+    /// added to a mover, its own CPU engines take only copies that the others refuse.
     ///
     /// Source: Fürst 2024, section 5.2.
     RoundRobin,
     /// The engines at the source and at the target; within a node, the one there and the nearest off-node one.
     ///
-    /// What the thesis recommends: more than two gain little.
+    /// Recommended by the thesis: more than two engines gain little.
     PushPull,
-    /// All engines of the socket; between two sockets half of each, those at the source and the target among them.
+    /// All engines of the socket; between two sockets half of each, including those at the source and the target.
     Socket,
-    /// All engines of the socket; between two sockets only those at the source and at the target. A copy that is too
-    /// small to be split is left to the engine at the target: the draft says "the current node", and its cache puts
-    /// copies on the node of the thread that asks for them.
+    /// All engines of the socket; between two sockets only those at the source and at the target. The engine at the target
+    /// does copies that are too small to be split: the draft says "the current node", and its cache puts copies on the
+    /// node of the requesting thread.
     Smart,
-    /// Every engine, wherever the copy begins and ends ("brute force").
+    /// All engines, for any source and target ("brute force").
     All,
-    /// The fewest engines with which the memories set the pace, and not the engines: of `Single`, `PushPull`,
-    /// `Socket` and `All` the first that is within 5 % of the best. `PushPull` where the machine does not tell what
-    /// its engines and memories can do.
+    /// The fewest engines that saturate the memories: of `Single`, `PushPull`, `Socket` and `All` the first that is within
+    /// 5 % of the best. `PushPull` if the rates of engines or memories are unknown.
     Adaptive,
 }
 
@@ -105,7 +103,7 @@ impl Route {
         }
     }
 
-    /// The index in `sites` of the engine that does a copy which is not split; `None` if there are none.
+    /// The index in `sites` of the engine for a copy that is not split; `None` without engines.
     ///
     /// Nodes that the machine does not have count as unknown.
     pub fn first(self, machine: &Machine, sites: &[EngineSite], endpoints: Endpoints) -> Option<usize> {
@@ -125,13 +123,13 @@ fn home(machine: &Machine, node: Option<NodeId>) -> Option<NodeId> {
     machine.node(node?).ok().map(|node| node.cpu_node)
 }
 
-/// The socket of a node, if somebody says.
+/// The socket of a node, if known.
 fn socket(machine: &Machine, node: Option<NodeId>) -> Option<u32> {
     machine.node(node?).ok()?.socket
 }
 
 /// Orders engines by how far they are from a node with CPUs: on it, on its socket, elsewhere; within these by
-/// the kernel's distance, where it is known. What is unknown is farthest.
+/// the kernel's distance, if known. Unknown engines are farthest.
 fn distance(machine: &Machine, engine: Option<NodeId>, home: Option<NodeId>) -> (bool, bool, u32) {
     match (engine, home) {
         (Some(engine), Some(home)) => {

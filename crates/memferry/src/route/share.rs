@@ -1,4 +1,4 @@
-//! How a copy is divided among engines. Pure functions of the machine.
+//! The division of a copy among engines. Pure functions of the machine.
 
 use std::ops::Range;
 
@@ -10,27 +10,25 @@ use crate::topology::{Machine, NodeId};
 /// Source: Fürst 2024, section 3.3.
 pub const SHARE_BYTES_MIN: usize = 1 << 20;
 
-/// A part of a copy, and who begins with it.
+/// A part of a copy, and the engine that starts with it.
 ///
-/// The shares of a copy are even, as in the papers. They are where engines begin: a mover lets those that are done
-/// take over from those that are not.
+/// The shares of a copy are equal, like in the papers. Engines that are done steal from the shares of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Index of the engine, in the list that was passed in.
     pub engine: usize,
-    /// The bytes of the copy.
+    /// The range of the copy.
     pub bytes: Range<usize>,
 }
 
 impl Route {
     /// The engines that take part in a copy, the one at the source first, each with its bytes.
     ///
-    /// The shares follow each other without a gap; a copy is divided among fewer engines, the first of them, if a
-    /// share would be below [`SHARE_BYTES_MIN`]. Empty only if `sites` is.
+    /// The shares are contiguous. If a share would be below [`SHARE_BYTES_MIN`], only the first engines get one. Empty only
+    /// if `sites` is.
     ///
-    /// Nodes that the machine does not have count as unknown; a copy with one known end counts as one within that
-    /// node, and of one with none every engine is equally near. A machine that does not tell its sockets counts as
-    /// having one.
+    /// Nodes that the machine does not have count as unknown. A copy with one known node counts as one within that node;
+    /// without known nodes every engine is equally near. A machine without known sockets counts as one socket.
     pub fn shares(self, machine: &Machine, sites: &[EngineSite], endpoints: Endpoints) -> Vec<Share> {
         let shares_max = endpoints.size_bytes / SHARE_BYTES_MIN;
         let engines = if shares_max < 2 || matches!(self, Route::Single | Route::RoundRobin) {
@@ -43,10 +41,10 @@ impl Route {
         split(endpoints.size_bytes, &engines)
     }
 
-    /// As [`shares`](Route::shares), of the accelerators of a machine: what their copies are planned with. The
-    /// indices are those of [`Machine::accelerators`].
+    /// The [`shares`](Route::shares) of a machine's accelerators, for plans. Indices are those of
+    /// [`Machine::accelerators`].
     ///
-    /// Where the rates of some are known, those of unknown rate take no part: a calibration could not use them.
+    /// If the rates of some are known, those of unknown rate take no part: a calibration could not use them.
     pub fn devices(self, machine: &Machine, endpoints: Endpoints) -> Vec<Share> {
         let devices = machine.accelerators();
         let is_any_known = devices.iter().any(|device| device.bytes_per_s_max.is_some());
@@ -60,7 +58,7 @@ impl Route {
     }
 }
 
-/// Even shares.
+/// Divides a copy into equal shares.
 fn split(size_bytes: usize, engines: &[usize]) -> Vec<Share> {
     let (even, over) = (size_bytes / engines.len().max(1), size_bytes % engines.len().max(1));
     let begin = |index: usize| index * even + index.min(over);
@@ -72,7 +70,7 @@ fn split(size_bytes: usize, engines: &[usize]) -> Vec<Share> {
 struct Sites<'a> {
     machine: &'a Machine,
     sites: &'a [EngineSite],
-    /// Nodes with the CPUs of the source's and the target's memory; each stands in for the other.
+    /// CPU nodes of source and target; if one is unknown, the other stands in.
     source: Option<NodeId>,
     target: Option<NodeId>,
 }
@@ -96,7 +94,7 @@ impl<'a> Sites<'a> {
         }
     }
 
-    /// Nearest first; equally near ones in order, beginning with those on the node.
+    /// All engines, nearest first; equally near ones in order, starting with those on the node.
     fn nearest_to(&self, home: Option<NodeId>) -> Vec<usize> {
         let count = self.sites.len();
         let begin = self.sites.iter().position(|site| site.node == home).unwrap_or(0);
@@ -113,7 +111,7 @@ impl<'a> Sites<'a> {
             true => near_source.iter().copied().find(off_node),
             false => self.nearest_to(self.target).into_iter().find(|&index| index != pull),
         };
-        // All engines may be on one node: then a second one there.
+        // If all engines are on one node: a second one there.
         let push = push.or_else(|| near_source.get(1).copied());
         [pull].into_iter().chain(push).collect()
     }
@@ -123,7 +121,7 @@ impl<'a> Sites<'a> {
         source.is_none() || target.is_none() || source == target
     }
 
-    /// The engines on the socket of a node, nearest first; there may be none.
+    /// The engines on the socket of a node, nearest first; perhaps none.
     fn on_socket(&self, node: Option<NodeId>) -> Vec<usize> {
         let wanted = socket(self.machine, node);
         let mut engines = self.nearest_to(node);
@@ -131,7 +129,7 @@ impl<'a> Sites<'a> {
         engines
     }
 
-    /// All engines of the source's socket, or half of each. A socket without engines leaves all to the other.
+    /// All engines of the source's socket, or half of each socket; all of the other one if one socket has none.
     fn on_sockets(&self) -> Vec<usize> {
         let mut engines = self.on_socket(self.source);
         if !self.is_within_socket() {
@@ -149,7 +147,7 @@ impl<'a> Sites<'a> {
     }
 
     fn adaptive(&self, endpoints: Endpoints) -> Vec<usize> {
-        /// Within this part of the best, the fewest engines: rates of equal devices differ by as much.
+        /// Sufficient part of the best rate: rates of equal devices differ by as much.
         const GOOD_ENOUGH: f64 = 0.95;
         let candidates = [Route::Single, Route::PushPull, Route::Socket, Route::All]
             .map(|route| self.of(route, endpoints));
