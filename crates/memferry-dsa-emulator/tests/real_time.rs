@@ -98,6 +98,7 @@ fn many_small_ones() {
         }
     }
     emulator.disable();
+    in_flight.iter().for_each(|(_, portal)| portal.completed(1));
     let ended = records.iter().filter_map(CompletionRecord::poll).filter(|end| end.status == Status::Success);
     assert_eq!(ended.count(), 40);
     assert_eq!(emulator.counters().dropped, 0);
