@@ -48,8 +48,8 @@ pub(crate) struct Arguments {
     /// Leaves the program's code as it is: each submission costs a signal.
     #[arg(long)]
     no_patch: bool,
-    /// Keeps your user: the program can submit with write(2), and neither map nor configure queues. Otherwise it is root in
-    /// its view.
+    /// Keeps your user: the program can submit with write(2), and neither map nor configure queues. Otherwise it is
+    /// root in its view.
     #[arg(long)]
     keep_user: bool,
     /// Waits for processes that outlive the program, instead of killing them.

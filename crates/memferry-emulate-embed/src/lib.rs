@@ -1,8 +1,8 @@
 //! Embeds the preload library into `memferry-emulate`.
 //!
-//! `memferry-emulate` depends on `memferry-emulate-preload`, a package that is both an rlib and a cdylib. Cargo passes the
-//! path of the rlib to rustc (`--extern`) and has the cdylib built beside it, with the same file name and the extension
-//! `so`. Cargo tells that path to no build script, so a macro reads it: it runs inside rustc.
+//! `memferry-emulate` depends on `memferry-emulate-preload`, a package that is both an rlib and a cdylib. Cargo passes
+//! the path of the rlib to rustc (`--extern`) and has the cdylib built beside it, with the same file name and the
+//! extension `so`. Cargo tells that path to no build script, so a macro reads it: it runs inside rustc.
 //!
 //! Reasons, and the ways that were tried before: `docs/decisions/embedded-library.md`.
 
@@ -16,7 +16,8 @@ const PRELOAD: &str = "memferry_emulate_preload";
 
 /// Expands to the bytes of the preload library, as a `&[u8]` or a reference to an array.
 ///
-/// The slice is empty if rustc links nothing (`cargo check`, `cargo doc`), because cargo has not built the library then.
+/// The slice is empty if rustc links nothing (`cargo check`, `cargo doc`), because cargo has not built the library
+/// then.
 #[proc_macro]
 pub fn preload_library(_input: TokenStream) -> TokenStream {
     let arguments: Vec<String> =

@@ -47,8 +47,8 @@ pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
     receiver.recv().unwrap_or_else(|_| Err(io::Error::other("the engine thread has exited")))
 }
 
-/// Opens the memory of the process and the trace. The thread gets a file descriptor table of its own: a program may close
-/// all descriptors that it does not know, and reuse their numbers.
+/// Opens the memory of the process and the trace. The thread gets a file descriptor table of its own: a program may
+/// close all descriptors that it does not know, and reuse their numbers.
 fn open() -> io::Result<(CheckedMemory, Option<File>)> {
     // SAFETY: it takes a number, and changes the descriptor table of this thread alone.
     let is_apart = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;

@@ -1,7 +1,8 @@
 //! State of one process that its children do not inherit: pages that the kernel fills with zeros in a child.
 //!
-//! A child of `fork`, whichever system call makes it, has none of its parent's portals, engines or locks. It has a copy of
-//! the parent's memory, except for these pages. (A child of `vfork` shares the memory of its parent, with these pages.)
+//! A child of `fork`, whichever system call makes it, has none of its parent's portals, engines or locks. It has a copy
+//! of the parent's memory, except for these pages. (A child of `vfork` shares the memory of its parent, with these
+//! pages.)
 //!
 //! Source: madvise(2), `MADV_WIPEONFORK`, since Linux 4.14.
 
@@ -61,7 +62,8 @@ impl ForkLocal {
         self.id.store(sys::process(), Ordering::Relaxed);
     }
 
-    /// Whether the caller is a child of `vfork`: its system calls act on itself, its stores on the memory of its parent.
+    /// Whether the caller is a child of `vfork`: its system calls act on itself, its stores on the memory of its
+    /// parent.
     pub(crate) fn is_vfork_child(&self) -> bool {
         let running = sys::process();
         match self.id.compare_exchange(0, running, Ordering::Relaxed, Ordering::Relaxed) {

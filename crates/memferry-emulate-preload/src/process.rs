@@ -36,8 +36,8 @@ const PREPARING: u32 = 1;
 const ACTIVE: u32 = 2;
 const INACTIVE: u32 = 3;
 
-/// Whether there are emulated devices. The first call sets up the library: a call from its constructor, or from a hook that
-/// the constructor of another library has called before. Hooks that run during the set-up see no emulation.
+/// Whether there are emulated devices. The first call sets up the library: a call from its constructor, or from a hook
+/// that the constructor of another library has called before. Hooks that run during the set-up see no emulation.
 pub(crate) fn is_active() -> bool {
     // ORDERING: Acquire pairs with the Release below: the connection, the hooks and the fork-local pages are visible.
     match STAGE.load(Ordering::Acquire) {
@@ -170,8 +170,8 @@ impl ForkLocal {
     }
 }
 
-/// Returns the instructions that are emulated in this process, as bits of register ECX of CPUID leaf 7, for programs that ask
-/// before they use an instruction. See `memferry_dsa::instructions::CpuFeatures`.
+/// Returns the instructions that are emulated in this process, as bits of register ECX of CPUID leaf 7, for programs
+/// that ask before they use an instruction. See `memferry_dsa::instructions::CpuFeatures`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn memferry_emulated_instructions() -> u32 {
     if is_active() { CpuFeatures::ALL.to_ecx() } else { 0 }

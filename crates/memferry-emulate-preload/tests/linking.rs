@@ -67,8 +67,8 @@ fn memory_is_copied_without_others() {
 
 /// The library works before and behind another one with the same hooks.
 ///
-/// MEMUSAGE_PROG_NAME keeps the other library's malloc inactive. At process exit that malloc switches back to libc's, and
-/// memory that an engine thread frees then is an invalid pointer.
+/// MEMUSAGE_PROG_NAME keeps the other library's malloc inactive. At process exit that malloc switches back to libc's,
+/// and memory that an engine thread frees then is an invalid pointer.
 #[test]
 fn either_order() {
     if !Path::new(OTHER).exists() {

@@ -101,7 +101,8 @@ fn sites_are_patched() {
     }
 }
 
-/// Once the answer of membarrier was ignored: a site was patched although a thread might execute half of the old instruction.
+/// Once the answer of membarrier was ignored: a site was patched although a thread might execute half of the old
+/// instruction.
 #[test]
 fn without_membarrier_sites_are_not_patched() {
     stays_as_it_was("code-without-membarrier");

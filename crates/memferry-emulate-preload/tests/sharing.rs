@@ -1,7 +1,7 @@
 //! Two processes share a device by queues, thresholds and priorities, as on silicon.
 //!
-//! The modelled time of a copy is long compared with all other work of this machine. The tests compare the order in which the
-//! device starts descriptors, from the trace; latencies follow from it.
+//! The modelled time of a copy is long compared with all other work of this machine. The tests compare the order in
+//! which the device starts descriptors, from the trace; latencies follow from it.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -24,8 +24,8 @@ struct Started {
     time_ns: u64,
 }
 
-/// Runs two processes at the same time, on these queues of one group with one engine, each with up to `depth` of its `count`
-/// copies in flight. Returns the load and the number of each process, and all descriptors in their order.
+/// Runs two processes at the same time, on these queues of one group with one engine, each with up to `depth` of its
+/// `count` copies in flight. Returns the load and the number of each process, and all descriptors in their order.
 fn run(
     queues: &[WorkQueueInfo],
     uses: [usize; 2],
@@ -64,15 +64,16 @@ fn mean(load: &Load) -> u64 {
     load.latencies_ns.iter().sum::<u64>() / load.latencies_ns.len() as u64
 }
 
-/// Of two queues that are never empty, the one with three times the priority is served three times as often, so its latency is
-/// a third.
+/// Of two queues that are never empty, the one with three times the priority is served three times as often, so its
+/// latency is a third.
 #[test]
 fn priorities() {
     const COUNT: usize = 48;
     const DEPTH: usize = 16;
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 32) };
     let ([(first, high), (second, _)], started) = run(&[of(12), of(4)], [0, 1], COUNT, DEPTH);
-    // The time in which both queues had descriptors: from the first of both to the last submission of the faster process.
+    // The time in which both queues had descriptors: from the first of both to the last submission of the faster
+    // process.
     let firsts = |is_high: bool| started.iter().find(|started| (started.process == high) == is_high).unwrap();
     let start = firsts(true).submitted_ns.max(firsts(false).submitted_ns);
     let end = started

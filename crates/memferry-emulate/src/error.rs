@@ -129,8 +129,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the exit status by the convention of shells and `env`: 127 for a program that does not exist, 126 for one that
-    /// cannot be run, 125 for all other errors.
+    /// Returns the exit status by the convention of shells and `env`: 127 for a program that does not exist, 126 for
+    /// one that cannot be run, 125 for all other errors.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::NoProgram { .. } => 127,

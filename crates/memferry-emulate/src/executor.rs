@@ -1,11 +1,11 @@
 //! Executors: they execute the descriptors that a process submits with `write(2)`.
 //!
 //! On silicon the kernel submits those descriptors for the process; here the supervisor does. Each address space that
-//! submits has one executor: a client of the shared state in the name of its process, with an engine thread for each device.
-//! It needs no code in the process, so it serves static programs as well.
+//! submits has one executor: a client of the shared state in the name of its process, with an engine thread for each
+//! device. It needs no code in the process, so it serves static programs as well.
 //!
-//! An engine works on the address space, also after the process has executed another program. It exits when no process has
-//! the address space any more. The client then drops the remaining descriptors.
+//! An engine works on the address space, also after the process has executed another program. It exits when no process
+//! has the address space any more. The client then drops the remaining descriptors.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,8 @@ use crate::queues::QueueFile;
 
 /// Interval of the checks for address spaces that are gone. Their queue entries keep other processes waiting.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// Pause between two tries of a submission. It leaves the core to the engine; the driver repeats ENQCMDS without a pause.
+/// Pause between two tries of a submission. It leaves the core to the engine; the driver repeats ENQCMDS without a
+/// pause.
 const RETRY_PAUSE: Duration = Duration::from_micros(20);
 
 /// The executors of all address spaces. Descriptors in flight when it is dropped never complete.
@@ -55,8 +56,8 @@ struct Engine {
 }
 
 impl Executor {
-    /// Whether no process has the address space, and the engines have exited. No thread waits for an engine, because one of
-    /// its accesses may be a page fault that a user process should handle and never does (userfaultfd(2)).
+    /// Whether no process has the address space, and the engines have exited. No thread waits for an engine, because
+    /// one of its accesses may be a page fault that a user process should handle and never does (userfaultfd(2)).
     fn is_finished(&self) -> bool {
         !self.opener.space().is_some_and(AddressSpace::is_alive)
             && self.engines.iter().all(|engine| engine.thread.is_finished())
@@ -89,8 +90,8 @@ impl Executors {
         self.0.wake.notify_one();
     }
 
-    /// Submits a descriptor that a thread has written, with the checks of the driver. `retries` is the number of tries that
-    /// may find the queue full; it is counted down.
+    /// Submits a descriptor that a thread has written, with the checks of the driver. `retries` is the number of tries
+    /// that may find the queue full; it is counted down.
     pub(crate) fn submit(
         &self,
         file: &QueueFile,
@@ -119,7 +120,8 @@ impl Inner {
         self.executors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the client of the address space that opened the file, and starts an engine for its device if there is none.
+    /// Returns the client of the address space that opened the file, and starts an engine for its device if there is
+    /// none.
     fn client(&self, file: &QueueFile) -> Result<Client, i32> {
         let space = file.opener.space().ok_or(libc::EPERM)?;
         let process = file.opener.process();
@@ -166,8 +168,8 @@ impl Inner {
         Ok(Engine { device, thread })
     }
 
-    /// Removes executors of address spaces that are gone, until `is_stopping`. After a wake-up it also has the shared state
-    /// check for dead processes with engines of their own, which the state itself does only now and then.
+    /// Removes executors of address spaces that are gone, until `is_stopping`. After a wake-up it also has the shared
+    /// state check for dead processes with engines of their own, which the state itself does only now and then.
     fn reap(&self) {
         let mut executors = self.executors();
         while !self.is_stopping.load(Ordering::Relaxed) {
@@ -189,7 +191,7 @@ pub(crate) fn without_trace(error: io::Error) {
 /// The memory that a queue was opened from.
 #[allow(unsafe_code)]
 fn memory_of(space: &AddressSpace) -> ProcessMemory {
-    // SAFETY: `Openers::for_thread` refuses this process. `Queues::write` takes descriptors from threads with this address
-    // space only: a wrong descriptor harms the program that wrote it.
+    // SAFETY: `Openers::for_thread` refuses this process. `Queues::write` takes descriptors from threads with this
+    // address space only: a wrong descriptor harms the program that wrote it.
     unsafe { space.memory() }
 }

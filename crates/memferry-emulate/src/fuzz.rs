@@ -44,11 +44,12 @@ const VALUES: [&str; 16] = [
 /// until the end: request 1, file or handle 3 or 9, thread 1, offset, size, flags or value
 /// ```
 ///
-/// Any bytes are valid; missing ones are zero. The requesting thread is unknown, a thread of this process (which may not open
-/// queues), or the thread of a program started for it, whose memory the descriptors name.
+/// Any bytes are valid; missing ones are zero. The requesting thread is unknown, a thread of this process (which may
+/// not open queues), or the thread of a program started for it, whose memory the descriptors name.
 ///
 /// # Panics
-/// If the server panics or breaks the contract of an answer; also without memory for the shared state, or without `cat`.
+/// If the server panics or breaks the contract of an answer; also without memory for the shared state, or without
+/// `cat`.
 pub fn requests(data: &[u8]) {
     let machine = Machine::new(&Options::new("")).expect("the default configuration works");
     let driver = Arc::new(machine.driver);

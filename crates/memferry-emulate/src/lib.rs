@@ -16,9 +16,10 @@
 //! # Ok::<(), memferry_emulate::Error>(())
 //! ```
 //!
-//! The program runs unmodified in a private mount namespace, in which the driver `idxd` is loaded and has devices. Users other
-//! than root get a user namespace too. A default, a file or the program configures the devices. A preload library catches
-//! stores to portals. The supervisor executes descriptors that are submitted with `write(2)`, also for static programs.
+//! The program runs unmodified in a private mount namespace, in which the driver `idxd` is loaded and has devices.
+//! Users other than root get a user namespace too. A default, a file or the program configures the devices. A preload
+//! library catches stores to portals. The supervisor executes descriptors that are submitted with `write(2)`, also for
+//! static programs.
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd`.
 

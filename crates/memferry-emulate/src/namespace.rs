@@ -1,14 +1,14 @@
 //! A private view of `/dev` and `/sys` for this process and its descendants.
 //!
-//! A directory that gets a new entry is replaced by a tmpfs, in which the real entries are bind mounts. All other entries
-//! stay as they are. The view is invisible outside and disappears with its last process.
+//! A directory that gets a new entry is replaced by a tmpfs, in which the real entries are bind mounts. All other
+//! entries stay as they are. The view is invisible outside and disappears with its last process.
 //!
 //! Source: mount_namespaces(7), user_namespaces(7).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, limit};
@@ -119,7 +119,10 @@ fn tree() -> PathBuf {
 /// Replaces `/dev` by a tmpfs with an empty [`PRIVATE`].
 pub(crate) fn replace_dev() -> Result<(), Error> {
     replace_by_tmpfs(Path::new("/dev"), &["dsa", "char"])?;
-    fs::create_dir(PRIVATE).map_err(|source| Error::Mount { path: PRIVATE.into(), source })
+    // All users of the namespace load the preload library from it, whatever the umask is.
+    fs::create_dir(PRIVATE)
+        .and_then(|()| fs::set_permissions(PRIVATE, fs::Permissions::from_mode(0o755)))
+        .map_err(|source| Error::Mount { path: PRIVATE.into(), source })
 }
 
 /// Binds the directories of the served tree to the paths of the kernel. `buses` are the directories in `/sys/devices`.

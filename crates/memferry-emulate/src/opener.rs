@@ -1,12 +1,14 @@
 //! Openers: the address spaces that queues are opened from.
 //!
-//! The driver keeps the address space (`mm_struct`) of each open file, and refuses submissions from threads with another one.
-//! Here the address space is opened while the opening thread waits for the answer, see [`AddressSpace`]. Linux does not tell
-//! whether two address spaces are the same. So a thread is compared by its process: the number, the start time and the
-//! start of the stack, as long as any process has the address space. `execve(2)` and the exit of a process release it.
+//! The driver keeps the address space (`mm_struct`) of each open file, and refuses submissions from threads with
+//! another one. Here the address space is opened while the opening thread waits for the answer, see [`AddressSpace`].
+//! Linux does not tell whether two address spaces are the same. So a thread is compared by its process: the number, the
+//! start time and the start of the stack, as long as any process has the address space. `execve(2)` and the exit of a
+//! process release it.
 //!
-//! One case is not recognised: `execve(2)` starts a program at the same stack address, without randomised addresses, while a
-//! child made with CLONE_VM keeps the memory of the program before. It then submits for that memory, which was its own.
+//! One case is not recognised: `execve(2)` starts a program at the same stack address, without randomised addresses,
+//! while a child made with CLONE_VM keeps the memory of the program before. It then submits for that memory, which was
+//! its own.
 //!
 //! Source: `idxd_cdev_open` and `idxd_cdev_write` in Linux' `drivers/dma/idxd/cdev.c`.
 
@@ -23,7 +25,8 @@ use crate::system;
 #[derive(Default)]
 pub(crate) struct Openers(Mutex<HashMap<u32, Weak<Opener>>>);
 
-/// Most address spaces of one user, other than the user of this process. Each takes three file descriptors of this process.
+/// Most address spaces of one user, other than the user of this process. Each takes three file descriptors of this
+/// process.
 const USERS_MAX: usize = 256;
 
 /// An address space.
@@ -38,8 +41,8 @@ impl Openers {
     /// Returns the address space of a thread. The thread must wait for the answer to its request during this call.
     ///
     /// # Errors
-    /// `ESRCH`: the thread does not exist; `EPERM`: it belongs to this process, which only executes for others; `EMFILE`: too
-    /// many processes of the user have queues open; `ENFILE`: no file descriptors are left.
+    /// `ESRCH`: the thread does not exist; `EPERM`: it belongs to this process, which only executes for others;
+    /// `EMFILE`: too many processes of the user have queues open; `ENFILE`: no file descriptors are left.
     pub(crate) fn for_thread(&self, thread: u32) -> Result<Arc<Opener>, i32> {
         if system::is_own(thread) {
             return Err(libc::EPERM);
@@ -96,8 +99,8 @@ impl Opener {
         self.space.as_ref()
     }
 
-    /// Whether a thread has this address space: a thread of the process, or of a process made with CLONE_VM. Also false if
-    /// the kernel does not tell.
+    /// Whether a thread has this address space: a thread of the process, or of a process made with CLONE_VM. Also false
+    /// if the kernel does not tell.
     pub(crate) fn has_thread(&self, thread: u32) -> bool {
         let Ok(Some(now)) = Identity::of_thread(thread) else { return false };
         if now.process == self.identity.process {

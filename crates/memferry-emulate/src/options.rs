@@ -32,11 +32,11 @@ pub struct Options {
     pub timing: Option<Timing>,
     /// Whether the program keeps the user and group of the caller. Otherwise it is root in the namespace.
     ///
-    /// A user who is not root cannot change the configuration. The queues belong to that user, who can submit with `write(2)`.
-    /// Mapping a queue requires CAP_SYS_RAWIO, as with the driver. Root remains root.
+    /// A user who is not root cannot change the configuration. The queues belong to that user, who can submit with
+    /// `write(2)`. Mapping a queue requires CAP_SYS_RAWIO, as with the driver. Root remains root.
     pub keep_user: bool,
-    /// Whether the preload library is loaded into the program. Without it, stores to portals are not caught, and programs
-    /// submit with `write(2)` only.
+    /// Whether the preload library is loaded into the program. Without it, stores to portals are not caught, and
+    /// programs submit with `write(2)` only.
     pub preload: bool,
     /// Whether the preload library replaces an instruction that has trapped by a jump.
     pub patch: bool,
@@ -51,8 +51,8 @@ pub struct Options {
 /// The configuration of the devices when the program starts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Setup {
-    /// Each device is enabled. Its four engines are in one group, with two user queues of 64 entries: the first is shared, the
-    /// second dedicated. Both allow the largest transfers and batches, and block-on-fault.
+    /// Each device is enabled. Its four engines are in one group, with two user queues of 64 entries: the first is
+    /// shared, the second dedicated. Both allow the largest transfers and batches, and block-on-fault.
     #[default]
     Ready,
     /// As after boot: disabled, for the program to configure.

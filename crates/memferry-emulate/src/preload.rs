@@ -1,6 +1,7 @@
 //! The preload library: embedded here, written into the private `/dev`, and named to the dynamic linker there.
 //!
-//! The file is on a file system in memory that disappears with the namespace. Source: `docs/decisions/embedded-library.md`.
+//! The file is on a file system in memory that disappears with the namespace. Source:
+//! `docs/decisions/embedded-library.md`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,7 +1,7 @@
 //! Examines a program before it is run: whether it exists, and whether the preload library will be loaded into it.
 //!
-//! A program without the dynamic linker runs without the library. It sees the devices, can configure them and can submit with
-//! `write(2)`, but a store to a mapped portal ends in SIGBUS. A note says so before the program starts.
+//! A program without the dynamic linker runs without the library. It sees the devices, can configure them and can
+//! submit with `write(2)`, but a store to a mapped portal ends in SIGBUS. A note says so before the program starts.
 //!
 //! Source: ELF-64 object file format 1.5; ld.so(8), "secure-execution mode"; execve(2), "interpreter scripts".
 
@@ -171,8 +171,8 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     resolve(OsStr::from_bytes(name))
 }
 
-/// Whether the set-user-id or set-group-id bit has an effect. It has none if the file belongs to the caller, and none in a
-/// user namespace, where the owner is unknown.
+/// Whether the set-user-id or set-group-id bit has an effect. It has none if the file belongs to the caller, and none
+/// in a user namespace, where the owner is unknown.
 fn changes_identity(file: &File) -> bool {
     const SET_USER: u32 = 0o4000;
     const SET_GROUP: u32 = 0o2010; // without the permission to execute, the bit means mandatory locking

@@ -1,7 +1,7 @@
 //! The queues: their open files, and the shared state through which all processes use them.
 //!
-//! The state follows the driver: a bound queue is enabled in it, and an unbound queue is closed, drained and disabled. The
-//! attributes of the driver that change by themselves come from the state.
+//! The state follows the driver: a bound queue is enabled in it, and an unbound queue is closed, drained and disabled.
+//! The attributes of the driver that change by themselves come from the state.
 //!
 //! Source: Linux `drivers/dma/idxd/cdev.c`.
 
@@ -174,8 +174,8 @@ impl Queues {
         }
     }
 
-    /// Closes queues of a device, drains them and disables them. If that takes too long, it aborts the device, which drops
-    /// its descriptors, disables all its queues and returns true.
+    /// Closes queues of a device, drains them and disables them. If that takes too long, it aborts the device, which
+    /// drops its descriptors, disables all its queues and returns true.
     fn disable(&self, device: usize, queues: &[QueueId]) -> bool {
         let mut left: Vec<QueueAt> =
             queues.iter().filter_map(|queue| QueueAt::new(device, queue.index as usize)).collect();
@@ -259,9 +259,9 @@ impl Queues {
     /// `write(2)`: submits descriptors for the process that wrote them, and returns the number of submitted bytes.
     ///
     /// # Errors
-    /// Nothing was submitted. `EPERM`: the thread has another address space than the opener, or this process may not access
-    /// that space; `EINVAL`: a batch, which the driver refuses, or an unaligned completion record; `EAGAIN`: the queue is
-    /// full; `ENXIO`: the queue is no longer enabled; `ENOMEM`: no engine thread can be started.
+    /// Nothing was submitted. `EPERM`: the thread has another address space than the opener, or this process may not
+    /// access that space; `EINVAL`: a batch, which the driver refuses, or an unaligned completion record; `EAGAIN`: the
+    /// queue is full; `ENXIO`: the queue is no longer enabled; `ENOMEM`: no engine thread can be started.
     pub(crate) fn write(&self, file: &QueueFile, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
         if !file.is_opener(thread) {
             return Err(libc::EPERM);

@@ -29,8 +29,8 @@ const SERVER_THREADS: usize = 2;
 
 /// Runs a program on emulated devices and returns its status.
 ///
-/// The calling process must have one thread. It stays outside the namespace, forwards signals to the program and waits for
-/// it. Notes for the user go to standard error.
+/// The calling process must have one thread. It stays outside the namespace, forwards signals to the program and waits
+/// for it. Notes for the user go to standard error.
 ///
 /// # Errors
 /// The program was not run, or the supervisor was killed. [`Error::exit_code`] is the exit status for a command.
@@ -121,8 +121,8 @@ fn supervise_program(
     channel: &mut UnixStream,
     caller: &Caller,
 ) -> Result<Option<ExitStatus>, Error> {
-    // A process group and a name of its own: signals to the caller's group and `killall` of the command do not reach it.
-    // The call fails for the leader of a session only, which a child is not.
+    // A process group and a name of its own: signals to the caller's group and `killall` of the command do not reach
+    // it. The call fails for the leader of a session only, which a child is not.
     let _ = system::join_group(0);
     supervise::supervisor_signals().block().map_err(Error::system("block signals"))?;
     system::set_name(c"idxd-emulator");

@@ -122,8 +122,8 @@ fn parse_node_list(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// The configuration of [`Setup::Ready`]. The dedicated queues have the names that DPDK requires; other programs use queues
-/// of any name.
+/// The configuration of [`Setup::Ready`]. The dedicated queues have the names that DPDK requires; other programs use
+/// queues of any name.
 fn default_config(devices: &[DeviceId]) -> String {
     let queue = |id: &DeviceId, index: u32, mode: &str, threshold: u32, name: &str| {
         format!(

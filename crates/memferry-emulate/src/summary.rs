@@ -6,7 +6,8 @@ use memferry_dsa::system::DeviceId;
 use memferry_dsa_emulator::shared::{ClientReport, QueueAt, State, Submitted};
 use memferry_dsa_emulator::{DeviceCounters, QUEUES_MAX};
 
-/// Returns a line for each device, each of its used queues, each process that used the queue, and each completion status.
+/// Returns a line for each device, each of its used queues, each process that used the queue, and each completion
+/// status.
 pub(crate) fn summary(devices: &[DeviceId], shared: &State) -> String {
     let mut text = String::new();
     let clients = shared.client_reports();

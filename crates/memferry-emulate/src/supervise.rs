@@ -6,9 +6,9 @@
 //!    status  ◀──────                             of the program
 //! ```
 //!
-//! Caller and supervisor hold the two ends of a pair of sockets, so each sees the death of the other. Both are subreapers, so
-//! each adopts the descendants that the other leaves. The supervisor has a process group of its own: a signal to the
-//! caller's group, also SIGKILL, reaches caller and program, and the supervisor cleans up.
+//! Caller and supervisor hold the two ends of a pair of sockets, so each sees the death of the other. Both are
+//! subreapers, so each adopts the descendants that the other leaves. The supervisor has a process group of its own: a
+//! signal to the caller's group, also SIGKILL, reaches caller and program, and the supervisor cleans up.
 //!
 //! Source: prctl(2), PR_SET_CHILD_SUBREAPER; credentials(7).
 
@@ -25,7 +25,8 @@ use memferry_dsa_emulator::procfs::{self, Stat};
 use crate::error::Error;
 use crate::system::{self, Pid, Signals};
 
-/// Time between SIGTERM and SIGKILL for processes that outlive the program: enough to write a file, and short for a user.
+/// Time between SIGTERM and SIGKILL for processes that outlive the program: enough to write a file, and short for a
+/// user.
 const TERM_GRACE: Duration = Duration::from_secs(1);
 /// How long a process may take to die of SIGKILL. A process that waits for an unresponsive file system never dies.
 const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
@@ -44,14 +45,14 @@ pub enum Leftovers {
     Wait,
 }
 
-/// Signals that the caller and the supervisor receive and forward: all except those that stop a job, which must stop the
-/// caller together with the program, and those of their own errors.
+/// Signals that the caller and the supervisor receive and forward: all except those that stop a job, which must stop
+/// the caller together with the program, and those of their own errors.
 pub(crate) fn handled_signals() -> Signals {
     Signals::all_but(&[&STOPS[..], &ERRORS].concat())
 }
 
-/// Signals that the supervisor blocks: also those that stop a job. A terminal stops a background process group that writes a
-/// message (`stty tostop`), and the program would wait for the stopped supervisor.
+/// Signals that the supervisor blocks: also those that stop a job. A terminal stops a background process group that
+/// writes a message (`stty tostop`), and the program would wait for the stopped supervisor.
 pub(crate) fn supervisor_signals() -> Signals {
     Signals::all_but(&ERRORS)
 }
@@ -183,7 +184,8 @@ fn forward(program: Pid, exited: Option<ExitStatus>, signal: i32) {
     }
 }
 
-/// Reaps children that have exited, and stores the status of `wanted` if it is one of them. False: no children are left.
+/// Reaps children that have exited, and stores the status of `wanted` if it is one of them. False: no children are
+/// left.
 fn reap_all(wanted: Pid, exited: &mut Option<ExitStatus>) -> io::Result<bool> {
     loop {
         match system::reap() {
@@ -196,8 +198,8 @@ fn reap_all(wanted: Pid, exited: &mut Option<ExitStatus>) -> io::Result<bool> {
     }
 }
 
-/// Kills all descendants except the children in `spared`. The children of a killed process become children of this one and
-/// are killed next, until none are left, or the remaining ones do not die.
+/// Kills all descendants except the children in `spared`. The children of a killed process become children of this one
+/// and are killed next, until none are left, or the remaining ones do not die.
 pub(crate) fn kill_descendants(spared: &[Pid]) {
     let start = Instant::now();
     loop {

@@ -38,8 +38,8 @@ pub(crate) enum Forked {
 ///
 /// The process must have no other thread: the child would have the locks of those threads, but not the threads.
 pub(crate) fn fork() -> io::Result<Forked> {
-    // SAFETY: no pointers are involved. The caller has checked that there are no other threads, so no lock in the child is
-    // held by a thread that it does not have.
+    // SAFETY: no pointers are involved. The caller has checked that there are no other threads, so no lock in the child
+    // is held by a thread that it does not have.
     match check(unsafe { libc::fork() })? {
         0 => Ok(Forked::Child),
         pid => Ok(Forked::Parent(pid)),
@@ -100,11 +100,12 @@ pub(crate) fn become_subreaper() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
 }
 
-/// Sets what the program gets between fork and exec: SIGKILL at the death of this thread, the caller's process group, and
-/// the caller's signal mask.
+/// Sets what the program gets between fork and exec: SIGKILL at the death of this thread, the caller's process group,
+/// and the caller's signal mask.
 pub(crate) fn prepare_exec(command: &mut Command, group: Pid, mask: Signals) {
     let prepare = move || {
-        // SAFETY: these are system calls that are allowed between fork and exec, on numbers and a set that the closure owns.
+        // SAFETY: these are system calls that are allowed between fork and exec, on numbers and a set that the closure
+        // owns.
         unsafe {
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
             // If the group is gone, this fails, and the program keeps the group of the supervisor.
@@ -117,8 +118,8 @@ pub(crate) fn prepare_exec(command: &mut Command, group: Pid, mask: Signals) {
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Executes the program by execve(2). The standard library calls `execvp(3)`, which runs a file that the kernel refuses as a
-/// shell script. The program gets the environment of the command, and `name` as its first argument.
+/// Executes the program by execve(2). The standard library calls `execvp(3)`, which runs a file that the kernel refuses
+/// as a shell script. The program gets the environment of the command, and `name` as its first argument.
 pub(crate) fn run_without_shell(command: &mut Command, name: &OsStr) -> io::Result<()> {
     let path = c_string(Path::new(command.get_program()))?;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
@@ -245,8 +246,8 @@ impl Signals {
     /// All signals except `missing`.
     pub(crate) fn all_but(missing: &[libc::c_int]) -> Signals {
         let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigfillset` initialises the set; `sigdelset` takes an initialised one. It fails only for numbers that are
-        // not signals, and then does nothing.
+        // SAFETY: `sigfillset` initialises the set; `sigdelset` takes an initialised one. It fails only for numbers
+        // that are not signals, and then does nothing.
         unsafe {
             libc::sigfillset(set.as_mut_ptr());
             for signal in missing {
@@ -351,8 +352,8 @@ pub(crate) fn wait_readable(descriptors: [RawFd; 2], at_most: Duration) -> io::R
 /// Kills this process by a signal, so that its parent sees the same status.
 pub(crate) fn exit_by_signal(signal: libc::c_int) -> ! {
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit and the set are valid; the rest are numbers. With the default action and unblocked, the signal ends
-    // the process. If the default is to ignore it, `_exit` ends the process.
+    // SAFETY: the limit and the set are valid; the rest are numbers. With the default action and unblocked, the signal
+    // ends the process. If the default is to ignore it, `_exit` ends the process.
     unsafe {
         libc::setrlimit(libc::RLIMIT_CORE, &no_core); // the core dump of the program itself is the useful one
         libc::signal(signal, libc::SIG_DFL);

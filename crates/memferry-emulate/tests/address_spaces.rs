@@ -1,4 +1,5 @@
-//! Written descriptors refer to the memory of the program that opened the queue, and never to that of a program after it.
+//! Written descriptors refer to the memory of the program that opened the queue, and never to that of a program after
+//! it.
 
 mod emulator;
 
@@ -19,8 +20,8 @@ use memferry_testing::{Needs, skip};
 
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The stage of a test whose process executes several programs. All values have one length, so that the stack begins at the
-/// same address.
+/// The stage of a test whose process executes several programs. All values have one length, so that the stack begins at
+/// the same address.
 const STAGE: &str = "MEMFERRY_TEST_STAGE";
 /// A directory, or a process and an address.
 const PLACE: &str = "MEMFERRY_TEST_PLACE";
@@ -113,8 +114,8 @@ impl Region {
     }
 }
 
-/// Makes accesses to a page wait until the descriptor is closed: all accesses if the page was never touched, else writes.
-/// `None` if the system has no userfaultfd.
+/// Makes accesses to a page wait until the descriptor is closed: all accesses if the page was never touched, else
+/// writes. `None` if the system has no userfaultfd.
 ///
 /// Source: userfaultfd(2), ioctl_userfaultfd(2).
 fn hold(page: usize, is_touched: bool) -> Option<OwnedFd> {
@@ -149,7 +150,8 @@ fn hold(page: usize, is_touched: bool) -> Option<OwnedFd> {
 
 /// Executes another program while a copy with a completion record waits at its eighth page.
 ///
-/// Once the memory was addressed by the process number: half of the copy, and the record, were written into the next program.
+/// Once the memory was addressed by the process number: half of the copy, and the record, were written into the next
+/// program.
 fn exec_in_the_middle_of_a_copy(test: &str, next: &Path, before: impl FnOnce()) {
     const HELD: usize = Region::TARGET + 8;
     if stage() == 0 {
@@ -212,8 +214,8 @@ fn exec_of_a_setuid_program_with_descriptors_pending() {
     });
 }
 
-/// Once programs were told apart by the start of the stack alone, which is equal without randomised addresses: the next program
-/// could submit to the queue of the one before.
+/// Once programs were told apart by the start of the stack alone, which is equal without randomised addresses: the next
+/// program could submit to the queue of the one before.
 #[test]
 fn programs_with_the_same_stack_are_distinguished() {
     const TEST: &str = "programs_with_the_same_stack_are_distinguished";
@@ -300,8 +302,8 @@ fn any_thread_of_the_process_may_submit() {
     assert_eq!(other.join().unwrap(), Status::Success);
 }
 
-/// The memory of a process answers no access, because its page faults are not handled. Once the supervisor waited for such a
-/// process after its exit, under a lock that all others need.
+/// The memory of a process answers no access, because its page faults are not handled. Once the supervisor waited for
+/// such a process after its exit, under a lock that all others need.
 #[test]
 fn unresponsive_memory_stops_no_other_process() {
     const TEST: &str = "unresponsive_memory_stops_no_other_process";
@@ -349,8 +351,8 @@ fn unresponsive_memory_stops_no_other_process() {
     assert_eq!(answer.expect("a process waits for what another one's memory answers"), Status::Success);
 }
 
-/// A file system whose one file answers no read, so that a page fault on it keeps the address space locked. It answers no
-/// look-up of other names, and no signal ends a process that waits for one.
+/// A file system whose one file answers no read, so that a page fault on it keeps the address space locked. It answers
+/// no look-up of other names, and no signal ends a process that waits for one.
 struct Silent;
 
 impl Silent {
@@ -463,8 +465,9 @@ impl fuser::Filesystem for Silent {
     }
 }
 
-/// The address space of a process is locked: a page fault on a file that is not served holds the lock, and mmap(2) waits for
-/// it. Once the supervisor waited too when it checked whether the process lives, under locks that all others need.
+/// The address space of a process is locked: a page fault on a file that is not served holds the lock, and mmap(2)
+/// waits for it. Once the supervisor waited too when it checked whether the process lives, under locks that all others
+/// need.
 #[test]
 fn a_locked_address_space_stops_no_other_process() {
     const TEST: &str = "a_locked_address_space_stops_no_other_process";
@@ -590,8 +593,8 @@ fn a_reader_of_another_process_is_not_killed() {
     assert!(status.success(), "{status}");
 }
 
-/// The server refuses pages of a mapped queue and kills threads that request them for ever. Once it killed itself, when the
-/// device requested a page for a process.
+/// The server refuses pages of a mapped queue and kills threads that request them for ever. Once it killed itself, when
+/// the device requested a page for a process.
 #[test]
 fn a_mapped_queue_as_the_source_of_a_copy() {
     if !is_inside("", "a_mapped_queue_as_the_source_of_a_copy") {

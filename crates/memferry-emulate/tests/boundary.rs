@@ -1,8 +1,9 @@
 //! Attacks by a second user (nobody) inside an emulation that root runs.
 //!
-//! Once the memory of the queues was one file that every process could write. Another user could rewrite queued descriptors,
-//! which the supervisor then executed as root on the memory of a root process; redirect the trace to any path; truncate the
-//! file, so that the supervisor died of SIGBUS; and kill it by random bytes, which caused an overflow.
+//! Once the memory of the queues was one file that every process could write. Another user could rewrite queued
+//! descriptors, which the supervisor then executed as root on the memory of a root process; redirect the trace to any
+//! path; truncate the file, so that the supervisor died of SIGBUS; and kill it by random bytes, which caused an
+//! overflow.
 
 mod emulator;
 

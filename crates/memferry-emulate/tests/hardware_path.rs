@@ -1,5 +1,5 @@
-//! The hardware path of memferry-dsa, unmodified, on emulated devices: ENQCMD, MOVDIR64B and UMWAIT, which the preload library
-//! catches, and `write(2)`. Each test runs a second time as a program on these devices.
+//! The hardware path of memferry-dsa, unmodified, on emulated devices: ENQCMD, MOVDIR64B and UMWAIT, which the preload
+//! library catches, and `write(2)`. Each test runs a second time as a program on these devices.
 
 mod emulator;
 
@@ -58,7 +58,8 @@ fn conforms(portals: Vec<Arc<dyn Portal>>, wait: Wait, seed: u64) {
     assert!(report.stats.submitted > 400, "the device had little to do: {report}");
 }
 
-/// Runs the calling test on devices with and without faults, and with and without patched call sites. Returns true inside.
+/// Runs the calling test on devices with and without faults, and with and without patched call sites. Returns true
+/// inside.
 fn runs(test: &str) -> bool {
     if std::env::var_os("MEMFERRY_TEST_INSIDE").is_none() && !is_available() {
         return false;
@@ -120,7 +121,8 @@ fn threads_on_one_queue() {
     }
 }
 
-/// A parent and its child use the queue that the parent has opened, at the same time. Each executes its own descriptors.
+/// A parent and its child use the queue that the parent has opened, at the same time. Each executes its own
+/// descriptors.
 #[test]
 #[allow(unsafe_code)]
 fn a_process_and_its_child() {
@@ -132,8 +134,8 @@ fn a_process_and_its_child() {
     let program = std::env::current_exe().unwrap();
     let mut other = Command::new(program);
     let mut other = other.args(["all_instructions_are_there", "--exact"]).spawn().unwrap();
-    // SAFETY: the child does not return into the test. It uses objects of this thread, and locks of libc, which fork keeps
-    // consistent.
+    // SAFETY: the child does not return into the test. It uses objects of this thread, and locks of libc, which fork
+    // keeps consistent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let run = AssertUnwindSafe(|| conforms(portals, Wait::Umwait(SleepState::Deep), 31));
@@ -149,7 +151,8 @@ fn a_process_and_its_child() {
     assert!(other.wait().unwrap().success());
 }
 
-/// A queue is opened for the address space of the opener: a child cannot map an inherited file, but can open the queue itself.
+/// A queue is opened for the address space of the opener: a child cannot map an inherited file, but can open the queue
+/// itself.
 #[test]
 #[allow(unsafe_code)]
 fn only_the_opener_maps_a_queue() {
@@ -179,8 +182,8 @@ fn only_the_opener_maps_a_queue() {
     assert_eq!((status, map(&file)), (0, None));
 }
 
-/// A queue is disabled while a process with descriptors in it is stopped. The device drops its descriptors, and its other
-/// queues go on.
+/// A queue is disabled while a process with descriptors in it is stopped. The device drops its descriptors, and its
+/// other queues go on.
 #[test]
 #[allow(unsafe_code)]
 fn a_stopped_process_does_not_stop_other_queues() {

@@ -263,7 +263,8 @@ fn a_file_belongs_to_the_process_that_opened_it() {
     }
     let mut file = open("wq0.0").unwrap();
     assert_eq!(file.write(&Descriptor::noop().to_bytes()).unwrap(), 64);
-    // A child that inherits the file has another address space, and so has a program that replaces the opener by exec(2).
+    // A child that inherits the file has another address space, and so has a program that replaces the opener by
+    // exec(2).
     let bash = |script: &str| {
         let mut command = Command::new("bash");
         command.args(["-c", script]).stderr(std::process::Stdio::null());

@@ -15,8 +15,8 @@ use memferry_testing::{Needs, skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A number that no other process has as an argument, also not those of concurrent tests. It is also a long time, in seconds
-/// or in milliseconds.
+/// A number that no other process has as an argument, also not those of concurrent tests. It is also a long time, in
+/// seconds or in milliseconds.
 fn word() -> String {
     static WORDS: AtomicU32 = AtomicU32::new(0);
     (std::process::id() * 100 + WORDS.fetch_add(1, Ordering::Relaxed)).to_string()

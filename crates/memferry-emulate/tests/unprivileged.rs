@@ -67,8 +67,8 @@ except OSError as error:
     assert_eq!(text(&output), "errno 1\n");
 }
 
-/// A queue cannot be mapped while no engine thread can be started; later it can. The test needs a user, because root is exempt
-/// from the limit.
+/// A queue cannot be mapped while no engine thread can be started; later it can. The test needs a user, because root is
+/// exempt from the limit.
 #[test]
 fn a_program_without_threads_to_spare() {
     let script = "exec python3 -c \"
@@ -93,8 +93,8 @@ for soft in (1, before[0]):
     assert!(told.contains("ulimit -u"), "{told}");
 }
 
-/// The supervisor cannot start an engine for written descriptors. The error is not EAGAIN, for which a program would retry for
-/// ever.
+/// The supervisor cannot start an engine for written descriptors. The error is not EAGAIN, for which a program would
+/// retry for ever.
 #[test]
 fn a_supervisor_without_threads_to_spare() {
     let script = "exec 9>/dev/dsa/wq0.0

@@ -31,8 +31,8 @@ fn succeeds(output: &Output) -> String {
     told
 }
 
-/// The vendor's test of every operation except the deltas: single and in batches, five sizes, shared and dedicated, with and
-/// without block-on-fault, on queues that accel-config configures.
+/// The vendor's test of every operation except the deltas: single and in batches, five sizes, shared and dedicated,
+/// with and without block-on-fault, on queues that accel-config configures.
 #[test]
 fn the_runner_of_accel_config() {
     let runner = format!("{TESTS}/dsa_user_test_runner.sh");

@@ -200,8 +200,8 @@ fn may_map() -> bool {
     answer == 0 && sets[0][0] >> SYS_RAWIO & 1 == 1
 }
 
-/// Whether this process has opened the file itself. The driver refuses to map an inherited file, because the device would
-/// use the address space of the opener.
+/// Whether this process has opened the file itself. The driver refuses to map an inherited file, because the device
+/// would use the address space of the opener.
 ///
 /// Source: `idxd_cdev_mmap` since 2025. Before, a submission by another process killed that process.
 fn is_openers(file: c_int) -> bool {

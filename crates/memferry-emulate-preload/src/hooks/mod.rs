@@ -1,7 +1,7 @@
 //! Hooks: functions that replace libc's. Programs call them, and all libraries except libc itself.
 //!
-//! Each hook calls the next function of its name in the order of loading, which may belong to another preloaded library.
-//! Without an emulation it does nothing else.
+//! Each hook calls the next function of its name in the order of loading, which may belong to another preloaded
+//! library. Without an emulation it does nothing else.
 
 mod map;
 mod mask;

@@ -19,8 +19,8 @@ impl Next {
         Next { name, address: AtomicUsize::new(0), is_looking: AtomicBool::new(false) }
     }
 
-    /// Returns its address. `None`: there is no such function, or a search is in progress. The search may allocate, and so
-    /// call the hook again; the hook then makes the system call itself.
+    /// Returns its address. `None`: there is no such function, or a search is in progress. The search may allocate, and
+    /// so call the hook again; the hook then makes the system call itself.
     pub(super) fn address(&self) -> Option<usize> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {

@@ -24,8 +24,8 @@ pub(super) fn prepare() {
     [&SIGACTION, &SIGNAL, &SYSV_SIGNAL].iter().for_each(|next| _ = next.address());
 }
 
-/// Whether the library handles the signals of this process. A child of vfork sets its own actions, but shares the memory
-/// of its parent, so the hooks pass its calls on.
+/// Whether the library handles the signals of this process. A child of vfork sets its own actions, but shares the
+/// memory of its parent, so the hooks pass its calls on.
 fn is_active() -> bool {
     process::is_active() && fork_local::get().is_some_and(|local| !local.is_vfork_child())
 }

@@ -136,8 +136,8 @@ impl Registers for Frame {
     }
 }
 
-/// Executes the instruction of the site whose trampoline has called. If it faults or the site is unknown, the trampoline
-/// traps, and the handler executes it again.
+/// Executes the instruction of the site whose trampoline has called. If it faults or the site is unknown, the
+/// trampoline traps, and the handler executes it again.
 extern "C" fn submit(frame: &mut Frame) {
     let slot = frame.back - FAST_PATH;
     let instruction = SITES.get(site_of(slot) as usize).and_then(|site| site.instruction());

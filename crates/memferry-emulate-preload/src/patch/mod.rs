@@ -14,10 +14,10 @@
 //! int3 over the first byte ─ membarrier ─ the other four bytes ─ membarrier ─ the first byte ─ membarrier
 //! ```
 //!
-//! Some sites keep their trap: instructions of four bytes (UMONITOR, UMWAIT, TPAUSE on low registers), which are too short
-//! for a jump and wait anyway; code that cannot be written; code without free address space in reach of a jump. All sites
-//! keep it if membarrier fails or the thread has a shadow stack. If a step fails in the middle, the breakpoint stays or is
-//! restored: it traps like the instruction.
+//! Some sites keep their trap: instructions of four bytes (UMONITOR, UMWAIT, TPAUSE on low registers), which are too
+//! short for a jump and wait anyway; code that cannot be written; code without free address space in reach of a jump.
+//! All sites keep it if membarrier fails or the thread has a shadow stack. If a step fails in the middle, the
+//! breakpoint stays or is restored: it traps like the instruction.
 //!
 //! Source: Intel SDM, volume 3, "Handling Self- and Cross-Modifying Code"; membarrier(2); `text_poke_bp` in Linux.
 

@@ -38,8 +38,8 @@ impl System for Linux {
     }
 }
 
-/// Whether this thread has a shadow stack. The processor then compares return addresses with those of the calls, and the
-/// slow path of a trampoline returns elsewhere. A new thread has a shadow stack if its creator has one.
+/// Whether this thread has a shadow stack. The processor then compares return addresses with those of the calls, and
+/// the slow path of a trampoline returns elsewhere. A new thread has a shadow stack if its creator has one.
 ///
 /// Source: Linux' `Documentation/arch/x86/shstk.rst`; `arch/x86/include/uapi/asm/prctl.h`.
 fn has_shadow_stack() -> bool {
@@ -53,8 +53,8 @@ fn has_shadow_stack() -> bool {
     answer == 0 && features & ARCH_SHSTK_SHSTK != 0 // an error means that the kernel has no shadow stacks
 }
 
-/// Writes through `/proc/self/mem`, which ignores the protection of a private mapping: no page becomes writable, and pages
-/// of files are copied first. `None`: the system has no such file or refuses; nothing was written.
+/// Writes through `/proc/self/mem`, which ignores the protection of a private mapping: no page becomes writable, and
+/// pages of files are copied first. `None`: the system has no such file or refuses; nothing was written.
 fn write(address: u64, bytes: &[u8]) -> Option<()> {
     let path = c"/proc/self/mem".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
@@ -73,8 +73,8 @@ fn write(address: u64, bytes: &[u8]) -> Option<()> {
 const MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
 const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
 
-/// Whether the process is registered, as it must be before the first command: 0 (unknown), `YES` or `NO`. Also `NO` after a
-/// failed command. A child of fork inherits the registration.
+/// Whether the process is registered, as it must be before the first command: 0 (unknown), `YES` or `NO`. Also `NO`
+/// after a failed command. A child of fork inherits the registration.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
 const YES: u32 = 1;
 const NO: u32 = 2;

@@ -32,9 +32,9 @@ pub(super) fn deliver(fault: Fault, context: &mut Context) {
     }
 }
 
-/// Lets the signal kill the program. An instruction that traps traps again when the handler returns. Otherwise the signal is
-/// sent, and blocked until the handler returns to the mask of the program, which never has a handled signal. So the
-/// program dies at its own instruction.
+/// Lets the signal kill the program. An instruction that traps traps again when the handler returns. Otherwise the
+/// signal is sent, and blocked until the handler returns to the mask of the program, which never has a handled signal.
+/// So the program dies at its own instruction.
 fn terminate(signal: c_int, information: &siginfo_t, must_be_sent: bool) {
     kernel::set(signal, kernel::DEFAULT);
     if must_be_sent {

@@ -54,8 +54,8 @@ pub(super) fn get(signal: c_int) -> Action {
     Action { handler: now.handler, flags: now.flags & !SA_RESTORER, mask: now.mask }
 }
 
-/// Makes the kernel call `handler`, on the stack that the program wants for this signal. All signals are blocked while it
-/// runs, except the handled ones, which the handler itself may raise.
+/// Makes the kernel call `handler`, on the stack that the program wants for this signal. All signals are blocked while
+/// it runs, except the handled ones, which the handler itself may raise.
 pub(super) fn catch(
     signal: c_int,
     handler: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),

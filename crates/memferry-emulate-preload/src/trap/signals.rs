@@ -6,8 +6,8 @@ use libc::c_int;
 
 use crate::sys::{self, Signals};
 
-/// The handled signals: an unknown instruction, an access to a portal, a fault on a page of a file, and a call site that is
-/// being patched.
+/// The handled signals: an unknown instruction, an access to a portal, a fault on a page of a file, and a call site
+/// that is being patched.
 pub(crate) const HANDLED: [c_int; 4] = [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP];
 
 /// [`HANDLED`] as a set.

@@ -1,7 +1,7 @@
 //! UMONITOR, UMWAIT and TPAUSE.
 //!
-//! The processor may end a wait at any time. This emulation ends it when the watched line has changed, at the deadline, or
-//! at the limit that Linux sets. It yields the core meanwhile, because the engine of this process may need it.
+//! The processor may end a wait at any time. This emulation ends it when the watched line has changed, at the deadline,
+//! or at the limit that Linux sets. It yields the core meanwhile, because the engine of this process may need it.
 
 use std::arch::x86_64::_rdtsc;
 use std::arch::{asm, global_asm};
@@ -16,8 +16,8 @@ use crate::sys;
 /// Source: `/sys/devices/system/cpu/umwait_control/max_time`.
 const LIMIT: u64 = 100_000;
 
-// A thread-local variable that is found without a call. `thread_local!` of Rust may allocate at the first use in a thread,
-// which a handler must not do. A library that is loaded with the program may use the initial-exec model.
+// A thread-local variable that is found without a call. `thread_local!` of Rust may allocate at the first use in a
+// thread, which a handler must not do. A library that is loaded with the program may use the initial-exec model.
 global_asm!(
     ".pushsection .tbss.memferry_watched, \"awT\", @nobits",
     ".balign 8",
@@ -58,7 +58,8 @@ pub(super) fn monitor(address: u64) -> Result<Outcome, Fault> {
     Ok(Outcome::NO_FLAGS)
 }
 
-/// Waits until `deadline`. With `watches` (UMWAIT), also until the watched line changes; returns at once if there is none.
+/// Waits until `deadline`. With `watches` (UMWAIT), also until the watched line changes; returns at once if there is
+/// none.
 pub(super) fn wait(control: u64, deadline: u64, watches: bool) -> Result<Outcome, Fault> {
     if control as u32 > 1 {
         return Err(Fault::PROTECTION);

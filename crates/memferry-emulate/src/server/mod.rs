@@ -1,7 +1,8 @@
 //! The files of the driver, served through FUSE with the semantics of sysfs.
 //!
-//! A read shows the attribute as it was when its first byte was read. A write is one store, at any offset, which the driver
-//! validates. The kernel caches all look-ups except those that can change by themselves (queues, links to drivers).
+//! A read shows the attribute as it was when its first byte was read. A write is one store, at any offset, which the
+//! driver validates. The kernel caches all look-ups except those that can change by themselves (queues, links to
+//! drivers).
 //!
 //! Source: Linux `fs/sysfs/file.c` and `fs/kernfs/file.c`; `drivers/dma/idxd/cdev.c` for queues.
 
@@ -145,8 +146,8 @@ impl Server {
             Node::Attribute { mode, .. } => (FileType::RegularFile, *mode as u16, ATTRIBUTE_BYTES),
             Node::Text(_) => (FileType::RegularFile, 0o444, ATTRIBUTE_BYTES),
             Node::Link(target) => (FileType::Symlink, 0o777, target.len() as u64),
-            // The size of a portal, because some libraries compare it with the size that they map. A read fails, so that
-            // an uncaught store to a mapping ends in SIGBUS.
+            // The size of a portal, because some libraries compare it with the size that they map. A read fails, so
+            // that an uncaught store to a mapping ends in SIGBUS.
             Node::Queue(_) => (FileType::RegularFile, 0o600, ATTRIBUTE_BYTES),
         };
         let (user, group) = match node {

@@ -94,8 +94,8 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
 }
 
-/// Runs a script on emulated devices as another user; only root can. The run is in a mount namespace in which all users may
-/// open `/dev/fuse`, as in most distributions.
+/// Runs a script on emulated devices as another user; only root can. The run is in a mount namespace in which all users
+/// may open `/dev/fuse`, as in most distributions.
 pub(crate) fn run_as_user(options: &str, script: &str) -> Option<Output> {
     if !is_root() {
         skip(Needs::Root, "only root can become another user");

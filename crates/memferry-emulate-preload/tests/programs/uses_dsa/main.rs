@@ -1,5 +1,5 @@
-//! A program that uses DSA queues by the processor's instructions, in the ways that the tests of the preload library need:
-//! `uses_dsa WAY`, in a directory with the queues' files. It has no code for the emulation.
+//! A program that uses DSA queues by the processor's instructions, in the ways that the tests of the preload library
+//! need: `uses_dsa WAY`, in a directory with the queues' files. It has no code for the emulation.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
