@@ -26,7 +26,14 @@ const DEFAULT_MEMBERS: &[&str] = &[
     "memferry-bench",
     "memferry-cli",
 ];
-const CLIENTS: &[&str] = &["--package", "memferry-emulate", "--package", "memferry-emulate-preload"];
+const CLIENTS: &[&str] = &[
+    "--package",
+    "memferry-emulate",
+    "--package",
+    "memferry-emulate-embed",
+    "--package",
+    "memferry-emulate-preload",
+];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
 /// In this order, with the machine to themselves: what is missing is installed; then what the README tells newcomers to

@@ -1,4 +1,4 @@
-//! The thread that executes what this process submits to a device.
+//! The engine thread: it executes the descriptors that this process submits to a device.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -14,47 +14,47 @@ use memferry_dsa::panics;
 use memferry_dsa_emulator::CheckedMemory;
 use memferry_dsa_emulator::shared::{Client, Connected};
 
-use crate::process::{self, complain};
+use crate::fork_local::{self, ForkLocal};
+use crate::process::{self, warn};
 use crate::trap::signals;
-use crate::wiped::{self, Wiped};
 
-/// How often to look whether the program has left.
-const LOOK: Duration = Duration::from_millis(50);
+/// Interval of the checks whether the program's threads have exited.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Starts it, and waits until it can execute.
+/// Starts the engine thread of a device, and waits until it can execute descriptors.
 pub(crate) fn start(client: &Client, device: usize) -> io::Result<()> {
-    let (says, hears) = mpsc::channel();
+    let (sender, receiver) = mpsc::channel();
     let client = client.clone();
-    // The program's signals are not for this thread: it would run their handlers, which know nothing of it.
-    let before = signals::block_others();
+    // The new thread inherits the mask: it must not run signal handlers of the program.
+    let before = signals::block_unhandled();
     let spawned = thread::Builder::new().name("memferry-dsa".to_owned()).spawn(move || {
-        // Where these CPUs are none of ours any more, it stays on those of the thread that starts it.
+        // If the process may no longer use these CPUs, the thread stays on those of the thread that starts it.
         let _ = affinity::confine(&client.devices().cpus());
         let opened = open();
         let (memory, trace) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                let _ = says.send(Err(error)); // who asked waits for it
+                let _ = sender.send(Err(error)); // `start` waits for it
                 return;
             }
         };
-        let _ = says.send(Ok(()));
-        drop(says);
-        work(&client, device, &memory, trace);
+        let _ = sender.send(Ok(()));
+        drop(sender);
+        run_engine(&client, device, &memory, trace);
     });
     signals::restore(before);
     spawned?;
-    hears.recv().unwrap_or_else(|_| Err(io::Error::other("its thread has ended")))
+    receiver.recv().unwrap_or_else(|_| Err(io::Error::other("the engine thread has exited")))
 }
 
-/// What the thread needs of the system. Its file descriptors are its own: programs close all that they have inherited,
-/// and the numbers would be other files' by then.
+/// Opens the memory of the process and the trace. The thread gets a file descriptor table of its own: a program may
+/// close all descriptors that it does not know, and reuse their numbers.
 fn open() -> io::Result<(CheckedMemory, Option<File>)> {
-    // SAFETY: the descriptors of this thread alone change from here on.
+    // SAFETY: it takes a number, and changes the descriptor table of this thread alone.
     let is_apart = unsafe { libc::unshare(libc::CLONE_FILES) } == 0;
     if is_apart {
-        // Kept, the copies would keep the other ends of the program's pipes from seeing an end. Standard error stays,
-        // for what there is to say. SAFETY: the copies are this thread's, and it has opened nothing yet.
+        // Copies of the program's descriptors would keep its pipes open. Standard error stays open for messages.
+        // SAFETY: the copies belong to this thread, which has opened no descriptor yet.
         unsafe {
             libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0);
             let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
@@ -62,7 +62,8 @@ fn open() -> io::Result<(CheckedMemory, Option<File>)> {
             libc::dup2(null, 1);
         }
     }
-    // SAFETY: the program has submitted the descriptors that are executed over it, and answers for what they name.
+    // SAFETY: the program has submitted the descriptors that are executed on this memory, and is responsible for the
+    // addresses in them.
     let memory = unsafe { CheckedMemory::open() }?;
     let trace = process::connected().map_or(Ok(None), Connected::open_trace).unwrap_or_else(|error| {
         without_trace(error);
@@ -72,52 +73,51 @@ fn open() -> io::Result<(CheckedMemory, Option<File>)> {
 }
 
 fn without_trace(error: impl Display) {
-    complain(&format!("the trace cannot be written and ends here: {error}"));
+    warn(&format!("the trace cannot be written and ends here: {error}"));
 }
 
-fn work(client: &Client, device: usize, memory: &CheckedMemory, trace: Option<File>) {
+fn run_engine(client: &Client, device: usize, memory: &CheckedMemory, trace: Option<File>) {
     let mut engine = client.engine(device);
     if let Some(trace) = trace {
         engine.trace(trace, without_trace);
     }
-    let mut looked = Instant::now();
-    let looks = || {
-        if looked.elapsed() > LOOK {
-            end_if_alone();
-            looked = Instant::now();
+    let mut last_check = Instant::now();
+    let check = || {
+        if last_check.elapsed() > CHECK_INTERVAL {
+            exit_if_alone();
+            last_check = Instant::now();
         }
         false
     };
-    // A panic in the device must not end the program: it never sees its completions then.
-    if let Some(Err(error)) = panics::contain(|| engine.run(memory, looks)) {
-        complain(&format!("no device has this configuration: {error}"));
+    // A panic in the device must not kill the program. The program then sees no completions.
+    if let Some(Err(error)) = panics::contain(|| engine.run(memory, check)) {
+        warn(&format!("the device has an invalid configuration and executes nothing: {error}"));
     }
 }
 
-/// Ends the process if its program has ended all its threads: without this one, it would be gone.
+/// Exits the process if all threads of the program have exited: without the engine threads, it would be gone.
 ///
-/// That takes a first thread that has ended before the others, which is rare, and soon seen.
-fn end_if_alone() {
-    static ENDS: AtomicBool = AtomicBool::new(false);
-    if !has_ended("/proc/self/stat") {
+/// The check is cheap while the first thread runs, which mostly is the last one to exit.
+fn exit_if_alone() {
+    static IS_EXITING: AtomicBool = AtomicBool::new(false);
+    if !has_exited("/proc/self/stat") {
         return;
     }
-    let Some(process) = wiped::get().and_then(Wiped::process) else { return };
+    let Some(process) = fork_local::get().and_then(ForkLocal::process) else { return };
     let Ok(threads) = fs::read_dir("/proc/self/task") else { return };
-    let running = threads.flatten().filter(|thread| !has_ended(thread.path().join("stat"))).count();
-    if running == process.engine_count() && !ENDS.swap(true, Ordering::Relaxed) {
-        // SAFETY: what libc does after the last thread of a program; nobody else runs.
+    let running = threads.flatten().filter(|thread| !has_exited(thread.path().join("stat"))).count();
+    if running == process.engine_count() && !IS_EXITING.swap(true, Ordering::Relaxed) {
+        // SAFETY: libc does the same after the last thread of a program; no other thread of the program runs.
         unsafe { libc::exit(0) }
     }
 }
 
-/// Whether the thread with this file of `/proc` has ended: a dead one is there until all are.
+/// Whether the thread with this file of `/proc` has exited. The first thread stays listed until all have exited.
 ///
-/// Allocates nothing: it is called all the time, and a program may be at its end.
+/// Allocates nothing, because it is called all the time, also while the program exits.
 ///
-/// Source: proc_pid_stat(5), field 3. The second one is a name in parentheses, of 64 bytes at most, that may contain
-/// anything.
-fn has_ended(stat: impl AsRef<Path>) -> bool {
+/// Source: proc_pid_stat(5), field 3. Field 2 is a name in parentheses, of at most 64 bytes, with any characters.
+fn has_exited(stat: impl AsRef<Path>) -> bool {
     let mut start = [0; 128];
     let count = File::open(stat).and_then(|mut file| file.read(&mut start)).unwrap_or(0);
     let state = start[..count].windows(3).rfind(|window| window.starts_with(b") "));
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_ended() {
+    fn exited_threads_are_zombies_or_dead() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("stat");
         for (stat, expected) in [
@@ -141,8 +141,8 @@ mod tests {
             ("", false),
         ] {
             fs::write(&path, stat).unwrap();
-            assert_eq!(has_ended(&path), expected, "{stat}");
+            assert_eq!(has_exited(&path), expected, "{stat}");
         }
-        assert!(!has_ended("/nowhere") && !has_ended("/proc/self/stat"));
+        assert!(!has_exited("/nowhere") && !has_exited("/proc/self/stat"));
     }
 }

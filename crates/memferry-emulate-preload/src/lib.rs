@@ -1,27 +1,29 @@
-//! What `memferry emulate` preloads into programs: the instructions by which they use a DSA are caught, and their
-//! descriptors go to emulated devices that all programs of the emulation share.
+//! The preload library of `memferry emulate`. It catches the instructions by which a program uses a DSA, and submits
+//! their descriptors to emulated devices, which all programs of the emulation share.
 //!
 //! ```text
-//! program ── mmap of /dev/dsa/wqX.Y ──▶ hooks    a page that cannot be accessed, remembered as a portal
-//!    │                                     └───▶ engine   a thread that executes this process' descriptors
-//!    ├── ENQCMD, MOVDIR64B, ... ─────▶ trap     decoded, emulated, and the call site
-//!    │                                     └───▶ patch    replaced by a jump: the next time without a signal
-//!    └── its own signals, handlers ──▶ hooks    kept, and called as if nobody had been here
+//! program ── mmap of /dev/dsa/wqX.Y ──▶ hooks    the page gets no access rights and becomes a portal
+//!    │                                     └───▶ engine   a thread that executes the descriptors of this process
+//!    ├── ENQCMD, MOVDIR64B, ... ─────▶ trap     decodes and emulates the instruction
+//!    │                                     └───▶ patch    replaces it by a jump: no signal the next time
+//!    └── its own signals, handlers ──▶ hooks    store its handlers; trap calls them as the kernel would
 //! ```
 //!
-//! The devices are those of `memferry_dsa_emulator::shared`; the command serves them, at a socket.
-//! Without that socket, the library does nothing.
+//! The devices are those of `memferry_dsa_emulator::shared`. The command serves them at a socket. Without that socket
+//! the library does nothing.
 //!
-//! It exports libc's functions that it replaces, `memferry_emulated_instructions`, and nothing else. Nobody links it:
-//! whoever named one of its symbols would have them replaced in his own program.
+//! The library exports the functions of libc that it replaces and `memferry_emulated_instructions`. No crate links it:
+//! the hooks would replace the functions of that crate's own program.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
-// Hooks, signal handlers and code that writes code: there is no part of it without.
+// Hooks, signal handlers and code that writes code: every part needs unsafe code.
 #![allow(unsafe_code)]
-// Unit tests have no hooks, or they would be hooked themselves; and so nobody who calls what the hooks need.
+// Unit tests are built without hooks, which would replace their own functions. Code that only hooks use is unused
+// there.
 #![cfg_attr(test, allow(dead_code))]
 
 mod engine;
+mod fork_local;
 mod hooks;
 #[cfg(not(test))]
 mod mem;
@@ -30,4 +32,3 @@ mod portals;
 mod process;
 mod sys;
 mod trap;
-mod wiped;

@@ -1,7 +1,7 @@
-//! The memory functions that the compiler calls, for this library alone.
+//! The memory functions that the compiler calls, private to this library.
 //!
-//! Another preloaded library may have replaced libc's by ones that submit copies to the device, that is, to this
-//! library. The symbols are hidden: everything in here is bound to them, and nothing outside.
+//! Another preloaded library may replace libc's functions by ones that submit copies to the device, and so call this
+//! library. The symbols are hidden: this library is bound to them, and no other one is.
 
 use std::arch::global_asm;
 

@@ -1,4 +1,4 @@
-//! System calls without libc: nothing that another library may have replaced, and errno stays as it is.
+//! System calls without libc: another library may have replaced its functions, and errno must not change.
 
 use std::arch::asm;
 
@@ -12,7 +12,7 @@ use libc::{c_int, c_long};
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> isize {
     let [a, b, c, d, e, f] = arguments;
     let answer: isize;
-    // SAFETY: the kernel keeps all registers but these; what it does to memory is up to the caller.
+    // SAFETY: the kernel preserves all other registers; the caller is responsible for the effect on memory.
     unsafe {
         asm!(
             "syscall",
@@ -51,7 +51,7 @@ pub(crate) unsafe fn munmap(address: usize, length: usize) -> isize {
     unsafe { call(libc::SYS_munmap, [address, length, 0, 0, 0, 0]) }
 }
 
-/// madvise(2), for a range that is the caller's.
+/// madvise(2), for a range that belongs to the caller.
 pub(crate) fn madvise(address: usize, length: usize, advice: c_int) -> bool {
     // SAFETY: the two advices that are used here (DONTFORK, WIPEONFORK) concern forks only.
     unsafe { call(libc::SYS_madvise, [address, length, advice as usize, 0, 0, 0]) == 0 }
@@ -75,19 +75,19 @@ pub(crate) fn identity(file: c_int) -> Option<(u64, u64)> {
     (answer == 0).then(|| unsafe { status.assume_init() }).map(|status| (status.st_dev, status.st_ino))
 }
 
-/// getpid(2), of the process that runs, whatever its memory believes.
+/// getpid(2): the process id from the kernel, without a cache in memory that vfork shares.
 pub(crate) fn process() -> u32 {
     // SAFETY: it has no arguments.
     unsafe { call(libc::SYS_getpid, [0; 6]) as u32 }
 }
 
-/// Lets others run.
+/// sched_yield(2).
 pub(crate) fn yield_now() {
     // SAFETY: it has no arguments.
     unsafe { call(libc::SYS_sched_yield, [0; 6]) };
 }
 
-/// A set of signals as the kernel has it: bit `n - 1` is signal `n`.
+/// A set of signals in the kernel's format: bit `n - 1` is signal `n`.
 pub(crate) type Signals = u64;
 
 /// rt_sigprocmask(2) with SIG_SETMASK.
@@ -109,7 +109,7 @@ pub(crate) fn unblock(signals: Signals) {
 /// Sends a signal with its information to the calling thread.
 pub(crate) fn queue_to_self(signal: c_int, information: &libc::siginfo_t) {
     let information = &raw const *information as usize;
-    // SAFETY: it reads one siginfo. A process may send any to itself.
+    // SAFETY: it reads one `siginfo_t`. A process may send any of them to itself.
     unsafe {
         let thread = call(libc::SYS_gettid, [0; 6]) as usize;
         let arguments = [process() as usize, thread, signal as usize, information, 0, 0];

@@ -1,4 +1,4 @@
-//! The library among others: what it takes from them, what it gives to them, and in which order they are loaded.
+//! The library beside other preloaded libraries: its exports, its imports, and the order of loading.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -14,7 +14,7 @@ use memferry_testing::{Needs, skip};
 /// A library of glibc's own that takes the place of mmap, munmap, mremap and malloc.
 const OTHER: &str = "/lib/x86_64-linux-gnu/libmemusage.so";
 
-/// What others see of the library.
+/// The exported symbols.
 const EXPORTS: [&str; 17] = [
     "__sysv_signal",
     "bsd_signal",
@@ -35,7 +35,7 @@ const EXPORTS: [&str; 17] = [
     "sysv_signal",
 ];
 
-/// Names of the library's dynamic symbols.
+/// Returns the names of the library's dynamic symbols.
 fn symbols(which: &str) -> Option<Vec<String>> {
     let Ok(output) =
         Command::new("nm").args(["--dynamic", "--format=just-symbols", which]).arg(library()).output()
@@ -48,7 +48,7 @@ fn symbols(which: &str) -> Option<Vec<String>> {
     Some(names.lines().map(|name| name.split('@').next().unwrap().to_owned()).collect())
 }
 
-/// Hooks, and nothing that could take the place of anything else.
+/// Other symbols could replace functions of the program.
 #[test]
 fn only_hooks_are_exported() {
     let Some(mut found) = symbols("--defined-only") else { return };
@@ -56,20 +56,19 @@ fn only_hooks_are_exported() {
     assert_eq!(found, EXPORTS);
 }
 
-/// Another library may submit copies to the device, which is here.
+/// Another library may replace memcpy by one that submits to the device, and so calls this library.
 #[test]
 fn memory_is_copied_without_others() {
     let Some(found) = symbols("--undefined-only") else { return };
     for name in ["memcpy", "memmove", "memset", "memcmp", "bcmp"] {
-        assert!(!found.iter().any(|found| found == name), "{name} is somebody else's");
+        assert!(!found.iter().any(|found| found == name), "{name} comes from another library");
     }
 }
 
-/// Whose hooks come first, and whose constructor, does not matter.
+/// The library works before and behind another one with the same hooks.
 ///
-/// The other library's malloc is told to do nothing special, where programs are not its own: at the end of a process it
-/// goes back to libc's, and whatever a thread frees then, the one that executes descriptors for instance, is a wrong
-/// pointer.
+/// MEMUSAGE_PROG_NAME keeps the other library's malloc inactive. At process exit that malloc switches back to libc's,
+/// and memory that an engine thread frees then is an invalid pointer.
 #[test]
 fn either_order() {
     if !Path::new(OTHER).exists() {

@@ -1,4 +1,4 @@
-//! Programs that know nothing of the emulation, with the library preloaded: with patched call sites and without.
+//! Unmodified programs with the preloaded library, with and without patched call sites.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -26,7 +26,7 @@ fn runs(way: &str, options: &Options) {
     }
 }
 
-/// Each way in all kinds of emulation.
+/// A test for each way, with and without patched call sites.
 macro_rules! ways {
     ($($name:ident $way:literal)*) => {
         $(
@@ -67,23 +67,23 @@ ways! {
     handlers_while_a_function_waits "suspended"
 }
 
-/// The first pass of a site by many threads at once is a matter of luck: often.
+/// Concurrent first executions of a site are rare, so the test repeats them.
 #[test]
 fn threads_at_a_site_that_is_being_patched() {
     (0..15).for_each(|_| runs("threads", &Options::default()));
 }
 
 #[test]
-fn devices_that_take_their_time() {
+fn devices_with_modelled_times() {
     let timing = Some(Timing::sapphire_rapids());
     runs("many", &Options { timing, ..Options::default() });
     runs("instructions", &Options { timing, ..Options::default() });
 }
 
 #[test]
-fn faulty_devices() {
+fn devices_with_faults() {
     for seed in 0..5 {
-        // The program does not resume what a page fault has cut short, and takes Retry for a full queue.
+        // The program does not resume after page faults, and takes Retry for a full queue.
         let fault_plan =
             FaultPlan { page_faults_per_mille: 0, retries_per_mille: 0, ..FaultPlan::from_seed(seed) };
         runs("instructions", &Options { fault_plan: fault_plan.clone(), ..Options::default() });
@@ -91,7 +91,7 @@ fn faulty_devices() {
     }
 }
 
-/// That patching happens at all: everything would work without it.
+/// Patching happens. All other tests would pass without it.
 #[test]
 fn sites_are_patched() {
     for (patches, found) in [(true, "patched\n"), (false, "as it was\n")] {
@@ -101,14 +101,14 @@ fn sites_are_patched() {
     }
 }
 
-/// What tells the other threads' processors that code has changed was asked for once and not looked at: a site was patched
-/// although a thread might go on with half of the old instruction.
+/// Once the answer of membarrier was ignored: a site was patched although a thread might execute half of the old
+/// instruction.
 #[test]
 fn without_membarrier_sites_are_not_patched() {
     stays_as_it_was("code-without-membarrier");
 }
 
-/// A trampoline returns to where it was not called from, which shadow stacks are there to refuse.
+/// The slow path of a trampoline returns to another address than the call's, which a shadow stack refuses.
 #[test]
 fn with_shadow_stacks_sites_are_not_patched() {
     stays_as_it_was("code-with-shadow-stack");
@@ -121,7 +121,7 @@ fn stays_as_it_was(way: &str) {
 }
 
 #[test]
-fn deaths_are_the_programs_own() {
+fn unhandled_signals_kill_the_program() {
     for patches in [true, false] {
         for (way, signal) in [
             ("dies-of-ud2", libc::SIGILL),
@@ -138,7 +138,7 @@ fn deaths_are_the_programs_own() {
     }
 }
 
-/// Without a server, the library is not there.
+/// Without a server, the library does nothing.
 #[test]
 fn no_emulation() {
     let machine = Machine::new(&Options::default());
@@ -150,7 +150,7 @@ fn no_emulation() {
     assert!(has_dsa || is_refused, "{}", told(&output));
 }
 
-/// Something else than a server of this version is refused with a sentence.
+/// A socket that is not a server of this version is an error message.
 #[test]
 fn another_version() {
     let machine = Machine::new(&Options::default());
@@ -167,7 +167,7 @@ fn without_memory_for_a_thread_a_queue_cannot_be_mapped() {
     assert!(told(&output).contains("raise its limits"), "{}", told(&output));
 }
 
-/// A program that has become another one, without the library, is told from what it was: its entries go.
+/// A program executes another one without the library. Its queue entries are removed.
 #[test]
 fn a_program_that_becomes_another_leaves_nothing() {
     let machine = Machine::new(&Options::default());
@@ -178,7 +178,7 @@ fn a_program_that_becomes_another_leaves_nothing() {
         assert!(program.try_wait().unwrap().is_none(), "it ends when its input does");
         std::thread::yield_now();
     }
-    // Who comes next looks whether the others are there, and does not wait for what is not.
+    // The next client checks the others, and does not wait for clients that are gone.
     machine.state.reap();
     assert!(machine.state.processes().is_empty());
     let output = machine.program(USES_DSA, &["after-exec"]).output().unwrap();
@@ -188,7 +188,7 @@ fn a_program_that_becomes_another_leaves_nothing() {
     assert_eq!(machine.state.counters(0).in_flight(), 0);
 }
 
-/// A trace that cannot be written keeps nobody from working.
+/// Descriptors are executed although the trace cannot be written.
 #[test]
 fn a_trace_that_cannot_be_opened() {
     let directory = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn a_trace_that_cannot_be_opened() {
     assert!(told(&output).contains("the trace cannot be written"), "{}", told(&output));
 }
 
-/// Each descriptor and each completion, with what a person who looks for a mistake wants to know.
+/// The trace has each descriptor and each completion, with all their fields.
 #[test]
 fn a_trace_tells_everything() {
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -210,7 +210,7 @@ fn a_trace_tells_everything() {
     machine.state.write_trace().unwrap();
     let text = std::fs::read_to_string(file.path()).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // By which device, and in which order: the two devices' threads write when they like.
+    // Lines are found by their content: the threads of the two devices write in any order.
     let find = |event: &str, operation: &str, queue: &str| {
         let is_it = |line: &&Value| {
             line["event"] == event && line["operation"] == operation && line["queue"] == queue
@@ -243,7 +243,7 @@ fn a_trace_tells_everything() {
     assert_eq!(lines.len(), 8, "{text}");
 }
 
-/// Many processes append to one file; no line is torn, and none is missing.
+/// Many processes append to one file. No line is torn or missing.
 #[test]
 fn a_trace_of_many() {
     let file = tempfile::NamedTempFile::new().unwrap();

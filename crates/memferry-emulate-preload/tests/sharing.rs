@@ -1,8 +1,7 @@
-//! Two processes that want the same device: what they get is decided by queues, thresholds and priorities, as on
-//! silicon.
+//! Two processes share a device by queues, thresholds and priorities, as on silicon.
 //!
-//! Under a timing in which a copy takes long against all that this machine does meanwhile. What is compared is the
-//! order in which the device takes descriptors, from the trace; latencies follow from it.
+//! The modelled time of a copy is long compared with all other work of this machine. The tests compare the order in
+//! which the device starts descriptors, from the trace; latencies follow from it.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -15,24 +14,24 @@ use memferry_dsa_emulator::shared::Options;
 use memferry_dsa_emulator::{Timing, shared_queue};
 use serde_json::Value;
 
-/// A descriptor keeps an engine busy for so long.
+/// How long a descriptor occupies an engine.
 const OCCUPANCY_NS: u64 = 3_000_000;
 
-/// A descriptor as the device took it.
-struct Taken {
+/// A descriptor in the trace.
+struct Started {
     process: u32,
     submitted_ns: u64,
     time_ns: u64,
 }
 
-/// Runs two processes at a time, on these queues of one group with one engine, each with up to `depth` of its `count`
-/// copies in flight; what each got, its process number, and all descriptors in their order.
+/// Runs two processes at the same time, on these queues of one group with one engine, each with up to `depth` of its
+/// `count` copies in flight. Returns the load and the number of each process, and all descriptors in their order.
 fn run(
     queues: &[WorkQueueInfo],
     uses: [usize; 2],
     count: usize,
     depth: usize,
-) -> ([(Load, u32); 2], Vec<Taken>) {
+) -> ([(Load, u32); 2], Vec<Started>) {
     let trace = tempfile::NamedTempFile::new().unwrap();
     let timing = Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() };
     let options =
@@ -48,39 +47,43 @@ fn run(
     let text = std::fs::read_to_string(trace.path()).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let number = |line: &Value, name: &str| line[name].as_u64().unwrap();
-    let mut taken: Vec<Taken> = lines
+    let mut started: Vec<Started> = lines
         .filter(|line| line["event"] == "descriptor")
-        .map(|line| Taken {
+        .map(|line| Started {
             process: number(&line, "process") as u32,
             submitted_ns: number(&line, "submitted_ns"),
             time_ns: number(&line, "time_ns"),
         })
         .collect();
-    taken.sort_by_key(|taken| taken.time_ns);
-    assert_eq!(taken.len(), 2 * count);
-    (loads.try_into().expect("two"), taken)
+    started.sort_by_key(|started| started.time_ns);
+    assert_eq!(started.len(), 2 * count);
+    (loads.try_into().expect("two"), started)
 }
 
 fn mean(load: &Load) -> u64 {
     load.latencies_ns.iter().sum::<u64>() / load.latencies_ns.len() as u64
 }
 
-/// Of two queues that never run dry, that with three times the priority is served three times as often, so that who
-/// uses it waits a third as long.
+/// Of two queues that are never empty, the one with three times the priority is served three times as often, so its
+/// latency is a third.
 #[test]
 fn priorities() {
     const COUNT: usize = 48;
     const DEPTH: usize = 16;
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 32) };
-    let ([(first, high), (second, _)], taken) = run(&[of(12), of(4)], [0, 1], COUNT, DEPTH);
-    // While both had descriptors in their queues: from the first of both to the last submission of the one that is
-    // faster.
-    let firsts = |is_high: bool| taken.iter().find(|taken| (taken.process == high) == is_high).unwrap();
+    let ([(first, high), (second, _)], started) = run(&[of(12), of(4)], [0, 1], COUNT, DEPTH);
+    // The time in which both queues had descriptors: from the first of both to the last submission of the faster
+    // process.
+    let firsts = |is_high: bool| started.iter().find(|started| (started.process == high) == is_high).unwrap();
     let start = firsts(true).submitted_ns.max(firsts(false).submitted_ns);
-    let end =
-        taken.iter().filter(|taken| taken.process == high).map(|taken| taken.submitted_ns).max().unwrap();
-    let both = taken.iter().filter(|taken| (start..=end).contains(&taken.time_ns));
-    let (of_high, of_low): (Vec<_>, Vec<_>) = both.partition(|taken| taken.process == high);
+    let end = started
+        .iter()
+        .filter(|started| started.process == high)
+        .map(|started| started.submitted_ns)
+        .max()
+        .unwrap();
+    let both = started.iter().filter(|started| (start..=end).contains(&started.time_ns));
+    let (of_high, of_low): (Vec<_>, Vec<_>) = both.partition(|started| started.process == high);
     println!("{} and {} descriptors; {} and {} ns", of_high.len(), of_low.len(), mean(&first), mean(&second));
     assert!(of_high.len() >= COUNT / 2, "they did not run at the same time: {}", of_high.len());
     // Turns of four: three and one.
@@ -89,21 +92,21 @@ fn priorities() {
     assert!(mean(&second) > mean(&first), "latencies of {} and {} ns", mean(&first), mean(&second));
 }
 
-/// Both fill one queue, which takes no more than its threshold, whoever comes; so nobody waits for more than that.
+/// Both processes fill one queue, which accepts no more than its threshold. So no descriptor waits for more than that.
 #[test]
-fn a_threshold_is_one_for_both() {
+fn a_threshold_holds_for_both_together() {
     const THRESHOLD: usize = 4;
     let queue = WorkQueueInfo { threshold: THRESHOLD as u32, ..shared_queue("", 16) };
-    let (loads, taken) = run(&[queue], [0, 0], 24, 16);
-    for entry in &taken {
+    let (loads, started) = run(&[queue], [0, 0], 24, 16);
+    for entry in &started {
         let is_before =
-            |other: &&Taken| other.submitted_ns < entry.submitted_ns && other.time_ns > entry.submitted_ns;
-        let before = taken.iter().filter(is_before).count();
+            |other: &&Started| other.submitted_ns < entry.submitted_ns && other.time_ns > entry.submitted_ns;
+        let before = started.iter().filter(is_before).count();
         assert!(before <= THRESHOLD, "{before} were before one in the queue");
     }
     for (load, _) in &loads {
         assert!(load.retries > 0, "the queue is full most of the time");
     }
-    let submitted_in_order = taken.is_sorted_by_key(|taken| taken.submitted_ns);
+    let submitted_in_order = started.is_sorted_by_key(|started| started.submitted_ns);
     assert!(submitted_in_order, "first come, first served, whoever it is");
 }

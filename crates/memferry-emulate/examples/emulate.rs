@@ -1,5 +1,5 @@
-//! `memferry emulate` without its command line, and with the preload library only if it is named: without it, programs
-//! can configure devices and submit with `write(2)`.
+//! `memferry emulate` without its command line. The preload library is loaded on request only: without it, programs can
+//! configure devices and submit with `write(2)`.
 //!
 //!     cargo run -p memferry-emulate --example emulate -- --devices 2 -- accel-config list
 
@@ -10,10 +10,10 @@ use memferry_dsa_emulator::{FaultPlan, Timing};
 use memferry_emulate::{Leftovers, Options, Setup, exit_as, run};
 
 const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N [--no-retries] [--no-faults]] \
-    [--timing] [--keep-user] [--wait] [--stats] [--trace FILE] [--preload FILE] [--no-patch] -- PROGRAM [ARGUMENT]...";
+    [--timing] [--keep-user] [--wait] [--stats] [--trace FILE] [--preload] [--no-patch] -- PROGRAM [ARGUMENT]...";
 
 fn options() -> Option<Options> {
-    let mut options = Options::new("");
+    let mut options = Options { preload: false, ..Options::new("") };
     let mut setup = None;
     let mut arguments = std::env::args_os().skip(1);
     loop {
@@ -26,12 +26,12 @@ fn options() -> Option<Options> {
             "--no-faults" => options.fault_plan.page_faults_per_mille = 0,
             "--no-retries" => options.fault_plan.retries_per_mille = 0,
             "--keep-user" => options.keep_user = true,
-            "--wait" => options.leftovers = Leftovers::WaitFor,
+            "--wait" => options.leftovers = Leftovers::Wait,
             "--stats" => options.stats = true,
             "--no-patch" => options.patch = false,
             "--timing" => options.timing = Some(Timing::sapphire_rapids()),
             "--trace" => options.trace = Some(arguments.next()?.into()),
-            "--preload" => options.preload = Some(arguments.next()?.into()),
+            "--preload" => options.preload = true,
             "--" => break,
             _ => return None,
         }

@@ -1,80 +1,71 @@
-//! What can keep a program from being run.
+//! Errors of a run.
 
 use std::io;
 use std::path::PathBuf;
 
 use memferry_dsa::system::DeviceId;
 
-/// Why the program was not run, or not to its end. Nothing is left behind.
+/// A run that failed before the program ended. No mount and no process is left behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no such program.
+    /// The program does not exist.
     #[error("cannot find {program}: give the path of a program, or a name that is in PATH")]
     NoProgram {
-        /// What was asked for.
+        /// The requested program.
         program: String,
     },
-    /// The program is there and cannot be run.
+    /// The program exists and cannot be run.
     #[error("cannot run {program}: {source}; it must be a program or a script with #!, and executable")]
     CannotRun {
-        /// What was asked for.
+        /// The requested program.
         program: String,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The program is for a machine that the kernel does not run programs of.
+    /// The program is built for another machine.
     #[error(
-        "cannot run {program}: it is a program for another machine (number {machine} of elf.h), which this kernel does \
-        not run; take its build for x86-64"
+        "cannot run {program}: it is built for another machine (number {machine} of elf.h), which this kernel does not run; \
+        use its build for x86-64"
     )]
     OtherMachine {
-        /// What was asked for.
+        /// The requested program.
         program: String,
         /// Field `e_machine` of the file.
         machine: u16,
     },
-    /// No or too many devices.
-    #[error("{asked} devices cannot be emulated: ask for 1 to {most}")]
-    Devices {
-        /// How many were asked for.
-        asked: u32,
-        /// How many there may be.
-        most: u32,
+    /// The number of devices is zero or too large.
+    #[error("cannot emulate {requested} devices: the number must be 1 to {max}")]
+    DeviceCount {
+        /// The requested number.
+        requested: u32,
+        /// The largest number.
+        max: u32,
     },
     /// The configuration names a device that is not emulated.
     #[error(
-        "the configuration is for {found}, and the devices are {devices}: leave --devices out, or raise it"
+        "the configuration has {found}, but only {devices} are emulated: leave --devices out, or raise it"
     )]
     NoSuchDevice {
-        /// A device of the configuration.
+        /// The device of the configuration.
         found: DeviceId,
-        /// The devices that there are.
+        /// The emulated devices.
         devices: String,
     },
-    /// The configuration cannot be read, understood, or carried out.
+    /// The configuration cannot be read, parsed or applied.
     #[error("{}: {problem}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem, as a sentence.
         problem: String,
     },
-    /// The preload library is not there.
-    #[error(
-        "there is no library {}: `cargo build --release -p memferry-emulate-preload` makes it in target/release; copy it there",
-        path.display()
-    )]
-    NoLibrary {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
     /// The file of the trace cannot be written.
-    #[error("cannot write the trace to {}: {source}; choose a file in a directory that is yours", path.display())]
+    #[error("cannot write the trace to {}: {source}; choose a file in a directory that you own", path.display())]
     Trace {
         /// The file.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// `/dev/fuse` cannot be used.
@@ -83,63 +74,63 @@ pub enum Error {
         limit(source).unwrap_or(advice)
     )]
     Fuse {
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
-        /// What to do about it.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// There can be no private view of `/dev` and `/sys`.
+    /// The kernel refuses a namespace, and so a private view of `/dev` and `/sys`.
     #[error("cannot make a namespace for the emulated devices ({source}): {advice}")]
     Namespace {
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
-        /// What to do about it.
+        /// What the user can do.
         advice: &'static str,
     },
-    /// Something could not be mounted in the namespace.
+    /// A mount in the namespace failed.
     #[error(
-        "cannot mount on {} in a namespace of its own: {source}; {}",
+        "cannot mount on {} in the private namespace: {source}; {}",
         path.display(),
         limit(source).unwrap_or("in a container, try --privileged")
     )]
     Mount {
-        /// Where.
+        /// The mount point.
         path: PathBuf,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The calling process has several threads and cannot be split safely.
-    #[error("run() was called in a process with {0} threads: call it before any thread is started")]
+    /// The calling process has several threads, so a fork is not safe.
+    #[error("cannot fork a process with {0} threads: call run() before you start threads")]
     Threads(usize),
-    /// A system call failed that should not.
+    /// A system call failed.
     #[error("cannot {what}: {source}{}", limit(source).map(|advice| format!("; {advice}")).unwrap_or_default())]
     System {
-        /// What for.
+        /// The purpose of the call.
         what: &'static str,
-        /// What the operating system answered.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The supervising process said why it could not start.
+    /// The supervisor reported an error.
     #[error("{text}")]
     Supervisor {
-        /// The sentence, which is one of the others'.
+        /// The message, from another variant.
         text: String,
-        /// The exit status that belongs to it.
+        /// The exit status of that variant.
         code: u8,
     },
-    /// The supervising process is gone, and with it the devices and the program.
+    /// The supervisor was killed, and with it the devices and the program.
     #[error(
-        "the process that emulates the devices was killed{how}; the program was ended, since its devices are gone"
+        "the supervisor, which emulates the devices, was killed{how}; the program was killed too, because its devices are gone"
     )]
     SupervisorGone {
-        /// By what, if that is known.
+        /// The signal, if it is known.
         how: String,
     },
 }
 
 impl Error {
-    /// The exit status that shells and `env` use: 127 for a program that is not there, 126 for one that cannot be run,
-    /// 125 for everything else.
+    /// Returns the exit status by the convention of shells and `env`: 127 for a program that does not exist, 126 for
+    /// one that cannot be run, 125 for all other errors.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::NoProgram { .. } => 127,
@@ -149,7 +140,7 @@ impl Error {
         }
     }
 
-    /// A program that is there and could not be started.
+    /// The error of a program that exists and could not be started.
     pub(crate) fn start(program: &str, source: io::Error) -> Error {
         match limit(&source) {
             Some(_) => Error::System { what: "start the program", source },
@@ -162,7 +153,7 @@ impl Error {
     }
 }
 
-/// What to do where a limit is reached.
+/// Returns advice if the error is an exceeded limit.
 pub(crate) fn limit(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EAGAIN => Some("raise the limit of processes and threads (ulimit -u)"),

@@ -1,6 +1,6 @@
-//! The body of a fuzz target: any requests to the driver's files, also those that no kernel makes.
+//! The body of a fuzz target: any requests to the driver's files, also ones that no kernel makes.
 //!
-//! The fuzz target `requests` calls [`requests`], and so does a test, with random bytes.
+//! The fuzz target `requests` calls [`requests`], and a test does with random bytes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fuser::{FileHandle, INodeNo, OpenFlags, PollEvents, WriteFlags};
 use memferry_dsa_emulator::shared::{IS_OPENERS, Options as SharedOptions, Server as Shared};
 
-use crate::namespace::Inside;
+use crate::namespace::InnerUser;
 use crate::options::Options;
 use crate::queues::Queues;
 use crate::server::Server;
 use crate::setup::Machine;
 
-/// Most requests of one run: each may configure a device anew, which takes a millisecond.
+/// Most requests of one run: each may reconfigure a device, which takes a millisecond.
 const REQUESTS_MAX: usize = 200;
-/// Values that attributes take; the input chooses one of them, or has a value of its own.
+/// Values of attributes. The input selects one of them or contains a value of its own.
 const VALUES: [&str; 16] = [
     "wq0.0",
     "wq0.1",
@@ -44,21 +44,22 @@ const VALUES: [&str; 16] = [
 /// until the end: request 1, file or handle 3 or 9, thread 1, offset, size, flags or value
 /// ```
 ///
-/// Any bytes are valid; missing ones are zero. The requesting thread is unknown, one of this process (which may not open
-/// queues), or that of a program that is started for it, whose memory the descriptors name.
+/// Any bytes are valid; missing ones are zero. The requesting thread is unknown, a thread of this process (which may
+/// not open queues), or the thread of a program started for it, whose memory the descriptors name.
 ///
 /// # Panics
-/// If the server panics or breaks the contract of an answer; also if there is no room for the shared state, or no program `cat`.
+/// If the server panics or breaks the contract of an answer; also without memory for the shared state, or without
+/// `cat`.
 pub fn requests(data: &[u8]) {
     let machine = Machine::new(&Options::new("")).expect("the default configuration works");
     let driver = Arc::new(machine.driver);
     let state = Shared::create(&SharedOptions::default()).expect("room for the shared state");
-    let queues = Arc::new(Queues::over(state, &driver, &machine.devices));
-    let inside = Inside { user: 0, group: 0 };
-    let server = Server::new(driver, &machine.devices, Vec::new(), queues, inside);
+    let queues = Arc::new(Queues::with_state(state, &driver, &machine.devices));
+    let inner = InnerUser { user: 0, group: 0 };
+    let server = Server::new(driver, &machine.devices, Vec::new(), queues, inner);
     let mut files = Vec::new();
     collect(&server, INodeNo::ROOT, &mut files);
-    files.sort_by_key(|file| std::cmp::Reverse(*file)); // queues, which have the largest numbers, are easy to meet
+    files.sort_by_key(|file| std::cmp::Reverse(*file)); // queues have the largest numbers, so small indices select them
     let mut run = Run { server, data, files, handles: vec![FileHandle(0)] };
     for _ in 0..REQUESTS_MAX {
         if run.data.is_empty() {
@@ -83,7 +84,7 @@ struct Run<'a> {
     server: Server,
     data: &'a [u8],
     files: Vec<INodeNo>,
-    /// All handles that the server has returned, also closed ones.
+    /// All handles that the server has returned, closed ones included.
     handles: Vec<FileHandle>,
 }
 
@@ -146,7 +147,7 @@ impl<'a> Run<'a> {
             _ => {
                 let (handle, thread, events) = (self.handle(), self.thread(), self.number() as u32);
                 let command = if events & 1 == 0 { IS_OPENERS } else { events };
-                let _ = self.server.ask(handle, command, thread);
+                let _ = self.server.queue_ioctl(handle, command, thread);
                 let events = PollEvents::from_bits_truncate(events);
                 assert!(events.contains(self.server.ready(handle, events)));
             }
@@ -210,7 +211,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The number of a program that waits for input. It ends with this process, and is replaced if the server has killed it.
+/// Returns the number of a program that waits for input. It exits with this process, and is restarted if the server has
+/// killed it.
 fn program() -> u32 {
     static PROGRAM: Mutex<Option<Child>> = Mutex::new(None);
     let mut program = PROGRAM.lock().unwrap_or_else(PoisonError::into_inner);

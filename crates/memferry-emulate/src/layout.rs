@@ -1,11 +1,11 @@
-//! Which files there are and where: the directories and links of the kernel around the attributes of the driver.
+//! The tree of served files: the kernel's directories and links, around the driver's attributes.
 //!
 //! ```text
-//! devices/pci0000:6a/0000:6a:01.0/dsa0/wq0.0/size    attributes; the device's home, bound into /sys/devices
-//! bus/devices/{dsa0,group0.0,engine0.0,wq0.0}        links there; bound on /sys/bus/dsa
-//! bus/drivers/{idxd,user,dmaengine,dsa}              bind, unbind, links to what is bound
+//! devices/pci0000:6a/0000:6a:01.0/dsa0/wq0.0/size    attributes of a device; bound into /sys/devices
+//! bus/devices/{dsa0,group0.0,engine0.0,wq0.0}        links to them; bound on /sys/bus/dsa
+//! bus/drivers/{idxd,user,dmaengine,dsa}              bind, unbind, links to bound objects
 //! module                                             bound on /sys/module/idxd
-//! dev/wq0.0                                          queues that are enabled; bound on /dev/dsa
+//! dev/wq0.0                                          enabled queues; bound on /dev/dsa
 //! char/240:0                                         links to them; bound on /dev/char
 //! ```
 //!
@@ -19,12 +19,12 @@ use memferry_dsa_emulator::FakeDriver;
 const DEVICES: &str = "sys/bus/dsa/devices";
 const DRIVERS: &str = "sys/bus/dsa/drivers";
 
-/// Where a two-socket Xeon Max has its devices: the numbers of their PCI buses.
+/// PCI bus numbers of the devices of a two-socket Xeon Max.
 ///
 /// Source: `lspci` of Sapphire Rapids machines; the second socket repeats the pattern in the upper half.
 const BUSES: [u8; 8] = [0x6a, 0x6f, 0x74, 0x79, 0xe7, 0xec, 0xf1, 0xf6];
 
-/// What there is at a path.
+/// A file, link or directory of the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
     Directory(Vec<String>),
@@ -33,21 +33,21 @@ pub(crate) enum Node {
         path: String,
         mode: u32,
     },
-    /// A file that only says something.
+    /// A read-only file with a fixed text.
     Text(String),
     Link(String),
     Queue(QueueId),
 }
 
-/// All paths, below a root that nobody sees as a whole.
+/// The whole tree, by path. Its root is not visible to programs.
 #[derive(Debug)]
 pub(crate) struct Layout {
     nodes: BTreeMap<String, Node>,
 }
 
-/// The directory of `/sys/devices` that a device is below.
+/// Returns the directory in `/sys/devices` that contains a device.
 pub(crate) fn bus(index: usize) -> String {
-    // More devices than a machine has sit on further PCI domains.
+    // Devices beyond the buses of one machine get further PCI domains.
     format!("pci{:04x}:{:02x}", index / BUSES.len(), BUSES[index % BUSES.len()])
 }
 
@@ -56,13 +56,13 @@ fn home(index: usize, device: DeviceId) -> String {
     format!("devices/{bus}/{}:01.0/{device}", bus.trim_start_matches("pci"))
 }
 
-/// From a directory of the layout that is below `/sys` with this many components, up to `/sys`.
-fn up(components: usize) -> String {
+/// Returns the relative path to `/sys` from a directory that is this many components below it.
+fn parents(components: usize) -> String {
     "../".repeat(components)
 }
 
 impl Layout {
-    /// The files as they are in the driver's present state. `links` are those that `/dev/char` has without us.
+    /// Builds the tree for the present state of the driver. `links` are the entries of the real `/dev/char`.
     pub(crate) fn new(driver: &FakeDriver, devices: &[DeviceId], links: &[(String, String)]) -> Layout {
         let mut layout = Layout { nodes: BTreeMap::from([(String::new(), Node::Directory(Vec::new()))]) };
         let homes: BTreeMap<DeviceId, String> =
@@ -92,10 +92,13 @@ impl Layout {
             }
         }
         for name in driver.entries(DRIVERS).unwrap_or_default() {
-            layout.insert(&format!("bus/drivers/{name}/module"), Node::Link(format!("{}module/idxd", up(4))));
+            layout.insert(
+                &format!("bus/drivers/{name}/module"),
+                Node::Link(format!("{}module/idxd", parents(4))),
+            );
             layout.insert(
                 &format!("module/drivers/dsa:{name}"),
-                Node::Link(format!("{}bus/dsa/drivers/{name}", up(3))),
+                Node::Link(format!("{}bus/dsa/drivers/{name}", parents(3))),
             );
         }
         for (device, home) in &homes {
@@ -128,26 +131,26 @@ impl Layout {
         }
     }
 
-    /// The links between an object, its bus and its driver.
+    /// Adds the links between an object, its bus and its driver.
     fn object(&mut self, driver: &FakeDriver, place: &str, name: &str, path: &str) {
         let components = place.split('/').count();
-        self.insert(&format!("{place}/subsystem"), Node::Link(format!("{}bus/dsa", up(components))));
-        self.insert(&format!("bus/devices/{name}"), Node::Link(format!("{}{place}", up(3))));
+        self.insert(&format!("{place}/subsystem"), Node::Link(format!("{}bus/dsa", parents(components))));
+        self.insert(&format!("bus/devices/{name}"), Node::Link(format!("{}{place}", parents(3))));
         let target = driver.target(&format!("{path}/driver"));
         let bound = target.as_deref().and_then(|target| target.rsplit('/').next());
         let mut event = "DEVTYPE=dsa\n".to_owned();
         if let Some(bound) = bound {
             self.insert(
                 &format!("{place}/driver"),
-                Node::Link(format!("{}bus/dsa/drivers/{bound}", up(components))),
+                Node::Link(format!("{}bus/dsa/drivers/{bound}", parents(components))),
             );
-            self.insert(&format!("bus/drivers/{bound}/{name}"), Node::Link(format!("{}{place}", up(4))));
+            self.insert(&format!("bus/drivers/{bound}/{name}"), Node::Link(format!("{}{place}", parents(4))));
             event += &format!("DRIVER={bound}\n");
         }
         self.insert(&format!("{place}/uevent"), Node::Text(event + "MODALIAS=dsa:t0"));
     }
 
-    /// What the character device of a queue adds.
+    /// Adds the files of the character device of a queue.
     fn queue(&mut self, driver: &FakeDriver, place: &str, queue: QueueId) {
         let number = |path: &str| text(driver, &format!("{DEVICES}/{}/{path}", queue.device));
         let (major, minor) = (number("cdev_major"), number(&format!("{queue}/cdev_minor")));
@@ -159,18 +162,18 @@ impl Layout {
             &format!("{cdev}/uevent"),
             Node::Text(format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=dsa/{queue}")),
         );
-        self.insert(&format!("{cdev}/subsystem"), Node::Link(format!("{}bus/dsa", up(components))));
-        self.insert(&format!("bus/devices/{name}"), Node::Link(format!("{}{cdev}", up(3))));
+        self.insert(&format!("{cdev}/subsystem"), Node::Link(format!("{}bus/dsa", parents(components))));
+        self.insert(&format!("bus/devices/{name}"), Node::Link(format!("{}{cdev}", parents(3))));
         self.insert(&format!("dev/{queue}"), Node::Queue(queue));
         self.insert(&format!("char/{major}:{minor}"), Node::Link(format!("../dsa/{queue}")));
     }
 
-    /// What there is at a path.
+    /// Returns the node at a path.
     pub(crate) fn node(&self, path: &str) -> Option<&Node> {
         self.nodes.get(path)
     }
 
-    /// The names in a directory.
+    /// Returns the names in a directory.
     pub(crate) fn names(&self, directory: &str) -> Option<&[String]> {
         match self.nodes.get(directory)? {
             Node::Directory(names) => Some(names),
@@ -195,7 +198,7 @@ impl Layout {
     }
 }
 
-/// An attribute without the newline at its end; empty if it cannot be read.
+/// Returns an attribute without its newline; empty if it cannot be read.
 fn text(driver: &FakeDriver, path: &str) -> String {
     let bytes = driver.read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).trim_end().to_owned()
@@ -214,10 +217,10 @@ mod tests {
         FakeDriver::new(&[0, 2].map(|number| FakeDevice::complete(DeviceId(number), 0)))
     }
 
-    /// Follows a link by its text alone.
+    /// Resolves a link by its text.
     fn resolve(layout: &Layout, path: &str) -> Option<String> {
         let Some(Node::Link(target)) = layout.node(path) else { return None };
-        // The bus is bound one directory deeper than it lies here.
+        // The bus is bound one directory deeper than it is in the tree.
         let place = path.strip_prefix("bus/").map_or(path.to_owned(), |rest| format!("bus/dsa/{rest}"));
         let place = place.strip_prefix("module/").map_or(place.clone(), |rest| format!("module/idxd/{rest}"));
         let mut parts: Vec<&str> = place.split('/').collect();

@@ -1,4 +1,4 @@
-//! Runs a program on emulated DSA devices: what `memferry emulate` does.
+//! Runs a program on emulated DSA devices: the library behind `memferry emulate`.
 //!
 //! ```text
 //! caller ── supervisor ── PROGRAM, its children
@@ -7,22 +7,32 @@
 //!    └ signals to the program, its status back
 //! ```
 //!
-//! The program is in a mount namespace of its own (for anybody but root in a user namespace too), in which the driver
-//! `idxd` is loaded and has devices. They are configured by a default, a file, or the program. It is not changed;
-//! what it stores to a portal is caught by a preload library, and what it submits with `write(2)` is carried out by
-//! the supervisor, so that static programs can do that, too.
+//! ```no_run
+//! use memferry_emulate::{Options, run};
+//!
+//! let mut options = Options::new("cat");
+//! options.arguments = vec!["/sys/bus/dsa/devices/dsa0/state".into()];
+//! let status = run(options)?; // prints "enabled"
+//! # Ok::<(), memferry_emulate::Error>(())
+//! ```
+//!
+//! The program runs unmodified in a private mount namespace, in which the driver `idxd` is loaded and has devices.
+//! Users other than root get a user namespace too. A default, a file or the program configures the devices. A preload
+//! library catches stores to portals. The supervisor executes descriptors that are submitted with `write(2)`, also for
+//! static programs.
 //!
 //! Source: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd` and `drivers/dma/idxd`.
 
 #![deny(unsafe_code)]
 
-mod agent;
 mod error;
+mod executor;
 pub mod fuzz;
 mod layout;
 mod namespace;
 mod opener;
 mod options;
+mod preload;
 mod program;
 mod queues;
 mod run;
@@ -34,6 +44,5 @@ mod system;
 
 pub use error::Error;
 pub use options::{Options, Setup};
-pub use program::Obstacle;
 pub use run::{exit_as, run};
 pub use supervise::Leftovers;

@@ -1,4 +1,4 @@
-//! What to run, and on what.
+//! Options of a run: the program and its devices.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -8,48 +8,56 @@ use memferry_dsa_emulator::{FaultPlan, Timing};
 use crate::supervise::Leftovers;
 
 /// A program and the devices that it gets.
+///
+/// ```
+/// use memferry_emulate::{Options, Setup};
+///
+/// let options = Options { devices: Some(2), setup: Setup::Disabled, ..Options::new("accel-config") };
+/// assert!(options.preload && options.trace.is_none());
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The program: a path, or a name that is looked for in PATH.
+    /// The program: a path, or a name in PATH.
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
-    /// The number of devices, 1 to 8: `dsa0`, `dsa2`, and so on, as the kernel numbers them beside the analytics
-    /// accelerators. `None`: those of the configuration, or one.
+    /// The number of devices, 1 to 8: `dsa0`, `dsa2` and so on, because the kernel gives odd numbers to analytics
+    /// accelerators. `None`: the devices of the configuration, or one.
     pub devices: Option<u32>,
-    /// How they are configured when the program starts.
+    /// The configuration of the devices when the program starts.
     pub setup: Setup,
-    /// How badly the devices behave, within the specification, and from which seed.
+    /// Delays and faults of the devices, within the specification, from a seed.
     pub fault_plan: FaultPlan,
-    /// How long things take. `None`: as long as they take here.
+    /// The times of a modelled device. `None`: as fast as possible here.
     pub timing: Option<Timing>,
-    /// Keeps the user and group that the caller has, instead of being root in the namespace; then the configuration
-    /// cannot be changed from inside, and the queues belong to the user, who can open them and write descriptors, and map
-    /// them only with CAP_SYS_RAWIO, as the driver has it. Root keeps being root.
+    /// Whether the program keeps the user and group of the caller. Otherwise it is root in the namespace.
+    ///
+    /// A user who is not root cannot change the configuration. The queues belong to that user, who can submit with
+    /// `write(2)`. Mapping a queue requires CAP_SYS_RAWIO, as with the driver. Root remains root.
     pub keep_user: bool,
-    /// The library that catches what is stored to portals. `None`: nothing is caught; programs can submit with
-    /// `write(2)` only.
-    pub preload: Option<PathBuf>,
-    /// Whether the library replaces the instructions that it caught once by jumps.
+    /// Whether the preload library is loaded into the program. Without it, stores to portals are not caught, and
+    /// programs submit with `write(2)` only.
+    pub preload: bool,
+    /// Whether the preload library replaces an instruction that has trapped by a jump.
     pub patch: bool,
-    /// Where every descriptor and completion is written, as JSON lines; what was there is replaced.
+    /// A file for every descriptor and completion, as JSON lines. Its former content is lost.
     pub trace: Option<PathBuf>,
-    /// Whether a summary is printed to standard error in the end.
+    /// Whether a summary is printed to standard error at the end.
     pub stats: bool,
-    /// What becomes of processes that the program leaves behind.
+    /// The treatment of processes that outlive the program.
     pub leftovers: Leftovers,
 }
 
-/// How devices are when the program starts.
+/// The configuration of the devices when the program starts.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Setup {
-    /// Each is enabled, with its four engines in one group and two queues of 64 entries for users: the first shared,
-    /// the second dedicated; with the device's largest transfers and batches, and with blocking on faults allowed.
+    /// Each device is enabled. Its four engines are in one group, with two user queues of 64 entries: the first is
+    /// shared, the second dedicated. Both allow the largest transfers and batches, and block-on-fault.
     #[default]
     Ready,
-    /// As after boot: disabled, and to be configured by the program.
+    /// As after boot: disabled, for the program to configure.
     Disabled,
-    /// As a file in accel-config's format says, enabled.
+    /// Configured by a file in accel-config's format, and enabled.
     File(
         /// The file.
         PathBuf,
@@ -57,8 +65,8 @@ pub enum Setup {
 }
 
 impl Setup {
-    /// What suits a program when nobody has said it: [`Ready`](Setup::Ready), but [`Disabled`](Setup::Disabled) for
-    /// `accel-config load-config`, which leaves out devices that are enabled.
+    /// Returns the default for a program: [`Ready`](Setup::Ready), or [`Disabled`](Setup::Disabled) for `accel-config
+    /// load-config`, which skips enabled devices.
     pub fn for_program(program: &OsStr, arguments: &[OsString]) -> Setup {
         let loads = Path::new(program).file_name() == Some(OsStr::new("accel-config"))
             && arguments.first().is_some_and(|argument| argument == "load-config");
@@ -67,10 +75,10 @@ impl Setup {
 }
 
 impl Options {
-    /// Most devices that can be emulated.
+    /// The largest number of devices.
     pub const DEVICES_MAX: u32 = 8;
 
-    /// Runs `program` on one device that is ready, without a preload library.
+    /// Options for `program` on one device that is ready to use.
     pub fn new(program: impl Into<OsString>) -> Options {
         Options {
             program: program.into(),
@@ -80,11 +88,11 @@ impl Options {
             fault_plan: FaultPlan::none(),
             timing: None,
             keep_user: false,
-            preload: None,
+            preload: true,
             patch: true,
             trace: None,
             stats: false,
-            leftovers: Leftovers::End,
+            leftovers: Leftovers::Terminate,
         }
     }
 }

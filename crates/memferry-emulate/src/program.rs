@@ -1,7 +1,7 @@
-//! Looks at a program before it is run: is it there, and will the preload library be loaded into it?
+//! Examines a program before it is run: whether it exists, and whether the preload library will be loaded into it.
 //!
-//! What the dynamic linker does not load, runs without the library: it sees the devices, configures them and submits
-//! with `write(2)`; a store to a mapped portal ends it with SIGBUS. Better said before than found out then.
+//! A program without the dynamic linker runs without the library. It sees the devices, can configure them and can
+//! submit with `write(2)`, but a store to a mapped portal ends in SIGBUS. A note says so before the program starts.
 //!
 //! Source: ELF-64 object file format 1.5; ld.so(8), "secure-execution mode"; execve(2), "interpreter scripts".
 
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Bytes of the start of a file that are looked at for `#!`; Linux' BINPRM_BUF_SIZE.
+/// Length of the file's start that may contain `#!` and an interpreter; BINPRM_BUF_SIZE of Linux.
 const START_BYTES: usize = 256;
-/// Scripts run by scripts; Linux gives up after as many.
+/// Most scripts that are interpreters of each other; the limit of Linux.
 const SCRIPTS_MAX: usize = 5;
-/// Program headers that are looked at. More have no meaning that is known here.
+/// Most program headers that are read.
 const HEADERS_MAX: u16 = 128;
 
 /// ELF: the class of 64-bit files.
@@ -30,22 +30,22 @@ const SEGMENT_INTERPRETER: u32 = 3;
 
 /// Why a program runs without the preload library.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Obstacle {
-    /// It has no dynamic linker.
+pub(crate) enum Obstacle {
+    /// The program has no dynamic linker.
     Static,
-    /// It is of 32 bits, or of another machine.
+    /// The program has 32 bits, or is built for another machine.
     OtherMachine,
-    /// Its dynamic linker is of another C library.
+    /// The program is linked with another C library.
     OtherLibrary(
         /// The dynamic linker.
         PathBuf,
     ),
-    /// It changes who it runs as, and the dynamic linker then loads only what the system trusts.
+    /// The program is setuid or setgid, so the dynamic linker loads only trusted libraries.
     Privileged,
 }
 
 impl Obstacle {
-    fn what(&self) -> String {
+    fn description(&self) -> String {
         match self {
             Obstacle::Static => "is linked statically".to_owned(),
             Obstacle::OtherMachine => "is no program for 64-bit x86".to_owned(),
@@ -69,19 +69,19 @@ impl Obstacle {
 /// A program that can be run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Program {
-    /// The file that is run.
+    /// The file.
     pub(crate) path: PathBuf,
-    /// Why the library will not be in it, and in which file that was seen: a script's interpreter, often.
+    /// Why the library will not be loaded, and the file that is the reason: the interpreter of a script, for example.
     pub(crate) obstacle: Option<(PathBuf, Obstacle)>,
-    /// Of an ELF file, the machine that it is for.
+    /// The machine that an ELF file is built for.
     pub(crate) machine: Option<u16>,
 }
 
 impl Program {
-    /// Finds a program as a shell does and looks into it.
+    /// Finds a program as a shell does, and examines it.
     ///
     /// # Errors
-    /// It is not there, or cannot be run.
+    /// The program does not exist, or cannot be run.
     pub(crate) fn find(name: &OsStr) -> Result<Program, Error> {
         let shown = || name.to_string_lossy().into_owned();
         let path = resolve(name).ok_or_else(|| Error::NoProgram { program: shown() })?;
@@ -102,20 +102,20 @@ impl Program {
         Ok(Program { path, obstacle, machine })
     }
 
-    /// What the user should know, in a sentence.
+    /// Returns a note for the user if the library will not be loaded.
     pub(crate) fn note(&self) -> Option<String> {
         let (file, obstacle) = self.obstacle.as_ref()?;
         Some(format!(
-            "{} {}, so portals that it maps do not work, and submitting to one ends it with SIGILL or SIGBUS; it sees \
+            "{} {}, so portals that it maps do not work, and a submission to one ends it with SIGILL or SIGBUS; it sees \
             the devices, can configure them and can submit with write(2); {}",
             file.display(),
-            obstacle.what(),
+            obstacle.description(),
             obstacle.advice()
         ))
     }
 }
 
-/// As a shell does it: a name with a slash is a path, another is looked for in PATH.
+/// Resolves a name as a shell does: with a slash it is a path, otherwise it is searched in PATH.
 fn resolve(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
@@ -132,7 +132,7 @@ fn machine(path: &Path) -> Option<u16> {
     start.strip_prefix(b"\x7fELF").and(read_u16(&start, 18))
 }
 
-/// None also where nothing can be said: a file that may be run and not read.
+/// Returns the obstacle and its file. Also `None` if the file is executable but not readable.
 fn obstacle(path: &Path, scripts_left: usize) -> Option<(PathBuf, Obstacle)> {
     let here = |obstacle| Some((path.to_owned(), obstacle));
     let file = File::open(path).ok()?;
@@ -158,7 +158,7 @@ fn obstacle(path: &Path, scripts_left: usize) -> Option<(PathBuf, Obstacle)> {
     }
 }
 
-/// What the first line of a script names, without `#!`; `/usr/bin/env NAME` is looked through.
+/// Returns the interpreter that the first line of a script names, without `#!`. Resolves `/usr/bin/env NAME`.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
@@ -166,16 +166,16 @@ fn interpreter(line: &[u8]) -> Option<PathBuf> {
     if first.file_name() != Some(OsStr::new("env")) {
         return Some(first.to_owned());
     }
-    // Options and assignments of env.
+    // Skips options and assignments of env.
     let name = words.find(|word| !word.starts_with(b"-") && !word.contains(&b'='))?;
     resolve(OsStr::from_bytes(name))
 }
 
-/// Whether the set-user-id or set-group-id bit will have an effect: not for what is ours already, and not in a user
-/// namespace, where the owner is unknown.
+/// Whether the set-user-id or set-group-id bit has an effect. It has none if the file belongs to the caller, and none
+/// in a user namespace, where the owner is unknown.
 fn changes_identity(file: &File) -> bool {
     const SET_USER: u32 = 0o4000;
-    const SET_GROUP: u32 = 0o2010; // without the right to execute it means something else
+    const SET_GROUP: u32 = 0o2010; // without the permission to execute, the bit means mandatory locking
     let Ok(found) = file.metadata() else { return false };
     let (user, group) = crate::system::identity();
     let takes_user = found.mode() & SET_USER != 0 && found.uid() != user;
@@ -183,7 +183,7 @@ fn changes_identity(file: &File) -> bool {
     user == 0 && (takes_user || takes_group)
 }
 
-/// The dynamic linker that a program names; none at all if the file is cut short.
+/// Returns the dynamic linker that a program names, or `Some(None)`; `None` if the file is truncated.
 fn dynamic_linker(file: &File, header: &[u8]) -> Option<Option<PathBuf>> {
     let table = read_u64(header, 32)?;
     let (size, count) = (read_u16(header, 54)?, read_u16(header, 56)?.min(HEADERS_MAX));
@@ -225,7 +225,7 @@ mod tests {
         path
     }
 
-    /// A program with these segments and nothing else.
+    /// A program that consists of headers.
     fn elf(class: u8, machine: u16, linker: Option<&str>) -> Vec<u8> {
         let mut bytes = vec![0; 64 + 56];
         bytes[..4].copy_from_slice(b"\x7fELF");
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_is_not_loaded_into() {
+    fn programs_without_the_library_are_recognised() {
         let directory = tempfile::tempdir().unwrap();
         let seen = |name: &str, bytes: &[u8]| {
             let path = file(directory.path(), name, bytes);
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn scripts_are_their_interpreters() {
+    fn scripts_count_as_their_interpreters() {
         let directory = tempfile::tempdir().unwrap();
         let interpreter = file(directory.path(), "static", &elf(2, 62, None));
         let script =

@@ -1,7 +1,7 @@
-//! Queues: who has them open, what is in them, and the shared state by which processes use them together.
+//! The queues: their open files, and the shared state through which all processes use them.
 //!
-//! The state follows the driver: what is bound is enabled in it, what is unbound takes nothing more and is drained
-//! first. What the driver shows of a queue that changes by itself comes from the state.
+//! The state follows the driver: a bound queue is enabled in it, and an unbound queue is closed, drained and disabled.
+//! The attributes of the driver that change by themselves come from the state.
 //!
 //! Source: Linux `drivers/dma/idxd/cdev.c`.
 
@@ -24,45 +24,46 @@ use memferry_dsa_emulator::shared::{
 };
 use memferry_dsa_emulator::{Capabilities, OPERATIONS, QUEUES_MAX};
 
-use crate::agent::{Agents, without_trace};
 use crate::error::Error;
+use crate::executor::{Executors, without_trace};
 use crate::namespace::PRIVATE;
 use crate::opener::{Opener, Openers};
 use crate::options::Options;
 use crate::summary::summary;
 use crate::system;
 
-/// First number of the files of queues, beyond those of all others.
-const NUMBERS: u64 = 1 << 32;
-/// How long disabling waits for descriptors in progress; then they are dropped. A process can be stopped for ever.
+/// Smallest inode number of a queue's file. Other files have smaller numbers.
+const NUMBER_MIN: u64 = 1 << 32;
+/// How long disabling waits for descriptors in flight, before it drops them: their process may be stopped.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// How often draining is looked at.
-const DRAIN_LOOK: Duration = Duration::from_millis(1);
+/// Interval of the checks whether a queue is drained.
+const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The queues of all devices.
+/// The queues of all devices. Shared by the threads of the file system; each mutable field has its own lock.
 pub(crate) struct Queues {
     driver: Arc<FakeDriver>,
     devices: Vec<DeviceId>,
     shared: Shared,
-    agents: Agents,
+    executors: Executors,
     openers: Openers,
-    /// Serves other processes until this is dropped.
+    /// Serves other processes until it is dropped.
     listening: Option<Listener>,
-    is_direct: AtomicBool,
-    /// Open files of each queue.
-    open: Mutex<HashMap<QueueId, u32>>,
-    /// What is enabled in the shared state.
+    /// Written once, when the kernel has mounted the file system.
+    is_direct_io: AtomicBool,
+    /// The number of open files of each queue.
+    open_counts: Mutex<HashMap<QueueId, u32>>,
+    /// The queues that are enabled in the shared state. The lock also serialises changes of the state.
     enabled: Mutex<HashMap<QueueId, QueueMode>>,
 }
 
 /// An open file of a queue.
-pub(crate) struct Client {
+pub(crate) struct QueueFile {
     pub(crate) queue: QueueId,
     pub(crate) at: QueueAt,
     pub(crate) mode: QueueMode,
-    /// Who opened it: the address space that its descriptors are about.
+    /// The address space that opened it, which its descriptors refer to.
     pub(crate) opener: Arc<Opener>,
-    /// Pages of it that the kernel has asked for.
+    /// How often the kernel has requested a page of it.
     reads: AtomicU32,
 }
 
@@ -71,13 +72,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queues {
-    /// Makes the shared state, with what the driver has enabled, and serves it in the private `/dev`.
+    /// Creates the shared state, with the queues that the driver has enabled, and serves it in the private `/dev`.
     pub(crate) fn new(
         driver: &Arc<FakeDriver>,
         devices: &[DeviceId],
         options: &Options,
     ) -> Result<Queues, Error> {
-        let failed = |source| Error::System { what: "make the memory that processes share", source };
+        let failed = |source| Error::System { what: "create the shared memory of the devices", source };
         let trace = options.trace.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
         let shared = SharedOptions {
             fault_plan: options.fault_plan.clone(),
@@ -85,36 +86,36 @@ impl Queues {
             patches: options.patch,
             trace,
         };
-        let mut queues = Queues::over(Shared::create(&shared).map_err(failed)?, driver, devices);
+        let mut queues = Queues::with_state(Shared::create(&shared).map_err(failed)?, driver, devices);
         let listening = queues.shared.listen(&Path::new(PRIVATE).join("devices"), without_trace);
         queues.listening = Some(listening.map_err(failed)?);
         Ok(queues)
     }
 
-    /// Brings a new shared state to what the driver has enabled; nobody else is served.
-    pub(crate) fn over(shared: Shared, driver: &Arc<FakeDriver>, devices: &[DeviceId]) -> Queues {
+    /// Enables the queues of the driver in a new shared state, without serving it to other processes.
+    pub(crate) fn with_state(shared: Shared, driver: &Arc<FakeDriver>, devices: &[DeviceId]) -> Queues {
         let queues = Queues {
             driver: Arc::clone(driver),
             devices: devices.to_vec(),
-            agents: Agents::new(shared.clone()),
+            executors: Executors::new(shared.clone()),
             openers: Openers::default(),
             shared,
             listening: None,
-            is_direct: AtomicBool::new(false),
-            open: Mutex::default(),
+            is_direct_io: AtomicBool::new(false),
+            open_counts: Mutex::default(),
             enabled: Mutex::default(),
         };
-        queues.follow();
+        queues.synchronize();
         queues
     }
 
-    /// The number of a queue's file.
+    /// Returns the inode number of a queue's file.
     pub(crate) fn file_number(queue: QueueId) -> u64 {
-        NUMBERS | u64::from(queue.device.0) << 8 | u64::from(queue.index)
+        NUMBER_MIN | u64::from(queue.device.0) << 8 | u64::from(queue.index)
     }
 
-    /// Says in the shared state which files are the queues': once they are served below `/dev/dsa`.
-    pub(crate) fn name_files(&self) -> io::Result<()> {
+    /// Records the files of the queues in the shared state. They must be served below `/dev/dsa` by now.
+    pub(crate) fn register_files(&self) -> io::Result<()> {
         let device = fs::metadata("/dev/dsa")?.dev();
         for (index, id) in self.devices.iter().enumerate() {
             for queue in 0..memferry_dsa_emulator::QUEUES_MAX {
@@ -126,22 +127,22 @@ impl Queues {
         Ok(())
     }
 
-    /// Whether the kernel can map files whose writes it hands on as they are.
-    pub(crate) fn set_direct(&self, is_direct: bool) {
-        self.is_direct.store(is_direct, Ordering::Relaxed);
+    /// Sets whether the kernel can map a file that is opened for direct I/O.
+    pub(crate) fn set_direct_io(&self, is_direct_io: bool) {
+        self.is_direct_io.store(is_direct_io, Ordering::Relaxed);
     }
 
-    /// How a queue is opened. Older kernels refuse to map a file without a page cache.
+    /// Returns the flags for opening a queue. Older kernels refuse to map a file without a page cache.
     pub(crate) fn open_flags(&self) -> FopenFlags {
-        match self.is_direct.load(Ordering::Relaxed) {
+        match self.is_direct_io.load(Ordering::Relaxed) {
             true => FopenFlags::FOPEN_DIRECT_IO,
             false => FopenFlags::empty(),
         }
     }
 
-    /// Brings the shared state to what the driver says. Takes up to some seconds if processes have work in progress.
-    pub(crate) fn follow(&self) {
-        // The driver always makes sense to its own reader.
+    /// Applies the state of the driver to the shared state. Takes up to some seconds if descriptors are in flight.
+    pub(crate) fn synchronize(&self) {
+        // Reading the emulated driver's own files does not fail.
         let Ok(state) = SystemState::read(&*self.driver) else { return };
         let mut enabled = lock(&self.enabled);
         for (index, id) in self.devices.iter().enumerate() {
@@ -150,10 +151,10 @@ impl Queues {
             let is_on = |queue: &Queue| device.is_enabled() && queue.is_enabled() && queue.file.is_some();
             let gone = |queue: &&Queue| !is_on(queue) && enabled.contains_key(&queue.id);
             let closed: Vec<QueueId> = device.queues.iter().filter(gone).map(|queue| queue.id).collect();
-            // What a device drops, it drops of all its queues: these start anew then.
+            // An abort drops the descriptors of all queues of the device; the others are enabled again below.
             let is_aborted = self.disable(index, &closed);
-            let is_taken = |queue: &QueueId| closed.contains(queue) || is_aborted && queue.device == *id;
-            enabled.retain(|queue, _| !is_taken(queue));
+            let is_removed = |queue: &QueueId| closed.contains(queue) || is_aborted && queue.device == *id;
+            enabled.retain(|queue, _| !is_removed(queue));
             if device.is_enabled() && !device.queues.iter().any(|queue| enabled.contains_key(&queue.id)) {
                 self.shared.enable_device(index, &setup(device));
             }
@@ -173,8 +174,8 @@ impl Queues {
         }
     }
 
-    /// Takes queues of a device away: they take no more, and what they have is done. If that takes too long, what the
-    /// device has is dropped, and all its queues are taken away; true then.
+    /// Closes queues of a device, drains them and disables them. If that takes too long, it aborts the device, which
+    /// drops its descriptors, disables all its queues and returns true.
     fn disable(&self, device: usize, queues: &[QueueId]) -> bool {
         let mut left: Vec<QueueAt> =
             queues.iter().filter_map(|queue| QueueAt::new(device, queue.index as usize)).collect();
@@ -190,14 +191,14 @@ impl Queues {
                 self.shared.abort_device(device);
                 left = (0..QUEUES_MAX).filter_map(|queue| QueueAt::new(device, queue)).collect();
             }
-            std::thread::sleep(DRAIN_LOOK);
+            std::thread::sleep(DRAIN_POLL_INTERVAL);
         }
-        // A process that is stopped, or that has told nonsense.
+        // Their process is stopped, or has corrupted its memory.
         left.iter().for_each(|at| self.shared.discard_queue(*at));
         is_aborted
     }
 
-    /// Puts what changes by itself where the driver shows it from.
+    /// Updates an attribute that changes by itself, before the driver shows it.
     pub(crate) fn refresh(&self, path: &str) {
         let Some((object, attribute)) = path.rsplit_once('/') else { return };
         let name = object.rsplit('/').next().unwrap_or("");
@@ -226,28 +227,28 @@ impl Queues {
     /// Opens a queue for the process that a thread belongs to.
     ///
     /// # Errors
-    /// `ENXIO`: it is not enabled; `EBUSY`: it is dedicated and has a user; those of [`Openers::of`].
-    pub(crate) fn open(&self, queue: QueueId, thread: u32) -> Result<Arc<Client>, i32> {
+    /// `ENXIO`: it is not enabled; `EBUSY`: it is dedicated and has a user; those of [`Openers::for_thread`].
+    pub(crate) fn open(&self, queue: QueueId, thread: u32) -> Result<Arc<QueueFile>, i32> {
         let at = self.at(queue).ok_or(libc::ENXIO)?;
         let mode = *lock(&self.enabled).get(&queue).ok_or(libc::ENXIO)?;
-        let opener = self.openers.of(thread)?;
-        let mut open = lock(&self.open);
-        let count = open.entry(queue).or_default();
+        let opener = self.openers.for_thread(thread)?;
+        let mut counts = lock(&self.open_counts);
+        let count = counts.entry(queue).or_default();
         if mode == QueueMode::Dedicated && *count > 0 {
             return Err(libc::EBUSY);
         }
         *count += 1;
         self.show_clients(queue, *count);
-        Ok(Arc::new(Client { queue, at, mode, opener, reads: AtomicU32::new(0) }))
+        Ok(Arc::new(QueueFile { queue, at, mode, opener, reads: AtomicU32::new(0) }))
     }
 
-    /// The last descriptor and the last mapping of an open file are gone.
-    pub(crate) fn close(&self, client: &Client) {
-        let mut open = lock(&self.open);
-        let count = open.entry(client.queue).or_default();
+    /// Closes a file: its last descriptor and its last mapping are gone.
+    pub(crate) fn close(&self, file: &QueueFile) {
+        let mut counts = lock(&self.open_counts);
+        let count = counts.entry(file.queue).or_default();
         *count = count.saturating_sub(1);
-        self.show_clients(client.queue, *count);
-        self.agents.look_soon();
+        self.show_clients(file.queue, *count);
+        self.executors.check_soon();
     }
 
     fn show_clients(&self, queue: QueueId, count: u32) {
@@ -255,25 +256,24 @@ impl Queues {
         self.driver.put(&path, &count.to_string());
     }
 
-    /// `write(2)`: submits descriptors for the process that wrote them; how many bytes were taken.
+    /// `write(2)`: submits descriptors for the process that wrote them, and returns the number of submitted bytes.
     ///
     /// # Errors
-    /// Nothing was submitted: `EPERM`: the thread has another address space than the one that opened the file, or one
-    /// that nobody may look into; `EINVAL`: a batch, which the driver does not let through, or a completion record that
-    /// is not aligned; `EAGAIN`: the queue is full; `ENXIO`: it is not enabled any more; `ENOMEM`: there is no thread to
-    /// execute them.
-    pub(crate) fn write(&self, client: &Client, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
-        if !client.is_openers(thread) {
+    /// Nothing was submitted. `EPERM`: the thread has another address space than the opener, or this process may not
+    /// access that space; `EINVAL`: a batch, which the driver refuses, or an unaligned completion record; `EAGAIN`: the
+    /// queue is full; `ENXIO`: the queue is no longer enabled; `ENOMEM`: no engine thread can be started.
+    pub(crate) fn write(&self, file: &QueueFile, thread: u32, bytes: &[u8]) -> Result<usize, i32> {
+        if !file.is_opener(thread) {
             return Err(libc::EPERM);
         }
-        if lock(&self.enabled).get(&client.queue) != Some(&client.mode) {
+        if lock(&self.enabled).get(&file.queue) != Some(&file.mode) {
             return Err(libc::ENXIO);
         }
-        // All descriptors of a call share them: a thread of the file system waits meanwhile.
-        let mut retries = self.retries(client.queue);
+        // All descriptors of a call share the retries, because a thread of the file system waits for them.
+        let mut retries = self.retries(file.queue);
         let mut taken = 0;
         for bytes in bytes.as_chunks().0 {
-            match self.agents.submit(client, thread, bytes, &mut retries) {
+            match self.executors.submit(file, thread, bytes, &mut retries) {
                 Ok(()) => taken += bytes.len(),
                 Err(errno) if taken == 0 => return Err(errno),
                 Err(_) => break,
@@ -282,7 +282,7 @@ impl Queues {
         Ok(taken)
     }
 
-    /// How often the driver tries, from the queue's attribute.
+    /// Returns how often the driver retries, from the queue's attribute.
     fn retries(&self, queue: QueueId) -> u32 {
         use memferry_dsa::system::Files;
         let path = format!("sys/bus/dsa/devices/{}/{queue}/enqcmds_retries", queue.device);
@@ -290,9 +290,9 @@ impl Queues {
         String::from_utf8_lossy(&bytes).trim().parse().unwrap_or(0)
     }
 
-    /// Whether the device of a queue has an error that no completion record told.
-    pub(crate) fn has_error(&self, client: &Client) -> bool {
-        self.shared.error_words(client.at.device)[0] & 1 == 1
+    /// Whether the device of a queue has an error that no completion record reports.
+    pub(crate) fn has_error(&self, file: &QueueFile) -> bool {
+        self.shared.error_words(file.at.device)[0] & 1 == 1
     }
 
     /// Writes the rest of the trace.
@@ -302,41 +302,42 @@ impl Queues {
         }
     }
 
-    /// What the devices have done.
+    /// Returns the summary of `--stats`.
     pub(crate) fn summary(&self) -> String {
         summary(&self.devices, &self.shared)
     }
 }
 
-impl Client {
+impl QueueFile {
     /// Whether a thread has the address space that the file was opened from.
-    pub(crate) fn is_openers(&self, thread: u32) -> bool {
-        self.opener.is(thread)
+    pub(crate) fn is_opener(&self, thread: u32) -> bool {
+        self.opener.has_thread(thread)
     }
 
-    /// A thread gets no page of the queue, which is for stores that the preload library catches. Without the library a
-    /// store asks twice and ends in SIGBUS. `MAP_POPULATE` asks for ever, since Linux tries again what it has waited for,
-    /// and lets nothing but SIGKILL through meanwhile. Engines of this process ask as well, for
-    /// descriptors that name the queue's page: they take the refusal.
+    /// Refuses a page of the queue to a thread, and kills a thread that requests it for ever.
+    ///
+    /// The preload library catches stores to a queue. Without the library, a store requests the page twice and ends in
+    /// SIGBUS. With `MAP_POPULATE`, Linux repeats the request for ever, and only SIGKILL interrupts it. Engines of this
+    /// process also request pages, for descriptors that name the queue's page; they accept the refusal.
     pub(crate) fn refuse_page(&self, thread: u32) {
         const READS_MAX: u32 = 100;
-        // 0 is a thread that is not visible here; kill(2) takes it for the whole process group.
+        // 0 stands for a thread that is not visible here; kill(2) would take it for the whole process group.
         let Some(pid) = system::Pid::try_from(thread).ok().filter(|pid| *pid > 0 && !system::is_own(thread))
         else {
             return;
         };
-        if self.reads.fetch_add(1, Ordering::Relaxed) >= READS_MAX && self.is_openers(thread) {
+        if self.reads.fetch_add(1, Ordering::Relaxed) >= READS_MAX && self.is_opener(thread) {
             let queue = self.queue;
             eprintln!(
-                "memferry: thread {thread} maps {queue} without the preload library, which cannot work: killed"
+                "memferry: killed thread {thread}: it maps {queue} without the preload library, which cannot work"
             );
-            // It may have ended.
+            // It may have exited.
             let _ = system::kill(pid, libc::SIGKILL);
         }
     }
 }
 
-/// What the device has, which is more than Linux shows.
+/// The properties of the device. It has more operations than Linux shows.
 fn setup(device: &Device) -> DeviceSetup {
     let engine = |index: u32| {
         let engine = device.engines.iter().find(|engine| engine.id.index == index);
@@ -352,7 +353,7 @@ fn setup(device: &Device) -> DeviceSetup {
     }
 }
 
-/// Linux hides Batch from users on devices of version 1.0; who has a portal mapped can submit one all the same.
+/// Adds Batch. Linux hides it from users on devices of version 1.0, but a program with a mapped portal can submit it.
 fn with_batch(operations: OperationSet) -> OperationSet {
     let mut words = operations.to_words();
     words[0] |= 1 << Opcode::Batch as u64;

@@ -1,4 +1,4 @@
-//! The way of a run: checks, namespace, server, program.
+//! The steps of a run: checks, namespace, server, program.
 
 use std::fs;
 use std::io;
@@ -14,8 +14,9 @@ use memferry_dsa_emulator::FakeDriver;
 
 use crate::error::Error;
 use crate::layout;
-use crate::namespace::{self, Inside};
+use crate::namespace::{self, InnerUser};
 use crate::options::Options;
+use crate::preload;
 use crate::program::Program;
 use crate::queues::Queues;
 use crate::server::Server;
@@ -23,35 +24,32 @@ use crate::setup::Machine;
 use crate::supervise;
 use crate::system::{self, Forked, Pid, Signals};
 
-/// Threads that answer requests of FUSE. One may wait for the driver's lock while the other serves.
+/// Threads that answer FUSE requests: one serves while the other waits for the driver's lock.
 const SERVER_THREADS: usize = 2;
 
-/// Runs a program on emulated devices and says how it ended.
+/// Runs a program on emulated devices and returns its status.
 ///
-/// The calling process must have one thread and stays as it is: it waits, hands on signals and gets the status. What
-/// the user should know besides goes to standard error.
+/// The calling process must have one thread. It stays outside the namespace, forwards signals to the program and waits
+/// for it. Notes for the user go to standard error.
 ///
 /// # Errors
-/// Nothing was run, or the supervising process was killed; [`Error::exit_code`] is what a command should exit with.
+/// The program was not run, or the supervisor was killed. [`Error::exit_code`] is the exit status for a command.
 pub fn run(options: Options) -> Result<ExitStatus, Error> {
     let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads != 1 {
         return Err(Error::Threads(threads));
     }
     let program = Program::find(&options.program)?;
-    if let Some(path) = options.preload.as_ref().filter(|path| !path.is_file()) {
-        return Err(Error::NoLibrary { path: path.clone() });
-    }
     let machine = Machine::new(&options)?;
     namespace::open_fuse()?;
-    // Empty, and before anything is run: processes append to it, each when it first uses a device. Open until the end:
-    // a pipe's reader would take it for finished between two of them.
+    // Created before anything runs: each process appends to it from its first use of a device on. It stays open here,
+    // because the reader of a pipe would see its end while no process has it open.
     let trace = options
         .trace
         .as_ref()
         .map(|path| fs::File::create(path).map_err(|source| Error::Trace { path: path.clone(), source }));
     let trace = trace.transpose()?;
-    if let Some(note) = program.note().filter(|_| options.preload.is_some()) {
+    if let Some(note) = program.note().filter(|_| options.preload) {
         eprintln!("memferry: note: {note}");
     }
 
@@ -68,30 +66,30 @@ pub fn run(options: Options) -> Result<ExitStatus, Error> {
         }
         Forked::Parent(supervisor) => {
             drop((theirs, trace));
-            supervise::watch(supervisor, mine, &signals, &before)
+            supervise::wait_for_supervisor(supervisor, mine, &signals, &before)
         }
     };
     mask.block().map_err(Error::system("unblock signals"))?;
     outcome
 }
 
-/// Ends this process as another has ended: with its exit status, or by its signal.
+/// Exits with the status of another process: its exit status, or its signal.
 pub fn exit_as(status: ExitStatus) -> ! {
     match (status.code(), status.signal()) {
         (Some(code), _) => std::process::exit(code),
-        (None, Some(signal)) => system::die_by(signal),
-        (None, None) => std::process::exit(1), // stopped or continued, which is not waited for
+        (None, Some(signal)) => system::exit_by_signal(signal),
+        (None, None) => std::process::exit(1), // stopped or continued: no such status is waited for
     }
 }
 
-/// What the supervisor must know of the process that it comes from.
+/// Properties of the calling process that the supervisor needs.
 struct Caller {
     group: Pid,
     mask: Signals,
     signals: Signals,
 }
 
-/// The child's whole life.
+/// The main function of the supervisor.
 fn supervisor(
     options: Options,
     program: Program,
@@ -99,21 +97,21 @@ fn supervisor(
     mut channel: UnixStream,
     caller: &Caller,
 ) -> ! {
-    // A server that has lost a thread must not let the program hang: the caller cleans up after us.
-    panic::set_hook(Box::new(|what| {
-        eprintln!("memferry: the emulated driver failed: {what}");
-        system::exit_now(125);
+    // Without one of its threads the server would leave the program hanging. After the exit the caller kills it.
+    panic::set_hook(Box::new(|panic| {
+        eprintln!("memferry: the emulated driver failed: {panic}");
+        system::exit_immediately(125);
     }));
     let outcome = supervise_program(&options, &program, machine, &mut channel, caller);
     match outcome {
         Ok(Some(status)) => supervise::report(&mut channel, Ok(status)),
-        Ok(None) => {} // nobody is left to be told
+        Ok(None) => {} // the caller is gone
         Err(error) => {
-            supervise::end_descendants(&[]);
+            supervise::kill_descendants(&[]);
             supervise::report(&mut channel, Err(&error));
         }
     }
-    system::exit_now(0)
+    system::exit_immediately(0)
 }
 
 fn supervise_program(
@@ -123,34 +121,31 @@ fn supervise_program(
     channel: &mut UnixStream,
     caller: &Caller,
 ) -> Result<Option<ExitStatus>, Error> {
-    // Signals to the caller's group then pass this process by, and `killall -9` of the command does. A session's leader
-    // cannot leave, and is none here.
+    // A process group and a name of its own: signals to the caller's group and `killall` of the command do not reach
+    // it. The call fails for the leader of a session only, which a child is not.
     let _ = system::join_group(0);
     supervise::supervisor_signals().block().map_err(Error::system("block signals"))?;
     system::set_name(c"idxd-emulator");
     system::become_subreaper().map_err(Error::system("adopt orphans"))?;
-    let inside = namespace::enter(options.keep_user)?;
+    let inner = namespace::enter(options.keep_user)?;
     let links = namespace::character_links();
-    namespace::cover_dev()?;
+    namespace::replace_dev()?;
     let Machine { devices, driver } = machine;
     let driver = Arc::new(driver);
     let queues = Arc::new(Queues::new(&driver, &devices, options)?);
-    serve(driver, &devices, links, &queues, inside)?;
-    queues.name_files().map_err(Error::system("look at /dev/dsa"))?;
+    serve(driver, &devices, links, &queues, inner)?;
+    queues.register_files().map_err(Error::system("look at /dev/dsa"))?;
 
     let mut command = Command::new(&program.path);
     command.args(&options.arguments);
     set_name(&mut command, options);
-    if let Some(library) = &options.preload {
-        // Ours last: what the program's user wants to interpose comes first, as without us.
-        let mut preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
-        if !preload.is_empty() {
-            preload.push(":");
-        }
-        preload.push(library);
-        command.env("LD_PRELOAD", preload);
+    if options.preload {
+        let before = std::env::var_os("LD_PRELOAD");
+        let value =
+            preload::install(before.as_deref()).map_err(Error::system("write the preload library"))?;
+        command.env("LD_PRELOAD", value);
     }
-    system::hand_over(&mut command, caller.group, caller.mask);
+    system::prepare_exec(&mut command, caller.group, caller.mask);
     let shown = program.path.display().to_string();
     let failed = |source: io::Error| match program.machine {
         Some(machine) if source.raw_os_error() == Some(libc::ENOEXEC) => {
@@ -162,10 +157,11 @@ fn supervise_program(
         system::run_without_shell(&mut command, &options.program).map_err(failed)?;
     }
     let child = command.spawn().map_err(failed)?;
-    // Now that the program has its own limit: the address space of each process that opens a queue takes three.
+    // After the start of the program, which keeps its limit: each address space that opens a queue takes three
+    // descriptors of this process.
     system::raise_descriptor_limit();
     let signals = caller.signals.descriptor().map_err(Error::system("receive signals"))?;
-    let status = supervise::attend(child.id() as Pid, channel, &signals, options.leftovers)
+    let status = supervise::wait_for_program(child.id() as Pid, channel, &signals, options.leftovers)
         .map_err(Error::system("wait for the program"))?;
     queues.finish_trace();
     if options.stats {
@@ -174,31 +170,31 @@ fn supervise_program(
     Ok(status)
 }
 
-/// The program sees the name that it was called by.
+/// Gives the program the name that it was called by.
 fn set_name(command: &mut Command, options: &Options) {
     use std::os::unix::process::CommandExt;
     command.arg0(&options.program);
 }
 
-/// Mounts the driver's files and serves them, in threads that end with this process.
+/// Mounts the driver's files and serves them, in threads that exit with this process.
 fn serve(
     driver: Arc<FakeDriver>,
     devices: &[DeviceId],
     links: Vec<(String, String)>,
     queues: &Arc<Queues>,
-    inside: Inside,
+    inner: InnerUser,
 ) -> Result<(), Error> {
     let buses: Vec<String> = (0..devices.len()).map(layout::bus).collect();
-    let fuse = namespace::mount_fuse(inside)?;
-    let server = Server::new(driver, devices, links, Arc::clone(queues), inside);
+    let fuse = namespace::mount_fuse(inner)?;
+    let server = Server::new(driver, devices, links, Arc::clone(queues), inner);
     let mut config = fuser::Config::default();
     config.n_threads = Some(SERVER_THREADS);
     let session = fuser::Session::from_fd(server, fuse.into(), fuser::SessionACL::All, config)
         .map_err(Error::system("speak with FUSE"))?;
-    // Ends when the file system is gone, which is at the end of this process; or soon, if it cannot start its threads.
+    // It returns at the end of this process, with the file system; or soon, if it cannot start its threads.
     let serving = thread::Builder::new().name("fuse".to_owned()).spawn(move || session.run());
     let serving = serving.map_err(Error::system("start a thread"))?;
-    namespace::place(&buses).map_err(|error| match error {
+    namespace::bind_tree(&buses).map_err(|error| match error {
         Error::Mount { source, .. } if source.raw_os_error() == Some(libc::ENOTCONN) => {
             let why = serving.join().ok().and_then(Result::err).unwrap_or(source);
             Error::system("serve the driver's files")(why)

@@ -1,4 +1,4 @@
-//! The devices before the program starts: how many, where, and configured how.
+//! The devices before the program starts: number, nodes and configuration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,10 +19,10 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes the devices and configures them as the options say.
+    /// Creates the devices and configures them by the options.
     ///
     /// # Errors
-    /// There can be no such devices, or the configuration does not work on them.
+    /// The options name impossible devices, or the configuration does not work on them.
     pub(crate) fn new(options: &Options) -> Result<Machine, Error> {
         let (config, path) = match &options.setup {
             Setup::File(path) => (Some(read(path)?), path.as_path()),
@@ -33,7 +33,7 @@ impl Machine {
         let config = match (&options.setup, config) {
             (Setup::Disabled, _) => return Ok(Machine { devices, driver }),
             (_, Some(config)) => config,
-            (_, None) => Config::parse(&ready(&devices), UnknownKeys::Refuse)
+            (_, None) => Config::parse(&default_config(&devices), UnknownKeys::Refuse)
                 .map_err(|error| Error::Config { path: path.to_owned(), problem: error.to_string() })?,
         };
         let failed = |problem: String| Error::Config { path: path.to_owned(), problem };
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Config, Error> {
     if config.others.is_empty() {
         return Ok(config);
     }
-    let problem = "analytics accelerators (iax) are not emulated, and left out";
+    let problem = "analytics accelerators (iax) are not emulated and are left out";
     if config.devices.is_empty() {
         return Err(Error::Config {
             path: path.to_owned(),
@@ -75,12 +75,12 @@ fn read(path: &Path) -> Result<Config, Error> {
     Ok(config)
 }
 
-/// The names of the devices: as many as are asked for, and those of the configuration.
-fn devices(asked: Option<u32>, config: Option<&Config>) -> Result<Vec<DeviceId>, Error> {
+/// Returns the devices: the requested number, or those of the configuration.
+fn devices(requested: Option<u32>, config: Option<&Config>) -> Result<Vec<DeviceId>, Error> {
     let named: BTreeSet<DeviceId> =
         config.into_iter().flat_map(|config| &config.devices).map(|device| device.id).collect();
-    let fail = |asked| Err(Error::Devices { asked, most: Options::DEVICES_MAX });
-    let Some(count) = asked else {
+    let fail = |requested| Err(Error::DeviceCount { requested, max: Options::DEVICES_MAX });
+    let Some(count) = requested else {
         return match named.len() as u32 {
             0 => Ok(vec![DeviceId(0)]),
             1..=Options::DEVICES_MAX => Ok(named.into_iter().collect()),
@@ -90,7 +90,7 @@ fn devices(asked: Option<u32>, config: Option<&Config>) -> Result<Vec<DeviceId>,
     if !(1..=Options::DEVICES_MAX).contains(&count) {
         return fail(count);
     }
-    // The analytics accelerators of a machine have the odd numbers.
+    // Analytics accelerators have the odd numbers.
     let devices: Vec<DeviceId> = (0..count).map(|index| DeviceId(2 * index)).collect();
     match named.into_iter().find(|device| !devices.contains(device)) {
         Some(found) => {
@@ -101,10 +101,10 @@ fn devices(asked: Option<u32>, config: Option<&Config>) -> Result<Vec<DeviceId>,
     }
 }
 
-/// Devices on the nodes that this machine has, as many on each; what asks for the nearest device then finds one.
+/// Distributes the devices over the nodes of this machine, so that a search for the nearest device finds one.
 fn driver(devices: &[DeviceId]) -> FakeDriver {
     let text = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
-    let mut nodes = online(text.trim());
+    let mut nodes = parse_node_list(text.trim());
     if nodes.is_empty() {
         nodes.push(0);
     }
@@ -113,8 +113,8 @@ fn driver(devices: &[DeviceId]) -> FakeDriver {
     FakeDriver::new(&devices.iter().enumerate().map(device).collect::<Vec<_>>())
 }
 
-/// The numbers in a list such as `0-1,4`; what makes no sense is left out.
-fn online(list: &str) -> Vec<u32> {
+/// Parses a list such as `0-1,4`. Invalid parts are left out.
+fn parse_node_list(list: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse().ok()?..=last.parse().ok()?)
@@ -122,8 +122,9 @@ fn online(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// See [`Setup::Ready`]. The dedicated queues have the names that DPDK looks for; others take queues of any name.
-fn ready(devices: &[DeviceId]) -> String {
+/// The configuration of [`Setup::Ready`]. The dedicated queues have the names that DPDK requires; other programs use
+/// queues of any name.
+fn default_config(devices: &[DeviceId]) -> String {
     let queue = |id: &DeviceId, index: u32, mode: &str, threshold: u32, name: &str| {
         format!(
             r#"{{"dev": "{}", "mode": "{mode}", "size": 64, "group_id": 0, "priority": 10, "block_on_fault": 1,
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_devices_as_are_asked_for() {
+    fn the_number_of_devices_is_as_requested() {
         let options = |count| Options { devices: Some(count), ..Options::new("true") };
         for count in [1, 2, 8] {
             let machine = Machine::new(&options(count)).unwrap();
@@ -163,7 +164,7 @@ mod tests {
             assert_eq!(state.queues().filter(|(_, queue)| queue.is_enabled()).count(), 2 * count as usize);
         }
         for count in [0, 9, u32::MAX] {
-            assert!(matches!(Machine::new(&options(count)), Err(Error::Devices { .. })), "{count}");
+            assert!(matches!(Machine::new(&options(count)), Err(Error::DeviceCount { .. })), "{count}");
         }
     }
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_do_not_work_are_named() {
+    fn errors_name_the_file() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("file.conf");
         let try_it = |text: &str, devices| {
@@ -183,10 +184,10 @@ mod tests {
             let options = Options { devices, setup: Setup::File(file.clone()), ..Options::new("true") };
             Machine::new(&options).map(|machine| machine.devices).map_err(|error| error.to_string())
         };
-        let good = ready(&[DeviceId(3)]);
+        let good = default_config(&[DeviceId(3)]);
         assert_eq!(try_it(&good, None), Ok(vec![DeviceId(3)]));
         let told = try_it(&good, Some(2)).unwrap_err();
-        assert!(told.contains("for dsa3") && told.contains("dsa0, dsa2"), "{told}");
+        assert!(told.contains("has dsa3") && told.contains("dsa0, dsa2"), "{told}");
         for (text, part) in [
             ("", "file.conf"),
             ("[{]", "file.conf"),
@@ -210,8 +211,8 @@ mod tests {
 
     #[test]
     fn lists_of_nodes() {
-        assert_eq!(online("0-1,4"), [0, 1, 4]);
-        assert_eq!(online(""), [0; 0]);
-        assert_eq!(online("x,2-"), [0; 0]);
+        assert_eq!(parse_node_list("0-1,4"), [0, 1, 4]);
+        assert_eq!(parse_node_list(""), [0; 0]);
+        assert_eq!(parse_node_list("x,2-"), [0; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! What devices have done, for people: `--stats`.
+//! The summary of `--stats`: descriptors, retries and statuses of each device.
 
 use std::fmt::{self, Write};
 
@@ -6,8 +6,8 @@ use memferry_dsa::system::DeviceId;
 use memferry_dsa_emulator::shared::{ClientReport, QueueAt, Server, Submitted};
 use memferry_dsa_emulator::{DeviceCounters, QUEUES_MAX};
 
-/// A line for each device, each of its queues that was used, each process that used it, and each way in which
-/// descriptors ended.
+/// Returns a line for each device, each of its used queues, each process that used the queue, and each completion
+/// status.
 pub(crate) fn summary(devices: &[DeviceId], shared: &Server) -> String {
     let mut text = String::new();
     let clients = shared.client_reports();
@@ -89,10 +89,10 @@ mod tests {
 
     use super::*;
 
-    /// Runs what was submitted until nothing is in flight.
+    /// Executes descriptors until none is in flight.
     #[allow(unsafe_code)]
     fn execute(state: &Server, client: &Client) {
-        // SAFETY: the descriptors of this test are no-ops and one without an operation.
+        // SAFETY: the descriptors of this test are no-ops and ones with an invalid operation: none names memory.
         let memory = unsafe { CheckedMemory::open() }.unwrap();
         let mut left = 1000;
         let stop = || {
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_told() {
+    fn each_count_has_its_line() {
         let state = Server::create(&Options::default()).unwrap();
         let devices = [DeviceId(0), DeviceId(2)];
         for (device, id) in devices.iter().enumerate() {

@@ -1,15 +1,14 @@
-//! The processes: who watches whom, and what happens when one of them dies.
+//! Supervision: caller and supervisor watch each other, and each kills the rest when the other dies.
 //!
 //! ```text
-//! caller ── supervisor ── program ── ...         a line of parents
-//!    signals ──────▶ program                     those sent to the caller or the supervisor
-//!    status  ◀──────                             how the program ended
+//! caller ── supervisor ── program ── ...         parents and children
+//!    signals ──────▶ program                     sent to the caller or the supervisor
+//!    status  ◀──────                             of the program
 //! ```
 //!
-//! Caller and supervisor hold the two ends of a pair of sockets, so that each sees when the other is gone, and both
-//! are subreapers, so that each finds the descendants that the other leaves. The supervisor has a process group of
-//! its own: a signal to the caller's group, `kill -9` included, reaches caller and program and not the one who cleans
-//! up.
+//! Caller and supervisor hold the two ends of a pair of sockets, so each sees the death of the other. Both are
+//! subreapers, so each adopts the descendants that the other leaves. The supervisor has a process group of its own: a
+//! signal to the caller's group, also SIGKILL, reaches caller and program, and the supervisor cleans up.
 //!
 //! Source: prctl(2), PR_SET_CHILD_SUBREAPER; credentials(7).
 
@@ -26,33 +25,34 @@ use memferry_dsa_emulator::procfs::{self, Stat};
 use crate::error::Error;
 use crate::system::{self, Pid, Signals};
 
-/// Between SIGTERM and SIGKILL for what the program leaves behind. Long enough to write a file, short enough to wait.
-const GRACE: Duration = Duration::from_secs(1);
-/// How long a process may take to die of SIGKILL. One that waits for a file system that does not answer takes for ever.
-const DEATH_MAX: Duration = Duration::from_secs(5);
-/// How often processes that ignore everything are looked at; they are killed and just take time to die.
-const PATIENCE: Duration = Duration::from_millis(10);
-/// How often the loops look around without any event.
-const TICK: Duration = Duration::from_secs(1);
+/// Time between SIGTERM and SIGKILL for processes that outlive the program: enough to write a file, and short for a
+/// user.
+const TERM_GRACE: Duration = Duration::from_secs(1);
+/// How long a process may take to die of SIGKILL. A process that waits for an unresponsive file system never dies.
+const KILL_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Interval of the checks whether killed processes have died.
+const KILL_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Longest time without a check in a loop that waits for events.
+const WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What becomes of processes that the program leaves behind when it ends.
+/// The treatment of processes that outlive the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Leftovers {
-    /// They are ended: SIGTERM, and SIGKILL a second later. The devices are gone with the program.
+    /// They get SIGTERM, and SIGKILL one second later.
     #[default]
-    End,
-    /// They are waited for, as a daemon's starter must be.
-    WaitFor,
+    Terminate,
+    /// The run waits for them and keeps their devices. For programs that start a daemon.
+    Wait,
 }
 
-/// Signals that the caller and the supervisor wait for: all but those that stop a job, which must stop the caller with
-/// the program, and those of errors of their own.
+/// Signals that the caller and the supervisor receive and forward: all except those that stop a job, which must stop
+/// the caller together with the program, and those of their own errors.
 pub(crate) fn handled_signals() -> Signals {
     Signals::all_but(&[&STOPS[..], &ERRORS].concat())
 }
 
-/// Signals that the supervisor blocks. It has a process group of its own, which a terminal stops when it writes a
-/// message (`stty tostop`), and the program would wait for it.
+/// Signals that the supervisor blocks: also those that stop a job. A terminal stops a background process group that
+/// writes a message (`stty tostop`), and the program would wait for the stopped supervisor.
 pub(crate) fn supervisor_signals() -> Signals {
     Signals::all_but(&ERRORS)
 }
@@ -61,16 +61,16 @@ const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
 const ERRORS: [i32; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
-/// What the supervisor says last.
+/// The last message of the supervisor.
 enum Report {
-    Ended(ExitStatus),
+    Exited(ExitStatus),
     Failed(Error),
 }
 
-/// In the caller: hands on signals until the supervisor has ended, and says how the program did.
+/// In the caller: forwards signals until the supervisor exits, and returns the status of the program.
 ///
-/// `before` are the children that this process had already, which are left alone.
-pub(crate) fn watch(
+/// `before` are the children that the caller had before the run; they are not killed.
+pub(crate) fn wait_for_supervisor(
     supervisor: Pid,
     mut channel: UnixStream,
     signals: &Signals,
@@ -78,28 +78,35 @@ pub(crate) fn watch(
 ) -> Result<ExitStatus, Error> {
     let failed = Error::system("wait for signals");
     let how = loop {
-        let signal = signals.wait(TICK).map_err(&failed)?;
+        let signal = signals.wait(WAIT_INTERVAL).map_err(&failed)?;
         match signal {
             Some(signal) if signal.number == libc::SIGCHLD => {}
             Some(signal) if signal.is_from_process() => {
-                // If nobody listens, the supervisor's end is the next thing to happen.
+                // An error means that the supervisor has exited, which the loop sees next.
                 let _ = channel.write(&[signal.number as u8]);
             }
             _ => {}
         }
-        // At every turn: one SIGCHLD can stand for several.
-        if let Some(status) = reap_until(supervisor)? {
+        // After every signal: one SIGCHLD can stand for several children.
+        let mut exited = None;
+        let has_children =
+            reap_all(supervisor, &mut exited).map_err(Error::system("wait for the supervisor"))?;
+        if let Some(status) = exited {
             break status;
+        }
+        if !has_children {
+            // The status is lost: other code of the caller has reaped the supervisor.
+            break ExitStatus::from_raw(libc::SIGKILL);
         }
     };
     let mut report = Vec::new();
     channel.read_to_end(&mut report).map_err(Error::system("read from the supervisor"))?;
     let report = read_report(&report);
     if report.is_none() {
-        end_descendants(before);
+        kill_descendants(before);
     }
     match report {
-        Some(Report::Ended(status)) => Ok(status),
+        Some(Report::Exited(status)) => Ok(status),
         Some(Report::Failed(error)) => Err(error),
         None => {
             let how = how.signal().map(|signal| format!(" by signal {signal}")).unwrap_or_default();
@@ -108,76 +115,59 @@ pub(crate) fn watch(
     }
 }
 
-/// Takes children that have ended; how the one that is asked for did, if it is among them.
-fn reap_until(wanted: Pid) -> Result<Option<ExitStatus>, Error> {
-    loop {
-        match system::reap() {
-            Ok(Some(reaped)) if reaped.pid == wanted => return Ok(Some(ExitStatus::from_raw(reaped.status))),
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(None),
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => {
-                // Somebody else has waited for it: how it ended is lost.
-                return Ok(Some(ExitStatus::from_raw(libc::SIGKILL)));
-            }
-            Err(error) => return Err(Error::system("wait for the supervisor")(error)),
-        }
-    }
-}
-
-/// In the supervisor: waits for the program's end, and for that of what it leaves behind.
+/// In the supervisor: waits until the program and the processes that outlive it have exited.
 ///
-/// None: the caller is gone, and all processes have been ended.
-pub(crate) fn attend(
+/// `None`: the caller is gone, and all processes have been killed.
+pub(crate) fn wait_for_program(
     program: Pid,
     channel: &mut UnixStream,
     signals: &OwnedFd,
     leftovers: Leftovers,
 ) -> io::Result<Option<ExitStatus>> {
-    let mut ended = None;
+    let mut exited = None;
     let mut deadline: Option<Instant> = None;
-    let mut told = false;
+    let mut is_reported = false;
     loop {
-        match collect(program, &mut ended)? {
-            Children::None => return Ok(ended),
-            Children::Some => {}
+        if !reap_all(program, &mut exited)? {
+            return Ok(exited);
         }
-        if ended.is_some() && leftovers == Leftovers::End {
+        if exited.is_some() && leftovers == Leftovers::Terminate {
             let late = *deadline.get_or_insert_with(|| {
                 signal_children(libc::SIGTERM, &[]);
-                Instant::now() + GRACE
+                Instant::now() + TERM_GRACE
             });
             if Instant::now() >= late {
-                if !std::mem::replace(&mut told, true) {
+                if !std::mem::replace(&mut is_reported, true) {
                     let left = children(&[]);
                     eprintln!("memferry: ended {} that the program left behind", names(&left));
                 }
                 signal_children(libc::SIGKILL, &[]);
             }
-            if Instant::now() >= late + DEATH_MAX {
-                tell_unkillable(&children(&[]));
-                return Ok(ended);
+            if Instant::now() >= late + KILL_WAIT_MAX {
+                warn_unkillable(&children(&[]));
+                return Ok(exited);
             }
         }
-        let patience = if deadline.is_some() { PATIENCE } else { TICK };
-        let [signalled, spoken] =
-            system::wait_readable([signals.as_raw_fd(), channel.as_raw_fd()], patience)?;
-        if signalled {
+        let interval = if deadline.is_some() { KILL_POLL_INTERVAL } else { WAIT_INTERVAL };
+        let [has_signal, has_message] =
+            system::wait_readable([signals.as_raw_fd(), channel.as_raw_fd()], interval)?;
+        if has_signal {
             for signal in system::take_signals(signals)? {
                 if signal != libc::SIGCHLD {
-                    forward(program, ended, signal);
+                    forward(program, exited, signal);
                 }
             }
         }
-        if spoken {
+        if has_message {
             let mut bytes = [0; 64];
             match channel.read(&mut bytes) {
                 Ok(0) | Err(_) => {
-                    end_descendants(&[]);
+                    kill_descendants(&[]);
                     return Ok(None);
                 }
                 Ok(count) => {
                     for signal in &bytes[..count] {
-                        forward(program, ended, i32::from(*signal));
+                        forward(program, exited, i32::from(*signal));
                     }
                 }
             }
@@ -185,56 +175,53 @@ pub(crate) fn attend(
     }
 }
 
-/// Hands a signal on; to what the program left behind, once it has ended.
-fn forward(program: Pid, ended: Option<ExitStatus>, signal: i32) {
-    match ended {
-        // It is not waited for yet, so the number is still its own.
+/// Forwards a signal to the program; after its exit, to the processes that outlive it.
+fn forward(program: Pid, exited: Option<ExitStatus>, signal: i32) {
+    match exited {
+        // The program is not reaped yet, so the number is still its own.
         None => drop(system::kill(program, signal)),
         Some(_) => signal_children(signal, &[]),
     }
 }
 
-enum Children {
-    None,
-    Some,
-}
-
-fn collect(program: Pid, ended: &mut Option<ExitStatus>) -> io::Result<Children> {
+/// Reaps children that have exited, and stores the status of `wanted` if it is one of them. False: no children are
+/// left.
+fn reap_all(wanted: Pid, exited: &mut Option<ExitStatus>) -> io::Result<bool> {
     loop {
         match system::reap() {
-            Ok(Some(reaped)) if reaped.pid == program => *ended = Some(ExitStatus::from_raw(reaped.status)),
+            Ok(Some(reaped)) if reaped.pid == wanted => *exited = Some(ExitStatus::from_raw(reaped.status)),
             Ok(Some(_)) => {}
-            Ok(None) => return Ok(Children::Some),
-            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(Children::None),
+            Ok(None) => return Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(false),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Kills all descendants but the children in `spared`. Those of a killed process become this one's children and are
-/// next, until there are none, or until those that are left do not die.
-pub(crate) fn end_descendants(spared: &[Pid]) {
+/// Kills all descendants except the children in `spared`. The children of a killed process become children of this one
+/// and are killed next, until none are left, or the remaining ones do not die.
+pub(crate) fn kill_descendants(spared: &[Pid]) {
     let start = Instant::now();
     loop {
         let left = children(spared);
         if left.is_empty() {
             return;
         }
-        if start.elapsed() >= DEATH_MAX {
-            return tell_unkillable(&left);
+        if start.elapsed() >= KILL_WAIT_MAX {
+            return warn_unkillable(&left);
         }
         for pid in left {
             let _ = system::kill(pid, libc::SIGKILL);
         }
         while let Ok(Some(_)) = system::reap() {}
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(KILL_POLL_INTERVAL);
     }
 }
 
-fn tell_unkillable(pids: &[Pid]) {
+fn warn_unkillable(pids: &[Pid]) {
     eprintln!(
-        "memferry: SIGKILL does not end {}, and memferry ends without waiting any longer; mostly such a process waits for \
-        a file system that does not answer: restart its server, or unmount it with `umount --force`",
+        "memferry: SIGKILL does not end {}, and memferry does not wait any longer; such a process mostly waits for an \
+        unresponsive file system: restart its server, or unmount it with `umount --force`",
         names(pids)
     );
 }
@@ -245,7 +232,7 @@ fn signal_children(signal: i32, spared: &[Pid]) {
     }
 }
 
-/// The children of this process that have not ended, but for those that are spared.
+/// Returns the children of this process that are not zombies, except the spared ones.
 pub(crate) fn children(spared: &[Pid]) -> Vec<Pid> {
     let me = std::process::id();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -262,7 +249,7 @@ pub(crate) fn children(spared: &[Pid]) -> Vec<Pid> {
     found
 }
 
-/// "2 processes (1234 sleep, 1240 cat)".
+/// Returns text such as "2 processes (1234 sleep, 1240 cat)".
 fn names(pids: &[Pid]) -> String {
     let name = |pid: &Pid| format!("{pid} {}", procfs::name(*pid as u32));
     let list = pids.iter().map(name).collect::<Vec<_>>().join(", ");
@@ -270,13 +257,13 @@ fn names(pids: &[Pid]) -> String {
     format!("{} {word} ({list})", pids.len())
 }
 
-/// In the supervisor: says how it went.
+/// In the supervisor: sends the outcome to the caller.
 pub(crate) fn report(channel: &mut UnixStream, outcome: Result<ExitStatus, &Error>) {
     let bytes = match outcome {
         Ok(status) => [b"E".as_slice(), &status.into_raw().to_le_bytes()].concat(),
         Err(error) => [b"F".as_slice(), &[error.exit_code()], error.to_string().as_bytes()].concat(),
     };
-    // Nobody is left to be told if this fails.
+    // An error means that the caller is gone.
     let _ = channel.write_all(&bytes);
 }
 
@@ -284,7 +271,7 @@ fn read_report(bytes: &[u8]) -> Option<Report> {
     match bytes {
         [b'E', status @ ..] => {
             let status = i32::from_le_bytes(status.try_into().ok()?);
-            Some(Report::Ended(ExitStatus::from_raw(status)))
+            Some(Report::Exited(ExitStatus::from_raw(status)))
         }
         [b'F', code, text @ ..] => {
             let text = String::from_utf8_lossy(text).into_owned();
@@ -299,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_survives_its_way() {
+    fn reports_are_read_as_they_were_sent() {
         let (mut mine, mut theirs) = UnixStream::pair().unwrap();
         let mut arrive = |outcome: Result<ExitStatus, &Error>| {
             report(&mut theirs, outcome);
@@ -308,7 +295,7 @@ mod tests {
             read_report(&bytes[..count]).unwrap()
         };
         assert!(
-            matches!(arrive(Ok(ExitStatus::from_raw(9))), Report::Ended(status) if status.signal() == Some(9))
+            matches!(arrive(Ok(ExitStatus::from_raw(9))), Report::Exited(status) if status.signal() == Some(9))
         );
         let error = Error::NoProgram { program: "nowhere".to_owned() };
         let Report::Failed(arrived) = arrive(Err(&error)) else { panic!() };

@@ -1,4 +1,4 @@
-//! System calls that the standard library lacks, each with its answer as an [`io::Result`].
+//! System calls that the standard library lacks, with results as [`io::Result`].
 //!
 //! Source: the manual pages of section 2.
 
@@ -17,7 +17,7 @@ use std::process::Command;
 use std::ptr;
 use std::time::Duration;
 
-/// A process that was started and not waited for yet.
+/// The number of a process.
 pub(crate) type Pid = libc::pid_t;
 
 fn check(answer: libc::c_int) -> io::Result<libc::c_int> {
@@ -28,26 +28,26 @@ fn c_string(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Which side of a fork this is.
+/// The side of a fork.
 pub(crate) enum Forked {
     Parent(Pid),
     Child,
 }
 
-/// Splits the process in two.
+/// Forks the process.
 ///
-/// The process must have no other thread: the child would have their locks and not them.
+/// The process must have no other thread: the child would have the locks of those threads, but not the threads.
 pub(crate) fn fork() -> io::Result<Forked> {
-    // SAFETY: no pointers are involved. Without other threads, which is checked by the caller, no lock is held in the
-    // child by a thread that it does not have.
+    // SAFETY: no pointers are involved. The caller has checked that there are no other threads, so no lock in the child
+    // is held by a thread that it does not have.
     match check(unsafe { libc::fork() })? {
         0 => Ok(Forked::Child),
         pid => Ok(Forked::Parent(pid)),
     }
 }
 
-/// Leaves the process at once: no destructors, no handlers, nothing flushed twice after a fork.
-pub(crate) fn exit_now(code: i32) -> ! {
+/// Exits without destructors and handlers, so that a forked process flushes no buffer a second time.
+pub(crate) fn exit_immediately(code: i32) -> ! {
     // SAFETY: it takes a number and does not return.
     unsafe { libc::_exit(code) }
 }
@@ -75,7 +75,7 @@ pub(crate) fn mount(
     check(answer).map(drop)
 }
 
-/// Makes what is mounted there unreachable by this path; it goes when nobody uses it.
+/// Detaches a mount from its path. The kernel unmounts it after its last use.
 pub(crate) fn unmount_lazily(target: &Path) -> io::Result<()> {
     let target = c_string(target)?;
     // SAFETY: a string that ends in zero and lives until the call returns.
@@ -88,37 +88,38 @@ pub(crate) fn identity() -> (u32, u32) {
     unsafe { (libc::geteuid(), libc::getegid()) }
 }
 
-/// The real user, as `/proc` tells it of other processes.
+/// The real user, which is the one that `/proc` shows of other processes.
 pub(crate) fn real_user() -> u32 {
     // SAFETY: it takes nothing and cannot fail.
     unsafe { libc::getuid() }
 }
 
-/// Makes this process the one that children of dead descendants come to.
+/// Makes this process adopt the children of descendants that exit.
 pub(crate) fn become_subreaper() -> io::Result<()> {
     // SAFETY: the option takes a number; the unused arguments are zero.
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }).map(drop)
 }
 
-/// What the program gets between fork and exec: death with this thread, the caller's process group, and the signals
-/// that were blocked before.
-pub(crate) fn hand_over(command: &mut Command, group: Pid, mask: Signals) {
+/// Sets what the program gets between fork and exec: SIGKILL at the death of this thread, the caller's process group,
+/// and the caller's signal mask.
+pub(crate) fn prepare_exec(command: &mut Command, group: Pid, mask: Signals) {
     let prepare = move || {
-        // SAFETY: all are system calls that may be made between fork and exec, on numbers and a set of our own.
+        // SAFETY: these are system calls that are allowed between fork and exec, on numbers and a set that the closure
+        // owns.
         unsafe {
             check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0))?;
-            // Fails if the group is gone, and then the program keeps this one.
+            // If the group is gone, this fails, and the program keeps the group of the supervisor.
             libc::setpgid(0, group);
             libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut());
         }
         Ok(())
     };
-    // SAFETY: the closure allocates nothing and takes no lock, as is required after a fork.
+    // SAFETY: the closure allocates nothing and takes no lock, as required after a fork.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// Lets the kernel alone decide whether the program can be run. `execvp(3)`, which the standard library calls, takes what
-/// the kernel does not know for a script of the shell. The program's environment is the command's, its name is `name`.
+/// Executes the program by execve(2). The standard library calls `execvp(3)`, which runs a file that the kernel refuses
+/// as a shell script. The program gets the environment of the command, and `name` as its first argument.
 pub(crate) fn run_without_shell(command: &mut Command, name: &OsStr) -> io::Result<()> {
     let path = c_string(Path::new(command.get_program()))?;
     let mut environment: BTreeMap<OsString, OsString> = std::env::vars_os().collect();
@@ -137,22 +138,22 @@ pub(crate) fn run_without_shell(command: &mut Command, name: &OsStr) -> io::Resu
     let arguments = std::iter::once(name).chain(command.get_args()).map(OsStr::to_owned);
     let arguments = Strings::new(arguments)?;
     let execute = move || {
-        // SAFETY: a string and two lists as execve(2) wants them, which live as long as the closure.
+        // SAFETY: a string and two lists in the format of execve(2), which live as long as the closure.
         unsafe { libc::execve(path.as_ptr(), arguments.list(), environment.list()) };
         Err(io::Error::last_os_error())
     };
-    // SAFETY: as above: all memory is there before the fork.
+    // SAFETY: the closure takes no lock, and all its memory is allocated before the fork.
     unsafe { command.pre_exec(execute) };
     Ok(())
 }
 
-/// Strings, and the list of pointers to them that C wants, with a null at its end.
+/// Strings, and the C list of pointers to them, with a null at its end.
 struct Strings {
     pointers: Vec<*const libc::c_char>,
-    _strings: Vec<CString>, // what the pointers point to, on the heap
+    _strings: Vec<CString>, // the targets of the pointers, on the heap
 }
 
-// SAFETY: the pointers are to strings that this owns and nobody changes.
+// SAFETY: the pointers are to strings that this value owns and never changes.
 unsafe impl Send for Strings {}
 // SAFETY: as above.
 unsafe impl Sync for Strings {}
@@ -169,28 +170,28 @@ impl Strings {
     }
 }
 
-/// The process group of a process; 0 is this one.
+/// Returns the process group of a process; 0 stands for this process.
 pub(crate) fn process_group(pid: Pid) -> io::Result<Pid> {
     // SAFETY: it takes a number.
     check(unsafe { libc::getpgid(pid) })
 }
 
-/// Moves this process to a group; 0 is one of its own.
+/// Moves this process to a group; 0 stands for a new group of its own.
 pub(crate) fn join_group(group: Pid) -> io::Result<()> {
     // SAFETY: it takes numbers.
     check(unsafe { libc::setpgid(0, group) }).map(drop)
 }
 
-/// Gives this thread a name, by which `ps` and `pkill` know the process if it is its first.
+/// Names this thread. The name of the first thread is the one that `ps` and `pkill` use for the process.
 pub(crate) fn set_name(name: &CStr) {
     // SAFETY: the option takes a string that ends in zero. It cannot fail.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr(), 0, 0, 0) };
 }
 
-/// Lets this process have as many file descriptors as it may. Where that fails, it has as many as before.
+/// Raises the soft limit of file descriptors to the hard limit. On an error it stays as it is.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is written, and then read.
+    // SAFETY: the calls write and read the limit.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;
@@ -199,12 +200,12 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Whether a thread is one of this process.
+/// Whether a thread belongs to this process.
 pub(crate) fn is_own(thread: u32) -> bool {
     fs::exists(format!("/proc/self/task/{thread}")).unwrap_or(false)
 }
 
-/// Whether two threads have the same memory; false also if that cannot be told.
+/// Whether two threads have the same address space. Also false if the kernel does not tell.
 ///
 /// Source: kcmp(2); `KCMP_VM` in Linux' `include/uapi/linux/kcmp.h`.
 pub(crate) fn share_memory(one: u32, other: u32) -> bool {
@@ -219,20 +220,20 @@ pub(crate) fn kill(pid: Pid, signal: libc::c_int) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
-/// A child that ended.
+/// A child that has exited.
 pub(crate) struct Reaped {
     pub(crate) pid: Pid,
-    /// What `wait` says of it.
+    /// The wait status.
     pub(crate) status: i32,
 }
 
-/// Takes a child that has ended, without waiting; none if none has.
+/// Reaps a child that has exited, without waiting; `None` if there is none.
 ///
 /// # Errors
 /// `ECHILD`: there are no children.
 pub(crate) fn reap() -> io::Result<Option<Reaped>> {
     let mut status = 0;
-    // SAFETY: the pointer is to a number that is written.
+    // SAFETY: it writes the number.
     let pid = check(unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) })?;
     Ok((pid > 0).then_some(Reaped { pid, status }))
 }
@@ -242,11 +243,11 @@ pub(crate) fn reap() -> io::Result<Option<Reaped>> {
 pub(crate) struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// All but `missing`.
+    /// All signals except `missing`.
     pub(crate) fn all_but(missing: &[libc::c_int]) -> Signals {
         let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigfillset` initialises the set; `sigdelset` takes an initialised one. They fail only for numbers
-        // that are no signals, and then do nothing.
+        // SAFETY: `sigfillset` initialises the set; `sigdelset` takes an initialised one. It fails only for numbers
+        // that are not signals, and then does nothing.
         unsafe {
             libc::sigfillset(set.as_mut_ptr());
             for signal in missing {
@@ -256,10 +257,10 @@ impl Signals {
         }
     }
 
-    /// Blocks these signals and no others; returns those that were blocked before.
+    /// Blocks these signals and no others; returns the mask before.
     pub(crate) fn block(&self) -> io::Result<Signals> {
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both point to sets, of which the second is written.
+        // SAFETY: both point to sets; the call writes the second.
         let answer = unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, before.as_mut_ptr()) };
         match answer {
             // SAFETY: written by the call, which succeeded.
@@ -268,7 +269,7 @@ impl Signals {
         }
     }
 
-    /// Waits for one of these signals, which must be blocked; none if the time is over.
+    /// Waits for one of these signals, which must be blocked; `None` after the time.
     pub(crate) fn wait(&self, at_most: Duration) -> io::Result<Option<Signal>> {
         let time = libc::timespec {
             tv_sec: at_most.as_secs() as libc::time_t,
@@ -287,11 +288,11 @@ impl Signals {
         }
     }
 
-    /// A descriptor that is readable when one of these signals, which must be blocked, is pending.
+    /// Returns a descriptor that is readable while one of these signals is pending. They must be blocked.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         // SAFETY: the set is read; -1 asks for a new descriptor.
         let fd = check(unsafe { libc::signalfd(-1, &self.0, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) })?;
-        // SAFETY: it was made just now, for nobody else.
+        // SAFETY: it is new, and has no other owner.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
@@ -303,19 +304,19 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// Whether a process sent it, rather than the kernel: the terminal's go to the whole group.
+    /// Whether a process sent it, and not the kernel. Signals of the terminal reach the whole group anyway.
     pub(crate) fn is_from_process(&self) -> bool {
         self.code <= 0
     }
 }
 
-/// Takes the signals that a descriptor has, by number; those that a process sent, and SIGCHLD.
+/// Takes the pending signals of a descriptor. Returns the numbers of those that a process sent, and SIGCHLD.
 pub(crate) fn take_signals(descriptor: &OwnedFd) -> io::Result<Vec<i32>> {
     const SIZE: usize = size_of::<libc::signalfd_siginfo>();
     let mut taken = Vec::new();
     let mut bytes = [0; SIZE];
     loop {
-        // SAFETY: the buffer has the size that is said, and is bytes.
+        // SAFETY: the buffer has `SIZE` bytes.
         let answer = unsafe { libc::read(descriptor.as_raw_fd(), bytes.as_mut_ptr().cast(), SIZE) };
         match usize::try_from(answer) {
             Ok(SIZE) => {}
@@ -335,11 +336,11 @@ pub(crate) fn take_signals(descriptor: &OwnedFd) -> io::Result<Vec<i32>> {
     }
 }
 
-/// Waits until one of two descriptors can be read or is closed at its other end; none if the time is over.
+/// Waits until one of two descriptors is readable or its other end is closed; both false after the time.
 pub(crate) fn wait_readable(descriptors: [RawFd; 2], at_most: Duration) -> io::Result<[bool; 2]> {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     let milliseconds = i32::try_from(at_most.as_millis()).unwrap_or(i32::MAX);
-    // SAFETY: the array has the two elements that are said.
+    // SAFETY: the array has two elements.
     let answer = unsafe { libc::poll(polled.as_mut_ptr(), 2, milliseconds) };
     match check(answer) {
         Ok(_) => Ok(polled.map(|polled| polled.revents != 0)),
@@ -348,13 +349,13 @@ pub(crate) fn wait_readable(descriptors: [RawFd; 2], at_most: Duration) -> io::R
     }
 }
 
-/// Ends this process by a signal, as if it had been its own.
-pub(crate) fn die_by(signal: libc::c_int) -> ! {
+/// Kills this process by a signal, so that its parent sees the same status.
+pub(crate) fn exit_by_signal(signal: libc::c_int) -> ! {
     let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the limit is read; the rest are numbers. The default action is set and the signal let through, so that it
-    // ends the process; if it does not, as for those that are ignored by default, the exit does.
+    // SAFETY: the limit and the set are valid; the rest are numbers. With the default action and unblocked, the signal
+    // ends the process. If the default is to ignore it, `_exit` ends the process.
     unsafe {
-        libc::setrlimit(libc::RLIMIT_CORE, &no_core); // the program's own is the one to look at
+        libc::setrlimit(libc::RLIMIT_CORE, &no_core); // the core dump of the program itself is the useful one
         libc::signal(signal, libc::SIG_DFL);
         let mut set = MaybeUninit::uninit();
         libc::sigemptyset(set.as_mut_ptr());

@@ -1,4 +1,5 @@
-//! A written descriptor names the memory of the program that opened the queue, and not that of a program that follows it.
+//! Written descriptors refer to the memory of the program that opened the queue, and never to that of a program after
+//! it.
 
 mod emulator;
 
@@ -19,12 +20,12 @@ use memferry_testing::{Needs, skip};
 
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Which of the programs that follow each other in one process this is; with values of one length, so that the stack
-/// begins where it did.
+/// The stage of a test whose process executes several programs. All values have one length, so that the stack begins at
+/// the same address.
 const STAGE: &str = "MEMFERRY_TEST_STAGE";
 /// A directory, or a process and an address.
 const PLACE: &str = "MEMFERRY_TEST_PLACE";
-/// A descriptor that the programs inherit.
+/// A file descriptor that the programs inherit.
 const INHERITED: &str = "MEMFERRY_TEST_FD";
 
 fn stage() -> u32 {
@@ -33,11 +34,11 @@ fn stage() -> u32 {
 
 fn inherited() -> OwnedFd {
     let number = std::env::var(INHERITED).unwrap().parse().unwrap();
-    // SAFETY: the program before has opened it for this one.
+    // SAFETY: the program before has left it open for this one.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
-/// Becomes the next program.
+/// Executes the next program.
 fn exec(program: &Path, test: &str, stage: u32) -> ! {
     let mut command = Command::new(program);
     let error = command.args([test, "--exact", "--nocapture"]).env(STAGE, stage.to_string()).exec();
@@ -60,7 +61,7 @@ fn write(file: &File, descriptor: &Descriptor) -> Result<(), i32> {
     written.map(|count| assert_eq!(count, 64)).map_err(|error| error.raw_os_error().unwrap())
 }
 
-/// Submits and waits.
+/// Submits a descriptor and waits for its completion.
 fn complete(file: &File, descriptor: Descriptor) -> Status {
     let record = CompletionRecord::new();
     write(file, &descriptor.with_completion(&record)).unwrap();
@@ -76,7 +77,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Pages at an address that is free in any program.
+/// Pages at an address that is free in every program.
 struct Region;
 
 impl Region {
@@ -86,7 +87,7 @@ impl Region {
     const RECORD: usize = 32;
     const PAGES: usize = 33;
 
-    /// Maps them, with a value in all bytes of the source and another one in the rest.
+    /// Maps the pages, with one value in all bytes of the source and another one in the rest.
     fn map(source: u8, rest: u8) -> Region {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -113,8 +114,8 @@ impl Region {
     }
 }
 
-/// Makes accesses to a page wait until the descriptor is closed: of all if it was never touched, else those that write.
-/// None where the system has no such thing.
+/// Makes accesses to a page wait until the descriptor is closed: all accesses if the page was never touched, else
+/// writes. `None` if the system has no userfaultfd.
 ///
 /// Source: userfaultfd(2), ioctl_userfaultfd(2).
 fn hold(page: usize, is_touched: bool) -> Option<OwnedFd> {
@@ -147,8 +148,10 @@ fn hold(page: usize, is_touched: bool) -> Option<OwnedFd> {
     }
 }
 
-/// A copy whose eighth page waits in the middle, with a completion record, and an `exec` meanwhile. The memory of a
-/// process was addressed by its number then: half of the copy, and the record, came into the program that followed.
+/// Executes another program while a copy with a completion record waits at its eighth page.
+///
+/// Once the memory was addressed by the process number: half of the copy, and the record, were written into the next
+/// program.
 fn exec_in_the_middle_of_a_copy(test: &str, next: &Path, before: impl FnOnce()) {
     const HELD: usize = Region::TARGET + 8;
     if stage() == 0 {
@@ -171,7 +174,7 @@ fn exec_in_the_middle_of_a_copy(test: &str, next: &Path, before: impl FnOnce()) 
     let changed: Vec<usize> =
         (Region::TARGET..Region::PAGES).filter(|page| region.byte(*page) != 4).collect();
     assert!(changed.is_empty(), "pages {changed:?} of the new program were overwritten");
-    // What was behind the copy keeps nobody waiting, and is told of as what is lost.
+    // The descriptors behind the copy are dropped and do not block the queue.
     assert_eq!(complete(&open("wq0.0"), Descriptor::noop()), Status::Success);
 }
 
@@ -183,13 +186,13 @@ fn exec_with_descriptors_pending() {
     }
 }
 
-/// The same where the program that follows has rights that the one before had not.
+/// The same with a next program that has more rights.
 #[test]
 fn exec_of_a_setuid_program_with_descriptors_pending() {
     const TEST: &str = "exec_of_a_setuid_program_with_descriptors_pending";
     const NOBODY: u32 = 65_534;
     if !is_root() && stage() == 0 {
-        return skip(Needs::Root, "only root can make a program that is run as root");
+        return skip(Needs::Root, "only root can create a setuid program of root");
     }
     if !is_inside("", TEST) {
         return;
@@ -211,11 +214,11 @@ fn exec_of_a_setuid_program_with_descriptors_pending() {
     });
 }
 
-/// Programs were told apart by where their stacks begin, which is the same for all without randomised addresses: the
-/// next program could submit to the queue of the one before.
+/// Once programs were told apart by the start of the stack alone, which is equal without randomised addresses: the next
+/// program could submit to the queue of the one before.
 #[test]
-fn another_program_with_the_same_stack_is_another_program() {
-    const TEST: &str = "another_program_with_the_same_stack_is_another_program";
+fn programs_with_the_same_stack_are_distinguished() {
+    const TEST: &str = "programs_with_the_same_stack_are_distinguished";
     if !is_inside("", TEST) {
         return;
     }
@@ -252,20 +255,20 @@ fn another_program_with_the_same_stack_is_another_program() {
     }
 }
 
-/// The driver compares memory, not processes: what `vfork` makes writes for its parent. It was refused.
+/// The driver compares address spaces, not processes: a child of `vfork` submits for its parent. Once it was refused.
 #[test]
 fn a_child_that_shares_the_memory_may_submit() {
     if !is_inside("", "a_child_that_shares_the_memory_may_submit") {
         return;
     }
     extern "C" fn child(context: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: what `submitted_by` passes, which waits meanwhile.
+        // SAFETY: `submitted_by` passes it, and waits for the child.
         let (queue, descriptor) = unsafe { *context.cast::<(i32, [u8; 64])>() };
         // SAFETY: 64 bytes.
         let written = unsafe { libc::write(queue, descriptor.as_ptr().cast(), 64) };
         i32::from(written != 64)
     }
-    // The status that a child ends with that was made with these flags.
+    // Returns the exit status of a child that is made with these flags.
     let submitted_by = |flags: i32, queue: &File, descriptor: Descriptor| {
         let mut context = (queue.as_raw_fd(), descriptor.to_bytes());
         let mut stack = vec![0u128; 4096];
@@ -287,7 +290,7 @@ fn a_child_that_shares_the_memory_may_submit() {
     wait_until("the completion", || record.poll().is_some());
 }
 
-/// A thread that ends after it has opened the queue leaves the queue to the others of its process.
+/// Other threads may submit after the thread that opened the queue has exited.
 #[test]
 fn any_thread_of_the_process_may_submit() {
     if !is_inside("", "any_thread_of_the_process_may_submit") {
@@ -299,11 +302,11 @@ fn any_thread_of_the_process_may_submit() {
     assert_eq!(other.join().unwrap(), Status::Success);
 }
 
-/// A process whose memory answers no access (here nobody handles its page faults) was waited for when it had ended, with
-/// a lock that all others need.
+/// The memory of a process answers no access, because its page faults are not handled. Once the supervisor waited for
+/// such a process after its exit, under a lock that all others need.
 #[test]
-fn memory_that_does_not_answer_stops_nobody_else() {
-    const TEST: &str = "memory_that_does_not_answer_stops_nobody_else";
+fn unresponsive_memory_stops_no_other_process() {
+    const TEST: &str = "unresponsive_memory_stops_no_other_process";
     if !is_inside("--devices 2", TEST) {
         return;
     }
@@ -327,10 +330,10 @@ fn memory_that_does_not_answer_stops_nobody_else() {
     let number = lines.find_map(|line| line.unwrap().strip_prefix("held ").map(str::to_owned));
     let Some(number) = number else {
         child.wait().unwrap();
-        return; // it has said why
+        return; // it has printed the reason
     };
     sleep(Duration::from_millis(200)); // the device asks for the page
-    // The child's descriptor is held by this process as well, so that its death does not settle the fault.
+    // This process also holds the child's descriptor, so that the death of the child does not resolve the fault.
     // SAFETY: they take numbers; the answer is a descriptor of this process' own.
     let held = unsafe {
         let pidfd = libc::syscall(libc::SYS_pidfd_open, child.id(), 0);
@@ -348,8 +351,8 @@ fn memory_that_does_not_answer_stops_nobody_else() {
     assert_eq!(answer.expect("a process waits for what another one's memory answers"), Status::Success);
 }
 
-/// A file system whose one file answers no read, so that whoever reads it by a page fault keeps its address space locked.
-/// For other names it does not answer whether there is such a file, and nothing ends a process that has asked.
+/// A file system whose one file answers no read, so that a page fault on it keeps the address space locked. It answers
+/// no look-up of other names, and no signal ends a process that waits for one.
 struct Silent;
 
 impl Silent {
@@ -378,7 +381,7 @@ impl Silent {
         }
     }
 
-    /// Mounts it and serves it until this process ends, as the kernel then gives up; not where that is impossible.
+    /// Mounts and serves the file system until this process exits. Skips the test if that is impossible.
     fn serve(at: &Path) {
         let fuse = match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
             Ok(fuse) => fuse,
@@ -397,12 +400,12 @@ impl Silent {
     }
 }
 
-/// Another run of this test, which ends with this process; `None` if it ends without having said the word.
+/// Starts another run of this test, which is killed with this process. `None`: it exits without printing the word.
 fn start(test: &str, stage: u32, place: &Path, word: &str) -> Option<Child> {
     start_to_hear(test, stage, place, word).map(|(child, _)| child)
 }
 
-/// The same, with what it says after the word.
+/// Like [`start`], with the lines that it prints after the word.
 fn start_to_hear(test: &str, stage: u32, place: &Path, word: &str) -> Option<(Child, Said)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture"]).stdout(Stdio::piped());
@@ -462,11 +465,12 @@ impl fuser::Filesystem for Silent {
     }
 }
 
-/// A process whose address space is locked: a page fault in a file that nobody serves holds the lock, and mmap(2) waits for
-/// it. The supervisor waited as well when it looked whether the process lives, under locks that all others need.
+/// The address space of a process is locked: a page fault on a file that is not served holds the lock, and mmap(2)
+/// waits for it. Once the supervisor waited too when it checked whether the process lives, under locks that all others
+/// need.
 #[test]
-fn a_locked_address_space_stops_nobody_else() {
-    const TEST: &str = "a_locked_address_space_stops_nobody_else";
+fn a_locked_address_space_stops_no_other_process() {
+    const TEST: &str = "a_locked_address_space_stops_no_other_process";
     if !is_root() && stage() == 0 {
         return skip(Needs::Root, "a test that mounts a file system is run as root");
     }
@@ -514,7 +518,7 @@ fn a_locked_address_space_stops_nobody_else() {
     assert_eq!(answer.expect("a process waits for another one's address space"), Status::Success);
 }
 
-/// A process that SIGKILL does not end, because it waits for another file system. The supervisor waited with it.
+/// SIGKILL does not end a process that waits for another file system. Once the supervisor waited for it for ever.
 #[test]
 fn a_process_that_cannot_be_killed_is_left() {
     const TEST: &str = "a_process_that_cannot_be_killed_is_left";
@@ -529,7 +533,7 @@ fn a_process_that_cannot_be_killed_is_left() {
     }
     let directory = tempfile::tempdir().unwrap();
     let Some((mut server, mut lines)) = start_to_hear(TEST, 1, directory.path(), "serves") else { return };
-    // It ends when its input does.
+    // It exits at the end of its input.
     let script = format!("cat {}/never > /dev/null 2>&1 & read line; exit 3", directory.path().display());
     let mut emulation = emulate_script("", &script);
     emulation.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -539,7 +543,7 @@ fn a_process_that_cannot_be_killed_is_left() {
     let (says, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || says.send(emulation.wait_with_output()));
     let output = hears.recv_timeout(PATIENCE / 2);
-    server.kill().unwrap(); // which ends the other one
+    server.kill().unwrap(); // cat then exits
     server.wait().unwrap();
     let place = std::ffi::CString::new(directory.path().to_str().unwrap()).unwrap();
     // SAFETY: a string that ends in zero.
@@ -550,7 +554,7 @@ fn a_process_that_cannot_be_killed_is_left() {
     assert!(told.contains("SIGKILL does not end 1 process (") && told.contains(" cat)"), "{told}");
 }
 
-/// The address of a mapped queue; not where the kernel maps no such file.
+/// Maps a queue. `None` if the kernel cannot map such files.
 fn map(queue: &File) -> Option<usize> {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a new mapping.
@@ -562,7 +566,7 @@ fn map(queue: &File) -> Option<usize> {
     Some(portal.addr())
 }
 
-/// A thread that reads another process' mapped queue, as a debugger does, was killed.
+/// A thread reads the mapped queue of another process, as a debugger does. Once it was killed.
 #[test]
 fn a_reader_of_another_process_is_not_killed() {
     const TEST: &str = "a_reader_of_another_process_is_not_killed";
@@ -589,8 +593,8 @@ fn a_reader_of_another_process_is_not_killed() {
     assert!(status.success(), "{status}");
 }
 
-/// Pages of a mapped queue are the server's to refuse. It killed those who asked again and again, also itself, when it was
-/// the device that asked in the name of a process.
+/// The server refuses pages of a mapped queue and kills threads that request them for ever. Once it killed itself, when
+/// the device requested a page for a process.
 #[test]
 fn a_mapped_queue_as_the_source_of_a_copy() {
     if !is_inside("", "a_mapped_queue_as_the_source_of_a_copy") {

@@ -1,8 +1,9 @@
-//! A second user inside one emulation that root runs: nobody, who attacks all that he can write.
+//! Attacks by a second user (nobody) inside an emulation that root runs.
 //!
-//! The queues' memory was once one file that every process could write. Another user rewrote queued descriptors, which the
-//! supervisor, as root, then executed on a root process' memory; had the trace written to a path of his own; cut the file,
-//! so that the supervisor died of SIGBUS; and killed it by random bytes, with an overflow.
+//! Once the memory of the queues was one file that every process could write. Another user could rewrite queued
+//! descriptors, which the supervisor then executed as root on the memory of a root process; redirect the trace to any
+//! path; truncate the file, so that the supervisor died of SIGBUS; and kill it by random bytes, which caused an
+//! overflow.
 
 mod emulator;
 
@@ -10,13 +11,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use emulator::{emulate, is_available, is_root, preload, text};
+use emulator::{emulate, is_available, is_root, text};
 use memferry_testing::{Needs, skip};
 
-/// Runs an attack of `programs/boundary.py`, by which root submits in both ways.
+/// Runs an attack of `programs/boundary.py`, once for each way in which root submits.
 fn attack(name: &str, arguments: &[&str], options: &str) {
     if !is_root() {
-        return skip(Needs::Root, "only root can become somebody else");
+        return skip(Needs::Root, "only root can become another user");
     }
     if Command::new("python3").arg("--version").output().is_err() {
         return skip(Needs::Program("python3"), "there is no python3");
@@ -25,7 +26,7 @@ fn attack(name: &str, arguments: &[&str], options: &str) {
         return;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/boundary.py");
-    for (way, preload) in [("written", String::new()), ("mapped", preload())] {
+    for (way, preload) in [("written", ""), ("mapped", "--preload")] {
         let mut program = vec!["python3", script, name, way];
         program.extend(arguments);
         let output = emulate(&format!("{options} {preload} --stats"), &program).output().unwrap();
@@ -35,12 +36,12 @@ fn attack(name: &str, arguments: &[&str], options: &str) {
 }
 
 #[test]
-fn queued_descriptors_are_their_submitters_alone() {
+fn queued_descriptors_cannot_be_rewritten() {
     attack("redirect", &[], "");
 }
 
 #[test]
-fn the_trace_is_written_to_one_path() {
+fn the_trace_cannot_be_redirected() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let [chosen, other] = ["chosen", "others"].map(|name| directory.path().join(name));
@@ -51,11 +52,11 @@ fn the_trace_is_written_to_one_path() {
 }
 
 #[test]
-fn memory_that_processes_share_keeps_its_size() {
+fn shared_memory_cannot_be_truncated() {
     attack("truncate", &[], "");
 }
 
 #[test]
-fn random_bytes_harm_nobody_for_long() {
+fn random_bytes_do_no_lasting_harm() {
     attack("garbage", &[], "");
 }

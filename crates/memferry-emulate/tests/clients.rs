@@ -1,4 +1,4 @@
-//! Real clients from the distribution's archive: accel-config, unmodified.
+//! A real client of the distribution, unmodified: accel-config.
 
 mod emulator;
 
@@ -9,7 +9,7 @@ use emulator::{emulate, emulate_script, is_available, text};
 use memferry_dsa::system::{Config, UnknownKeys};
 use memferry_testing::{Needs, skip};
 
-/// Where Debian's package keeps the files that come with accel-config.
+/// Directory of the configurations in Debian's package of accel-config.
 const CONFIGS: &str = "/etc/accel-config/contrib/configs";
 
 fn is_ready() -> bool {
@@ -20,7 +20,7 @@ fn is_ready() -> bool {
     is_available()
 }
 
-/// Runs a script and returns what it printed.
+/// Runs a script and returns its standard output.
 fn run(options: &str, script: &str) -> String {
     let output = emulate_script(options, &format!("set -e; {script}")).output().unwrap();
     assert!(output.status.success(), "{script}:\n{}", text(&output));
@@ -28,7 +28,7 @@ fn run(options: &str, script: &str) -> String {
 }
 
 #[test]
-fn list_shows_what_is_ready() {
+fn list_shows_ready_devices() {
     if !is_ready() {
         return;
     }
@@ -41,7 +41,7 @@ fn list_shows_what_is_ready() {
         assert!(sizes.iter().all(|(_, size)| *size == Some(64)) && sizes[0].0 != sizes[1].0, "{sizes:?}");
         assert_eq!(device.groups[0].engines.len(), 4);
     }
-    // After boot nothing is enabled, so that only a list of the idle shows anything.
+    // After boot no device is enabled, so only `list -i`, which includes idle devices, shows them.
     assert!(!run("--disabled", "accel-config list || true").contains("dsa0"));
     assert!(run("--disabled", "accel-config list -i").contains("\"wq0.7\""));
 }
@@ -56,7 +56,7 @@ fn eight_devices_are_listed() {
 }
 
 #[test]
-fn the_files_that_come_with_it_are_loaded_and_enabled() {
+fn packaged_configurations_are_loaded_and_enabled() {
     if !is_ready() {
         return;
     }
@@ -85,15 +85,15 @@ fn the_files_that_come_with_it_are_loaded_and_enabled() {
         };
         assert_eq!(queues(&listed), queues(&wanted), "{name}");
         assert!(!queues(&wanted).is_empty());
-        // The same file, read by us.
+        // The same file, read by memferry.
         let ours = run(&format!("--config {file}"), "accel-config list");
         assert_eq!(queues(&Config::parse(&ours, UnknownKeys::Keep).unwrap()), queues(&wanted), "{name}");
     }
 }
 
-/// Loading leaves out devices that are enabled, so the tool alone finds them as after boot.
+/// The tool skips enabled devices when it loads a file, so it finds the devices as after boot.
 #[test]
-fn a_file_is_loaded_by_the_tool_alone() {
+fn the_tool_loads_a_file_without_options() {
     if !is_ready() {
         return;
     }
@@ -104,7 +104,7 @@ fn a_file_is_loaded_by_the_tool_alone() {
 }
 
 #[test]
-fn what_is_saved_can_be_loaded() {
+fn a_saved_configuration_can_be_loaded() {
     if !is_ready() {
         return;
     }
@@ -157,7 +157,7 @@ fn queues_are_configured_and_switched_one_by_one() {
 }
 
 #[test]
-fn nonsense_is_refused_as_the_driver_refuses_it() {
+fn invalid_values_are_refused_as_by_the_driver() {
     if !is_ready() {
         return;
     }

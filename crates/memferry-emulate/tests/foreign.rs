@@ -1,4 +1,4 @@
-//! Programs that the preload library is not loaded into, and such as the kernel does not run.
+//! Programs that cannot load the preload library, and programs that the kernel does not run.
 
 mod emulator;
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::ExitStatusExt;
 
-use emulator::{emulate, has_python, is_available, is_root, preload, text};
+use emulator::{emulate, has_python, is_available, is_root, text};
 use memferry_testing::{Needs, skip};
 
 /// A whole program of 64-bit x86: the headers of an ELF file, and `exit(7)`.
@@ -26,7 +26,7 @@ fn static_program() -> Vec<u8> {
     bytes
 }
 
-/// They run, with a word about what will not work.
+/// They run, after a note about mapped portals.
 #[test]
 fn programs_without_the_library() {
     if !is_available() {
@@ -42,26 +42,26 @@ fn programs_without_the_library() {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let output = emulate(&preload(), &[&file("static", &static_program(), 0o755)]).output().unwrap();
+    let output = emulate("--preload", &[&file("static", &static_program(), 0o755)]).output().unwrap();
     assert_eq!(output.status.code(), Some(7), "{}", text(&output));
     assert!(text(&output).contains("is linked statically, so portals"), "{}", text(&output));
-    // Nobody who is not root can be somebody else in a user namespace, so the bit means nothing there.
+    // In a user namespace of another user than root the bit has no effect.
     let setuid = file("setuid", &fs::read("/bin/true").unwrap(), 0o4755);
-    let output = emulate(&preload(), &[&setuid]).output().unwrap();
+    let output = emulate("--preload", &[&setuid]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_eq!(text(&output).contains("(setuid)"), is_root(), "{}", text(&output));
-    // Of another machine: no shell tries to make sense of it.
+    // A program for another machine is not run as a shell script.
     let mut other = static_program();
     other[18] = 0xb7;
-    let output = emulate(&preload(), &[&file("arm", &other, 0o755)]).output().unwrap();
+    let output = emulate("--preload", &[&file("arm", &other, 0o755)]).output().unwrap();
     assert_eq!(output.status.code(), Some(126), "{}", text(&output));
     assert!(text(&output).contains("for another machine (number 183 of elf.h)"), "{}", text(&output));
-    // A script without a first line is the shell's, as everywhere.
-    let output = emulate(&preload(), &[&file("script", b"exit 9\n", 0o755)]).output().unwrap();
+    // A script without `#!` is run by the shell.
+    let output = emulate("--preload", &[&file("script", b"exit 9\n", 0o755)]).output().unwrap();
     assert_eq!(output.status.code(), Some(9), "{}", text(&output));
 }
 
-/// Linux would ask for the pages for ever.
+/// Linux would request the pages for ever.
 #[test]
 fn a_populated_mapping_without_the_library_ends() {
     if !is_available() || !has_python() {
@@ -74,7 +74,7 @@ mmap.mmap(os.open('/dev/dsa/wq0.0', os.O_RDWR), 4096, flags=mmap.MAP_SHARED | 0x
     assert!(text(&output).contains("without the preload library"), "{}", text(&output));
 }
 
-/// 32-bit x86: it runs where the kernel runs such programs, and its instructions are the processor's.
+/// Programs of 32-bit x86 run if the kernel supports them. Their instructions are not emulated.
 #[test]
 fn programs_of_32_bits() {
     if !is_available() {
@@ -85,7 +85,7 @@ fn programs_of_32_bits() {
         let path = directory.path().join(name);
         fs::write(&path, program_of_32_bits(code)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let output = emulate(&preload(), &[path.to_str().unwrap()]).output().unwrap();
+        let output = emulate("--preload", &[path.to_str().unwrap()]).output().unwrap();
         assert!(text(&output).contains("is no program for 64-bit x86, so portals"), "{}", text(&output));
         output
     };
@@ -104,7 +104,7 @@ fn programs_of_32_bits() {
 /// `exit(7)` of 32-bit x86.
 const EXIT_7: [u8; 12] = [0xb8, 1, 0, 0, 0, 0xbb, 7, 0, 0, 0, 0xcd, 0x80];
 
-/// The same as `static_program`, with other widths.
+/// Like [`static_program`], for 32 bits.
 fn program_of_32_bits(code: &[u8]) -> Vec<u8> {
     const ADDRESS: u32 = 0x40_0000;
     const HEADERS: u32 = 52 + 32;

@@ -1,5 +1,5 @@
-//! The library's own way to the hardware, unmodified, on emulated devices: ENQCMD, MOVDIR64B and UMWAIT, which the
-//! preload library catches, and `write(2)`. Each test runs a second time as a program there.
+//! The hardware path of memferry-dsa, unmodified, on emulated devices: ENQCMD, MOVDIR64B and UMWAIT, which the preload
+//! library catches, and `write(2)`. Each test runs a second time as a program on these devices.
 
 mod emulator;
 
@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use emulator::{is_available, is_inside, preload};
+use emulator::{is_available, is_inside};
 use memferry_dsa::instructions::{CpuFeatures, SleepState};
 use memferry_dsa::portal::{Backoff, OpenOptions, QueueMode, SubmitMethod};
 use memferry_dsa::system::{QueueFilter, SystemState};
@@ -21,7 +21,7 @@ use memferry_dsa::{
 };
 use memferry_dsa_emulator::conformance::{self, Thoroughness};
 
-/// Waits for the device, not for the CPU: what is slow is a machine with other work.
+/// Options that wait long: the test machine may be busy.
 fn options() -> ClientOptions {
     ClientOptions {
         backoff: Backoff::new(100_000),
@@ -30,7 +30,7 @@ fn options() -> ClientOptions {
     }
 }
 
-/// The queues of the machine with this mode, opened as any program would.
+/// Opens the queues of this mode, as any program would.
 fn open(mode: QueueMode, way: SubmitMethod) -> Vec<Arc<dyn Portal>> {
     let state = SystemState::discover().unwrap();
     let usable = state.diagnose(&QueueFilter::default()).usable;
@@ -48,7 +48,7 @@ fn open(mode: QueueMode, way: SubmitMethod) -> Vec<Arc<dyn Portal>> {
     found
 }
 
-/// All that the library does, on one queue.
+/// Runs the conformance suite on these portals.
 fn conforms(portals: Vec<Arc<dyn Portal>>, wait: Wait, seed: u64) {
     let kind = portals[0].kind();
     let options = ClientOptions { wait, ..options() };
@@ -58,15 +58,15 @@ fn conforms(portals: Vec<Arc<dyn Portal>>, wait: Wait, seed: u64) {
     assert!(report.stats.submitted > 400, "the device had little to do: {report}");
 }
 
-/// Runs the calling test on devices with and without bad habits, with patched call sites and without. True inside.
+/// Runs the calling test on devices with and without faults, and with and without patched call sites. Returns true
+/// inside.
 fn runs(test: &str) -> bool {
     if std::env::var_os("MEMFERRY_TEST_INSIDE").is_none() && !is_available() {
         return false;
     }
-    let preload = preload();
     ["", "--no-patch --seed 1", "--seed 2"]
         .iter()
-        .any(|options| is_inside(&format!("{preload} {options}"), test))
+        .any(|options| is_inside(&format!("--preload {options}"), test))
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn both_by_write() {
     }
 }
 
-/// The waits are the instructions, not what the library does where they are missing.
+/// The client uses the wait instructions, not its replacements for processors without them.
 #[test]
 fn all_instructions_are_there() {
     if runs("all_instructions_are_there") {
@@ -121,7 +121,8 @@ fn threads_on_one_queue() {
     }
 }
 
-/// A parent and its child use the queue that the parent has opened, at the same time; each is executed by itself.
+/// A parent and its child use the queue that the parent has opened, at the same time. Each executes its own
+/// descriptors.
 #[test]
 #[allow(unsafe_code)]
 fn a_process_and_its_child() {
@@ -133,8 +134,8 @@ fn a_process_and_its_child() {
     let program = std::env::current_exe().unwrap();
     let mut other = Command::new(program);
     let mut other = other.args(["all_instructions_are_there", "--exact"]).spawn().unwrap();
-    // SAFETY: the child does not return into the test; it uses what this thread has, and locks of libc, which fork
-    // takes care of.
+    // SAFETY: the child does not return into the test. It uses objects of this thread, and locks of libc, which fork
+    // keeps consistent.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let run = AssertUnwindSafe(|| conforms(portals, Wait::Umwait(SleepState::Deep), 31));
@@ -150,12 +151,12 @@ fn a_process_and_its_child() {
     assert!(other.wait().unwrap().success());
 }
 
-/// The address space that a queue is opened for is the opener's: a child cannot map what it has inherited, and can open
-/// the queue for itself.
+/// A queue is opened for the address space of the opener: a child cannot map an inherited file, but can open the queue
+/// itself.
 #[test]
 #[allow(unsafe_code)]
-fn a_queue_is_mapped_by_who_opened_it() {
-    if !is_inside(&preload(), "a_queue_is_mapped_by_who_opened_it") {
+fn only_the_opener_maps_a_queue() {
+    if !is_inside("--preload", "only_the_opener_maps_a_queue") {
         return;
     }
     let open = || File::options().read(true).write(true).open("/dev/dsa/wq0.0").unwrap();
@@ -181,12 +182,12 @@ fn a_queue_is_mapped_by_who_opened_it() {
     assert_eq!((status, map(&file)), (0, None));
 }
 
-/// A queue is disabled while a process that has work in it is stopped. What the device has is dropped then, and its
+/// A queue is disabled while a process with descriptors in it is stopped. The device drops its descriptors, and its
 /// other queues go on.
 #[test]
 #[allow(unsafe_code)]
-fn a_process_that_is_stopped_stops_no_other_queue() {
-    if !is_inside(&preload(), "a_process_that_is_stopped_stops_no_other_queue") {
+fn a_stopped_process_does_not_stop_other_queues() {
+    if !is_inside("--preload", "a_stopped_process_does_not_stop_other_queues") {
         return;
     }
     const BYTES: usize = 32 << 20;
@@ -195,9 +196,9 @@ fn a_process_that_is_stopped_stops_no_other_queue() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let portal = open(QueueMode::Shared, SubmitMethod::Mapped).remove(0);
-        let (source, mut target) = (vec![1u8; BYTES], vec![2u8; BYTES]); // there, or each copy ends at once
+        let (source, mut target) = (vec![1u8; BYTES], vec![2u8; BYTES]); // touched: a page fault would end each copy at once
         let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), BYTES as u32);
-        // SAFETY: nobody else has these buffers, which stay until the process ends.
+        // SAFETY: nothing else uses these buffers, which live until the process exits.
         while unsafe { portal.submit(&copy) }.unwrap() == Submission::Accepted {}
         tells.write_all(b"!").unwrap();
         // SAFETY: it waits.
@@ -219,7 +220,7 @@ fn a_process_that_is_stopped_stops_no_other_queue() {
     }
 }
 
-/// A reader of a pipe sees all of a trace, and its end when the program has ended and not before.
+/// The reader of a pipe sees the whole trace, and its end only after the program has exited.
 #[test]
 fn a_trace_into_a_pipe() {
     let directory = tempfile::tempdir().unwrap();
@@ -230,7 +231,7 @@ fn a_trace_into_a_pipe() {
     }
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let reader = is_outside.then(|| Command::new("cat").arg(&pipe).stdout(Stdio::piped()).spawn().unwrap());
-    let with_trace = format!("{} --trace {}", preload(), pipe.display());
+    let with_trace = format!("--preload --trace {}", pipe.display());
     if is_inside(&with_trace, "a_trace_into_a_pipe") {
         for way in [SubmitMethod::Write, SubmitMethod::Mapped] {
             let client = Client::new(open(QueueMode::Shared, way), options());
@@ -244,8 +245,7 @@ fn a_trace_into_a_pipe() {
     assert_eq!(copies, 2);
 }
 
-/// The trace has what each way has submitted, wherever it was executed: in the program, or for `write(2)` by the
-/// supervisor.
+/// The trace has descriptors of each way, whether the program executes them or, for `write(2)`, the supervisor.
 #[test]
 fn a_trace_of_each_way() {
     let is_outside = std::env::var_os("MEMFERRY_TEST_INSIDE").is_none();
@@ -253,7 +253,7 @@ fn a_trace_of_each_way() {
         return;
     }
     let file = tempfile::NamedTempFile::new().unwrap();
-    let with_trace = format!("{} --trace {}", preload(), file.path().display());
+    let with_trace = format!("--preload --trace {}", file.path().display());
     if is_inside(&with_trace, "a_trace_of_each_way") {
         for (mode, way) in [
             (QueueMode::Shared, SubmitMethod::Mapped),

@@ -1,4 +1,4 @@
-//! What a program finds on emulated devices. Each test runs a second time there, as root in the namespace.
+//! Files and devices as a program sees them. Each test runs a second time as a program, as root in the namespace.
 
 mod emulator;
 
@@ -35,12 +35,12 @@ fn bind(driver: &str, file: &str, name: &str) -> Result<(), i32> {
 }
 
 #[test]
-fn our_own_tools_see_and_configure_the_devices() {
-    if !is_inside("--devices 8 --disabled", "our_own_tools_see_and_configure_the_devices") {
+fn memferry_configures_the_devices() {
+    if !is_inside("--devices 8 --disabled", "memferry_configures_the_devices") {
         return;
     }
     for profile in Profile::all() {
-        // The driver in memory and the files that it is behind must agree.
+        // The driver in memory and its served files must agree.
         let found = SystemState::discover().unwrap();
         let devices: Vec<FakeDevice> = found
             .devices
@@ -60,9 +60,9 @@ fn our_own_tools_see_and_configure_the_devices() {
         for state in [&mut real, &mut fake] {
             for queue in state.devices.iter_mut().flat_map(|device| &mut device.queues) {
                 assert_eq!(queue.file.take().is_some(), queue.is_enabled(), "{}", queue.id);
-                queue.minor = None; // handed out over all devices, here with those of earlier profiles
+                queue.minor = None; // numbered over all devices, here also those of earlier profiles
             }
-            // A profile may leave devices out that the one before has enabled.
+            // A profile may leave out devices that the one before has enabled.
             state.devices.truncate(count);
         }
         assert_eq!(real.devices, fake.devices, "{}", profile.name());
@@ -74,7 +74,7 @@ fn attributes_behave_as_in_sysfs() {
     if !is_inside("--disabled", "attributes_behave_as_in_sysfs") {
         return;
     }
-    // A newline is part of a store or not; other space is nonsense.
+    // A store may end with a newline; other white space is invalid.
     for (value, answer) in [
         ("7", Ok(())),
         ("8\n", Ok(())),
@@ -94,7 +94,7 @@ fn attributes_behave_as_in_sysfs() {
     assert_eq!(write("wq0.0/max_transfer_size", "3000"), Ok(()));
     assert_eq!(read("wq0.0/max_transfer_size"), "4096\n", "rounded up");
 
-    // Modes hold for root, too; there is nothing to make or to remove.
+    // Modes hold for root too. No file can be created or removed.
     assert_eq!(write("wq0.0/state", "enabled"), Err(13));
     assert_eq!(File::open("/sys/bus/dsa/drivers/user/bind").unwrap_err().raw_os_error(), Some(13));
     let mode = |path: &str| fs::metadata(path).unwrap().permissions().mode();
@@ -105,7 +105,7 @@ fn attributes_behave_as_in_sysfs() {
     assert_eq!(File::create(format!("{DEVICE}/x")).unwrap_err().raw_os_error(), Some(1));
     assert_eq!(fs::remove_file(format!("{DEVICE}/state")).unwrap_err().raw_os_error(), Some(1));
 
-    // A file that stays open shows the present when it is read from the start, in pieces as well.
+    // An open file shows the present value when it is read from the start, also in pieces.
     let mut file = File::open(format!("{DEVICE}/wq0.0/size")).unwrap();
     let mut byte = [0];
     assert_eq!(file.read(&mut byte).unwrap(), 1);
@@ -117,13 +117,13 @@ fn attributes_behave_as_in_sysfs() {
     all.clear();
     file.read_to_string(&mut all).unwrap();
     assert_eq!(all, "123\n");
-    // Every write is a store, wherever the file's position is.
+    // Every write is a store, at any position of the file.
     let mut file = OpenOptions::new().write(true).open(format!("{DEVICE}/wq0.0/size")).unwrap();
     for size in ["1", "2", "3"] {
         assert_eq!(file.write(size.as_bytes()).unwrap(), 1);
         assert_eq!(read("wq0.0/size"), format!("{size}\n"));
     }
-    // What does not apply has its error number.
+    // An attribute that does not apply has its own error number.
     let errno = |path: &str| fs::read(format!("{DEVICE}/{path}")).unwrap_err().raw_os_error();
     assert_eq!(errno("wq0.0/cdev_minor"), Some(6));
     assert_eq!(write("wq0.0/mode", "dedicated"), Ok(()));
@@ -154,7 +154,7 @@ fn devices_and_queues_come_and_go() {
     );
     drop(file);
 
-    // What is forgotten must be said again; then the last command's status says what is missing.
+    // Unbinding resets attributes. The status of the last command tells which one is missing.
     write("wq0.0/driver_name", "user").unwrap();
     assert_eq!(bind("user", "bind", "wq0.0"), Err(6));
     assert_eq!(read("cmd_status"), "0x80040000\n", "no name");
@@ -203,8 +203,8 @@ fn open(queue: &str) -> io::Result<File> {
 }
 
 #[test]
-fn descriptors_that_are_written_are_carried_out() {
-    if !is_inside("", "descriptors_that_are_written_are_carried_out") {
+fn written_descriptors_are_executed() {
+    if !is_inside("", "written_descriptors_are_executed") {
         return;
     }
     for queue in ["wq0.0", "wq0.1"] {
@@ -214,11 +214,11 @@ fn descriptors_that_are_written_are_carried_out() {
         let copy = |target: &mut [u8]| {
             Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), target.len() as u32)
         };
-        // Pages of the target are there: it was written. It is compared through the device as well.
+        // The write makes the pages of the target present.
         target.fill(1);
         let status = submit(&mut file, copy(&mut target), &CompletionRecord::new()).unwrap();
         assert_eq!((status, target == source), (Status::Success, true), "{queue}");
-        // A page that may not be written is a fault and not a crash of anybody.
+        // A page that is not writable is a fault, and no process crashes.
         let to_code = Descriptor::memmove(source.as_ptr(), submit as *const u8, 64);
         let status = submit(&mut file, to_code, &CompletionRecord::new()).unwrap();
         assert_eq!(status, Status::PageFault);
@@ -226,13 +226,13 @@ fn descriptors_that_are_written_are_carried_out() {
         assert_eq!(submit(&mut file, nowhere, &CompletionRecord::new()).unwrap(), Status::PageFault);
         let nowhere = nowhere.with_flags(nowhere.flags() | Flags::BLOCK_ON_FAULT);
         assert_ne!(submit(&mut file, nowhere, &CompletionRecord::new()).unwrap(), Status::Success);
-        // What the kernel refuses never comes to the device.
+        // The kernel refuses these before they reach the device.
         let batch = Descriptor::batch(source.as_ptr(), 2);
         assert_eq!(batch.opcode(), Ok(Opcode::Batch));
         assert_eq!(file.write(&batch.to_bytes()).unwrap_err().raw_os_error(), Some(22));
         let crooked = Descriptor::noop().with_completion_at(0x1001u64);
         assert_eq!(file.write(&crooked.to_bytes()).unwrap_err().raw_os_error(), Some(22));
-        // Less than a descriptor is nothing; what follows whole ones is left.
+        // Only whole descriptors are submitted.
         assert_eq!(file.write(&[0; 63]).unwrap(), 0);
         assert_eq!(file.write(&[0; 130]).unwrap(), 128);
         // A dedicated queue has one user.
@@ -244,10 +244,10 @@ fn descriptors_that_are_written_are_carried_out() {
     assert_eq!(read("clients"), "0\n");
 }
 
-/// A device that answers Retry again and again is one that the driver asks again and again.
+/// The driver retries while the device answers Retry.
 #[test]
-fn a_write_is_tried_more_than_once() {
-    if !is_inside("--seed 2 --no-faults", "a_write_is_tried_more_than_once") {
+fn a_write_is_retried() {
+    if !is_inside("--seed 2 --no-faults", "a_write_is_retried") {
         return;
     }
     let mut file = open("wq0.0").unwrap();
@@ -263,7 +263,8 @@ fn a_file_belongs_to_the_process_that_opened_it() {
     }
     let mut file = open("wq0.0").unwrap();
     assert_eq!(file.write(&Descriptor::noop().to_bytes()).unwrap(), 64);
-    // A child that inherits the descriptor has another address space, and so has a program that is run in its place.
+    // A child that inherits the file has another address space, and so has a program that replaces the opener by
+    // exec(2).
     let bash = |script: &str| {
         let mut command = Command::new("bash");
         command.args(["-c", script]).stderr(std::process::Stdio::null());
@@ -272,7 +273,7 @@ fn a_file_belongs_to_the_process_that_opened_it() {
     assert!(bash("exec 9>/dev/dsa/wq0.0 && printf '\\0%.0s' {1..64} >&9").success(), "bash itself");
     assert!(!bash("exec 9>/dev/dsa/wq0.0 && head -c 64 /dev/zero >&9").success(), "a child");
     assert!(!bash("exec head -c 64 /dev/zero > /dev/dsa/wq0.0").success(), "another program");
-    // Users that come and go, each with work in progress, leave the queue to the others.
+    // Processes that are killed with descriptors in flight do not block the queue.
     for _ in 0..40 {
         let status = bash("exec 9>/dev/dsa/wq0.0; printf '\\0%.0s' {1..2048} >&9 || exit 1; kill -9 $$");
         assert_eq!(status.signal(), Some(9));
@@ -281,9 +282,9 @@ fn a_file_belongs_to_the_process_that_opened_it() {
     assert_eq!(submit(&mut file, Descriptor::noop(), &record).unwrap(), Status::Success);
 }
 
-/// Needs no library at all: what stays of it in a static program is what the kernel does.
+/// An uncaught store ends in SIGBUS. The program has no preload library, like a static program.
 #[test]
-fn a_store_that_nobody_catches_is_no_lost_data() {
+fn an_uncaught_store_ends_in_a_signal() {
     if !is_available() || !has_python() {
         return;
     }

@@ -1,6 +1,6 @@
-//! Requests that no kernel makes: random ones. `cargo xtask fuzz requests` has more.
+//! Random requests, also ones that no kernel makes. `cargo xtask fuzz requests` runs more of them.
 
-/// A fixed sequence: a failure is one again.
+/// The sequence is fixed, so a failure can be repeated.
 #[test]
 fn any_request_is_answered() {
     for seed in 1..=60u64 {

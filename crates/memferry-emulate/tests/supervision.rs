@@ -1,4 +1,4 @@
-//! What the command promises around the program: its status, its signals, and that nothing is left behind.
+//! Supervision of the program: its status, its signals, and the removal of all processes and mounts.
 
 mod emulator;
 
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use emulator::{emulate, emulate_script, is_available, preload, text};
+use emulator::{emulate, emulate_script, is_available, text};
 use memferry_testing::{Needs, skip};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A number that no other process has among its arguments, whichever tests run beside this one. Also a long time, in
-/// seconds for `sleep` as in milliseconds for others.
+/// A number that no other process has as an argument, also not those of concurrent tests. It is also a long time, in
+/// seconds or in milliseconds.
 fn word() -> String {
     static WORDS: AtomicU32 = AtomicU32::new(0);
     (std::process::id() * 100 + WORDS.fetch_add(1, Ordering::Relaxed)).to_string()
 }
 
-/// Numbers of the processes with this word among their arguments.
+/// Returns the processes that have this word as an argument.
 fn processes(word: &str) -> Vec<i32> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -46,7 +46,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits for its end, not for ever.
+/// Waits for the exit of a child, with a limit.
 fn status(child: &mut Child) -> ExitStatus {
     let mut status = None;
     wait_until("the program's end", || {
@@ -61,14 +61,14 @@ fn kill(signal: &str, pid: i32) {
     assert!(Command::new("kill").args([signal, "--", &pid.to_string()]).status().unwrap().success());
 }
 
-/// A run of one program, which has `word` as an argument.
+/// Starts a run of one program, which has `word` as an argument.
 fn start(word: &str) -> Child {
     let child = emulate_script("", &format!("exec sleep {word}")).spawn().unwrap();
     wait_until("the program's start", || processes(word).len() == 1);
     child
 }
 
-/// A run that has a daemon in a session of its own besides the program; both have `word` as an argument.
+/// Starts a run with a daemon in its own session besides the program; both have `word` as an argument.
 fn start_with_daemon(word: &str) -> Child {
     let script = format!("setsid sleep {word} & sleep {word}");
     let child = emulate_script("", &script).process_group(0).stderr(Stdio::piped()).spawn().unwrap();
@@ -77,7 +77,7 @@ fn start_with_daemon(word: &str) -> Child {
 }
 
 #[test]
-fn the_status_is_the_program_s() {
+fn the_status_is_that_of_the_program() {
     if !is_available() {
         return;
     }
@@ -92,7 +92,7 @@ fn the_status_is_the_program_s() {
 }
 
 #[test]
-fn what_cannot_be_run_is_said() {
+fn programs_that_cannot_be_run_are_errors() {
     for (program, code) in [("a-name-that-nobody-uses", 127), ("/", 126), ("/etc/passwd", 126)] {
         let output = emulate("", &[program]).output().unwrap();
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));
@@ -103,7 +103,7 @@ fn what_cannot_be_run_is_said() {
     assert!(text(&output).contains("/nowhere: cannot be read"), "{}", text(&output));
 }
 
-/// A fork in a process with threads could leave a lock locked for ever.
+/// A fork in a process with threads could leave a lock held for ever.
 #[test]
 fn a_process_with_threads_is_refused() {
     let error = memferry_emulate::run(memferry_emulate::Options::new("true")).unwrap_err();
@@ -123,14 +123,14 @@ fn signals_reach_the_program() {
         kill(&format!("-{signal}"), child.id() as i32);
         assert_eq!(status(&mut child).code(), Some(42), "{signal}");
     }
-    // One that nobody handles ends the program, and the command in the same way.
+    // An unhandled signal kills the program, and the command reports the same status.
     let mut child = start(&word());
     kill("-TERM", child.id() as i32);
     assert_eq!(status(&mut child).signal(), Some(15));
 }
 
 #[test]
-fn whoever_is_killed_nothing_is_left() {
+fn a_killed_process_leaves_nothing_behind() {
     if !is_available() {
         return;
     }
@@ -162,9 +162,9 @@ fn whoever_is_killed_nothing_is_left() {
     }
 }
 
-/// The same in the middle of work: descriptors in flight, mapped queues, a process that maps them anew all the time.
+/// The same with descriptors in flight, mapped queues and a process that maps them again all the time.
 #[test]
-fn whoever_is_killed_at_work_nothing_is_left() {
+fn a_process_killed_at_work_leaves_nothing_behind() {
     const TEST: &str = "/usr/libexec/accel-config/test/dsa_test";
     if !is_available() {
         return;
@@ -176,11 +176,11 @@ fn whoever_is_killed_at_work_nothing_is_left() {
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
     let before = mounts();
     for victim in ["caller", "supervisor", "group"] {
-        // It is its time-out, too.
+        // The word is also the time-out of the test program.
         let word = word();
         let script =
             format!("while :; do {TEST} -w 1 -l 2097152 -o 1 -b 3 -c 16 -t {word} > /dev/null; done");
-        let mut command = emulate(&preload(), &["sh", "-c", &script, &word]);
+        let mut command = emulate("--preload", &["sh", "-c", &script, &word]);
         let child = command.process_group(0).stderr(Stdio::null()).spawn().unwrap();
         wait_until("the work's start", || processes(&word).len() > 2);
         sleep(Duration::from_millis(50));
@@ -200,7 +200,7 @@ fn whoever_is_killed_at_work_nothing_is_left() {
 }
 
 #[test]
-fn nothing_is_seen_outside() {
+fn nothing_is_visible_outside() {
     if !is_available() {
         return;
     }
@@ -217,12 +217,12 @@ fn nothing_is_seen_outside() {
 }
 
 #[test]
-fn what_the_program_leaves_behind_is_ended_or_waited_for() {
+fn processes_that_outlive_the_program_are_killed_or_waited_for() {
     if !is_available() {
         return;
     }
     let start = Instant::now();
-    // The first ignores SIGTERM from its birth on: it may get it before it has run at all.
+    // The first process ignores SIGTERM from its start, because the signal may arrive before it runs.
     let word = word();
     let script =
         format!("trap '' TERM; (while :; do sleep {word}; done) & trap - TERM; setsid sleep {word} & exit 3");
@@ -240,7 +240,7 @@ fn what_the_program_leaves_behind_is_ended_or_waited_for() {
 }
 
 #[test]
-fn programs_that_do_odd_things() {
+fn unusual_programs_run() {
     if !is_available() {
         return;
     }
@@ -250,17 +250,17 @@ fn programs_that_do_odd_things() {
         text(&output)
     };
     let state = "grep -q enabled /sys/bus/dsa/devices/dsa0/state";
-    // All descriptors closed, as daemons do.
+    // Daemons close all descriptors.
     let closing: String = (3..10).map(|fd| format!("exec {fd}>&-; ")).collect();
     run(&format!("exec <&- >&- 2>&-; {closing}{state}"));
     run(&format!("exec sh -c 'exec sh -c \"{state}\"'"));
     run(&format!("cd /dev/shm && {state} && [ $(pwd) = /dev/shm ]"));
     run(&format!("ulimit -v 100000; ulimit -n 8; {state}"));
-    // Another root has no devices, as on a real machine; coming back from it is not needed for the end.
+    // Another root directory has no devices, as on a real machine.
     let directory = tempfile::tempdir().unwrap();
     let output = emulate("", &["chroot", directory.path().to_str().unwrap(), "/bin/true"]).output().unwrap();
     assert_eq!(output.status.code(), Some(127), "{}", text(&output));
-    // A process that uses up its memory dies of it, and only it.
+    // A process that exceeds its memory limit dies alone.
     let script = "ulimit -v 50000; exec tail /dev/zero";
     let output = emulate_script("", script).output().unwrap();
     assert!(!output.status.success() && output.status.code() != Some(125), "{}", text(&output));

@@ -1,4 +1,4 @@
-//! The same for somebody who is not root: a user namespace makes him so on the emulated machine, or he stays who he is.
+//! Runs by users other than root: they are root in a user namespace, or keep their user.
 
 mod emulator;
 
@@ -7,11 +7,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use emulator::{USER, emulate, has_python, is_root, preload, run_as_user as run, text};
+use emulator::{USER, emulate, has_python, is_root, run_as_user as run, text};
 use memferry_testing::{Needs, skip};
 
 #[test]
-fn a_user_is_root_on_his_emulated_machine() {
+fn a_user_is_root_on_the_emulated_machine() {
     let script = "set -e
         [ $(id -u) = 0 ] && [ $(cat /sys/bus/dsa/devices/dsa0/state) = enabled ]
         echo wq0.0 > /sys/bus/dsa/drivers/user/unbind
@@ -23,7 +23,7 @@ fn a_user_is_root_on_his_emulated_machine() {
 }
 
 #[test]
-fn a_user_who_stays_one_may_use_and_not_configure() {
+fn a_kept_user_may_use_and_not_configure() {
     let script = format!(
         "[ $(id -u) = {USER} ] || exit 1
         [ $(cat /sys/bus/dsa/devices/wq0.0/state) = enabled ] || exit 2
@@ -35,9 +35,9 @@ fn a_user_who_stays_one_may_use_and_not_configure() {
     assert_eq!(output.status.code(), Some(6), "{}", text(&output));
 }
 
-/// What is written needs the memory of the writer, which the supervisor may look into as its ancestor.
+/// The supervisor executes written descriptors on the memory of the writer, which it may access as its ancestor.
 #[test]
-fn a_user_s_descriptors_are_carried_out() {
+fn descriptors_of_a_user_are_executed() {
     for options in ["", "--keep-user"] {
         let script = "exec 9>/dev/dsa/wq0.0
             printf '\\000%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 \
@@ -50,9 +50,9 @@ fn a_user_s_descriptors_are_carried_out() {
     }
 }
 
-/// What the driver wants of who maps a queue, since hardware was found to be unsafe.
+/// The driver requires CAP_SYS_RAWIO for a mapping, since a vulnerability of the hardware was found.
 #[test]
-fn a_user_who_stays_one_cannot_map() {
+fn a_kept_user_cannot_map() {
     if !has_python() {
         return;
     }
@@ -63,12 +63,12 @@ try:
 except OSError as error:
     print('errno', error.errno)
 \"";
-    let Some(output) = run(&format!("--keep-user {}", preload()), script) else { return };
+    let Some(output) = run("--keep-user --preload", script) else { return };
     assert_eq!(text(&output), "errno 1\n");
 }
 
-/// Where no thread can be started that executes descriptors, a queue cannot be mapped, and later it can; root is exempt
-/// from the limit.
+/// A queue cannot be mapped while no engine thread can be started; later it can. The test needs a user, because root is
+/// exempt from the limit.
 #[test]
 fn a_program_without_threads_to_spare() {
     let script = "exec python3 -c \"
@@ -87,13 +87,14 @@ for soft in (1, before[0]):
     if !has_python() {
         return;
     }
-    let Some(output) = run(&preload(), script) else { return };
+    let Some(output) = run("--preload", script) else { return };
     let told = text(&output);
     assert!(output.status.success() && told.starts_with("errno 12\nmapped\n"), "{told}");
     assert!(told.contains("ulimit -u"), "{told}");
 }
 
-/// The same of the supervisor, which executes what is written. A program that is told to try again would, for ever.
+/// The supervisor cannot start an engine for written descriptors. The error is not EAGAIN, for which a program would
+/// retry for ever.
 #[test]
 fn a_supervisor_without_threads_to_spare() {
     let script = "exec 9>/dev/dsa/wq0.0
@@ -110,7 +111,7 @@ fn a_supervisor_without_threads_to_spare() {
 #[test]
 fn without_fuse_it_says_what_to_do() {
     if !is_root() {
-        return skip(Needs::Root, "only root can become somebody else");
+        return skip(Needs::Root, "only root can become another user");
     }
     let hide = "mount -t tmpfs none /mnt && : > /mnt/fuse && chmod 600 /mnt/fuse && mount --bind /mnt/fuse /dev/fuse";
     let directory =
@@ -127,7 +128,7 @@ fn without_fuse_it_says_what_to_do() {
 #[test]
 fn without_user_namespaces_it_says_what_to_do() {
     if !is_root() {
-        return skip(Needs::Root, "only root can become somebody else");
+        return skip(Needs::Root, "only root can become another user");
     }
     // The limit is counted in each user namespace, so it is set in one of its own, and for a user inside.
     let directory =

@@ -1,4 +1,4 @@
-//! Programs from the distribution's archive that submit descriptors, unmodified: accel-config's tests and DPDK's.
+//! Unmodified programs of the distribution that submit descriptors: the tests of accel-config and of DPDK.
 
 mod emulator;
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
-use emulator::{emulate_script, is_available, preload, run_as_user, text};
+use emulator::{emulate_script, is_available, run_as_user, text};
 use memferry_testing::{Needs, skip};
 
 /// Where Debian's package accel-config-test has its programs.
@@ -31,8 +31,8 @@ fn succeeds(output: &Output) -> String {
     told
 }
 
-/// The vendor's own run of every operation but the deltas: single and in batches, five sizes, shared and dedicated, with
-/// block-on-fault and without, on queues that accel-config loads. It wants to load the driver, which is there already.
+/// The vendor's test of every operation except the deltas: single and in batches, five sizes, shared and dedicated,
+/// with and without block-on-fault, on queues that accel-config configures.
 #[test]
 fn the_runner_of_accel_config() {
     let runner = format!("{TESTS}/dsa_user_test_runner.sh");
@@ -40,15 +40,14 @@ fn the_runner_of_accel_config() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    // It waits for the driver after loading it.
+    // The script loads the driver, which is there already, and waits for it.
     for name in ["modprobe", "lsmod", "sleep"] {
         let path = directory.path().join(name);
         fs::write(&path, "#!/bin/sh\n").unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     }
     let script = format!("PATH={}:$PATH exec {runner}", directory.path().display());
-    let told =
-        succeeds(&emulate_script(&format!("--disabled --stats {}", preload()), &script).output().unwrap());
+    let told = succeeds(&emulate_script("--disabled --stats --preload", &script).output().unwrap());
     let runs = told.matches("+ /usr/libexec/accel-config/test/dsa_test -w ").count();
     assert!(runs >= 400, "only {runs} tests");
     let accepted = |queue: &str| -> u32 {
@@ -59,7 +58,7 @@ fn the_runner_of_accel_config() {
     assert!(shared == dedicated && shared as usize >= runs / 2, "{shared} and {dedicated} of {runs}");
 }
 
-/// Operation, and a size that it takes.
+/// Operations, each with a valid size.
 const OPERATIONS: [(u32, u32); 15] = [
     (0x0, 4096),
     (0x2, 4096),
@@ -78,14 +77,14 @@ const OPERATIONS: [(u32, u32); 15] = [
     (0x15, 4096),
 ];
 
-/// Each operation with accel-config's dsa_test, single and in a batch, on both kinds of queues.
+/// A script that runs each operation with accel-config's dsa_test, single and in a batch, on both kinds of queues.
 fn each_operation() -> String {
     let mut script = "set -e\n".to_owned();
     for (operation, size) in OPERATIONS {
         for mode in [0, 1] {
             let test = format!("{TESTS}/dsa_test -w {mode} -l {size}");
             script += &format!("{test} -o {operation} || {{ echo operation {operation} >&2; exit 9; }}\n");
-            // A drain is no member of a batch.
+            // A batch must not contain a drain.
             if operation != 2 {
                 script += &format!(
                     "{test} -o 1 -b {operation} -c 16 || {{ echo batch of {operation} >&2; exit 9; }}\n"
@@ -101,10 +100,9 @@ fn each_operation_in_dsa_test() {
     if !is_there(&format!("{TESTS}/dsa_test"), "accel-config-test") {
         return;
     }
-    // It gives up after a few Retry, which a queue with room does not answer but for the seed, and after a page fault of
-    // a batch's list.
+    // The program gives up after a few Retry answers, and after a page fault on the list of a batch.
     for options in ["", "--seed 3 --no-retries --no-faults", "--seed 4 --no-retries --no-faults"] {
-        succeeds(&emulate_script(&format!("{options} {}", preload()), &each_operation()).output().unwrap());
+        succeeds(&emulate_script(&format!("{options} --preload"), &each_operation()).output().unwrap());
     }
 }
 
@@ -113,12 +111,12 @@ fn each_operation_in_dsa_test_for_a_user() {
     if !is_there(&format!("{TESTS}/dsa_test"), "accel-config-test") {
         return;
     }
-    if let Some(output) = run_as_user(&preload(), &each_operation()) {
+    if let Some(output) = run_as_user("--preload", &each_operation()) {
         succeeds(&output);
     }
 }
 
-/// DPDK's test of its DMA devices: of a skeleton without hardware, and of our dedicated queue.
+/// A script with DPDK's test of its DMA devices: a skeleton without hardware, and our dedicated queue.
 fn dma_devices(directory: &Path) -> String {
     format!(
         "export RUNTIME_DIRECTORY={}
@@ -146,7 +144,7 @@ fn dma_devices_of_dpdk() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let output = emulate_script(&preload(), &dma_devices(directory.path())).output().unwrap();
+    let output = emulate_script("--preload", &dma_devices(directory.path())).output().unwrap();
     dma_devices_passed(&succeeds(&output));
 }
 
@@ -157,7 +155,7 @@ fn dma_devices_of_dpdk_for_a_user() {
     }
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
-    if let Some(output) = run_as_user(&preload(), &dma_devices(directory.path())) {
+    if let Some(output) = run_as_user("--preload", &dma_devices(directory.path())) {
         dma_devices_passed(&succeeds(&output));
     }
 }

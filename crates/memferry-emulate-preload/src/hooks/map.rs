@@ -1,8 +1,8 @@
-//! mmap, mremap and munmap: a queue that is mapped becomes a portal.
+//! Hooks of mmap, mremap and munmap: a mapping of a queue becomes a portal.
 //!
-//! The mapping is a real one of the queue's file, so that the kernel refuses what it would refuse, but nothing in it
-//! can be accessed: a submission traps on processors that have the instructions, too. Children do not inherit it. One
-//! that cannot be written, or is private, is no portal, as on silicon.
+//! The hook really maps the file of the queue, so that the kernel makes its checks. The page has no access rights, so a
+//! submission traps also on processors that have the instructions. Children do not inherit the page. A mapping that is
+//! private or not writable is not a portal, as on silicon.
 
 use std::ffi::c_void;
 use std::mem::transmute;
@@ -11,7 +11,7 @@ use libc::{c_int, off_t, size_t};
 use memferry_dsa_emulator::shared::{IS_OPENERS, QueueAt};
 
 use super::next::Next;
-use crate::wiped::{self, Wiped};
+use crate::fork_local::{self, ForkLocal};
 use crate::{process, sys, trap};
 
 type Mmap = unsafe extern "C" fn(*mut c_void, size_t, c_int, c_int, c_int, off_t) -> *mut c_void;
@@ -22,12 +22,12 @@ static MMAP: Next = Next::new(c"mmap");
 static MREMAP: Next = Next::new(c"mremap");
 static MUNMAP: Next = Next::new(c"munmap");
 
-/// Looks up what comes next, before threads could ask at the same time.
+/// See [`super::prepare`].
 pub(super) fn prepare() {
     [&MMAP, &MREMAP, &MUNMAP].iter().for_each(|next| _ = next.address());
 }
 
-/// A portal's size; the driver maps no more.
+/// Size of a portal. The driver refuses larger mappings.
 const PAGE: size_t = 4096;
 
 /// # Safety
@@ -41,7 +41,7 @@ pub(crate) unsafe extern "C" fn mmap(
     file: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: passed on, without touching pages of a portal that is going to be none of memory.
+    // SAFETY: the caller's contract is that of mmap(2); callers of this closure drop MAP_POPULATE for portals.
     let next = |flags| unsafe { next_mmap(address, length, protection, flags, file, offset) };
     let is_replacing = flags & libc::MAP_FIXED != 0;
     if (file < 0 || flags & libc::MAP_ANONYMOUS != 0) && !is_replacing {
@@ -50,11 +50,11 @@ pub(crate) unsafe extern "C" fn mmap(
     if !process::is_active() {
         return next(flags);
     }
-    let Some(wiped) = wiped::get() else { return next(flags) };
+    let Some(local) = fork_local::get() else { return next(flags) };
     let Some(at) = queue_of(flags, file) else {
         let mapped = next(flags);
         if is_replacing && mapped != libc::MAP_FAILED {
-            wiped.portals.remove(mapped as u64, length as u64);
+            local.portals.remove(mapped as u64, length as u64);
         }
         return mapped;
     };
@@ -69,19 +69,19 @@ pub(crate) unsafe extern "C" fn mmap(
         return mapped;
     }
     if flags & libc::MAP_TYPE == libc::MAP_PRIVATE {
-        process::complain(
-            "a queue is mapped with MAP_PRIVATE: what is submitted there goes to a copy of the page and never to the \
-            device; use MAP_SHARED",
+        process::warn(
+            "a queue is mapped with MAP_PRIVATE: submissions go to a copy of the page and never to the device; use \
+            MAP_SHARED",
         );
-        wiped.portals.remove(mapped as u64, PAGE as u64);
+        local.portals.remove(mapped as u64, PAGE as u64);
         return make_private(mapped, protection);
     }
-    if !open_portal(wiped, mapped as usize, at, protection) {
-        // SAFETY: the mapping was made above, and nobody knows it.
+    if !open_portal(local, mapped as usize, at, protection) {
+        // SAFETY: the mapping was made above, and its address was not returned yet.
         unsafe { sys::munmap(mapped as usize, PAGE) };
         return fail(libc::ENOMEM);
     }
-    // The program may have set handlers past the hooks: by system calls of its own, or from inside libc.
+    // The program may have set handlers without calling the hooks: by a system call, or inside libc.
     trap::install();
     mapped
 }
@@ -97,7 +97,7 @@ pub(crate) unsafe extern "C" fn mmap64(
     file: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: they are the same on x86-64.
+    // SAFETY: the two functions are the same on x86-64.
     unsafe { mmap(address, length, protection, flags, file, offset) }
 }
 
@@ -105,11 +105,12 @@ pub(crate) unsafe extern "C" fn mmap64(
 /// As munmap(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> c_int {
-    // Before: the address may be another mapping's as soon as it is free. What is not aligned is refused.
+    // Before the call: another thread may map something at the address as soon as it is free. The kernel refuses
+    // unaligned addresses.
     if (address as usize).is_multiple_of(PAGE)
-        && let Some(wiped) = wiped::get()
+        && let Some(local) = fork_local::get()
     {
-        wiped.portals.remove(address as u64, length as u64);
+        local.portals.remove(address as u64, length as u64);
     }
     match MUNMAP.address() {
         // SAFETY: the symbol has this type; the rest is passed on.
@@ -120,7 +121,7 @@ pub(crate) unsafe extern "C" fn munmap(address: *mut c_void, length: size_t) -> 
 }
 
 /// # Safety
-/// As mremap(2). The last argument is there only if the flags say so, and not looked at otherwise.
+/// As mremap(2). The caller passes the last argument only with MREMAP_FIXED; it is not used otherwise.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) unsafe extern "C" fn mremap(
     address: *mut c_void,
@@ -140,13 +141,13 @@ pub(crate) unsafe extern "C" fn mremap(
     };
     if moved != libc::MAP_FAILED
         && moved != address
-        && let Some(wiped) = wiped::get()
+        && let Some(local) = fork_local::get()
     {
-        let at = wiped.portals.find(address as u64);
-        wiped.portals.remove(moved as u64, new_length as u64);
-        wiped.portals.remove(address as u64, length as u64);
-        // The place that has just become free is there for it.
-        let _ = at.is_none_or(|at| wiped.portals.add(moved as u64, at));
+        let at = local.portals.find(address as u64);
+        local.portals.remove(moved as u64, new_length as u64);
+        local.portals.remove(address as u64, length as u64);
+        // It fits: a slot has just become free.
+        let _ = at.is_none_or(|at| local.portals.add(moved as u64, at));
     }
     moved
 }
@@ -175,7 +176,7 @@ unsafe fn next_mmap(
     }
 }
 
-/// Whose file it is, if it is a queue's.
+/// Returns the queue that a file belongs to.
 fn queue_of(flags: c_int, file: c_int) -> Option<QueueAt> {
     if file < 0 || flags & libc::MAP_ANONYMOUS != 0 {
         return None;
@@ -184,7 +185,7 @@ fn queue_of(flags: c_int, file: c_int) -> Option<QueueAt> {
     process::connected()?.devices().queue_of(device, inode)
 }
 
-/// The driver maps queues only for those who may access hardware as they like.
+/// Whether this thread has CAP_SYS_RAWIO, which the driver requires for mapping a queue.
 ///
 /// Source: `idxd_cdev_mmap` in Linux' `drivers/dma/idxd/cdev.c`.
 fn may_map() -> bool {
@@ -192,38 +193,39 @@ fn may_map() -> bool {
     const SYS_RAWIO: u32 = 17;
     let header = [VERSION_3, 0]; // of this thread
     let mut sets = [[0u32; 3]; 2]; // effective, permitted, inheritable; low and high
-    // SAFETY: capget reads the header and writes the two sets.
+    // SAFETY: capget(2) reads the header and writes the two sets.
     let answer = unsafe {
         sys::call(libc::SYS_capget, [&raw const header as usize, &raw mut sets as usize, 0, 0, 0, 0])
     };
     answer == 0 && sets[0][0] >> SYS_RAWIO & 1 == 1
 }
 
-/// Whether this process has opened the file itself: the driver knows the address space of who did, and no other's.
+/// Whether this process has opened the file itself. The driver refuses to map an inherited file, because the device
+/// would use the address space of the opener.
 ///
-/// Source: `idxd_cdev_mmap`, since 2025. Before, a submission by another process ended it.
+/// Source: `idxd_cdev_mmap` since 2025. Before, a submission by another process killed that process.
 fn is_openers(file: c_int) -> bool {
-    // SAFETY: the request has no argument. Only the emulated driver's files answer so.
+    // SAFETY: the request has no argument. Only files of the emulated driver know it.
     let answer = unsafe { sys::call(libc::SYS_ioctl, [file as usize, IS_OPENERS as usize, 0, 0, 0, 0]) };
     answer != -(libc::EPERM as isize)
 }
 
-fn open_portal(wiped: &Wiped, page: usize, at: QueueAt, protection: c_int) -> bool {
-    // What was a portal here and was unmapped past the hook is none any more.
-    wiped.portals.remove(page as u64, PAGE as u64);
+fn open_portal(local: &ForkLocal, page: usize, at: QueueAt, protection: c_int) -> bool {
+    // The program may have unmapped an earlier portal here by a system call of its own.
+    local.portals.remove(page as u64, PAGE as u64);
     let is_portal = protection & libc::PROT_WRITE != 0;
-    // SAFETY: a mapping that was just made, and that nobody knows.
+    // SAFETY: the mapping was just made, and its address was not returned yet.
     (unsafe { sys::mprotect(page, PAGE, libc::PROT_NONE) })
         && sys::madvise(page, PAGE, libc::MADV_DONTFORK)
-        && (!is_portal || wiped.start(at.device) && wiped.portals.add(page as u64, at))
+        && (!is_portal || local.start(at.device) && local.portals.add(page as u64, at))
 }
 
-/// The first store to a private mapping of a device gives it a page of memory in the device's place.
+/// Replaces a private mapping by memory: on silicon, the first store to it replaces the device's page by a copy.
 ///
 /// Source: `remap_pfn_range` and `do_wp_page` in Linux' `mm/memory.c`.
 fn make_private(page: *mut c_void, protection: c_int) -> *mut c_void {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: it replaces a mapping that was just made, and that nobody knows.
+    // SAFETY: it replaces a mapping that was just made; its address was not returned yet.
     answer(unsafe { sys::mmap(page as usize, PAGE, protection, flags, -1, 0) }) as *mut c_void
 }
 
@@ -231,7 +233,7 @@ fn fail(error: c_int) -> *mut c_void {
     answer(-(error as isize)) as *mut c_void
 }
 
-/// What libc makes of a system call's answer.
+/// Converts the answer of a system call as libc does: sets `errno` and returns -1.
 fn answer(answer: isize) -> isize {
     if (-4095..0).contains(&answer) {
         // SAFETY: errno is this thread's.

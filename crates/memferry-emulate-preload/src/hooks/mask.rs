@@ -1,4 +1,6 @@
-//! sigprocmask and its like: our signals are never blocked, or the kernel would end the program at the first trap.
+//! Hooks of sigprocmask and of functions that set a mask while they wait: they never block the handled signals.
+//!
+//! The kernel kills a program that traps while the signal of the trap is blocked.
 
 use std::mem::transmute;
 use std::ptr;
@@ -6,7 +8,7 @@ use std::ptr;
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec};
 
 use super::next::Next;
-use super::sigaction::unblock;
+use super::sigaction::remove_handled;
 use crate::{process, sys};
 
 type Sigmask = unsafe extern "C" fn(c_int, *const sigset_t, *mut sigset_t) -> c_int;
@@ -37,32 +39,32 @@ pub(crate) unsafe extern "C" fn pthread_sigmask(
 /// # Safety
 /// As sigprocmask(2).
 unsafe fn set(next: &Next, how: c_int, new: *const sigset_t, old: *mut sigset_t) -> c_int {
-    // SAFETY: null, or a set of the caller's.
-    let wanted = unsafe { without_ours(new, how != libc::SIG_UNBLOCK) };
+    // SAFETY: the caller passes null or a set.
+    let wanted = unsafe { without_handled(new, how != libc::SIG_UNBLOCK) };
     let new = pointer(&wanted);
     match next.address() {
         // SAFETY: the symbol has this type; the rest is passed on.
         Some(next) => unsafe { transmute::<usize, Sigmask>(next)(how, new, old) },
         None => {
             let arguments = [how as usize, new as usize, old as usize, size_of::<sys::Signals>(), 0, 0];
-            // SAFETY: passed on. Both calls answer 0 to what cannot go wrong.
+            // SAFETY: passed on. Both functions return 0 on success.
             unsafe { sys::call(libc::SYS_rt_sigprocmask, arguments) as c_int }
         }
     }
 }
 
-/// The caller's set, if there is one, without our signals.
+/// Returns the set of the caller, if there is one, without the handled signals.
 ///
 /// # Safety
-/// Null, or a set.
-unsafe fn without_ours(set: *const sigset_t, is_to_block: bool) -> Option<sigset_t> {
-    // SAFETY: the caller says so.
+/// `set` is null or points to a set.
+unsafe fn without_handled(set: *const sigset_t, is_to_block: bool) -> Option<sigset_t> {
+    // SAFETY: by the contract of this function.
     let mut set = unsafe { set.as_ref() }.copied();
     if is_to_block
         && process::is_active()
         && let Some(set) = &mut set
     {
-        unblock(set);
+        remove_handled(set);
     }
     set
 }
@@ -71,8 +73,8 @@ fn pointer(set: &Option<sigset_t>) -> *const sigset_t {
     set.as_ref().map_or(ptr::null(), ptr::from_ref)
 }
 
-/// Functions that block signals while they wait. A handler that runs meanwhile has them blocked, too. A thread that is
-/// cancelled in one unwinds from there.
+/// Hooks of functions that block signals while they wait. A handler that runs during the wait has them blocked too. The
+/// functions are cancellation points, so a cancelled thread unwinds from them.
 macro_rules! waits {
     ($($name:ident $next:ident ($($argument:ident: $type:ty),*) $set:ident)*) => {
         $(
@@ -89,8 +91,8 @@ macro_rules! waits {
             /// As the function of that name.
             #[cfg_attr(not(test), unsafe(no_mangle))]
             pub(crate) unsafe extern "C-unwind" fn $name($($argument: $type,)* $set: *const sigset_t) -> c_int {
-                // SAFETY: null, or a set of the caller's.
-                let wanted = unsafe { without_ours($set, true) };
+                // SAFETY: the caller passes null or a set.
+                let wanted = unsafe { without_handled($set, true) };
                 match $next.address() {
                     // SAFETY: the symbol has this type; the rest is passed on.
                     Some(next) => unsafe {
@@ -104,7 +106,7 @@ macro_rules! waits {
             }
         )*
 
-        /// Looks up what comes next, before threads could ask at the same time.
+        /// See [`super::prepare`].
         pub(super) fn prepare() {
             [&SIGPROCMASK, &PTHREAD_SIGMASK $(, &$next)*].iter().for_each(|next| _ = next.address());
         }

@@ -1,14 +1,14 @@
-//! What this library puts in the place of libc's functions. Programs, and libraries other than libc itself, call these.
+//! Hooks: functions that replace libc's. Programs call them, and all libraries except libc itself.
 //!
-//! The next one in the order of loading does the work, which may be another preloaded library's; where nothing is
-//! emulated it does so unseen.
+//! Each hook calls the next function of its name in the order of loading, which may belong to another preloaded
+//! library. Without an emulation it does nothing else.
 
 mod map;
 mod mask;
 mod next;
 mod sigaction;
 
-/// To be called once, before the program has threads.
+/// Looks up the next functions of all hooks, before threads can look them up at the same time.
 pub(crate) fn prepare() {
     map::prepare();
     mask::prepare();

@@ -1,12 +1,14 @@
-//! The functions that would have been called without this library.
+//! The functions that hooks replace.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A function of a library that was loaded after this one.
+///
+/// The first thread that needs the address writes it. All threads read it. `is_looking` excludes a second search.
 pub(super) struct Next {
     name: &'static CStr,
-    address: AtomicUsize, // 0 until it is looked up; NONE if there is none
+    address: AtomicUsize, // 0 before the search; NONE if there is no such function
     is_looking: AtomicBool,
 }
 
@@ -17,19 +19,20 @@ impl Next {
         Next { name, address: AtomicUsize::new(0), is_looking: AtomicBool::new(false) }
     }
 
-    /// Its address. `None`: do it without, because there is none, or because this very call comes from the search for
-    /// it, which may allocate.
+    /// Returns its address. `None`: there is no such function, or a search is in progress. The search may allocate, and
+    /// so call the hook again; the hook then makes the system call itself.
     pub(super) fn address(&self) -> Option<usize> {
         let mut address = self.address.load(Ordering::Relaxed);
         if address == 0 {
-            if self.is_looking.swap(true, Ordering::Acquire) {
+            // Relaxed: the flag only excludes a second search. The address is one word and publishes nothing else.
+            if self.is_looking.swap(true, Ordering::Relaxed) {
                 return None;
             }
             // SAFETY: the name ends with a zero.
             let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
             address = (found as usize).max(NONE);
             self.address.store(address, Ordering::Relaxed);
-            self.is_looking.store(false, Ordering::Release);
+            self.is_looking.store(false, Ordering::Relaxed);
         }
         (address != NONE).then_some(address)
     }

@@ -1,19 +1,19 @@
-//! From a trampoline into the library and back, with every register as it was.
+//! The entry from a trampoline into the library, and back with all registers restored.
 //!
 //! ```text
-//! stack, from the top   128 bytes that the site may use; return address; flags; 16 registers by their numbers;
-//!                       16 SSE registers; what Rust needs
+//! stack, from the top   128 bytes of the site's red zone; return address; flags; 16 registers by their numbers;
+//!                       16 SSE registers; frames of Rust code
 //! ```
 //!
-//! Rust code may change any register that a function may, of the instruction set that it is compiled for. That is the
-//! baseline with SSE2, whose instructions leave the rest of wider registers alone.
+//! Rust code may change the caller-saved registers of the instruction set that it is compiled for. That is the baseline
+//! with SSE2, whose instructions do not change the upper parts of wider registers.
 
 use std::arch::global_asm;
 
 use super::sites::SITES;
-use super::trampoline::{FAST_WAY, RED_ZONE, SLOW_WAY, site_of};
-use crate::trap::call::Registers;
+use super::trampoline::{FAST_PATH, RED_ZONE, SLOW_PATH, site_of};
 use crate::trap::context::Register;
+use crate::trap::instruction::Registers;
 use crate::trap::{STATUS_FLAGS, emulate};
 
 global_asm!(
@@ -22,7 +22,7 @@ global_asm!(
     ".globl memferry_enter",
     ".type memferry_enter, @function",
     "memferry_enter:",
-    "endbr64", // trampolines call it by its address, which indirect branch tracking wants to be marked
+    "endbr64", // trampolines call it indirectly, and indirect branch tracking requires a mark
     "pushfq",
     "push r15",
     "push r14",
@@ -105,11 +105,11 @@ global_asm!(
 );
 
 unsafe extern "C" {
-    /// Called by trampolines, and by nothing else.
+    /// Called by trampolines only.
     pub(super) fn memferry_enter();
 }
 
-/// What is on the stack.
+/// The stack of [`memferry_enter`].
 #[repr(C)]
 struct Frame {
     registers: [u64; 16],
@@ -136,17 +136,17 @@ impl Registers for Frame {
     }
 }
 
-/// Executes the instruction of the site whose trampoline has called. If it raises a fault, or there is anything to be
-/// wondered at, it traps in the trampoline, and the handler does it again.
+/// Executes the instruction of the site whose trampoline has called. If it faults or the site is unknown, the
+/// trampoline traps, and the handler executes it again.
 extern "C" fn submit(frame: &mut Frame) {
-    let place = frame.back - FAST_WAY;
-    let call = SITES.get(site_of(place) as usize).and_then(|site| site.call());
-    match call.map(|call| emulate(&call, frame)) {
+    let slot = frame.back - FAST_PATH;
+    let instruction = SITES.get(site_of(slot) as usize).and_then(|site| site.instruction());
+    match instruction.map(|instruction| emulate(&instruction, frame)) {
         Some(Ok(outcome)) => {
             if let Some(flags) = outcome.flags {
                 frame.set_flags(frame.flags() & !STATUS_FLAGS | flags);
             }
         }
-        _ => frame.back = place + SLOW_WAY,
+        _ => frame.back = slot + SLOW_PATH,
     }
 }

@@ -1,29 +1,31 @@
-//! The call sites that were found. They are added under the lock of who patches, read by all, and never removed.
+//! The table of call sites. A thread adds sites under `is_patching`; all threads read them; none is removed.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::trap::call::Call;
-use crate::trap::safe;
+use crate::trap::guarded;
+use crate::trap::instruction::Instruction;
 
-/// Sites of a process. Those that come later keep their trap.
+/// Most sites of a process. Later ones keep their trap.
 const SITES_MAX: usize = 1024;
 
 pub(super) static SITES: [Site; SITES_MAX] = [const { Site::new() }; SITES_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// A call site.
+///
+/// The thread that holds `is_patching` writes all fields. Handlers and trampolines of all threads read them.
 pub(super) struct Site {
     address: AtomicU64,
     stage: AtomicU32,
     trampoline: AtomicU64, // 0: none yet
-    call: UnsafeCell<Option<Call>>,
+    instruction: UnsafeCell<Option<Instruction>>,
 }
 
-// SAFETY: `call` is written once, by who has the lock, before the site is published by `COUNT`; then it is only read.
+// SAFETY: `instruction` is written once, under `is_patching`, before `COUNT` publishes the site; then it is only read.
 unsafe impl Sync for Site {}
 
-/// What is at a site.
+/// The code at a site.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(crate) enum Stage {
@@ -31,7 +33,7 @@ pub(crate) enum Stage {
     Trapping = 0,
     /// The instruction, a breakpoint, or the jump.
     Patching = 1,
-    /// The jump; or whatever has been put there since.
+    /// The jump; or code that the program has written there since.
     Patched = 2,
 }
 
@@ -40,10 +42,10 @@ impl Stage {
         self == Stage::Patching
     }
 
-    /// Whether the jump is there.
+    /// Whether the jump is at `address`, the address of the site.
     pub(crate) fn is_patched(self, address: u64) -> bool {
         let mut byte = [0];
-        self == Stage::Patched && safe::read(address, &mut byte).is_ok() && byte == [0xe9]
+        self == Stage::Patched && guarded::read(address, &mut byte).is_ok() && byte == [0xe9]
     }
 }
 
@@ -53,7 +55,7 @@ impl Site {
             address: AtomicU64::new(0),
             stage: AtomicU32::new(Stage::Trapping as u32),
             trampoline: AtomicU64::new(0),
-            call: UnsafeCell::new(None),
+            instruction: UnsafeCell::new(None),
         }
     }
 
@@ -61,11 +63,11 @@ impl Site {
         self.address.load(Ordering::Relaxed)
     }
 
-    /// The instruction that was there first.
+    /// The instruction that was there before the patch.
     #[inline]
-    pub(super) fn call(&self) -> Option<Call> {
-        // SAFETY: see `Sync`: whoever knows of the site came by `COUNT`, or from a trampoline that was made later.
-        unsafe { *self.call.get() }
+    pub(super) fn instruction(&self) -> Option<Instruction> {
+        // SAFETY: see `Sync`: a caller found the site through `COUNT`, or comes from a trampoline that was made later.
+        unsafe { *self.instruction.get() }
     }
 
     pub(super) fn trampoline(&self) -> u64 {
@@ -76,12 +78,14 @@ impl Site {
         self.trampoline.store(place, Ordering::Relaxed);
     }
 
-    /// A breakpoint is seen after the stage that says so: a membarrier is between them.
     pub(super) fn set_stage(&self, stage: Stage) {
+        // ORDERING: SeqCst pairs with the load in `stage`. `patch` stores `Patching` before the system call that writes
+        // the breakpoint, so a thread that executes the breakpoint sees this stage or a later one.
         self.stage.store(stage as u32, Ordering::SeqCst);
     }
 
     fn stage(&self) -> Stage {
+        // ORDERING: SeqCst pairs with the store in `set_stage`; handlers load it after they read or executed the code.
         match self.stage.load(Ordering::SeqCst) {
             1 => Stage::Patching,
             2 => Stage::Patched,
@@ -90,26 +94,27 @@ impl Site {
     }
 }
 
-/// The site at an address, and what is there.
-pub(crate) fn site_at(address: u64) -> Option<(Call, Stage)> {
+/// Returns the instruction of the site at an address, and its stage.
+pub(crate) fn site_at(address: u64) -> Option<(Instruction, Stage)> {
     let site = &SITES[find(address)?];
-    Some((site.call()?, site.stage()))
+    Some((site.instruction()?, site.stage()))
 }
 
-/// The number of the site at an address. A search of all: it happens in traps only.
+/// Returns the number of the site at an address. The search is linear; only traps need it.
 pub(super) fn find(address: u64) -> Option<usize> {
-    // ORDERING: Acquire pairs with the Release in `add`.
+    // ORDERING: Acquire pairs with the Release in `add`: the sites below the count are complete.
     let count = COUNT.load(Ordering::Acquire);
     SITES[..count].iter().position(|site| site.address() == address)
 }
 
-/// Adds a site; the caller has the lock. `None`: there are too many.
-pub(super) fn add(address: u64, call: &Call) -> Option<usize> {
+/// Adds a site; the caller holds `is_patching`. `None`: the table is full.
+pub(super) fn add(address: u64, instruction: &Instruction) -> Option<usize> {
     let number = COUNT.load(Ordering::Relaxed);
     let site = SITES.get(number)?;
-    // SAFETY: nobody reads a site before it is counted, and the caller is the only one who adds.
-    unsafe { *site.call.get() = Some(*call) };
+    // SAFETY: no thread reads a site before `COUNT` includes it, and only the caller adds sites.
+    unsafe { *site.instruction.get() = Some(*instruction) };
     site.address.store(address, Ordering::Relaxed);
+    // ORDERING: Release pairs with the Acquire in `find`: the site is complete.
     COUNT.store(number + 1, Ordering::Release);
     Some(number)
 }

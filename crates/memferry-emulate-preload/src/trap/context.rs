@@ -1,17 +1,17 @@
 //! The registers of a program that a signal has interrupted.
 
-use crate::trap::call::Registers;
+use crate::trap::instruction::Registers;
 
-/// A register's number in instructions.
+/// The number of a register in the encoding of instructions.
 pub(crate) type Register = usize;
 pub(crate) const RAX: Register = 0;
 pub(crate) const RDX: Register = 2;
 pub(crate) const RSP: Register = 4;
 
-/// Where Linux has the registers, by their numbers.
+/// Indices of the registers in `gregs`, by their numbers.
 ///
 /// Source: `sys/ucontext.h`.
-const PLACES: [i32; 16] = [
+const GREGS: [i32; 16] = [
     libc::REG_RAX,
     libc::REG_RCX,
     libc::REG_RDX,
@@ -30,31 +30,32 @@ const PLACES: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// What a handler may change of the program.
+/// The state of the interrupted program, which a handler may change.
 pub(crate) struct Context<'c>(&'c mut libc::ucontext_t);
 
 impl<'c> Context<'c> {
     /// # Safety
-    /// The third argument of a signal handler, which nobody else uses meanwhile.
+    /// `context` is the third argument of a signal handler; nothing else uses it during `'c`.
     pub(crate) unsafe fn new(context: *mut libc::c_void) -> Context<'c> {
-        // SAFETY: passed on to the caller.
+        // SAFETY: by the contract of this function.
         Context(unsafe { &mut *context.cast() })
     }
 
-    pub(crate) fn instruction(&self) -> u64 {
+    /// RIP.
+    pub(crate) fn instruction_pointer(&self) -> u64 {
         self.0.uc_mcontext.gregs[libc::REG_RIP as usize] as u64
     }
 
-    /// Goes on there.
+    /// Makes the program continue at an address.
     pub(crate) fn jump(&mut self, address: u64) {
         self.0.uc_mcontext.gregs[libc::REG_RIP as usize] = address as i64;
     }
 
     pub(crate) fn set(&mut self, register: Register, value: u64) {
-        self.0.uc_mcontext.gregs[PLACES[register & 15] as usize] = value as i64;
+        self.0.uc_mcontext.gregs[GREGS[register & 15] as usize] = value as i64;
     }
 
-    /// The signals that were blocked.
+    /// The signals that the program had blocked.
     pub(crate) fn blocked(&self) -> u64 {
         // SAFETY: the kernel's set is the first 8 bytes of libc's.
         unsafe { (&raw const self.0.uc_sigmask).cast::<u64>().read() }
@@ -67,7 +68,7 @@ impl<'c> Context<'c> {
 
 impl Registers for Context<'_> {
     fn get(&self, register: Register) -> u64 {
-        self.0.uc_mcontext.gregs[PLACES[register & 15] as usize] as u64
+        self.0.uc_mcontext.gregs[GREGS[register & 15] as usize] as u64
     }
 
     fn flags(&self) -> u64 {

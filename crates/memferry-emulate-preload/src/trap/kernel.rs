@@ -1,10 +1,10 @@
-//! What the kernel does about our signals: it calls this library, however the program has set them.
+//! The kernel's actions for the handled signals: it calls this library, whatever action the program has set.
 
 use std::arch::global_asm;
 
 use libc::{c_int, c_void};
 
-use super::signals::{Action, OURS_SET};
+use super::signals::{Action, HANDLED_SET};
 use crate::sys;
 
 global_asm!(
@@ -32,7 +32,7 @@ struct KernelAction {
 
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// Sets an action of one of our signals.
+/// Sets the kernel's action for a handled signal.
 pub(super) fn set(signal: c_int, action: Action) {
     let new = KernelAction {
         handler: action.handler,
@@ -41,11 +41,11 @@ pub(super) fn set(signal: c_int, action: Action) {
         mask: action.mask,
     };
     let arguments = [signal as usize, &raw const new as usize, 0, size_of::<sys::Signals>(), 0, 0];
-    // SAFETY: it reads one action. The handler is this library's, or the default.
+    // SAFETY: it reads one action. The handler is one of this library, or the default.
     unsafe { sys::call(libc::SYS_rt_sigaction, arguments) };
 }
 
-/// The action of one of our signals.
+/// Returns the kernel's action for a handled signal.
 pub(super) fn get(signal: c_int) -> Action {
     let mut now = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
     let arguments = [signal as usize, 0, &raw mut now as usize, size_of::<sys::Signals>(), 0, 0];
@@ -54,8 +54,8 @@ pub(super) fn get(signal: c_int) -> Action {
     Action { handler: now.handler, flags: now.flags & !SA_RESTORER, mask: now.mask }
 }
 
-/// Makes the kernel call `handler`, on the stack that the program wants for this signal. All signals are blocked
-/// meanwhile but our own, which the handler itself may raise.
+/// Makes the kernel call `handler`, on the stack that the program wants for this signal. All signals are blocked while
+/// it runs, except the handled ones, which the handler itself may raise.
 pub(super) fn catch(
     signal: c_int,
     handler: unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void),
@@ -63,8 +63,8 @@ pub(super) fn catch(
 ) {
     let stack = program.flags & libc::SA_ONSTACK as u64;
     let flags = (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | stack;
-    set(signal, Action { handler: handler as usize, flags, mask: !OURS_SET });
+    set(signal, Action { handler: handler as usize, flags, mask: !HANDLED_SET });
 }
 
-/// What happens to those who do nothing about the signal.
+/// The action of a program that has set none.
 pub(super) const DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, mask: 0 };

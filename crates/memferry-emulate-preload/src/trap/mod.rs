@@ -1,19 +1,19 @@
-//! Signals: instructions that trap are emulated, and what is not ours goes to the program as if nobody had been here.
+//! Signal handlers: they emulate instructions that trap, and forward all other signals to the program.
 //!
 //! ```text
-//! SIGILL            an instruction that the processor does not have; or the slow way out of a patched one
-//! SIGSEGV, SIGBUS   one that it has, on a portal; or an access of ours to memory of the program that is not there
+//! SIGILL            an instruction that the processor does not have; or the slow path of a patched one
+//! SIGSEGV, SIGBUS   an instruction on a portal; or an access of this library to unmapped memory of the program
 //! SIGTRAP           a call site that is being patched
 //! ```
 //!
-//! In here there are no locks, no allocation and no libc; all but these signals are blocked.
+//! Handlers take no locks, allocate nothing and call no libc. All signals except these four are blocked while one runs.
 
-pub(crate) mod call;
 pub(crate) mod context;
 mod emulate;
 mod forward;
+pub(crate) mod guarded;
+pub(crate) mod instruction;
 mod kernel;
-pub(crate) mod safe;
 pub(crate) mod signals;
 mod wait;
 
@@ -21,30 +21,30 @@ pub(crate) use emulate::{Outcome, STATUS_FLAGS, emulate};
 
 use libc::{c_int, c_void, siginfo_t};
 
-use self::call::{Call, Registers};
 use self::context::Context;
-use self::safe::Fault;
-use self::signals::{Action, OURS, OURS_SET, actions};
+use self::guarded::Fault;
+use self::instruction::{Instruction, Registers};
+use self::signals::{Action, HANDLED, HANDLED_SET, actions};
 use crate::patch;
 use crate::sys;
 
-/// Does what must not be done in a handler for the first time: the decoder makes its tables.
+/// Has the decoder make its tables, which it must not do for the first time in a handler.
 pub(crate) fn prepare() {
-    let _ = Call::decode(&[0xf2, 0x0f, 0x38, 0xf8, 0x02], 0);
+    let _ = Instruction::decode(&[0xf2, 0x0f, 0x38, 0xf8, 0x02], 0);
 }
 
-/// Installs the handlers where they are not. What is set instead is the program's: from before, or past the hooks.
+/// Installs the handlers. An action that is set instead is the program's; it becomes the stored action.
 pub(crate) fn install() {
-    for signal in OURS {
+    for signal in HANDLED {
         let found = kernel::get(signal);
         if found.handler != handle as *const () as usize {
             set_action(signal, found);
         }
     }
-    sys::unblock(OURS_SET);
+    sys::unblock(HANDLED_SET);
 }
 
-/// The program sets an action; what it had set before.
+/// Stores an action of the program, and returns the one before.
 pub(crate) fn set_action(signal: c_int, action: Action) -> Action {
     let before = actions(signal).get();
     actions(signal).set(action);
@@ -53,10 +53,10 @@ pub(crate) fn set_action(signal: c_int, action: Action) -> Action {
 }
 
 unsafe extern "C" fn handle(signal: c_int, information: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel calls this with the two, which nobody else has.
+    // SAFETY: the kernel passes both to this call alone.
     let (information, mut context) = unsafe { (&mut *information, Context::new(context)) };
     let is_ours = match signal {
-        _ if information.si_code <= 0 => false, // somebody has sent it; no instruction has trapped
+        _ if information.si_code <= 0 => false, // a process sent it; no instruction has trapped
         libc::SIGILL => unknown_instruction(&mut context),
         libc::SIGTRAP => breakpoint(&mut context),
         _ => fault(signal, information, &mut context),
@@ -67,61 +67,61 @@ unsafe extern "C" fn handle(signal: c_int, information: *mut siginfo_t, context:
 }
 
 fn unknown_instruction(context: &mut Context) -> bool {
-    if let Some(site) = patch::slow_way_of(context) {
+    if let Some(site) = patch::take_slow_path(context) {
         return at_site(context, site);
     }
     trapped(context)
 }
 
-/// An instruction has trapped that may be one of ours.
+/// Handles a trap of an instruction that may be an emulated one.
 fn trapped(context: &mut Context) -> bool {
-    let address = context.instruction();
-    let decoded = call::at(address);
-    // After the bytes were read: if they were patched meanwhile, the site says what they were.
+    let address = context.instruction_pointer();
+    let decoded = instruction::at(address);
+    // This look-up follows the read of the bytes: if the site was patched in between, its stage says so.
     match patch::site_at(address) {
-        Some((_, stage)) if stage.is_patched(address) => true, // it is executed again
+        Some((_, stage)) if stage.is_patched(address) => true, // the thread executes the jump
         Some((site, stage)) if stage.is_being_patched() => at_site(context, site),
         _ => {
-            let Some(call) = decoded else { return false };
-            patch::try_patch(address, &call);
-            at_site(context, call)
+            let Some(instruction) = decoded else { return false };
+            patch::try_patch(address, &instruction);
+            at_site(context, instruction)
         }
     }
 }
 
 fn breakpoint(context: &mut Context) -> bool {
-    // The processor has executed the one byte.
-    let address = context.instruction().wrapping_sub(1);
+    // The processor has executed the one byte of the breakpoint.
+    let address = context.instruction_pointer().wrapping_sub(1);
     let Some((site, stage)) = patch::site_at(address) else { return false };
     if stage.is_patched(address) {
         context.jump(address);
         return true;
     }
     if !stage.is_being_patched() {
-        return false; // the program's own, where code of ours once was
+        return false; // a breakpoint of the program, at a former site
     }
     context.jump(address);
     at_site(context, site)
 }
 
 fn fault(signal: c_int, information: &siginfo_t, context: &mut Context) -> bool {
-    // SAFETY: the kernel has filled in the address for these signals; for others it is zero or anything.
+    // SAFETY: the kernel fills in the address for these signals. Any value is valid; it is only compared.
     let address = unsafe { information.si_addr() } as u64;
-    if safe::rescue(context, Fault { signal, code: information.si_code, address }) {
+    if guarded::rescue(context, Fault { signal, code: information.si_code, address }) {
         return true;
     }
     trapped(context)
 }
 
-/// Emulates an instruction where the program is. A fault of it is delivered as its own.
-fn at_site(context: &mut Context, call: Call) -> bool {
-    match emulate(&call, context) {
+/// Emulates the instruction at the program's instruction pointer. Its fault is delivered as if the processor raised it.
+fn at_site(context: &mut Context, instruction: Instruction) -> bool {
+    match emulate(&instruction, context) {
         Ok(Outcome { flags }) => {
             if let Some(flags) = flags {
                 let before = context.flags();
                 context.set_flags(before & !STATUS_FLAGS | flags);
             }
-            context.jump(context.instruction().wrapping_add(call.bytes.into()));
+            context.jump(context.instruction_pointer().wrapping_add(instruction.bytes.into()));
         }
         Err(fault) => forward::deliver(fault, context),
     }

@@ -1,4 +1,4 @@
-//! The signals that this library needs, and what the program has made of them.
+//! The signals that this library handles, and the program's actions for them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -6,32 +6,33 @@ use libc::c_int;
 
 use crate::sys::{self, Signals};
 
-/// An unknown instruction, an access to a portal, a fault on a page of a file, and a call site that is being patched.
-pub(crate) const OURS: [c_int; 4] = [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP];
+/// The handled signals: an unknown instruction, an access to a portal, a fault on a page of a file, and a call site
+/// that is being patched.
+pub(crate) const HANDLED: [c_int; 4] = [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGTRAP];
 
-/// The same as a set.
-pub(crate) const OURS_SET: Signals =
+/// [`HANDLED`] as a set.
+pub(crate) const HANDLED_SET: Signals =
     bit(libc::SIGILL) | bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGTRAP);
 
 pub(crate) const fn bit(signal: c_int) -> Signals {
     1 << (signal - 1)
 }
 
-/// Whether a signal is one of those.
-pub(crate) fn is_ours(signal: c_int) -> bool {
-    OURS.contains(&signal)
+/// Whether a signal is one of [`HANDLED`].
+pub(crate) fn is_handled(signal: c_int) -> bool {
+    HANDLED.contains(&signal)
 }
 
-/// By which the C library cancels threads, and changes the user of all of them: nobody may block them, and
-/// pthread_sigmask(3) does not.
+/// Signals by which the C library cancels threads and changes the user of all threads. They must not be blocked;
+/// pthread_sigmask(3) does not block them.
 ///
 /// Source: glibc, `sysdeps/unix/sysv/linux/internal-signals.h` (SIGCANCEL, SIGSETXID).
-const LIBRARYS_OWN: Signals = bit(32) | bit(33);
+const LIBC_SIGNALS: Signals = bit(32) | bit(33);
 
-/// Blocks all signals but those and the C library's own, in this thread; what was blocked before.
-pub(crate) fn block_others() -> Signals {
+/// Blocks all signals of this thread, except the handled ones and those of the C library. Returns the mask before.
+pub(crate) fn block_unhandled() -> Signals {
     let mut before: Signals = 0;
-    let all: Signals = !(OURS_SET | LIBRARYS_OWN);
+    let all: Signals = !(HANDLED_SET | LIBC_SIGNALS);
     // SAFETY: it reads and writes 8 bytes.
     unsafe {
         let arguments =
@@ -41,12 +42,12 @@ pub(crate) fn block_others() -> Signals {
     before
 }
 
-/// Undoes it.
+/// Restores the mask that [`block_unhandled`] returned.
 pub(crate) fn restore(before: Signals) {
     sys::set_mask(before);
 }
 
-/// What a program does about a signal.
+/// The action of a program for a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Action {
     pub(crate) handler: usize,
@@ -54,27 +55,28 @@ pub(crate) struct Action {
     pub(crate) mask: Signals,
 }
 
-/// The actions of one signal, of which the last counts. A handler reads while a program changes it, perhaps in the very
-/// thread that it interrupts; so an action is written to a place of its own, and then made the last. A place is used
-/// again after all others were.
+/// The actions of one signal; the last one is in force. A sequence lock over a ring of slots.
+///
+/// A handler may read while the program sets an action, also in the thread that it interrupts. So [`set`](Actions::set)
+/// writes each action to the next slot and then makes it the last. Any thread calls `set` and `get`; there is no lock.
 pub(crate) struct Actions {
-    last: AtomicUsize, // actions since the start
-    next: AtomicUsize,
-    places: [Place; PLACES],
+    last: AtomicUsize, // number of the action in force
+    next: AtomicUsize, // number of the action that was begun last
+    slots: [Slot; SLOTS],
 }
 
-const PLACES: usize = 32;
+const SLOTS: usize = 32;
 
-struct Place {
-    number: AtomicUsize, // of the action that is complete here
+struct Slot {
+    number: AtomicUsize, // of the action that is complete here; MAX while one is written
     handler: AtomicUsize,
     flags: AtomicU64,
     mask: AtomicU64,
 }
 
-impl Place {
-    const fn new() -> Place {
-        Place {
+impl Slot {
+    const fn new() -> Slot {
+        Slot {
             number: AtomicUsize::new(0),
             handler: AtomicUsize::new(libc::SIG_DFL),
             flags: AtomicU64::new(0),
@@ -88,23 +90,24 @@ impl Actions {
         Actions {
             last: AtomicUsize::new(0),
             next: AtomicUsize::new(0),
-            places: [const { Place::new() }; PLACES],
+            slots: [const { Slot::new() }; SLOTS],
         }
     }
 
     pub(crate) fn get(&self) -> Action {
         loop {
-            // ORDERING: Acquire pairs with the Release in `set`: the action is complete.
+            // ORDERING: Acquire pairs with the Release of `fetch_max` in `set`: the words of the action are visible.
             let last = self.last.load(Ordering::Acquire);
-            let place = &self.places[last % PLACES];
+            let slot = &self.slots[last % SLOTS];
             let action = Action {
-                handler: place.handler.load(Ordering::Relaxed),
-                flags: place.flags.load(Ordering::Relaxed),
-                mask: place.mask.load(Ordering::Relaxed),
+                handler: slot.handler.load(Ordering::Relaxed),
+                flags: slot.flags.load(Ordering::Relaxed),
+                mask: slot.mask.load(Ordering::Relaxed),
             };
-            // ORDERING: the fence keeps these loads before the next: if the number is the same, nobody wrote meanwhile.
+            // ORDERING: the Acquire fence pairs with the Release fence in `set`: if a load above has seen a word of a
+            // later action, the load below sees MAX or a later number.
             std::sync::atomic::fence(Ordering::Acquire);
-            if place.number.load(Ordering::Relaxed) == last {
+            if slot.number.load(Ordering::Relaxed) == last {
                 return action;
             }
         }
@@ -112,24 +115,27 @@ impl Actions {
 
     pub(crate) fn set(&self, action: Action) {
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
-        let place = &self.places[number % PLACES];
-        place.number.store(usize::MAX, Ordering::Relaxed);
-        // ORDERING: the fence keeps the words behind the number above.
+        let slot = &self.slots[number % SLOTS];
+        slot.number.store(usize::MAX, Ordering::Relaxed);
+        // ORDERING: the Release fence pairs with the Acquire fence in `get`: the store of MAX precedes these words.
         std::sync::atomic::fence(Ordering::Release);
-        place.handler.store(action.handler, Ordering::Relaxed);
-        place.flags.store(action.flags, Ordering::Relaxed);
-        place.mask.store(action.mask, Ordering::Relaxed);
-        place.number.store(number, Ordering::Release);
-        // Of two that are set at the same time, the one that began last counts.
+        slot.handler.store(action.handler, Ordering::Relaxed);
+        slot.flags.store(action.flags, Ordering::Relaxed);
+        slot.mask.store(action.mask, Ordering::Relaxed);
+        // ORDERING: Release keeps the number behind the words. Its partner is the Acquire load of `last` in `get`,
+        // which sees the store below.
+        slot.number.store(number, Ordering::Release);
+        // Of two concurrent calls, the one that began last wins.
+        // ORDERING: Release pairs with the Acquire load of `last` in `get`: the slot is complete.
         self.last.fetch_max(number, Ordering::Release);
     }
 }
 
 static ACTIONS: [Actions; 4] = [const { Actions::new() }; 4];
 
-/// What the program does about one of our signals.
+/// The program's actions for a handled signal.
 pub(crate) fn actions(signal: c_int) -> &'static Actions {
-    let index = OURS.iter().position(|ours| *ours == signal).unwrap_or(0);
+    let index = HANDLED.iter().position(|handled| *handled == signal).unwrap_or(0);
     &ACTIONS[index]
 }
 

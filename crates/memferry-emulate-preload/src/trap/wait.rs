@@ -1,23 +1,23 @@
 //! UMONITOR, UMWAIT and TPAUSE.
 //!
-//! A wait may end early whenever the processor likes; it ends here when the watched line has changed, at the deadline,
-//! or at the limit that Linux sets. Meanwhile others run: the device of this process may need the core.
+//! The processor may end a wait at any time. This emulation ends it when the watched line has changed, at the deadline,
+//! or at the limit that Linux sets. It yields the core meanwhile, because the engine of this process may need it.
 
 use std::arch::x86_64::_rdtsc;
 use std::arch::{asm, global_asm};
 use std::cell::Cell;
 
 use super::emulate::{CARRY, Outcome};
-use super::safe::{self, Fault};
+use super::guarded::{self, Fault};
 use crate::sys;
 
-/// Linux' default of the longest wait, in cycles of the time stamp counter.
+/// The longest wait, in cycles of the time stamp counter: the default of Linux.
 ///
 /// Source: `/sys/devices/system/cpu/umwait_control/max_time`.
 const LIMIT: u64 = 100_000;
 
-// A variable of each thread, found without a call: what Rust makes of `thread_local` may allocate at a thread's first
-// use, which a handler must not. A library that is loaded with the program may use this model of thread-local storage.
+// A thread-local variable that is found without a call. `thread_local!` of Rust may allocate at the first use in a
+// thread, which a handler must not do. A library that is loaded with the program may use the initial-exec model.
 global_asm!(
     ".pushsection .tbss.memferry_watched, \"awT\", @nobits",
     ".balign 8",
@@ -30,15 +30,15 @@ global_asm!(
     ".popsection",
 );
 
-/// The line that a thread watches, and what was in it. 0: none.
+/// The address of the line that a thread watches, and its content at UMONITOR. Address 0: none.
 type Watched = (u64, [u64; 8]);
 const _: () = assert!(size_of::<Watched>() == 72 && align_of::<Watched>() == 8);
 
-/// This thread's, zero at its start.
+/// The variable of this thread; zero when the thread starts.
 fn watched() -> &'static Cell<Watched> {
     let address: usize;
-    // SAFETY: the thread's block begins where FS points, which is stored there, too; the linker knows how far from it
-    // the variable is. It lives as long as the thread, and nobody keeps the reference for longer than a call here.
+    // SAFETY: FS points to the thread's block, whose first word is its own address; the linker knows the distance of
+    // the variable. It lives as long as the thread, and no caller keeps the reference after its own call.
     unsafe {
         asm!(
             "mov {0}, qword ptr fs:[0]",
@@ -53,33 +53,34 @@ fn watched() -> &'static Cell<Watched> {
 pub(super) fn monitor(address: u64) -> Result<Outcome, Fault> {
     let line = address & !63;
     let mut words = [0; 8];
-    safe::read_64(line, &mut words)?;
+    guarded::read_64(line, &mut words)?;
     watched().set((line, words));
-    Ok(Outcome::QUIET)
+    Ok(Outcome::NO_FLAGS)
 }
 
-/// Waits until `deadline`; for UMWAIT, until the watched line changes, and not at all without one.
+/// Waits until `deadline`. With `watches` (UMWAIT), also until the watched line changes; returns at once if there is
+/// none.
 pub(super) fn wait(control: u64, deadline: u64, watches: bool) -> Result<Outcome, Fault> {
     if control as u32 > 1 {
         return Err(Fault::PROTECTION);
     }
     let (line, before) = if watches { watched().replace((0, [0; 8])) } else { (0, [0; 8]) };
     if watches && line == 0 {
-        return Ok(Outcome::with(CARRY, false));
+        return Ok(Outcome::with_flag(CARRY, false));
     }
     let limit = now().saturating_add(LIMIT);
     loop {
-        // A line that is unmapped meanwhile has changed, too.
+        // An unmapped line counts as changed.
         let mut words = [0; 8];
-        if line != 0 && (safe::read_64(line, &mut words).is_err() || words != before) {
-            return Ok(Outcome::with(CARRY, false));
+        if line != 0 && (guarded::read_64(line, &mut words).is_err() || words != before) {
+            return Ok(Outcome::with_flag(CARRY, false));
         }
         let now = now();
         if now >= deadline {
-            return Ok(Outcome::with(CARRY, false));
+            return Ok(Outcome::with_flag(CARRY, false));
         }
         if now >= limit {
-            return Ok(Outcome::with(CARRY, true));
+            return Ok(Outcome::with_flag(CARRY, true));
         }
         sys::yield_now();
     }

@@ -1,4 +1,4 @@
-//! A server with two devices, plain files for portals, and programs that run over them.
+//! A server with two devices, plain files as queues, and programs that use them.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -11,7 +11,7 @@ use memferry_dsa::WorkQueueInfo;
 use memferry_dsa_emulator::shared::{DeviceSetup, Listener, Options, QueueAt, Server};
 use memferry_dsa_emulator::{Capabilities, OPERATIONS, dedicated_queue, shared_queue};
 
-/// What the control plane would make: `wq0.0` shared, `wq0.1` dedicated, `wq1.0` shared with room for one.
+/// The devices: `wq0.0` is shared, `wq0.1` dedicated, `wq1.0` shared with one entry.
 pub(crate) struct Machine {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) state: Server,
@@ -35,7 +35,7 @@ impl Machine {
     }
 
     fn empty(options: &Options, engine_groups: [Option<usize>; 4]) -> Machine {
-        // Portals are mapped: not a matter for a disk.
+        // The files are mapped, so they should not be on a disk.
         let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let state = Server::create(options).unwrap();
         for device in 0..2 {
@@ -66,7 +66,7 @@ impl Machine {
     }
 }
 
-/// The example `contends`, which cargo builds with the tests.
+/// The path of the example `contends`, which cargo builds with the tests.
 pub(crate) fn contends() -> String {
     let path = built("examples").join("contends");
     assert!(
@@ -77,18 +77,14 @@ pub(crate) fn contends() -> String {
     path.into_os_string().into_string().expect("cargo's paths are text")
 }
 
-/// The library, where cargo puts it.
+/// The path of the library, in cargo's target directory.
 pub(crate) fn library() -> PathBuf {
-    let found = [built("deps"), built("")].map(|directory| directory.join("libmemferry_emulate_preload.so"));
-    let found: Vec<_> = found.into_iter().filter(|path| path.exists()).collect();
-    found.into_iter().max_by_key(|path| modified(path)).expect("cargo builds the library with its tests")
+    let path = built("deps").join("libmemferry_emulate_preload.so");
+    assert!(path.exists(), "{} is missing: cargo builds it with its tests", path.display());
+    path
 }
 
-fn modified(path: &Path) -> std::time::SystemTime {
-    fs::metadata(path).and_then(|status| status.modified()).expect("it exists")
-}
-
-/// A directory of the profile that this test was built with.
+/// Returns a directory of the profile that this test was built with.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.parent().and_then(Path::parent).expect("PROFILE/deps/TEST");

@@ -1,4 +1,4 @@
-//! A process among others that want the same device: `contends QUEUE COUNT DEPTH BYTES`.
+//! A process that competes for a device: `contends QUEUE COUNT DEPTH BYTES`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -1,4 +1,4 @@
-//! The requests of the kernel, handed on one by one.
+//! The FUSE requests of the kernel, passed on to `requests`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,9 +16,8 @@ use super::Server;
 
 impl Filesystem for Server {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Kernels without it cannot map a file whose writes are all handed on as they are.
-        let can = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-        self.queues.set_direct(can);
+        // A kernel without this capability cannot map a file that is opened for direct I/O.
+        self.queues.set_direct_io(config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok());
         Ok(())
     }
 
@@ -43,7 +42,7 @@ impl Filesystem for Server {
         mode: Option<u32>,
         user: Option<u32>,
         group: Option<u32>,
-        _size: Option<u64>, // opening with O_TRUNC means nothing to sysfs
+        _size: Option<u64>, // sysfs ignores O_TRUNC
         _atime: Option<TimeOrNow>,
         _mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
@@ -146,7 +145,7 @@ impl Filesystem for Server {
             Ok(entries) => {
                 for entry in entries {
                     if reply.add(entry.number, entry.next, entry.kind, entry.name) {
-                        break; // the rest is asked for again
+                        break; // the kernel requests the rest again
                     }
                 }
                 reply.ok();
@@ -166,7 +165,7 @@ impl Filesystem for Server {
         _answer_bytes: u32,
         reply: ReplyIoctl,
     ) {
-        match self.ask(handle, command, request.pid()) {
+        match self.queue_ioctl(handle, command, request.pid()) {
             Ok(()) => reply.ioctl(0, &[]),
             Err(error) => reply.error(error),
         }
@@ -185,7 +184,7 @@ impl Filesystem for Server {
         reply.poll(self.ready(handle, events));
     }
 
-    // Nothing can be made or removed in sysfs.
+    // sysfs has no files that programs can create or remove.
 
     fn mknod(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, _: u32, _: u32, reply: ReplyEntry) {
         reply.error(Errno::EPERM);

@@ -1,7 +1,8 @@
 //! The files of the driver, served through FUSE with the semantics of sysfs.
 //!
-//! A read shows the attribute as it was when its first byte was read; a write is one store, validated by the driver,
-//! whatever its offset. Only what can change by itself (queues, links to drivers) is looked up anew each time.
+//! A read shows the attribute as it was when its first byte was read. A write is one store, at any offset, which the
+//! driver validates. The kernel caches all look-ups except those that can change by themselves (queues, links to
+//! drivers).
 //!
 //! Source: Linux `fs/sysfs/file.c` and `fs/kernfs/file.c`; `drivers/dma/idxd/cdev.c` for queues.
 
@@ -18,37 +19,38 @@ use memferry_dsa::system::{DeviceId, Files};
 use memferry_dsa_emulator::FakeDriver;
 
 use crate::layout::{Layout, Node};
-use crate::namespace::Inside;
-use crate::queues::{Client, Queues};
+use crate::namespace::InnerUser;
+use crate::queues::{QueueFile, Queues};
 
-/// How long the kernel may remember what does not change.
+/// Cache time of entries that do not change.
 const FOREVER: Duration = Duration::from_secs(1 << 20);
-/// sysfs answers E2BIG beyond a page, and says that every attribute has the size of one.
+/// Size of an attribute: sysfs reports one page for each, and answers E2BIG to larger stores.
 const ATTRIBUTE_BYTES: u64 = 4096;
 
-/// The file system.
+/// The file system. Shared by the threads that answer requests; each mutable field has its own lock.
 pub(crate) struct Server {
     driver: Arc<FakeDriver>,
     devices: Vec<DeviceId>,
     links: Vec<(String, String)>,
     queues: Arc<Queues>,
-    inside: Inside,
-    /// Who owns queues: the user in the namespace.
-    names: RwLock<Names>,
+    /// The owner of the queues.
+    inner: InnerUser,
+    inodes: RwLock<Inodes>,
+    /// Changes by `chmod` and `chown`, by inode number.
     owners: Mutex<HashMap<u64, Owner>>,
     handles: Mutex<HashMap<u64, Handle>>,
     handle_next: AtomicU64,
     start: SystemTime,
 }
 
-/// Paths and the numbers that the kernel knows them by, which are never used for another path.
-struct Names {
+/// The inode numbers of paths. A number is never used for another path.
+struct Inodes {
     layout: Layout,
     numbers: HashMap<String, u64>,
     paths: HashMap<u64, String>,
 }
 
-/// What `chmod` and `chown` made of a file.
+/// Mode and owner of a file after `chmod` or `chown`.
 #[derive(Clone, Copy)]
 struct Owner {
     mode: u16,
@@ -58,23 +60,23 @@ struct Owner {
 
 /// An open file.
 enum Handle {
-    /// With the text that a read from the start found.
+    /// With the text at the last read from the start.
     Attribute {
         path: String,
         text: Vec<u8>,
     },
     Text(String),
-    Queue(Arc<Client>),
+    Queue(Arc<QueueFile>),
 }
 
-/// What is written to.
-enum Target {
+/// The target of a write.
+enum WriteTarget {
     Attribute(String),
-    Queue(Arc<Client>),
+    Queue(Arc<QueueFile>),
 }
 
-impl Names {
-    /// The number of a path; queues have numbers that the preload library can tell from their file.
+impl Inodes {
+    /// Returns the number of a path. The numbers of queues are those that the shared state has for the preload library.
     fn number(&mut self, path: &str) -> u64 {
         if let Some(number) = self.numbers.get(path) {
             return *number;
@@ -99,24 +101,24 @@ impl Names {
 }
 
 impl Server {
-    /// Serves the driver's files. `links` are those that `/dev/char` has without us.
+    /// Serves the driver's files. `links` are the entries of the real `/dev/char`.
     pub(crate) fn new(
         driver: Arc<FakeDriver>,
         devices: &[DeviceId],
         links: Vec<(String, String)>,
         queues: Arc<Queues>,
-        inside: Inside,
+        inner: InnerUser,
     ) -> Server {
         let layout = Layout::new(&driver, devices, &links);
-        let mut names = Names { layout, numbers: HashMap::new(), paths: HashMap::new() };
-        names.number("");
+        let mut inodes = Inodes { layout, numbers: HashMap::new(), paths: HashMap::new() };
+        inodes.number("");
         Server {
             driver,
             devices: devices.to_vec(),
             links,
             queues,
-            inside,
-            names: RwLock::new(names),
+            inner,
+            inodes: RwLock::new(inodes),
             owners: Mutex::default(),
             handles: Mutex::default(),
             handle_next: AtomicU64::new(1),
@@ -124,15 +126,15 @@ impl Server {
         }
     }
 
-    fn names(&self) -> RwLockReadGuard<'_, Names> {
-        self.names.read().unwrap_or_else(PoisonError::into_inner)
+    fn inodes(&self) -> RwLockReadGuard<'_, Inodes> {
+        self.inodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn handles(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
         self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn keep(&self, handle: Handle) -> FileHandle {
+    fn add_handle(&self, handle: Handle) -> FileHandle {
         let number = self.handle_next.fetch_add(1, Ordering::Relaxed);
         self.handles().insert(number, handle);
         FileHandle(number)
@@ -144,12 +146,12 @@ impl Server {
             Node::Attribute { mode, .. } => (FileType::RegularFile, *mode as u16, ATTRIBUTE_BYTES),
             Node::Text(_) => (FileType::RegularFile, 0o444, ATTRIBUTE_BYTES),
             Node::Link(target) => (FileType::Symlink, 0o777, target.len() as u64),
-            // With the size of a portal, since some libraries compare it with what they map. Reading it fails, so
-            // that a store to a mapping that is not caught ends in SIGBUS.
+            // The size of a portal, because some libraries compare it with the size that they map. A read fails, so
+            // that an uncaught store to a mapping ends in SIGBUS.
             Node::Queue(_) => (FileType::RegularFile, 0o600, ATTRIBUTE_BYTES),
         };
         let (user, group) = match node {
-            Node::Queue(_) => (self.inside.user, self.inside.group),
+            Node::Queue(_) => (self.inner.user, self.inner.group),
             _ => (0, 0),
         };
         let owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,8 +175,8 @@ impl Server {
         }
     }
 
-    /// How long the kernel may remember a path. Queues, and the links between objects and drivers, come and go.
-    fn memory_of(path: &str, node: &Node) -> Duration {
+    /// How long the kernel may cache a path. Queues, and links between objects and drivers, come and go.
+    fn cache_time(path: &str, node: &Node) -> Duration {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let comes_and_goes = match node {
             Node::Link(_) => parent != "bus/devices" && !matches!(name, "subsystem" | "module"),
@@ -184,12 +186,12 @@ impl Server {
         if comes_and_goes || name.contains('!') { Duration::ZERO } else { FOREVER }
     }
 
-    /// The layout and the shared state follow the driver after a write.
-    fn follow(&self) {
-        // First, and without the lock: it may wait for a process that waits for a file.
-        self.queues.follow();
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        names.layout = Layout::new(&self.driver, &self.devices, &self.links);
+    /// Updates the tree and the shared state after a change of the driver.
+    fn synchronize(&self) {
+        // Before the lock is taken: it may wait for a process that waits for a file.
+        self.queues.synchronize();
+        let mut inodes = self.inodes.write().unwrap_or_else(PoisonError::into_inner);
+        inodes.layout = Layout::new(&self.driver, &self.devices, &self.links);
     }
 
     fn store(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
@@ -201,23 +203,23 @@ impl Server {
         }
         let text = std::str::from_utf8(bytes).map_err(|_| Errno::EINVAL)?;
         let answer = self.driver.write(path, text);
-        // Also after an error: it may have changed the status of the device's last command.
+        // Also after an error, which may have changed the status of the device's last command.
         if path.ends_with("bind") {
-            self.follow();
+            self.synchronize();
         }
         answer.map_err(Errno::from)
     }
 
-    /// What is shown changes by itself.
+    /// Reads an attribute, after an update if it changes by itself.
     fn show(&self, path: &str) -> Result<Vec<u8>, Errno> {
         self.queues.refresh(path);
         self.driver.read(path).map_err(Errno::from)
     }
 
-    /// Whose open file of a queue it is, if it is one.
-    fn client(&self, handle: FileHandle) -> Option<Arc<Client>> {
+    /// Returns the open queue of a handle, if it is one.
+    fn queue_file(&self, handle: FileHandle) -> Option<Arc<QueueFile>> {
         match self.handles().get(&handle.0) {
-            Some(Handle::Queue(client)) => Some(Arc::clone(client)),
+            Some(Handle::Queue(file)) => Some(Arc::clone(file)),
             _ => None,
         }
     }

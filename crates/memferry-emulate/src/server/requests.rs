@@ -1,4 +1,4 @@
-//! The answers to requests, independent of the transport: `filesystem` connects them with FUSE, `fuzz` calls them.
+//! The answers to requests, independent of the transport. `filesystem` connects them to FUSE; `fuzz` calls them.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, PoisonError};
@@ -10,10 +10,10 @@ use fuser::{
 };
 use memferry_dsa_emulator::shared::IS_OPENERS;
 
-use super::{Handle, Owner, Server, Target};
+use super::{Handle, Owner, Server, WriteTarget};
 use crate::layout::Node;
 
-/// Attributes, and how long the kernel may remember them.
+/// Attributes, and how long the kernel may cache them.
 pub(crate) type Attributes = (Duration, FileAttr);
 
 /// An entry of a directory.
@@ -22,33 +22,33 @@ pub(crate) struct Entry {
     pub(crate) number: INodeNo,
     pub(crate) kind: FileType,
     pub(crate) name: String,
-    /// The offset of the entry behind it.
+    /// The offset of the next entry.
     pub(crate) next: u64,
 }
 
 impl Server {
     pub(crate) fn look_up(&self, parent: INodeNo, name: &OsStr) -> Result<Attributes, Errno> {
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let path = match (names.path(parent)?, name.to_str()) {
+        let mut inodes = self.inodes.write().unwrap_or_else(PoisonError::into_inner);
+        let path = match (inodes.path(parent)?, name.to_str()) {
             (_, None) => return Err(Errno::ENOENT),
             ("", Some(name)) => name.to_owned(),
             (parent, Some(name)) => format!("{parent}/{name}"),
         };
-        if path.is_empty() || names.layout.node(&path).is_none() {
+        if path.is_empty() || inodes.layout.node(&path).is_none() {
             return Err(Errno::ENOENT);
         }
-        let number = names.number(&path);
-        let node = names.layout.node(&path).ok_or(Errno::ENOENT)?;
-        Ok((Self::memory_of(&path, node), self.attributes(number, node)))
+        let number = inodes.number(&path);
+        let node = inodes.layout.node(&path).ok_or(Errno::ENOENT)?;
+        Ok((Self::cache_time(&path, node), self.attributes(number, node)))
     }
 
     pub(crate) fn attributes_of(&self, file: INodeNo) -> Result<Attributes, Errno> {
-        let names = self.names();
-        let (path, node) = (names.path(file)?, names.node(file)?);
-        Ok((Self::memory_of(path, node), self.attributes(file.0, node)))
+        let inodes = self.inodes();
+        let (path, node) = (inodes.path(file)?, inodes.node(file)?);
+        Ok((Self::cache_time(path, node), self.attributes(file.0, node)))
     }
 
-    /// `chmod` and `chown`; a `None` leaves the value as it is.
+    /// `chmod` and `chown`; `None` leaves a value unchanged.
     pub(crate) fn set_owner(
         &self,
         file: INodeNo,
@@ -69,7 +69,7 @@ impl Server {
     }
 
     pub(crate) fn target_of(&self, link: INodeNo) -> Result<String, Errno> {
-        match self.names().node(link)? {
+        match self.inodes().node(link)? {
             Node::Link(target) => Ok(target.clone()),
             _ => Err(Errno::EINVAL),
         }
@@ -81,9 +81,9 @@ impl Server {
         flags: OpenFlags,
         thread: u32,
     ) -> Result<(FileHandle, FopenFlags), Errno> {
-        let node = self.names().node(file)?.clone();
+        let node = self.inodes().node(file)?.clone();
         let access = flags.acc_mode();
-        // sysfs checks this for root as well.
+        // sysfs checks modes for root as well.
         let may = |bits: u32, mode: u32| if mode & bits == 0 { Err(Errno::EACCES) } else { Ok(()) };
         let check = |mode: u32| -> Result<(), Errno> {
             if access != OpenAccMode::O_WRONLY {
@@ -99,15 +99,18 @@ impl Server {
             Node::Link(_) => Err(Errno::ELOOP),
             Node::Attribute { path, mode } => {
                 check(mode)?;
-                Ok((self.keep(Handle::Attribute { path, text: Vec::new() }), FopenFlags::FOPEN_DIRECT_IO))
+                Ok((
+                    self.add_handle(Handle::Attribute { path, text: Vec::new() }),
+                    FopenFlags::FOPEN_DIRECT_IO,
+                ))
             }
             Node::Text(text) => {
                 check(0o444)?;
-                Ok((self.keep(Handle::Text(text)), FopenFlags::FOPEN_DIRECT_IO))
+                Ok((self.add_handle(Handle::Text(text)), FopenFlags::FOPEN_DIRECT_IO))
             }
             Node::Queue(queue) => {
-                let client = self.queues.open(queue, thread).map_err(Errno::from_i32)?;
-                Ok((self.keep(Handle::Queue(client)), self.queues.open_flags()))
+                let file = self.queues.open(queue, thread).map_err(Errno::from_i32)?;
+                Ok((self.add_handle(Handle::Queue(file)), self.queues.open_flags()))
             }
         }
     }
@@ -125,8 +128,8 @@ impl Server {
         };
         let path = match self.handles().get(&handle.0) {
             None => return Err(Errno::EBADF),
-            Some(Handle::Queue(client)) => {
-                client.refuse_page(thread);
+            Some(Handle::Queue(file)) => {
+                file.refuse_page(thread);
                 return Err(Errno::EIO);
             }
             Some(Handle::Text(text)) => return Ok(part(format!("{text}\n").as_bytes())),
@@ -140,7 +143,7 @@ impl Server {
         Ok(part(&bytes))
     }
 
-    /// Stores to an attribute, or submits to a queue; returns the number of bytes taken.
+    /// Stores to an attribute or submits to a queue; returns the number of accepted bytes.
     pub(crate) fn write_handle(
         &self,
         handle: FileHandle,
@@ -151,60 +154,60 @@ impl Server {
         let target = match self.handles().get(&handle.0) {
             None => return Err(Errno::EBADF),
             Some(Handle::Text(_)) => return Err(Errno::EACCES),
-            Some(Handle::Attribute { path, .. }) => Target::Attribute(path.clone()),
-            // Pages of a mapping that were stored to without being caught: no descriptors.
+            Some(Handle::Attribute { path, .. }) => WriteTarget::Attribute(path.clone()),
+            // Pages of a mapping with uncaught stores: not descriptors.
             Some(Handle::Queue(_)) if flags.contains(WriteFlags::FUSE_WRITE_CACHE) => return Err(Errno::EIO),
-            Some(Handle::Queue(client)) => Target::Queue(Arc::clone(client)),
+            Some(Handle::Queue(file)) => WriteTarget::Queue(Arc::clone(file)),
         };
         match target {
-            Target::Attribute(path) => self.store(&path, bytes).map(|()| bytes.len()),
-            Target::Queue(client) => self.queues.write(&client, thread, bytes).map_err(Errno::from_i32),
+            WriteTarget::Attribute(path) => self.store(&path, bytes).map(|()| bytes.len()),
+            WriteTarget::Queue(file) => self.queues.write(&file, thread, bytes).map_err(Errno::from_i32),
         }
     }
 
     pub(crate) fn close(&self, handle: FileHandle) {
         let closed = self.handles().remove(&handle.0);
-        if let Some(Handle::Queue(client)) = closed {
-            self.queues.close(&client);
+        if let Some(Handle::Queue(file)) = closed {
+            self.queues.close(&file);
         }
     }
 
-    /// The entries of a directory from an offset on: 0, or `next` of an entry.
+    /// Returns the entries of a directory from an offset on: 0, or `next` of an entry.
     pub(crate) fn list(&self, directory: INodeNo, offset: u64) -> Result<Vec<Entry>, Errno> {
-        let mut names = self.names.write().unwrap_or_else(PoisonError::into_inner);
-        let path = names.path(directory)?.to_owned();
-        let Some(entries) = names.layout.names(&path).map(<[String]>::to_vec) else {
+        let mut inodes = self.inodes.write().unwrap_or_else(PoisonError::into_inner);
+        let path = inodes.path(directory)?.to_owned();
+        let Some(entries) = inodes.layout.names(&path).map(<[String]>::to_vec) else {
             return Err(Errno::ENOTDIR);
         };
         let dots = [".", ".."].map(|name| (directory, FileType::Directory, name.to_owned()));
         let real = entries.into_iter().map(|name| {
             let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-            let kind = match names.layout.node(&path) {
+            let kind = match inodes.layout.node(&path) {
                 Some(Node::Directory(_)) => FileType::Directory,
                 Some(Node::Link(_)) => FileType::Symlink,
                 _ => FileType::RegularFile,
             };
-            (INodeNo(names.number(&path)), kind, name)
+            (INodeNo(inodes.number(&path)), kind, name)
         });
         let entry = |(next, (number, kind, name))| Entry { number, kind, name, next };
         let skipped = usize::try_from(offset).unwrap_or(usize::MAX);
         Ok((1..).zip(dots.into_iter().chain(real)).skip(skipped).map(entry).collect())
     }
 
-    /// `ioctl(2)`, of which queues have one.
-    pub(crate) fn ask(&self, handle: FileHandle, command: u32, thread: u32) -> Result<(), Errno> {
-        match self.client(handle).filter(|_| command == IS_OPENERS) {
-            Some(client) if client.is_openers(thread) => Ok(()),
+    /// `ioctl(2)`: queues have one command, `IS_OPENERS`.
+    pub(crate) fn queue_ioctl(&self, handle: FileHandle, command: u32, thread: u32) -> Result<(), Errno> {
+        match self.queue_file(handle).filter(|_| command == IS_OPENERS) {
+            Some(file) if file.is_opener(thread) => Ok(()),
             Some(_) => Err(Errno::EPERM),
             None => Err(Errno::ENOTTY),
         }
     }
 
-    /// The events of these that are ready. A queue is readable while the device reports an error that no completion
-    /// record told.
+    /// Returns the events that are ready. A queue is readable while its device has an error that no completion record
+    /// reports.
     pub(crate) fn ready(&self, handle: FileHandle, events: PollEvents) -> PollEvents {
         match self.handles().get(&handle.0) {
-            Some(Handle::Queue(client)) if self.queues.has_error(client) => events & PollEvents::POLLIN,
+            Some(Handle::Queue(file)) if self.queues.has_error(file) => events & PollEvents::POLLIN,
             Some(Handle::Queue(_)) => PollEvents::empty(),
             _ => events & (PollEvents::POLLIN | PollEvents::POLLOUT),
         }

@@ -1,4 +1,4 @@
-//! Running programs on emulated devices: the example `emulate`, and this test program itself.
+//! Runs programs on emulated devices, by the example `emulate`: any program, or the test program itself.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -22,24 +22,11 @@ fn example() -> PathBuf {
     path
 }
 
-/// The preload library, which Cargo builds as a dependency of the tests.
-fn library() -> PathBuf {
-    let tests = std::env::current_exe().unwrap();
-    let path = tests.with_file_name("libmemferry_emulate_preload.so");
-    assert!(path.is_file(), "{} is missing: cargo build -p memferry-emulate-preload", path.display());
-    path
-}
-
-/// The option that has the library preloaded.
-pub(crate) fn preload() -> String {
-    format!("--preload {}", library().display())
-}
-
 /// `emulate OPTIONS -- PROGRAM`; words are separated by spaces.
 pub(crate) fn emulate(options: &str, program: &[&str]) -> Command {
     let mut command = Command::new(example());
     command.args(options.split_whitespace()).arg("--").args(program).stdin(Stdio::null());
-    // Shells have what they start in the background ignore these, and what is ignored stays so over exec.
+    // A shell makes background processes ignore these signals, and exec(2) keeps ignored signals ignored.
     // SAFETY: signal(2) is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
@@ -52,12 +39,12 @@ pub(crate) fn emulate(options: &str, program: &[&str]) -> Command {
     command
 }
 
-/// The same with a script of the shell.
+/// Like [`emulate`], with a shell script.
 pub(crate) fn emulate_script(options: &str, script: &str) -> Command {
     emulate(options, &["sh", "-c", script])
 }
 
-/// Whether programs can be run on emulated devices here; if not, the calling test is skipped.
+/// Whether this machine can run programs on emulated devices. If not, the calling test is skipped.
 pub(crate) fn is_available() -> bool {
     static OUTPUT: OnceLock<Output> = OnceLock::new();
     let output = OUTPUT.get_or_init(|| emulate("", &["true"]).output().unwrap());
@@ -76,7 +63,7 @@ pub(crate) fn has_python() -> bool {
     is_installed
 }
 
-/// Runs the test that calls it a second time, on emulated devices. True in that second run.
+/// Runs the calling test a second time, on emulated devices. Returns true in that second run.
 ///
 /// # Panics
 /// If the second run fails.
@@ -95,41 +82,32 @@ pub(crate) fn is_inside(options: &str, test: &str) -> bool {
     false
 }
 
-/// All that was printed.
+/// Standard output and standard error.
 pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 
-/// Nobody in particular.
+/// A user without special rights.
 pub(crate) const USER: u32 = 54_321;
 
 pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|found| found.uid() == 0)
 }
 
-/// Runs a script on emulated devices as another user; as root only, who can become one. Where `/dev/fuse` is root's
-/// alone, the run is in a mount namespace whose `/dev/fuse` is everybody's, as distributions have it.
+/// Runs a script on emulated devices as another user; only root can. The run is in a mount namespace in which all users
+/// may open `/dev/fuse`, as in most distributions.
 pub(crate) fn run_as_user(options: &str, script: &str) -> Option<Output> {
     if !is_root() {
-        skip(Needs::Root, "only root can become somebody else");
+        skip(Needs::Root, "only root can become another user");
         return None;
     }
-    // Neither the target directory nor the test's may be readable for others.
+    // Other users may not be able to read the target directory.
     let directory =
         tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o755)).tempdir().unwrap();
     let place = directory.path();
     let copy = place.join("emulate");
     fs::copy(example(), &copy).unwrap();
-    let built = library();
-    let options = match options.split_once(&*built.to_string_lossy()) {
-        Some((before, after)) => {
-            let copy = place.join("library.so");
-            fs::copy(&built, &copy).unwrap();
-            format!("{before}{}{after}", copy.display())
-        }
-        None => options.to_owned(),
-    };
-    let command = emulate(&options, &["sh", "-c", script]);
+    let command = emulate(options, &["sh", "-c", script]);
     let outer = format!(
         "set -e; mkdir {0}/m; mount -t tmpfs none {0}/m; mknod -m 666 {0}/m/fuse c 10 229
         mount --bind {0}/m/fuse /dev/fuse

@@ -1,7 +1,7 @@
-"""Two users on one emulated machine: root uses a queue, and nobody attacks whatever of the emulation he can write.
+"""Two users on one emulated machine: root uses a queue, and the user nobody attacks all writable memory of the emulation.
 
 boundary.py ATTACK WAY: ATTACK is a function below, WAY is how root submits: `written` with write(2), or `mapped` with ENQCMD
-to a mapped queue, which takes the preload library.
+to a mapped queue, which requires the preload library.
 """
 import ctypes
 import mmap
@@ -23,12 +23,12 @@ def address(memory, offset=0):
 
 
 class Victim:
-    """Root, who copies a page and has another page, the canary, that no descriptor names."""
+    """A process of root that copies a page. It also has a canary: a page that no descriptor names."""
 
     def __init__(self, way):
         self.data = mmap.mmap(-1, 4 * PAGE)
         self.source, self.target, self.canary, self.record = (address(self.data, n * PAGE) for n in range(4))
-        self.data[:] = b"c" * len(self.data)  # and all pages are there
+        self.data[:] = b"c" * len(self.data)  # makes all pages present
         self.way = way
         self.queue = os.open("/dev/dsa/wq0.0", os.O_RDWR)
         if way == "mapped":
@@ -49,7 +49,7 @@ class Victim:
         return self.enqcmd(address(self.portal), address(self.line)) == 0
 
     def copy(self, value, patience_s=PATIENCE_S):
-        """Copies a page; whether that was done in time."""
+        """Copies a page; returns whether it completed in time."""
         end = time.monotonic() + patience_s
         self.data[:PAGE] = bytes([value]) * PAGE
         self.data[3 * PAGE:3 * PAGE + 32] = bytes(32)
@@ -67,16 +67,16 @@ class Victim:
                 return False
         self.check()
         if self.data[3 * PAGE] != 1:
-            return True  # a page fault, say: it was told
-        assert self.data[PAGE:2 * PAGE] == self.data[:PAGE], "what was copied is not what was to be copied"
+            return True  # an error, such as a page fault, is reported
+        assert self.data[PAGE:2 * PAGE] == self.data[:PAGE], "the copy differs from its source"
         return True
 
     def check(self):
-        assert self.data[2 * PAGE:3 * PAGE] == b"c" * PAGE, "the canary was overwritten: no descriptor names it"
+        assert self.data[2 * PAGE:3 * PAGE] == b"c" * PAGE, "the canary was overwritten, which no descriptor names"
 
 
 def writable():
-    """All memory of the emulation that this process can write, with its files."""
+    """Returns all memory of the emulation that this process can write, with its files."""
     files = []
     for name in os.listdir(PRIVATE):
         path = os.path.join(PRIVATE, name)
@@ -103,7 +103,7 @@ def writable():
 
 
 def as_nobody(attack):
-    """Runs `attack` in a child that is nobody; its number."""
+    """Runs `attack` in a child of the user nobody; returns its process number."""
     child = os.fork()
     if child:
         return child
@@ -119,7 +119,7 @@ def as_nobody(attack):
 
 
 def replace_for_ever(before, after):
-    """Replaces one string of bytes by another, wherever it turns up."""
+    """Replaces one byte string by another in all writable memory."""
     memories = [memory for _, memory in writable() if memory]
     known = []
     look = 0
@@ -139,7 +139,7 @@ def replace_for_ever(before, after):
 
 
 def redirect(way):
-    """Queued words are rewritten: what root copies goes to a place that root did not name."""
+    """Rewrites queued descriptors, so that copies of root go to another target."""
     victim = Victim(way)
     assert victim.copy(1)
     bytes_of = lambda number: number.to_bytes(8, "little")
@@ -155,7 +155,7 @@ def redirect(way):
 
 
 def path(way):
-    """The trace's path is replaced: a file that root makes."""
+    """Replaces the path of the trace, so that root creates another file."""
     before, after = (name.encode() for name in sys.argv[3:5])
     assert len(before) == len(after)
     attacker = as_nobody(lambda: replace_for_ever(before, after))
@@ -163,12 +163,12 @@ def path(way):
     victim = Victim(way)
     assert victim.copy(1)
     os.kill(attacker, signal.SIGKILL)
-    assert not os.path.exists(after), "root made a file that nobody chose"
+    assert not os.path.exists(after), "root created the file of the attacker"
     print("done", True)
 
 
 def truncate(way):
-    """Memory goes away under those who use it."""
+    """Truncates shared memory while other processes use it."""
     victim = Victim(way)
     assert victim.copy(1)
 
@@ -186,7 +186,7 @@ def truncate(way):
 
 
 def garbage(way):
-    """Random bytes everywhere. Meanwhile root's copies may be late; afterwards they are not."""
+    """Writes random bytes to all writable memory. Copies of root may be late during the attack, and must not be after it."""
     victim = Victim(way)
     assert victim.copy(1)
     seed = random.randrange(1 << 32)
@@ -209,21 +209,21 @@ def garbage(way):
     end = time.monotonic() + 4
     while time.monotonic() < end:
         if not victim.copy(2, 0.5):
-            victim = Victim(way)  # the former's memory stays: its copy may still come
+            victim = Victim(way)  # the old victim keeps its memory, because its copy may still complete
             VICTIMS.append(victim)
     os.kill(attacker, signal.SIGKILL)
     os.waitpid(attacker, 0)
     end = time.monotonic() + PATIENCE_S
     while not victim.copy(3, 2):
-        assert time.monotonic() < end, "the queue does not come back"
+        assert time.monotonic() < end, "the queue does not recover"
         VICTIMS.append(victim)
         victim = Victim(way)
     for old in VICTIMS:
         old.check()
-    # The supervisor lives: its files are served.
+    # The supervisor is alive and serves its files.
     assert open("/sys/bus/dsa/devices/dsa0/state").read() == "enabled\n"
     open("/sys/bus/dsa/devices/dsa0/errors").read()
-    open("/sys/bus/dsa/devices/wq0.0/occupancy", ).read() if os.path.exists("/sys/bus/dsa/devices/wq0.0/occupancy") else None
+    open("/sys/bus/dsa/devices/wq0.0/occupancy").read()
     print("done", True)
 
 

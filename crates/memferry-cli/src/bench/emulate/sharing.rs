@@ -22,7 +22,6 @@ use memferry_emulate::{Options, Setup, exit_as};
 use serde_json::{Value, json};
 
 use crate::bench::record::Row;
-use crate::emulate::library;
 use crate::how::How;
 
 /// An engine's time for a descriptor.
@@ -85,7 +84,6 @@ impl Step {
                 arguments,
                 setup: Setup::File("/dev/stdin".into()),
                 timing: Some(Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() }),
-                preload: Some(library()?),
                 ..Options::new(std::env::current_exe()?)
             })?)
         }

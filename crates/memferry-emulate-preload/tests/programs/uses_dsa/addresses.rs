@@ -1,4 +1,4 @@
-//! Portals that come and go, and addresses at which there is nothing.
+//! Portals that are mapped, moved and unmapped, and invalid addresses.
 
 use std::arch::asm;
 use std::ptr::null_mut;
@@ -9,7 +9,7 @@ use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Status};
 use super::signals::{SKIP, note, noted, set};
 use super::{copies, map, map_as, movdir64b, submit, wait};
 
-/// `enqcmd rsi, [rdx]`, 5 bytes, at one site; what the handler was told.
+/// Executes `enqcmd rsi, [rdx]`, 5 bytes, at one site, and returns what the handler recorded.
 #[inline(never)]
 pub(super) fn enqcmd_at(portal: u64, source: u64) -> (i32, i32, u64) {
     SKIP.store(5, Ordering::Relaxed);
@@ -38,7 +38,7 @@ pub(super) fn garbage() {
         assert_eq!(enqcmd_at(pages + 4096, &raw const good as u64), (libc::SIGSEGV, 2, pages + 4096));
         assert_eq!(enqcmd_at(portal + 8, &raw const good as u64), (libc::SIGSEGV, 0x80, 0), "not aligned");
         assert_eq!(enqcmd_at(portal, &raw const submitted as u64), (libc::SIGSEGV, 0x80, 0));
-        // Of the kernel.
+        // A privileged instruction.
         SKIP.store(5, Ordering::Relaxed);
         unsafe { asm!("enqcmds rsi, [rdx]", in("rsi") portal, in("rdx") &raw const good) };
         assert_eq!(noted(), (libc::SIGSEGV, 0x80, 0));
@@ -48,7 +48,7 @@ pub(super) fn garbage() {
         unsafe { asm!("tpause ecx", in("ecx") 2, in("edx") 0, in("eax") 0) };
         assert_eq!(noted(), (libc::SIGSEGV, 0x80, 0), "a reserved bit");
     }
-    // Descriptors that name nothing.
+    // Descriptors with invalid addresses.
     let record = CompletionRecord::new();
     let completes = |descriptor: Descriptor| {
         record.reset();
@@ -65,7 +65,7 @@ pub(super) fn garbage() {
     );
     assert_eq!((refused.status, refused.write_fault), (Status::PageFaultRefused, true));
     assert_eq!(completes(Descriptor::memmove(Address(here), Address(1 << 62), 8)).status, Status::PageFault);
-    // A record that cannot be written harms nobody.
+    // A record that cannot be written has no other effect.
     submit(portal as *mut u8, &good.with_completion_at(Address(0x20)));
     assert_eq!(completes(good).status, Status::Success);
     assert_eq!(noted().0, 0);
@@ -90,7 +90,7 @@ pub(super) fn unmapped() {
         assert_eq!(enqcmd_at(portal as u64, &raw const good as u64).0, 0);
         assert_eq!(unsafe { libc::munmap(portal.cast(), 4096) }, 0);
         assert_eq!(enqcmd_at(portal as u64, &raw const good as u64), (libc::SIGSEGV, 1, portal as u64));
-        // Memory in its place is memory.
+        // Memory that replaces a portal is memory.
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
         let again = map("wq0.0");
@@ -102,7 +102,7 @@ pub(super) fn unmapped() {
     }
 }
 
-/// Mappings by which nothing reaches the device: a copy of the page that is the process' own, and one to read.
+/// Mappings that do not reach the device: a private one, and a read-only one.
 pub(super) fn useless() {
     set(libc::SIGSEGV, note as *const () as usize, libc::SA_SIGINFO);
     let good = Descriptor::noop();
@@ -116,7 +116,7 @@ pub(super) fn useless() {
     }
 }
 
-/// A portal that is moved is one at its new place.
+/// A moved portal works at its new address.
 pub(super) fn moved() {
     set(libc::SIGSEGV, note as *const () as usize, libc::SA_SIGINFO);
     let good = Descriptor::noop();

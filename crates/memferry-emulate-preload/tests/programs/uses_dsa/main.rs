@@ -1,9 +1,9 @@
-//! A program that uses DSA queues by the processor's instructions, in all the ways that the tests of the preload
-//! library need: `uses_dsa WAY`, in a directory with the queues' files. It knows nothing of the emulation.
+//! A program that uses DSA queues by the processor's instructions, in the ways that the tests of the preload library
+//! need: `uses_dsa WAY`, in a directory with the queues' files. It has no code for the emulation.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(unsafe_code)]
-#![allow(clippy::undocumented_unsafe_blocks, reason = "what it tries is what no safe program does")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "it tests what safe programs do not do")]
 
 mod addresses;
 mod processes;
@@ -98,7 +98,7 @@ fn wait(record: &CompletionRecord) -> memferry_dsa::Completion {
     }
 }
 
-/// One call site for all: the instruction is at one place.
+/// The one call site of ENQCMD in this file.
 #[inline(never)]
 fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
     unsafe { instructions::enqcmd(portal, descriptor) }
@@ -117,7 +117,7 @@ fn submit(portal: *mut u8, descriptor: &Descriptor) {
     }
 }
 
-/// A copy through a shared queue.
+/// Copies through a shared queue, and checks the bytes.
 fn copies(portal: *mut u8, bytes: usize, value: u8) {
     let (source, mut target, record) = (vec![value; bytes], vec![!value; bytes], CompletionRecord::new());
     let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), bytes as u32);
@@ -126,7 +126,7 @@ fn copies(portal: *mut u8, bytes: usize, value: u8) {
     assert_eq!(source, target);
 }
 
-/// Several times, so that patched sites are passed, too.
+/// Every submission, repeated so that patched sites are executed too.
 fn instructions_all() {
     let (shared, dedicated) = (map("wq0.0"), map("wq0.1"));
     for round in 0..10u8 {
@@ -138,7 +138,7 @@ fn instructions_all() {
             &Descriptor::fill(value, target.as_mut_ptr().cast::<u8>(), 512).with_completion(&record),
         );
         assert_eq!((wait(&record).status, target), (Status::Success, [value; 64]));
-        // The other queue's instruction: retry for ever, or nothing at all.
+        // The instruction of the other kind of queue: Retry, or no effect.
         assert!(!enqcmd(dedicated, &Descriptor::noop()));
         movdir64b(shared, &Descriptor::noop().with_completion(&record));
         // Ordinary memory.
@@ -149,7 +149,7 @@ fn instructions_all() {
         movdir64b(&raw mut line.0[0], &words);
         assert_eq!(line.0[..64], words.to_bytes());
         assert_eq!(line.0[64..], [0xee; 64]);
-        assert!(!enqcmd(&raw mut line.0[0], &Descriptor::noop()), "nobody takes it there");
+        assert!(!enqcmd(&raw mut line.0[0], &Descriptor::noop()), "memory accepts no descriptor");
         assert_eq!(line.0[..64], words.to_bytes());
     }
 }
@@ -167,7 +167,7 @@ fn waits() {
     unsafe { instructions::umonitor(at) };
     assert!(unsafe { instructions::umwait(SleepState::Light, u64::MAX) }, "nothing was written");
     assert!(!unsafe { instructions::umwait(SleepState::Light, u64::MAX) }, "nothing is watched");
-    // A write before the wait is not missed, nor one during it.
+    // A write before or during the wait is noticed.
     let portal = map("wq0.0");
     for _ in 0..20 {
         record.reset();
@@ -184,7 +184,7 @@ fn waits() {
     }
 }
 
-/// All begin at once at a site that nobody has passed.
+/// All threads start at once at a site that was never executed.
 fn threads() {
     const THREADS: u8 = 4;
     let portal = map("wq0.0") as usize;
@@ -200,7 +200,7 @@ fn threads() {
     });
 }
 
-/// One process in many things at once: what the library remembers of one does not harm the next.
+/// Many portals, threads and queues in one process.
 fn many() {
     let portals: Vec<_> = (0..100).map(|_| map("wq0.0") as usize).collect();
     std::thread::scope(|scope| {
@@ -215,7 +215,7 @@ fn many() {
     records.iter().for_each(|record| assert_eq!(wait(record).status, Status::Success));
 }
 
-/// What a trace should tell: a batch of two, a member with a flag that it must not have, and a no-op by the other way.
+/// Descriptors for a trace: a batch of two, of which one has an invalid flag, and a no-op by MOVDIR64B.
 fn traced() {
     #[repr(align(64))]
     struct List([Descriptor; 2]);
@@ -232,7 +232,7 @@ fn traced() {
     println!("{} {:?}", unsafe { libc::gettid() }, source.as_ptr());
 }
 
-/// From here on, a system call with this first argument does nothing and has this answer.
+/// Makes a system call with this first argument do nothing and return this error from now on.
 ///
 /// Source: seccomp(2).
 fn answer(call: libc::c_long, argument: u32, errno: i32) {
@@ -254,7 +254,7 @@ fn answer(call: libc::c_long, argument: u32, errno: i32) {
     }
 }
 
-/// Says whether the code of a call site is what the compiler made of it.
+/// Prints whether the code of a call site was patched.
 fn code() {
     let function = enqcmd as *const u8;
     let byte = |at: usize| unsafe { function.add(at).read_volatile() };

@@ -1,4 +1,4 @@
-//! Processes that fork, become others, and end in unusual ways.
+//! Processes that fork, execute other programs, and exit in unusual ways.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use memferry_dsa::{CompletionRecord, Descriptor, affinity};
 use super::signals::{note, noted, set};
 use super::{copies, enqcmd, map, try_map};
 
-/// Runs `child` in a child that `fork` makes; its wait status.
+/// Runs `child` in a forked child and returns its wait status.
 pub(super) fn in_child(raw: bool, child: impl FnOnce()) -> i32 {
     let id = match raw {
         false => unsafe { libc::fork() },
-        // Past the C library: nobody is told.
+        // Without the C library, so no fork handler runs.
         true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as i32 },
     };
     assert!(id >= 0);
@@ -46,8 +46,7 @@ pub(super) fn forks() {
     }
 }
 
-/// Only children use queues, after one of theirs has run in their memory: what that one asks the library for concerns
-/// itself.
+/// Only children use queues, after a vfork child of theirs has set an action, which must concern itself only.
 pub(super) fn heirs() {
     extern "C" fn sets_an_action(_: *mut libc::c_void) -> i32 {
         set(libc::SIGILL, libc::SIG_DFL, 0);
@@ -99,7 +98,7 @@ pub(super) fn closed() {
     (0..50).for_each(|round| copies(portal, 5000, round));
 }
 
-/// A pipe has an end for its reader when the program has closed it, and not when the program has ended.
+/// The reader of a pipe sees its end when the program closes it: the library holds no copy.
 pub(super) fn pipes() {
     let mut ends = [0; 2];
     assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
@@ -107,11 +106,11 @@ pub(super) fn pipes() {
     copies(portal, 100, 1);
     assert_eq!(unsafe { libc::close(ends[1]) }, 0);
     let mut reader = libc::pollfd { fd: ends[0], events: libc::POLLIN, revents: 0 };
-    assert_eq!(unsafe { libc::poll(&mut reader, 1, 20_000) }, 1, "somebody else has it open");
+    assert_eq!(unsafe { libc::poll(&mut reader, 1, 20_000) }, 1, "a thread of the library has it open");
     assert_eq!(reader.revents, libc::POLLHUP);
 }
 
-/// There is room for a page, and not for a thread that executes descriptors. Later there is.
+/// The address space limit leaves room for a page, but not for an engine thread. Later the limit is raised.
 pub(super) fn poor() {
     let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &mut before) }, 0);
@@ -126,10 +125,10 @@ pub(super) fn poor() {
     copies(map("wq0.0"), 5000, 1);
 }
 
-/// The first thread ends before another one, and with that the process.
+/// The first thread exits before another one, and the process exits after both.
 pub(super) fn leaves() {
     let portals = [map("wq0.0") as usize, map("wq1.0") as usize];
-    // A thread that fails would only end, and the process as if all were well.
+    // Otherwise a panic would end its thread only, and the process would exit with success.
     std::panic::set_hook(Box::new(|what| {
         eprintln!("{what}");
         std::process::abort();
@@ -142,7 +141,7 @@ pub(super) fn leaves() {
     unsafe { libc::syscall(libc::SYS_exit, 0) };
 }
 
-/// Becomes another program with work in flight, which would keep that one waiting for ever.
+/// Executes another program with descriptors in flight, which must not block the queue.
 pub(super) fn execs() {
     let (source, record) = (vec![1u8; 1 << 20], CompletionRecord::new());
     let mut target = vec![0u8; 1 << 20];
@@ -153,7 +152,7 @@ pub(super) fn execs() {
     panic!("{}", Command::new(this).arg("after-exec").exec());
 }
 
-/// Becomes a program that the library is not loaded into, with a queue full of what nobody is going to execute.
+/// Executes a program without the library, with a full queue that no engine will execute.
 pub(super) fn execs_bare() {
     let portal = map("wq0.0");
     let (source, mut target) = (vec![1u8; 1 << 20], vec![0u8; 1 << 20]);
@@ -166,7 +165,7 @@ pub(super) fn after_exec() {
     copies(map("wq0.0"), 5000, 1);
 }
 
-/// A device is not where its program is: what confines the program to a CPU leaves the engines' thread where it was.
+/// The engine thread keeps the affinity of the start when the program confines itself to a CPU.
 pub(super) fn confined() {
     let cpus_of = |task: &Path| {
         let status = std::fs::read_to_string(task.join("status")).unwrap();

@@ -1,4 +1,4 @@
-//! That an instruction which is emulated changes nothing but what it should.
+//! The effect of emulated instructions on registers, flags, red zone and errno.
 
 use std::arch::asm;
 use std::mem::zeroed;
@@ -25,7 +25,7 @@ pub(super) fn registers() {
     for round in 0..6 {
         for flags_before in [0, ALL_FLAGS] {
             let mut seen: Seen = unsafe { zeroed() };
-            // The engine sleeps then, and has to be woken, which is a system call.
+            // The engine falls asleep, so that the submission needs a system call to wake it.
             std::thread::sleep(Duration::from_millis(5));
             let errno = unsafe { libc::__errno_location() };
             unsafe { *errno = 4711 };
@@ -104,7 +104,7 @@ pub(super) fn registers() {
                 "mov r8, [rax + 40]", "mov r9, [rax + 48]", "mov r10, [rax + 56]", "mov r11, [rax + 64]",
                 "mov r12, [rax + 72]", "mov r13, [rax + 80]", "mov r14, [rax + 88]", "mov rax, [rax]",
                 "enqcmd rsi, [r15]",
-                // What has become of it.
+                // The results.
                 "mov rdi, [rdi + 16]",
                 "mov [rdi], rax", "mov [rdi + 8], rcx", "mov [rdi + 16], rdx", "mov [rdi + 24], rbx",
                 "mov [rdi + 32], rbp", "mov [rdi + 40], r8", "mov [rdi + 48], r9", "mov [rdi + 56], r10",

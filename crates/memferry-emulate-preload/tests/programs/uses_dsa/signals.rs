@@ -1,4 +1,4 @@
-//! Signals and handlers of the program's own.
+//! The program's own signals and handlers.
 
 use std::arch::asm;
 use std::mem::zeroed;
@@ -17,7 +17,7 @@ pub(super) static ADDRESS: AtomicU64 = AtomicU64::new(0);
 pub(super) static SKIP: AtomicU64 = AtomicU64::new(0);
 pub(super) static PORTAL: AtomicU64 = AtomicU64::new(0);
 
-/// Notes what it was told, and skips the instruction.
+/// A handler that records its arguments and skips the instruction.
 pub(super) extern "C" fn note(signal: i32, information: *mut libc::siginfo_t, context: *mut libc::c_void) {
     SIGNALS.store(signal, Ordering::Relaxed);
     let (information, context) = unsafe { (&*information, &mut *context.cast::<libc::ucontext_t>()) };
@@ -41,7 +41,7 @@ pub(super) fn set(signal: i32, handler: usize, flags: i32) -> libc::sigaction {
     }
 }
 
-/// A signal that the program blocks waits for the program: no thread of the library's takes it.
+/// A signal that the program blocks stays pending for the program: no thread of the library receives it.
 pub(super) fn pending() {
     set(libc::SIGUSR1, note as *const () as usize, libc::SA_SIGINFO);
     copies(map("wq0.0"), 100, 1);
@@ -51,7 +51,7 @@ pub(super) fn pending() {
         libc::sigaddset(&mut set, libc::SIGUSR1);
         libc::pthread_sigmask(libc::SIG_BLOCK, &set, null_mut());
         libc::kill(libc::getpid(), libc::SIGUSR1);
-        std::thread::sleep(Duration::from_millis(50)); // time for whoever would take it
+        std::thread::sleep(Duration::from_millis(50)); // time for a wrong receiver
         assert_eq!(libc::sigtimedwait(&set, null_mut(), &wait), libc::SIGUSR1);
     }
     assert_eq!(noted().0, 0, "the handler has run");
@@ -82,9 +82,9 @@ pub(super) fn handlers() {
         unsafe { libc::raise(libc::SIGILL) };
         assert_eq!(noted().0, libc::SIGILL);
         copies(portal, 100, round);
-        assert_eq!(noted().0, 0, "ours are not theirs");
+        assert_eq!(noted().0, 0, "the program does not see signals of the library");
     }
-    // By the other function; and once only.
+    // By signal(2); and with SA_RESETHAND.
     extern "C" fn simple(signal: i32) {
         SIGNALS.store(signal, Ordering::Relaxed);
     }
@@ -99,7 +99,7 @@ pub(super) fn handlers() {
     copies(portal, 100, 9);
 }
 
-/// A handler on an alternate stack, which submits itself, with all signals blocked.
+/// A handler that submits, on an alternate stack, with all signals blocked.
 pub(super) fn stacks() {
     static ON: AtomicU64 = AtomicU64::new(0);
     extern "C" fn handler(_: i32, information: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -129,7 +129,7 @@ pub(super) fn stacks() {
     assert!(!range.contains(&ON.load(Ordering::Relaxed)), "without the flag it does not");
 }
 
-/// All signals are blocked, by each of the functions.
+/// All signals are blocked, by each function.
 pub(super) fn blocked() {
     let portal = map("wq0.0");
     unsafe {
@@ -144,11 +144,11 @@ pub(super) fn blocked() {
     std::thread::scope(|scope| {
         scope.spawn(|| copies(map("wq0.0"), 100, 3));
     });
-    // Still blocked: it would end the program.
+    // It is still blocked, or it would kill the program.
     unsafe { libc::raise(libc::SIGTERM) };
 }
 
-/// Handlers that are set by system calls, before a queue is mapped.
+/// Handlers set by system calls, before a queue is mapped.
 pub(super) fn past_the_hooks() {
     #[repr(C)]
     struct KernelAction {
@@ -158,7 +158,7 @@ pub(super) fn past_the_hooks() {
         mask: u64,
     }
     set(libc::SIGILL, note as *const () as usize, libc::SA_SIGINFO);
-    // As libc has set it up, with its restorer, for a signal that is nobody's.
+    // The action of a signal that the library does not handle, with libc's restorer.
     set(libc::SIGUSR1, note as *const () as usize, libc::SA_SIGINFO);
     let mut action = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
     let null = std::ptr::null::<KernelAction>();
@@ -177,7 +177,7 @@ pub(super) fn past_the_hooks() {
 /// A handler that submits while a function waits with all signals blocked but one.
 pub(super) fn suspended() {
     extern "C" fn handler(signal: i32) {
-        // A site of its own, so that it traps.
+        // A new site, which traps.
         unsafe { instructions::tpause(SleepState::Light, 0) };
         copies(PORTAL.load(Ordering::Relaxed) as *mut u8, 200, 5);
         SIGNALS.store(signal, Ordering::Relaxed);
@@ -203,13 +203,13 @@ pub(super) fn suspended() {
     }
 }
 
-/// Of a signal that somebody sends. (The handler that Rust's runtime installs would wait for the fault to come again.)
+/// Dies of a sent signal. (The handler of Rust's runtime would wait for the fault to repeat.)
 pub(super) fn dies_of_kill() {
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
     unsafe { libc::raise(libc::SIGSEGV) };
 }
 
-/// A fault at a site that is patched by then, and without a handler.
+/// Dies of a fault at a patched site, without a handler.
 pub(super) fn dies_of_portal() {
     let portal = map("wq0.0");
     (0..3).for_each(|_| copies(portal, 100, 1));

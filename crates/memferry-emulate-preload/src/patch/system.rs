@@ -1,4 +1,4 @@
-//! The system calls of patching: may this process patch, write code, make other threads see it.
+//! The system calls of patching: check that this process may patch, write code, make other threads see it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,11 +9,11 @@ pub(super) trait System {
     /// Whether code can be replaced in this process by jumps to trampolines.
     fn can_patch(&self) -> bool;
 
-    /// Writes code. `None`: the system refuses; nothing was written.
+    /// Writes code. `None`: the system refuses, and nothing was written.
     fn write(&self, address: u64, bytes: &[u8]) -> Option<()>;
 
-    /// Returns true when all threads of the process have executed an instruction that makes them fetch code anew; false
-    /// if the system refuses.
+    /// Returns true after all threads of the process have executed a serialising instruction, so that they fetch code
+    /// again. False: the system refuses.
     fn synchronize(&self) -> bool;
 }
 
@@ -32,14 +32,14 @@ impl System for Linux {
     fn synchronize(&self) -> bool {
         let is_done = membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE);
         if !is_done {
-            REGISTERED.store(NO, Ordering::Relaxed); // and it is not tried again
+            REGISTERED.store(NO, Ordering::Relaxed); // it is not tried again
         }
         is_done
     }
 }
 
-/// Whether this thread has a shadow stack: the processor then compares return addresses with those of the calls, and the
-/// slow way out of a trampoline returns elsewhere. A new thread has a shadow stack if its creator has one.
+/// Whether this thread has a shadow stack. The processor then compares return addresses with those of the calls, and
+/// the slow path of a trampoline returns elsewhere. A new thread has a shadow stack if its creator has one.
 ///
 /// Source: Linux' `Documentation/arch/x86/shstk.rst`; `arch/x86/include/uapi/asm/prctl.h`.
 fn has_shadow_stack() -> bool {
@@ -50,16 +50,16 @@ fn has_shadow_stack() -> bool {
     let answer = unsafe {
         sys::call(libc::SYS_arch_prctl, [ARCH_SHSTK_STATUS, &raw mut features as usize, 0, 0, 0, 0])
     };
-    answer == 0 && features & ARCH_SHSTK_SHSTK != 0 // on an error the kernel has no shadow stacks
+    answer == 0 && features & ARCH_SHSTK_SHSTK != 0 // an error means that the kernel has no shadow stacks
 }
 
-/// Writes through `/proc/self/mem`, which does not ask for the protection of a private mapping: nothing becomes
-/// writable, and pages of files are copied first. `None`: the system has none, or refuses; nothing was written.
+/// Writes through `/proc/self/mem`, which ignores the protection of a private mapping: no page becomes writable, and
+/// pages of files are copied first. `None`: the system has no such file or refuses; nothing was written.
 fn write(address: u64, bytes: &[u8]) -> Option<()> {
     let path = c"/proc/self/mem".as_ptr() as usize;
     let flags = (libc::O_WRONLY | libc::O_CLOEXEC) as usize;
-    // SAFETY: the path ends with a zero; the file is closed below. What is written is code of trampolines that are
-    // not used yet, or replaces an instruction as the head of this module says.
+    // SAFETY: the path ends with a zero; the file is closed below. The bytes are code of trampolines that are not used
+    // yet, or replace an instruction in the order that `patch` describes.
     unsafe {
         let file = sys::call(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]);
         let file = usize::try_from(file).ok()?;
@@ -73,8 +73,8 @@ fn write(address: u64, bytes: &[u8]) -> Option<()> {
 const MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 5;
 const MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE: usize = 1 << 6;
 
-/// Whether the process is registered: it must be, before the first command. A child of fork is if its parent is. `NO` also
-/// if a command has failed.
+/// Whether the process is registered, as it must be before the first command: 0 (unknown), `YES` or `NO`. Also `NO`
+/// after a failed command. A child of fork inherits the registration.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);
 const YES: u32 = 1;
 const NO: u32 = 2;
@@ -91,6 +91,6 @@ fn is_registered() -> bool {
 }
 
 fn membarrier(command: usize) -> bool {
-    // SAFETY: it changes nothing but what processors have fetched.
+    // SAFETY: it takes a number, and affects only which code processors have fetched.
     unsafe { sys::call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) == 0 }
 }

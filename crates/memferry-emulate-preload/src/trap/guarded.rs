@@ -1,6 +1,7 @@
-//! Accesses to memory that may not be there: they answer where others would crash.
+//! Accesses to memory that may be unmapped: they return an error where others would crash.
 //!
-//! The signal handler knows the instructions here ([`rescue`]): a fault in one ends the function with the address.
+//! The signal handler recognises the instructions of this module ([`rescue`]): a fault makes the function return its
+//! signal and address.
 
 use std::arch::global_asm;
 
@@ -39,19 +40,19 @@ global_asm!(
     "rep movsb",
     "xor eax, eax",
     "ret",
-    // (address): whether it can be written.
+    // (address): a write that changes nothing.
     "memferry_probe:",
     "lock or byte ptr [rdi], 0",
     "xor eax, eax",
     "ret",
     "memferry_safe_end:",
-    // Where a fault continues, with the answer in rax and rdx.
+    // A fault continues here, with the answer in rax and rdx.
     "memferry_safe_return:",
     "ret",
     ".popsection",
 );
 
-/// What the functions above answer, in rax and rdx.
+/// The answer of the functions above, in rax and rdx.
 #[repr(C)]
 struct Answer {
     signal_code: u64, // 31:0 signal, 63:32 code of the fault; 0 without one
@@ -67,7 +68,7 @@ unsafe extern "C" {
     static memferry_safe_return: u8;
 }
 
-/// A fault, as the kernel tells it in a `siginfo_t`.
+/// A fault, as a `siginfo_t` describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     pub(crate) signal: i32,
@@ -76,11 +77,11 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    /// What Linux makes of a general-protection exception.
+    /// A general-protection exception, as Linux reports it.
     pub(crate) const PROTECTION: Fault = Fault { signal: libc::SIGSEGV, code: SI_KERNEL, address: 0 };
 }
 
-/// `si_code`: the kernel does not say more.
+/// `si_code` of a fault without details.
 const SI_KERNEL: i32 = 0x80;
 
 impl Answer {
@@ -92,37 +93,37 @@ impl Answer {
     }
 }
 
-/// Reads 64 bytes from anywhere.
+/// Reads 64 bytes from any address.
 #[inline]
 pub(crate) fn read_64(source: u64, words: &mut [u64; 8]) -> Result<(), Fault> {
-    // SAFETY: the target is the array; a source that is not readable is answered.
+    // SAFETY: the target is the array; an unreadable source is an error.
     unsafe { memferry_copy_64(words.as_mut_ptr(), source as *const u64) }.result()
 }
 
-/// Writes 64 bytes to where the program says.
+/// Writes 64 bytes to the target of the program's instruction.
 #[inline]
 pub(crate) fn write_64(target: u64, words: &[u64; 8]) -> Result<(), Fault> {
-    // SAFETY: the program's own instruction would write there; a target that is not writable is answered.
+    // SAFETY: the program's own instruction would write there; an unwritable target is an error.
     unsafe { memferry_copy_64(target as *mut u64, words.as_ptr()) }.result()
 }
 
-/// Reads `bytes` from anywhere.
+/// Fills `bytes` from any address.
 pub(crate) fn read(source: u64, bytes: &mut [u8]) -> Result<(), Fault> {
-    // SAFETY: the target is the slice; a source that is not readable is answered.
+    // SAFETY: the target is the slice; an unreadable source is an error.
     unsafe { memferry_copy(bytes.as_mut_ptr(), source as *const u8, bytes.len()) }.result()
 }
 
-/// Whether an address could be written. It is not changed.
+/// Checks that an address can be written, without a change of its content.
 pub(crate) fn probe(address: u64) -> Result<(), Fault> {
-    // SAFETY: an atomic write of what is there; an address that is not writable is answered.
+    // SAFETY: an atomic OR with zero changes nothing; an unwritable address is an error.
     unsafe { memferry_probe(address as *mut u8) }.result()
 }
 
-/// If the fault is of one of the functions above: ends it with that answer.
+/// Makes the function above that caused the fault return it. False: none of them did.
 pub(super) fn rescue(context: &mut Context, fault: Fault) -> bool {
     let start = &raw const memferry_safe_start as u64;
     let end = &raw const memferry_safe_end as u64;
-    let is_ours = (start..end).contains(&context.instruction());
+    let is_ours = (start..end).contains(&context.instruction_pointer());
     if is_ours {
         context.set(super::context::RAX, u64::from(fault.signal as u32) | u64::from(fault.code as u32) << 32);
         context.set(super::context::RDX, fault.address);
