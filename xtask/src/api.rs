@@ -117,6 +117,8 @@ impl<'a> Item<'a> {
         const KINDS: [&str; 10] =
             ["struct", "enum", "union", "trait", "type", "fn", "const", "static", "mod", "macro"];
         let mut kind = None;
+        // Attributes such as #[non_exhaustive] come first.
+        let line = if line.starts_with("#[") { line.split_once("] ")?.1 } else { line };
         for word in line.strip_prefix("pub ")?.split(' ') {
             if KINDS.contains(&word) {
                 kind = Some(word);
@@ -139,7 +141,7 @@ mod tests {
     const API: &str = "\
 pub mod a
 pub mod a::b
-pub enum a::b::Kind
+#[non_exhaustive] pub enum a::b::Kind
 pub a::b::Kind::One
 pub const a::b::LIMIT: usize
 pub struct a::Copy<'a, T: core::marker::Copy>
