@@ -1,18 +1,19 @@
-//! How numbers came about: each that is shown or kept says it.
+//! The provenance of numbers: each number that is shown or saved carries it.
+
+use std::fmt;
 
 use memferry_query::Dsa;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::how_of_this_machines_devices;
-use crate::words::words;
 
-/// How a number came about.
+/// How a number was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum How {
+pub(crate) enum Provenance {
     /// On the machine that the record names.
     Measured,
-    /// There too, but an emulated device or made-up nodes took part: right in what it did, not in how fast.
+    /// On that machine, with an emulated device or made-up nodes: says nothing about the speed of hardware.
     Emulated,
     /// Computed.
     Modelled,
@@ -20,21 +21,19 @@ pub(crate) enum How {
     Published,
 }
 
-impl How {
-    /// Of what this DSA did; under `memferry emulate` this machine's own is emulated too.
-    pub(crate) fn of_dsa(dsa: Dsa) -> How {
+impl Provenance {
+    /// The provenance of numbers of this DSA. Under `memferry emulate` the system's devices are emulated too.
+    pub(crate) fn of_dsa(dsa: Dsa) -> Provenance {
         match dsa {
             Dsa::System => how_of_this_machines_devices(),
-            _ => How::Emulated,
+            _ => Provenance::Emulated,
         }
     }
 }
 
-words!(
-    How,
-    "way to come by a number",
-    Measured = "measured",
-    Emulated = "emulated",
-    Modelled = "modelled",
-    Published = "published"
-);
+/// The word in JSON.
+impl fmt::Display for Provenance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
