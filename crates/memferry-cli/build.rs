@@ -3,17 +3,17 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What the program is made of; changes elsewhere (documents, results) do not make a commit "dirty".
-const SOURCES: [&str; 4] = ["Cargo.lock", "Cargo.toml", "crates", "machines"];
+/// The sources of the program; changes elsewhere (documents, results) do not make a commit "dirty".
+const SOURCES: [&str; 3] = ["Cargo.lock", "Cargo.toml", "crates"];
 
 fn main() {
-    // Asked for when it runs: a target directory shared by several checkouts may hold another checkout's build script.
+    // Read at run time: in a target directory of several checkouts, the build script may be from another checkout.
     let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it for build scripts");
     let root = Path::new(&package).join("../..");
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", root.join(source).display());
     }
-    // Moves with every commit and checkout. Absent outside a git checkout, where the commit is not known anyway.
+    // Changes with every commit and checkout. Absent outside a git checkout, where the commit is unknown.
     let log = root.join(".git/logs/HEAD");
     if log.exists() {
         println!("cargo::rerun-if-changed={}", log.display());

@@ -1,19 +1,18 @@
-//! AddressSanitizer, with its look for leaks, over the tests of what hands memory about: cache, mover, pools, and the
-//! layer below.
+//! `cargo xtask asan`: AddressSanitizer and leak detection over the tests of the cache, the mover, pools and the layer
+//! below.
 //!
-//! What loom's models and the borrow checker cannot see are raw pointers that engines, devices and guards hold. Tests of
-//! other modules, of forks (a child ends without its destructors) and of the figures that benchmarks count (an allocator
-//! of their own) are left out.
+//! Engines, devices and guards hold raw pointers, which neither loom nor the borrow checker tracks. Left out are tests of
+//! other modules, of forks (a child exits without destructors), and of benchmark counts (they have an own allocator).
 
 use crate::sanitizer::{Sanitizer, Tests};
 use crate::shell::Failure;
 
-/// The tests need no speed, and with it they take twice as long to build.
+/// A lower optimisation level: the build takes half the time.
 const LIGHTLY: &str = "profile.dev.package.memferry.opt-level=1";
 
-/// Tests in which something is leaked on purpose: what a lost device may still use, what is forgotten, readers of a test's
-/// own, which live for ever as a process' do. Leaks are known by who allocated them, so the tests are named, by
-/// a part of their names.
+/// Parts of the names of functions that allocate memory which leaks on purpose: memory that a lost device may still use,
+/// forgotten values, and reader records of a test, which are never freed. The sanitizer identifies a leak by the stack of
+/// its allocation.
 const LEAKED_ON_PURPOSE: &[&str] = &[
     "nothing_is_concluded_until_a_fence_has_happened",
     "what_no_guard_lets_go_of_is_caught_up_with",
@@ -76,7 +75,7 @@ pub(crate) fn run() -> Result<(), Failure> {
         rust_flags: "-Zsanitizer=address",
         configuration: &[LIGHTLY],
         variables: vec![
-            // Frame pointers end in the standard library.
+            // The standard library has no frame pointers.
             ("ASAN_OPTIONS", "detect_leaks=1:fast_unwind_on_malloc=0".into()),
             ("LSAN_OPTIONS", format!("suppressions={}:print_suppressions=0", suppressions.display()).into()),
         ],

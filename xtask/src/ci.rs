@@ -1,7 +1,7 @@
-//! What a change must pass. Every step runs even after one failed, so that one run shows everything that is wrong.
+//! `cargo xtask ci`: the checks that a change must pass. Every step runs even after a failure, so that one run shows all
+//! failures.
 //!
-//! A step that cannot run is a failed step: cargo says what is missing (rustfmt, clippy), and nothing is skipped. Tests
-//! that skip are counted, see [`skips`].
+//! A step that cannot run fails: no step is skipped. Skipped tests are counted, see [`skips`].
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use memferry_testing::FILE_VARIABLE;
 
-use crate::beside::{self, Chore, Ended};
+use crate::background::{self, Chore, Finished};
 use crate::shell::{Call, Failure, cargo, program, root};
-use crate::{links, loom, setup, skips};
+use crate::{docs, links, loom, setup, skips};
 
 type Step = (&'static str, fn() -> Result<(), Failure>);
 
@@ -36,17 +36,17 @@ const CLIENTS: &[&str] = &[
 ];
 const CHORES: &[&str] = &["--package", "xtask", "--package", "memferry-testing"];
 
-/// In this order, with the machine to themselves: what is missing is installed; then what the README tells newcomers to
-/// run, because what it built serves the later steps.
+/// Steps that run one at a time and first. The commands of the README come early, because later steps use their builds.
 const ALONE: &[Step] = &[
     ("set up", setup::run),
     ("tests, as in the README", || tests(README).run()),
     ("demo, small", demo),
     ("examples", examples),
     ("emulated devices, with real clients", || tests(CLIENTS).run()),
+    ("shell blocks of the documents", docs::run),
 ];
 
-/// Beside each other: these steps, and chores that build with nightly and so in directories of their own.
+/// Steps that run while the [`BACKGROUND`] chores run. Those build with nightly, in target directories of their own.
 const TOGETHER: &[Step] = &[
     ("one build serves both", one_build),
     ("format", || cargo(["fmt", "--all", "--check"]).run()),
@@ -60,7 +60,7 @@ const TOGETHER: &[Step] = &[
     }),
     ("links of the documents", links::run),
     ("tests of the chores", || tests(CHORES).run()),
-    // A process of its own has the variable for the skips in its guests.
+    // A separate process, because it reads the variable for skips in its guests.
     ("NUMA guest", || {
         program(&this_program()?.to_string_lossy())
             .args(["numa", "--all-machines"])
@@ -69,7 +69,8 @@ const TOGETHER: &[Step] = &[
     }),
     ("loom models", || loom::run("")),
 ];
-const BESIDE: &[Chore] = &[
+const BACKGROUND: &[Chore] = &[
+    ("public API", &["api", "--check"]),
     ("AddressSanitizer", &["asan"]),
     ("ThreadSanitizer", &["tsan"]),
     ("fuzzing, 60 s a target", &["fuzz", "all", "60"]),
@@ -79,18 +80,18 @@ pub(crate) fn run() -> Result<(), Failure> {
     skips::begin()?;
     let mut report = Report::default();
     report.run(ALONE);
-    let beside = start_beside()?;
+    let background = start_background()?;
     for step in TOGETHER {
         report.run(&[*step]);
-        beside.try_iter().for_each(|ended| report.ended_beside(ended));
+        background.try_iter().for_each(|chore| report.add_background(chore));
     }
-    eprintln!("\n== waiting for what runs beside");
-    beside.iter().for_each(|ended| report.ended_beside(ended));
+    eprintln!("\n== waiting for the chores in the background");
+    background.iter().for_each(|chore| report.add_background(chore));
     report.run(&[("skipped tests are listed", || skips::check(&[README, CLIENTS, CHORES]))]);
     report.finish()
 }
 
-/// Names and times of what has run.
+/// Names, times and verdicts of the steps so far.
 #[derive(Default)]
 struct Report {
     failed: Vec<&'static str>,
@@ -103,16 +104,16 @@ impl Report {
             eprintln!("\n== {name}");
             let started = Instant::now();
             let outcome = step();
-            self.ended(name, outcome, started.elapsed());
+            self.add(name, outcome, started.elapsed());
         }
     }
 
-    fn ended_beside(&mut self, Ended { name, output, outcome, elapsed }: Ended) {
-        eprintln!("\n== {name}, which ran beside\n{output}");
-        self.ended(name, outcome, elapsed);
+    fn add_background(&mut self, Finished { name, output, outcome, elapsed }: Finished) {
+        eprintln!("\n== {name}, which ran in the background\n{output}");
+        self.add(name, outcome, elapsed);
     }
 
-    fn ended(&mut self, name: &'static str, outcome: Result<(), Failure>, elapsed: Duration) {
+    fn add(&mut self, name: &'static str, outcome: Result<(), Failure>, elapsed: Duration) {
         let verdict = match outcome {
             Ok(()) => "ok",
             Err(failure) => {
@@ -135,30 +136,30 @@ impl Report {
     }
 }
 
-/// With `CI` set, a test fails rather than do without a program that `set up` installs.
+/// Runs tests with `CI` set: a test then fails if a program is missing that `set up` installs.
 fn tests(selection: &[&str]) -> Call {
     cargo(["test", "--locked"]).args(selection).env("CI", "true").env(FILE_VARIABLE, skips::file())
 }
 
 fn this_program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure(format!("this program cannot be found: {error}")))
+    std::env::current_exe().map_err(|error| Failure(format!("cannot find the path of xtask: {error}")))
 }
 
-fn start_beside() -> Result<Receiver<Ended>, Failure> {
+fn start_background() -> Result<Receiver<Finished>, Failure> {
     let file = skips::file();
     let directory = file.with_file_name("");
-    Ok(beside::start(&this_program()?, &directory, vec![(FILE_VARIABLE, file.into())], BESIDE))
+    Ok(background::start(&this_program()?, &directory, vec![(FILE_VARIABLE, file.into())], BACKGROUND))
 }
 
-/// `cargo run` and `cargo test` must build the same dependencies: a feature that only a test's dependency asks for would
-/// change a crate below DataFusion, and `cargo test` would compile DataFusion a second time.
+/// Checks that `cargo run` and `cargo test` build the same dependencies. A feature that only a test dependency enables
+/// can change a crate below DataFusion; `cargo test` then compiles DataFusion a second time.
 fn one_build() -> Result<(), Failure> {
     let features = |edges: &str, packages: &[&str]| {
         let tree = cargo(["tree", "--locked", "--prefix", "none", "--format", "{p} [{f}]"])
             .args(["--edges", edges])
             .args(packages.iter().flat_map(|package| ["--package", package]))
             .output()?;
-        // A line seen before ends in a mark.
+        // cargo marks a repeated line with (*).
         let lines = tree.lines().map(|line| line.trim_end_matches(" (*)").to_owned());
         Ok::<_, Failure>(lines.collect::<BTreeSet<String>>())
     };
@@ -168,12 +169,15 @@ fn one_build() -> Result<(), Failure> {
     if changed.is_empty() {
         return Ok(());
     }
-    Err(Failure(format!("`cargo test` would build these again, with other features: {}", changed.join("; "))))
+    Err(Failure(format!(
+        "`cargo test` builds these crates again with other features: {}; give the test dependency the same features",
+        changed.join("; ")
+    )))
 }
 
-/// Runs each example, as the tests have built it beside this program: they assert what they say.
+/// Runs each example that the test steps have built next to this program. Examples assert their results.
 fn examples() -> Result<(), Failure> {
-    let broken = |error: std::io::Error| Failure(format!("the examples cannot be found: {error}"));
+    let broken = |error: std::io::Error| Failure(format!("cannot list the examples: {error}"));
     let built = this_program()?.with_file_name("examples");
     for package in DEFAULT_MEMBERS {
         let sources = root().join("crates").join(package).join("examples");
@@ -182,7 +186,7 @@ fn examples() -> Result<(), Failure> {
             let source = entry.map_err(broken)?.path();
             if let (Some(name), true) = (source.file_stem(), source.extension().is_some_and(|it| it == "rs"))
             {
-                // What it prints is for people who read it.
+                // The output is for readers, not for CI.
                 program(&built.join(name).to_string_lossy()).output()?;
             }
         }
@@ -190,14 +194,14 @@ fn examples() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The demo as a newcomer starts it, on little data. It compares every answer with plain DataFusion's and fails when
-/// one differs; the sentence is looked for as well, in case it ends early.
+/// Runs the demo on little data. It compares every answer with plain DataFusion and fails if one differs. The sentence
+/// proves that it did not end early.
 fn demo() -> Result<(), Failure> {
     let text = cargo(["run", "--locked", "--", "demo", "--quick"]).output()?;
     print!("{text}");
     if text.contains("All answers agree") {
         Ok(())
     } else {
-        Err(Failure("the demo did not say that all answers agree".to_owned()))
+        Err(Failure("the demo did not print \"All answers agree\"".to_owned()))
     }
 }

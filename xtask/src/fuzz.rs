@@ -1,7 +1,6 @@
-//! Fuzzing with libFuzzer: the targets of `fuzz/`, each for some seconds.
+//! `cargo xtask fuzz`: runs the targets of `fuzz/` with libFuzzer, each for some seconds.
 //!
-//! Needs nightly and cargo-fuzz; everything else here does without them, and `cargo test` calls the same functions
-//! with random bytes.
+//! Only this chore needs cargo-fuzz. `cargo test` calls the same functions with random bytes.
 
 use std::path::{Path, PathBuf};
 
@@ -9,12 +8,12 @@ use serde_json::Value;
 
 use crate::shell::{self, Failure, cargo, nightly, root, target_directory};
 
-/// What CONTRIBUTING.md asks for after a change to what is fuzzed.
+/// Seconds per target that CONTRIBUTING.md asks for after a change of fuzzed code.
 const SECONDS: &str = "120";
 
-/// Runs one target or, for `all`, each of them, also after one failed.
+/// Runs one target, or every target if `target` is `all`, also after a failure.
 ///
-/// The corpus and the inputs that failed are kept outside of the checkout, so that the next run starts from them.
+/// The corpus and the failing inputs are kept outside the checkout; the next run starts from them.
 pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
     let seconds = seconds.unwrap_or(SECONDS);
     if seconds.parse::<u32>().is_err() {
@@ -23,10 +22,7 @@ pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
     let all = targets()?;
     let chosen: Vec<&String> = all.iter().filter(|name| target == "all" || *name == target).collect();
     if chosen.is_empty() {
-        return Err(Failure(format!(
-            "no fuzz target is called {target:?}; there are all, {}",
-            all.join(", ")
-        )));
+        return Err(Failure(format!("no fuzz target is called {target:?}; choose all, {}", all.join(", "))));
     }
     let kept = shell::cache("fuzz")?;
     let failed: Vec<String> =
@@ -64,7 +60,7 @@ fn run_one(target: &str, seconds: &str, kept: &Path) -> Result<(), Failure> {
     let (corpus, findings) = (directory("corpus")?, directory("findings")?);
     let mut command = nightly();
     command.args(["fuzz", "run", "--target-dir"]).arg(target_directory().join("fuzz"));
-    // New inputs go to the first directory.
+    // libFuzzer adds new inputs to the first directory.
     command.arg(target).arg(corpus);
     let seeds = root().join("fuzz/seeds").join(target);
     if seeds.is_dir() {
@@ -75,14 +71,13 @@ fn run_one(target: &str, seconds: &str, kept: &Path) -> Result<(), Failure> {
     command.arg(format!("-artifact_prefix={}/", findings.display()));
     eprintln!("$ {command:?}");
     let status = command.status();
-    let status =
-        status.map_err(|error| Failure(format!("fuzzing {target}: cargo cannot be run: {error}")))?;
+    let status = status.map_err(|error| Failure(format!("fuzzing {target}: cannot run cargo: {error}")))?;
     if status.success() {
         return Ok(());
     }
     Err(Failure(format!(
-        "fuzzing {target} failed ({status}); inputs that it found are in {}; if nightly or cargo-fuzz is missing: \
-         `cargo xtask setup` installs them",
+        "fuzzing {target} failed ({status}); failing inputs are in {}; if nightly or cargo-fuzz is missing, run \
+         `cargo xtask setup`",
         findings.display()
     )))
 }
@@ -103,11 +98,11 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn wrong_arguments_are_named() {
         let error = run("sysfs", Some("ten")).unwrap_err().to_string();
         assert!(error.contains("\"ten\" is not a number of seconds"), "{error}");
         let error = run("nonesuch", None).unwrap_err().to_string();
-        assert!(error.contains("no fuzz target is called \"nonesuch\"; there are all, "), "{error}");
+        assert!(error.contains("no fuzz target is called \"nonesuch\"; choose all, "), "{error}");
         assert!(error.contains("sysfs"), "{error}");
     }
 }

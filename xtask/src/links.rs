@@ -1,7 +1,7 @@
-//! Links of the documents: each leads to a file of this repository, and to a heading of that file if it names one. Links to
-//! other machines are not tried.
+//! `cargo xtask links`: checks that each link of the documents leads to a file of this repository, and to a heading of
+//! that file if it names one. Links to other hosts are not checked.
 //!
-//! Source of the headings' names: GitHub, which lowers letters, removes punctuation and numbers what comes twice.
+//! Names of headings follow GitHub: lower case, without punctuation, repeated names numbered.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::shell::{Failure, root};
 pub(crate) fn run() -> Result<(), Failure> {
     let mut files = Vec::new();
     documents_below(&root(), &mut files)
-        .map_err(|error| Failure(format!("cannot look for documents: {error}")))?;
+        .map_err(|error| Failure(format!("cannot list the documents: {error}")))?;
     let mut count = 0;
     let mut broken = Vec::new();
     for file in &files {
@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<(), Failure> {
     if broken.is_empty() { Ok(()) } else { Err(Failure(broken.join("\n"))) }
 }
 
-/// Not in directories of builds, and not in hidden ones.
+/// Adds the Markdown files below a directory, except in `target` and hidden directories.
 fn documents_below(directory: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -102,7 +102,7 @@ fn why_broken(file: &Path, link: &str) -> Result<Option<String>, Failure> {
         path => file.with_file_name(path),
     };
     if !target.exists() {
-        return Ok(Some("there is no such file".to_owned()));
+        return Ok(Some("the file does not exist".to_owned()));
     }
     if heading.is_empty() || target.extension().is_none_or(|extension| extension != "md") {
         return Ok(None);
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_document() {
+    fn links_and_headings_of_a_document() {
         let text = "# One, `two`: three_4\n\n## A\n## A\n[a](b.md#c), <https://example.org>, [d](#a-1)\n\n    [no](code)\n";
         let document = Document::parse(text);
         assert_eq!(document.links, ["b.md#c", "#a-1"]);
@@ -125,13 +125,11 @@ mod tests {
 
     #[test]
     fn links_lead_somewhere() {
-        let directory = std::env::temp_dir().join(format!("memferry-links-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let file = directory.join("a.md");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a.md");
         fs::write(&file, "# Here").unwrap();
         let is_broken = |link: &str| why_broken(&file, link).unwrap().is_some();
         assert_eq!(["a.md", "#here", "a.md#here", "."].map(is_broken), [false; 4]);
         assert_eq!(["b.md", "#there", "a.md#there"].map(is_broken), [true; 3]);
-        fs::remove_dir_all(&directory).unwrap();
     }
 }

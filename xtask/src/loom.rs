@@ -1,17 +1,17 @@
-//! Model checking with loom: the library's `loom_*` tests, compiled with `--cfg memferry_loom`.
+//! `cargo xtask loom`: model checking of the libraries' `loom_*` tests, compiled with `--cfg memferry_loom`.
 //!
-//! Release profile, because loom runs a test some hundred thousand times; a target directory of its own, because the
-//! flag would otherwise make cargo rebuild everything else.
+//! The release profile, because loom runs a test some hundred thousand times. A separate target directory, because the
+//! flag would make cargo rebuild all other crates.
 
 use crate::shell::{Call, Failure, cargo, target_directory};
 
 pub(crate) fn run(filter: &str) -> Result<(), Failure> {
     let filter = format!("loom_{filter}");
-    // A filter that matches nothing would pass in silence.
+    // libtest passes if the filter matches no test.
     let listing = tests(&filter).arg("--list").output()?;
     let count = listing.lines().filter(|line| line.ends_with(": test")).count();
     if count == 0 {
-        return Err(Failure(format!("no test is called {filter}*, so nothing would be checked")));
+        return Err(Failure(format!("no test name starts with {filter}")));
     }
     eprintln!("{count} models");
     tests(&filter).run()

@@ -1,16 +1,19 @@
 //! The chores of this repository, as `cargo xtask NAME`.
 //!
-//! Each chore is a few calls of cargo and other programs: what is run is printed, so that it can be repeated by hand.
-//! Few and small dependencies, because continuous integration builds this first.
+//! Each chore calls cargo and other programs and prints each command line, so that you can repeat it by hand. The
+//! dependencies are few and small, because CI builds this program first.
 #![deny(unsafe_code)]
 
+mod api;
 mod asan;
-mod beside;
+mod background;
 mod ci;
+mod docs;
 mod fuzz;
-// Process 1 of a guest and the parent of QEMU talk to the kernel.
+// Process 1 of a guest and the parent of QEMU call the kernel directly.
 #[allow(unsafe_code, reason = "mount, reap, exit through a port; prctl before exec")]
 mod guest;
+mod lines;
 mod links;
 mod loom;
 mod sanitizer;
@@ -30,9 +33,12 @@ usage: cargo xtask CHORE
   setup          installs what the other chores need, as root
   numa [FILTER]  tests on a machine with many NUMA nodes, in an emulated guest; --help tells more
   loom [FILTER]  model checking of the lock and atomics code (test names starting with loom_FILTER)
-  links          links of the documents lead to files and headings
+  links          checks that links of the documents lead to files and headings
+  docs           runs the shell blocks of the README, the guides and the command pages
+  api [--write | --check] [CRATE...]  prints the public API of the libraries, or keeps or compares it in docs/api
+  lines          lines of code by crate, without tests, comments and blank lines
   asan           tests of cache, mover and pools under AddressSanitizer, leaks included (nightly)
-  tsan           tests of what threads share by atomics under ThreadSanitizer (nightly)
+  tsan           tests of code that shares by atomics under ThreadSanitizer (nightly)
   fuzz TARGET [SECONDS]  one target of fuzz/, or `all` (nightly, cargo-fuzz)
   bench [ARGS]   `memferry bench ARGS`, release profile, all peers; without ARGS, `query`
 ";
@@ -57,6 +63,9 @@ fn main() -> ExitCode {
         ("loom", []) => loom::run(""),
         ("loom", [filter]) => loom::run(filter),
         ("links", []) => links::run(),
+        ("docs", []) => docs::run(),
+        ("api", _) => api::run(rest),
+        ("lines", []) => lines::run(),
         ("asan", []) => asan::run(),
         ("tsan", []) => tsan::run(),
         ("fuzz", [target]) => fuzz::run(target, None),

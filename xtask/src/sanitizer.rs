@@ -1,29 +1,30 @@
-//! Tests under a sanitizer of LLVM: with nightly Rust, in a target directory of their own, because everything is built anew.
+//! Tests under an LLVM sanitizer: with nightly Rust, in a separate target directory because every crate is rebuilt.
 //!
-//! The precompiled standard library is not instrumented. Each chore says what that costs it.
+//! The precompiled standard library is not instrumented. Each chore describes the consequences.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::shell::{Failure, nightly, target_directory};
 
-/// A sanitizer needs the target by name: Cargo then builds build scripts and macros without it.
+/// An explicit target: cargo then builds build scripts and macros without the sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Some tests of a package.
 pub(crate) struct Tests {
     pub(crate) package: &'static str,
-    /// Cargo's choice of targets.
+    /// Arguments that select cargo targets.
     pub(crate) targets: &'static [&'static str],
     /// Arguments of the test binaries.
     pub(crate) arguments: &'static [&'static str],
 }
 
+/// A sanitizer with its build options.
 pub(crate) struct Sanitizer {
-    /// The name of the chore and of its directory.
+    /// Name of the chore and of its target directory.
     pub(crate) name: &'static str,
     pub(crate) rust_flags: &'static str,
-    /// More of Cargo's configuration.
+    /// Values for cargo's `--config`.
     pub(crate) configuration: &'static [&'static str],
     pub(crate) variables: Vec<(&'static str, OsString)>,
 }
@@ -45,13 +46,13 @@ impl Sanitizer {
         Ok(file)
     }
 
-    /// Runs all of them, also after one failed.
+    /// Runs all tests, also after a failure.
     pub(crate) fn run(&self, runs: &[Tests]) -> Result<(), Failure> {
         let failed: Vec<String> = runs.iter().filter_map(|tests| self.run_one(tests).err()).collect();
         if failed.is_empty() {
             return Ok(());
         }
-        Err(Failure(format!("{}; if nightly is missing: `cargo xtask setup` installs it", failed.join(", "))))
+        Err(Failure(format!("{}; if nightly is missing, run `cargo xtask setup`", failed.join(", "))))
     }
 
     fn run_one(&self, tests: &Tests) -> Result<(), String> {

@@ -1,27 +1,30 @@
-//! `cargo xtask setup`: what the chores need and this machine lacks, from the packages of its distribution, rustup and
-//! crates.io.
+//! `cargo xtask setup`: installs the missing programs that chores need, with apt-get, rustup and cargo.
 
 use crate::shell::{self, Failure, cargo, nightly, program};
 
-/// Program (a name in PATH, or a path), package of Debian and Ubuntu, what for.
+/// Program (a name in PATH, or a path), package of Debian and Ubuntu, purpose.
 const NEEDS: &[(&str, &str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86", "the NUMA guest"),
     ("zstd", "zstd", "unpacking the guest's kernel"),
-    ("ldd", "libc-bin", "copying programs into the guest"),
+    ("ldd", "libc-bin", "programs in the guest"),
     ("accel-config", "accel-config", "tests of emulated devices with a real client"),
     (
         "/usr/libexec/accel-config/test/dsa_test",
         "accel-config-test",
         "tests of emulated devices with the vendor's own tests",
     ),
-    ("dpdk-test", "dpdk-dev", "tests of emulated devices with a large user of theirs"),
+    ("dpdk-test", "dpdk-dev", "tests of emulated devices with DPDK"),
     ("chromium", "chromium", "tests of the report's page"),
     ("g++", "g++", "building libFuzzer"),
-    ("python3", "python3", "tests of emulated devices with another language's file functions"),
+    ("python3", "python3", "tests of emulated devices with Python's file functions"),
 ];
 
-/// cargo-fuzz: 0.13.2 is the version that the fuzz targets were last tried with.
+/// The version that the fuzz targets were last tried with.
 const CARGO_FUZZ: [&str; 5] = ["install", "cargo-fuzz", "--version", "0.13.2", "--locked"];
+
+/// Tools for one chore each, installed by cargo below the cache directory: name, version. A version of cargo-public-api
+/// reads the rustdoc JSON of a range of nightlies.
+const TOOLS: &[(&str, &str)] = &[("cargo-warloc", "0.1.1"), ("cargo-public-api", "0.52.0")];
 
 pub(crate) fn run() -> Result<(), Failure> {
     packages()?;
@@ -33,6 +36,13 @@ pub(crate) fn run() -> Result<(), Failure> {
         eprintln!("cargo-fuzz is missing");
         cargo(CARGO_FUZZ).run()?;
     }
+    for (name, version) in TOOLS {
+        if shell::tool(name).is_err() {
+            eprintln!("{name} is missing");
+            let directory = shell::cache("tools")?;
+            cargo(["install", name, "--version", version, "--locked", "--root"]).args([directory]).run()?;
+        }
+    }
     Ok(())
 }
 
@@ -43,18 +53,18 @@ fn packages() -> Result<(), Failure> {
         return Ok(());
     }
     for (program, package, purpose) in &missing {
-        eprintln!("{program} is missing, for {purpose}; it comes with the package {package}");
+        eprintln!("{program} is missing (for {purpose}); the package {package} has it");
     }
     let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
     let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
     if !shell::is_installed("apt-get") {
         let packages = packages.join(", ");
         return Err(Failure(format!(
-            "there is no apt-get here; install what other distributions call {packages}"
+            "apt-get is missing; install the packages of your distribution for {packages}"
         )));
     }
-    // SAFETY: it takes nothing and cannot fail.
-    #[allow(unsafe_code, reason = "std has no way to ask who runs it")]
+    // SAFETY: geteuid takes no arguments and cannot fail.
+    #[allow(unsafe_code, reason = "std has no function for the user id")]
     let is_root = unsafe { libc::geteuid() } == 0;
     if !is_root {
         return Err(Failure(format!("only root may install packages; run `sudo {by_hand}`")));

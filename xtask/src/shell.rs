@@ -1,11 +1,11 @@
-//! Running cargo and other programs: the command line is printed before it runs, and a failure is a sentence.
+//! Calls of cargo and other programs. Each command line is printed before it runs.
 
 use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why a chore stopped, in words.
+/// The reason why a chore failed, as a sentence.
 #[derive(Debug)]
 pub(crate) struct Failure(pub(crate) String);
 
@@ -15,7 +15,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// One call of a program in the root of the workspace.
+/// A call of a program, by default in the root of the workspace.
 pub(crate) struct Call {
     command: Command,
     line: String,
@@ -27,7 +27,9 @@ pub(crate) fn cargo<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> 
     Call::new(Command::new(program), "cargo").args(arguments)
 }
 
-/// Nightly's cargo, in the root of the workspace. The one that runs this is a stable one, and says so to its children.
+/// The cargo of nightly Rust, in the root of the workspace.
+///
+/// The stable cargo that runs this program sets variables for its children; those are removed.
 pub(crate) fn nightly() -> Command {
     let mut command = Command::new("cargo");
     for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN", "RUSTFLAGS"] {
@@ -42,7 +44,16 @@ pub(crate) fn program(name: &str) -> Call {
     Call::new(Command::new(name), name)
 }
 
-/// Whether a program of this name is on the path, or at it.
+/// A program that `cargo xtask setup` has installed with cargo.
+pub(crate) fn tool(name: &str) -> Result<Call, Failure> {
+    let file = cache("tools")?.join("bin").join(name);
+    if file.is_file() {
+        return Ok(Call::new(Command::new(file), name));
+    }
+    Err(Failure(format!("{name} is not installed; run `cargo xtask setup`")))
+}
+
+/// Whether `name` is a program in PATH, or the path of one.
 pub(crate) fn is_installed(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
@@ -72,20 +83,20 @@ impl Call {
         self
     }
 
-    /// In another directory than the root of the workspace.
+    /// Sets the working directory.
     pub(crate) fn directory(mut self, directory: &Path) -> Self {
         self.command.current_dir(directory);
         self
     }
 
-    /// Runs to the end, its output going where ours goes.
+    /// Runs the program to its end; it inherits the output streams.
     pub(crate) fn run(mut self) -> Result<(), Failure> {
         eprintln!("$ {}", self.line);
         let status = self.command.status().map_err(|error| self.cannot_run(&error))?;
         if status.success() { Ok(()) } else { Err(Failure(format!("`{}` failed ({status})", self.line))) }
     }
 
-    /// Runs to the end and returns what it printed on its standard output.
+    /// Runs the program to its end and returns its standard output.
     pub(crate) fn output(mut self) -> Result<String, Failure> {
         eprintln!("$ {}", self.line);
         let output =
@@ -99,33 +110,32 @@ impl Call {
     }
 
     fn cannot_run(&self, error: &std::io::Error) -> Failure {
-        Failure(format!("`{}` cannot be run: {error}", self.line))
+        Failure(format!("cannot run `{}`: {error}", self.line))
     }
 }
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    // cargo sets the variable for `cargo xtask`; the compile-time value serves a copy started by hand.
+    // cargo sets the variable for `cargo xtask`; a copy of the binary that runs by itself uses the compile-time value.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
     let mut root = PathBuf::from(xtask);
     root.pop();
     root
 }
 
-/// Where build products go.
+/// The target directory of cargo.
 pub(crate) fn target_directory() -> PathBuf {
-    // A relative CARGO_TARGET_DIR is relative to where cargo was called; joined to the root it is at worst another
+    // A relative CARGO_TARGET_DIR is relative to the caller's directory. Joined to the root it is at worst another
     // directory, never a wrong result.
     root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// The directory `NAME` of `$XDG_CACHE_HOME/memferry`, for files that outlive build directories and checkouts.
+/// The directory `$XDG_CACHE_HOME/memferry/NAME`, for files that outlive target directories and checkouts.
 pub(crate) fn cache(name: &str) -> Result<PathBuf, Failure> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")));
-    let base = base.ok_or_else(|| {
-        Failure(format!("no place for the {name} cache: neither XDG_CACHE_HOME nor HOME is set"))
-    })?;
+    let base = base
+        .ok_or_else(|| Failure(format!("no directory for the {name} cache: set XDG_CACHE_HOME or HOME")))?;
     let directory = base.join("memferry").join(name);
     let failed = |error| Failure(format!("cannot make {}: {error}", directory.display()));
     std::fs::create_dir_all(&directory).map_err(failed)?;

@@ -1,7 +1,7 @@
-//! The tests that did not run, or not whole: their tally, and whether each is on the list.
+//! The tests that skipped all or a part of their work: their tally, and the list of allowed skips.
 //!
-//! Tests append to [`file()`] through the crate memferry-testing; a guest's are read from its console. The list is below: a
-//! skip that is not on it fails, so that a test which silently stops running is found.
+//! Tests append to [`file()`] through the crate memferry-testing; skips in a guest come from its console. A skip that is
+//! not on the list below fails CI, so that no test stops running unnoticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,8 @@ use serde_json::Value;
 
 use crate::shell::{Failure, cargo, target_directory};
 
-/// Test and class. A test is `BINARY::TEST`, in a guest `PROFILE/BINARY::TEST`; one `*` stands for anything.
+/// The allowed skips: test and class. A test is `BINARY::TEST`, in a guest `PROFILE/BINARY::TEST`; one `*` matches any
+/// text.
 const LISTED: &[(&str, Needs)] = &[
     // Machines of continuous integration have one node. The step "NUMA guest" runs these tests.
     ("numa_*", Needs::Nodes),
@@ -32,13 +33,13 @@ const LISTED: &[(&str, Needs)] = &[
     ("*/numa_memory::a_tail_needs_no_more_than_it_takes", Needs::Memory),
     ("*/numa_memory::interleaved_pages_take_turns", Needs::HugePages),
     ("*/numa_memory::rebinding_moves_pages_and_keeps_content", Needs::HugePages),
-    // A race that the kernel may win five times.
+    // Five tries may all lose a race against the kernel.
     ("*/numa_memory::a_node_that_fills_up_meanwhile_is_an_answer", Needs::Root),
-    // Virtual machines rarely have UMWAIT. The loop around it is tested over a fake.
+    // Virtual machines rarely have UMWAIT. Other tests cover the loop around it with a fake.
     ("waits::every_wait_returns", Needs::Instruction("UMWAIT")),
-    // The entry of processes that other tests start.
+    // Entry point of processes that other tests start.
     ("shared::child", Needs::Consent),
-    // Too slow for an emulated CPU, and too large for a small machine: CONTRIBUTING.md tells how to run them.
+    // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.
     ("numa_cli::a_calibration_of_all_nodes_is_a_profile_for_reports", Needs::Consent),
     ("tables::published_answers_of_scale_1", Needs::Consent),
 ];
@@ -48,26 +49,27 @@ pub(crate) fn file() -> PathBuf {
     target_directory().join("ci/skipped-tests")
 }
 
-/// Forgets an earlier run.
+/// Empties the file.
 pub(crate) fn begin() -> Result<(), Failure> {
     let file = file();
-    let directory = file.parent().expect("it is joined from two");
+    let directory = file.parent().expect("the path has two components");
     let made = std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&file, ""));
     made.map_err(|error| Failure(format!("cannot write {}: {error}", file.display())))
 }
 
-/// Takes a skip from a line that a guest's console shows: the guest has no file of ours.
+/// Copies a skip from a line of a guest's console to the file, which the guest cannot reach.
 pub(crate) fn take_from_console(profile: &str, line: &str) {
     if let (Some(skip), Some(file)) = (line.strip_prefix("skipped: "), std::env::var_os(FILE_VARIABLE)) {
         let opened = File::options().append(true).open(file);
         let written = opened.and_then(|mut file| file.write_all(format!("{profile}/{skip}\n").as_bytes()));
-        written.unwrap_or_else(|error| panic!("the file that {FILE_VARIABLE} names: {error}"));
+        written.unwrap_or_else(|error| panic!("cannot write the file of {FILE_VARIABLE}: {error}"));
     }
 }
 
-/// Prints the tally; an error if a skip is not on the list.
+/// Prints the tally. `selections` are the arguments of the test steps; their tests with `#[ignore]` count as skipped.
 ///
-/// `selections` are the arguments of the test steps, whose tests with `#[ignore]` count as skipped.
+/// # Errors
+/// A skip is not on the list.
 pub(crate) fn check(selections: &[&[&str]]) -> Result<(), Failure> {
     let file = file();
     let text = std::fs::read_to_string(&file)
@@ -84,14 +86,14 @@ pub(crate) fn check(selections: &[&[&str]]) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure(format!(
-        "not on the list of xtask/src/skips.rs:\n  {}\nMake them run here, or list them with the reason why they cannot; \
-         the whole sentences are in {}",
+        "skipped tests that are not listed in xtask/src/skips.rs:\n  {}\nMake them run, or list them with the reason; \
+         {} has their full messages",
         unlisted.join("\n  "),
         file.display()
     )))
 }
 
-/// Tests and classes, each pair once: a test may run in several steps, and skip in a loop.
+/// Pairs of test and class, each once: a test may run in several steps and skip several times.
 #[derive(Debug, PartialEq)]
 struct Skips(BTreeSet<(String, String)>);
 
@@ -104,7 +106,7 @@ impl Skips {
         };
         let pairs = text.lines().map(|line| pair(line).ok_or(line));
         let skips = pairs.collect::<Result<_, _>>();
-        skips.map(Skips).map_err(|line| Failure(format!("this line of a skipped test has no class: {line}")))
+        skips.map(Skips).map_err(|line| Failure(format!("the line of a skipped test has no class: {line}")))
     }
 
     fn unlisted(&self, list: &[(&str, Needs)]) -> Vec<String> {
@@ -140,12 +142,12 @@ impl fmt::Display for Skips {
     }
 }
 
-/// The tests with `#[ignore]` of some packages, which are built as their step has built them.
+/// The tests with `#[ignore]` in the selected packages, built with the options of their step.
 fn ignored(selection: &[&str]) -> Result<Vec<String>, Failure> {
     let messages = cargo(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
         .args(selection)
         .output()
-        .map_err(|_| Failure("the tests could not be built, see above".to_owned()))?;
+        .map_err(|_| Failure("cannot build the tests, see above".to_owned()))?;
     let mut tests = Vec::new();
     for (name, path) in test_binaries(&messages) {
         let listing = Command::new(&path).args(["--ignored", "--list", "--format", "terse"]).output();
@@ -158,7 +160,7 @@ fn ignored(selection: &[&str]) -> Result<Vec<String>, Failure> {
     Ok(tests)
 }
 
-/// Names and paths in what cargo reports, one JSON object a line.
+/// Names and paths of test binaries in cargo's messages, one JSON object per line.
 fn test_binaries(messages: &str) -> Vec<(String, PathBuf)> {
     let objects = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let tests = objects.filter(|object| object["profile"]["test"] == true);
@@ -174,9 +176,9 @@ fn test_binaries(messages: &str) -> Vec<(String, PathBuf)> {
 mod tests {
     use super::*;
 
-    /// The form of the line is shared with the tests that write it.
+    /// memferry-testing writes this format.
     #[test]
-    fn a_tally_counts_each_test_once_by_class() {
+    fn tally_counts_each_test_once_per_class() {
         let skips = Skips::parse(
             "client::a: needs a DSA: there is no /dev/dsa\n\
              client::b: needs a DSA: there is no /dev/dsa\n\
@@ -190,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_skip_that_is_not_listed_is_found() {
+    fn unlisted_skips_are_reported() {
         let list = [
             ("numa_*", Needs::Nodes),
             ("*/numa_memory::b", Needs::HugePages),
@@ -202,7 +204,7 @@ mod tests {
         assert_eq!(unlisted("odd-nodes/numa_memory::b: needs huge pages: none"), none);
         assert_eq!(unlisted("waits::ends: needs the instruction UMWAIT: none"), none);
         for line in [
-            // Another test, another class, and a guest's.
+            // Another test, another class, a test in a guest.
             "waits::ends_too: needs the instruction UMWAIT",
             "numa_memory::a: needs root",
             "odd-nodes/numa_memory::a: needs several NUMA nodes",

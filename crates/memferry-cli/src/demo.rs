@@ -1,8 +1,8 @@
-//! `memferry demo`: what this machine is, and what prefetching gains or costs on it.
+//! `memferry demo`: shows this machine, and what prefetching gains or costs on it.
 //!
-//! A handful of TPC-H queries and the one of the papers on prefetching, each in five ways over the same batches: plain
-//! DataFusion, and memferry with prefetching off, auto, always by the CPU, and always by a DSA: this machine's, or else
-//! an emulated one. Every answer is compared with plain DataFusion's.
+//! It runs some TPC-H queries and the query of the papers in five sessions over the same batches: plain DataFusion, and
+//! memferry with prefetching off, auto, always by the CPU, and always by a DSA of this machine or an emulated one. Every
+//! answer is compared with plain DataFusion.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, TiersErro
 use tokio::runtime::Runtime;
 
 use crate::bench::stats::{geomean, median};
-use crate::how::How;
 use crate::options::{scale, session_options};
 use crate::output::{Align, Table, number, size};
 use crate::progress::Bar;
-use crate::query::{self, Carried, NamedTable, Way};
+use crate::provenance::Provenance;
+use crate::query::{self, BytesByEngine, NamedTable, Way};
 use crate::report::papers_query;
 use crate::topology;
 
@@ -31,27 +31,27 @@ pub(crate) struct Arguments {
     /// TPC-H scale of the data; 1 takes about 1.7 GiB.
     #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true, default_value = "1", conflicts_with = "quick")]
     scale: f64,
-    /// The same on little data (scale 0.01), in seconds.
+    /// Use little data (scale 0.01); takes seconds.
     #[arg(long)]
     quick: bool,
-    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
-    /// machine [env: MEMFERRY_CALIBRATION].
+    /// Rates of this machine: a file of `memferry calibrate --out FILE`, or a published profile of such a machine [env:
+    /// MEMFERRY_CALIBRATION].
     #[arg(long, value_name = "FILE")]
     calibration: Option<String>,
 }
 
 const QUICK_SCALE: f64 = 0.01;
 
-/// Share of the rows that pass in the papers' query.
+/// Share of rows that pass the filter of the papers' query.
 const PAPER_SELECTIVITY: f64 = 0.02;
 
-/// Timed runs of each query in each way, after one that is not timed.
+/// Timed runs of each query in each session, after an untimed run.
 const RUNS: usize = 5;
 const RUNS_QUICK: usize = 2;
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let (scale, runs) = if arguments.quick { (QUICK_SCALE, RUNS_QUICK) } else { (arguments.scale, RUNS) };
-    let runtime = Runtime::new().context("the threads for the queries cannot be started")?;
+    let runtime = Runtime::new().context("cannot start the threads for the queries")?;
     let machine = Arc::new(topology::open_calibrated(None, arguments.calibration.as_deref())?);
     let options = session_options(None);
     writeln!(out, "{}", topology::draw(&machine))?;
@@ -72,10 +72,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The machine that the papers' query is modelled on.
+/// The machine for which the papers' query is modelled.
 const ELSEWHERE: &str = "xeon-max-9468-2s-flat";
 
-/// What the papers' query would take on a machine with HBM and DSAs, with its columns as large as here.
+/// Modelled times of the papers' query on a machine with HBM and DSAs, for columns of this size.
 fn elsewhere(tables: &[NamedTable]) -> Result<String> {
     let machine = Machine::from_profile(ELSEWHERE)?;
     let home = machine.node(NodeId(0))?;
@@ -127,7 +127,7 @@ fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -
     Ok(tables.into_iter().chain([papers]).collect())
 }
 
-/// Plain DataFusion, and the ways that are compared with it.
+/// Plain DataFusion, and the sessions that are compared with it.
 fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions) -> Result<Vec<Way>> {
     let tiers = |dsa| Tiers::builder(Arc::clone(machine)).dsa(dsa).build();
     let (auto, name, by_dsa) = match tiers(Dsa::System) {
@@ -152,18 +152,18 @@ fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions)
     Ok(ways)
 }
 
-/// What a query took in one way.
+/// The times of a query in one session.
 #[derive(Default)]
 struct Timed {
     times_ms: Vec<f64>,
-    /// Of the last run; in all of them the cache was empty at the start.
+    /// From the last run; every run starts with an empty cache.
     report: ScanReport,
-    carried: Carried,
+    carried: BytesByEngine,
 }
 
 struct QueryResult {
     name: String,
-    /// One for each way.
+    /// One for each session.
     timed: Vec<Timed>,
 }
 
@@ -175,7 +175,7 @@ fn measure(runtime: &Runtime, ways: &[Way], scale: f64, runs: usize) -> Result<V
         let mut timed: Vec<Timed> = ways.iter().map(|_| Timed::default()).collect();
         let mut expected = None;
         for pass in 0..=runs {
-            // Ways take turns, forwards and backwards, so that none is always the first.
+            // Sessions take turns, forwards and backwards, so that none is always first.
             let mut order: Vec<usize> = (0..ways.len()).collect();
             if pass % 2 == 1 {
                 order.reverse();
@@ -208,7 +208,7 @@ fn queries(scale: f64) -> Vec<(String, String)> {
     tpch.into_iter().chain([paper]).collect()
 }
 
-/// Of the medians of plain DataFusion and of `way`: above 1 the way is faster.
+/// The median time of plain DataFusion divided by that of `way`; above 1 the session `way` is faster.
 fn ratio(result: &QueryResult, way: usize) -> f64 {
     median(&result.timed[0].times_ms) / median(&result.timed[way].times_ms)
 }
@@ -241,7 +241,7 @@ fn table(ways: &[Way], results: &[QueryResult]) -> Table {
     table
 }
 
-/// Share of the late bytes that were read near, where there was anything to hit.
+/// Share of the late bytes that were read from copies; empty without prefetched columns.
 fn near_share(report: &ScanReport) -> String {
     match report.hit_ratio() {
         Some(ratio) if report.columns_prefetched > 0 => format!("{:.0} %", 100.0 * ratio),
@@ -249,7 +249,7 @@ fn near_share(report: &ScanReport) -> String {
     }
 }
 
-/// Which engine carried how many bytes to which node.
+/// Copied bytes by engine, and the node of the copies.
 fn brought_near(timed: &Timed, way: &Way) -> String {
     match &way.tiers {
         Some(tiers) if timed.carried.shares().next().is_some() => {
@@ -298,7 +298,7 @@ fn summary(ways: &[Way], results: &[QueryResult], tiers: &Tiers, runs: usize) ->
         .filter_map(|way| way.tiers.as_ref())
         .map(|tiers| tiers.dsa())
         .find(|&dsa| dsa != Dsa::None);
-    if dsa.is_some_and(|dsa| How::of_dsa(dsa) == How::Emulated) {
+    if dsa.is_some_and(|dsa| Provenance::of_dsa(dsa) == Provenance::Emulated) {
         text += "The emulated DSA shows the way through a DSA, and its speed is that of the emulation.\n";
     }
     text

@@ -1,7 +1,6 @@
-//! DSA devices as text: which work queues lead to which engines, how queues are set, and what is in the way of using them.
+//! DSA devices as text: work queues and their engines, settings of queues, and why a queue cannot be used.
 //!
-//! What is drawn is a configuration: that of a file, or what devices are set to now. What only a device can tell is left
-//! out where there is none.
+//! The text shows a configuration, from a file or from the devices. Without a device, its state is left out.
 
 use memferry_dsa::QueueMode;
 use memferry_dsa::system::config::{GroupSettings, QueueSettings};
@@ -10,10 +9,10 @@ use serde::Serialize;
 
 use crate::output::{Align, Table, framed, printable, size, wrapped};
 
-/// Longer names are cut.
+/// Longest name of a queue; longer names are cut.
 const NAME_CHARS_MAX: usize = 20;
 
-/// What can be used, and what is in the way of more.
+/// The usable queues, and the problems of the others.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Findings {
     usable: Vec<QueueId>,
@@ -32,12 +31,12 @@ impl Findings {
         &self.usable
     }
 
-    /// Whether the files of queues may be about to appear: udev makes them a moment after a queue is enabled.
+    /// Whether an enabled queue has no device file; udev creates it shortly after the queue is enabled.
     pub(crate) fn lacks_files(&self) -> bool {
         self.diagnostics.iter().any(|diagnostic| matches!(diagnostic, Diagnostic::NoFile { .. }))
     }
 
-    /// A sentence for each diagnostic; those that are the same of several objects are told once.
+    /// A sentence for each problem; equal problems of several objects share one.
     pub(crate) fn diagnostics(&self) -> Vec<String> {
         let mut kinds: Vec<(String, String, Vec<String>)> = Vec::new();
         for diagnostic in &self.diagnostics {
@@ -62,7 +61,7 @@ impl Findings {
         kinds.into_iter().map(sentence).collect()
     }
 
-    /// All of it.
+    /// The findings as text.
     pub(crate) fn text(&self) -> String {
         let usable: Vec<String> = self.usable.iter().map(ToString::to_string).collect();
         let mut text = match usable.is_empty() {
@@ -76,7 +75,7 @@ impl Findings {
     }
 }
 
-/// A row for each queue or engine; arrows lead from queues to their group and from there to its engines.
+/// A picture with a row for each queue or engine. Arrows lead from queues to their group, and from the group to its engines.
 pub(crate) fn picture(config: &Config, state: &SystemState) -> String {
     use Align::{Left, Right};
     let mut table = Table::plain(vec![Left, Left, Left, Left, Left, Right, Left, Left, Left, Left]);
@@ -94,7 +93,7 @@ pub(crate) fn picture(config: &Config, state: &SystemState) -> String {
     framed("DSA devices", &lines.lines().collect::<Vec<_>>(), 0)
 }
 
-/// Queue, mode, entries, arrow, group, arrow, engine.
+/// The cells of a group's rows: queue, mode, entries, arrow, group, arrow, engine.
 fn group_rows(group: &GroupSettings) -> Vec<[String; 7]> {
     let (queues, engines) = (group.queues.len(), group.engines.len());
     let row = |row: usize| {
@@ -119,9 +118,9 @@ fn group_rows(group: &GroupSettings) -> Vec<[String; 7]> {
     (0..queues.max(engines).max(1)).map(row).collect()
 }
 
-/// Of the arrows of several queues that become one: the first, those between, the last.
+/// Arrows of several queues that join: the first, the middle ones, the last.
 const GATHERED: [&str; 3] = ["─┬▶", "─┤", "─┘"];
-/// Of one arrow that becomes those to several engines.
+/// Parts of an arrow that splits to several engines.
 const SPREAD: [&str; 3] = ["─┬▶", " ├▶", " └▶"];
 
 fn arrow(row: usize, of: usize, [first, middle, last]: [&'static str; 3]) -> &'static str {
@@ -134,7 +133,7 @@ fn arrow(row: usize, of: usize, [first, middle, last]: [&'static str; 3]) -> &'s
     }
 }
 
-/// What the picture does not tell of the queues. Those of devices that there are have a state and users.
+/// The settings of queues that the picture does not show. Queues of present devices also have a state and users.
 pub(crate) fn queues(config: &Config, state: &SystemState) -> Table {
     let is_there = config.devices.iter().any(|settings| state.device(settings.id).is_some());
     let live = |heading| if is_there { heading } else { "" };
@@ -163,7 +162,7 @@ pub(crate) fn queues(config: &Config, state: &SystemState) -> Table {
     table
 }
 
-/// What is not said stays as it is.
+/// The row of a queue. `-` is a setting that the configuration does not change.
 fn queue_row(queue: &QueueSettings, activity: String, users: String) -> Vec<String> {
     let number = |number: Option<u32>| number.map_or("-".to_owned(), |number| number.to_string());
     let name = printable(queue.name.as_deref().unwrap_or("-"));
@@ -175,7 +174,7 @@ fn queue_row(queue: &QueueSettings, activity: String, users: String) -> Vec<Stri
     vec![
         queue.id.to_string(),
         activity,
-        // A dedicated queue has none.
+        // A dedicated queue has no threshold.
         number(queue.threshold.filter(|threshold| *threshold > 0)),
         number(queue.priority),
         queue.transfer_bytes_max.map_or("-".to_owned(), size),
@@ -187,7 +186,7 @@ fn queue_row(queue: &QueueSettings, activity: String, users: String) -> Vec<Stri
     ]
 }
 
-/// What the picture tells, in words: a sentence for each group.
+/// The content of the picture as a sentence for each group.
 pub(crate) fn sentences(config: &Config) -> Vec<String> {
     let sentence = |group: &GroupSettings| {
         let queue = |queue: &QueueSettings| {

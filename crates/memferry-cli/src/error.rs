@@ -1,14 +1,14 @@
-//! One sentence per error, and the exit status that goes with it.
+//! Errors as one sentence, and their exit statuses.
 
 use std::fmt;
 use std::io;
 
-/// Exit status when the command line cannot be meant: an option, a value, a name in the SQL. The same as clap's.
+/// Exit status of a usage error: a wrong option, value, or name in the SQL. The same as clap's.
 pub(crate) const STATUS_USAGE: u8 = 2;
-/// Exit status when the command line is fine and the work failed.
+/// Exit status of all other errors.
 pub(crate) const STATUS_FAILURE: u8 = 1;
 
-/// Marks an error as one of the command line.
+/// A usage error.
 #[derive(Debug)]
 struct Usage(String);
 
@@ -33,7 +33,7 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     }
 }
 
-/// Whoever read our output has had enough (`memferry ... | head`): nothing to complain about.
+/// Whether the reader of the output has closed the pipe, as in `memferry ... | head`. This is not an error.
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -41,7 +41,7 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// The error and its causes on one line. Many errors tell their cause themselves; it is not told twice.
+/// The error and its causes on one line. A cause that the text already contains is not repeated.
 pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(|cause| one_line(&cause.to_string())) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_tells_usage_from_failure() {
+    fn usage_errors_have_their_own_status() {
         assert_eq!(status(&usage("no such node")), STATUS_USAGE);
         assert_eq!(status(&anyhow::anyhow!("disk full")), STATUS_FAILURE);
     }
@@ -73,16 +73,16 @@ mod tests {
     #[test]
     fn closed_pipe_is_found_below_context() {
         let closed = || anyhow::Error::new(io::Error::from(io::ErrorKind::BrokenPipe));
-        assert!(is_closed_pipe(&closed().context("the output cannot be written")));
+        assert!(is_closed_pipe(&closed().context("cannot write the output")));
         let full: Result<(), _> = Err(io::Error::from(io::ErrorKind::StorageFull));
-        assert!(!is_closed_pipe(&full.context("the output cannot be written").unwrap_err()));
+        assert!(!is_closed_pipe(&full.context("cannot write the output").unwrap_err()));
     }
 
     #[test]
     fn sentences_have_one_line() {
         let error = anyhow::anyhow!("line one\n  line two").context("above");
         assert_eq!(sentence(&error), "above: line one line two");
-        let told = anyhow::anyhow!("no room").context("cannot write a.csv: no room; use another disk");
-        assert_eq!(sentence(&told), "cannot write a.csv: no room; use another disk");
+        let repeated = anyhow::anyhow!("no room").context("cannot write a.csv: no room; use another disk");
+        assert_eq!(sentence(&repeated), "cannot write a.csv: no room; use another disk");
     }
 }

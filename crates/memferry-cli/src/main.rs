@@ -1,28 +1,26 @@
 //! The command `memferry`.
 //!
-//! Each subcommand is a module with its `Arguments` and a `run` that writes to the given output. Errors are one sentence
-//! on standard error; see [`error`] for the exit status.
+//! Each subcommand is a module with `Arguments` and a function `run` that writes to the given output. An error is one
+//! sentence on standard error; [`error`] has the exit statuses.
 
 mod bench;
 mod calibrate;
 mod canvas;
 mod configure;
-mod csv;
 mod demo;
 mod devices;
 mod emulate;
 mod error;
-mod how;
 mod options;
 mod output;
 mod progress;
+mod provenance;
 mod query;
 mod report;
 mod sim;
 mod source;
 mod sql;
 mod topology;
-mod words;
 
 use std::io::{self, BufWriter, Write};
 use std::panic;
@@ -33,8 +31,8 @@ use clap::{Parser, Subcommand};
 use memferry_query::load;
 
 const AFTER_HELP: &str = "\
-Exit status: 0 if all went well, 1 if something failed, 2 if the command line cannot be meant. `emulate` ends as
-its program does; see its own help.";
+Exit status: 0 on success, 1 on failure, 2 on a usage error. `emulate` exits with the status of its program; see
+its help.";
 
 /// Moves data between memory tiers and prefetches columns for SQL queries.
 #[derive(Debug, Parser)]
@@ -59,21 +57,21 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Damaged Parquet files can make their reader panic. That becomes an error, and one sentence is enough.
+    // The Parquet reader can panic on a damaged file. The panic becomes an error, so its message is not printed.
     let print_panic = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         if !load::panics_become_errors() {
             print_panic(panic);
         }
     }));
-    // A block at a time, as files and pipes want it; what should be seen earlier is flushed.
+    // Buffered for files and pipes; commands flush output that should appear early.
     let mut out = BufWriter::new(io::stdout().lock());
     let outcome = run(&cli.command, &mut out);
     match finish(outcome, &mut out) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error::is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nobody is left to tell if this fails too.
+            // An error of standard error cannot be reported.
             let _ = writeln!(io::stderr(), "error: {}", error::sentence(&error));
             ExitCode::from(error::status(&error))
         }
@@ -94,13 +92,13 @@ fn run(command: &Command, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// What was written before an error is shown as well; the error itself matters more than one of showing it.
+/// Flushes the output, also after an error. The error of the command takes precedence over an error of the flush.
 fn finish(outcome: Result<()>, out: &mut dyn Write) -> Result<()> {
     let flushed = out.flush().map_err(anyhow::Error::from);
-    // An error without a word of explanation comes from writing to `out`: all others are given one where they arise.
+    // A bare I/O error comes from writing to `out`; all other I/O errors have a context.
     let is_bare = |error: &anyhow::Error| error.is::<io::Error>() && error.chain().len() == 1;
     outcome.and(flushed).map_err(|error| match is_bare(&error) {
-        true => error.context("the output cannot be written (see where it goes)"),
+        true => error.context("cannot write the output; check the target of standard output"),
         false => error,
     })
 }

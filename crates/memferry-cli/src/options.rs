@@ -1,4 +1,4 @@
-//! Options that several subcommands share, and how their values are read.
+//! Options that several subcommands share, and parsers of their values.
 
 use std::sync::Arc;
 
@@ -10,41 +10,41 @@ use memferry_query::{Dsa, SessionOptions, Tiers, TiersError};
 use crate::error::usage;
 use crate::topology;
 
-/// Where tables lie, where their columns are copied to, and by what.
+/// The placement of tables, the target of copies, and the DSA that copies.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TierOptions {
-    /// Node on which tables lie [default: the first node with CPUs].
+    /// Node of the tables [default: the first node with CPUs].
     #[arg(long, value_name = "NODE", value_parser = node)]
     home: Option<NodeId>,
-    /// Node to which columns are copied [default: the nearest faster one, or else the home node].
+    /// Node of the copies [default: the nearest faster node, or else the home node].
     #[arg(long, value_name = "NODE", value_parser = node)]
     near: Option<NodeId>,
-    /// Memory that near copies may take, such as 512MiB [default: half of what is free there, at most 4 GiB].
+    /// Memory for copies, such as 512MiB [default: half of the free memory of the near node, at most 4 GiB].
     #[arg(long, value_name = "SIZE", value_parser = size_bytes)]
     budget: Option<u64>,
-    /// The DSA that copies; without one the CPU does.
+    /// The DSA that copies; with `none` the CPU copies.
     #[arg(long, value_name = "DSA", default_value = "none")]
     dsa: DsaChoice,
-    /// Makes the emulated DSA late, out of order, full and faulting, always in the way that N stands for.
+    /// Makes the emulated DSA late, out of order, full and faulting, reproducibly for each N.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Pretend to be this machine: the name of a profile (see `memferry topology`), or a JSON file.
+    /// Use the nodes of this machine: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
     machine: Option<String>,
-    /// What this machine can do: a file that `memferry calibrate --out FILE` wrote here, or a published profile of such a
-    /// machine [env: MEMFERRY_CALIBRATION].
+    /// Rates of this machine: a file of `memferry calibrate --out FILE`, or a published profile of such a machine [env:
+    /// MEMFERRY_CALIBRATION].
     #[arg(long, value_name = "FILE")]
     calibration: Option<String>,
 }
 
-/// Which DSA copies.
+/// The DSA that copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DsaChoice {
-    /// An emulated device in this process: exact, not fast.
+    /// An emulated device in this process: exact, but slow.
     Emulated,
-    /// The devices of this machine, by all work queues that one may use.
+    /// The devices of this machine, through all usable work queues.
     System,
-    /// None.
+    /// No DSA.
     None,
 }
 
@@ -55,7 +55,7 @@ impl TierOptions {
             (DsaChoice::System, None) => Dsa::System,
             (DsaChoice::None, None) => Dsa::None,
             (DsaChoice::System | DsaChoice::None, Some(_)) => {
-                return Err(usage("--seed is for the emulated DSA only; add --dsa emulated or leave it out"));
+                return Err(usage("--seed needs the emulated DSA; add --dsa emulated, or leave --seed out"));
             }
         };
         let machine = topology::open_calibrated(self.machine.as_deref(), self.calibration.as_deref())?;
@@ -72,20 +72,20 @@ impl TierOptions {
     }
 }
 
-/// Sessions over tables in `partitions` parts.
+/// Session options for tables with this number of partitions.
 pub(crate) fn session_options(partitions: Option<usize>) -> SessionOptions {
     let defaults = SessionOptions::default();
     SessionOptions { partitions: partitions.unwrap_or(defaults.partitions), ..defaults }
 }
 
 fn node(text: &str) -> Result<NodeId, String> {
-    text.parse().map(NodeId).map_err(|_| "a node is a number as shown by `memferry topology`".to_owned())
+    text.parse().map(NodeId).map_err(|_| "a node is a number, see `memferry topology`".to_owned())
 }
 
-/// The largest scale for which sizes in TPC-H are defined.
+/// Largest scale that TPC-H defines.
 const SCALE_MAX: f64 = 100_000.0;
 
-/// A TPC-H scale factor.
+/// Parses a TPC-H scale factor.
 pub(crate) fn scale(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(scale) if scale > 0.0 && scale <= SCALE_MAX => Ok(scale),
@@ -93,7 +93,7 @@ pub(crate) fn scale(text: &str) -> Result<f64, String> {
     }
 }
 
-/// How many parts a table is cut into, one for each thread of a query.
+/// Parses a number of partitions; each is scanned by one thread.
 pub(crate) fn partitions(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(count) if (1..=4096).contains(&count) => Ok(count),
@@ -101,7 +101,7 @@ pub(crate) fn partitions(text: &str) -> Result<usize, String> {
     }
 }
 
-/// `4096`, `64KiB`, `1.5 GiB`; K, M, G, T mean the same as KiB, MiB, GiB, TiB.
+/// Parses a size: `4096`, `64KiB`, `1.5 GiB`. K, M, G and T are KiB, MiB, GiB and TiB.
 pub(crate) fn size_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "a size is a number of bytes, or one with a unit, such as 512MiB or 2GiB".to_owned();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -114,7 +114,7 @@ pub(crate) fn size_bytes(text: &str) -> Result<u64, String> {
         "t" | "tib" => 1 << 40,
         _ => return Err(wrong()),
     };
-    // Whole numbers without a detour through floating point, which would round large ones.
+    // Integers first, because floating point rounds large ones.
     let bytes = match number.parse::<u64>() {
         Ok(number) => number.checked_mul(factor).ok_or_else(wrong)?,
         Err(_) => {
@@ -122,7 +122,7 @@ pub(crate) fn size_bytes(text: &str) -> Result<u64, String> {
             if bytes < u64::MAX as f64 { bytes as u64 } else { return Err(wrong()) }
         }
     };
-    if bytes == 0 { Err("a size of 0 holds nothing; use one such as 512MiB".to_owned()) } else { Ok(bytes) }
+    if bytes == 0 { Err("the size must be above 0, such as 512MiB".to_owned()) } else { Ok(bytes) }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Text for people: aligned tables, sizes, lists of numbers. JSON for programs. And files that appear whole or not at all.
+//! Output: aligned tables, boxes, sizes, lists of numbers, JSON, and files that are replaced as a whole.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 use serde::Serialize;
 
-/// Text is not wider, where that can be helped.
+/// Width of text, if possible.
 pub(crate) const COLUMNS_MAX: usize = 100;
 
-/// How a column of a [`Table`] is aligned.
+/// The alignment of a column in a [`Table`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Align {
     Left,
@@ -69,14 +69,14 @@ impl fmt::Display for Table {
     }
 }
 
-/// Makes each column at least as wide as its cell in `row`.
+/// Widens each column to the width of its cell in `row`.
 pub(crate) fn widen(widths: &mut [usize], row: &[String]) {
     for (width, cell) in widths.iter_mut().zip(row) {
         *width = (*width).max(cell.chars().count());
     }
 }
 
-/// One row, its cells padded to `widths` and two spaces apart, without blanks at its end. Columns of no width are left out.
+/// A row with cells padded to `widths`, two spaces apart, without trailing spaces. Columns of width 0 are left out.
 pub(crate) fn line(row: &[String], widths: &[usize], align: &[Align], indent: usize) -> String {
     let mut text = String::new();
     for ((cell, &width), align) in row.iter().zip(widths).zip(align).filter(|((_, width), _)| **width > 0) {
@@ -89,7 +89,7 @@ pub(crate) fn line(row: &[String], widths: &[usize], align: &[Align], indent: us
     if text.is_empty() { String::new() } else { format!("{:indent$}{text}", "") }
 }
 
-/// Lines in a box, at least `width` wide inside, under a title.
+/// A box with a title around `lines`, at least `width` wide inside.
 pub(crate) fn framed(title: &str, lines: &[impl AsRef<str>], width: usize) -> String {
     let widths = lines.iter().map(|line| line.as_ref().chars().count());
     let width = widths.chain([width, title.chars().count() + 2]).max().unwrap_or(0);
@@ -100,12 +100,12 @@ pub(crate) fn framed(title: &str, lines: &[impl AsRef<str>], width: usize) -> St
     text + &format!("╰{}╯\n", "─".repeat(width + 2))
 }
 
-/// Lines of at most `width`, broken at blanks; a longer word has a line of its own.
+/// Breaks text at spaces into lines of at most `width`; a longer word gets its own line.
 pub(crate) fn fill(text: &str, width: usize) -> Vec<String> {
     break_lines(text, |line| line.chars().count() <= width)
 }
 
-/// Lines that fit, broken at blanks; a word that does not has a line of its own.
+/// Breaks text at spaces into lines that fit; a word that does not fit gets its own line.
 pub(crate) fn break_lines(text: &str, fits: impl Fn(&str) -> bool) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split(' ').filter(|word| !word.is_empty()) {
@@ -118,14 +118,14 @@ pub(crate) fn break_lines(text: &str, fits: impl Fn(&str) -> bool) -> Vec<String
     lines
 }
 
-/// A paragraph; lines after the first are indented two more than the first.
+/// A paragraph; lines after the first are indented by two more spaces.
 pub(crate) fn wrapped(text: &str, indent: usize) -> String {
     let mut lines = fill(text, COLUMNS_MAX - indent - 2).into_iter();
     let first = lines.next().map_or(String::new(), |line| format!("{:indent$}{line}\n", ""));
     lines.fold(first, |text, line| format!("{text}{:1$}{line}\n", "", indent + 2)).replace('\u{a0}', " ")
 }
 
-/// Names come from files. What would move the cursor or is forbidden in XML becomes a replacement character.
+/// The text of a name from a file. Characters that move the cursor or that XML forbids become replacement characters.
 pub(crate) fn printable(text: &str) -> String {
     let forbidden = |c: char| {
         c.is_control()
@@ -152,7 +152,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
 }
 
-/// Four digits or so.
+/// A number with about four digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         ..1.0 => format!("{value:.4}"),
@@ -161,7 +161,7 @@ pub(crate) fn number(value: f64) -> String {
     }
 }
 
-/// `[0, 1, 2, 5]` as `0-2,5`, the way the kernel writes lists of CPUs. `numbers` ascend.
+/// `[0, 1, 2, 5]` as `0-2,5`, as the kernel writes lists of CPUs. `numbers` must ascend.
 pub(crate) fn ranges(numbers: &[u32]) -> String {
     numbers
         .chunk_by(|a, b| a + 1 == *b)
@@ -176,12 +176,12 @@ pub(crate) fn ranges(numbers: &[u32]) -> String {
 
 /// Writes a value as indented JSON and ends the line.
 pub(crate) fn json(out: &mut dyn Write, value: &impl Serialize) -> Result<()> {
-    // By way of a string: serde_json's own writer hides why writing failed.
+    // Through a string, because serde_json's writer hides the reason of a failure.
     writeln!(out, "{}", serde_json::to_string_pretty(value)?)?;
     Ok(())
 }
 
-/// A file under a temporary name beside its own; gone when dropped before [`keep`](Part::keep).
+/// A file under a temporary name next to its target; removed when dropped before [`keep`](Part::keep).
 pub(crate) struct Part {
     path: PathBuf,
     target: PathBuf,
@@ -190,13 +190,13 @@ pub(crate) struct Part {
 impl Part {
     pub(crate) fn write(target: &Path, content: &[u8]) -> io::Result<Part> {
         let mut path = target.as_os_str().to_owned();
-        // Nobody else's: neither a file of the user's nor that of another run.
+        // Neither the user nor another process has a file of this name.
         path.push(format!(".{}.partial", std::process::id()));
         let path = PathBuf::from(path);
         let mut file = File::create(&path)?;
         let part = Part { path, target: target.to_owned() };
         file.write_all(content)?;
-        // Some file systems find out only here that they are full.
+        // Some file systems report only here that they are full.
         file.sync_all()?;
         Ok(part)
     }
@@ -208,27 +208,36 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        // After `keep` there is nothing to remove; otherwise the error that is on its way says more than this one.
+        // Fails after `keep`, which renamed the file. Otherwise the caller reports a more important error.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Puts a whole file in the place of an older one. What is no file (a pipe, a terminal) is written to.
+/// Replaces a file as a whole. Pipes and devices are written directly.
 pub(crate) fn write_file(path: &Path, content: &[u8]) -> io::Result<()> {
     match fs::metadata(path) {
         Ok(old) if !old.is_file() => fs::write(path, content),
-        // Behind a link: renaming would replace the link.
+        // Follow a symbolic link, which the rename would replace.
         Ok(_) => Part::write(&fs::canonicalize(path)?, content)?.keep(),
         Err(_) => Part::write(path, content)?.keep(),
     }
 }
 
-/// What to do about a file that cannot be written.
+/// The error message for a file that cannot be written.
 pub(crate) fn not_written(what: &str, option: &str, file: &Path) -> String {
     format!(
-        "the {what} cannot be written to {}; choose {option} FILE in a directory that exists and has room",
+        "cannot write the {what} to {}; choose {option} FILE in an existing directory with free space",
         file.display()
     )
+}
+
+/// A field of CSV (RFC 4180), quoted only if necessary.
+pub(crate) fn csv_field(field: &str) -> String {
+    if field.contains([',', '"', '\n']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
 }
 
 /// `1 node`, `2 nodes`.
@@ -241,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_align_and_end_without_blanks() {
+    fn tables_align_without_trailing_spaces() {
         let mut table =
             Table::new([("query", Align::Left), ("ms", Align::Right), ("note", Align::Left)]).indent(2);
         table.row(vec!["Q1".to_owned(), "9.5".to_owned(), String::new()]);
@@ -265,6 +274,16 @@ mod tests {
         for (bytes, expected) in cases {
             assert_eq!(size(bytes), expected);
         }
+    }
+
+    #[test]
+    fn csv_fields_are_quoted_if_necessary() {
+        for field in ["", "plain", "a,b", "\"", "x\"y\",z", "two\nlines"] {
+            let line = format!("{},1", csv_field(field));
+            let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
+            assert_eq!(reader.records().next().unwrap().unwrap(), vec![field, "1"]);
+        }
+        assert_eq!(csv_field("plain text"), "plain text");
     }
 
     #[test]
@@ -292,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn boxes_are_as_wide_as_what_is_in_them() {
+    fn boxes_fit_their_content() {
         let expected = "╭─ title ─╮\n│ é       │\n│ 1234567 │\n╰─────────╯\n";
         assert_eq!(framed("title", &["é", "1234567"], 0), expected);
         assert_eq!(framed("a", &[""], 5).lines().next(), Some("╭─ a ───╮"));

@@ -1,23 +1,23 @@
-//! A progress bar on standard error, and only when that is a terminal.
+//! A progress bar on standard error, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use memferry_query::load::Progress;
 
-/// One piece of work; the bar is gone when it is dropped.
+/// A progress bar; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Bar {
     bar: ProgressBar,
 }
 
 impl Bar {
-    /// Work of which nothing is known yet.
+    /// A bar for work of unknown size.
     pub(crate) fn new(what: &'static str) -> Bar {
         let style = ProgressStyle::with_template("{msg} {wide_bar} {percent:>3} %, {eta} left")
-            .expect("the template is right");
+            .expect("the template is valid");
         Bar { bar: ProgressBar::new(0).with_style(style).with_message(what) }
     }
 
-    /// Work of `total` steps.
+    /// A bar for `total` steps.
     pub(crate) fn of(what: &'static str, total: usize) -> Bar {
         let bar = Bar::new(what);
         bar.total(total as u64);

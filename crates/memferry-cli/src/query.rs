@@ -1,4 +1,4 @@
-//! Sessions over tiered and over plain tables, and running a statement in them.
+//! Sessions over tiered and over plain tables, and the execution of statements in them.
 
 use std::fmt;
 use std::path::Path;
@@ -16,11 +16,11 @@ use memferry_query::load::{self, LoadError};
 use memferry_query::{Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, session};
 
 use crate::error::{one_line, usage};
-use crate::how::How;
 use crate::output::size;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 
-/// A table under the name that SQL knows it by.
+/// A table with its name in SQL.
 pub(crate) type NamedTable = (String, Arc<TableData>);
 
 /// The eight TPC-H tables, generated on the home node.
@@ -50,7 +50,7 @@ fn layout(tiers: &Tiers, partitions: usize) -> Layout {
     Layout { partitions, ..Layout::new(Arc::clone(tiers.machine()), tiers.home()) }
 }
 
-/// A session in which columns are brought near.
+/// A session over tiered tables, whose columns are prefetched.
 pub(crate) fn tiered(
     tables: &[NamedTable],
     tiers: &Arc<Tiers>,
@@ -64,7 +64,7 @@ pub(crate) fn tiered(
     Ok(context)
 }
 
-/// A session over the same batches as DataFusion's own tables, which memferry has no part in.
+/// A session over the same batches in DataFusion's own tables, without memferry.
 fn plain(tables: &[NamedTable], options: &SessionOptions) -> Result<SessionContext> {
     let context = session(options);
     for (name, data) in tables {
@@ -74,21 +74,21 @@ fn plain(tables: &[NamedTable], options: &SessionOptions) -> Result<SessionConte
     Ok(context)
 }
 
-/// What came of a statement.
+/// The result of a statement.
 pub(crate) struct Outcome {
     pub(crate) batches: Vec<RecordBatch>,
     pub(crate) report: ScanReport,
-    /// Bytes by the engine that carried them, those that came too late included.
-    pub(crate) carried: Carried,
-    /// From the text of the statement to the last batch.
+    /// Copied bytes by engine, including copies that were ready too late.
+    pub(crate) carried: BytesByEngine,
+    /// Time from the text of the statement to the last batch.
     pub(crate) elapsed: Duration,
 }
 
-/// A way to run queries, to be compared with others over the same tables.
+/// A session to compare with others over the same tables.
 pub(crate) struct Way {
     pub(crate) name: &'static str,
     pub(crate) context: SessionContext,
-    /// What brings columns near; not for plain DataFusion.
+    /// None for plain DataFusion.
     pub(crate) tiers: Option<Arc<Tiers>>,
 }
 
@@ -108,7 +108,7 @@ impl Way {
         Ok(Way { name, context, tiers: Some(Arc::clone(tiers)) })
     }
 
-    /// Runs a statement as if nothing had been queried before: the cache is emptied first, which is not timed.
+    /// Runs a statement after clearing the cache; the time does not include the clearing.
     pub(crate) async fn run_cold(&self, sql: &str) -> Result<Outcome> {
         if let Some(tiers) = &self.tiers {
             tiers.cache().clear();
@@ -116,72 +116,78 @@ impl Way {
         self.run(sql).await
     }
 
-    /// Runs a statement, and waits untimed for the copies that it started and no longer needs.
+    /// Runs a statement, then waits for its copies in flight; the time does not include the wait.
     pub(crate) async fn run(&self, sql: &str) -> Result<Outcome> {
-        let before = Carried::by(self.tiers.as_deref());
+        let before = BytesByEngine::by(self.tiers.as_deref());
         let started = Instant::now();
         let plan = self.context.sql(sql).await?.create_physical_plan().await?;
         let batches = collect(Arc::clone(&plan), self.context.task_ctx()).await?;
         let elapsed = started.elapsed();
-        let carried = Carried::by(self.tiers.as_deref()).since(&before);
+        let carried = BytesByEngine::by(self.tiers.as_deref()).since(&before);
         Ok(Outcome { batches, report: ScanReport::of(plan.as_ref()), carried, elapsed })
     }
 }
 
-/// How many bytes each kind of engine has carried.
+/// Copied bytes by kind of engine.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Carried(Vec<Share>);
+pub(crate) struct BytesByEngine(Vec<EngineBytes>);
 
-/// What one kind of engine has carried.
+/// The copied bytes of one kind of engine.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Share {
+pub(crate) struct EngineBytes {
     pub(crate) kind: EngineKind,
-    pub(crate) how: How,
+    pub(crate) how: Provenance,
     pub(crate) bytes: u64,
 }
 
-impl Carried {
-    /// By the engines of `tiers` so far, once they have nothing to do.
-    pub(crate) fn by(tiers: Option<&Tiers>) -> Carried {
-        let Some(tiers) = tiers else { return Carried::default() };
-        // Far longer than a window of row groups takes; a device that died must not keep us here.
+impl BytesByEngine {
+    /// Waits until the engines of `tiers` are idle, then returns their totals.
+    pub(crate) fn by(tiers: Option<&Tiers>) -> BytesByEngine {
+        let Some(tiers) = tiers else { return BytesByEngine::default() };
+        // Far longer than the copies of a window of row groups. The limit is for a lost device.
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let stats = tiers.mover().stats();
             let busy = stats.engines.iter().any(|it| it.accepted > it.operations + it.errors);
             if !busy || Instant::now() > deadline {
-                // The CPU stands in where a device cannot, and copies what no engine has room for.
-                let stood_in: u64 = stats.engines.iter().map(|it| it.fallback_bytes).sum();
-                let by_cpu = stats.bytes_by(EngineKind::Cpu) + stats.inline_bytes + stood_in;
+                // The CPU also copies as a fallback for devices, and inline if no engine has room.
+                let fallback: u64 = stats.engines.iter().map(|it| it.fallback_bytes).sum();
+                let by_cpu = stats.bytes_by(EngineKind::Cpu) + stats.inline_bytes + fallback;
                 let by_dsa = stats.bytes_by(EngineKind::Dsa);
-                return Carried(vec![
-                    Share { kind: EngineKind::Cpu, how: How::Measured, bytes: by_cpu },
-                    Share { kind: EngineKind::Dsa, how: How::of_dsa(tiers.dsa()), bytes: by_dsa },
+                return BytesByEngine(vec![
+                    EngineBytes { kind: EngineKind::Cpu, how: Provenance::Measured, bytes: by_cpu },
+                    EngineBytes {
+                        kind: EngineKind::Dsa,
+                        how: Provenance::of_dsa(tiers.dsa()),
+                        bytes: by_dsa,
+                    },
                 ]);
             }
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    pub(crate) fn since(&self, before: &Carried) -> Carried {
+    pub(crate) fn since(&self, before: &BytesByEngine) -> BytesByEngine {
         let shares = self.0.iter().zip(&before.0);
-        Carried(shares.map(|(now, then)| Share { bytes: now.bytes - then.bytes, ..*now }).collect())
+        BytesByEngine(
+            shares.map(|(now, then)| EngineBytes { bytes: now.bytes - then.bytes, ..*now }).collect(),
+        )
     }
 
-    /// The engines that carried anything.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = Share> {
+    /// The engines that copied bytes.
+    pub(crate) fn shares(&self) -> impl Iterator<Item = EngineBytes> {
         self.0.iter().copied().filter(|share| share.bytes > 0)
     }
 }
 
-/// Such as `3 MiB by emulated DSA, 64 KiB by cpu`; nothing if nothing was carried.
-impl fmt::Display for Carried {
+/// Such as `3 MiB by emulated DSA, 64 KiB by cpu`; empty without copies.
+impl fmt::Display for BytesByEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, share) in self.shares().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
             let engine = match (share.kind, share.how) {
                 (EngineKind::Cpu, _) => "cpu",
-                (EngineKind::Dsa, How::Emulated) => "emulated DSA",
+                (EngineKind::Dsa, Provenance::Emulated) => "emulated DSA",
                 (EngineKind::Dsa, _) => "DSA",
                 _ => "another engine",
             };
@@ -191,14 +197,14 @@ impl fmt::Display for Carried {
     }
 }
 
-/// A DataFusion error as a sentence: what the statement got wrong is the user's to mend, anything else is a failure.
+/// A DataFusion error as a sentence. Errors in the statement are usage errors.
 pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
     let root = error.find_root();
     let text = one_line(&root.strip_backtrace());
     let text = text.trim_end_matches('.');
     match root {
         DataFusionError::SQL(parser, _) => usage(format!(
-            "the statement is not SQL that memferry understands: {}; mend it there",
+            "cannot parse the statement: {}; fix it there",
             one_line(&parser.to_string().replace("sql parser error: ", ""))
         )),
         DataFusionError::SchemaError(..) => usage(format!(
@@ -206,17 +212,20 @@ pub(crate) fn explain_error(error: DataFusionError) -> anyhow::Error {
             without_kind(text)
         )),
         DataFusionError::Plan(text) if text.starts_with("table '") => usage(format!(
-            "{}; name its file with --table NAME=FILE.parquet, or take the TPC-H tables with --tpch SCALE",
+            "{}; name its file with --table NAME=FILE.parquet, or generate the TPC-H tables with --tpch SCALE",
             one_line(text)
         )),
+        DataFusionError::Plan(_) | DataFusionError::NotImplemented(_) if text.contains("ExprPlanner") => {
+            usage(format!("this build has no functions for lists and structs: {}", without_kind(text)))
+        }
         DataFusionError::Plan(_) | DataFusionError::NotImplemented(_) => {
-            usage(format!("the statement cannot be planned: {}; rephrase it", without_kind(text)))
+            usage(format!("cannot plan the statement: {}", without_kind(text)))
         }
         _ => anyhow::anyhow!("the query failed: {text}"),
     }
 }
 
-/// Without DataFusion's name for the kind of error, which tells users nothing.
+/// Removes DataFusion's prefix for the kind of the error.
 fn without_kind(text: &str) -> &str {
     text.split_once(": ").map_or(text, |(_, rest)| rest)
 }

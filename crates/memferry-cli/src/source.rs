@@ -1,10 +1,11 @@
-//! Whose files are read: those of this machine, below a directory, or in a recording.
+//! The source of sysfs files: this machine, a directory, or a recording.
 
 use std::path::{Path, PathBuf};
 
 use memferry::topology::{DsaFiles, Machine, Recording, TopologyError};
 use memferry_dsa::system::{Directory, Files};
 
+/// A source of sysfs files.
 pub(crate) enum Source {
     Here,
     Directory(PathBuf),
@@ -12,12 +13,12 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// This machine, or what lies at a path.
+    /// Opens the directory or recording at `path`, or this machine.
     pub(crate) fn open(path: Option<&Path>) -> Result<Source, TopologyError> {
         Ok(match path {
             None => Source::Here,
             Some(path) if path.is_dir() => Source::Directory(path.to_owned()),
-            // It says what is wrong with what is neither.
+            // Its error covers paths that are neither.
             Some(path) => Source::Recording(Box::new(Recording::open(path)?)),
         })
     }
@@ -30,7 +31,7 @@ impl Source {
         }
     }
 
-    /// For the reader of DSA devices.
+    /// The files for the reader of DSA devices.
     pub(crate) fn files(&self) -> Box<dyn Files + '_> {
         match self {
             Source::Here => Box::new(Directory::system()),

@@ -1,4 +1,4 @@
-//! `memferry sql`: one query over Parquet files or TPC-H tables, its columns prefetched by its plan.
+//! `memferry sql`: runs one query over Parquet files or TPC-H tables, with prefetching.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use crate::error::usage;
 use crate::options::{TierOptions, partitions, scale, session_options};
 use crate::output::{self, Align, count, line, widen};
-use crate::query::{self, Carried, NamedTable, explain_error};
+use crate::query::{self, BytesByEngine, NamedTable, explain_error};
 
 /// Runs a query over Parquet files or TPC-H tables.
 #[derive(Debug, clap::Args)]
@@ -35,15 +35,15 @@ pub(crate) struct Arguments {
     /// Generates the eight TPC-H tables at this scale; 1 takes about 1.7 GiB.
     #[arg(long, value_name = "SCALE", value_parser = scale, allow_negative_numbers = true)]
     tpch: Option<f64>,
-    /// When columns are copied near: off, always, or auto (to a faster node what is known to pay).
+    /// When late columns are copied: off, always, or auto (to a faster node, if the copy is known to pay).
     #[arg(long, value_name = "off|always|auto", default_value = "auto")]
     prefetch: Prefetch,
     #[command(flatten)]
     tiers: TierOptions,
-    /// Parts that tables are cut into and queries run in [default: the number of CPUs].
+    /// Number of partitions of tables and queries [default: the number of CPUs].
     #[arg(long, value_name = "N", value_parser = partitions)]
     partitions: Option<usize>,
-    /// Shows the plan too, with what each part of it did.
+    /// Shows the plan with its metrics too.
     #[arg(long)]
     explain: bool,
     /// Prints one JSON object.
@@ -66,14 +66,14 @@ fn table(text: &str) -> Result<TableFile, String> {
             "{name:?} cannot name a table; use letters, digits and _, such as trips=FILE.parquet"
         ));
     }
-    // As SQL does with names that are not quoted.
+    // As SQL does with unquoted names.
     Ok(TableFile { name: name.to_ascii_lowercase(), file: file.into() })
 }
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let runtime = tokio::runtime::Runtime::new().context("the threads for the query cannot be started")?;
+    let runtime = tokio::runtime::Runtime::new().context("cannot start the threads for the query")?;
     let options = SessionOptions { prefetch: arguments.prefetch, ..session_options(arguments.partitions) };
-    // A slip in the statement shows before tables are loaded, which may take long.
+    // Report syntax errors before loading the tables, which may take long.
     parse(&arguments.statement)?;
     let tiers = arguments.tiers.open()?;
     let tables = load_tables(arguments, &tiers, options.partitions)?;
@@ -85,7 +85,7 @@ fn parse(statement: &str) -> Result<()> {
     match DFParser::parse_sql(statement).map_err(explain_error)?.len() {
         1 => Ok(()),
         0 => Err(usage("the statement is empty; write a query such as \"select 1\"")),
-        _ => Err(usage("one statement at a time, please; run `memferry sql` for each")),
+        _ => Err(usage("the text has more than one statement; run `memferry sql` for each")),
     }
 }
 
@@ -119,7 +119,7 @@ async fn answer(
     let prefetch = Summary {
         mode: arguments.prefetch,
         report: ScanReport::of(plan.as_ref()),
-        carried: Carried::by(Some(tiers)),
+        carried: BytesByEngine::by(Some(tiers)),
         tiers,
     };
     let explained = arguments
@@ -134,11 +134,11 @@ async fn plan(context: &SessionContext, statement: &str) -> Result<Arc<dyn Execu
     let queries = SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     queries
         .verify_plan(&plan)
-        .map_err(|_| usage("`memferry sql` answers queries only; start with SELECT or WITH"))?;
+        .map_err(|_| usage("`memferry sql` runs queries only; start with SELECT or WITH"))?;
     context.state().create_physical_plan(&plan).await.map_err(explain_error)
 }
 
-/// Time spent on the query, without that spent on printing its rows.
+/// Time of the query, without the printing of its rows.
 #[derive(Default)]
 struct Clock {
     elapsed: Duration,
@@ -153,11 +153,11 @@ impl Clock {
     }
 }
 
-/// What prefetching did for a query.
+/// The effect of prefetching on a query.
 struct Summary<'a> {
     mode: Prefetch,
     report: ScanReport,
-    carried: Carried,
+    carried: BytesByEngine,
     tiers: &'a Tiers,
 }
 
@@ -221,7 +221,7 @@ impl Summary<'_> {
     }
 }
 
-/// A remark for machines whose nodes are not this machine's.
+/// A remark for machines that are not this machine.
 pub(crate) fn where_nodes_are(machine: &Machine) -> String {
     match machine.origin() {
         Origin::Discovered => String::new(),
@@ -229,12 +229,12 @@ pub(crate) fn where_nodes_are(machine: &Machine) -> String {
     }
 }
 
-/// Puts out an answer, row by row as text or whole as JSON.
+/// Prints an answer, as text row by row, or as one JSON object.
 struct Printer<'a> {
     out: &'a mut dyn Write,
     schema: SchemaRef,
     align: Vec<Align>,
-    /// Of the columns, once the first rows have told how wide they are.
+    /// Widths of the columns, known after the first rows.
     widths: Option<Vec<usize>>,
     rows_count: usize,
     json_rows: Option<Vec<Value>>,
@@ -285,7 +285,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Headings over columns that are as wide as the first rows need; wider rows that come later stick out.
+    /// Prints the headings. The first rows determine the widths; later rows may be wider.
     fn headings(&mut self, rows: &[Vec<String>]) -> Result<()> {
         if self.widths.is_some() {
             return Ok(());
@@ -339,7 +339,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Numbers that JSON readers take unharmed are numbers; decimals, dates and the rest are text.
+/// A value as JSON: integers and floats are numbers; decimals, dates and others are text, which no reader rounds.
 fn json_value(kind: &DataType, text: String) -> Value {
     let number = match kind {
         DataType::Boolean => return Value::Bool(text == "true"),

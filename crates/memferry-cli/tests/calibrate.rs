@@ -1,7 +1,6 @@
-//! `memferry calibrate`: what it writes is a profile that other commands take; what it cannot do it says at once.
+//! `memferry calibrate`: other commands accept its profile, and it reports errors before it measures.
 //!
-//! Times of tests that run beside others mean nothing, and may even contradict each other, which is said and ends the
-//! command: then it is run again.
+//! Times mean nothing while other tests run, and may contradict each other. The command then fails and is run again.
 
 mod support;
 
@@ -13,7 +12,7 @@ use memferry_testing::{Needs, skip};
 use serde_json::Value;
 use support::{FAILURE, USAGE, fails, memferry, prints, prints_json, says, text};
 
-/// Runs it until nothing disturbed it too much.
+/// Runs the command until it is not disturbed.
 fn calibrate(arguments: &[&str]) -> Output {
     let arguments: Vec<&str> =
         ["calibrate", "--quick"].into_iter().chain(arguments.iter().copied()).collect();
@@ -32,7 +31,7 @@ fn undisturbed(run: impl Fn() -> Output) -> Output {
 }
 
 #[test]
-fn what_is_written_is_a_profile() {
+fn other_commands_accept_the_profile() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("mine.json");
     let name = file.to_str().unwrap();
@@ -64,7 +63,7 @@ fn what_is_written_is_a_profile() {
         assert!(rows.contains("scan"), "{rows}");
     }
 
-    // What it measured is what advice on this machine needs.
+    // Advice on this machine needs the measured rates.
     let advised = ["bench", "qdp", "--quick", "--json", "--variants", "advised", "--sizes", "2MiB"];
     let record = prints_json(&[&advised[..], &["--calibration", name]].concat());
     let row = record["rows"].as_array().unwrap().iter().find(|row| row["name"] == "qdp_advised").unwrap();
@@ -80,8 +79,8 @@ fn what_is_written_is_a_profile() {
     assert!(predicted.clone().all(|row| row["peer_value"].as_f64().unwrap() > 0.0), "{checked:?}");
 }
 
-/// Under `memferry emulate` the devices of the machine are emulated ones: they are measured like others, the profile says
-/// what they are, and whoever reads it has an answer where there was none.
+/// Under `memferry emulate` the devices are emulated. They are measured like others, and the profile marks them as
+/// emulated.
 #[test]
 fn devices_are_measured() {
     let directory = tempfile::tempdir().unwrap();
@@ -122,9 +121,9 @@ fn devices_are_measured() {
     assert!(!page.contains("the rate of a device is not known"));
 }
 
-/// What is there and cannot be used is said, with the sentence of its diagnosis; its figures are null.
+/// The notes contain the diagnosis of devices that cannot be used, and there are no rows for them.
 #[test]
-fn a_machine_without_devices_says_so() {
+fn missing_devices_are_noted() {
     if std::path::Path::new("/sys/bus/dsa").exists() {
         return skip(Needs::NoDsa, "this machine has a DSA of its own");
     }
@@ -136,7 +135,7 @@ fn a_machine_without_devices_says_so() {
     assert!(rows.iter().all(|row| !row["name"].as_str().unwrap().contains("dsa")), "{rows:?}");
 }
 
-/// A prediction follows from the profile alone: twice as slow a filter, scans of the same columns take as much longer.
+/// Predictions follow from the profile alone: a slower filter makes the scans proportionally longer.
 #[test]
 fn predictions_follow_from_the_profile() {
     let directory = tempfile::tempdir().unwrap();
@@ -156,8 +155,8 @@ fn predictions_follow_from_the_profile() {
             row["peer_value"].as_f64().unwrap()
         }
     };
-    // Slow enough that no memory and no core matters, even as a busy machine's calibration finds them, and no time for
-    // anything else.
+    // So slow a filter that the rates of memory and cores do not matter, even from a calibration of a busy machine; all
+    // other costs are 0.
     let slow = [
         ("filter_mb_per_s", 1.0),
         ("filter_together_mb_per_s", 0.5),
@@ -170,7 +169,7 @@ fn predictions_follow_from_the_profile() {
     let of = predicted(&slow);
     let is_near = |us: f64, expected_s: f64| (us / 1e6 / expected_s - 1.0).abs() < 0.02;
     assert!(is_near(of("scan_2x12MB_by_1"), 12.0), "{}", of("scan_2x12MB_by_1"));
-    // What a pool of 16 MiB does not keep comes from the kernel, a megabyte in ten seconds.
+    // A pool keeps 16 MiB; the rest comes from the kernel, a megabyte in ten seconds.
     assert!(is_near(of("pipeline_2x12MB_by_1"), 12.0), "{}", of("pipeline_2x12MB_by_1"));
     let new_s = (40.0 - 16.777_216) / 0.1;
     assert!(is_near(of("pipeline_2x40MB_by_1"), 40.0 + new_s), "{}", of("pipeline_2x40MB_by_1"));
@@ -181,7 +180,7 @@ fn predictions_follow_from_the_profile() {
     assert!(is_near(of("scan_2x12MB_by_2"), 12.0), "two at half the rate: {}", of("scan_2x12MB_by_2"));
 }
 
-/// The rows of a check of that profile, which are also kept.
+/// The rows of a check of this profile, which are also saved.
 fn calibrate_check(profile: &str, results: &Path) -> Vec<Value> {
     let results = results.join("results");
     let arguments = ["--check", "--profile", profile, "--json", "--results", results.to_str().unwrap()];
@@ -195,20 +194,24 @@ fn calibrate_check(profile: &str, results: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn what_cannot_be_written_is_said_before_measuring() {
-    fails(&["calibrate", "--out", "/no/such/place/x.json"], FAILURE, &["cannot be written", "--out FILE"]);
-    fails(&["calibrate", "--out", "/"], FAILURE, &["cannot be written to /", "--out FILE"]);
+fn unwritable_files_are_reported_before_measuring() {
+    fails(
+        &["calibrate", "--out", "/no/such/place/x.json"],
+        FAILURE,
+        &["cannot write the profile", "--out FILE"],
+    );
+    fails(&["calibrate", "--out", "/"], FAILURE, &["cannot write the profile to /", "--out FILE"]);
     fails(&["calibrate", "--check", "--results", "/dev/null/x"], FAILURE, &["/dev/null/x", "--results"]);
 }
 
 #[test]
-fn what_cannot_be_meant() {
+fn wrong_options_are_usage_errors() {
     fails(&["calibrate", "--profile", "spr-56c"], USAGE, &["required arguments"]);
     fails(&["calibrate", "--check", "--profile", "no-such-profile"], USAGE, &["no-such-profile"]);
     fails(&["calibrate", "--quick", "--check", "--profile", "spr-56c"], FAILURE, &["is not known"]);
 }
 
-/// Whoever has enough of waiting still has what was there.
+/// The old profile stays until the new one is complete.
 #[test]
 fn an_interrupted_run_leaves_the_old_profile() {
     let directory = tempfile::tempdir().unwrap();
@@ -219,7 +222,7 @@ fn an_interrupted_run_leaves_the_old_profile() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It takes far longer than starting a program does.
+    // The measurement takes far longer than 100 ms.
     std::thread::sleep(std::time::Duration::from_millis(100));
     child.kill().unwrap();
     child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The command as users meet it: what it prints, what it says of mistakes, and its exit status.
+//! The command as users see it: output, errors and exit status.
 
 #[path = "../../memferry-query/tests/rates_support/mod.rs"]
 mod rates_support;
@@ -46,7 +46,7 @@ fn table_of(path: &Path) -> String {
     format!("t={}", path.display())
 }
 
-// What it shows.
+// Output.
 
 #[test]
 fn topology_of_this_machine() {
@@ -76,7 +76,7 @@ fn topology_as_a_picture() {
     let path = file.to_str().unwrap();
     assert_eq!(prints(&[&profile[..], &[path]].concat()), format!("written to {path}\n"));
     assert_eq!(fs::read_to_string(&file).unwrap(), drawn);
-    // Both for programs: the picture into the file, the rest to standard output.
+    // --json and --svg FILE together: the picture in the file, the JSON on standard output.
     let json = prints_json(&[&profile[..], &[path, "--json"]].concat());
     assert!(json["references"]["F\u{fc}rst 2024"].as_str().unwrap().contains("bachelor thesis"), "{json}");
 }
@@ -125,7 +125,7 @@ fn sql_over_tpch_with_emulated_dsa() {
     assert_eq!(off["prefetch"]["bytes"], 0, "{off}");
 }
 
-/// A file with the profile of two tiers, and rates by which it pays to have a device copy while a filter computes.
+/// A file with a profile of two tiers, with rates for which a copy by a device during the filter pays.
 fn file_with_rates(directory: &Path) -> String {
     let file = directory.join("two-tiers.json");
     fs::write(&file, two_tiers_with_rates(20e3)).unwrap();
@@ -172,7 +172,7 @@ fn sql_on_a_made_up_machine_prefetches_what_pays() {
     assert!(plan.contains("prefetch=none (what copying to node 1 gains is not known: "), "{plan}");
 }
 
-/// Figures of this machine leave it this machine; those of another are refused, whoever names them.
+/// A calibration of this machine is used; a profile of another machine is refused by every command.
 #[test]
 fn sql_with_figures_of_this_machine() {
     let here = Machine::discover().unwrap();
@@ -204,7 +204,7 @@ fn sql_with_figures_of_this_machine() {
     for (name, arguments) in [
         ("", &["sql", "select 1"][..]),
         (other, &["sql", "--calibration", mine, "select 1"]),
-        // It is about this machine, which this is not.
+        // The calibration of this machine is ignored for another machine.
         (mine, &["sql", "--machine", other, "select 1"]),
     ] {
         let output = by_variable(name, arguments);
@@ -220,10 +220,10 @@ fn demo_in_small() {
     }
 }
 
-// What it says of mistakes on the command line.
+// Usage errors.
 
 #[test]
-fn mistakes_in_options() {
+fn wrong_options_are_usage_errors() {
     fails(&["sql", "--tpch", "0", "select 1"], USAGE, &["--tpch", "above 0"]);
     fails(&["sql", "--tpch", "abc", "select 1"], USAGE, &["abc", "such as 0.1"]);
     fails(&["sql", "--tpch", "-1", "select 1"], USAGE, &["-1"]);
@@ -249,14 +249,14 @@ fn unknown_nodes_and_machines() {
 }
 
 #[test]
-fn mistakes_in_sql() {
+fn wrong_sql_is_a_usage_error() {
     let directory = tempfile::tempdir().unwrap();
     let table = table_of(&parquet_file(directory.path(), 3));
     let sql = |statement, words: &[&str]| fails(&["sql", "--table", &table, statement], USAGE, words);
     sql("selec a from t", &["selec"]);
-    sql("select a from", &["the statement"]);
+    sql("select a from", &["cannot parse the statement"]);
     sql("", &["the statement is empty"]);
-    sql("select a from t; select b from t", &["one statement"]);
+    sql("select a from t; select b from t", &["more than one statement"]);
     sql("select c from t", &["c", "a", "b", "describe"]);
     sql("select a from u", &["u", "--table"]);
     sql("create table x as select 1", &["queries only"]);
@@ -272,7 +272,7 @@ fn budget_smaller_than_a_row_group() {
     fails(&["sql", "--tpch", "0.01", "--budget", "1024", query], USAGE, &["budget", "page"]);
 }
 
-// What it says when something else is wrong.
+// Failures.
 
 #[test]
 fn files_that_cannot_be_used() {
@@ -288,7 +288,7 @@ fn files_that_cannot_be_used() {
     fs::write(at("empty.parquet"), "").unwrap();
     sql(&at("empty.parquet"), &["empty.parquet", "Parquet"]);
 
-    // The beginning and the end of a Parquet file, and nothing good between.
+    // The beginning and the end of a Parquet file with garbage between them.
     let whole = fs::read(parquet_file(directory.path(), 1000)).unwrap();
     fs::write(at("cut.parquet"), &whole[..whole.len() / 2]).unwrap();
     sql(&at("cut.parquet"), &["cut.parquet"]);
@@ -327,7 +327,7 @@ fn output_that_cannot_be_written() {
 
 /// As in `memferry ... | head -1`.
 #[test]
-fn output_that_nobody_reads_any_more() {
+fn a_closed_pipe_is_no_error() {
     let mut child = memferry(&["sql", "--tpch", "0.01", "select * from lineitem"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -352,10 +352,10 @@ fn results_directory_that_cannot_be_made() {
     );
 }
 
-/// The whole benchmark in small. It ends on a disk with room for one page, where the record does not fit: the numbers
-/// are printed all the same, the error is told, and the disk is left empty.
+/// The whole benchmark on little data. The disk has one page, so the record does not fit: the numbers are printed, the
+/// error is reported, and no file remains.
 ///
-/// The disk is a tmpfs in a mount namespace of its own, which some kernels and containers do not allow.
+/// The disk is a tmpfs in a separate mount namespace, which some kernels and containers do not allow.
 #[test]
 fn bench_query_in_small_on_a_full_disk() {
     let disk = tempfile::tempdir().unwrap();
@@ -473,7 +473,7 @@ fn bench_cache_in_small() {
     assert_eq!(scans["peer"], "LRU");
     assert!(scans["ratio"].as_f64().unwrap() > 1.0, "{scans}");
 
-    // Which peers there are depends on how it was built, and the record tells.
+    // The peers depend on the features of the build; the record lists them.
     let peers = record["options"]["peers"].as_array().unwrap();
     assert_eq!(peers[0], "thesis");
     let has_moka = peers.iter().any(|peer| peer == "moka");
@@ -504,7 +504,7 @@ fn bench_mover_in_small() {
     ] {
         assert!(row(name)["ratio"].as_f64().unwrap() > 0.0 && row(name)["how"] == how, "{record}");
     }
-    // The table that the kernel went by is part of the record.
+    // The record contains the table of copy methods.
     assert_eq!(record["options"]["methods"]["warm"].as_array().unwrap().len(), 5, "{record}");
 }
 

@@ -1,4 +1,4 @@
-//! `memferry configure`, and what `memferry topology` tells of DSA devices: over trees as the driver shows them.
+//! `memferry configure`, and DSA devices in `memferry topology`, over file trees of a fake driver.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn apply(driver: &FakeDriver, profile: &str) {
     plan.apply(driver, &mut |_| ()).unwrap();
 }
 
-/// The tree of a machine with a node for each device.
+/// Writes the file tree of a machine with a node for each device.
 fn record(driver: &FakeDriver, root: &Path) {
     driver.put("sys/devices/system/node/online", "0-2");
     driver.put("sys/devices/system/cpu/online", "0-2");
@@ -53,11 +53,11 @@ fn profiles_are_listed_and_shown_on_any_machine() {
 
     let empty = tempfile::tempdir().unwrap();
     let root = empty.path().to_str().unwrap();
-    let told = prints(&["configure", "--profile", "8n1d1e1w", "--root", root]);
+    let output = prints(&["configure", "--profile", "8n1d1e1w", "--root", root]);
     for part in
         ["dsa14", "wq14.0  shared  128 entries  ──▶  group14.0  ──▶  engine14.0", "idxd is not loaded"]
     {
-        assert!(told.contains(part), "{part} is not in:\n{told}");
+        assert!(output.contains(part), "{part} is not in:\n{output}");
     }
     fails(
         &["configure", "--profile", "8n1d1e1w", "--root", root, "--apply"],
@@ -68,7 +68,7 @@ fn profiles_are_listed_and_shown_on_any_machine() {
 }
 
 #[test]
-fn what_is_set_is_saved_and_loaded() {
+fn the_current_configuration_is_saved_and_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let (root, file) = (directory.path().join("root"), directory.path().join("now.json"));
     let (root, file) = (root.to_str().unwrap(), file.to_str().unwrap());
@@ -80,7 +80,7 @@ fn what_is_set_is_saved_and_loaded() {
     assert_eq!(prints(&["configure", "--save", "-", "--root", root]), text);
     let saved = Config::parse(&text, UnknownKeys::Refuse).unwrap();
     assert_eq!(saved, Config::of(&SystemState::read(&driver).unwrap()));
-    // It is what there is, so that nothing of it would change.
+    // Applying the current configuration changes nothing.
     let changes = prints_json(&["configure", "--file", file, "--root", root, "--json"]);
     for change in changes["changes"].as_array().unwrap().iter().filter(|change| change["action"] == "set") {
         assert_eq!(change["now"], change["value"], "{change}");
@@ -93,9 +93,9 @@ fn what_is_set_is_saved_and_loaded() {
     assert!(text.contains("wq4.0") && !text.contains("wq0.0"), "{text}");
 }
 
-/// In plain files nothing enables a device that is bound; without a file `state`, that is not noticed.
+/// In plain files no driver enables a bound device. Without a file `state`, `configure` does not notice that.
 #[test]
-fn what_is_applied_is_in_the_files() {
+fn applied_settings_are_in_the_files() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().to_str().unwrap();
     let driver = driver();
@@ -103,13 +103,13 @@ fn what_is_applied_is_in_the_files() {
         driver.remove(&format!("sys/bus/dsa/devices/{object}/state"));
     }
     record(&driver, directory.path());
-    let told = prints(&["configure", "--profile", "2n1d1e1w", "--root", root, "--apply"]);
-    assert!(told.contains("Enabled: dsa0, dsa2, wq0.0, wq2.0."), "{told}");
+    let output = prints(&["configure", "--profile", "2n1d1e1w", "--root", root, "--apply"]);
+    assert!(output.contains("Enabled: dsa0, dsa2, wq0.0, wq2.0."), "{output}");
     let content = |path: &str| fs::read_to_string(directory.path().join("sys/bus/dsa").join(path)).unwrap();
     assert_eq!(content("devices/dsa2/wq2.0/size").trim(), "128");
     assert_eq!(content("devices/dsa2/wq2.0/mode").trim(), "shared");
     assert_eq!(content("drivers/user/bind").trim(), "wq2.0");
-    // And where the file says that it had no effect, that is an error.
+    // A file `state` that shows no effect is an error.
     fails(
         &["configure", "--profile", "1n1d1e1w", "--device", "dsa4", "--root", root, "--apply"],
         FAILURE,
@@ -118,7 +118,7 @@ fn what_is_applied_is_in_the_files() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn wrong_files_and_options_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     record(&driver(), &root);
@@ -140,11 +140,11 @@ fn mistakes_are_told() {
     file(&with("dsa0", "dsa7"), &["belongs to dsa0"]);
     file(&with("[", "{"), &["wrong.json", "not JSON"]);
     file("/nowhere/at/all.json", &["/nowhere/at/all.json", "accel-config's format"]);
-    // One that is unknown may be left out.
+    // An unknown key can be ignored.
     let unknown = with("\"mode\"", "\"colour\": 7, \"mode\"");
     file(&unknown, &["colour"]);
-    let told = prints(&["configure", "--file", &unknown, "--root", root, "--ignore-unknown"]);
-    assert!(told.contains("Note: wq0.0: colour is skipped"), "{told}");
+    let output = prints(&["configure", "--file", &unknown, "--root", root, "--ignore-unknown"]);
+    assert!(output.contains("Note: wq0.0: colour is left out"), "{output}");
 
     fails(
         &["configure", "--profile", "8n1d1e1w", "--root", root],
@@ -168,23 +168,23 @@ fn mistakes_are_told() {
     fails(&["configure", "--profile", "1n1d1e1w", "--file", "x"], USAGE, &["--profile", "--file"]);
     fails(&["configure", "--profile", "1n1d1e1w", "--root", "/nowhere"], FAILURE, &["/nowhere"]);
     let nowhere = ["configure", "--profile", "1n1d1e1w", "--root", root, "--save", "/nowhere/x.json"];
-    fails(&nowhere, FAILURE, &["error: the configuration cannot be written to /nowhere/x.json", "--save"]);
+    fails(&nowhere, FAILURE, &["error: cannot write the configuration to /nowhere/x.json", "--save"]);
 }
 
 #[test]
-fn topology_tells_of_queues_and_what_is_in_the_way() {
+fn topology_shows_queues_and_their_problems() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().join("root");
     let driver = driver();
     apply(&driver, "1n1d4e8w-dedicated");
     record(&driver, &root);
-    // Another recording of the same: what it told of itself, as one file.
+    // A recording of the same machine in one file.
     let recording = memferry::topology::Recording::of(&root).unwrap();
     let file = directory.path().join("machine.json");
     fs::write(&file, serde_json::to_string(&recording).unwrap()).unwrap();
     for path in [&root, &file] {
         let path = path.to_str().unwrap();
-        let told = prints(&["topology", "--sysfs", path]);
+        let output = prints(&["topology", "--sysfs", path]);
         for part in [
             "│ dsa0  node 0  enabled  wq0.0  dedicated  16 entries  ─┬▶  group0.0  ─┬▶  engine0.0 │",
             "wq0.3  dedicated  16 entries  ─┤              └▶  engine0.3 │",
@@ -192,10 +192,10 @@ fn topology_tells_of_queues_and_what_is_in_the_way() {
             "No work queue on nodes 1-2 can be used",
             "- dsa2 is disabled",
         ] {
-            assert!(told.contains(part), "{part} is not in:\n{told}");
+            assert!(output.contains(part), "{part} is not in:\n{output}");
         }
-        let widest = told.lines().map(|line| line.chars().count()).max();
-        assert!(widest <= Some(100), "{widest:?}:\n{told}");
+        let widest = output.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(100), "{widest:?}:\n{output}");
         let json = prints_json(&["topology", "--sysfs", path, "--json"]);
         assert_eq!(json["accelerators"][1]["name"], "dsa2", "{json}");
         assert_eq!(json["dsa"]["devices"][0]["queues"][7]["mode"], "dedicated", "{json}");
@@ -206,7 +206,7 @@ fn topology_tells_of_queues_and_what_is_in_the_way() {
             svg.contains("wq0.0 (dedicated, 16 entries)") && svg.contains("DSA: dsa2 is disabled"),
             "{svg}"
         );
-        // What would change there can be asked as well; only a directory can be changed.
+        // The writes can be shown for both, but only a directory can be changed.
         let plan = prints(&["configure", "--profile", "1n1d1e1w", "--root", path]);
         assert!(plan.contains("wq0.0") && plan.contains("--force"), "{plan}");
     }
@@ -215,7 +215,7 @@ fn topology_tells_of_queues_and_what_is_in_the_way() {
     fails(&apply, USAGE, &["cannot change a recording"]);
 }
 
-/// Whoever looks at another's devices is told in their place.
+/// The findings are those of the recorded user and kernel.
 #[test]
 fn topology_without_permission_or_shared_addresses() {
     let directory = tempfile::tempdir().unwrap();
@@ -226,8 +226,8 @@ fn topology_without_permission_or_shared_addresses() {
     driver.put("sys/bus/dsa/devices/dsa4/numa_node", "-1");
     driver.put("proc/sys/kernel/osrelease", "5.15.0");
     record(&driver, directory.path());
-    let told = prints(&["topology", "--sysfs", directory.path().to_str().unwrap()]);
-    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let output = prints(&["topology", "--sysfs", directory.path().to_str().unwrap()]);
+    let output = output.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "No work queue of a DSA can be used:",
         "dev/dsa/wq0.0 has mode 0600",
@@ -235,6 +235,6 @@ fn topology_without_permission_or_shared_addresses() {
         "use Linux 5.18 or newer",
         "Copy engines on no known node: dsa4.",
     ] {
-        assert!(told.contains(part), "{part} is not in:\n{told}");
+        assert!(output.contains(part), "{part} is not in:\n{output}");
     }
 }

@@ -1,4 +1,4 @@
-//! `memferry emulate` as users meet it. What programs find is tested with the crate memferry-emulate.
+//! `memferry emulate` as users see it. The crate memferry-emulate tests the view of programs.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn emulate(arguments: &[&str]) -> Output {
     memferry(&[&["emulate"], arguments].concat()).output().unwrap()
 }
 
-/// Whether emulation works here; if not, the calling test is skipped.
+/// Whether emulation works; if not, reports the calling test as skipped.
 fn is_available() -> bool {
     static OUTPUT: OnceLock<Output> = OnceLock::new();
     let output = OUTPUT.get_or_init(|| emulate(&["--", "true"]));
@@ -39,7 +39,7 @@ fn it_ends_as_the_program_ends() {
     assert_eq!((text(&output.stdout), text(&output.stderr)), ("enabled\n".to_owned(), "told\n".to_owned()));
 }
 
-/// The whole way down, from SQL to descriptors of this machine's queues.
+/// The whole path from SQL to descriptors in queues of the system.
 #[test]
 fn a_query_brings_its_columns_near_by_the_machines_devices() {
     let query = "select sum(l_extendedprice * l_discount) from lineitem where l_quantity < 24";
@@ -50,7 +50,7 @@ fn a_query_brings_its_columns_near_by_the_machines_devices() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         (serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap(), text(&output.stderr))
     };
-    // Without a device the answer is the way to one.
+    // Without a device, the error says how to get one.
     let output = memferry(&sql).args(["--dsa", "system", query]).output().unwrap();
     if output.status.success() {
         return skip(Needs::NoDsa, "this machine has a DSA of its own");
@@ -74,7 +74,7 @@ fn a_query_brings_its_columns_near_by_the_machines_devices() {
     assert!(told.contains("dsa0: ") && told.contains("dsa2: "), "{told}");
 }
 
-/// The library that cargo has built with the command is the one that is used, and our own devices are found through it.
+/// The command uses the preload library that cargo has built with it, and finds emulated devices through it.
 #[test]
 fn this_command_measures_an_emulated_device() {
     if !is_available() {
@@ -103,7 +103,7 @@ fn this_command_measures_an_emulated_device() {
     }
 }
 
-/// What `bench --on machine` does with the queues of a machine, on emulated ones.
+/// `bench --on machine` on emulated queues.
 #[test]
 fn the_papers_benchmarks_find_the_queues() {
     if !is_available() {
@@ -136,7 +136,7 @@ fn the_papers_benchmarks_find_the_queues() {
             assert!(row["value"].as_f64().is_some_and(|value| value > 0.0), "{row}");
             let note = row["note"].as_str().unwrap_or_default();
             assert!(name == "wait" || note.contains("by dsa0"), "{row}");
-            // The pages were really absent.
+            // The pages were absent.
             let is_resumed =
                 note.contains("software resumed after ") && !note.contains("after 0 page faults");
             assert_eq!(is_resumed, row["pages"] == "absent-resume", "{row}");
@@ -165,18 +165,18 @@ fn measurements() {
         assert!(value(name) > 0.0, "{name}: {}", value(name));
     }
     assert!(value("trap_submit_overhead_ns").is_finite());
-    // In the device's time, which takes a millisecond for a copy: longer here than there, whatever else runs.
+    // In virtual time of the device, in which a copy takes a millisecond. Other load does not matter.
     for name in ["share_priority_12_ms", "share_priority_4_ms", "share_threshold_32_alone_ms"] {
         assert!(value(name) > 1.0, "{name}: {record}");
     }
-    // Which of two tenants waits longer is for a machine without other work to say.
+    // Only an idle machine can show which of two tenants waits longer.
     for name in ["share_threshold_32_ms", "share_threshold_4_ms"] {
         assert!(value(name) > 0.0, "{name}: {record}");
     }
     assert!(value("startup_ms").is_finite() && value("accel_config_list_8_devices_ms") > 0.0);
 }
 
-/// `cargo install` takes the command alone.
+/// `cargo install` installs the command without the library.
 #[test]
 fn needs_no_file_beside_it() {
     if !is_available() {
@@ -196,7 +196,7 @@ fn needs_no_file_beside_it() {
 fn mistakes_are_told() {
     fails(&["emulate", "true"], USAGE, &["unexpected argument"]);
     fails(&["emulate", "--faults", "pages", "--", "true"], USAGE, &["thousandths"]);
-    // It is for a process under the emulation: there is no such queue here, or no instruction.
+    // The subcommand needs a process under the emulation: without it there is no queue or no instruction.
     fails(&["bench", "emulate", "--inside", "1"], FAILURE, &[]);
     fails(&["bench", "emulate", "--together", "wq0.0,many"], USAGE, &["such as wq0.0,100"]);
     let wrong = [

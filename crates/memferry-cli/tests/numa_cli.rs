@@ -1,4 +1,4 @@
-//! The command on a machine with several NUMA nodes: what the README says of it.
+//! The command on a machine with several NUMA nodes.
 
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
@@ -29,7 +29,7 @@ fn parquet(file: &Path) {
     writer.close().unwrap();
 }
 
-/// The command; in the guest it lies elsewhere than where cargo built it.
+/// The command; a guest has it at another path.
 fn memferry(arguments: &[&str]) -> Command {
     let built = env!("CARGO_BIN_EXE_memferry").into();
     let mut command = Command::new(std::env::var_os("MEMFERRY_GUEST_COMMAND").unwrap_or(built));
@@ -69,8 +69,8 @@ fn topology_shows_every_node_and_where_auto_copies() {
     assert_eq!(json["nodes"].as_array().unwrap().len(), machine.node_count());
 }
 
-/// With a calibration it is known that copying does not pay within one query over one node's columns, by CPUs that scan
-/// meanwhile; without one nothing is known. `always` copies in either case, to the same node.
+/// A calibration shows that a copy by the scanning CPUs does not pay within one query over one node's columns. Without a
+/// calibration nothing is known. `always` copies in both cases, to the same node.
 #[test]
 fn auto_follows_a_calibration_and_copies_nothing_without() {
     let Some((machine, _)) = several_nodes() else { return };
@@ -108,7 +108,7 @@ fn auto_follows_a_calibration_and_copies_nothing_without() {
         }
         known["rows"].clone()
     };
-    // What users get without --home, and as far from it as it can be.
+    // The default home node, and the last one.
     let homes = pairs(&machine);
     let (first, last) = (homes[0].0, homes[homes.len() - 1].0);
     let (unknown, off) = (run("auto", first, &[]), run("off", first, &calibrated));
@@ -123,7 +123,7 @@ fn auto_follows_a_calibration_and_copies_nothing_without() {
     }
 }
 
-/// The guest has the nodes of the profile that it was built after, and other CPUs.
+/// The guest has the nodes of its profile, but other CPUs.
 #[test]
 fn figures_of_another_machine_are_refused() {
     let Some((machine, _)) = several_nodes() else { return };
@@ -138,7 +138,7 @@ fn figures_of_another_machine_are_refused() {
 }
 
 #[test]
-fn nodes_that_are_not_there_are_named() {
+fn missing_nodes_are_named() {
     let Some((machine, _)) = several_nodes() else { return };
     let missing = (machine.nodes().last().unwrap().id.0 + 1).to_string();
     let arguments = ["sql", "--near", &missing, "select 1"];
@@ -148,8 +148,8 @@ fn nodes_that_are_not_there_are_named() {
     assert!(stderr.contains(&format!("no node {missing}")), "{stderr}");
 }
 
-/// What the machine tells of itself, and what follows from it. (Times mean nothing in the guest, and may contradict each
-/// other; then it is calibrated again.)
+/// A calibration covers all nodes, and `report` accepts it. (Times mean nothing in the guest and may contradict each other;
+/// then it is calibrated again.)
 #[test]
 #[ignore = "takes emulated CPUs a minute on an idle host, and on a busy one longer than a guest may"]
 fn a_calibration_of_all_nodes_is_a_profile_for_reports() {

@@ -1,4 +1,4 @@
-//! `memferry report`: its files, its mistakes, and its page in a browser.
+//! `memferry report`: its files, its errors, and its page in a browser.
 
 #[allow(dead_code, reason = "a part of it is enough here")]
 mod support;
@@ -37,19 +37,19 @@ fn figures_are_drawn_again_from_their_csv() {
 }
 
 #[test]
-fn mistakes() {
+fn wrong_targets_and_inputs_are_errors() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, "mine").unwrap();
     for target in [&file, &file.join("below"), Path::new("/proc/nowhere")] {
-        says(&report(target, &[]), FAILURE, &["the report cannot be written to", "choose --out DIR"]);
+        says(&report(target, &[]), FAILURE, &["cannot write the report to", "choose --out DIR"]);
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
-    // What cannot be meant writes nothing.
+    // A usage error writes nothing.
     let taken = directory.path().join("taken");
     fs::create_dir_all(taken.join("kept")).unwrap();
     says(&report(&taken, &["--machine", "nonesuch"]), USAGE, &["nonesuch"]);
-    says(&report(&taken, &["--results", "/nowhere"]), FAILURE, &["/nowhere is no directory", "--results"]);
+    says(&report(&taken, &["--results", "/nowhere"]), FAILURE, &["/nowhere is not a directory", "--results"]);
     assert_eq!(fs::read_dir(&taken).unwrap().count(), 1);
 
     let figure = file.to_str().unwrap();
@@ -58,7 +58,7 @@ fn mistakes() {
     fails(
         &["report", "--figure", figure, "--svg", "-"],
         FAILURE,
-        &["cannot be drawn", "no figure of a report"],
+        &["cannot draw", "not a figure of a report"],
     );
     fails(
         &["report", "--figure", "/nowhere.csv", "--svg", "-"],
@@ -67,11 +67,11 @@ fn mistakes() {
     );
 }
 
-/// A browser, or why there is none to test with.
+/// Runs Chromium; skips the test without it.
 fn chromium(arguments: &[&str]) -> Option<Output> {
     let profile = tempfile::tempdir().unwrap();
     let profile = format!("--user-data-dir={}", profile.path().display());
-    // No sandbox: it needs namespaces that containers and root do not have. Nothing but our own page is shown.
+    // Without the sandbox, whose namespaces containers and root lack. The browser only shows our own page.
     let always = [
         "--headless",
         "--no-sandbox",

@@ -54,9 +54,9 @@ fn scenarios_are_listed() {
     assert!(json.as_array().unwrap().iter().any(|it| it["name"] == "table-6.1"), "{json}");
 }
 
-/// The names of the rows are what records are compared by.
+/// Records are compared by the names of the rows.
 #[test]
-fn validation() {
+fn validation_has_known_rows() {
     let json = prints_json(&["sim", "validate", "--json"]);
     for (name, at_most) in [
         ("t62_prefetch_error", 15.0),
@@ -85,7 +85,7 @@ fn validation() {
     {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }
-    // Each prediction says what it was calibrated on, and a fit is none.
+    // Each prediction names its calibration; a row that was calibrated on is marked.
     let line = |name: &str| text.lines().find(|line| line.starts_with(name)).expect(name);
     assert!(line("baseline [F072, F076]").contains("F072, F073, F084  "), "{text}");
     assert!(line("baseline [F072, F076]").ends_with("this row"), "{text}");
@@ -93,7 +93,7 @@ fn validation() {
 }
 
 #[test]
-fn mistakes() {
+fn wrong_scenarios_and_settings_are_errors() {
     fails(&["sim", "table-7"], USAGE, &["table-7", "table-6.2", "TOML file"]);
     fails(&["sim", "table-6.2", "--machine", "cray-1"], USAGE, &["cray-1", "xeon-max-9468-2s-flat"]);
     fails(&["sim", "table-6.2", "--set", "query.grups=4"], USAGE, &["grups"]);
@@ -102,7 +102,7 @@ fn mistakes() {
     fails(&["sim", "validate", "--set", "query.groups=4"], USAGE, &["--set", "table-6.2"]);
     fails(&["sim", "table-6.2", "--variants"], USAGE, &["validate"]);
     fails(&["sim", "nowhere.toml"], FAILURE, &["nowhere.toml", "No such file"]);
-    // Its memories are made up, and nobody made up how fast they are.
+    // This profile has no rates.
     fails(&["sim", "table-6.2", "--machine", "made-up-two-tiers"], FAILURE, &["node"]);
     fails(&["sim", "table-6.2", "--set", "query.chunk=1"], FAILURE, &["larger"]);
 }

@@ -1,9 +1,15 @@
-//! A test that cannot run here calls [`skip`] and returns: libtest counts such a test as passed and hides its output.
+//! Reports of skipped tests: a test that cannot run calls [`skip`] and returns.
 //!
-//! Each skip is a line of the file that [`FILE_VARIABLE`] names. `cargo xtask ci` sets the variable, prints the tally,
-//! and fails on a skip that is not on its list.
+//! libtest counts such a test as passed and hides its output, so each skip is a line of the file that [`FILE_VARIABLE`]
+//! names. `cargo xtask ci` sets the variable, prints the tally, and fails on a skip that is not on its list.
 //!
-//! A dev-dependency only, and without dependencies of its own.
+//! ```no_run
+//! use memferry_testing::{Needs, skip};
+//!
+//! if !std::path::Path::new("/dev/dsa").exists() {
+//!     return skip(Needs::Dsa, "/dev/dsa does not exist");
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display};
@@ -16,12 +22,12 @@ use std::thread;
 /// The environment variable that names the file for the skipped tests.
 pub const FILE_VARIABLE: &str = "MEMFERRY_SKIPPED_TESTS";
 
-/// The thing that a skipped test needs and this machine lacks: the classes of the tally.
+/// The requirement that this machine lacks; the classes of the tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// A DSA that the test may use.
     Dsa,
-    /// No DSA: the test looks at the answer of a machine without one.
+    /// No DSA: the test checks the behaviour without one.
     NoDsa,
     /// Root, or a privilege that only root has here.
     Root,
@@ -29,7 +35,7 @@ pub enum Needs {
     Guest,
     /// Several NUMA nodes, possibly of a certain kind.
     Nodes,
-    /// So many CPUs.
+    /// This number of CPUs.
     Cpus(usize),
     /// An instruction of the CPU.
     Instruction(&'static str),
@@ -37,13 +43,13 @@ pub enum Needs {
     Program(&'static str),
     /// Mount and user namespaces, with FUSE where devices are emulated.
     Namespaces,
-    /// A feature that this kernel lacks or that a sandbox forbids.
+    /// A feature of the kernel, which this kernel lacks or a sandbox forbids.
     Kernel(&'static str),
-    /// More free memory or more free addresses.
+    /// More free memory or address space.
     Memory,
-    /// Huge pages, which fragmented memory does not have.
+    /// Free huge pages, which fragmented memory lacks.
     HugePages,
-    /// The developer's consent: it is slow or large, and marked `#[ignore]`.
+    /// The developer's consent: the test is slow or large, and marked `#[ignore]`.
     Consent,
 }
 
@@ -68,13 +74,12 @@ impl Display for Needs {
     }
 }
 
-/// Reports that the test that runs on this thread leaves out all or a part of its work, and why.
+/// Reports that the test of this thread skips all or a part of its work.
 ///
-/// The line is `BINARY::TEST: needs CLASS: why`. On a thread that libtest did not name, the place of the call stands for
-/// the test.
+/// The line is `BINARY::TEST: needs CLASS: why`. On a thread that libtest did not name, TEST is the location of the call.
 ///
 /// # Panics
-/// If the test needs something that `cargo xtask setup` provides and `CI` is set; if the file cannot be written.
+/// If `CI` is set and `cargo xtask setup` provides the requirement; if the file cannot be written.
 #[track_caller]
 pub fn skip(needs: Needs, why: impl Display) {
     let is_provided = matches!(needs, Needs::Program(_) | Needs::Namespaces);
@@ -93,7 +98,7 @@ pub fn skip(needs: Needs, why: impl Display) {
 
 /// The test binary without the hash that Cargo adds.
 fn binary() -> String {
-    let path = std::env::current_exe().expect("Linux names the program in /proc/self/exe");
+    let path = std::env::current_exe().expect("Linux has /proc/self/exe");
     let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match stem.rsplit_once('-') {
         Some((name, hash)) if hash.len() == 16 => name.to_owned(),
@@ -106,12 +111,12 @@ fn line(binary: &str, test: &str, needs: Needs, why: &str) -> String {
     format!("{binary}::{test}: needs {needs}: {}", why.join(" "))
 }
 
-/// One write of a whole line: several test binaries may append to the file.
+/// Appends a line with one write, because several test binaries append to the file.
 fn append(file: &Path, line: &str) {
     let opened = File::options().create(true).append(true).open(file);
     let written = opened.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
     written.unwrap_or_else(|error| {
-        panic!("{}, which {FILE_VARIABLE} names, cannot be written: {error}", file.display())
+        panic!("cannot write {}, the file of {FILE_VARIABLE}: {error}", file.display())
     });
 }
 
@@ -119,8 +124,8 @@ fn append(file: &Path, line: &str) {
 mod tests {
     use super::*;
 
-    /// Skips itself in a second process, so that the variables are that process's own.
-    fn again(variables: &[(&str, &str)]) -> std::process::Output {
+    /// Runs `skips_if_told_to` in a second process, which has its own variables.
+    fn run_skipping_test(variables: &[(&str, &str)]) -> std::process::Output {
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "tests::skips_if_told_to", "--nocapture", "--test-threads=1"]);
         command.env_remove("CI").env_remove(FILE_VARIABLE).env("MEMFERRY_SKIP", "1");
@@ -138,19 +143,19 @@ mod tests {
     fn a_skip_is_a_line_of_the_file() {
         let file = std::env::temp_dir().join(format!("memferry-skips-{}", std::process::id()));
         for count in 1..=2 {
-            assert!(again(&[(FILE_VARIABLE, file.to_str().unwrap())]).status.success());
+            assert!(run_skipping_test(&[(FILE_VARIABLE, file.to_str().unwrap())]).status.success());
             let text = std::fs::read_to_string(&file).unwrap();
             let line = "memferry_testing::tests::skips_if_told_to: needs the program none: there is no such program\n";
             assert_eq!(text, line.repeat(count));
         }
         std::fs::remove_file(file).unwrap();
-        assert!(!again(&[(FILE_VARIABLE, "/nowhere/at/all")]).status.success());
-        assert!(again(&[]).status.success());
+        assert!(!run_skipping_test(&[(FILE_VARIABLE, "/nowhere/at/all")]).status.success());
+        assert!(run_skipping_test(&[]).status.success());
     }
 
     #[test]
-    fn in_ci_a_program_must_be_there() {
-        let output = again(&[("CI", "true")]);
+    fn ci_requires_provided_programs() {
+        let output = run_skipping_test(&[("CI", "true")]);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && text.contains("this test must run in CI: there is"), "{text}");
     }

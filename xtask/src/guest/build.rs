@@ -1,4 +1,4 @@
-//! Which tests the guest runs, and what they are built from.
+//! Builds the test binaries and the command for a guest.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use crate::shell::{self, Failure, cargo};
 
-/// Packages whose integration tests may be for the guest.
+/// Packages that may have tests for a guest.
 const PACKAGES: &[&str] = &["memferry", "memferry-query", "memferry-bench", "memferry-cli"];
-/// How the names of such tests begin.
+/// Prefix of the names of such tests.
 const PREFIX: &str = "numa";
 /// The package with the command `memferry`, and the name of that binary.
 const COMMAND: (&str, &str) = ("memferry-cli", "memferry");
 
-/// What was built.
+/// The built programs.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Built {
     pub(crate) tests: Vec<TestBinary>,
@@ -23,9 +23,10 @@ pub(crate) struct Built {
     pub(crate) command: Option<PathBuf>,
 }
 
+/// A test binary.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TestBinary {
-    /// Of the target, e.g. `numa_discovery`.
+    /// Name of the cargo target, for example `numa_discovery`.
     pub(crate) name: String,
     pub(crate) path: PathBuf,
 }
@@ -34,7 +35,7 @@ pub(crate) struct TestBinary {
 pub(crate) fn build(packages: &[String]) -> Result<Built, Failure> {
     if let Some(unknown) = packages.iter().find(|package| !PACKAGES.contains(&package.as_str())) {
         return Err(Failure(format!(
-            "no package {unknown} has tests for the guest; say one of {}",
+            "the package {unknown} has no tests for a guest; choose from {}",
             PACKAGES.join(", ")
         )));
     }
@@ -42,20 +43,23 @@ pub(crate) fn build(packages: &[String]) -> Result<Built, Failure> {
     let chosen: Vec<&str> =
         PACKAGES.iter().copied().filter(|package| wanted(package) && has_tests(package)).collect();
     if chosen.is_empty() {
-        return Err(Failure(format!("no test is called {PREFIX}*, so nothing would be run in the guest")));
+        return Err(Failure(format!("no test is called {PREFIX}*")));
     }
     let messages = cargo(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
         .args(chosen.iter().flat_map(|package| ["--package", package]))
         .args(["--test", &format!("{PREFIX}*")])
         .output()
-        // Its text would be cargo's messages to programs; those to people have been printed.
-        .map_err(|_| Failure("the guest's tests could not be built, see above".to_owned()))?;
+        // The failure's text is JSON for programs; cargo has printed the readable messages.
+        .map_err(|_| Failure("cannot build the guest's tests, see above".to_owned()))?;
     let built = read(&messages);
     if built.tests.is_empty() {
         return Err(Failure("cargo built no test for the guest".to_owned()));
     }
     if chosen.contains(&COMMAND.0) && built.command.is_none() {
-        return Err(Failure(format!("cargo built the tests of {}, and no command {}", COMMAND.0, COMMAND.1)));
+        return Err(Failure(format!(
+            "cargo built the tests of {}, but not the command {}",
+            COMMAND.0, COMMAND.1
+        )));
     }
     Ok(built)
 }
@@ -79,7 +83,7 @@ struct Target {
     kind: Vec<String>,
 }
 
-/// Executables in what cargo reports, one JSON object a line.
+/// Executables in cargo's messages, one JSON object per line.
 fn read(messages: &str) -> Built {
     let mut built = Built::default();
     for line in messages.lines() {
@@ -100,7 +104,7 @@ fn read(messages: &str) -> Built {
     built
 }
 
-/// How many tests of a binary match one of the filters; all, without filters.
+/// The number of tests in a binary that match one of the filters; all tests if there is no filter.
 pub(crate) fn count(binary: &Path, filters: &[String]) -> Result<usize, Failure> {
     let listing = Command::new(binary).args(filters).args(["--list", "--format", "terse"]).output();
     let listing =

@@ -1,4 +1,4 @@
-//! The guest's file system: a cpio archive that the kernel unpacks at boot.
+//! The guest's root file system: a cpio archive that the kernel unpacks at boot.
 //!
 //! Source: Linux `Documentation/driver-api/early-userspace/buffer-format.rst`, the `newc` format.
 
@@ -13,8 +13,7 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// An archive under construction. Directories appear when something is put into them. The kernel unpacks several, one
-/// after the other.
+/// A cpio archive under construction. Adding a file adds its directories. The kernel unpacks concatenated archives.
 #[derive(Default)]
 pub(crate) struct Image {
     bytes: Vec<u8>,
@@ -22,21 +21,21 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// With what every guest needs; [`default`](Image::default) is empty.
+    /// Creates an archive with the console that every guest needs; [`default`](Image::default) is empty.
     pub(crate) fn new() -> Image {
         let mut image = Image::default();
-        // The kernel opens it as the standard streams of process 1, before anything is mounted.
+        // The kernel opens it as the standard streams of process 1, before file systems are mounted.
         image.directories(Path::new("dev/console"));
         image.entry("dev/console", CHARACTER_DEVICE, (5, 1), &[]);
         image
     }
 
-    /// A directory to mount on.
+    /// Adds an empty directory, a mount point.
     pub(crate) fn directory(&mut self, path: &str) {
         self.directories(&Path::new(path).join("in it"));
     }
 
-    /// A file with this content; the first one of a path stays.
+    /// Adds a file; the first file of a path stays.
     pub(crate) fn file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_start_matches('/');
         if self.paths.insert(PathBuf::from(path)) {
@@ -45,7 +44,7 @@ impl Image {
         }
     }
 
-    /// A program of this machine and the libraries that it loads, each at the path where it will look for them.
+    /// Adds a program of this machine at `path`, and the libraries that it loads at their own paths.
     pub(crate) fn program(&mut self, path: &str, program: &Path) -> Result<(), Failure> {
         self.file(path, &read(program)?);
         for library in libraries(program)? {
@@ -71,8 +70,7 @@ impl Image {
 
     fn entry(&mut self, path: &str, mode: u32, (major, minor): (u32, u32), content: &[u8]) {
         let inode = self.paths.len() as u32;
-        let size =
-            u32::try_from(content.len()).expect("the format holds files below 4 GiB, and `read` refused it");
+        let size = u32::try_from(content.len()).expect("`read` refuses files of 4 GiB and more");
         let name_size = path.len() as u32 + 1;
         let links = if mode == DIRECTORY { 2 } else { 1 };
         let fields = [inode, mode, 0, 0, links, 0, size, 0, 0, major, minor, name_size, 0];
@@ -94,7 +92,7 @@ impl Image {
 
 fn read(file: &Path) -> Result<Vec<u8>, Failure> {
     let bytes = fs::read(file).map_err(|error| {
-        Failure(format!("{} cannot be put into the guest: {error}; build it again", file.display()))
+        Failure(format!("cannot copy {} into the guest: {error}; build it again", file.display()))
     })?;
     if u32::try_from(bytes.len()).is_err() {
         return Err(Failure(format!("{} is too large for the guest", file.display())));
@@ -104,19 +102,16 @@ fn read(file: &Path) -> Result<Vec<u8>, Failure> {
 
 /// Paths of the loader and the libraries of a program.
 fn libraries(program: &Path) -> Result<Vec<String>, Failure> {
-    let output =
-        Command::new("ldd").arg(program).env("LC_ALL", "C").output().map_err(|error| {
-            Failure(format!("`ldd` cannot be run: {error}; install the package libc-bin"))
-        })?;
+    let output = Command::new("ldd")
+        .arg(program)
+        .env("LC_ALL", "C")
+        .output()
+        .map_err(|error| Failure(format!("cannot run `ldd`: {error}; install the package libc-bin")))?;
     let text = String::from_utf8_lossy(&output.stdout);
     if let Some(line) = text.lines().find(|line| line.contains("not found")) {
-        return Err(Failure(format!(
-            "{} needs a library that is missing: {}",
-            program.display(),
-            line.trim()
-        )));
+        return Err(Failure(format!("a library of {} is missing: {}", program.display(), line.trim())));
     }
-    // A static program has none, and ldd says so with a failure.
+    // A static program has no libraries, and ldd fails for it.
     Ok(text.lines().filter_map(library).collect())
 }
 
@@ -127,8 +122,8 @@ fn library(line: &str) -> Option<String> {
     (path.starts_with('/') && address.starts_with("(0x")).then(|| path.to_owned())
 }
 
-/// A copy of `program` without symbols and debug information in `directory`, or the program itself if no tool for that
-/// is installed: it merely is larger.
+/// A copy of `program` without symbols and debug information in `directory`; the larger program itself if neither strip
+/// nor objcopy is installed.
 pub(crate) fn stripped(program: &Path, directory: &Path) -> Result<PathBuf, Failure> {
     let name = program.file_name().unwrap_or_default();
     let copy = directory.join(name);
@@ -149,7 +144,7 @@ pub(crate) fn stripped(program: &Path, directory: &Path) -> Result<PathBuf, Fail
 mod tests {
     use super::*;
 
-    /// Names, modes and contents, by a reading of the format that shares nothing with the writer.
+    /// Names, modes and contents, read by code that shares nothing with the writer.
     fn entries(archive: &[u8]) -> Vec<(String, u32, Vec<u8>)> {
         let mut entries = Vec::new();
         let mut at = 0;
@@ -174,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_come_before_what_is_in_them() {
+    fn directories_come_before_their_files() {
         let mut image = Image::new();
         image.directory("proc");
         image.file("/a/b/odd", b"12345");

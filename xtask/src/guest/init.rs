@@ -1,7 +1,7 @@
-//! Process 1 of the guest: this very program, started by the kernel.
+//! Process 1 of the guest: this program, started by the kernel.
 //!
-//! It mounts what programs expect, runs the commands of the plan, reaps whoever loses its parent, looks whether the OOM
-//! killer ran, and leaves through QEMU's debug-exit port. It never returns: the kernel would panic.
+//! It mounts file systems, runs the commands of the plan, reaps orphans, checks whether the OOM killer ran, and exits
+//! through QEMU's debug-exit port. It never returns: the kernel would panic.
 
 use std::ffi::CString;
 use std::fs;
@@ -16,9 +16,9 @@ use super::record;
 
 /// The port of `-device isa-debug-exit` in [`super::qemu`].
 const EXIT_PORT: u16 = 0x501;
-/// How often a running command is looked at.
+/// Interval between checks of a running command.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Up to which share of a node, as a divisor, each CPU keeps free pages in a list of its own.
+/// Divisor of a node's size that limits the free pages in the list of each CPU.
 const CPU_LISTS: &str = "/proc/sys/vm/percpu_pagelist_high_fraction";
 /// The second serial line.
 const RECORD_LINE: &str = "/dev/ttyS1";
@@ -35,7 +35,7 @@ pub(crate) fn run() -> ! {
     let all_ok = match follow_plan() {
         Ok(all_ok) => all_ok,
         Err(why) => {
-            println!("guest: it cannot do its work: {why}");
+            println!("guest: cannot follow the plan: {why}");
             false
         }
     };
@@ -48,11 +48,11 @@ fn follow_plan() -> Result<bool, String> {
     let plan: Plan = serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", plan::PLAN))?;
     // SAFETY: pointer and length are those of a live string.
     unsafe { libc::sethostname(plan.name.as_ptr().cast(), plan.name.len()) };
-    take_programs().map_err(|error| format!("programs cannot be moved to node 0: {error}"))?;
+    take_programs().map_err(|error| format!("cannot move the programs to node 0: {error}"))?;
 
-    // Tests look for what they have just freed; in lists it would not be found.
+    // Tests check that memory which they have just freed is free; pages in these lists do not count as free.
     if let Err(error) = fs::write(CPU_LISTS, i32::MAX.to_string()) {
-        println!("guest: {CPU_LISTS} cannot be set, so that tests take longer: {error}");
+        println!("guest: cannot set {CPU_LISTS}, tests take longer: {error}");
     }
     show_kernel_errors();
     let mut all_ok = true;
@@ -71,7 +71,7 @@ fn follow_plan() -> Result<bool, String> {
         println!("\n{}", lines.join("\n"));
     }
     for line in oom_kills(&kernel_log()?) {
-        println!("guest: FAILED, the OOM killer ran, and no path may summon it: {line}");
+        println!("guest: FAILED, the OOM killer ran: {line}");
         all_ok = false;
     }
     if plan.record {
@@ -90,7 +90,7 @@ fn mount_all() -> Result<(), String> {
         ("tmpfs", "/tmp", ""),
         ("tmpfs", "/run", ""),
         ("cgroup2", "/sys/fs/cgroup", ""),
-        // Files live in memory. Those of the tests go where the kernel is too, so that other nodes start empty.
+        // Files are in memory. Those of the tests go to the node of the kernel, so that other nodes start empty.
         ("tmpfs", plan::PROGRAMS, "mpol=prefer:0,mode=755,size=90%"),
     ] {
         let [kind_c, at_c, options_c] =
@@ -100,13 +100,13 @@ fn mount_all() -> Result<(), String> {
             libc::mount(kind_c.as_ptr(), at_c.as_ptr(), kind_c.as_ptr(), 0, options_c.as_ptr().cast())
         };
         if code != 0 {
-            return Err(format!("{kind} cannot be mounted on {at}: {}", io::Error::last_os_error()));
+            return Err(format!("cannot mount {kind} on {at}: {}", io::Error::last_os_error()));
         }
     }
     Ok(())
 }
 
-/// The kernel unpacks the image to whichever node it happens to run on.
+/// Moves the programs to node 0; the kernel unpacks the image to the node on which it runs.
 fn take_programs() -> io::Result<()> {
     for entry in fs::read_dir(plan::ARRIVALS)? {
         let entry = entry?;
@@ -125,12 +125,12 @@ fn run_command(command: &PlanCommand) -> Result<(), String> {
         .stdin(Stdio::null())
         .process_group(0)
         .spawn()
-        .map_err(|error| format!("{program} cannot be started: {error}"))?;
+        .map_err(|error| format!("cannot start {program}: {error}"))?;
     let deadline = Instant::now() + Duration::from_secs(command.seconds_max);
     let mut hangs = false;
     let status = loop {
         match reap() {
-            // Its exit status is taken here, never through `child`.
+            // `reap` takes the exit status; `child.wait()` would fail.
             Some((pid, status)) if pid == child.id() => break status,
             Some(_) => {}
             None => {
@@ -142,7 +142,7 @@ fn run_command(command: &PlanCommand) -> Result<(), String> {
             }
         }
     };
-    // Whoever it left behind must not disturb the next one.
+    // Processes that the command left behind must not disturb the next one.
     kill_all();
     while has_children() {
         if reap().is_none() {
@@ -150,14 +150,14 @@ fn run_command(command: &PlanCommand) -> Result<(), String> {
         }
     }
     match () {
-        () if hangs => Err(format!("it was still running after {} s and was killed", command.seconds_max)),
+        () if hangs => Err(format!("killed after {} s, its time limit", command.seconds_max)),
         () if libc::WIFSIGNALED(status) => Err(format!("killed by signal {}", libc::WTERMSIG(status))),
         () if libc::WEXITSTATUS(status) != 0 => Err(format!("exit status {}", libc::WEXITSTATUS(status))),
         () => Ok(()),
     }
 }
 
-/// A process that has ended, of those started here and of orphans, which are process 1's.
+/// Reaps an exited child or orphan, if there is one; returns its process id and status.
 fn reap() -> Option<(u32, i32)> {
     let mut status = 0;
     // SAFETY: `status` is a live integer.
@@ -174,7 +174,7 @@ fn has_children() -> bool {
     code == 0
 }
 
-/// Every process except this one.
+/// Kills every process except this one.
 fn kill_all() {
     // SAFETY: no memory is involved; -1 spares process 1 and kernel threads.
     unsafe { libc::kill(-1, libc::SIGKILL) };
@@ -187,7 +187,7 @@ fn uptime_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What `dmesg` prints.
+/// The kernel log, as `dmesg` prints it.
 fn kernel_log() -> Result<String, String> {
     // Numbers of syslog(2).
     const READ_ALL: i32 = 3;
@@ -198,18 +198,18 @@ fn kernel_log() -> Result<String, String> {
     // SAFETY: pointer and size are those of `buffer`.
     let read = unsafe { libc::klogctl(READ_ALL, buffer.as_mut_ptr().cast(), size) };
     if read < 0 {
-        return Err(format!("the kernel's log cannot be read: {}", io::Error::last_os_error()));
+        return Err(format!("cannot read the kernel log: {}", io::Error::last_os_error()));
     }
     buffer.truncate(read as usize);
     Ok(String::from_utf8_lossy(&buffer).into_owned())
 }
 
-/// Lets the kernel's errors onto the console from now on, those of the OOM killer among them: a guest that hangs or panics
-/// after it cannot tell any more.
+/// Shows kernel errors on the console from now on. They include those of the OOM killer, after which a guest may hang or
+/// panic before it reads the log.
 fn show_kernel_errors() {
     const CONSOLE_LEVEL: i32 = 8;
     const ERRORS: i32 = 4;
-    // SAFETY: this call takes no buffer. Where it fails, the log is looked through at the end.
+    // SAFETY: this call takes no buffer. If it fails, the check of the log at the end remains.
     unsafe { libc::klogctl(CONSOLE_LEVEL, std::ptr::null_mut(), ERRORS) };
 }
 
@@ -232,7 +232,7 @@ fn leave(status: u8) -> ! {
         if libc::ioperm(EXIT_PORT.into(), 1, 1) == 0 {
             std::arch::asm!("out dx, al", in("dx") EXIT_PORT, in("al") status, options(nomem, nostack));
         }
-        println!("guest: status {status} could not be reported: {}", io::Error::last_os_error());
+        println!("guest: cannot report status {status}: {}", io::Error::last_os_error());
         libc::tcdrain(1);
         libc::reboot(libc::RB_POWER_OFF);
     }

@@ -1,6 +1,6 @@
-//! The guest's kernel: the one that was named, the one that was kept, or one that is fetched.
+//! The guest's kernel: from `MEMFERRY_NUMA_KERNEL`, from the cache, or fetched with apt.
 //!
-//! QEMU boots the ELF image inside a bzImage faster than the bzImage, which would unpack itself under emulation.
+//! QEMU boots the ELF image inside a bzImage faster than the bzImage, which unpacks itself under emulation.
 //!
 //! Source: Linux `Documentation/arch/x86/boot.rst`.
 
@@ -14,13 +14,13 @@ use super::apt;
 use crate::shell::{self, Failure};
 
 const VARIABLE: &str = "MEMFERRY_NUMA_KERNEL";
-/// Earlier ones put all memory into one tier (6.1) or cannot weigh an interleave (before 6.9); 6.12 is the first
-/// release with long support that can.
+/// Oldest suitable version: 6.1 has one memory tier, and versions before 6.9 have no weighted interleave. 6.12 is the first
+/// later release with long-term support.
 pub(crate) const OLDEST: &str = "6.12";
 const KEPT: &str = "vmlinux-";
 const ELF: &[u8] = b"\x7fELF";
 
-/// The numbers of a version, in their order.
+/// The numbers of a version, compared in order.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version(Vec<u32>);
 
@@ -45,7 +45,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A file that QEMU boots. `scratch` is a directory for one that must be unpacked and is not kept.
+/// The kernel file that QEMU boots. A kernel of the user is unpacked to the directory `scratch`.
 pub(crate) fn find(scratch: &Path) -> Result<PathBuf, Failure> {
     if let Some(file) = std::env::var_os(VARIABLE) {
         let file = PathBuf::from(file);
@@ -65,36 +65,36 @@ pub(crate) fn find(scratch: &Path) -> Result<PathBuf, Failure> {
     super::remove_stale(&directory, "apt-");
     let work = directory.join(format!("apt-{}", std::process::id()));
     let fetched = fetch(&directory, &work);
-    // What apt left there is of no use any more, and the outcome is known.
+    // Remaining files of apt do no harm.
     let _ = fs::remove_dir_all(&work);
     fetched
 }
 
-/// Kernels that were kept, the newest last.
+/// The cached kernels, newest last.
 fn kept(directory: &Path) -> Vec<(Version, PathBuf)> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut kept: Vec<_> = entries
         .filter_map(|entry| {
             Some((Version::parse(entry.file_name().to_str()?.strip_prefix(KEPT)?)?, entry.path()))
         })
-        .filter(|(version, path)| version.is_new_enough() && begins_like_elf(path))
+        .filter(|(version, path)| version.is_new_enough() && is_elf(path))
         .collect();
     kept.sort();
     kept
 }
 
-fn begins_like_elf(file: &Path) -> bool {
+fn is_elf(file: &Path) -> bool {
     let mut magic = [0; 4];
     File::open(file).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == ELF
 }
 
 fn fetch(directory: &Path, work: &Path) -> Result<PathBuf, Failure> {
-    eprintln!("fetching a kernel for the guest, once; it is kept in {}", directory.display());
+    eprintln!("fetching a kernel for the guest into {}, once", directory.display());
     let (version, image) = apt::fetch(work)?;
     let failed = |error| Failure(format!("{}: {error}", image.display()));
     let elf = extract(&fs::read(&image).map_err(failed)?)
         .map_err(|failure| Failure(format!("{}: {failure}", image.display())))?;
-    // Complete under its name or not there at all, also if two of us do this at once.
+    // The rename makes the complete file appear at once, also if two processes do this at the same time.
     let (unfinished, kept) = (work.join("vmlinux"), directory.join(format!("{KEPT}{version}")));
     fs::write(&unfinished, elf).and_then(|()| fs::rename(&unfinished, &kept)).map_err(failed)?;
     Ok(kept)
@@ -102,7 +102,7 @@ fn fetch(directory: &Path, work: &Path) -> Result<PathBuf, Failure> {
 
 /// The ELF image in a bzImage.
 fn extract(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
-    let failure = |why: &str| Failure(format!("this is no kernel image that the guest can boot: {why}"));
+    let failure = |why: &str| Failure(format!("the guest cannot boot this kernel image: {why}"));
     if bytes.get(0x202..0x206) != Some(b"HdrS") {
         return Err(failure("it is neither an ELF file nor a bzImage"));
     }
@@ -132,7 +132,7 @@ fn extract(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
         [0x02, 0x21, 0x4c, 0x18, ..] => ("lz4", "lz4", body),
         _ => {
             let magic: Vec<String> = payload[..6].iter().map(|byte| format!("{byte:02x}")).collect();
-            return Err(failure(&format!("its compression, {}, is not known here", magic.join(" "))));
+            return Err(failure(&format!("its compression, {}, is not supported", magic.join(" "))));
         }
     };
     if !shell::is_installed(program) {
@@ -144,7 +144,7 @@ fn extract(bytes: &[u8]) -> Result<Vec<u8>, Failure> {
     if !image.starts_with(ELF)
         || image.len() as u64 != u64::from(u32::from_le_bytes(size.try_into().expect("4 bytes")))
     {
-        return Err(failure(&format!("{program} could not unpack all of it")));
+        return Err(failure(&format!("{program} did not unpack all of it")));
     }
     Ok(image)
 }
@@ -157,7 +157,7 @@ fn unpack(program: &str, body: &[u8]) -> std::io::Result<Vec<u8>> {
         .spawn()?;
     let mut input = child.stdin.take().expect("it is piped");
     std::thread::scope(|scope| {
-        // It ends when the program stops reading; whether all was unpacked is seen from the result.
+        // The write fails if the program stops reading; the caller checks the size of the result.
         scope.spawn(move || input.write_all(body));
         child.wait_with_output().map(|output| output.stdout)
     })
@@ -169,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A bzImage with nothing in it but a header and `payload`.
+    /// A bzImage with a header and `payload` only.
     fn image(payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; 0x400];
         bytes[0x1f1] = 1;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_compression() {
+    fn every_compression_is_unpacked() {
         assert_eq!(extract(&image(b"\x7fELF12345")).unwrap(), b"\x7fELF12345");
         for program in ["gzip", "xz", "zstd"] {
             if !shell::is_installed(program) {
@@ -220,19 +220,19 @@ mod tests {
             (&short, "cut short"),
             (&far, "cut short"),
             (&image(b"BZh91AY&SY"), "42 5a 68 39 31 41"),
-            (&image(b"\x1f\x8bnonsense-nonsense"), "gzip could not unpack all of it"),
+            (&image(b"\x1f\x8bnonsense-nonsense"), "gzip did not unpack all of it"),
         ] {
             let error = extract(bytes).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
         if shell::is_installed("zstd") {
             let error = extract(&image(&packed("zstd", 1))).unwrap_err().to_string();
-            assert!(error.contains("could not unpack all"), "{error}");
+            assert!(error.contains("did not unpack all"), "{error}");
         }
     }
 
     #[test]
-    fn versions() {
+    fn versions_compare_by_number() {
         let version = |text| Version::parse(text).unwrap();
         assert!(
             version("6.12.95+deb12.1") > version("6.12.95+deb12") && version("6.12.9") < version("6.12.10")
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_was_kept() {
+    fn the_newest_cached_kernel_comes_last() {
         let directory = std::env::temp_dir().join(format!("memferry-kept-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         for (name, content) in [

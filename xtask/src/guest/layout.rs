@@ -1,8 +1,8 @@
-//! From a machine profile to nodes that a small guest can have.
+//! Scales the machine of a profile to a layout that a small guest can have.
 //!
-//! Nodes, their numbers, sockets and distances are the profile's. Memory is scaled by one factor; CPUs are one or two a
-//! node; rates are rounded to what QEMU can say. The result is also written into the guest as `/layout.json`, so that
-//! tests compare what they discover with what the guest was built from.
+//! Nodes, their numbers, sockets and distances come from the profile. Memory is scaled by one factor, a node has one or
+//! two CPUs, and rates are rounded to values that QEMU can express. The guest has the layout as `/layout.json`, so that
+//! tests compare it with the discovered machine.
 //!
 //! Sources: QEMU `hw/core/numa.c`, `hw/acpi/hmat.c`; Linux `drivers/acpi/numa/srat.c` and `hmat.c`.
 
@@ -13,26 +13,26 @@ use serde::{Deserialize, Serialize};
 
 use crate::shell::Failure;
 
-/// What the largest node of a profile becomes, before that is rounded to sections and to what a node with CPUs needs.
-/// Tests fill whole nodes, which under emulation takes some 5 s a GiB.
+/// Size of the largest node, before rounding to sections and to the minimum of a node with CPUs. Tests fill whole nodes,
+/// which takes about 5 s per GiB under emulation.
 const LARGEST_MIB: u64 = 320;
-/// A memory section of Linux on x86-64 (`SECTION_SIZE_BITS`): no section is shared by two nodes.
+/// Memory section of Linux on x86-64 (`SECTION_SIZE_BITS`): two nodes cannot share a section.
 const SECTION_MIB: u64 = 128;
-/// What a node with CPUs has at least: the kernel's own data, and room for a test.
+/// Minimum of a node with CPUs: the data of the kernel, and room for a test.
 const CPU_NODE_MIB_MIN: u64 = 384;
-/// CPUs of the guest. They are all emulated by one thread.
+/// Most CPUs of a guest. One thread emulates them all.
 const CPUS_MAX: usize = 8;
-/// QEMU writes a rate as 16 bits times a common power of two; with 64 MiB/s that reaches 4 TiB/s.
+/// QEMU stores a rate as 16 bits times a common power of two; with 64 MiB/s that reaches 4 TiB/s.
 const RATE_STEP_MIB: u64 = 64;
 
-/// What the guest shows.
+/// The machine of a guest, as tests should discover it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Layout {
-    /// The profile it was made from.
+    /// Name of the profile.
     pub(crate) profile: String,
     /// Online nodes, ascending.
     pub(crate) nodes: Vec<LayoutNode>,
-    /// Nodes that are possible and not online.
+    /// Possible nodes that are not online.
     pub(crate) offline: Vec<u32>,
     /// In the order of `nodes`.
     pub(crate) distances: Vec<Vec<u32>>,
@@ -42,15 +42,16 @@ pub(crate) struct Layout {
     pub(crate) sockets: u32,
 }
 
+/// An online node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LayoutNode {
     pub(crate) id: u32,
     pub(crate) cpus: Vec<u32>,
     pub(crate) memory_mib: u64,
-    /// What the kernel can tell of it; without HMAT it cannot tell HBM.
+    /// The tier that discovery reports; without HMAT it cannot recognise HBM.
     pub(crate) tier: Tier,
     pub(crate) cpu_node: u32,
-    /// Of the profile's sockets the how-manieth: QEMU counts them from 0.
+    /// Rank among the profile's sockets; QEMU counts them from 0.
     pub(crate) socket: u32,
 }
 
@@ -66,12 +67,12 @@ pub(crate) struct LayoutLink {
 }
 
 impl Layout {
-    /// `files_mib` is what the guest will keep in memory as files; node 0 is that much larger, because they go there.
+    /// The layout of a profile. Node 0 is larger by `files_mib`, the files that the guest keeps there.
     pub(crate) fn of(profile: &str, files_mib: u64) -> Result<Layout, Failure> {
         let machine = Machine::from_profile_with_placeholders(profile)
-            .map_err(|error| Failure(format!("no guest can be built: {error}")))?;
+            .map_err(|error| Failure(format!("cannot build a guest: {error}")))?;
         Layout::of_machine(&machine, files_mib)
-            .map_err(|why| Failure(format!("no guest can be built after {profile}: {why}")))
+            .map_err(|why| Failure(format!("cannot build a guest of {profile}: {why}")))
     }
 
     fn of_machine(machine: &Machine, files_mib: u64) -> Result<Layout, String> {
@@ -98,7 +99,7 @@ impl Layout {
         };
         layout.number_cpus(machine)?;
         layout.check_numbering()?;
-        // QEMU lists every node in its HMAT, and Linux ignores a table with a node that has no memory.
+        // QEMU lists every node in its HMAT, and Linux ignores the table if one of them has no memory.
         if layout.offline.is_empty() && layout.nodes.iter().all(|node| node.memory_mib > 0) {
             layout.links = links(machine, &layout.nodes);
         }
@@ -129,12 +130,15 @@ impl Layout {
         self.nodes.iter().map(|node| node.memory_mib).sum()
     }
 
-    /// CPUs count through the nodes of a socket, then through the next socket, as QEMU numbers them.
+    /// Numbers CPUs as QEMU does: through the nodes of a socket, then through the next socket.
     fn number_cpus(&mut self, machine: &Machine) -> Result<(), String> {
         let owners: Vec<usize> =
             (0..self.nodes.len()).filter(|&i| !machine.nodes()[i].cpus.is_empty()).collect();
         if owners.len() > CPUS_MAX {
-            return Err(format!("it has {} nodes with CPUs, and a guest {CPUS_MAX} CPUs", owners.len()));
+            return Err(format!(
+                "it has {} nodes with CPUs, but a guest has at most {CPUS_MAX} CPUs",
+                owners.len()
+            ));
         }
         let few = owners.iter().map(|&i| machine.nodes()[i].cpus.len()).min().unwrap_or(1);
         let per_node = (CPUS_MAX / owners.len()).clamp(1, 2).min(few);
@@ -147,22 +151,27 @@ impl Layout {
         let mut sizes = counts.values();
         let first = sizes.next().copied().unwrap_or(0);
         if sizes.any(|&size| size != first) {
-            return Err("its sockets have different numbers of nodes with CPUs; QEMU's are all alike".into());
+            return Err(
+                "its sockets have different numbers of nodes with CPUs, which QEMU cannot emulate".into()
+            );
         }
         if owners.windows(2).any(|pair| self.nodes[pair[0]].socket > self.nodes[pair[1]].socket) {
             return Err("a node of a later socket comes before one of an earlier socket".into());
         }
         self.sockets = counts.len() as u32;
-        // What Linux says of a node without CPUs is the socket of the CPUs next to it.
+        // Linux reports a node without CPUs on the socket of its nearest CPUs.
         let socket_of = |id: u32| self.nodes.iter().find(|node| node.id == id).map(|node| node.socket);
         if let Some(node) = self.nodes.iter().find(|node| socket_of(node.cpu_node) != Some(node.socket)) {
             let LayoutNode { id, cpu_node, .. } = node;
-            return Err(format!("node {id} is on another socket than the CPUs of node {cpu_node}, its own"));
+            return Err(format!(
+                "node {id} is on another socket than the CPUs of node {cpu_node}, its nearest"
+            ));
         }
         Ok(())
     }
 
-    /// Linux numbers nodes as it meets them in the SRAT: where CPUs are or could be, then where memory is.
+    /// Checks that Linux will keep the numbers. It numbers nodes in the order of the SRAT: nodes with present or possible
+    /// CPUs first, then nodes with memory only.
     fn check_numbering(&self) -> Result<(), String> {
         let owners = self.nodes.iter().filter(|node| !node.cpus.is_empty()).map(|node| node.id);
         let others = self.nodes.iter().filter(|node| node.cpus.is_empty()).map(|node| node.id);
@@ -171,13 +180,13 @@ impl Layout {
             return Ok(());
         }
         Err(format!(
-            "Linux would number its nodes anew; nodes with CPUs must come first, then those offline, then those with \
-             memory only, without a gap, and here that order is {met:?}"
+            "Linux would renumber its nodes; nodes with CPUs must come first, then offline nodes, then nodes with memory \
+             only, without a gap, but that order is {met:?}"
         ))
     }
 }
 
-/// Sockets counted from 0; a profile's numbers need not be dense.
+/// Ranks of the sockets from 0; the numbers of a profile may have gaps.
 fn ranks(sockets: impl Iterator<Item = Option<u32>>) -> BTreeMap<Option<u32>, u32> {
     let mut ranks: BTreeMap<Option<u32>, u32> = sockets.map(|socket| (socket, 0)).collect();
     for (rank, known) in (0..).zip(ranks.values_mut()) {
@@ -186,12 +195,12 @@ fn ranks(sockets: impl Iterator<Item = Option<u32>>) -> BTreeMap<Option<u32>, u3
     ranks
 }
 
-/// Sizes in MiB, whole sections.
+/// Sizes of the nodes in MiB, in whole sections.
 fn memories(machine: &Machine, files_mib: u64) -> Result<Vec<u64>, String> {
     let mut sizes = Vec::new();
     for node in machine.nodes() {
         sizes.push(node.memory_bytes.ok_or_else(|| {
-            format!("it does not say how much memory node {} has; add it to its placeholders", node.id)
+            format!("the memory size of node {} is unknown; add it to the placeholders", node.id)
         })?);
     }
     let largest = u128::from(sizes.iter().copied().max().unwrap_or(0));
@@ -207,12 +216,12 @@ fn memories(machine: &Machine, files_mib: u64) -> Result<Vec<u64>, String> {
     });
     let scaled: Vec<u64> = scaled.collect();
     if scaled[0] == 0 {
-        return Err("its first node has no memory, where the kernel is to go".into());
+        return Err("its first node has no memory, which the kernel needs".into());
     }
     Ok(scaled)
 }
 
-/// The profile's, or what firmware without a table means: 10 here and 20 elsewhere.
+/// The distances of the profile; unknown ones as of firmware without a table: 10 for a node to itself and 20 otherwise.
 fn distances(machine: &Machine) -> Result<Vec<Vec<u32>>, String> {
     let mut rows = Vec::new();
     for from in machine.nodes() {
@@ -220,9 +229,12 @@ fn distances(machine: &Machine) -> Result<Vec<Vec<u32>>, String> {
         for to in machine.nodes() {
             let usual = if from.id == to.id { 10 } else { 20 };
             let distance = machine.link(from.id, to.id).distance.unwrap_or(usual);
-            // What Linux accepts (slit_valid in drivers/acpi/numa/srat.c); 255 means unreachable.
+            // The check of Linux (slit_valid in drivers/acpi/numa/srat.c); 255 means unreachable.
             if (from.id == to.id) != (distance == 10) || !(10..255).contains(&distance) {
-                return Err(format!("distance {distance} from node {} to node {} cannot be", from.id, to.id));
+                return Err(format!(
+                    "Linux refuses the distance {distance} from node {} to node {}",
+                    from.id, to.id
+                ));
             }
             row.push(distance);
         }
@@ -231,7 +243,7 @@ fn distances(machine: &Machine) -> Result<Vec<Vec<u32>>, String> {
     Ok(rows)
 }
 
-/// Rates and latencies; none at all if one is missing, as HMAT has no blank. Writes default to reads.
+/// Rates and latencies; none if one is missing, because HMAT has no unknown value. Writes default to reads.
 fn links(machine: &Machine, nodes: &[LayoutNode]) -> Vec<LayoutLink> {
     let mut links = Vec::new();
     for (from, initiator) in machine.nodes().iter().zip(nodes).filter(|(_, node)| !node.cpus.is_empty()) {
@@ -255,7 +267,7 @@ fn links(machine: &Machine, nodes: &[LayoutNode]) -> Vec<LayoutLink> {
 
 fn rate(bytes_per_s: u64) -> u64 {
     let step = RATE_STEP_MIB << 20;
-    // At most what 16 bits hold, without the two values that mean something else.
+    // 16 bits without the two reserved values.
     let steps = (bytes_per_s / step + u64::from(bytes_per_s % step >= step / 2)).clamp(1, 0xfffd);
     steps * RATE_STEP_MIB
 }
@@ -305,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_memory_costs_the_rates() {
+    fn a_node_without_memory_disables_hmat() {
         let layout = of("made-up-odd-nodes");
         assert_eq!(layout.offline, [2]);
         assert_eq!(
@@ -317,21 +329,21 @@ mod tests {
     }
 
     #[test]
-    fn files_make_the_first_node_larger() {
+    fn files_enlarge_the_first_node() {
         let (without, with) = (of("skylake-8180-snc-off"), Layout::of("skylake-8180-snc-off", 129).unwrap());
         assert_eq!(with.nodes[0].memory_mib, without.nodes[0].memory_mib + 256);
         assert_eq!(with.nodes[1], without.nodes[1]);
     }
 
     #[test]
-    fn rates_are_what_qemu_can_say() {
+    fn rates_are_rounded_for_qemu() {
         let mib = 1 << 20;
         assert_eq!([0, 1, 95, 97, 160].map(|rate_mib| rate(rate_mib * mib)), [64, 64, 64, 128, 192]);
         assert_eq!(rate(u64::MAX), 0xfffd * 64);
         assert_eq!((nanoseconds(0.2), nanoseconds(74.5), nanoseconds(1e9)), (1, 75, 0xfffd));
     }
 
-    /// A profile with a piece replaced, and why no guest can be built after it.
+    /// The error for a profile in which `from` is replaced by `to`.
     fn refused(from: &str, to: &str) -> String {
         let text = include_str!("../../../crates/memferry/machines/made-up-odd-nodes.json");
         assert!(text.contains(from), "{from}");
@@ -343,11 +355,11 @@ mod tests {
     }
 
     #[test]
-    fn what_no_guest_can_be_is_explained() {
+    fn impossible_guests_are_explained() {
         for (from, to, words) in [
-            (r#""memory_mib": 1024"#, r#""memory_mib": null"#, "how much memory node 4 has"),
+            (r#""memory_mib": 1024"#, r#""memory_mib": null"#, "memory size of node 4 is unknown"),
             (r#""memory_mib": 8192"#, r#""memory_mib": 0"#, "first node has no memory"),
-            (r#""offline": [2]"#, r#""offline": [7]"#, "number its nodes anew"),
+            (r#""offline": [2]"#, r#""offline": [7]"#, "renumber its nodes"),
             ("[10, 21, 23, 14]", "[10, 10, 23, 14]", "distance 10 from node 0 to node 1"),
             (
                 r#""id": 1, "socket": 1"#,

@@ -1,14 +1,13 @@
-//! `cargo xtask numa`: tests on a machine with the NUMA nodes of a profile, on any machine.
+//! `cargo xtask numa`: runs tests in an emulated guest that has the NUMA nodes of a profile.
 //!
 //! ```text
 //! profile ─▶ layout ─▶ QEMU's arguments ─▶ a guest, software emulation ─▶ exit status
 //!               └────▶ /layout.json ──┐             ▲
-//! tests, command, this program ─▶ image (initramfs) ┘  kernel: kept, or fetched with apt
+//! tests, command, this program ─▶ image (initramfs) ┘  kernel: cached, or fetched with apt
 //! ```
 //!
-//! Process 1 of the guest is this program ([`init`]). Numbers of nodes, CPUs, sizes, distances, rates and memory tiers
-//! are what the guest's kernel makes of the firmware's tables; the memory itself is as fast as the host's, so that
-//! nothing is to be measured here.
+//! Process 1 of the guest is this program ([`init`]). The guest's kernel derives nodes, CPUs, sizes, distances, rates and
+//! memory tiers from the firmware's tables. The memory is as fast as the host's: do not measure in a guest.
 
 mod apt;
 mod build;
@@ -35,19 +34,19 @@ use build::TestBinary;
 use image::Image;
 use layout::Layout;
 use plan::{Plan, PlanCommand};
-use qemu::{Boot, End, Qemu, Run, Temporary};
+use qemu::{Boot, Outcome, Qemu, Run, TemporaryFile};
 
 /// A machine that `--all-machines` boots.
 pub(crate) struct GuestMachine {
     pub(crate) profile: &'static str,
-    /// Which tests run there; all of them, if none is named.
+    /// Filters of the tests that run there; empty for all tests.
     filters: &'static [&'static str],
 }
 
-/// What depends on the shape of a machine: what is discovered, and where memory comes from.
+/// Tests that depend on the shape of a machine: discovery and placement of memory.
 const OF_ANY_SHAPE: &[&str] = &["topology", "numa_memory"];
 
-/// The first is the default, and runs everything; the others run what depends on the shape of a machine.
+/// The machines of `--all-machines`. The first is the default and runs all tests; the others run [`OF_ANY_SHAPE`].
 pub(crate) const MACHINES: &[GuestMachine] = &[
     GuestMachine { profile: "xeon-max-9468-2s-flat", filters: &[] },
     GuestMachine { profile: "skylake-8180-snc-on", filters: OF_ANY_SHAPE },
@@ -56,20 +55,20 @@ pub(crate) const MACHINES: &[GuestMachine] = &[
     GuestMachine { profile: "made-up-odd-nodes", filters: OF_ANY_SHAPE },
 ];
 
-/// Guests at a time: each is one thread of QEMU's, and continuous integration has two CPUs.
+/// Guests that run at the same time: each is one thread of QEMU, and CI has two CPUs.
 const AT_A_TIME: usize = 2;
-/// What a guest may take altogether, and one of its commands: several times what the slowest takes on two idle CPUs.
+/// Time limits of a guest and of one of its commands: several times the slowest on two idle CPUs.
 const GUEST_SECONDS: u64 = 360;
 const COMMAND_SECONDS: u64 = 180;
 
 pub(crate) const USAGE: &str = "\
 cargo xtask numa [OPTION...] [FILTER...]
-  FILTER             only tests with it in their name, or in that of their file; `topology` also shows the machine
+  FILTER             only tests whose name or file name contains it; `topology` also shows the machine
   --machine PROFILE  boot the machine of this profile, a name or a JSON file
-  --all-machines     boot every machine that continuous integration boots
+  --all-machines     boot every machine that CI boots
   --package NAME     only tests of this package; may be repeated
-  --record DIR       keep what the guest's kernel shows of the machine in DIR/PROFILE.json
-  --timeout SECONDS  what a guest may take
+  --record DIR       save the machine as the guest's kernel shows it in DIR/PROFILE.json
+  --timeout SECONDS  time limit of a guest
 ";
 
 #[derive(Debug, Default, PartialEq)]
@@ -97,7 +96,7 @@ impl Options {
                     let seconds = value()?.parse().ok().filter(|&seconds| seconds > 0);
                     options.timeout_seconds = Some(seconds.ok_or("--timeout needs a number of seconds")?);
                 }
-                other if other.starts_with('-') => return Err(format!("there is no option {other}")),
+                other if other.starts_with('-') => return Err(format!("unknown option {other}")),
                 filter => options.filters.push(filter.to_owned()),
             }
         }
@@ -107,7 +106,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Profiles and the filters there.
+    /// The profiles to boot, each with the filters of its tests.
     fn machines(&self) -> Vec<(String, Vec<String>)> {
         let own = |machine: &GuestMachine| machine.filters.iter().map(|&filter| filter.to_owned()).collect();
         let machines = if self.all_machines { MACHINES } else { &MACHINES[..1] };
@@ -116,7 +115,7 @@ impl Options {
             .map(|machine| {
                 let filters = if self.filters.is_empty() { own(machine) } else { self.filters.clone() };
                 match &self.machine {
-                    // Who names a machine wants all tests there.
+                    // A machine chosen by name runs all tests.
                     Some(profile) => (profile.clone(), self.filters.clone()),
                     None => (machine.profile.to_owned(), filters),
                 }
@@ -128,7 +127,7 @@ impl Options {
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let options = Options::parse(arguments).map_err(|why| Failure(format!("{why}\n\n{USAGE}")))?;
     let machines = options.machines();
-    // What is wrong with a profile is said before anything is built.
+    // Report errors of a profile before building.
     for (profile, _) in &machines {
         Layout::of(profile, 0)?;
     }
@@ -143,11 +142,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         if !guest.plan.commands.is_empty() {
             guests.push(guest);
         } else {
-            eprintln!("{profile}: no test has {} in its name", filters.join(" or "));
+            eprintln!("{profile}: no test name contains {}", filters.join(" or "));
         }
     }
     if guests.is_empty() {
-        return Err(Failure("nothing would be run in any guest".to_owned()));
+        return Err(Failure("no guest has a test to run; check the filters".to_owned()));
     }
     let label = guests.len() > 1;
     let queue = Mutex::new(guests.iter());
@@ -156,15 +155,15 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
         for _ in 0..AT_A_TIME.min(guests.len()) {
             scope.spawn(|| {
                 loop {
-                    let next = queue.lock().expect("nobody panics with it").next();
+                    let next = queue.lock().expect("no thread panics while it holds the lock").next();
                     let Some(guest) = next else { return };
                     let report = host.run(guest, label);
-                    reports.lock().expect("nobody panics with it").push(report);
+                    reports.lock().expect("no thread panics while it holds the lock").push(report);
                 }
             });
         }
     });
-    let mut reports = reports.into_inner().expect("nobody panics with it");
+    let mut reports = reports.into_inner().expect("no thread panics while it holds the lock");
     reports.sort_by_key(|(profile, _)| machines.iter().position(|(machine, _)| machine == profile));
     eprintln!();
     let mut failed = Vec::new();
@@ -180,7 +179,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure(format!("failed: {}", failed.join(", ")))) }
 }
 
-/// A directory of this run; removed at its end.
+/// The directory of a run; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -188,7 +187,7 @@ impl Scratch {
         let all = target_directory().join("numa");
         remove_stale(&all, "run-");
         let directory = all.join(format!("run-{}", std::process::id()));
-        let failed = |error| Failure(format!("{} cannot be made: {error}", directory.display()));
+        let failed = |error| Failure(format!("cannot create {}: {error}", directory.display()));
         fs::create_dir_all(&directory).map_err(failed)?;
         Ok(Scratch(directory))
     }
@@ -196,30 +195,30 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left over is in the build directory, and goes with it.
+        // Leftovers are in the target directory; `cargo clean` removes them.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Removes what an earlier process left, whose number follows `prefix`, if it was ended before it could.
+/// Removes the directories `PREFIX<pid>` of processes that were killed before they removed them.
 fn remove_stale(directory: &Path, prefix: &str) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let id = name.to_str().and_then(|name| name.strip_prefix(prefix)?.parse::<u32>().ok());
         if id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists()) {
-            // If it cannot be removed it is in nobody's way.
+            // A directory that cannot be removed does no harm.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
 }
 
-/// What all guests of a run share.
+/// The state that all guests of a run share. Their threads only read it.
 struct Host {
     qemu: Qemu,
     kernel: PathBuf,
-    /// Programs and libraries: the first archive of each guest's image.
+    /// Archive of programs and libraries, the first of each guest's image.
     image: Vec<u8>,
-    /// What of the image will stay in the guest's memory.
+    /// Size of the files that stay in the guest's memory.
     files_mib: u64,
     tests: Vec<TestBinary>,
     has_command: bool,
@@ -228,7 +227,7 @@ struct Host {
     scratch: Scratch,
 }
 
-/// One machine to boot.
+/// A machine to boot.
 struct Guest {
     profile: String,
     layout: Layout,
@@ -242,7 +241,8 @@ impl Host {
         for directory in ["proc", "sys", "tmp", "run", &plan::PROGRAMS[1..], &plan::ARRIVALS[1..]] {
             image.directory(directory);
         }
-        let this = std::env::current_exe().map_err(|error| Failure(format!("this program: {error}")))?;
+        let this = std::env::current_exe()
+            .map_err(|error| Failure(format!("cannot find the path of xtask: {error}")))?;
         image.program("init", &image::stripped(&this, &scratch.0)?)?;
         let mut files_bytes = 0;
         let command = built.command.iter().map(|path| ("memferry".to_owned(), path));
@@ -251,7 +251,7 @@ impl Host {
         for (name, path) in programs {
             if !names.insert(name.clone()) {
                 return Err(Failure(format!(
-                    "two packages have tests called {name}; the guest can hold one"
+                    "two packages have a test binary {name}, but a guest can hold one; choose one with --package"
                 )));
             }
             let stripped = image::stripped(path, &scratch.0)?;
@@ -281,13 +281,13 @@ impl Host {
         Ok(Guest { profile: profile.to_owned(), layout, plan })
     }
 
-    /// Writes the guest's image: the programs, then what is its own.
-    fn initramfs(&self, guest: &Guest) -> Result<Temporary, Failure> {
+    /// Writes the guest's image: the shared programs, then the plan and the layout of the guest.
+    fn initramfs(&self, guest: &Guest) -> Result<TemporaryFile, Failure> {
         let json = |value: serde_json::Result<Vec<u8>>| value.map_err(|error| Failure(error.to_string()));
         let mut own = Image::default();
         own.file(plan::PLAN, &json(serde_json::to_vec(&guest.plan))?);
         own.file(plan::LAYOUT, &json(serde_json::to_vec(&guest.layout))?);
-        let file = Temporary(self.scratch.0.join(format!("{}.cpio", file_stem(&guest.profile))));
+        let file = TemporaryFile(self.scratch.0.join(format!("{}.cpio", file_stem(&guest.profile))));
         let write = || {
             let mut out = fs::File::create(&file.0)?;
             out.write_all(&self.image)?;
@@ -297,7 +297,7 @@ impl Host {
         Ok(file)
     }
 
-    /// The tests that match a filter, and what shows the machine; nothing if there is no such test.
+    /// The commands of a guest: `memferry topology` and the tests that match a filter. Empty if no test matches.
     fn commands(&self, filters: &[String]) -> Result<Vec<PlanCommand>, Failure> {
         let env: BTreeMap<String, String> = [
             ("PATH", plan::PROGRAMS),
@@ -322,35 +322,35 @@ impl Host {
             commands
                 .push(command("memferry topology", vec![plan::COMMAND.to_owned(), "topology".to_owned()]));
         }
-        let shows = commands.len();
+        let without_tests = commands.len();
         for test in &self.tests {
-            // A filter in the name of the file means all tests in it.
+            // A filter that matches the name of the file selects all of its tests.
             let is_named = filters.iter().any(|filter| test.name.contains(filter.as_str()));
             let filters = if is_named { &[] } else { filters };
             if build::count(&test.path, filters)? > 0 {
                 let mut argv = vec![format!("{}/{}", plan::PROGRAMS, test.name)];
                 argv.extend_from_slice(filters);
-                // One at a time: they look at free memory, and the test that hangs is the last one that was named.
+                // One at a time: tests check free memory, and the last printed name is the test that hangs.
                 argv.push("--test-threads=1".to_owned());
-                // So that one sees what was skipped.
+                // Shows the lines of skipped tests.
                 argv.push("--show-output".to_owned());
                 commands.push(command(&test.name, argv));
             }
         }
-        if commands.len() == shows {
+        if commands.len() == without_tests {
             commands.clear();
         }
         Ok(commands)
     }
 
-    /// Boots a machine, a second time if the guest did not finish; how it went, in words.
+    /// Boots a guest, a second time if it does not finish, and returns its profile and a verdict.
     fn run(&self, guest: &Guest, label: bool) -> (String, Result<String, Failure>) {
         let mut tries = 0;
         let outcome = loop {
             tries += 1;
             match self.run_once(guest, label) {
-                Ok(Run { end: End::NotFinished(why), .. }) if tries < 2 => {
-                    eprintln!("{}: the guest did not finish: {why}; once more", guest.profile);
+                Ok(Run { outcome: Outcome::NotFinished(why), .. }) if tries < 2 => {
+                    eprintln!("{}: the guest did not finish: {why}; trying again", guest.profile);
                 }
                 outcome => break outcome,
             }
@@ -360,10 +360,10 @@ impl Host {
                 run.boot.map_or("no boot".to_owned(), |boot| format!("boot {:.1} s", boot.as_secs_f64()));
             let again = if tries > 1 { ", at the second try" } else { "" };
             let times = format!("{boot}, all {:.1} s{again}", run.whole.as_secs_f64());
-            match run.end {
-                End::AllOk => Ok(format!("ok ({times})")),
-                End::SomeFailed => Err(Failure(format!("see above ({times})"))),
-                End::NotFinished(why) => {
+            match run.outcome {
+                Outcome::AllOk => Ok(format!("ok ({times})")),
+                Outcome::SomeFailed => Err(Failure(format!("see above ({times})"))),
+                Outcome::NotFinished(why) => {
                     Err(Failure(format!("the guest did not finish twice: {why} ({times})")))
                 }
             }
@@ -382,7 +382,7 @@ impl Host {
             guest.plan.commands.len()
         );
         let initramfs = self.initramfs(guest)?;
-        let recording = self.record.as_ref().map(|_| Temporary(initramfs.0.with_extension("recording")));
+        let recording = self.record.as_ref().map(|_| TemporaryFile(initramfs.0.with_extension("recording")));
         let boot = Boot {
             kernel: &self.kernel,
             initramfs: &initramfs.0,
@@ -394,7 +394,7 @@ impl Host {
         };
         let run = self.qemu.run(layout, &boot, self.limit, &mut show)?;
         if let (Some(file), Some(directory)) = (&recording, &self.record)
-            && matches!(run.end, End::AllOk | End::SomeFailed)
+            && matches!(run.outcome, Outcome::AllOk | Outcome::SomeFailed)
         {
             keep(&file.0, &directory.join(format!("{}.json", file_stem(&layout.profile))))?;
         }
@@ -402,15 +402,16 @@ impl Host {
     }
 }
 
-/// A name for a file: a profile of somebody else's may have any name.
+/// A file name for a profile, whose name may have any characters.
 fn file_stem(profile: &str) -> String {
     profile.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
-/// Looks whether a recording came over whole, and keeps it in a form that can be read.
+/// Checks that a recording is complete JSON and writes it indented.
 fn keep(sent: &Path, kept: &Path) -> Result<(), Failure> {
-    let failed =
-        |error: &dyn std::fmt::Display| Failure(format!("the recording {}: {error}", kept.display()));
+    let failed = |error: &dyn std::fmt::Display| {
+        Failure(format!("cannot save the recording {}: {error}", kept.display()))
+    };
     let bytes = fs::read(sent).map_err(|error| failed(&error))?;
     let recording: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| failed(&error))?;
     let mut text = serde_json::to_string_pretty(&recording).map_err(|error| failed(&error))?;
@@ -451,7 +452,7 @@ mod option_tests {
         assert_eq!((options.timeout_seconds, options.filters.len()), (Some(9), 2));
         for (line, words) in [
             ("--machine", "--machine needs a value"),
-            ("--fast", "no option --fast"),
+            ("--fast", "unknown option --fast"),
             ("--timeout 0", "a number of seconds"),
             ("--all-machines --machine x", "exclude each other"),
         ] {

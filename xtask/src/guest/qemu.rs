@@ -1,6 +1,6 @@
 //! QEMU: its arguments for a layout, and one run of it.
 //!
-//! Source: `qemu-system-x86_64(1)`; QEMU `hw/core/numa.c`. What must be so, and why, stands beside it.
+//! Source: `qemu-system-x86_64(1)`; QEMU `hw/core/numa.c`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,19 +15,20 @@ use super::{init, plan};
 use crate::shell::{self, Failure};
 
 const PROGRAM: &str = "qemu-system-x86_64";
-/// Which accelerator; `tcg`, software emulation, runs everywhere. A `/dev/kvm` may exist and not work.
+/// The variable that selects the accelerator. The default `tcg`, software emulation, runs everywhere; a `/dev/kvm` may
+/// exist and not work.
 const ACCELERATOR: &str = "MEMFERRY_NUMA_ACCEL";
-/// From the start of QEMU to the first line of process 1. Seen: 3 to 10 s on two busy cores.
+/// Time limit from the start of QEMU to the first line of process 1. Observed: 3 to 10 s on two busy cores.
 const BOOT_MAX: Duration = Duration::from_secs(40);
 
-/// No output but the console's, no probing for what is not there, no security modules, and no waiting: half the boot.
+/// Kernel arguments that halve the boot: console output only, no probes for absent devices, no security modules, no waits.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet loglevel=1 nokaslr edd=off mitigations=off \
      random.trust_cpu=on tsc=reliable no_timer_check rcupdate.rcu_expedited=1 audit=0 selinux=0 apparmor=0 \
      cryptomgr.notests noreplace-smp nomodeset";
 
-/// A QEMU that is installed.
+/// The installed QEMU.
 pub(crate) struct Qemu {
-    /// Its major version.
+    /// Major version.
     version: u32,
     accelerator: Accelerator,
 }
@@ -38,7 +39,7 @@ enum Accelerator {
     Kvm,
 }
 
-/// What a guest boots and where it writes.
+/// The files of a guest.
 pub(crate) struct Boot<'a> {
     pub(crate) kernel: &'a Path,
     pub(crate) initramfs: &'a Path,
@@ -46,20 +47,21 @@ pub(crate) struct Boot<'a> {
     pub(crate) record: Option<&'a Path>,
 }
 
-/// How a run ended.
+/// A finished run of a guest.
 #[derive(Debug)]
 pub(crate) struct Run {
-    pub(crate) end: End,
-    /// Until process 1 spoke.
+    pub(crate) outcome: Outcome,
+    /// Time until the first line of process 1.
     pub(crate) boot: Option<Duration>,
     pub(crate) whole: Duration,
 }
 
+/// The outcome of a run.
 #[derive(Debug, PartialEq)]
-pub(crate) enum End {
+pub(crate) enum Outcome {
     AllOk,
     SomeFailed,
-    /// It ended before its work was done, and why: worth another try.
+    /// The guest stopped before the end of its plan, with the reason. Worth a retry.
     NotFinished(String),
 }
 
@@ -67,7 +69,7 @@ impl Qemu {
     pub(crate) fn find() -> Result<Qemu, Failure> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Failure(
-                "the guest runs test binaries of an x86-64 machine; build on one".to_owned(),
+                "the guest runs x86-64 test binaries; run this on an x86-64 machine".to_owned(),
             ));
         }
         if !shell::is_installed(PROGRAM) {
@@ -76,14 +78,14 @@ impl Qemu {
         let text = shell::program(PROGRAM).arg("--version").output()?;
         let version = version(&text).ok_or_else(|| {
             Failure(format!(
-                "{PROGRAM} does not tell its version, but {:?}",
+                "cannot find the version in the output of {PROGRAM} --version: {:?}",
                 text.lines().next().unwrap_or("")
             ))
         })?;
         let accelerator = match std::env::var(ACCELERATOR).as_deref() {
             Err(_) | Ok("" | "tcg") => Accelerator::Tcg,
             Ok("kvm") => Accelerator::Kvm,
-            Ok(other) => return Err(Failure(format!("{ACCELERATOR} is {other:?}; say kvm or tcg"))),
+            Ok(other) => return Err(Failure(format!("{ACCELERATOR} is {other:?}; set it to kvm or tcg"))),
         };
         Ok(Qemu { version, accelerator })
     }
@@ -108,15 +110,15 @@ impl Qemu {
     fn processor(&self) -> Vec<String> {
         let (accelerator, cpu) = match (self.accelerator, self.version) {
             (Accelerator::Kvm, _) => ("kvm", "host"),
-            // cx16: with it Linux 6.12 panics under QEMU 7. erms: `rep movsb` is emulated byte by byte, and without
-            // the flag the kernel copies and clears pages by other means; boot takes a quarter less.
+            // cx16: Linux 6.12 panics with it under QEMU 7. erms: QEMU emulates `rep movsb` byte by byte; without the
+            // flag the kernel uses other instructions to copy and clear pages, and boots a quarter faster.
             (Accelerator::Tcg, ..10) => ("tcg,thread=single", "max,-cx16,-erms"),
             (Accelerator::Tcg, _) => ("tcg,thread=multi", "max,-erms"),
         };
         ["-accel", accelerator, "-cpu", cpu].map(str::to_owned).to_vec()
     }
 
-    /// Boots the guest and hands its lines to `show`, until it ends or `limit` is over.
+    /// Boots the guest and passes its lines to `show` until it exits or `limit` has passed.
     pub(crate) fn run(
         &self,
         layout: &Layout,
@@ -127,12 +129,12 @@ impl Qemu {
         let mut command = Command::new(PROGRAM);
         command.args(self.arguments(layout, boot)).stdin(Stdio::null()).stdout(Stdio::piped());
         let parent = std::process::id();
-        // SAFETY: between fork and exec only system calls that are async-signal-safe. The signal comes when the thread
-        // that started QEMU ends, and that thread waits for it below.
+        // SAFETY: between fork and exec this makes only system calls, which are async-signal-safe. The kernel sends the
+        // signal when the thread that started QEMU exits; that thread waits for QEMU below.
         unsafe {
             command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                // It may have ended in between.
+                // The parent may have exited before prctl.
                 if libc::getppid() as u32 != parent {
                     libc::_exit(1);
                 }
@@ -140,8 +142,7 @@ impl Qemu {
             });
         }
         let started = Instant::now();
-        let child =
-            command.spawn().map_err(|error| Failure(format!("{PROGRAM} cannot be started: {error}")))?;
+        let child = command.spawn().map_err(|error| Failure(format!("cannot start {PROGRAM}: {error}")))?;
         let mut guest = Guest { child };
         let output = guest.child.stdout.take().expect("it is piped");
         let (sender, lines) = mpsc::channel();
@@ -176,28 +177,28 @@ impl Qemu {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     break Some(format!(
-                        "it was not done after {} s (--timeout gives it more)",
+                        "it did not finish within {} s; --timeout sets another limit",
                         limit.as_secs()
                     ));
                 }
             }
         };
-        let end = match why_stopped {
-            Some(why) => End::NotFinished(why),
+        let outcome = match why_stopped {
+            Some(why) => Outcome::NotFinished(why),
             None => {
                 let status = guest.child.wait().map_err(|error| Failure(format!("{PROGRAM}: {error}")))?;
-                verdict(status, panic)
+                self::outcome(status, panic)
             }
         };
-        // Whatever came of it, memory ran out, which no path of ours may cause: another try would only hide it.
-        let end = match end {
-            End::NotFinished(why) if is_out_of_memory => {
+        // Memory ran out, which our code must never cause: a retry would hide it.
+        let outcome = match outcome {
+            Outcome::NotFinished(why) if is_out_of_memory => {
                 show(&format!("guest: the OOM killer ran, and then {why}"));
-                End::SomeFailed
+                Outcome::SomeFailed
             }
-            end => end,
+            outcome => outcome,
         };
-        Ok(Run { end, boot: up, whole: started.elapsed() })
+        Ok(Run { outcome, boot: up, whole: started.elapsed() })
     }
 }
 
@@ -208,27 +209,27 @@ struct Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // Both fail if it has ended already, and then there is nothing to do.
+        // Both fail if QEMU has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn verdict(status: ExitStatus, panic: Option<String>) -> End {
+fn outcome(status: ExitStatus, panic: Option<String>) -> Outcome {
     match (status.code(), panic) {
-        (Some(code), _) if code == exit_code(plan::STATUS_OK) => End::AllOk,
-        (Some(code), _) if code == exit_code(plan::STATUS_FAILED) => End::SomeFailed,
-        (_, Some(panic)) => End::NotFinished(format!("its kernel stopped: {panic}")),
-        (Some(0), _) => End::NotFinished("it switched itself off before it was done".to_owned()),
-        (Some(code), _) => End::NotFinished(format!("{PROGRAM} ended with status {code}, see above")),
+        (Some(code), _) if code == exit_code(plan::STATUS_OK) => Outcome::AllOk,
+        (Some(code), _) if code == exit_code(plan::STATUS_FAILED) => Outcome::SomeFailed,
+        (_, Some(panic)) => Outcome::NotFinished(format!("its kernel panicked: {panic}")),
+        (Some(0), _) => Outcome::NotFinished("it powered off before it was done".to_owned()),
+        (Some(code), _) => Outcome::NotFinished(format!("{PROGRAM} exited with status {code}, see above")),
         (None, _) => {
             let signal = status.signal().unwrap_or(0);
-            End::NotFinished(format!("{PROGRAM} was ended by signal {signal}"))
+            Outcome::NotFinished(format!("signal {signal} killed {PROGRAM}"))
         }
     }
 }
 
-/// What isa-debug-exit makes of a value.
+/// QEMU's exit code for a value written to isa-debug-exit.
 fn exit_code(value: u8) -> i32 {
     i32::from(value) << 1 | 1
 }
@@ -239,7 +240,7 @@ fn version(text: &str) -> Option<u32> {
     version.split('.').next()?.parse().ok()
 }
 
-/// The nodes, one after the other as Linux will number them.
+/// QEMU's arguments for the nodes, in the order in which Linux numbers them.
 fn machine(layout: &Layout) -> Vec<String> {
     let hmat = layout.has_hmat();
     let cores = layout.cores_per_socket();
@@ -247,7 +248,7 @@ fn machine(layout: &Layout) -> Vec<String> {
     let mut option = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
     option("-machine", format!("q35,hmat={}", if hmat { "on" } else { "off" }));
     option("-m", format!("{}M", layout.memory_mib()));
-    // An offline node is a socket without CPUs in it: the firmware's tables name the node, and nothing is there.
+    // An offline node is a socket without present CPUs: the firmware's tables name it, but it has no resources.
     let sockets = layout.sockets as usize + layout.offline.len();
     let (present, possible) = (layout.cpus_count(), sockets * cores);
     option("-smp", format!("{present},sockets={sockets},cores={cores},threads=1,maxcpus={possible}"));
@@ -277,7 +278,7 @@ fn machine(layout: &Layout) -> Vec<String> {
         option("-numa", node.clone());
     }
 
-    // With one distance given all must be; those of a node that is offline are as far as any.
+    // QEMU wants all distances or none. An offline node gets the largest distance.
     let farthest = layout.distances.iter().flatten().copied().max().unwrap_or(10).max(20);
     let position = |id: u32| layout.nodes.iter().position(|node| node.id == id);
     for &(from, _) in &nodes {
@@ -308,12 +309,12 @@ fn span(first: usize, count: usize) -> String {
     if count == 1 { first.to_string() } else { format!("{first}-{}", first + count - 1) }
 }
 
-/// A file that is removed when it goes out of scope.
-pub(crate) struct Temporary(pub(crate) PathBuf);
+/// The path of a file, which is removed when this is dropped.
+pub(crate) struct TemporaryFile(pub(crate) PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        // It may never have been written.
+        // The file may not exist.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -369,15 +370,15 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_told_apart() {
+    fn exit_statuses_become_outcomes() {
         let exited = |code: i32| ExitStatus::from_raw(code << 8);
-        assert_eq!(verdict(exited(33), None), End::AllOk);
-        assert_eq!(verdict(exited(35), None), End::SomeFailed);
+        assert_eq!(outcome(exited(33), None), Outcome::AllOk);
+        assert_eq!(outcome(exited(35), None), Outcome::SomeFailed);
         // QEMU's own failure, a reboot, a signal.
         for status in [exited(1), exited(0), ExitStatus::from_raw(9)] {
-            assert!(matches!(verdict(status, None), End::NotFinished(_)), "{status}");
+            assert!(matches!(outcome(status, None), Outcome::NotFinished(_)), "{status}");
         }
-        let panic = verdict(exited(0), Some("Kernel panic - not syncing".to_owned()));
-        assert!(matches!(&panic, End::NotFinished(why) if why.contains("not syncing")), "{panic:?}");
+        let panic = outcome(exited(0), Some("Kernel panic - not syncing".to_owned()));
+        assert!(matches!(&panic, Outcome::NotFinished(why) if why.contains("not syncing")), "{panic:?}");
     }
 }

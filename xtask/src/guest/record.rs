@@ -1,4 +1,4 @@
-//! What a guest's kernel shows of its machine comes to the host over a serial line.
+//! Sends a recording of the guest's machine to the host over a serial line.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use memferry::topology::Recording;
 
-/// Writes the recording of `root` to a serial line as one line. The machine in it is called `name`.
+/// Writes the recording of the machine at `root`, named `name`, to the serial line `line` as one line of JSON.
 pub(crate) fn send(root: &Path, name: &str, line: &str) -> io::Result<()> {
     let recording = Recording::of(root).map_err(io::Error::other)?.with_name(name);
     let mut text = serde_json::to_vec(&recording).map_err(io::Error::other)?;

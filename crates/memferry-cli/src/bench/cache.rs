@@ -14,8 +14,8 @@ use super::peers::peers;
 use super::record::{BUILD_PROFILE, Comparison, Record, Row};
 use super::stats::Estimate;
 use super::{Keep, allocations};
-use crate::how::How;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 
 /// Hits of the cache beside other caches, misses on a full node, and first accesses.
 #[derive(Debug, clap::Args)]
@@ -94,13 +94,13 @@ fn hit_rows(
     let times = measure::hits(size, seed, &peers)?;
     let mut rows: Vec<Row> = times.into_iter().map(|times| Row::compared(times, seed)).collect();
     let allocations = measure::hits_allocations(size, allocations::count)?;
-    rows.push(Row::median("hit_allocations".to_owned(), "1", How::Measured, &[allocations]));
+    rows.push(Row::median("hit_allocations".to_owned(), "1", Provenance::Measured, &[allocations]));
     Ok(rows)
 }
 
 fn first_access_rows(kind: &str, times: FirstAccess) -> Vec<Row> {
     let row = |name: &str, values: &[f64]| {
-        Row::median(format!("first_access_{kind}{name}_us"), "us", How::Measured, values)
+        Row::median(format!("first_access_{kind}{name}_us"), "us", Provenance::Measured, values)
     };
     let p99 = |name: &str, values: &[f64]| Row { value: FirstAccess::p99(values), ..row(name, values) };
     vec![
@@ -115,7 +115,7 @@ fn first_access_rows(kind: &str, times: FirstAccess) -> Vec<Row> {
 /// Counted, not timed: the same on every machine.
 fn ratio_row(trace: &Trace) -> Row {
     let ratios = measure::hit_ratios(&trace.keys, trace.capacity);
-    let row = Row::median(format!("hit_ratio_{}", trace.name), "1", How::Measured, &[ratios.ours]);
+    let row = Row::median(format!("hit_ratio_{}", trace.name), "1", Provenance::Measured, &[ratios.ours]);
     let value = ratios.ours / ratios.lru;
     let ratio = Estimate { value, low: value, high: value };
     Row { comparison: Some(Comparison::new("LRU", ratios.lru, ratio)), ..row }

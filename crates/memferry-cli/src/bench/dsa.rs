@@ -18,8 +18,8 @@ use serde_json::json;
 use super::Keep;
 use super::record::{BUILD_PROFILE, Comparison, Record, Row};
 use super::stats::{Pairs, geomean_ratio};
-use crate::how::How;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 
 /// A DSA queue from one thread, ways to wait for it, and its operations in software.
 #[derive(Debug, clap::Args)]
@@ -62,7 +62,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     });
     let mut record = Record::start("dsa", Machine::discover()?, arguments.seed, options);
     record.rows.extend(match arguments.dsa {
-        Dsa::Emulated => queue_rows("emulator", &*device::emulated()?.portal(0), How::Emulated, effort)?,
+        Dsa::Emulated => {
+            queue_rows("emulator", &*device::emulated()?.portal(0), Provenance::Emulated, effort)?
+        }
         Dsa::System => {
             let portal = open(arguments.queue)?;
             queue_rows("system", &*portal, how_of_this_machines_devices(), effort)?
@@ -94,15 +96,15 @@ pub(crate) fn is_emulated() -> bool {
 }
 
 /// Under `memferry emulate` they are emulated.
-pub(crate) fn how_of_this_machines_devices() -> How {
-    if is_emulated() { How::Emulated } else { How::Measured }
+pub(crate) fn how_of_this_machines_devices() -> Provenance {
+    if is_emulated() { Provenance::Emulated } else { Provenance::Measured }
 }
 
 /// How many of what, at most, for a median.
 const SAMPLES: usize = 15;
 
 /// A queue from one thread.
-fn queue_rows(prefix: &str, portal: &dyn Portal, how: How, effort: Effort) -> Result<Vec<Row>> {
+fn queue_rows(prefix: &str, portal: &dyn Portal, how: Provenance, effort: Effort) -> Result<Vec<Row>> {
     let samples = effort.of(SAMPLES, 2);
     let bar = Bar::of("measuring the queue", samples * 5);
     let mut rows = Vec::new();
@@ -152,7 +154,7 @@ fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
     let mut rows: Vec<Row> = (long.iter())
         .map(|cost| {
             let name = format!("{}_core_share", name(cost.wait));
-            Row::median(name, "cores", How::Emulated, &cost.core_shares)
+            Row::median(name, "cores", Provenance::Emulated, &cost.core_shares)
         })
         .collect();
     rows.extend(latencies(&short, "latency_us", name));
@@ -167,7 +169,7 @@ fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> Strin
     let others = costs.iter().filter(|cost| cost.wait != Wait::Spin);
     let row = |cost: &waiting::Cost| {
         let values: Vec<f64> = cost.durations.iter().zip(&spin.durations).map(later).collect();
-        Row::median(format!("{}_{figure}", name(cost.wait)), "us", How::Emulated, &values)
+        Row::median(format!("{}_{figure}", name(cost.wait)), "us", Provenance::Emulated, &values)
     };
     others.map(row).collect()
 }
@@ -190,7 +192,7 @@ fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
                 name: named(row)?.to_owned(),
                 value,
                 unit: "bytes/s",
-                how: How::Measured,
+                how: Provenance::Measured,
                 samples: row.pairs.len(),
                 min,
                 max,

@@ -19,9 +19,9 @@ use serde_json::json;
 
 use super::Keep;
 use super::record::{BUILD_PROFILE, Record, Row};
-use crate::how::How;
 use crate::output;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 
 /// What a program pays for running on emulated devices: at its start, and for each submission.
 #[derive(Debug, clap::Args)]
@@ -76,11 +76,11 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
 
 /// The emulation is what is measured, so its figures are of this machine.
 fn nanoseconds(name: &str, values: &[f64]) -> Row {
-    Row::median(name.to_owned(), "ns", How::Measured, values)
+    Row::median(name.to_owned(), "ns", Provenance::Measured, values)
 }
 
 fn milliseconds(name: &str, values: &[f64]) -> Row {
-    Row::median(name.to_owned(), "ms", How::Measured, values)
+    Row::median(name.to_owned(), "ms", Provenance::Measured, values)
 }
 
 /// `memferry emulate OPTIONS -- PROGRAM`.

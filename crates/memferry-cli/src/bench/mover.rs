@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::Keep;
 use super::record::{BUILD_PROFILE, Record, Row};
-use crate::how::How;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 
 /// Copies by the CPU beside memcpy, `rep movsb` and non-temporal stores, and what handing them over costs.
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "profile": BUILD_PROFILE,
     });
     let mut record = Record { options, ..started };
-    let median = |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", How::Measured, values);
+    let median =
+        |name: &str, values: &[f64]| Row::median(name.to_owned(), "ns", Provenance::Measured, values);
     record.rows.extend(copies.rows.into_iter().map(|times| Row::compared(times, arguments.seed)));
     record.rows.push(median("copy_call_ns", &copies.call_ns));
 
@@ -55,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     bar.advance(1);
     let modelled = measure::ordered_modelled().map_err(failed).context("the ordered pipeline fails")?;
     let compared = |times| Row::compared(times, arguments.seed);
-    record.rows.extend(modelled.map(|times| Row { how: How::Modelled, ..compared(times) }));
+    record.rows.extend(modelled.map(|times| Row { how: Provenance::Modelled, ..compared(times) }));
     record.rows.push(compared(measure::ordered_measured(size).map_err(failed)?));
     drop(bar);
     arguments.keep.finish(&record, directory, out)

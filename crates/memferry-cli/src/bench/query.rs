@@ -22,9 +22,9 @@ use tokio::runtime::Runtime;
 use super::Keep;
 use super::record::{BUILD_PROFILE, Comparison, Record, Row};
 use super::stats::{Pairs, geomean, geomean_ratio, median};
-use crate::how::How;
 use crate::options::{scale, session_options};
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 use crate::query::{self, NamedTable, Outcome, Way};
 use crate::topology;
 
@@ -143,10 +143,13 @@ impl Bench {
         let nasty = here().dsa(Dsa::Emulated { seed: Some(self.seed) }).build()?;
         let plain = Way::plain(&tables, &self.options)?;
         let ways = [
-            (How::Measured, self.tiered("off", &tables, &home, Prefetch::Off)?),
-            (How::Measured, self.tiered("always_cpu", &tables, &home, Prefetch::Always)?),
-            (How::Emulated, self.tiered("always_dsa", &tables, &nasty, Prefetch::Always)?),
-            (How::Emulated, self.tiered("auto_two_tiers", &tables_of_two_tiers, &two_tiers, Prefetch::Auto)?),
+            (Provenance::Measured, self.tiered("off", &tables, &home, Prefetch::Off)?),
+            (Provenance::Measured, self.tiered("always_cpu", &tables, &home, Prefetch::Always)?),
+            (Provenance::Emulated, self.tiered("always_dsa", &tables, &nasty, Prefetch::Always)?),
+            (
+                Provenance::Emulated,
+                self.tiered("auto_two_tiers", &tables_of_two_tiers, &two_tiers, Prefetch::Auto)?,
+            ),
         ];
         // Within one query not much pays, since all columns of a table have one home.
         self.set(&ways[3].1, "reads_to_come", "1000")?;
@@ -183,7 +186,8 @@ impl Bench {
         }
 
         let counted = |name: String, value: usize, how| Row::median(name, "answers", how, &[value as f64]);
-        let mut rows = vec![counted("tpch_answers_equal".to_owned(), equal.iter().sum(), How::Emulated)];
+        let mut rows =
+            vec![counted("tpch_answers_equal".to_owned(), equal.iter().sum(), Provenance::Emulated)];
         for (index, (how, way)) in ways.iter().enumerate() {
             rows.push(counted(format!("tpch_answers_equal_{}", way.name), equal[index], *how));
         }
@@ -281,7 +285,7 @@ impl Bench {
             name,
             value: over(|query| median(&query.ours_ms)),
             unit: "ms",
-            how: How::Measured,
+            how: Provenance::Measured,
             samples: self.pairs,
             min: over(|query| query.ours_ms.iter().copied().fold(f64::INFINITY, f64::min)),
             max: over(|query| query.ours_ms.iter().copied().fold(0.0, f64::max)),
@@ -381,5 +385,5 @@ fn rss_peak(scale: f64) -> Result<Row> {
     let Ok(bytes) = text.trim().parse::<f64>() else {
         bail!("measuring memory failed in a process of its own ({})", output.status);
     };
-    Ok(Row::median("rss_peak_bytes".to_owned(), "bytes", How::Measured, &[bytes]))
+    Ok(Row::median("rss_peak_bytes".to_owned(), "bytes", Provenance::Measured, &[bytes]))
 }

@@ -14,9 +14,9 @@ use memferry::topology::Machine;
 use serde::Serialize;
 
 use super::stats::{Estimate, Pairs, geomean_ratio, median};
-use crate::csv::quoted;
-use crate::how::How;
 use crate::output::Part;
+use crate::output::csv_field;
+use crate::provenance::Provenance;
 
 /// The profile that this command was built with: numbers of another one are not compared with its own.
 pub(crate) const BUILD_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
@@ -28,7 +28,7 @@ pub(crate) struct Row {
     /// The median where there are several samples.
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
-    pub(crate) how: How,
+    pub(crate) how: Provenance,
     pub(crate) samples: usize,
     pub(crate) min: f64,
     pub(crate) max: f64,
@@ -38,7 +38,7 @@ pub(crate) struct Row {
 
 impl Row {
     /// The middle of these values, which are compared with nothing. Panics without values.
-    pub(crate) fn median(name: String, unit: &'static str, how: How, values: &[f64]) -> Row {
+    pub(crate) fn median(name: String, unit: &'static str, how: Provenance, values: &[f64]) -> Row {
         let (min, max) = (values.iter().copied())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
         Row { name, value: median(values), unit, how, samples: values.len(), min, max, comparison: None }
@@ -46,7 +46,7 @@ impl Row {
 
     /// Measured next to a peer, in pairs. `seed` is that of the confidence interval.
     pub(crate) fn compared(times: memferry_bench::cache::Comparison, seed: u64) -> Row {
-        let row = Row::median(times.name, times.unit, How::Measured, &times.ours);
+        let row = Row::median(times.name, times.unit, Provenance::Measured, &times.ours);
         let peer_value = median(&times.peer);
         let ratio = geomean_ratio([&Pairs { ours_ms: times.ours, peer_ms: times.peer }], seed);
         Row { comparison: Some(Comparison::new(&times.peer_name, peer_value, ratio)), ..row }
@@ -125,10 +125,10 @@ impl Line for Row {
         let comparison = match &self.comparison {
             None => ",,,,".to_owned(),
             Some(Comparison { peer, peer_value, ratio, ratio_low, ratio_high }) => {
-                format!("{},{peer_value},{ratio},{ratio_low},{ratio_high}", quoted(peer))
+                format!("{},{peer_value},{ratio},{ratio_low},{ratio_high}", csv_field(peer))
             }
         };
-        format!("{},{value},{unit},{how},{samples},{min},{max},{comparison}", quoted(name))
+        format!("{},{value},{unit},{how},{samples},{min},{max},{comparison}", csv_field(name))
     }
 }
 
@@ -237,7 +237,7 @@ mod tests {
             name: "geomean, all".to_owned(),
             value: 2.0,
             unit: "ms",
-            how: How::Measured,
+            how: Provenance::Measured,
             samples: 11,
             min: 1.0,
             max: 4.0,
@@ -247,7 +247,7 @@ mod tests {
             name: "rss_peak_bytes".to_owned(),
             value: 1e9,
             unit: "bytes",
-            how: How::Emulated,
+            how: Provenance::Emulated,
             samples: 1,
             min: 1e9,
             max: 1e9,

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::Keep;
 use super::record::{BUILD_PROFILE, Record, Row};
-use crate::how::How;
+use crate::provenance::Provenance;
 
 /// The cache under everything at once, on a nasty emulated device. Every byte that is read is compared with what it must be,
 /// and in the end what calls returned, and the sums of the cache's and the engines' counters.
@@ -90,7 +90,7 @@ fn rows(report: &SoakReport) -> Vec<Row> {
     ];
     let row = |(name, count): (&str, u64)| {
         let unit = if name.ends_with("_bytes") { "bytes" } else { "1" };
-        Row::median(name.to_owned(), unit, How::Emulated, &[count as f64])
+        Row::median(name.to_owned(), unit, Provenance::Emulated, &[count as f64])
     };
     counts.map(row).into()
 }

@@ -1,4 +1,4 @@
-//! `memferry calibrate`: measures this machine and writes a profile of it, and says how far a model of it is off.
+//! `memferry calibrate`: measures this machine, writes its profile, and checks the model against measurements.
 
 mod scans;
 
@@ -15,38 +15,38 @@ use memferry_bench::calibrate::{
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
-use self::scans::{Ran, Scans, Times};
+use self::scans::{CheckedScan, Scans, Times};
 use crate::bench::{BUILD_PROFILE, Comparison, Keep, Record, Row, dsa_is_emulated, stats};
-use crate::how::How;
 use crate::output::{not_written, wrapped, write_file};
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 use crate::topology;
 
-/// Measures this machine, in less than two minutes, and writes what models need to know of it as a profile.
+/// Measures this machine in less than two minutes, and writes a profile for the model.
 ///
-/// Latency and bandwidth from each node's CPUs to each memory, copies by method and size, copies by each DSA and what
-/// submitting them costs, waking a worker, scans. The more nodes there are, the fewer samples of each figure; how many
-/// is said. Other programs make everything slower; on an idle machine the figures are best.
+/// It measures latency and bandwidth from each node's CPUs to each memory, copies by method and size, copies by each DSA
+/// and the cost of their submission, waking a worker, and scans. More nodes mean fewer samples of each figure; the output
+/// has their number. Run it on an idle machine: other programs make everything slower.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Write the profile into this file, for `memferry sql --calibration FILE` and others here, `memferry sim --machine
-    /// FILE` and `memferry topology --profile FILE` anywhere.
+    /// Write the profile to this file: on this machine for `memferry sql --calibration FILE` and others, anywhere for
+    /// `memferry sim --machine FILE` and `memferry topology --profile FILE`.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Also run copies, scans and pipelines of other sizes, and print what the model says of them, what they take, and
-    /// how far it is off; takes up to twice as long.
+    /// Also run copies, scans and pipelines of other sizes, and print their modelled and measured times and the error;
+    /// takes up to twice as long.
     #[arg(long)]
     check: bool,
-    /// Check this profile of this machine, written by an earlier run, in place of measuring anew.
+    /// Check this profile of this machine from an earlier run instead of measuring a new one.
     #[arg(long, value_name = "FILE", requires = "check", conflicts_with = "out")]
     profile: Option<String>,
-    /// Small and short: to see that it works, not for planning.
+    /// Small and short: shows that it works, but the profile is not accurate.
     #[arg(long)]
     quick: bool,
     /// Prints one JSON object instead of tables.
     #[arg(long)]
     json: bool,
-    /// Where the record of a check is kept; `none` keeps nothing [default: results; none with --quick].
+    /// Directory for the record of a check; `none` saves none [default: results; none with --quick].
     #[arg(long, value_name = "DIR|none", requires = "check")]
     results: Option<String>,
 }
@@ -64,7 +64,7 @@ impl Arguments {
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     if let Some(file) = &arguments.out {
-        // Before the minutes, not after. An old profile stays until there is a new one.
+        // Check before measuring for minutes. An old profile stays until the new one is complete.
         check_writable(file).with_context(|| not_written("profile", "--out", file))?;
     }
     let keep = arguments.keep();
@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// Whether a file can be written there, without touching what is there now.
+/// Checks that a file can be written, without changing an existing one.
 fn check_writable(file: &Path) -> std::io::Result<()> {
     match std::fs::metadata(file) {
         Ok(old) if old.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
@@ -124,22 +124,22 @@ fn check_writable(file: &Path) -> std::io::Result<()> {
 
 struct Measured {
     profile: Machine,
-    /// Which measurement: what the sources of its figures begin with.
+    /// Prefix of the sources of its figures; names the measurement.
     source: String,
     rows: Vec<Row>,
     notes: Vec<String>,
 }
 
-/// What all passes together have measured.
+/// The combined results of all passes.
 struct Passes {
     calibrated: Option<(Calibration, Times)>,
-    checked: Option<(Check, Vec<Ran>)>,
+    checked: Option<(Check, Vec<CheckedScan>)>,
 }
 
-/// How often scans are measured again that were disturbed too much.
+/// How often disturbed scans are measured again.
 const AGAIN_MAX: usize = 10;
 
-/// Calibrates and checks in turns, so that both see the machine as it is at the same time.
+/// Calibrates and checks in turns, so that both see the machine in the same condition.
 fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Passes> {
     let mut effort = arguments.effort();
     let calibrates = arguments.profile.is_none();
@@ -167,7 +167,7 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
             step();
             let ran = scans.check(&mut step)?;
             all.checked = Some(match all.checked {
-                Some((best, best_ran)) => (best.or_better(check), scans::better(best_ran, &ran)),
+                Some((best, best_ran)) => (best.or_better(check), scans::better_pass(best_ran, &ran)),
                 None => (check, ran),
             });
         }
@@ -175,7 +175,7 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
             break;
         }
     }
-    // What was disturbed is measured again, and not all the rest with it.
+    // Measure only the disturbed scans again.
     if let Some((_, times)) = &mut all.calibrated {
         for _ in 0..AGAIN_MAX {
             if times.make_sense() {
@@ -200,7 +200,7 @@ fn measured(
     let quick = if arguments.quick { ", --quick: too little memory to be true" } else { "" };
     let Record { version, commit, started, .. } = record;
     let what = format!("memferry calibrate {version} ({commit}) on {}, {started}{quick}", machine.name());
-    let mut rows = way_rows(calibration);
+    let mut rows = link_rows(calibration);
     rows.extend(others.iter().map(|it| row(it.name.clone(), it.value, unit_of(&it.name))));
     let profile = calibration.apply(Machine::clone(machine), others, (&source, &what))?;
     let best = best_methods(&calibration.copies.rates);
@@ -214,7 +214,7 @@ fn measured(
     Ok(Measured { profile, source, rows, notes })
 }
 
-/// What was measured of devices, and why others were not.
+/// Notes on the measured devices, and on devices that could not be measured.
 fn device_notes(devices: &Devices) -> Vec<String> {
     let measured = |it: &calibrate::DeviceCosts| {
         let emulated = if it.is_emulated { ", emulated" } else { "" };
@@ -236,14 +236,14 @@ fn device_notes(devices: &Devices) -> Vec<String> {
 }
 
 fn row(name: String, value: f64, unit: &'static str) -> Row {
-    Row::median(name, unit, How::Measured, &[value])
+    Row::median(name, unit, Provenance::Measured, &[value])
 }
 
 fn unit_of(parameter: &str) -> &'static str {
     if parameter.ends_with("_ns") { "ns" } else { "MB/s" }
 }
 
-fn way_rows(calibration: &Calibration) -> Vec<Row> {
+fn link_rows(calibration: &Calibration) -> Vec<Row> {
     let mut rows = Vec::new();
     for way in &calibration.ways {
         let name = |what: &str| format!("{what}_{}_to_{}", way.cpus, way.memory);
@@ -269,7 +269,7 @@ fn way_rows(calibration: &Calibration) -> Vec<Row> {
     rows.push(row("worker_wake_ns".to_owned(), copies.wake_s * 1e9, "ns"));
     rows.push(row("worker_warm_ns".to_owned(), copies.warm_s * 1e9, "ns"));
     for it in &calibration.devices.costs {
-        let how = if it.is_emulated { How::Emulated } else { How::Measured };
+        let how = if it.is_emulated { Provenance::Emulated } else { Provenance::Measured };
         for (what, value, unit) in [
             ("copy", it.bytes_per_s / 1e6, "MB/s"),
             ("submit", it.submit_s * 1e9, "ns"),
@@ -282,10 +282,10 @@ fn way_rows(calibration: &Calibration) -> Vec<Row> {
     rows
 }
 
-/// Each with what the model said as its peer, and the median of the errors.
+/// A row for each check, with the prediction as its peer, and the median of the errors.
 fn checked_rows(checked: Vec<Checked>) -> Vec<Row> {
     let errors: Vec<f64> = checked.iter().map(|it| 100.0 * it.error()).collect();
-    let median = Row::median("own_error_median".to_owned(), "%", How::Measured, &errors);
+    let median = Row::median("own_error_median".to_owned(), "%", Provenance::Measured, &errors);
     let mut rows = vec![median];
     for it in checked {
         let ratio = it.predicted_s / it.measured_s;
@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_that_of_errors_without_signs() {
+    fn the_median_is_of_absolute_errors() {
         let checked = |predicted_s| Checked { name: "x".to_owned(), predicted_s, measured_s: 1.0 };
         let rows = checked_rows([0.5, 1.1, 1.3].map(checked).into());
         assert_eq!((rows[0].name.as_str(), rows[0].samples), ("own_error_median", 3));

@@ -1,5 +1,5 @@
-//! Scans of memferry-query on this machine: what a core filters and takes in, and what becomes of it on several cores
-//! and beside copies.
+//! Measurements of scans with memferry-query: the rates of filters and sums on one core, on several cores, and during
+//! copies.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,28 +14,28 @@ use tokio::runtime::Runtime;
 
 use crate::query::{NamedTable, Way, paper_table};
 
-/// Share of the rows that pass, as in `bench query`.
+/// Share of rows that pass the filter, as in `bench query`.
 const SELECTIVITY: f64 = 0.02;
 
-/// Of each of the table's two columns, in 10^6 bytes: a query takes some milliseconds, of which some go undisturbed.
+/// Size of each of the two columns in 10^6 bytes. A query takes a few milliseconds, so some runs are undisturbed.
 const COLUMN_MB: f64 = 24.0;
-/// What is checked is smaller and larger.
+/// Sizes of the check: a smaller and a larger one.
 const CHECKED_COLUMNS_MB: [f64; 2] = [12.0, 40.0];
-/// A thousand rows: what is left is the time of a query without rows.
+/// A thousand rows, for the time of a query without work.
 const EMPTY_COLUMN_MB: f64 = 0.008;
-/// What a column of the papers' table has at scale 1.
+/// Size of a column of the papers' table at scale 1.
 const SCALE_COLUMN_MB: f64 = 48.0;
-/// So much of such tables is queried in turns, so that no cache has the next one.
+/// Total size of the tables that are queried in turns, so that no CPU cache has the next one.
 const ALL_MB: f64 = 240.0;
 
-/// Where scans are measured.
+/// The environment of the measurements.
 pub(super) struct Scans {
     runtime: Runtime,
     tiers: Arc<Tiers>,
     effort: Effort,
 }
 
-/// A query over the papers' table, run alone.
+/// A query over the papers' table.
 #[derive(Clone, Copy)]
 enum Query {
     /// The filter only.
@@ -61,19 +61,19 @@ const FIGURES_COUNT: usize = STEPS_COUNT + CHECK_STEPS_COUNT;
 pub(super) const STEPS_COUNT: usize = 5;
 pub(super) const CHECK_STEPS_COUNT: usize = 2 * CHECKED_COLUMNS_MB.len() * 2;
 
-/// What calibrates: seconds of queries and of memory.
+/// Measured times of queries and of memory allocation.
 #[derive(Clone, Copy)]
 pub(super) struct Times {
     /// A table of a thousand rows, in one partition and in one for each core.
     empty_s: [f64; 2],
     /// [`Query::Count`] and [`Query::Sum`], in one partition and in one for each core.
     queries_s: [[f64; 2]; 2],
-    /// [`NEW_BYTES`] of memory from the kernel.
+    /// Allocation of [`NEW_BYTES`] from the kernel.
     new_s: f64,
 }
 
 impl Times {
-    /// Seconds of filtering and of the other column, beyond those of a query without rows, in one partition and in one
+    /// Seconds of the filter and of the other column, without those of a query without rows, in one partition and in one
     /// for each core.
     fn parts_s(&self) -> [[f64; 2]; 2] {
         let [query_s, parallel_s] = self.empty_s;
@@ -81,7 +81,7 @@ impl Times {
         [parts(self.queries_s[0], query_s), parts(self.queries_s[1], parallel_s.max(query_s))]
     }
 
-    /// Whether more work takes longer. With few samples it may not.
+    /// Whether more work takes longer, which disturbances can prevent with few samples.
     pub(super) fn make_sense(&self) -> bool {
         self.parts_s().iter().flatten().all(|seconds| *seconds > 0.0)
     }
@@ -97,36 +97,36 @@ impl Times {
     }
 }
 
-/// A query that was checked: how, and how long it took.
+/// A query of the check, with its time.
 #[derive(Clone)]
-pub(super) struct Ran {
+pub(super) struct CheckedScan {
     column_mb: f64,
     partitions: usize,
     prefetch: Prefetch,
     measured_s: f64,
 }
 
-/// Of each the better of two passes.
-pub(super) fn better(mut ran: Vec<Ran>, other: &[Ran]) -> Vec<Ran> {
+/// The better time of two passes for each query.
+pub(super) fn better_pass(mut ran: Vec<CheckedScan>, other: &[CheckedScan]) -> Vec<CheckedScan> {
     for (ran, other) in ran.iter_mut().zip(other) {
         ran.measured_s = ran.measured_s.min(other.measured_s);
     }
     ran
 }
 
-/// As much memory as a pool asks for at a time.
+/// The size in which a pool allocates memory from the kernel.
 const NEW_BYTES: usize = 2 << 20;
 
 impl Scans {
     pub(super) fn new(machine: &Arc<Machine>, effort: Effort) -> Result<Scans> {
         Ok(Scans {
-            runtime: Runtime::new().context("the threads for the scans cannot be started")?,
+            runtime: Runtime::new().context("cannot start the threads for the scans")?,
             tiers: Tiers::builder(Arc::clone(machine)).build()?,
             effort,
         })
     }
 
-    /// Where tables lie and are scanned.
+    /// The node of the tables and of the scanning CPUs.
     fn home(&self) -> Result<NodeId> {
         Ok(self.tiers.machine().node(self.tiers.home())?.cpu_node)
     }
@@ -135,7 +135,7 @@ impl Scans {
         Ok(self.tiers.machine().node(self.home()?)?.allowed_cpus.len())
     }
 
-    /// Tables of that size, of which there are enough that the next one is in no cache.
+    /// Enough tables of a size that no CPU cache has the next one.
     fn tables(&self, column_mb: f64, partitions: usize) -> Result<Vec<NamedTable>> {
         let all_mb = if self.effort.is_quick { 0.0 } else { ALL_MB };
         let count = (all_mb / (2.0 * column_mb)).ceil().clamp(1.0, 64.0) as usize;
@@ -146,8 +146,8 @@ impl Scans {
         (0..count).map(table).collect()
     }
 
-    /// Seconds of each of some queries that nothing disturbs, each run begun with an empty cache. They take turns, so
-    /// that they can be compared.
+    /// Undisturbed seconds of each query; each run starts with an empty cache. Queries take turns, so that their times can
+    /// be compared.
     fn queries_s<const N: usize>(
         &self,
         tables: &[NamedTable],
@@ -171,7 +171,7 @@ impl Scans {
         Ok(times)
     }
 
-    /// What calibrates scans, in one pass.
+    /// Measures the times for the calibration in one pass.
     pub(super) fn measure(&self, step: &mut dyn FnMut()) -> Result<Times> {
         let partitions = [1, self.cores_count()?];
         let mut empty_s = [0.0; 2];
@@ -191,7 +191,7 @@ impl Scans {
         Ok(Times { empty_s, queries_s, new_s })
     }
 
-    /// Seconds in which a pool gets [`NEW_BYTES`] of memory that it did not keep.
+    /// Seconds in which a pool allocates [`NEW_BYTES`] from the kernel.
     fn new_s(&self) -> Result<f64> {
         const BLOCKS: usize = 4;
         let machine = Arc::clone(self.tiers.machine());
@@ -209,7 +209,7 @@ impl Scans {
         Ok(undisturbed(&times))
     }
 
-    /// What scans cost, from those times.
+    /// The parameters of scans that follow from the times.
     pub(super) fn parameters(&self, times: &Times, source: &str) -> Result<Vec<Parameter>> {
         let cores_count = self.cores_count()?;
         let Times { empty_s: [query_s, parallel_s], new_s, .. } = *times;
@@ -218,7 +218,7 @@ impl Scans {
         let mut parameters = Vec::new();
         ensure!(
             times.make_sense(),
-            "the time of scans makes no sense, other programs disturb it; end them and run it again"
+            "the times of scans contradict each other, because other programs disturb it; end them and run it again"
         );
         let [alone_s, together_s] = times.parts_s();
         for (names, parts_s, cores_count, by) in [
@@ -256,16 +256,16 @@ impl Scans {
         Ok(parameters)
     }
 
-    /// Scans of other sizes, by one core and by all, without prefetching and with all of it, which copies on the cores
-    /// that scan; in one pass.
-    pub(super) fn check(&self, step: &mut dyn FnMut()) -> Result<Vec<Ran>> {
+    /// Measures scans of other sizes in one pass: by one core and by all, with prefetching off and always. The scanning
+    /// cores make the copies.
+    pub(super) fn check(&self, step: &mut dyn FnMut()) -> Result<Vec<CheckedScan>> {
         let mut ran = Vec::new();
         for column_mb in CHECKED_COLUMNS_MB {
             for partitions in [1, self.cores_count()?] {
                 let tables = self.tables(column_mb, partitions)?;
                 for prefetch in [Prefetch::Off, Prefetch::Always] {
                     let [measured_s] = self.queries_s(&tables, [Query::Sum], prefetch)?;
-                    ran.push(Ran { column_mb, partitions, prefetch, measured_s });
+                    ran.push(CheckedScan { column_mb, partitions, prefetch, measured_s });
                     step();
                 }
             }
@@ -273,10 +273,10 @@ impl Scans {
         Ok(ran)
     }
 
-    /// What the model says of them.
-    pub(super) fn against(&self, profile: &Machine, ran: &[Ran]) -> Result<Vec<Checked>> {
-        let checked = |ran: &Ran| {
-            let Ran { column_mb, partitions, prefetch, measured_s } = *ran;
+    /// The predictions of the model for measured scans.
+    pub(super) fn against(&self, profile: &Machine, ran: &[CheckedScan]) -> Result<Vec<Checked>> {
+        let checked = |ran: &CheckedScan| {
+            let CheckedScan { column_mb, partitions, prefetch, measured_s } = *ran;
             let what = if prefetch == Prefetch::Always { "pipeline" } else { "scan" };
             let predicted_s = self.predicted_s(profile, column_mb, partitions, prefetch)?;
             let name = format!("{what}_2x{column_mb}MB_by_{partitions}");
@@ -294,7 +294,9 @@ impl Scans {
     ) -> Result<f64> {
         let parameter = |name: &str| {
             let value = profile.parameter(name).map(|parameter| parameter.value);
-            value.with_context(|| format!("{} does not tell {name}; calibrate it anew", profile.name()))
+            value.with_context(|| {
+                format!("{} has no parameter {name}; run `memferry calibrate` again", profile.name())
+            })
         };
         let (home, size_bytes) = (self.tiers.home(), (1e6 * column_mb) as u64);
         let column = |name: &str| Column { name: name.to_owned(), size_bytes, node: home };
@@ -316,7 +318,7 @@ impl Scans {
             stages: vec![stage("filter", 0, rates[0])?, stage("sum", 1, rates[1])?],
             cpus: self.home()?,
             groups_count: partitions,
-            // A column of a row group.
+            // Size of a column in a row group.
             chunk_bytes: 1 << 20,
             fetches: if prefetch == Prefetch::Always { vec![fetch] } else { Vec::new() },
             is_waiting: false,
@@ -324,7 +326,7 @@ impl Scans {
         };
         let run = pipeline.run(profile, &Hardware::of(profile)?)?;
         let query_ns = parameter("query_ns")? + (partitions - 1) as f64 * parameter("query_partition_ns")?;
-        // Near copies that a pool keeps no memory for take it from the kernel, in the threads that scan.
+        // Copies beyond the idle memory of a pool need new memory, which the scanning threads allocate.
         let new_bytes = match prefetch {
             Prefetch::Always => size_bytes.saturating_sub(IDLE_BYTES_MAX as u64) as f64,
             _ => 0.0,

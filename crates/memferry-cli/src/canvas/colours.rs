@@ -1,9 +1,9 @@
-//! Colours of all pictures, light and dark, and what does not depend on the scheme.
+//! The style sheet of all pictures: colours for the light and the dark scheme, and other properties.
 //!
-//! How a number came about is told by form, whatever the colour: `measured` is filled, `emulated` hatched, `modelled` an
-//! outline, `published` a dot.
+//! The form shows the provenance of a number: `measured` is filled, `emulated` hatched, `modelled` an outline, `published`
+//! a dot.
 
-/// A property of a class, light and dark.
+/// A property of a class, with its light and dark value.
 pub(crate) struct Colour {
     pub(crate) class: &'static str,
     pub(crate) property: &'static str,
@@ -20,7 +20,7 @@ const fn colour(
     Colour { class, property, light, dark }
 }
 
-/// A test holds text to a contrast of 4.5 and shapes that mean something to 3 (WCAG 2.2, AA) in both schemes.
+/// All colours. A test checks a contrast of 4.5 for text and 3 for meaningful shapes (WCAG 2.2, AA) in both schemes.
 pub(crate) const COLOURS: &[Colour] = &[
     colour("paper", "fill", "#ffffff", "#11161d"),
     colour("socket", "fill", "#f2f5f8", "#1a212b"),
@@ -44,7 +44,7 @@ pub(crate) const COLOURS: &[Colour] = &[
     colour("pmem", "stroke", "#15803d", "#4ade80"),
     colour("other", "fill", "#64707e", "#a9b5c3"),
     colour("other", "stroke", "#64707e", "#a9b5c3"),
-    // How good a figure is, worst first; the ink on each.
+    // Heat maps: worst first, then the ink on them.
     colour("heat0", "fill", "#f3f6fa", "#1c2530"),
     colour("heat1", "fill", "#d6e4f2", "#1f3850"),
     colour("heat2", "fill", "#a9cbe9", "#285379"),
@@ -53,8 +53,8 @@ pub(crate) const COLOURS: &[Colour] = &[
     colour("heat-ink-weak", "fill", "#17202b", "#e8edf3"),
     colour("heat-ink-strong", "fill", "#ffffff", "#11161d"),
     colour("heat-none", "stroke", "#c3ccd6", "#435063"),
-    // Series of a figure. Blue, vermilion and green are told apart by all kinds of colour vision, as in the palette of
-    // Okabe and Ito, "Color Universal Design" (2008); the others have another lightness, and marks of their own.
+    // Series of a figure. All kinds of colour vision distinguish blue, vermilion and green, as in the palette of Okabe and
+    // Ito, "Color Universal Design" (2008). The others differ in lightness and have their own marks.
     colour("series0", "color", "#0068ad", "#5cb3f0"),
     colour("series1", "color", "#c14f08", "#f79a55"),
     colour("series2", "color", "#007f5b", "#3ecb9f"),
@@ -67,11 +67,11 @@ pub(crate) const COLOURS: &[Colour] = &[
     colour("published", "stroke", "#ffffff", "#11161d"),
     colour("rule", "stroke", "#17202b", "#e8edf3"),
     colour("whisker", "stroke", "#17202b", "#e8edf3"),
-    // Around text that lies on lines.
+    // Outline of text on lines.
     colour("halo", "stroke", "#ffffff", "#11161d"),
 ];
 
-/// What does not depend on the scheme.
+/// Properties for both schemes.
 const SHAPES: &str = "\
 .memferry text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,Ubuntu,Cantarell,'Noto Sans',sans-serif}
 .memferry .strong{font-weight:600}
@@ -91,7 +91,7 @@ const SHAPES: &str = "\
 .memferry .modelled{fill:currentColor;fill-opacity:.12;stroke:currentColor;stroke-width:1.5}
 ";
 
-/// As a style sheet: paper is light.
+/// The style sheet. Printed pages use the light scheme.
 pub(crate) fn style() -> String {
     let rules = |of: fn(&Colour) -> &'static str| -> String {
         COLOURS.iter().map(|c| format!(".memferry .{}{{{}:{}}}\n", c.class, c.property, of(c))).collect()

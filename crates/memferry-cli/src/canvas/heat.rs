@@ -2,13 +2,13 @@
 
 use super::{Anchor, Block, TINY, text_width};
 
-/// A figure for each row and column. The stronger the colour, the better.
+/// A matrix of values. A stronger colour is better.
 pub(crate) struct HeatMap<'a> {
-    /// What rows and columns are; may be empty.
+    /// Description of rows and columns; may be empty.
     pub(crate) axes: &'a str,
     pub(crate) rows: Vec<String>,
     pub(crate) columns: Vec<String>,
-    /// Whether there is a gap before the row.
+    /// Whether a gap precedes the row.
     pub(crate) row_gaps: Vec<bool>,
     pub(crate) column_gaps: Vec<bool>,
     /// `values[row][column]`.
@@ -65,7 +65,7 @@ impl HeatMap<'_> {
     }
 }
 
-/// Where each begins.
+/// The start of each row or column.
 fn places(gaps: &[bool], step: i64) -> Vec<i64> {
     let mut at = 0;
     let mut place = |&gap: &bool| {
@@ -75,12 +75,12 @@ fn places(gaps: &[bool], step: i64) -> Vec<i64> {
     gaps.iter().map(&mut place).collect()
 }
 
-/// From 0, the worst, to 4. By ratio: twice as far is the same step wherever it starts.
+/// The class from 0, the worst, to 4, on a logarithmic scale.
 fn heat(value: f64, known: &[f64], more_is_better: bool) -> u8 {
     let log = |value: f64| value.max(f64::MIN_POSITIVE).ln();
     let (min, max) =
         known.iter().fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(log(v)), max.max(log(v))));
-    // All but alike: no colour where there is no difference.
+    // Nearly equal values get the same colour.
     if max - min < 0.01 {
         return 2;
     }

@@ -1,4 +1,4 @@
-//! How wide text is, and blocks beside and below each other.
+//! Widths of text, and layout of blocks.
 
 use super::Block;
 use crate::output::break_lines;
@@ -8,15 +8,15 @@ pub(crate) const LARGE: i64 = 20;
 pub(crate) const BODY: i64 = 13;
 pub(crate) const SMALL: i64 = 12;
 pub(crate) const TINY: i64 = 11;
-/// From one base line to the next.
+/// Distance of base lines.
 pub(crate) const LINE: i64 = 18;
 
-/// Estimated, rounded up.
+/// The estimated width, rounded up.
 pub(crate) fn text_width(text: &str, size: i64, strong: bool) -> i64 {
     (text.chars().map(char_width).sum::<i64>() * weight(size, strong) + 9_999) / 10_000
 }
 
-/// As much of the text as there is room for.
+/// The text, cut with `…` if it is wider than `width`.
 pub(crate) fn fitted(text: &str, width: i64, size: i64, strong: bool) -> String {
     if text_width(text, size, strong) <= width {
         return text.to_owned();
@@ -34,20 +34,20 @@ fn weight(size: i64, strong: bool) -> i64 {
     size * if strong { 112 } else { 100 }
 }
 
-/// In hundredths of the font's size.
+/// The width of a character in hundredths of the font size.
 fn char_width(c: char) -> i64 {
     match c {
         'i' | 'j' | 'l' | '\'' | ' ' | '\u{a0}' | '.' | ',' | ':' | ';' | '|' | '(' | ')' | '-' | '/' => 40,
         'm' | 'w' | 'M' | 'W' | '%' | '@' => 98,
         'A'..='Z' | '&' | '<' | '>' => 78,
         '0'..='9' | 'a'..='z' => 64,
-        // Letters with marks are as wide as without; of everything else the widest is as wide as high.
+        // Letters with diacritics are as wide as without. The widest other characters are square.
         '\u{c0}'..='\u{24f}' => 78,
         _ => 100,
     }
 }
 
-/// Lines that are no wider than `width`. Words that are wider are shortened.
+/// Breaks text into lines of at most `width`; cuts longer words.
 pub(crate) fn wrapped(text: &str, width: i64, size: i64, strong: bool) -> Vec<String> {
     let lines = break_lines(text, |line| text_width(line, size, strong) <= width);
     lines.iter().map(|line| fitted(line, width, size, strong).replace('\u{a0}', " ")).collect()
@@ -66,7 +66,7 @@ pub(crate) fn paragraphs(sentences: &[String], width: i64, size: i64, class: &'s
     block
 }
 
-/// Blocks beside each other, as many as there is room for.
+/// Arranges blocks in rows of at most `width`.
 pub(crate) fn flow(blocks: Vec<Block>, width: i64, gap_x: i64, gap_y: i64) -> Block {
     let mut all = Block::new("", width, 0);
     let (mut x, mut y, mut row_height) = (0, 0, 0);

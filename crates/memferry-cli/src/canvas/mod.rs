@@ -1,9 +1,9 @@
-//! Rectangles within rectangles, and the SVG that they become.
+//! A tree of nested rectangles, and its SVG.
 //!
-//! Whoever draws says how large things are and puts them beside or below each other; positions are absolute once a
-//! [`Block`] is placed. Text has no metrics here, as every reader has other fonts: its width is an estimate on the
-//! large side (DejaVu Sans, one of the widest fonts behind `system-ui`). Colours stand once, in [`colours`], for light
-//! and dark; they are plain properties of classes, as not every program that shows SVG knows CSS variables.
+//! Callers set sizes and place blocks beside or below each other; positions are absolute once a [`Block`] is placed. The
+//! width of text is an upper estimate (DejaVu Sans, one of the widest fonts behind `system-ui`), because readers have
+//! different fonts. [`colours`] has all colours, light and dark. They are plain properties of classes, because some SVG
+//! viewers do not support CSS variables.
 
 mod colours;
 mod heat;
@@ -21,31 +21,31 @@ pub(crate) use self::layout::{
 };
 pub(crate) use self::path::Path;
 
-/// A rectangle with text and other rectangles in it. Siblings do not overlap, children do not stick out.
+/// A rectangle with text and child rectangles. Siblings do not overlap, children lie inside their parent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Block {
     pub(crate) x: i64,
     pub(crate) y: i64,
     pub(crate) width: i64,
     pub(crate) height: i64,
-    /// Classes of [`colours`]; empty for one that is not seen.
+    /// Classes of [`colours`]; empty for an invisible block.
     pub(crate) class: String,
     pub(crate) radius: i64,
-    /// What a reader sees on pointing at it, and a screen reader says.
+    /// The tooltip, also for screen readers.
     pub(crate) title: Option<String>,
     pub(crate) texts: Vec<Text>,
-    /// Small squares, by class: their upper left corners.
+    /// Upper left corners of small squares, by class.
     pub(crate) dots: Vec<(&'static str, Vec<(i64, i64)>)>,
     pub(crate) paths: Vec<Path>,
     pub(crate) children: Vec<Block>,
 }
 
-/// One line.
+/// A line of text.
 #[derive(Clone, Debug)]
 pub(crate) struct Text {
-    /// Its left end, middle or right end.
+    /// The left end, middle or right end, by `anchor`.
     pub(crate) x: i64,
-    /// Its base line.
+    /// The base line.
     pub(crate) y: i64,
     pub(crate) size: i64,
     pub(crate) class: &'static str,
@@ -60,7 +60,7 @@ pub(crate) enum Anchor {
     End,
 }
 
-/// Side of a dot.
+/// Side of a small square.
 pub(crate) const DOT: i64 = 8;
 
 impl Block {
@@ -78,7 +78,7 @@ impl Block {
         self
     }
 
-    /// The same somewhere else, with all that is in it.
+    /// Moves the block with its content.
     pub(crate) fn moved(mut self, dx: i64, dy: i64) -> Block {
         self.x += dx;
         self.y += dy;
@@ -95,12 +95,12 @@ impl Block {
         self
     }
 
-    /// Puts `child` at `x`, `y` of this block, which is not placed itself yet.
+    /// Puts `child` at `x`, `y` of this block, which must not be placed yet.
     pub(crate) fn put(&mut self, child: Block, x: i64, y: i64) {
         self.children.push(child.moved(x, y));
     }
 
-    /// Puts `child` below all that is in it, and grows with it.
+    /// Puts `child` below the content and grows.
     pub(crate) fn append(&mut self, child: Block, x: i64, gap: i64) {
         let y = self.height + gap;
         self.height = y + child.height;
@@ -139,7 +139,7 @@ impl Block {
         if !self.class.is_empty() {
             let Block { x, y, width, height, class, radius, .. } = self;
             let radius = if *radius > 0 { format!(" rx=\"{radius}\"") } else { String::new() };
-            // A line of one pixel is drawn half to each side: half a pixel further in it covers one, not two dimly.
+            // SVG centres a stroke on its path. Half a pixel further in, a stroke of one pixel covers one row of pixels.
             let place = match is_outlined(class) {
                 true => format!("x=\"{x}.5\" y=\"{y}.5\" width=\"{}\" height=\"{}\"", width - 1, height - 1),
                 false => format!("x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\""),
@@ -179,7 +179,7 @@ impl Block {
 }
 
 impl Text {
-    /// Left and right end, estimated.
+    /// Estimated left and right end.
     #[cfg(test)]
     pub(crate) fn span(&self) -> (i64, i64) {
         let width = text_width(&self.content, self.size, self.class.contains("strong"));
@@ -191,12 +191,12 @@ impl Text {
     }
 }
 
-/// The whole document.
+/// The block as an SVG document.
 pub(crate) fn document(root: &Block, title: &str, description: &str) -> String {
     element(root, "memferry", title, description, &format!("<style>\n{}</style>\n", style()))
 }
 
-/// The same as a part of a page that has the [`style`]; no other part may have this `id`.
+/// The block as an SVG element of a page with the [`style`]; `id` must be unique in the page.
 pub(crate) fn part(root: &Block, id: &str, title: &str, description: &str) -> String {
     element(root, id, title, description, "")
 }
@@ -219,7 +219,7 @@ fn is_outlined(classes: &str) -> bool {
     classes.split(' ').any(outlined) && !classes.contains("used")
 }
 
-/// As text, or between quotes, of XML and HTML.
+/// Escapes text for XML and HTML, also between quotes.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! Lines, arcs and areas.
+//! Paths: lines, arcs and areas.
 
 use std::f64::consts::TAU;
 use std::fmt::Write;
@@ -29,7 +29,7 @@ impl Path {
         Path { class: class.into(), steps: Vec::new() }
     }
 
-    /// Through these points.
+    /// A line through these points.
     pub(crate) fn line(class: impl Into<String>, points: &[(f64, f64)]) -> Path {
         let mut path = Path::new(class);
         path.steps = points.iter().map(|&(x, y)| Step::Line(x, y)).collect();
@@ -39,7 +39,7 @@ impl Path {
         path
     }
 
-    /// Around the area that these points enclose.
+    /// The area that these points enclose.
     pub(crate) fn area(class: impl Into<String>, points: &[(f64, f64)]) -> Path {
         let mut path = Path::line(class, points);
         path.steps.push(Step::Close);
@@ -57,7 +57,7 @@ impl Path {
         path
     }
 
-    /// The part of a ring from one share of a turn to another, clockwise, 0 being on the left; at most half a turn.
+    /// A sector of a ring between two shares of a turn, clockwise from the left; at most half a turn.
     pub(crate) fn ring(
         class: impl Into<String>,
         (x, y): (f64, f64),
@@ -80,7 +80,7 @@ impl Path {
         const STEP: f64 = 5.0;
         let mut path = Path::new(class);
         let mut sum = STEP;
-        // A stroke is where the way right and the way down add up to the same.
+        // Points of a stroke have the same sum of x and y.
         while sum < width + height {
             let (right, down) = (sum.min(width), sum.min(height));
             path.steps.push(Step::Move(x + right, y + sum - right));
@@ -103,7 +103,7 @@ impl Path {
         self
     }
 
-    /// Where its lines begin and end: left, top, right, bottom.
+    /// Left, top, right and bottom of its points.
     #[cfg(test)]
     pub(crate) fn bounds(&self) -> (f64, f64, f64, f64) {
         let mut bounds = (f64::MAX, f64::MAX, f64::MIN, f64::MIN);
@@ -136,7 +136,7 @@ impl Path {
     }
 }
 
-/// To a tenth of a pixel.
+/// Rounds to a tenth of a pixel.
 fn rounded(value: f64) -> f64 {
     (value * 10.0).round() / 10.0 + 0.0
 }

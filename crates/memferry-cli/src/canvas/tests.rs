@@ -1,8 +1,8 @@
-//! What all pictures are held to.
+//! Checks of all pictures.
 
 use super::colours::COLOURS;
 
-/// Where something is wrong: tags that do not close, quotes, unescaped characters.
+/// The first error in XML: unclosed tags, quotes, unescaped characters.
 pub(crate) fn xml_error(xml: &str) -> Option<String> {
     let (mut open, mut rest) = (Vec::new(), xml);
     let is_text = |text: &str| {
@@ -11,7 +11,7 @@ pub(crate) fn xml_error(xml: &str) -> Option<String> {
         }) && !text.contains('>')
     };
     while let Some(start) = rest.find('<') {
-        // Style sheets may hold `>`; ours does not.
+        // Style sheets may contain `>`, but ours does not.
         if !is_text(&rest[..start]) {
             return Some(format!("text {:?}", &rest[..start]));
         }
@@ -48,7 +48,7 @@ pub(crate) fn xml_error(xml: &str) -> Option<String> {
 }
 
 #[test]
-fn the_checker_of_xml_checks() {
+fn xml_errors_are_found() {
     assert_eq!(xml_error("<a b=\"c &lt;\"><d/>e &amp;</a>\n"), None);
     for wrong in
         ["<a>", "<a></b>", "<a b=c/>", "<a b=\"c/>", "<a>&</a>", "<a>></a>", "<a/>b", "<a b=\"1\" b=\"2\"/>"]

@@ -1,4 +1,4 @@
-//! What a plan writes beside what is there now: in order for programs, and for people once for devices that are alike.
+//! The writes of a plan with the current values: in order as JSON, and as a table for each group of similar devices.
 
 use memferry_dsa::system::apply::{Action, Plan, Step};
 use memferry_dsa::system::{DeviceId, Files};
@@ -6,12 +6,12 @@ use serde::Serialize;
 
 use crate::output::{Align, Table, printable, wrapped};
 
-/// A write.
+/// A write with the current value.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Change {
     #[serde(flatten)]
     step: Step,
-    /// What the file holds before anything is written, or of what is enabled or disabled its state; none if that cannot be
+    /// The content of the file before the first write, or the state of an object to enable or disable; none if it cannot be
     /// read.
     now: Option<String>,
 }
@@ -65,12 +65,12 @@ impl Row {
         Row { action, object: step.object.clone(), setting: setting.to_owned(), now, then: printable(then) }
     }
 
-    /// Disabling and enabling are done whatever there is.
+    /// Whether the write changes nothing. Disabling and enabling always count as changes.
     fn is_no_change(&self) -> bool {
         self.now == self.then && self.setting != "state"
     }
 
-    /// The same with the number of its device left out, for comparison with other devices.
+    /// The row without the number of its device, for comparison with other devices.
     fn anonymous(&self, device: DeviceId) -> Row {
         let object = match self.object.split_once('.') {
             Some((kind, index)) => format!("{}.{index}", without(kind, device)),
@@ -93,48 +93,49 @@ pub(super) fn without(text: &str, device: DeviceId) -> String {
     }
 }
 
-/// Devices whose rows differ in nothing but their number.
-struct Alike {
+/// Devices whose rows only differ in the number of the device.
+struct DeviceGroup {
     devices: Vec<DeviceId>,
     rows: Vec<Row>,
-    /// Settings that are so already.
+    /// Number of settings that already have their value.
     unchanged: usize,
 }
 
-fn alike(changes: &[Change]) -> Vec<Alike> {
+fn device_groups(changes: &[Change]) -> Vec<DeviceGroup> {
     let mut devices: Vec<DeviceId> = changes.iter().map(|change| change.step.device).collect();
     devices.sort_unstable();
     devices.dedup();
-    let mut kinds: Vec<Alike> = Vec::new();
+    let mut groups: Vec<DeviceGroup> = Vec::new();
     for device in devices {
         let own: Vec<&Change> = changes.iter().filter(|change| change.step.device == device).collect();
-        // What is reset and then set is told once.
+        // A setting that is reset and then set gets one row.
         let is_set = |path: &str| {
             own.iter().any(|change| change.step.action == Action::Set && change.step.path == path)
         };
-        let told =
+        let shown =
             own.iter().filter(|change| change.step.action != Action::Reset || !is_set(&change.step.path));
-        let all: Vec<Row> = told.map(|change| Row::of(change)).collect();
+        let all: Vec<Row> = shown.map(|change| Row::of(change)).collect();
         let rows: Vec<Row> = all.iter().filter(|row| !row.is_no_change()).cloned().collect();
         let unchanged = all.len() - rows.len();
         let anonymous =
             |rows: &[Row], device| rows.iter().map(|row| row.anonymous(device)).collect::<Vec<_>>();
-        let is_alike = |kind: &&mut Alike| {
-            kind.unchanged == unchanged && anonymous(&kind.rows, kind.devices[0]) == anonymous(&rows, device)
+        let is_equal = |group: &&mut DeviceGroup| {
+            group.unchanged == unchanged
+                && anonymous(&group.rows, group.devices[0]) == anonymous(&rows, device)
         };
-        match kinds.iter_mut().find(is_alike) {
-            Some(kind) => kind.devices.push(device),
-            None => kinds.push(Alike { devices: vec![device], rows, unchanged }),
+        match groups.iter_mut().find(is_equal) {
+            Some(group) => group.devices.push(device),
+            None => groups.push(DeviceGroup { devices: vec![device], rows, unchanged }),
         }
     }
-    kinds
+    groups
 }
 
-/// A table of what changes, for each device or kind of device.
+/// A table of the changes for each group of devices.
 pub(super) fn draw(changes: &[Change]) -> String {
     use Align::Left;
     let mut text = String::new();
-    for Alike { devices, rows, unchanged } in alike(changes) {
+    for DeviceGroup { devices, rows, unchanged } in device_groups(changes) {
         let mut table =
             Table::new([(" ", Left), ("object", Left), ("setting", Left), ("now", Left), ("then", Left)])
                 .indent(2);

@@ -1,9 +1,9 @@
-//! `memferry configure`: shows what a configuration makes of the DSA devices, makes them so, or saves how they are.
+//! `memferry configure`: shows, applies or saves a configuration of the DSA devices.
 //!
 //! ```text
-//! --profile, --file ──▶ Config ──▶ Plan ──▶ changes   what is written, and what is there now
-//!                          │         └────▶ --apply   written in the driver's order
-//!                          └──▶ --save                the file that accel-config loads, also of the present state
+//! --profile, --file ──▶ Config ──▶ Plan ──▶ changes   the writes, with the current values
+//!                          │         └────▶ --apply   writes in the driver's order
+//!                          └──▶ --save                a file for accel-config, also of the current state
 //! ```
 
 mod changes;
@@ -28,44 +28,44 @@ use crate::output::{self, count, fill, wrapped};
 use crate::source::Source;
 
 const AFTER_HELP: &str = "\
-Without --apply nothing is changed. Files are those of `accel-config save-config` and `load-config -c`.
+Without --apply nothing is changed. The file format is that of `accel-config save-config` and `load-config -c`.
 
 Examples:
-  memferry configure --profile 8n1d1e1w                 what it is, and what would be written here
-  sudo memferry configure --profile 1n1d1e1w --apply    do it
-  memferry configure --save now.json                    keep what devices are set to
+  memferry configure --profile 8n1d1e1w                 show the profile, and the writes on this machine
+  sudo memferry configure --profile 1n1d1e1w --apply    apply it
+  memferry configure --save now.json                    save the current configuration
   sudo memferry configure --file now.json --apply --force";
 
 /// Lists, shows and applies configurations of DSA devices.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// A profile, or any name of this form: 2n1d1e4w has 2 nodes, 1 device on each, 1 engine, 4 shared work queues; with
-    /// -dedicated behind it they are dedicated.
+    /// A profile, or any name of this form: 2n1d1e4w has 2 nodes, 1 device on each, 1 engine, 4 shared work queues; the
+    /// suffix -dedicated makes the queues dedicated.
     #[arg(long, value_name = "NAME", group = "config")]
     profile: Option<String>,
     /// A file in accel-config's format.
     #[arg(long, value_name = "FILE", group = "config")]
     file: Option<PathBuf>,
-    /// List the profiles; so does leaving everything out.
+    /// List the profiles; the default without options.
     #[arg(long, conflicts_with_all = ["config", "save", "device", "root"])]
     list: bool,
-    /// Only these devices; with --profile any that there are. May be repeated.
+    /// Only these devices; with --profile any present devices. May be repeated.
     #[arg(long, value_name = "dsaN", value_parser = device)]
     device: Vec<DeviceId>,
     /// Write the configuration to the devices and enable them; needs root.
     #[arg(long, requires = "config", conflicts_with = "save")]
     apply: bool,
-    /// With --apply: disable devices that are enabled first. Their users lose them.
+    /// With --apply: disable enabled devices first. Their users lose them.
     #[arg(long, requires = "apply")]
     force: bool,
-    /// Leave out what is unknown in a file, as accel-config does. Without it, that is an error: it may be mistyped.
+    /// Ignore unknown keys of a file, as accel-config does. Without it, they are an error, because they may be typing errors.
     #[arg(long, requires = "file")]
     ignore_unknown: bool,
-    /// Save the configuration as accel-config takes it, or without one what devices are set to; `-` is standard output.
+    /// Save the configuration in accel-config's format, or the current one of the devices; `-` is standard output.
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     save: Option<PathBuf>,
-    /// Instead of this machine: the directory that holds its `sys`, `dev` and `proc`, or a file of `topology --record`.
+    /// Use another machine: the directory with its `sys`, `dev` and `proc`, or a file of `topology --record`.
     #[arg(long, value_name = "DIR|FILE")]
     root: Option<PathBuf>,
     /// Print everything as JSON, each write in order.
@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let has_config = arguments.profile.is_some() || arguments.file.is_some();
     if arguments.list || !has_config && arguments.save.is_none() {
         if !arguments.device.is_empty() || arguments.root.is_some() {
-            return Err(usage("say what to configure: --profile NAME, --file FILE, or --save FILE"));
+            return Err(usage("choose what to configure: --profile NAME, --file FILE, or --save FILE"));
         }
         return list(arguments.json, out);
     }
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     on(arguments, &*source.files(), out)
 }
 
-/// On the machine with these files.
+/// Runs the command on the machine with these files.
 fn on(arguments: &Arguments, files: &dyn Files, out: &mut dyn Write) -> Result<()> {
     let state = SystemState::read(files)?;
     let wanted = wanted(arguments, &state)?;
@@ -110,13 +110,13 @@ fn on(arguments: &Arguments, files: &dyn Files, out: &mut dyn Write) -> Result<(
         }
         _ => None,
     };
-    let findings = if applied.is_some() { settled(files)? } else { Findings::of(&state) };
+    let findings = if applied.is_some() { findings_after_apply(files)? } else { Findings::of(&state) };
     let notes = plan.as_ref().map_or(&[][..], Plan::notes);
     let report = Report { wanted: &wanted, changes, notes, applied, findings };
-    if arguments.json { output::json(out, &report) } else { report.tell(&state, out) }
+    if arguments.json { output::json(out, &report) } else { report.print(&state, out) }
 }
 
-/// A configuration and where it comes from.
+/// A configuration and its source.
 #[derive(Serialize)]
 struct Wanted {
     name: Option<String>,
@@ -125,7 +125,7 @@ struct Wanted {
     config: Config,
 }
 
-/// What the command line asks for; without a profile or a file what the devices are set to.
+/// The configuration of the command line; without a profile or a file the current one of the devices.
 fn wanted(arguments: &Arguments, state: &SystemState) -> Result<Wanted> {
     let named =
         |name: String| Wanted { name: Some(name), purpose: None, source: None, config: Config::default() };
@@ -151,22 +151,25 @@ fn wanted(arguments: &Arguments, state: &SystemState) -> Result<Wanted> {
     } else if let Some(file) = &arguments.file {
         let unknown = if arguments.ignore_unknown { UnknownKeys::Keep } else { UnknownKeys::Refuse };
         let config = Config::load(file, unknown).map_err(|error| match error {
-            // It names the file.
+            // This error names the file.
             ConfigError::Read { .. } => error.into(),
             ConfigError::UnknownKey { .. } => {
-                anyhow!("{}: {error}; correct it, or leave it out with --ignore-unknown", file.display())
+                anyhow!("{}: {error}; correct the key, or ignore it with --ignore-unknown", file.display())
             }
             error => anyhow!("{}: {error}", file.display()),
         })?;
         (Wanted { config, ..named(file.display().to_string()) }, "the file")
     } else {
-        (Wanted { name: None, config: Config::of(state), ..named(String::new()) }, "what is configured")
+        (
+            Wanted { name: None, config: Config::of(state), ..named(String::new()) },
+            "the current configuration",
+        )
     };
     if !arguments.device.is_empty() {
         let config = &mut wanted.config;
         if let Some(absent) = arguments.device.iter().find(|id| config.devices.iter().all(|it| it.id != **id))
         {
-            return Err(usage(format!("{absent} is not in {whose}; see its devices without --device")));
+            return Err(usage(format!("{absent} is not in {whose}; leave out --device to see its devices")));
         }
         config.devices.retain(|settings| arguments.device.contains(&settings.id));
         config.others.clear();
@@ -177,37 +180,34 @@ fn wanted(arguments: &Arguments, state: &SystemState) -> Result<Wanted> {
 fn unknown_profile(name: &str) -> String {
     let known: Vec<&str> = Profile::all().iter().map(Profile::name).collect();
     format!(
-        "no profile is called {name:?}, and no device can have such a shape (at most 4 engines and 8 queues); there are {}; \
-         others can be written likewise, such as 2n1d2e4w; for a file use --file",
+        "unknown profile {name:?}, and no device has such a shape (at most 4 engines and 8 queues); profiles are {}; other \
+         names of this form work too, such as 2n1d2e4w; for a file use --file",
         known.join(", ")
     )
 }
 
-/// The writes, or none where there is no device and nothing shall be written.
+/// The plan of writes; none without devices and without --apply.
 fn plan(config: &Config, state: &SystemState, arguments: &Arguments) -> Result<Option<Plan>> {
     if state.devices.is_empty() {
         if arguments.apply {
-            return Err(anyhow!(
-                "there is no DSA to configure: {}",
-                Findings::of(state).diagnostics().join("; ")
-            ));
+            return Err(anyhow!("no DSA to configure: {}", Findings::of(state).diagnostics().join("; ")));
         }
         config.validate(&Limits::dsa_1_0()).map_err(|problems| impossible(&problems))?;
         return Ok(None);
     }
-    // Without --apply it is of interest what --force would do.
+    // Without --apply, show the writes of --force.
     let disable_first = arguments.force || !arguments.apply;
     Plan::new(config, state, Options { disable_first, enable: true }).map(Some).map_err(|error| match error {
         PlanError::Invalid(problems) => impossible(&problems),
         PlanError::Enabled { device } => anyhow!(
-            "{device} is enabled, and can be configured only while it is not: --force disables it first, and its users \
+            "{device} is enabled, but only a disabled device can be configured; --force disables it first, and its users \
              lose it"
         ),
         error => error.into(),
     })
 }
 
-/// One line, as all errors.
+/// The problems of a configuration as one line.
 fn impossible(problems: &Problems) -> anyhow::Error {
     let problems: Vec<String> = problems.0.iter().map(ToString::to_string).collect();
     anyhow!("the configuration cannot work, and nothing was changed: {}", problems.join("; "))
@@ -219,8 +219,8 @@ fn failed(error: &ApplyError) -> anyhow::Error {
     anyhow!("{}: {}{status}; {}; {}", error.step, error.cause, error.advice, error.what_was_done())
 }
 
-/// What can be used after devices were enabled, when udev has made the files of their queues, or did not for a second.
-fn completed(files: &dyn Files) -> Result<Findings> {
+/// The findings after enabling devices. Waits up to a second until udev has created the files of their queues.
+fn findings_after_apply(files: &dyn Files) -> Result<Findings> {
     let start = Instant::now();
     loop {
         let findings = Findings::of(&SystemState::read(files)?);
@@ -235,7 +235,7 @@ fn completed(files: &dyn Files) -> Result<Findings> {
 struct Report<'a> {
     #[serde(flatten)]
     wanted: &'a Wanted,
-    /// Each write, in order; none where there is no device.
+    /// The writes in order; empty without devices.
     changes: Vec<Change>,
     notes: &'a [String],
     applied: Option<Applied>,
@@ -244,7 +244,7 @@ struct Report<'a> {
 }
 
 impl Report<'_> {
-    fn tell(&self, state: &SystemState, out: &mut dyn Write) -> Result<()> {
+    fn print(&self, state: &SystemState, out: &mut dyn Write) -> Result<()> {
         let Wanted { name, purpose, source, config } = self.wanted;
         let name = name.as_deref().unwrap_or_default();
         let purpose = purpose.map_or(String::new(), |purpose| format!(": {purpose}"));
@@ -252,7 +252,7 @@ impl Report<'_> {
         if let Some(source) = source {
             write!(out, "{}", wrapped(&format!("Source: {source}."), 0))?;
         }
-        // The state is the one before: it is not that of the configuration.
+        // `state` is from before the writes and does not belong to this configuration.
         let nothing = SystemState::default();
         writeln!(out, "\n{}\n{}", devices::picture(config, &nothing), devices::queues(config, &nothing))?;
         for note in self.notes {
@@ -285,9 +285,7 @@ impl Report<'_> {
 
 fn save(config: &Config, file: &Path, out: &mut dyn Write) -> Result<()> {
     if config.devices.is_empty() {
-        return Err(anyhow!(
-            "no DSA has a configured work queue here, so there is nothing to save; see `memferry topology`"
-        ));
+        return Err(anyhow!("nothing to save: no DSA has a configured work queue; see `memferry topology`"));
     }
     let text = config.to_json();
     if file == Path::new("-") {

@@ -1,4 +1,4 @@
-//! Over a driver in memory, which refuses what the kernel's refuses.
+//! Tests over a fake driver, which refuses the same writes as the kernel's.
 
 use clap::Parser;
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
@@ -24,15 +24,15 @@ fn prints(driver: &FakeDriver, line: &str) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Expects an error with all of `words` in its one line, and nothing printed.
+/// Expects an error of one line with all of `words`, and no output.
 #[track_caller]
 fn fails(driver: &FakeDriver, line: &str, words: &[&str]) {
     let mut out = Vec::new();
-    let told = sentence(&on(&arguments(line), driver, &mut out).unwrap_err());
+    let output = sentence(&on(&arguments(line), driver, &mut out).unwrap_err());
     for word in words {
-        assert!(told.contains(word), "{word:?} is not in: {told}");
+        assert!(output.contains(word), "{word:?} is not in: {output}");
     }
-    assert!(!told.contains('\n') && out.is_empty(), "{told}");
+    assert!(!output.contains('\n') && out.is_empty(), "{output}");
 }
 
 #[track_caller]
@@ -60,9 +60,12 @@ fn profiles_are_applied_one_after_the_other() {
         } else {
             fails(&driver, &line, &["dsa0 is enabled", "--force"]);
         }
-        let told = prints(&driver, &format!("{line} --force"));
-        assert!(told.contains("writes done. Enabled: dsa0") && told.contains("can use wq0.0"), "{told}");
-        // All that was asked for is there; devices of earlier profiles are still as they were made.
+        let output = prints(&driver, &format!("{line} --force"));
+        assert!(
+            output.contains("writes done. Enabled: dsa0") && output.contains("can use wq0.0"),
+            "{output}"
+        );
+        // All requested devices are there; devices of earlier profiles are unchanged.
         let now = Config::of(&SystemState::read(&driver).unwrap());
         for device in config.devices {
             let found = now.devices.iter().find(|found| found.id == device.id).unwrap();
@@ -75,41 +78,41 @@ fn profiles_are_applied_one_after_the_other() {
 #[test]
 fn without_apply_nothing_is_written() {
     let driver = FakeDriver::xeon_max();
-    let told = prints(&driver, "--profile 2n1d1e1w");
+    let output = prints(&driver, "--profile 2n1d1e1w");
     assert_eq!(driver.log(), []);
     assert!(
-        told.contains("What changes in dsa0, and under their own names in dsa2 (2 other settings"),
-        "{told}"
+        output.contains("What changes in dsa0, and under their own names in dsa2 (2 other settings"),
+        "{output}"
     );
-    assert_line(&told, &["set ", "wq0.0", "size", "0 ", "128"]);
-    assert_line(&told, &["enable", "wq0.0", "state", "disabled", "enabled"]);
-    assert!(told.ends_with("Nothing was written: --apply does it, as root.\n"), "{told}");
-    // Once it is so, nothing changes but what must be disabled in between.
+    assert_line(&output, &["set ", "wq0.0", "size", "0 ", "128"]);
+    assert_line(&output, &["enable", "wq0.0", "state", "disabled", "enabled"]);
+    assert!(output.ends_with("Nothing was written: --apply does it, as root.\n"), "{output}");
+    // When applied again, nothing changes, but devices must be disabled in between.
     prints(&driver, "--profile 2n1d1e1w --apply");
-    let told = prints(&driver, "--profile 2n1d1e1w");
-    assert!(told.contains("with --force, because dsa0, dsa2 would be disabled"), "{told}");
-    assert!(!told.contains("size "), "{told}");
+    let output = prints(&driver, "--profile 2n1d1e1w");
+    assert!(output.contains("with --force, because dsa0, dsa2 would be disabled"), "{output}");
+    assert!(!output.contains("size "), "{output}");
 }
 
-/// Devices that are not alike are told one by one.
+/// Devices with different changes have their own tables.
 #[test]
-fn devices_that_differ_are_told_apart() {
+fn different_devices_have_their_own_tables() {
     let driver = FakeDriver::xeon_max();
     prints(&driver, "--profile 1n1d4e8w-dedicated --device dsa2 --apply");
-    let told = prints(&driver, "--profile 3n1d1e1w");
-    assert!(told.contains("What changes in dsa0, and under their own names in dsa4 ("), "{told}");
-    assert!(told.contains("What changes in dsa2 ("), "{told}");
-    assert_line(&told, &["reset", "wq2.7", "size", "16 ", "0"]);
-    // A queue that is reset and set is told once.
+    let output = prints(&driver, "--profile 3n1d1e1w");
+    assert!(output.contains("What changes in dsa0, and under their own names in dsa4 ("), "{output}");
+    assert!(output.contains("What changes in dsa2 ("), "{output}");
+    assert_line(&output, &["reset", "wq2.7", "size", "16 ", "0"]);
+    // A queue that is reset and set has one row.
     assert_eq!(
-        told.lines().filter(|line| line.contains("wq2.0") && line.contains(" size ")).count(),
+        output.lines().filter(|line| line.contains("wq2.0") && line.contains(" size ")).count(),
         1,
-        "{told}"
+        "{output}"
     );
 }
 
 #[test]
-fn programs_get_each_write() {
+fn json_has_each_write() {
     let driver = FakeDriver::xeon_max();
     let report: Value =
         serde_json::from_str(&prints(&driver, "--profile 1n1d1e1w --device dsa6 --json")).unwrap();
@@ -118,7 +121,7 @@ fn programs_get_each_write() {
     assert_eq!((&changes[0]["now"], &changes[0]["value"]), (&"-1".into(), &"0".into()));
     assert_eq!(changes.last().unwrap()["path"], "/sys/bus/dsa/drivers/user/bind");
     assert_eq!(changes.last().unwrap()["now"], "disabled");
-    // What it is made of is what accel-config loads.
+    // accel-config can load the configuration in the report.
     let config = Config::parse(&report["config"].to_string(), UnknownKeys::Refuse).unwrap();
     assert_eq!(config.devices[0].id, DeviceId(6));
     assert_eq!(report["applied"], Value::Null);
@@ -129,7 +132,7 @@ fn programs_get_each_write() {
 }
 
 #[test]
-fn what_the_driver_refuses_is_explained() {
+fn refused_writes_are_explained() {
     let driver = FakeDriver::xeon_max();
     driver.become_user(1000, 0);
     fails(
@@ -159,19 +162,19 @@ fn what_the_driver_refuses_is_explained() {
 }
 
 #[test]
-fn a_user_is_told_how_to_get_at_the_queues() {
+fn permission_problems_are_explained() {
     let driver = FakeDriver::xeon_max();
     prints(&driver, "--profile 2n1d1e1w --apply");
     driver.become_user(1000, 0);
     let findings = Findings::of(&SystemState::read(&driver).unwrap());
-    let told = findings.text();
+    let output = findings.text();
     assert!(
-        told.starts_with("No work queue of a DSA can be used:\n- /dev/dsa/wq0.0 has mode 0600"),
-        "{told}"
+        output.starts_with("No work queue of a DSA can be used:\n- /dev/dsa/wq0.0 has mode 0600"),
+        "{output}"
     );
-    let flowing = told.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flowing.contains("(likewise wq2.0)"), "{told}");
-    assert!(flowing.contains("- dsa4 is disabled") && flowing.contains("(likewise dsa6, dsa8,"), "{told}");
+    let flowing = output.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flowing.contains("(likewise wq2.0)"), "{output}");
+    assert!(flowing.contains("- dsa4 is disabled") && flowing.contains("(likewise dsa6, dsa8,"), "{output}");
 }
 
 #[test]

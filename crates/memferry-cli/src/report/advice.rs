@@ -1,4 +1,4 @@
-//! What to set on a machine, in words, each with the numbers that it follows from.
+//! Recommended settings of a machine, with the numbers behind them.
 
 use memferry::model::{self, Alternative, Column, Hardware, ModelError, Offload, Plan, Stage};
 use memferry::mover::Route;
@@ -7,22 +7,21 @@ use memferry::topology::{Basis, Machine, Node, NodeId};
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::papers::copy_rate;
 use super::records::{Record, Row};
-use crate::how::How;
 use crate::output::size;
+use crate::provenance::Provenance;
 
-/// A setting.
+/// A recommended setting.
 pub(super) struct Advice {
-    /// What it is about.
     pub(super) topic: &'static str,
-    /// What to do, and why.
+    /// The recommendation and its reasons.
     pub(super) sentences: Vec<String>,
-    /// How the numbers in it came about; none where it follows from what the machine has.
-    pub(super) how: Option<How>,
+    /// The provenance of the numbers; none if there are no numbers.
+    pub(super) how: Option<Provenance>,
 }
 
-/// What counts as reaching a rate.
+/// Share of the device's rate that counts as full.
 const ENOUGH: f64 = 0.9;
-/// Fewer devices are preferred to a gain that is less, as in `Route::Adaptive`.
+/// Share of the best rate for which fewer devices are preferred, as in `Route::Adaptive`.
 const ALIKE: f64 = 0.95;
 
 pub(super) fn advice(machine: &Machine, records: &[Record]) -> Vec<Advice> {
@@ -31,7 +30,7 @@ pub(super) fn advice(machine: &Machine, records: &[Record]) -> Vec<Advice> {
         let sentences = vec!["The CPU does all copies: this machine has no DSA.".to_owned()];
         all.push(Advice { topic: "Who copies", sentences, how: None });
     } else {
-        all.push(by_model("Who copies", who(machine)));
+        all.push(by_model("Who copies", offload_sizes(machine)));
         all.push(by_model("Batches", batches(machine)));
         all.push(by_model("Route", routes(machine)));
     }
@@ -43,13 +42,13 @@ pub(super) fn advice(machine: &Machine, records: &[Record]) -> Vec<Advice> {
 
 fn by_model(topic: &'static str, sentences: Result<Vec<String>, ModelError>) -> Advice {
     match sentences {
-        Ok(sentences) => Advice { topic, sentences, how: Some(How::Modelled) },
+        Ok(sentences) => Advice { topic, sentences, how: Some(Provenance::Modelled) },
         Err(error) => Advice { topic, sentences: vec![format!("Nothing can be said: {error}.")], how: None },
     }
 }
 
-/// From which size a device is faster than a core.
-fn who(machine: &Machine) -> Result<Vec<String>, ModelError> {
+/// The sizes from which a device is faster than a core.
+fn offload_sizes(machine: &Machine) -> Result<Vec<String>, ModelError> {
     let costs = Offload::of(&Hardware::of(machine)?)?;
     let from = |bytes: f64| match bytes.is_finite() {
         true => format!("from {} on", size(bytes.ceil() as u64)),
@@ -70,7 +69,7 @@ fn who(machine: &Machine) -> Result<Vec<String>, ModelError> {
     Ok(sentences)
 }
 
-/// How many copies to submit at a time.
+/// The number of copies to submit at a time.
 fn batches(machine: &Machine) -> Result<Vec<String>, ModelError> {
     let costs = Offload::of(&Hardware::of(machine)?)?;
     let enough =
@@ -98,7 +97,7 @@ fn batches(machine: &Machine) -> Result<Vec<String>, ModelError> {
     Ok(sentences)
 }
 
-/// Who may share in a copy, fewest first.
+/// The routes, fewest devices first.
 const ROUTES: [(Route, &str); 4] = [
     (Route::Single, "one device"),
     (Route::PushPull, "push-pull"),
@@ -106,14 +105,14 @@ const ROUTES: [(Route, &str); 4] = [
     (Route::All, "all devices"),
 ];
 
-/// What each route does on long copies to a node, in bytes per second.
+/// Rates of each route for large copies to a node, in bytes per second.
 struct Routes {
     source: NodeId,
     target: NodeId,
     rates: [f64; ROUTES.len()],
 }
 
-/// From the first node to the faster memory beside it, or else to another node, and to another socket.
+/// Rates from the first node to its faster memory, or else to another node, and to another socket.
 fn routes_of(machine: &Machine) -> Result<Vec<Routes>, ModelError> {
     let Some(home) = home(machine) else { return Ok(Vec::new()) };
     let near = machine.nearest_faster(home.id);
@@ -135,7 +134,7 @@ fn routes_of(machine: &Machine) -> Result<Vec<Routes>, ModelError> {
     targets.into_iter().map(routes).collect()
 }
 
-/// The same as a figure; none if there is nothing to copy to.
+/// The rates of the routes as a figure; none if there is no target.
 pub(super) fn route_figure(machine: &Machine) -> Result<Option<Figure>, ModelError> {
     let mut figure =
         Figure::new("machine-routes", Kind::Bars, "Copies of 1 GiB, by the devices that share them");
@@ -143,14 +142,15 @@ pub(super) fn route_figure(machine: &Machine) -> Result<Option<Figure>, ModelErr
     figure.y = Axis::new("throughput in GB/s", Scale::Linear);
     for Routes { source, target, rates } in routes_of(machine)? {
         let way = format!("node {source} to {target}");
-        let point =
-            |((_, name), rate): (&(Route, &str), f64)| Point::new(*name, How::Modelled, &way, rate / 1e9);
+        let point = |((_, name), rate): (&(Route, &str), f64)| {
+            Point::new(*name, Provenance::Modelled, &way, rate / 1e9)
+        };
         figure.points.extend(ROUTES.iter().zip(rates).map(point));
     }
     Ok((!figure.points.is_empty()).then_some(figure))
 }
 
-/// The fewest devices that do about as much as the best.
+/// The route with the fewest devices and about the best rate.
 fn routes(machine: &Machine) -> Result<Vec<String>, ModelError> {
     let mut sentences = Vec::new();
     for Routes { source, target, rates } in routes_of(machine)? {
@@ -175,7 +175,7 @@ fn routes(machine: &Machine) -> Result<Vec<String>, ModelError> {
     Ok(sentences)
 }
 
-/// Whether to bring the second column of the papers' query near.
+/// Whether to prefetch the second column of the papers' query.
 fn prefetching(machine: &Machine) -> Advice {
     let topic = "Prefetching";
     let faster = home(machine).filter(|home| machine.nearest_faster(home.id).is_some());
@@ -186,11 +186,11 @@ fn prefetching(machine: &Machine) -> Advice {
                 .to_owned();
         return Advice { topic, sentences: vec![sentence], how: None };
     };
-    // To what is printed.
+    // Rounded as printed.
     let speed_up = |alternative: &Alternative| (alternative.speed_up * 100.0).round();
     let of = |second: &Node, what: &str| -> Result<String, ModelError> {
         let advice = model::advise(machine, &papers_query(home, second.id, COLUMN_BYTES))?;
-        // What is chosen, or else what would lose least; of equals the first.
+        // The chosen alternative, or else the first with the smallest loss.
         let better = |best, other| if speed_up(other) > speed_up(best) { other } else { best };
         let best = match advice.chosen {
             Some(chosen) => advice.alternatives.get(chosen),
@@ -232,11 +232,11 @@ pub(crate) fn papers_query(home: &Node, second: NodeId, size_bytes: u64) -> Plan
 /// The size of the thesis's columns.
 const COLUMN_BYTES: u64 = 4 << 30;
 
-/// From which size a queue was faster than a core here.
+/// The sizes from which a queue was faster than a core on this machine.
 fn measured(records: &[Record]) -> Option<Advice> {
     let rows = || records.iter().filter(|record| record.bench == "submit").flat_map(|record| &record.rows);
     let is_meant = |row: &&Row| {
-        row.how == Some(How::Measured)
+        row.how == Some(Provenance::Measured)
             && row.figure.as_deref() == Some("throughput")
             && row.batch == Some(1.0)
     };
@@ -253,7 +253,7 @@ fn measured(records: &[Record]) -> Option<Advice> {
             })
             .collect();
         both.sort_by(|one, other| one.0.total_cmp(&other.0));
-        // It has to stay faster.
+        // The queue must be faster at all larger sizes too.
         let slower = both.iter().rposition(|(_, is_faster)| !is_faster);
         let from = both.get(slower.map_or(0, |at| at + 1));
         let verdict = match from {
@@ -264,32 +264,32 @@ fn measured(records: &[Record]) -> Option<Advice> {
         Some(format!("One thread that waits for each copy: a {way} queue {verdict}."))
     };
     let sentences: Vec<String> = ["shared", "dedicated"].into_iter().filter_map(sentence).collect();
-    (!sentences.is_empty()).then_some(Advice { topic: "Queues", sentences, how: Some(How::Measured) })
+    (!sentences.is_empty()).then_some(Advice { topic: "Queues", sentences, how: Some(Provenance::Measured) })
 }
 
-/// What queries gained and lost here.
+/// Gains and losses of queries on this machine.
 fn queries(records: &[Record]) -> Option<Advice> {
     let record = records.iter().find(|record| record.bench == "query")?;
-    let told = |name: &str| {
+    let ratio_of = |name: &str| {
         let row = record.row(name)?;
         Some(format!("{:.2} ({:.2} to {:.2})", row.ratio?, row.ratio_low?, row.ratio_high?))
     };
     let mut sentences = Vec::new();
-    if let Some(ratio) = told("tpch_sf1_auto_geomean") {
+    if let Some(ratio) = ratio_of("tpch_sf1_auto_geomean") {
         sentences.push(format!("With `auto`, TPC-H is {ratio} times as fast as with plain DataFusion."));
     }
-    if let Some(ratio) = told("tpch_sf1_always_geomean") {
+    if let Some(ratio) = ratio_of("tpch_sf1_always_geomean") {
         sentences.push(format!(
             "With `always`, it is {ratio} times as fast: what copying costs, or gains, on this machine."
         ));
     }
-    if let Some(ratio) = told("selective_geomean") {
+    if let Some(ratio) = ratio_of("selective_geomean") {
         sentences.push(format!("The selective queries are {ratio} times as fast, with `auto`."));
     }
-    (!sentences.is_empty()).then_some(Advice { topic: "Queries", sentences, how: Some(How::Measured) })
+    (!sentences.is_empty()).then_some(Advice { topic: "Queries", sentences, how: Some(Provenance::Measured) })
 }
 
-/// The first node that computes on memory of its own.
+/// The first node with CPUs and memory.
 fn home(machine: &Machine) -> Option<&Node> {
     machine.nodes().iter().find(|node| !node.cpus.is_empty() && node.has_memory())
 }

@@ -1,4 +1,4 @@
-//! A figure as data: all that is needed to draw it, and nothing else. It is kept as CSV, and drawn from that alone.
+//! The data of a figure: everything that a drawing needs. A figure is saved as CSV and can be drawn from that alone.
 //!
 //! ```text
 //! # memferry figure 1
@@ -13,107 +13,123 @@
 //! ,time,published,Prefetching,159.72,,
 //! ```
 
-use crate::csv::{fields, quoted};
-use crate::how::How;
-use crate::words::words;
+use std::fmt;
+
+use serde::de::value::{BorrowedStrDeserializer, Error};
+use serde::{Deserialize, Serialize};
+
+use crate::output::csv_field;
+use crate::provenance::Provenance;
 
 /// The version of the format.
 const FORMAT: &str = "# memferry figure 1";
 const COLUMNS: &str = "panel,series,how,x,y,low,high";
 
 /// The form of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Kind {
-    /// A line for each series. A point without `y` is a vertical rule at its `x`, one without `x` a horizontal one.
+    /// A line for each series. A point without `y` is a vertical rule at its `x`, a point without `x` a horizontal rule.
     Lines,
-    /// Upright bars: a group for each `x`, in it a bar for each series.
+    /// Vertical bars: a group for each `x` with a bar for each series.
     Bars,
-    /// Lying bars, below each other: for each `x` one for each series. A point without `x` is a rule.
+    /// Horizontal bars: for each `x` a bar for each series. A point without `x` is a rule.
     Rows,
-    /// A half circle for each panel, divided among the series; a series `total` is written into it.
+    /// A half circle for each panel, divided among the series; the series `total` is a number in its middle.
     HalfCircles,
-    /// A heat map for each panel: rows are series, columns are `x`. Less is better.
+    /// A heat map for each panel: a row for each series, a column for each `x`. Less is better.
     HeatLess,
-    /// The same where more is better.
+    /// The same; more is better.
     HeatMore,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The scale of an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Scale {
     Linear,
-    /// Logarithmic; twice as much is the same step everywhere.
+    /// Logarithmic to base 2.
     Log,
-    /// The same, with sizes in bytes written in KiB and so on.
+    /// Logarithmic, with labels in bytes, KiB and so on.
     Bytes,
 }
 
+/// An axis of a figure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axis {
-    /// What it is, with its unit.
+    /// The quantity and its unit.
     pub(crate) label: String,
     pub(crate) scale: Scale,
 }
 
+/// A mark or a rule of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Point {
     pub(crate) panel: String,
     pub(crate) series: String,
-    pub(crate) how: How,
-    /// A number for lines, a name elsewhere.
+    pub(crate) how: Provenance,
+    /// A number in a figure of lines, a name in others.
     pub(crate) x: String,
     pub(crate) y: Option<f64>,
     /// Ends of an interval, or of a published range.
     pub(crate) range: Option<(f64, f64)>,
 }
 
+/// A figure.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
-    /// Of its files.
+    /// The stem of its file names.
     pub(crate) name: String,
     pub(crate) kind: Kind,
     pub(crate) title: String,
-    /// What one sees, and the source.
+    /// Description and source.
     pub(crate) about: String,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
     pub(crate) points: Vec<Point>,
 }
 
-words!(
-    Kind,
-    "kind of figure",
-    Lines = "lines",
-    Bars = "bars",
-    Rows = "rows",
-    HalfCircles = "half-circles",
-    HeatLess = "heat-less",
-    HeatMore = "heat-more"
-);
-words!(Scale, "scale", Linear = "linear", Log = "log", Bytes = "bytes");
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// The enum variant that a word names.
+fn word<'a, T: Deserialize<'a>>(word: &'a str) -> Result<T, String> {
+    let variant: Result<T, Error> = T::deserialize(BorrowedStrDeserializer::new(word));
+    variant.map_err(|error| error.to_string())
+}
 
 impl Axis {
     pub(crate) fn new(label: impl Into<String>, scale: Scale) -> Axis {
         Axis { label: label.into(), scale }
     }
 
-    /// Names need no scale.
+    /// An axis of names.
     pub(crate) fn names() -> Axis {
         Axis::new("", Scale::Linear)
     }
 }
 
 impl Point {
-    pub(crate) fn new(series: impl Into<String>, how: How, x: impl Into<String>, y: f64) -> Point {
+    pub(crate) fn new(series: impl Into<String>, how: Provenance, x: impl Into<String>, y: f64) -> Point {
         Point { panel: String::new(), series: series.into(), how, x: x.into(), y: Some(y), range: None }
     }
 
     /// A horizontal rule.
-    pub(crate) fn rule(label: &str, how: How, y: f64) -> Point {
+    pub(crate) fn rule(label: &str, how: Provenance, y: f64) -> Point {
         Point::new(label, how, "", y)
     }
 
     /// A vertical rule.
-    pub(crate) fn upright_rule(label: &str, how: How, x: f64) -> Point {
+    pub(crate) fn upright_rule(label: &str, how: Provenance, x: f64) -> Point {
         Point { y: None, ..Point::new(label, how, x.to_string(), 0.0) }
     }
 
@@ -154,23 +170,22 @@ impl Figure {
         let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
         for Point { panel, series, how, x, y, range } in &self.points {
             let (low, high) = range.map_or((None, None), |(low, high)| (Some(low), Some(high)));
-            let [panel, series, x] = [panel, series, x].map(|field| quoted(&line(field)));
+            let [panel, series, x] = [panel, series, x].map(|field| csv_field(&line(field)));
             text += &format!("{panel},{series},{how},{x},{},{},{}\n", number(*y), number(low), number(high));
         }
         text
     }
 
-    /// # Errors
-    /// What is wrong, with the number of the line.
+    /// Parses the CSV of a figure. An error names the line.
     pub(crate) fn from_csv(text: &str) -> Result<Figure, String> {
         let mut lines = text.lines().enumerate();
         let first = lines.next().map_or("", |(_, line)| line.trim_end());
         if first != FORMAT {
             return Err(match first.starts_with("# memferry figure") {
                 true => format!(
-                    "it is a figure of another version ({first:?}, not {FORMAT:?}); make the report anew"
+                    "it is a figure of another version ({first:?}, not {FORMAT:?}); create the report again"
                 ),
-                false => format!("it is no figure of a report: its first line is not {FORMAT:?}"),
+                false => format!("it is not a figure of a report: its first line is not {FORMAT:?}"),
             });
         }
         let mut meta = |key: &str| {
@@ -180,19 +195,19 @@ impl Figure {
             Ok::<_, String>((index + 1, value.to_owned()))
         };
         let (name_line, name) = meta("name")?;
-        // It becomes an id and the name of a file.
+        // The name becomes an id and a file name.
         if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c)) {
-            return Err(format!("line {name_line}: {name:?} is no name; use letters, digits, -, . and _"));
+            return Err(format!("line {name_line}: invalid name {name:?}; use letters, digits, -, . and _"));
         }
         let (kind_line, kind) = meta("kind")?;
-        let kind = kind.parse().map_err(|error| format!("line {kind_line}: {error}"))?;
+        let kind = word(&kind).map_err(|error| format!("line {kind_line}: {error}"))?;
         let ((_, title), (_, about)) = (meta("title")?, meta("about")?);
         let mut axis = |key| {
             let (number, text) = meta(key)?;
             let (label, scale) = text.rsplit_once(',').ok_or_else(|| {
-                format!("line {number}: {text:?} is no axis; write a label, a comma and a scale")
+                format!("line {number}: invalid axis {text:?}; write a label, a comma and a scale")
             })?;
-            let scale = scale.trim().parse().map_err(|error| format!("line {number}: {error}"))?;
+            let scale = word(scale.trim()).map_err(|error| format!("line {number}: {error}"))?;
             Ok::<_, String>(Axis::new(label.trim(), scale))
         };
         let (x, y) = (axis("x")?, axis("y")?);
@@ -212,24 +227,26 @@ impl Figure {
 }
 
 fn point(line: &str) -> Result<Point, String> {
-    let fields = fields(line)?;
-    let count = fields.len();
-    let Ok([panel, series, how, x, y, low, high]) = <[String; 7]>::try_from(fields) else {
-        return Err(format!("it has {count} fields and not 7"));
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).from_reader(line.as_bytes());
+    let record = reader.records().next().ok_or("it is empty")?.map_err(|error| error.to_string())?;
+    let Ok([panel, series, how, x, y, low, high]) = <[&str; 7]>::try_from(record.iter().collect::<Vec<_>>())
+    else {
+        return Err(format!("it has {} fields instead of 7", record.len()));
     };
     let number = |name: &str, field: &str| match field {
         "" => Ok(None),
         field => finite(name, field).map(Some),
     };
-    let range = match (number("low", &low)?, number("high", &high)?) {
+    let range = match (number("low", low)?, number("high", high)?) {
         (Some(low), Some(high)) if low <= high => Some((low, high)),
         (None, None) => None,
-        _ => return Err("low and high are both there, in this order, or both empty".to_owned()),
+        _ => return Err("low and high must both be empty, or numbers in this order".to_owned()),
     };
-    Ok(Point { panel, series, how: how.parse()?, x, y: number("y", &y)?, range })
+    let [panel, series, x] = [panel, series, x].map(str::to_owned);
+    Ok(Point { panel, series, how: word(how)?, x, y: number("y", y)?, range })
 }
 
-/// Whether a figure of this kind can have the point.
+/// Checks that a figure of this kind can have the point.
 fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String> {
     let is_positive = |axis: &Axis, value: f64| axis.scale == Scale::Linear || value > 0.0;
     let ends = point.range.into_iter().flat_map(|(low, high)| [low, high]);
@@ -245,7 +262,7 @@ fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String
     if !point.panel.is_empty() && !matches!(kind, Kind::HalfCircles | Kind::HeatLess | Kind::HeatMore) {
         return Err(format!("a figure of kind {kind} has no panels"));
     }
-    // Shares of a circle, and bars from 0.
+    // Parts of a circle, and bars that start at 0.
     if matches!(kind, Kind::HalfCircles | Kind::Bars) && point.y.is_some_and(|value| value < 0.0) {
         return Err("y must not be negative in a figure of this kind".to_owned());
     }
@@ -254,10 +271,10 @@ fn checked(point: Point, kind: Kind, x: &Axis, y: &Axis) -> Result<Point, String
 
 fn finite(name: &str, field: &str) -> Result<f64, String> {
     let value = field.parse().ok().filter(|value: &f64| value.is_finite());
-    value.ok_or_else(|| format!("{name} is {field:?}, which is no number"))
+    value.ok_or_else(|| format!("{name} is {field:?}, not a finite number"))
 }
 
-/// Comments cannot be broken.
+/// The text on one line, because a comment cannot have several.
 fn line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

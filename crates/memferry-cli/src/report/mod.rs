@@ -1,24 +1,26 @@
-//! `memferry report`: what a machine is and can do, as a page that needs nothing else, with each figure as CSV and SVG.
+//! `memferry report`: a self-contained page about a machine, with each figure as CSV and SVG.
 //!
 //! ```text
 //! Machine ──▶ advice            settings in words
 //! model, published/ ──▶ papers  ──▶ Figure ◀──▶ CSV
-//! results/ ──▶ records ──▶ own, points ─┘ │
-//!                                        ▼
-//!                                   draw ──▶ SVG ──▶ page
+//! results/ ──▶ records ──▶ benchmarks, times, sweeps ─┘ │
+//!                                                      ▼
+//!                                                 draw ──▶ SVG ──▶ page
 //! ```
 //!
-//! A [`Figure`] is all that is drawn, so that its CSV alone gives the same picture again (`--figure`).
+//! A [`Figure`] has all data of a picture, so that its CSV alone gives the same picture again (`--figure`).
 
 mod advice;
+mod benchmarks;
 mod draw;
 mod figure;
-mod own;
+
 mod page;
 mod papers;
-mod points;
+
 mod records;
-mod tasks;
+mod sweeps;
+mod times;
 
 use std::fs;
 use std::io::{self, Write};
@@ -32,28 +34,28 @@ use self::figure::{Axis, Figure, Kind, Scale};
 use self::papers::Papers;
 use self::records::Record;
 use crate::bench::machine_slug;
-use crate::how::How;
 use crate::output::{Part, count, not_written, write_file};
+use crate::provenance::Provenance;
 use crate::topology;
 
-/// Writes a page about a machine: what it is, what to set, what was measured, and what publications and the model say.
+/// Writes a page about a machine: its parts, recommended settings, measurements, published figures and the model.
 ///
-/// The page needs no network and no script. Beside it lies each figure as CSV, and as SVG drawn from that.
+/// The page needs no network and no script. Each figure is also written as CSV, and as SVG drawn from the CSV.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where the page (index.html) and the figures go; older ones of the same names are replaced.
+    /// Directory for the page (index.html) and the figures; older files of the same names are replaced.
     #[arg(long, value_name = "DIR", required_unless_present = "figure")]
     out: Option<PathBuf>,
-    /// About this machine instead: the name of a profile (see `memferry topology`), or a JSON file.
+    /// Report on this machine instead: the name of a profile (see `memferry topology`), or a JSON file.
     #[arg(long, value_name = "PROFILE")]
     machine: Option<String>,
-    /// Where `memferry bench` has left its records [default: results].
+    /// Directory with the records of `memferry bench` [default: results].
     #[arg(long, value_name = "DIR")]
     results: Option<PathBuf>,
-    /// Draw one figure again, from its CSV alone.
+    /// Draw one figure again from its CSV.
     #[arg(long, value_name = "FILE.csv", requires = "svg", conflicts_with_all = ["out", "machine", "results"])]
     figure: Option<PathBuf>,
-    /// Where to draw it; `-` is standard output.
+    /// File for the picture; `-` is standard output.
     #[arg(long, value_name = "FILE.svg", requires = "figure")]
     svg: Option<PathBuf>,
 }
@@ -62,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     match (&arguments.figure, &arguments.svg, &arguments.out) {
         (Some(figure), Some(svg), _) => redraw(figure, svg, out),
         (_, _, Some(directory)) => report(arguments, directory, out),
-        // The command line is parsed so that this does not happen.
+        // The parser of the command line excludes this.
         _ => bail!("give --out DIR, or --figure FILE.csv --svg FILE.svg"),
     }
 }
@@ -72,7 +74,7 @@ fn redraw(file: &Path, target: &Path, out: &mut dyn Write) -> Result<()> {
     let text = fs::read_to_string(file).with_context(unreadable)?;
     let figure = match Figure::from_csv(&text) {
         Ok(figure) => figure,
-        Err(error) => bail!("{} cannot be drawn: {error}", file.display()),
+        Err(error) => bail!("cannot draw {}: {error}", file.display()),
     };
     let picture = draw::document(&figure);
     if target == Path::new("-") {
@@ -87,7 +89,7 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
     let results = match &arguments.results {
         Some(results) if !results.is_dir() => {
             bail!(
-                "{} is no directory; name the one that `memferry bench` wrote to with --results",
+                "{} is not a directory; set --results to the directory with the records of `memferry bench`",
                 results.display()
             )
         }
@@ -102,14 +104,13 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
         files.push((format!("{}.csv", figure.name), figure.csv()));
         files.push((format!("{}.svg", figure.name), draw::document(figure)));
     }
-    // Last, so that whoever finds it finds all that it links to.
+    // The page comes last, so that all of its links work when it appears.
     files.push(("index.html".to_owned(), page::html(&report)));
     let written = write_all(directory, &files);
     written.with_context(|| {
         let directory = directory.display();
         format!(
-            "the report cannot be written to {directory}; choose --out DIR, a directory that has room, or a \
-             new one"
+            "cannot write the report to {directory}; choose --out DIR, a new directory or one with free space"
         )
     })?;
     let page = directory.join("index.html");
@@ -121,7 +122,7 @@ fn report(arguments: &Arguments, directory: &Path, out: &mut dyn Write) -> Resul
     )?)
 }
 
-/// All are whole on the disk before the first gets its name.
+/// Writes all files under temporary names before it renames the first one.
 fn write_all(directory: &Path, files: &[(String, String)]) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let part = |(name, content): &(String, String)| Part::write(&directory.join(name), content.as_bytes());
@@ -129,15 +130,15 @@ fn write_all(directory: &Path, files: &[(String, String)]) -> io::Result<()> {
     parts.into_iter().try_for_each(Part::keep)
 }
 
-/// What the page tells.
+/// The content of the page.
 struct Report<'a> {
     machine: &'a Machine,
     records: &'a [Record],
-    /// Where records are looked for.
+    /// Directory of the records.
     results: &'a Path,
     papers: Papers,
     advice: Vec<advice::Advice>,
-    /// The machine, as a file and as a part of the page.
+    /// Picture of the machine, as a file and as a part of the page.
     picture: String,
     picture_part: String,
     sections: Vec<Section>,
@@ -170,7 +171,7 @@ impl<'a> Report<'a> {
                 id: "taken",
                 title: "What was taken on it",
                 intro: "Records of memferry bench, the newest of each benchmark.",
-                figures: own::figures(records),
+                figures: benchmarks::figures(records),
             },
             Section {
                 id: "query",
@@ -208,7 +209,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// What the model says of the machine itself, and what is known of its ways. Nothing where that is nothing.
+/// Figures of the model and of the known links of the machine; may be empty.
 fn modelled(machine: &Machine) -> Vec<Figure> {
     let mut figures = Vec::new();
     if let Ok(mut figure) = papers::device_and_core("machine-sizes", machine) {
@@ -219,9 +220,9 @@ fn modelled(machine: &Machine) -> Vec<Figure> {
         figures.push(figure);
     }
     figures.extend(advice::route_figure(machine).ok().flatten());
-    // `memferry calibrate` measures; other profiles have what was published, and the kernel what the firmware says.
+    // `memferry calibrate` measures. Other profiles have published values, and the kernel has those of the firmware.
     let is_measured = machine.parameters().iter().any(|parameter| parameter.basis == Basis::Measured);
-    let how = if is_measured { How::Measured } else { How::Published };
+    let how = if is_measured { Provenance::Measured } else { Provenance::Published };
     let heat = |name, kind, title: &str, unit, of| {
         let mut figure = Figure::new(name, kind, title);
         figure.about = "From CPUs to memories, as far as it is known.".to_owned();

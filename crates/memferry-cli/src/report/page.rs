@@ -1,4 +1,4 @@
-//! The page: one file without a script and without anything from elsewhere.
+//! The page: one HTML file without scripts or external resources.
 
 use std::time::SystemTime;
 
@@ -12,13 +12,13 @@ use super::{Report, Section, draw};
 use crate::Cli;
 use crate::bench::rfc3339;
 use crate::canvas::{escaped, style};
-use crate::how::How;
 use crate::output::{count, number};
+use crate::provenance::Provenance;
 
-/// Benchmarks that the page has nothing of: what they tell is whether all was right, or about programs of others.
+/// Subcommands of `bench` without figures: they check correctness or measure other programs.
 const OTHERS: [&str; 3] = ["soak", "emulate", "help"];
 
-/// Whoever shows the page may not load anything else.
+/// The content security policy: the browser loads no other resources.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 const STYLE: &str = include_str!("page.css");
@@ -42,7 +42,7 @@ pub(super) fn html(report: &Report) -> String {
     );
     for section in &report.sections {
         let extra = match section.id {
-            "taken" => taken(report),
+            "taken" => benchmark_records(report),
             "query" => query_table(report),
             "errors" => predictions(report),
             _ => String::new(),
@@ -61,21 +61,21 @@ pub(super) fn html(report: &Report) -> String {
     )
 }
 
-/// A section without anything to tell is left out.
-fn is_told(section: &Section) -> bool {
+/// Whether a section has content.
+fn is_shown(section: &Section) -> bool {
     section.id == "taken" || !section.figures.is_empty()
 }
 
 fn contents(report: &Report) -> String {
     let link = |(id, title): (&str, &str)| format!("<li><a href=\"#{id}\">{title}</a></li>\n");
     let first = [("advice", "Recommended settings"), ("machine-section", "What it is")];
-    let sections = report.sections.iter().filter(|section| is_told(section));
+    let sections = report.sections.iter().filter(|section| is_shown(section));
     let links: String = first.into_iter().chain(sections.map(|it| (it.id, it.title))).map(link).collect();
     format!("<nav aria-label=\"contents\"><ul>\n{links}</ul></nav>\n")
 }
 
 fn html_of(section: &Section, extra: &str) -> String {
-    if !is_told(section) {
+    if !is_shown(section) {
         return String::new();
     }
     let Section { id, title, intro, figures } = section;
@@ -86,7 +86,7 @@ fn html_of(section: &Section, extra: &str) -> String {
 }
 
 fn figure(figure: &Figure) -> String {
-    // A heat map of many nodes is wider than a phone, and not read if it is made smaller.
+    // A heat map of many nodes is wider than a phone, and unreadable if scaled down.
     format!(
         "<figure>\n<div class=\"scroll\">{}</div>\n{}</figure>\n",
         draw::part(figure),
@@ -101,7 +101,7 @@ fn caption(name: &str, about: &str) -> String {
     )
 }
 
-/// Escaped; what stands between backticks is code.
+/// Escapes text and marks parts between backticks as code.
 fn code(text: &str) -> String {
     let parts = escaped(text);
     let parts = parts.split('`').enumerate();
@@ -161,7 +161,7 @@ fn query_table(report: &Report) -> String {
     table(&heads, &rows)
 }
 
-/// All published numbers, and what is not predicted, by reason.
+/// The table of all predictions, and the number of rows without one.
 fn predictions(report: &Report) -> String {
     let mut rows = String::new();
     for it in &report.papers.validation.predictions {
@@ -194,8 +194,8 @@ fn predictions(report: &Report) -> String {
     )
 }
 
-/// Which records there are, all of their rows, and how to take those that are missing.
-fn taken(report: &Report) -> String {
+/// The records with all rows, and the commands for missing records.
+fn benchmark_records(report: &Report) -> String {
     let mut text = String::new();
     let known =
         |bench: &str| OTHERS.contains(&bench) || report.records.iter().any(|record| record.bench == bench);
@@ -225,14 +225,14 @@ fn taken(report: &Report) -> String {
 fn record(record: &Record) -> String {
     let mut rows = String::new();
     for it in &record.rows {
-        let told = |value: Option<f64>| value.map_or(String::new(), number);
+        let shown = |value: Option<f64>| value.map_or(String::new(), number);
         let ratio = match (it.ratio_low, it.ratio_high) {
-            (Some(low), Some(high)) => format!("{} ({low:.2} to {high:.2})", told(it.ratio)),
-            _ => told(it.ratio),
+            (Some(low), Some(high)) => format!("{} ({low:.2} to {high:.2})", shown(it.ratio)),
+            _ => shown(it.ratio),
         };
-        let how = it.how.map_or(String::new(), |how: How| how.to_string());
+        let how = it.how.map_or(String::new(), |how: Provenance| how.to_string());
         let peer = it.peer.clone().or(it.note.clone()).unwrap_or_default();
-        rows += &row(&it.name, &[told(it.value), it.unit.clone(), how, ratio, peer]);
+        rows += &row(&it.name, &[shown(it.value), it.unit.clone(), how, ratio, peer]);
     }
     let heads = ["row", "value", "unit", "how", "ratio", "compared with, or note"];
     let how = record.how().map_or(String::new(), |how| format!(", {how}"));

@@ -1,15 +1,16 @@
-//! What benchmarks of this machine have left behind (`results/`).
+//! Records of benchmarks on this machine (`results/`).
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::how::How;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A record, as far as a report tells it.
+use crate::provenance::Provenance;
+
+/// The part of a record that the report uses.
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     pub(super) bench: String,
@@ -22,15 +23,15 @@ pub(super) struct Record {
     pub(super) rows: Vec<Row>,
 }
 
-/// A row; fields that a benchmark does not have are `None`, and other ones are left out.
+/// A row; fields that a benchmark does not have are `None`, and unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// None where it could not be taken.
+    /// None if it could not be measured.
     pub(super) value: Option<f64>,
     pub(super) unit: String,
-    pub(super) how: Option<How>,
+    pub(super) how: Option<Provenance>,
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
     pub(super) peer: Option<String>,
@@ -38,7 +39,7 @@ pub(super) struct Row {
     pub(super) ratio: Option<f64>,
     pub(super) ratio_low: Option<f64>,
     pub(super) ratio_high: Option<f64>,
-    /// Of the papers' benchmarks: what of the point.
+    /// In the papers' benchmarks: the quantity.
     pub(super) figure: Option<String>,
     pub(super) way: Option<String>,
     pub(super) operation: Option<String>,
@@ -57,18 +58,18 @@ pub(super) struct Row {
     pub(super) priorities: Option<String>,
     pub(super) read_buffers: Option<String>,
     pub(super) note: Option<String>,
-    /// Of `bench atomics`.
+    /// Fields of `bench atomics`.
     pub(super) work: Option<String>,
     pub(super) threads: Option<f64>,
     pub(super) distance: Option<String>,
     pub(super) churn: Option<bool>,
-    /// Which backend it is from, where that is not clear from `how`: under `memferry emulate` the devices of the machine
-    /// are emulated as those of `--on emulated` are.
+    /// The backend, if `how` does not identify it: under `memferry emulate`, devices of `--on machine` are emulated, as
+    /// those of `--on emulated` are.
     #[serde(skip)]
     pub(super) backend: Option<String>,
 }
 
-/// A word, or the number of a node.
+/// A name or the number of a node.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Name {
@@ -85,7 +86,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// Options that say what the papers' query works on. Where and how often it ran does not make it another.
+/// Options that identify the papers' query. Its place and number of runs do not change it.
 const QUERY: [&str; 7] =
     ["sizes", "groups", "scan-threads", "aggregate-threads", "prefetch-threads", "chunks", "sync"];
 
@@ -95,13 +96,13 @@ impl Record {
         self.options["on"].as_str()
     }
 
-    /// What the papers' query works on: times of different ones are not compared.
+    /// The options of the papers' query; only times of equal queries are compared.
     pub(super) fn query(&self) -> [&Value; QUERY.len()] {
         QUERY.map(|option| &self.options[option])
     }
 
-    /// How its numbers came about.
-    pub(super) fn how(&self) -> Option<How> {
+    /// The provenance of its numbers.
+    pub(super) fn how(&self) -> Option<Provenance> {
         self.rows.iter().find_map(|row| row.how)
     }
 
@@ -115,10 +116,10 @@ impl Record {
     }
 }
 
-/// The newest record of each benchmark in a directory, in the order of their names. None if there is no directory.
+/// The newest record of each benchmark in a directory, sorted by name. Empty if the directory does not exist.
 ///
 /// # Errors
-/// A file that is no record, or one of another version: figures of both would be compared.
+/// A file is not a record, or its version differs: the report would compare numbers of two versions.
 pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -128,14 +129,14 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let path = entry.with_context(|| format!("cannot read {}", directory.display()))?.path();
-        // `NAME.unfinished.json` is a run that was interrupted.
+        // `NAME.unfinished.json` is an interrupted run.
         let is_record = path.extension().is_some_and(|it| it == "json")
             && !path.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with(".unfinished"));
         if is_record {
             files.push(path);
         }
     }
-    // By date, as names begin with it.
+    // File names begin with the date.
     files.sort();
     let mut newest: Vec<(PathBuf, Record)> = Vec::new();
     for file in files {
@@ -147,26 +148,26 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
         let (theirs, ours) = (&record.version, env!("CARGO_PKG_VERSION"));
         if theirs != ours {
             bail!(
-                "{} is a record of memferry {theirs}, and this is {ours}; take it anew with `memferry bench {}`, or \
-                 name other --results",
+                "{} is a record of memferry {theirs}, but this is {ours}; record it again with `memferry bench {}`, or \
+                 choose other --results",
                 file.display(),
                 record.bench
             );
         }
     }
     let mut records: Vec<Record> = newest.into_iter().map(|(_, record)| record).collect();
-    // The machine before the model, as numbers do that came about so.
+    // Measured records come before modelled ones.
     records.sort_by(|one, other| {
         (&one.bench, one.how(), one.on()).cmp(&(&other.bench, other.how(), other.on()))
     });
     records
         .chunk_by_mut(|one, other| (&one.bench, one.how()) == (&other.bench, other.how()))
-        .for_each(tell_apart);
+        .for_each(name_backends);
     Ok(records)
 }
 
-/// Of records whose numbers came about alike, the rows say which backend they are from.
-fn tell_apart(records: &mut [Record]) {
+/// Sets the backend in the rows of records with the same provenance.
+fn name_backends(records: &mut [Record]) {
     if records.len() < 2 {
         return;
     }
@@ -180,6 +181,6 @@ fn parse(file: &Path) -> Result<Record> {
     let text =
         fs::read_to_string(file).with_context(|| format!("cannot read the record {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| {
-        format!("{} is no record of a benchmark; move it elsewhere, or take it anew", file.display())
+        format!("{} is not a record of a benchmark; move it elsewhere, or record it again", file.display())
     })
 }

@@ -13,7 +13,7 @@ fn report_on(machine: &Machine, records: &[Record]) -> (String, Vec<String>) {
 fn pages_of_all_machines() {
     for profile in Machine::profiles() {
         let (html, mut names) = report_on(&Machine::from_profile(profile).unwrap(), &[]);
-        // Two figures of one name would overwrite each other, and two ids confuse a browser.
+        // Figures of the same name would overwrite each other, and ids must be unique.
         names.sort();
         let count = names.len();
         names.dedup();
@@ -34,7 +34,7 @@ fn pages_of_all_machines() {
         for outside in ["<script", "https:", "src=", "@import", "url("] {
             assert!(!html.contains(outside), "{profile}: {outside}");
         }
-        assert!(html.contains("bench query"), "{profile} does not say how to take what is missing");
+        assert!(html.contains("bench query"), "{profile} has no commands for missing records");
     }
 }
 
@@ -48,7 +48,7 @@ fn settings_follow_from_numbers() {
         "would cost 20 %",
         "on two nodes: yes. b, 4096 MiB",
     ] {
-        assert!(html.contains(words), "{words:?} is not said");
+        assert!(html.contains(words), "{words:?} is missing");
     }
     let (html, _) = report_on(&Machine::from_profile("skylake-8180-snc-on").unwrap(), &[]);
     assert!(html.contains("this machine has no DSA") && html.contains("no memory is known to be faster"));
@@ -59,7 +59,7 @@ fn record(bench: &str, started: &str, rows: serde_json::Value) -> serde_json::Va
         "machine": {}, "seed": 1, "options": {} })
 }
 
-/// Of a benchmark that has several backends.
+/// A record of a benchmark with several backends.
 fn record_on(on: &str, bench: &str, rows: serde_json::Value) -> serde_json::Value {
     let mut record = record(bench, "2026-01-01T00:00:00Z", rows);
     record["options"]["on"] = json!(on);
@@ -98,7 +98,7 @@ fn the_newest_record_of_each_benchmark_counts() {
     assert!(other.contains("memferry 0.0.1") && other.contains("`memferry bench dsa`"), "{other}");
     for broken in ["{", "[]", "{\"bench\": 1}"] {
         let broken = error("2026-03-01-x.json", broken);
-        assert!(broken.contains("2026-03-01-x.json is no record"), "{broken}");
+        assert!(broken.contains("2026-03-01-x.json is not a record"), "{broken}");
     }
     assert!(records::read(&directory.path().join("nowhere")).unwrap().is_empty());
 }
@@ -111,7 +111,7 @@ fn point(way: &str, size: u64, batch: u64, value: Option<f64>) -> serde_json::Va
 }
 
 #[test]
-fn points_become_lines_over_what_varies() {
+fn points_become_lines_over_a_varied_option() {
     let directory = tempfile::tempdir().unwrap();
     let mut rows = Vec::new();
     for way in ["core", "shared", "dedicated"] {
@@ -124,14 +124,14 @@ fn points_become_lines_over_what_varies() {
     }
     let text = record_on("emulated", "submit", json!(rows)).to_string();
     fs::write(directory.path().join("2026-01-01-submit-emulated.json"), text).unwrap();
-    // The same from the model, which has no ways: beside the others, in the same figures.
+    // A point of the model, which has no ways, is in the same figures.
     let mut modelled = vec![point("any", 1024, 1, Some(2e9))];
     modelled[0]["how"] = json!("modelled");
     let text = record_on("model", "submit", json!(modelled)).to_string();
     fs::write(directory.path().join("2026-01-02-submit-modelled.json"), text).unwrap();
     let records = records::read(directory.path()).unwrap();
     assert_eq!(records.len(), 2);
-    let figures = own::figures(&records);
+    let figures = benchmarks::figures(&records);
     // Eight series are too many; there are fewer batches than ways.
     let names: Vec<&str> = figures.iter().map(|figure| figure.name.as_str()).collect();
     assert_eq!(
@@ -146,7 +146,9 @@ fn points_become_lines_over_what_varies() {
     let all: Vec<_> = figures.iter().flat_map(|figure| &figure.points).collect();
     assert_eq!(all.len(), 3 * (1 + 3 + 3) + 1);
     assert!(all.iter().any(|it| it.y == Some(16384.0 * 64.0 * 1e6 * 1e-9)), "in GB/s: {all:?}");
-    assert!(figures[0].points.iter().any(|it| it.how == How::Modelled) && figures[0].points.len() == 10);
+    assert!(
+        figures[0].points.iter().any(|it| it.how == Provenance::Modelled) && figures[0].points.len() == 10
+    );
     assert!(figures[0].about.contains("a core has no batches"), "{figures:?}");
     for figure in &figures {
         assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
@@ -162,7 +164,7 @@ fn a_check_is_drawn_with_its_errors() {
     let median = json!({ "name": "own_error_median", "value": 7.5, "unit": "%", "how": "measured" });
     let rows = json!([median, row("copy_8KiB", 0.5, 0.6), row("scan_2x40MB_by_1", 5000.0, 4900.0)]);
     let record: Record = serde_json::from_value(record("calibrate", "2026-01-01T00:00:00Z", rows)).unwrap();
-    let figures = own::figures(&[record]);
+    let figures = benchmarks::figures(&[record]);
     let [errors, times] = &figures[..] else { panic!("{figures:?}") };
     assert!(errors.about.contains("is 7.5 %"), "{errors:?}");
     let values: Vec<f64> = errors.points.iter().filter_map(|it| it.y).collect();
@@ -170,15 +172,15 @@ fn a_check_is_drawn_with_its_errors() {
     let points: Vec<_> = times.points.iter().map(|it| (it.x.as_str(), it.how, it.y)).collect();
     assert_eq!(
         points[..2],
-        [("copy 8KiB", How::Measured, Some(500.0)), ("copy 8KiB", How::Modelled, Some(600.0))]
+        [("copy 8KiB", Provenance::Measured, Some(500.0)), ("copy 8KiB", Provenance::Modelled, Some(600.0))]
     );
     let picture = draw::document(times);
     assert!(picture.contains("(+20.0 %)") && picture.contains("(−2.0 %)"), "{picture}");
 }
 
-/// What tells rows of a benchmark apart tells them apart in its figures.
+/// Fields that distinguish rows of a benchmark distinguish them in its figures.
 #[test]
-fn tenants_are_told_by_priorities_and_read_buffers() {
+fn tenants_are_named_by_priorities_and_read_buffers() {
     let row = |priorities: Option<&str>, buffers: Option<&str>, value: f64| {
         let mut row = point("shared", 65536, 1, Some(value));
         (row["figure"], row["priorities"], row["read_buffers"]) =
@@ -192,7 +194,7 @@ fn tenants_are_told_by_priorities_and_read_buffers() {
         row(None, Some("92-4"), 4e9)
     ]);
     let record: Record = serde_json::from_value(record("priority", "2026-01-01T00:00:00Z", rows)).unwrap();
-    let figures = own::figures(&[record]);
+    let figures = benchmarks::figures(&[record]);
     let points = figures.iter().flat_map(|it| &it.points);
     let mut names: Vec<String> = points.map(|it| format!("{} {}", it.series, it.x)).collect();
     names.sort();
@@ -211,14 +213,14 @@ fn many_operations_are_divided() {
         .collect();
     let record: Record =
         serde_json::from_value(record("operations", "2026-01-01T00:00:00Z", json!(rows))).unwrap();
-    let figures = own::figures(&[record]);
+    let figures = benchmarks::figures(&[record]);
     let titles: Vec<&str> = figures.iter().map(|figure| figure.title.as_str()).collect();
     assert_eq!(titles, ["operations: throughput, part 1", "operations: throughput, part 2"]);
     assert_eq!(figures.iter().map(|figure| figure.points.len()).collect::<Vec<_>>(), [12, 6]);
 }
 
 #[test]
-fn a_measured_break_even_is_told() {
+fn advice_has_the_measured_break_even() {
     let row = |way, size, rate| {
         let mut row = point(way, size, 1, Some(rate));
         row["how"] = json!("measured");
@@ -247,7 +249,7 @@ fn a_measured_break_even_is_told() {
 }
 
 #[test]
-fn broken_figures_are_told_by_line() {
+fn errors_of_figures_name_the_line() {
     let good = "# memferry figure 1\n# name: a\n# kind: lines\n# title: t\n# about: \n# x: size, bytes\n# y: rate, \
                 linear\n\
                 panel,series,how,x,y,low,high\n,s,measured,1024,2.5,,\n,\"a, b\",published,2048,3,2,4\n";
@@ -256,23 +258,23 @@ fn broken_figures_are_told_by_line() {
     assert_eq!(figure.points[1].range, Some((2.0, 4.0)));
     let cases = [
         ("figure 1", "figure 2", "another version"),
-        ("# memferry figure 1", "panel,series", "no figure of a report"),
+        ("# memferry figure 1", "panel,series", "not a figure of a report"),
         ("# name: a", "# name: ../a", "line 2"),
-        ("kind: lines", "kind: pie", "line 3: \"pie\" is no kind of figure; there are lines"),
+        ("kind: lines", "kind: pie", "line 3: unknown variant `pie`, expected one of `lines`, `bars`"),
         ("# title: t\n", "", "line 4 is not \"# title: ...\""),
         ("size, bytes", "size", "line 6"),
-        ("rate, linear", "rate, round", "line 7: \"round\" is no scale"),
+        ("rate, linear", "rate, round", "line 7: unknown variant `round`"),
         ("panel,series,how", "series,how", "line 8"),
-        (",s,measured,1024,2.5,,", ",s,measured,1024", "line 9: it has 4 fields and not 7"),
-        ("measured", "guessed", "line 9: \"guessed\" is no way"),
+        (",s,measured,1024,2.5,,", ",s,measured,1024", "line 9: it has 4 fields instead of 7"),
+        ("measured", "guessed", "line 9: unknown variant `guessed`"),
         ("1024,2.5", "1024,many", "line 9: y is \"many\""),
         ("1024,2.5", "1024,NaN", "line 9: y is \"NaN\""),
         ("1024,2.5", "wide,2.5", "line 9: x is \"wide\""),
         ("1024,2.5", "0,2.5", "line 9: a logarithmic scale"),
         ("1024,2.5", ",", "line 9: it has no y"),
         (",s,measured", "p,s,measured", "line 9: a figure of kind lines has no panels"),
-        ("3,2,4", "3,4,2", "line 10: low and high"),
-        ("\"a, b\"", "\"a, b", "line 10: a quote"),
+        ("3,2,4", "3,4,2", "line 10: low and high must"),
+        ("\"a, b\"", "\"a, b", "line 10: it has 2 fields"),
     ];
     for (from, to, words) in cases {
         assert!(good.contains(from), "{from}");
@@ -292,7 +294,7 @@ fn files_are_written_whole_or_not_at_all() {
         |second: &str| vec![("a.csv".to_owned(), "1".to_owned()), (second.to_owned(), "2".to_owned())];
     write_all(&out, &files("b.csv")).unwrap();
     assert_eq!(fs::read_to_string(out.join("b.csv")).unwrap(), "2");
-    // The second cannot be written, so the first is not there either, not even in part.
+    // If the second file cannot be written, the first does not appear.
     let other = directory.path().join("other");
     write_all(&other, &files("missing/b.csv")).unwrap_err();
     assert_eq!(fs::read_dir(&other).unwrap().count(), 0);

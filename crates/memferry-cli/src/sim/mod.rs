@@ -1,4 +1,4 @@
-//! `memferry sim SCENARIO`: what a copy, a query or scans would cost on a machine, computed in virtual time.
+//! `memferry sim SCENARIO`: the cost of copies, queries and scans on a machine, computed in virtual time.
 
 mod validation;
 
@@ -15,23 +15,23 @@ use crate::error::usage;
 use crate::output::{self, Align, Table, number, wrapped};
 use crate::topology;
 
-/// Computes what copies and queries would cost on a machine, also on one that is not here.
+/// Computes the cost of copies and queries on any machine with a profile.
 ///
-/// Every number is modelled: computed from rates and costs that the machine's profile names, with the source of each.
+/// Every number is modelled: computed from the rates and costs in the machine's profile, which names their sources.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// What to compute: a built-in scenario, the path of a TOML file, or `validate`, which compares the model with
-    /// everything that was published; nothing lists the scenarios.
+    /// A built-in scenario, the path of a TOML file, or `validate`, which compares the model with all published numbers.
+    /// Without it, the scenarios are listed.
     #[arg(value_name = "SCENARIO|FILE|validate")]
     scenario: Option<String>,
-    /// On this machine instead of the scenario's own: the name of a profile (see `memferry topology`), or a JSON file.
-    /// Runs of a scenario that name a machine keep it.
+    /// Use this machine instead of the scenario's: the name of a profile (see `memferry topology`), or a JSON file. Runs
+    /// of a scenario that name a machine keep theirs.
     #[arg(long, value_name = "PROFILE")]
     machine: Option<String>,
-    /// Another value in the scenario, such as query.groups=4 or query.runs.2.stages.0.threads=16; may be repeated.
+    /// Change a value of the scenario, such as query.groups=4 or query.runs.2.stages.0.threads=16; may be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
-    /// With `validate`: also what else was tried as a model.
+    /// With `validate`: also show the rejected variants of the model.
     #[arg(long)]
     variants: bool,
     /// Prints one JSON object instead of text.
@@ -43,19 +43,19 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let is_changed = arguments.machine.is_some() || !arguments.settings.is_empty();
     match arguments.scenario.as_deref() {
         Some("validate") | None if is_changed => {
-            Err(usage("--machine and --set are for a scenario; name one, such as table-6.2"))
+            Err(usage("--machine and --set need a scenario; name one, such as table-6.2"))
         }
         Some("validate") => validation::run(arguments.variants, arguments.json, out),
-        _ if arguments.variants => Err(usage("--variants is for `memferry sim validate`")),
+        _ if arguments.variants => Err(usage("--variants needs `memferry sim validate`")),
         None => list(arguments.json, out),
         Some(name) => simulate(name, arguments, out),
     }
 }
 
 fn simulate(name: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let scenario = changed(model::scenario(name).map_err(meant)?, &arguments.settings)?;
+    let scenario = changed(model::scenario(name).map_err(scenario_error)?, &arguments.settings)?;
     let machine = topology::open(Some(arguments.machine.as_deref().unwrap_or(scenario.machine())))?;
-    let rows = scenario.run(Some(&machine)).map_err(meant)?;
+    let rows = scenario.run(Some(&machine)).map_err(scenario_error)?;
     if !arguments.json {
         write!(out, "{}", wrapped(scenario.about(), 0))?;
         writeln!(out, "Modelled on {}.\n", machine.name())?;
@@ -67,7 +67,7 @@ fn simulate(name: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()
     output::json(out, &record(machine, options, rows))
 }
 
-/// There is no chance in a model: the seed is 0.
+/// A record. The model is deterministic, so the seed is 0.
 fn record(machine: Machine, options: serde_json::Value, rows: Vec<Row>) -> Record<Row> {
     Record { rows, ..Record::start("sim", machine, 0, options) }
 }
@@ -76,8 +76,8 @@ fn changed(scenario: Scenario, settings: &[(String, String)]) -> Result<Scenario
     settings.iter().try_fold(scenario, |scenario, (key, value)| scenario.with(key, value)).map_err(usage)
 }
 
-/// Which errors are those of the command line.
-fn meant(error: ModelError) -> anyhow::Error {
+/// Marks an unknown scenario as a usage error.
+fn scenario_error(error: ModelError) -> anyhow::Error {
     match error {
         ModelError::UnknownScenario { .. } => usage(error),
         _ => error.into(),

@@ -1,4 +1,4 @@
-//! `memferry sim validate`: the model against everything that was published.
+//! `memferry sim validate`: compares the model with all published numbers.
 
 use std::hint::black_box;
 use std::io::Write;
@@ -15,10 +15,10 @@ use super::{record, table};
 use crate::bench::{Record, stats::median};
 use crate::output::{self, Align, Table, count, number, wrapped};
 
-/// The machine that most of what was published is about.
+/// The machine of most published numbers.
 const MACHINE: &str = "xeon-max-9468-2s-flat";
 
-/// What `--json` prints: rows as benchmarks have them, and each published row's prediction or reason.
+/// The output of `--json`: rows as of benchmarks, and the prediction of each published row, or why there is none.
 #[derive(Serialize)]
 struct Everything<'a> {
     #[serde(flatten)]
@@ -56,7 +56,7 @@ pub(super) fn run(is_with_variants: bool, is_json: bool, out: &mut dyn Write) ->
     Ok(())
 }
 
-/// Predictions, then what is not predicted, counted by reason.
+/// Prints the predictions, and the number of rows without one, by reason.
 fn text(validation: &Validation, out: &mut dyn Write) -> Result<()> {
     use Align::{Left, Right};
     let columns = [
@@ -128,7 +128,7 @@ fn against(rows: &[Row]) -> Table {
     table
 }
 
-/// What asking about the thesis's query costs, over its four set-ups.
+/// Measures the time of advice for the four set-ups of the thesis's query.
 fn advise_us() -> Result<Row> {
     const ROUNDS: u32 = 100;
     const SAMPLES: usize = 11;
@@ -154,7 +154,7 @@ fn advise_us() -> Result<Row> {
     Ok(measured("advise_us", &samples, "us"))
 }
 
-/// All scenarios once.
+/// Measures the time of all scenarios.
 fn scenarios_s() -> Result<Row> {
     let begin = Instant::now();
     for name in model::scenarios() {

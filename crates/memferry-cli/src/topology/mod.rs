@@ -1,16 +1,16 @@
-//! `memferry topology`: the machine at a glance, as text or as a picture, or all that is known of it as JSON.
+//! `memferry topology`: the machine as text or as a picture, or everything known about it as JSON.
 //!
 //! ```text
-//! Machine ──▶ plan      what lies inside what: machine > sockets > domains > memories, copy engines
-//!             figures   the ways from CPUs to memories, in few classes where they are alike
+//! Machine ──▶ overview   the hierarchy: machine > sockets > domains > memories, copy engines
+//!             links      from CPUs to memories, grouped into classes of similar links
 //!               │
 //!               ├──▶ text
-//!               └──▶ svg, panels ──▶ canvas   rectangles within rectangles
+//!               └──▶ svg, panels ──▶ canvas
 //! ```
 
-mod figures;
+mod links;
+mod overview;
 mod panels;
-mod plan;
 mod svg;
 mod text;
 
@@ -23,13 +23,13 @@ use memferry::topology::{Machine, Recording, TopologyError};
 use memferry_dsa::system::SystemState;
 use serde::Serialize;
 
-use self::plan::Plan;
+use self::overview::Overview;
 use crate::devices::Findings;
 use crate::error::usage;
 use crate::output::{self, not_written, write_file};
 use crate::source::Source;
 
-/// Shows sockets, nodes, memory tiers, distances, copy engines (DSA), their work queues, and what keeps those from being used.
+/// Shows sockets, nodes, memory tiers, distances, copy engines (DSA), their work queues, and why a queue cannot be used.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Show this machine instead: the name of a built-in profile, or a JSON file.
@@ -38,14 +38,14 @@ pub(crate) struct Arguments {
     /// Show a recorded machine: the directory that holds its `sys`, `dev` and `proc`, or a file of --record.
     #[arg(long, value_name = "DIR|FILE")]
     sysfs: Option<PathBuf>,
-    /// Print everything that is known as JSON.
+    /// Print everything known about the machine as JSON.
     #[arg(long)]
     json: bool,
-    /// Draw a picture (SVG) into this file, in place of text; `-` is standard output.
+    /// Write a picture (SVG) to this file instead of text; `-` is standard output.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Write down what this machine's kernel shows, for --sysfs, here or elsewhere. The names of the host and of its
-    /// cgroup are in it, and where there is a DSA the number of the user.
+    /// Save a recording of this machine's sysfs for --sysfs, here or elsewhere. It contains the names of the host and of
+    /// its cgroup, and with a DSA the id of the user.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["profile", "sysfs", "json", "svg"])]
     record: Option<PathBuf>,
 }
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
     let to_output = arguments.svg.as_deref().is_some_and(|file| file == Path::new("-"));
     if to_output && arguments.json {
-        return Err(usage("--json and --svg - both want standard output; give --svg a file"));
+        return Err(usage("--json and --svg - both write to standard output; give --svg a file"));
     }
     let (machine, state) = match &arguments.profile {
         Some(name) => (open(Some(name))?, None),
@@ -65,14 +65,14 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
             (source.machine()?, Some(SystemState::read(&*source.files())?))
         }
     };
-    let mut plan = Plan::of(&machine);
+    let mut overview = Overview::of(&machine);
     if let Some(state) = &state {
-        plan = plan.with_dsa(state.clone());
+        overview = overview.with_dsa(state.clone());
     }
     match arguments.svg.as_deref() {
-        Some(_) if to_output => return Ok(write!(out, "{}", svg::draw(&plan))?),
+        Some(_) if to_output => return Ok(write!(out, "{}", svg::draw(&overview))?),
         Some(file) => {
-            let picture = svg::draw(&plan);
+            let picture = svg::draw(&overview);
             write_file(file, picture.as_bytes()).with_context(|| not_written("picture", "--svg", file))?;
             if !arguments.json {
                 return Ok(writeln!(out, "written to {}", file.display())?);
@@ -81,18 +81,18 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         None => {}
     }
     if !arguments.json {
-        return Ok(write!(out, "{}", text::draw(&plan))?);
+        return Ok(write!(out, "{}", text::draw(&overview))?);
     }
     let dsa = state.as_ref().map(|state| Dsa { state, findings: Findings::of(state) });
     output::json(out, &Everything { machine: &machine, dsa })
 }
 
-/// What `--json` prints.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Everything<'a> {
     #[serde(flatten)]
     machine: &'a Machine,
-    /// None of a profile.
+    /// None for a profile.
     dsa: Option<Dsa<'a>>,
 }
 
@@ -104,7 +104,7 @@ struct Dsa<'a> {
     findings: Findings,
 }
 
-/// Keeps what the reader of this machine reads, so that it can be read elsewhere.
+/// Saves the files that discovery reads, so that `--sysfs` can read them elsewhere.
 fn record(file: &Path, out: &mut dyn Write) -> Result<()> {
     let mut text = serde_json::to_string_pretty(&Recording::of("/")?)?;
     text.push('\n');
@@ -112,7 +112,7 @@ fn record(file: &Path, out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out, "written to {}", file.display())?)
 }
 
-/// The machine that an option names, or this one.
+/// The machine of an option, or this machine.
 pub(crate) fn open(profile: Option<&str>) -> Result<Machine> {
     let machine = match profile {
         Some(name) => Machine::from_profile(name),
@@ -124,18 +124,18 @@ pub(crate) fn open(profile: Option<&str>) -> Result<Machine> {
     })
 }
 
-/// Names a calibration of this machine, for those who do not want to name it each time.
+/// The variable that names the default calibration of this machine.
 const CALIBRATION: &str = "MEMFERRY_CALIBRATION";
 
-/// The machine that an option names, or this one with the figures of its calibration, if there is one.
+/// The machine of an option, or this machine with the rates of its calibration, if there is one.
 ///
 /// # Errors
-/// Both are named; the calibration is not of this machine.
+/// Both options are given; the calibration is of another machine.
 pub(crate) fn open_calibrated(profile: Option<&str>, calibration: Option<&str>) -> Result<Machine> {
     let named = match (profile, calibration) {
         (Some(_), Some(_)) => {
             return Err(usage(
-                "--machine names another machine, whose profile has figures of its own; leave out --calibration, which \
+                "--machine names another machine, whose profile has metrics of its own; leave out --calibration, which \
                  is about this one",
             ));
         }
@@ -158,22 +158,22 @@ pub(crate) fn open_calibrated(profile: Option<&str>, calibration: Option<&str>) 
     })
 }
 
-/// The machine as text that one understands at a glance.
+/// The machine as text.
 pub(crate) fn draw(machine: &Machine) -> String {
-    text::draw(&Plan::of(machine))
+    text::draw(&Overview::of(machine))
 }
 
-/// The machine as a picture: a file of its own, and a part of a page with this `id`. Of this machine with the state of
-/// its DSA devices.
+/// The machine as an SVG document and as a part of a page with this `id`. For this machine, the picture includes the state
+/// of its DSA devices.
 ///
 /// # Errors
-/// What the kernel shows of the devices cannot be read.
+/// The files of the devices cannot be read.
 pub(crate) fn pictures(machine: &Machine, id: &str) -> Result<[String; 2]> {
-    let mut plan = Plan::of(machine);
+    let mut overview = Overview::of(machine);
     if machine.is_this_machine() {
-        plan = plan.with_dsa(SystemState::read(&*Source::open(None)?.files())?);
+        overview = overview.with_dsa(SystemState::read(&*Source::open(None)?.files())?);
     }
-    Ok([svg::draw(&plan), svg::part(&plan, id)])
+    Ok([svg::draw(&overview), svg::part(&overview, id)])
 }
 
 #[cfg(test)]

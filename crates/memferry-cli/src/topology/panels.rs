@@ -1,44 +1,44 @@
-//! What the picture tells below the machine: the kinds of memory, and the ways from CPUs to memories as a table of
-//! classes and as heat maps.
+//! The panels below the machine: a legend of the tiers, and the links from CPUs to memories as a table of classes and as
+//! heat maps.
 
 use memferry::topology::Node;
 
-use super::figures::{Figure, Links};
-use super::plan::Plan;
+use super::links::{Links, Metric};
+use super::overview::Overview;
 use super::svg::{PAD, tier_class, tier_label};
 use crate::canvas::{Anchor, BODY, Block, HeatMap, LINE, SMALL, TINY, paragraphs, text_width};
 use crate::devices;
 use crate::output::size;
 
-/// A heat map with more columns is drawn only if the classes do not tell the same.
+/// A heat map with more columns is drawn only if the links of a class differ.
 const HEAT_NODES_EASY: usize = 16;
-/// More columns than this are not read by anybody.
+/// Largest number of columns; wider heat maps are unreadable.
 const HEAT_NODES_MAX: usize = 32;
 
-/// What is told of the machine beside its parts.
-pub(super) fn panels(plan: &Plan) -> Vec<Block> {
-    let mut panels = vec![legend(plan)];
-    let sentences = plan.dsa.as_ref().map_or(Vec::new(), |dsa| devices::sentences(&dsa.config));
+/// The panels of a machine.
+pub(super) fn panels(overview: &Overview) -> Vec<Block> {
+    let mut panels = vec![legend(overview)];
+    let sentences = overview.dsa.as_ref().map_or(Vec::new(), |dsa| devices::sentences(&dsa.config));
     if !sentences.is_empty() {
         panels.push(panel("DSA: work queues to engines", paragraphs(&sentences, 420, SMALL, "ink")));
     }
-    let figures = plan.links.known_figures();
-    let (rows, columns) = (plan.links.from.len(), plan.links.to.len());
-    if figures.is_empty() && rows * columns > 1 {
+    let metrics = overview.links.known_metrics();
+    let (rows, columns) = (overview.links.from.len(), overview.links.to.len());
+    if metrics.is_empty() && rows * columns > 1 {
         let mut nothing = Block::new("", 0, 0);
         let sentence = "Distances, bandwidths and latencies are not known.".to_owned();
         nothing.append(paragraphs(&[sentence], 240, SMALL, "muted"), 0, 0);
         panels.push(panel("From CPUs to memory", nothing));
     }
     let heat = rows > 1 && columns <= HEAT_NODES_MAX;
-    if !figures.is_empty() && (!heat || rows > 2) {
-        panels.push(classes(&plan.links, &figures));
+    if !metrics.is_empty() && (!heat || rows > 2) {
+        panels.push(classes(&overview.links, &metrics));
     }
     if heat {
-        let classes = plan.links.classes();
+        let classes = overview.links.classes();
         let worth = |index| columns <= HEAT_NODES_EASY || !Links::are_alike(&classes, index);
-        let figures = figures.iter().filter(|(index, _)| worth(*index));
-        panels.extend(figures.map(|(_, figure)| heat_map(&plan.links, figure)));
+        let metrics = metrics.iter().filter(|(index, _)| worth(*index));
+        panels.extend(metrics.map(|(_, metric)| heat_map(&overview.links, metric)));
     }
     panels
 }
@@ -52,10 +52,10 @@ fn panel(title: &str, mut content: Block) -> Block {
     panel
 }
 
-/// The kinds of memory: their colours, sizes and nodes.
-fn legend(plan: &Plan) -> Block {
+/// The legend of the tiers: colours, sizes and nodes.
+fn legend(overview: &Overview) -> Block {
     const SWATCH: i64 = 14;
-    let tiers = plan.tiers();
+    let tiers = overview.tiers();
     let rows: Vec<[String; 3]> = (tiers.iter())
         .map(|sum| {
             let kernel: Vec<String> = sum.kernel_tiers.iter().map(u32::to_string).collect();
@@ -83,40 +83,41 @@ fn legend(plan: &Plan) -> Block {
         content.append(row, 0, 0);
     }
     let mut notes = vec!["Square: CPU. Tag: copy engine (DSA).".to_owned()];
-    if plan.engines().next().is_none() {
+    if overview.engines().next().is_none() {
         notes = vec!["Square: CPU.".to_owned()];
     }
-    if let Some(largest) = plan.nodes().filter_map(|node| node.memory_bytes).max().filter(|&bytes| bytes > 0)
+    if let Some(largest) =
+        overview.nodes().filter_map(|node| node.memory_bytes).max().filter(|&bytes| bytes > 0)
     {
         notes.push(format!("Bar: capacity; the longest is {}.", size(largest)));
     }
-    if plan.nodes().any(|node| node.free_bytes.is_some() && node.has_memory()) {
+    if overview.nodes().any(|node| node.free_bytes.is_some() && node.has_memory()) {
         notes.push("Filled part of a bar: in use.".to_owned());
     }
-    if plan.nodes().any(|node| node.memory_bytes.is_none()) {
+    if overview.nodes().any(|node| node.memory_bytes.is_none()) {
         notes.push("Dashed bar, ?: capacity not known.".to_owned());
     }
-    if plan.nodes().any(|node| !node.is_allowed && node.has_memory()) {
+    if overview.nodes().any(|node| !node.is_allowed && node.has_memory()) {
         notes.push("Memory not allowed: closed to this process.".to_owned());
     }
-    if plan.domains().any(|domain| domain.restriction().is_some()) {
+    if overview.domains().any(|domain| domain.restriction().is_some()) {
         notes.push("Hollow square: CPU not allowed.".to_owned());
     }
     content.append(paragraphs(&notes, 300, TINY, "muted"), 0, 4);
     panel("Memory", content)
 }
 
-/// Figures of all ways, a row per class.
-fn classes(links: &Links, figures: &[(usize, &Figure)]) -> Block {
+/// The table of the links, a row per class.
+fn classes(links: &Links, metrics: &[(usize, &Metric)]) -> Block {
     let classes = links.classes();
     let rows: Vec<Vec<String>> = (classes.iter())
         .map(|class| {
-            let cells = figures.iter().map(|(index, figure)| class.ranges[*index].text(figure));
+            let cells = metrics.iter().map(|(index, metric)| class.ranges[*index].text(metric));
             std::iter::once(class.name.clone()).chain(cells).collect()
         })
         .collect();
     let headings: Vec<String> = std::iter::once(String::new())
-        .chain(figures.iter().map(|(_, figure)| figure.heading.to_owned()))
+        .chain(metrics.iter().map(|(_, metric)| metric.heading.to_owned()))
         .collect();
     let widths: Vec<i64> = (0..headings.len())
         .map(|column| {
@@ -146,12 +147,12 @@ fn classes(links: &Links, figures: &[(usize, &Figure)]) -> Block {
     panel("From CPUs to memory", content)
 }
 
-/// One figure of all ways. The stronger the colour, the better the way.
-fn heat_map(links: &Links, figure: &Figure) -> Block {
+/// The heat map of a metric.
+fn heat_map(links: &Links, metric: &Metric) -> Block {
     let values: Vec<Vec<Option<f64>>> =
-        links.rows.iter().map(|row| row.iter().map(|link| figure.of(link)).collect()).collect();
+        links.rows.iter().map(|row| row.iter().map(|link| metric.of(link)).collect()).collect();
     let labels = |nodes: &[Node]| nodes.iter().map(|node| node.id.to_string()).collect();
-    // Nodes of a socket stand together.
+    // Gaps separate the sockets.
     let gaps = |nodes: &[Node]| {
         nodes.iter().enumerate().map(|(at, node)| at > 0 && nodes[at - 1].socket != node.socket).collect()
     };
@@ -162,8 +163,8 @@ fn heat_map(links: &Links, figure: &Figure) -> Block {
         row_gaps: gaps(&links.from),
         column_gaps: gaps(&links.to),
         values,
-        text: &|value| figure.text(value),
-        more_is_better: figure.more_is_better,
+        text: &|value| metric.text(value),
+        more_is_better: metric.more_is_better,
     };
-    panel(figure.title, map.draw())
+    panel(metric.title, map.draw())
 }

@@ -1,11 +1,11 @@
-//! The machine as a picture: sockets, in them domains, in those CPUs, memories and copy engines.
+//! The machine as a picture: sockets that contain domains, with their CPUs, memories and copy engines.
 //!
-//! Below the machine [`panels`] tell more of it. Sizes are pixels at the picture's own scale.
+//! [`panels`] are below the machine. Sizes are in pixels at scale 1.
 
 use memferry::topology::{Accelerator, Node, Tier};
 
+use super::overview::{Domain, Overview, Socket, engine_facts, node_note, node_size};
 use super::panels;
-use super::plan::{Domain, Plan, Socket, engine_facts, node_note, node_size};
 use crate::canvas::{
     self, Anchor, BODY, Block, DOT, LARGE, SMALL, TINY, fitted, flow, paragraphs, text_width, wrapped,
 };
@@ -15,30 +15,30 @@ const MARGIN: i64 = 24;
 const GAP: i64 = 12;
 pub(super) const PAD: i64 = 10;
 
-/// No card of a domain is narrower.
+/// Smallest width of a domain's card.
 const CARD_WIDTH_MIN: i64 = 190;
 const BAR_HEIGHT: i64 = 10;
-/// More CPUs than this are told by their number alone: nobody counts squares.
+/// Domains with more CPUs have no squares, only the number.
 const DOTS_MAX: usize = 128;
 
-pub(super) fn draw(plan: &Plan) -> String {
-    canvas::document(&picture(plan), &plan.name, &description(plan))
+pub(super) fn draw(overview: &Overview) -> String {
+    canvas::document(&picture(overview), &overview.name, &description(overview))
 }
 
-/// As a part of a page.
-pub(super) fn part(plan: &Plan, id: &str) -> String {
-    canvas::part(&picture(plan), id, &plan.name, &description(plan))
+/// The picture as a part of a page.
+pub(super) fn part(overview: &Overview, id: &str) -> String {
+    canvas::part(&picture(overview), id, &overview.name, &description(overview))
 }
 
-fn description(plan: &Plan) -> String {
-    [vec![plan.amounts() + "."], legible(plan)].concat().join(" ").replace('\u{a0}', " ")
+fn description(overview: &Overview) -> String {
+    [vec![overview.amounts() + "."], legible(overview)].concat().join(" ").replace('\u{a0}', " ")
 }
 
-/// All of it, for tests to measure.
-pub(super) fn picture(plan: &Plan) -> Block {
-    let panels = panels::panels(plan);
-    let domains = plan.domains().count();
-    // Few domains would be lost on a wide sheet, many would make a narrow one endless.
+/// The picture as a block, which tests can measure.
+pub(super) fn picture(overview: &Overview) -> Block {
+    let panels = panels::panels(overview);
+    let domains = overview.domains().count();
+    // A narrow picture for few domains, a wide one for many.
     let wished = match domains {
         0..=1 => 620,
         2..=16 => 940,
@@ -46,55 +46,53 @@ pub(super) fn picture(plan: &Plan) -> Block {
     };
     let width = panels.iter().map(|panel| panel.width).fold(wished, i64::max);
     let mut body = Block::new("", width, 0);
-    body.append(heading(plan, width), 0, 0);
-    body.append(sockets(plan, width), 0, GAP);
+    body.append(heading(overview, width), 0, 0);
+    body.append(sockets(overview, width), 0, GAP);
     if !panels.is_empty() {
         body.append(flow(panels, width, 2 * MARGIN, MARGIN), 0, MARGIN);
     }
-    body.append(paragraphs(&legible(plan), width, SMALL, "muted"), 0, MARGIN);
+    body.append(paragraphs(&legible(overview), width, SMALL, "muted"), 0, MARGIN);
     let mut paper = Block::new("paper", width + 2 * MARGIN, body.height + 2 * MARGIN);
     paper.put(body, MARGIN, MARGIN);
     paper
 }
 
-/// What words say better.
-fn legible(plan: &Plan) -> Vec<String> {
-    let mut sentences = plan.remarks();
+/// The sentences below the picture.
+fn legible(overview: &Overview) -> Vec<String> {
+    let mut sentences = overview.remarks();
     sentences.extend(
-        plan.dsa
-            .iter()
-            .flat_map(|dsa| dsa.findings.diagnostics())
-            .map(|diagnostic| format!("DSA: {diagnostic}.")),
+        overview.dsa.iter().flat_map(|dsa| dsa.findings.diagnostics()).map(|diagnostic| format!("DSA: {diagnostic}.")),
     );
-    sentences.push(plan.upgrade_sentence());
-    sentences.push(plan.origin_sentence().to_owned());
-    sentences.extend(plan.references.iter().map(|reference| format!("Source of figures: {reference}.")));
+    sentences.push(overview.upgrade_sentence());
+    sentences.push(overview.origin_sentence().to_owned());
+    sentences.extend(overview.references.iter().map(|reference| format!("Source of figures: {reference}.")));
     sentences
 }
 
-fn heading(plan: &Plan, width: i64) -> Block {
+fn heading(overview: &Overview, width: i64) -> Block {
     let mut block = Block::new("", width, 0);
-    for line in wrapped(&plan.name, width, LARGE, true) {
+    for line in wrapped(&overview.name, width, LARGE, true) {
         block.height += 24;
         block.text(0, block.height - 4, LARGE, "ink strong", line);
     }
-    let mut cpu = plan.cpu.clone().unwrap_or_else(|| "CPU unknown".to_owned());
-    if let Some(kernel) = &plan.kernel {
+    let mut cpu = overview.cpu.clone().unwrap_or_else(|| "CPU unknown".to_owned());
+    if let Some(kernel) = &overview.kernel {
         cpu += &format!(", Linux {kernel}");
     }
-    block.append(paragraphs(&[cpu, plan.amounts()], width, BODY, "muted"), 0, 4);
-    if let Some(placeholder) = &plan.placeholder {
+    block.append(paragraphs(&[cpu, overview.amounts()], width, BODY, "muted"), 0, 4);
+    if let Some(placeholder) = &overview.placeholder {
         let warning = format!("Placeholders: {placeholder}.");
         block.append(paragraphs(&[warning], width, BODY, "warning strong"), 0, 0);
     }
     block
 }
 
-/// The sockets in a grid: each has as many columns of domains as the fullest needs, four at most. What is on no socket
-/// has a row of its own below.
-fn sockets(plan: &Plan, width: i64) -> Block {
-    let (on, off): (Vec<&Socket>, Vec<&Socket>) = plan.sockets.iter().partition(|socket| socket.id.is_some());
-    // Where no socket is known all is in that one row.
+/// The sockets in a grid. Each has the number of columns that the largest socket needs, at most four. Domains without a
+/// socket are in a row below.
+fn sockets(overview: &Overview, width: i64) -> Block {
+    let (on, off): (Vec<&Socket>, Vec<&Socket>) =
+        overview.sockets.iter().partition(|socket| socket.id.is_some());
+    // Without known sockets, all domains are in that row.
     let leading = if on.is_empty() { &off } else { &on };
     let domains_max = leading.iter().map(|socket| socket.domains.len()).max().unwrap_or(0) as i64;
     let fitting = (width - 2 * PAD + GAP) / (CARD_WIDTH_MIN + GAP);
@@ -102,8 +100,8 @@ fn sockets(plan: &Plan, width: i64) -> Block {
     let socket_width_min = columns * (CARD_WIDTH_MIN + GAP) - GAP + 2 * PAD;
     let per_row = ((width + GAP) / (socket_width_min + GAP)).clamp(1, leading.len().max(1) as i64);
     let socket_width = (width - (per_row - 1) * GAP) / per_row;
-    // Bars are compared with each other, so all cards are equally wide.
-    let scale = Scale::of(plan, (socket_width - 2 * PAD + GAP) / columns - GAP);
+    // All cards have the same width, so that bars can be compared.
+    let scale = Scale::of(overview, (socket_width - 2 * PAD + GAP) / columns - GAP);
     let mut grid = Block::new("", width, 0);
     let blocks = on.iter().map(|socket| draw_socket(socket, socket_width, columns, &scale)).collect();
     for blocks in level(blocks, per_row as usize) {
@@ -119,15 +117,15 @@ fn sockets(plan: &Plan, width: i64) -> Block {
         let block = draw_socket(socket, width, columns, &scale);
         grid.append(block, 0, if grid.children.is_empty() { 0 } else { GAP });
     }
-    if !plan.stray.is_empty() {
+    if !overview.stray.is_empty() {
         let mut strip = Block::new("socket", width, 28).radius(8);
         strip.text(PAD, 19, BODY, "ink strong", "no known node");
-        strip.append(chips(&plan.stray, width - 2 * PAD), PAD, 0);
+        strip.append(chips(&overview.stray, width - 2 * PAD), PAD, 0);
         strip.height += PAD;
         grid.append(strip, 0, GAP);
     }
-    if !plan.offline.is_empty() {
-        let what = format!("offline nodes: {}", plan.offline);
+    if !overview.offline.is_empty() {
+        let what = format!("offline nodes: {}", overview.offline);
         let mut strip = Block::new("heat-none unknown", width, 30).radius(8);
         strip.text(PAD, 20, SMALL, "muted", fitted(&what, width - 2 * PAD, SMALL, false));
         grid.append(strip.title(what), 0, GAP);
@@ -135,7 +133,7 @@ fn sockets(plan: &Plan, width: i64) -> Block {
     grid
 }
 
-/// Rows of blocks; those of a row made equally high.
+/// Arranges blocks in rows; the blocks of a row get the same height.
 fn level(blocks: Vec<Block>, per_row: usize) -> Vec<Vec<Block>> {
     let mut rows: Vec<Vec<Block>> = Vec::new();
     for block in blocks {
@@ -151,20 +149,20 @@ fn level(blocks: Vec<Block>, per_row: usize) -> Vec<Vec<Block>> {
     rows
 }
 
-/// What all cards have in common.
+/// The common scale of all cards.
 struct Scale {
     card_width: i64,
-    /// What the longest bar stands for.
+    /// Size of the longest bar.
     bytes_max: u64,
 }
 
 impl Scale {
-    fn of(plan: &Plan, card_width: i64) -> Scale {
-        let bytes_max = plan.nodes().filter_map(|node| node.memory_bytes).max().unwrap_or(0).max(1);
+    fn of(overview: &Overview, card_width: i64) -> Scale {
+        let bytes_max = overview.nodes().filter_map(|node| node.memory_bytes).max().unwrap_or(0).max(1);
         Scale { card_width, bytes_max }
     }
 
-    /// Never nothing for something, and never more than all.
+    /// The width of a bar, at least two pixels and at most `width`.
     fn bar_width(&self, bytes: u64, width: i64) -> i64 {
         let share = bytes as f64 / self.bytes_max as f64;
         ((width as f64 * share).round() as i64).clamp(2, width)
@@ -195,7 +193,7 @@ fn draw_socket(socket: &Socket, width: i64, columns: i64, scale: &Scale) -> Bloc
     block.title(title)
 }
 
-/// A domain.
+/// The card of a domain.
 fn card(domain: &Domain, scale: &Scale) -> Block {
     let width = scale.card_width;
     let inner = width - 2 * PAD;
@@ -224,7 +222,7 @@ fn card(domain: &Domain, scale: &Scale) -> Block {
     card
 }
 
-/// A square for each CPU; hollow for those that this process may not use.
+/// A square for each CPU; hollow if this process may not use the CPU.
 fn dots(domain: &Domain, width: i64) -> Block {
     const STEP: i64 = DOT + 2;
     let columns = ((width + 2) / STEP).max(1);
@@ -240,7 +238,7 @@ fn dots(domain: &Domain, width: i64) -> Block {
     block
 }
 
-/// A line that names a memory, and a bar as long as it is large.
+/// The name of a memory, and a bar for its size.
 fn memory(node: &Node, width: i64, scale: &Scale) -> Block {
     let mut block = Block::new("", width, 0);
     let id = format!("node {}", node.id);
@@ -255,7 +253,7 @@ fn memory(node: &Node, width: i64, scale: &Scale) -> Block {
         block.text_at(Anchor::End, width, 12, SMALL, "ink figure", size.clone());
         block.height = 16;
     } else {
-        // In a narrow card below each other.
+        // On two lines in a narrow card.
         block.text_at(Anchor::End, width, 12, SMALL, "ink figure", size.clone());
         block.text(0, 27, SMALL, "ink", fitted(&kind, width, SMALL, false));
         block.height = 31;

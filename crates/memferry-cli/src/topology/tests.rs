@@ -9,8 +9,8 @@ use super::*;
 use crate::canvas::tests::xml_error;
 use crate::canvas::{Block, DOT};
 
-fn profile(name: &str) -> Plan {
-    Plan::of(&Machine::from_profile(name).unwrap())
+fn profile(name: &str) -> Overview {
+    Overview::of(&Machine::from_profile(name).unwrap())
 }
 
 /// A machine from the text of a profile.
@@ -21,7 +21,7 @@ fn machine(profile: &serde_json::Value) -> Machine {
     Machine::from_profile(file.to_str().unwrap()).unwrap_or_else(|error| panic!("{error}: {profile}"))
 }
 
-/// Numbers that look random and are always the same (Knuth's MMIX generator).
+/// Pseudo-random numbers (Knuth's MMIX generator).
 struct Numbers(u64);
 
 impl Numbers {
@@ -35,7 +35,7 @@ impl Numbers {
     }
 }
 
-/// Some machine: few or many nodes, memory without CPUs or a socket, unknown sizes and ways, names of any kind.
+/// The profile of a random machine: few or many nodes, memory without CPUs or socket, unknown sizes and links, odd names.
 fn any_profile(seed: u64) -> serde_json::Value {
     let mut numbers = Numbers(seed);
     let names =
@@ -47,7 +47,7 @@ fn any_profile(seed: u64) -> serde_json::Value {
     for socket in (0..sockets).flat_map(|socket| vec![socket; per_socket as usize]) {
         let cpus_max = if numbers.one_in(5) { 300 } else { 40 };
         let cpus = 1 + numbers.below(cpus_max);
-        // Neighbours on different sockets, as some firmware counts, cannot be written as a range.
+        // Some firmware alternates between sockets, so that the CPUs are not a range.
         let list: Vec<String> = match numbers.one_in(4) {
             true => (0..cpus).map(|i| (cpu + 2 * i).to_string()).collect(),
             false => vec![format!("{cpu}-{}", cpu + cpus - 1)],
@@ -81,7 +81,7 @@ fn any_profile(seed: u64) -> serde_json::Value {
         json!({ "value": rows, "source": "made up" })
     };
     let (mut distances, read, latency) = (matrix(30, 100), matrix(500_000, 4), matrix(400, 2));
-    // Nothing is nearer than a node itself.
+    // A node is nearest to itself.
     let rows = distances.get_mut("value").and_then(|rows| rows.as_array_mut());
     for (index, row) in rows.into_iter().flatten().enumerate() {
         row[index] = json!(1);
@@ -111,7 +111,7 @@ fn any_profile(seed: u64) -> serde_json::Value {
     })
 }
 
-/// The devices of a Xeon Max as a configuration makes them.
+/// The state of a Xeon Max's devices after a configuration.
 fn configured(profile: &str) -> State {
     let driver = FakeDriver::xeon_max();
     let config = memferry_dsa::system::Profile::named(profile).unwrap().config().unwrap();
@@ -121,33 +121,33 @@ fn configured(profile: &str) -> State {
     SystemState::read(&driver).unwrap()
 }
 
-/// Profiles, and machines that nobody has; in some of them this process may not use everything.
-fn plans() -> Vec<Plan> {
-    let mut plans: Vec<Plan> = Machine::profiles().into_iter().map(profile).collect();
+/// The profiles, and random machines; in some of them this process may not use all resources.
+fn overviews() -> Vec<Overview> {
+    let mut overviews: Vec<Overview> = Machine::profiles().into_iter().map(profile).collect();
     for name in ["8n1d1e1w", "1n1d4e8w-dedicated"] {
-        plans.push(profile("xeon-max-9468-2s-flat").with_dsa(configured(name)));
+        overviews.push(profile("xeon-max-9468-2s-flat").with_dsa(configured(name)));
     }
     for seed in 0..60 {
-        let mut plan = Plan::of(&machine(&any_profile(seed)));
+        let mut overview = Overview::of(&machine(&any_profile(seed)));
         let mut numbers = Numbers(seed + 1000);
         if seed % 3 == 0 {
-            for domain in plan.sockets.iter_mut().flat_map(|socket| &mut socket.domains) {
+            for domain in overview.sockets.iter_mut().flat_map(|socket| &mut socket.domains) {
                 domain.allowed_cpus.retain(|_| !numbers.one_in(3));
                 for node in &mut domain.nodes {
                     node.is_allowed = !numbers.one_in(3);
                     node.free_bytes = node.memory_bytes.map(|bytes| numbers.below(bytes.max(1)));
                 }
             }
-            plan.offline = [NodeId(900), NodeId(901), NodeId(950)].into();
-            plan.sockets.push(plan::Socket { id: Some(99), domains: Vec::new() });
+            overview.offline = [NodeId(900), NodeId(901), NodeId(950)].into();
+            overview.sockets.push(overview::Socket { id: Some(99), domains: Vec::new() });
         }
-        plans.push(plan);
+        overviews.push(overview);
     }
-    plans
+    overviews
 }
 
-fn all_text(plan: &Plan) -> String {
-    text::draw(plan)
+fn all_text(overview: &Overview) -> String {
+    text::draw(overview)
 }
 
 #[track_caller]
@@ -157,7 +157,7 @@ fn assert_has(text: &str, parts: &[&str]) {
     }
 }
 
-/// The one line with all of `parts`.
+/// Asserts that one line has all of `parts`.
 #[track_caller]
 fn assert_line(text: &str, parts: &[&str]) {
     let found = text.lines().any(|line| parts.iter().all(|part| line.contains(part)));
@@ -191,20 +191,20 @@ fn text_has_at_most_100_columns() {
         let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= 100, "{widest}:\n{text}");
     }
-    // Matrices that are wider are cut into pieces.
-    let mut plan = profile("xeon-max-9468-2s-flat");
+    // Wide matrices are split.
+    let mut overview = profile("xeon-max-9468-2s-flat");
     let mut figure = 0;
-    for link in plan.links.rows.iter_mut().flatten() {
+    for link in overview.links.rows.iter_mut().flatten() {
         figure += 1_234_500_000;
         link.read_bytes_per_s = Some(figure);
     }
-    let text = all_text(&plan);
+    let text = all_text(&overview);
     assert_has(&text, &["Read bandwidth in GB/s", "158.0"]);
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
 }
 
 #[test]
-fn ways_that_are_alike_are_told_once() {
+fn equal_links_are_shown_as_a_class() {
     let text = all_text(&profile("skylake-8180-snc-on"));
     assert_line(&text, &["own DRAM", "58.0-58.1", "74-77"]);
     assert_line(&text, &["DRAM, same socket", "58.1", "82"]);
@@ -218,26 +218,26 @@ fn ways_that_are_alike_are_told_once() {
 }
 
 #[test]
-fn ways_that_are_known_in_part() {
-    let mut plan = profile("skylake-8180-snc-on");
-    plan.links.rows[0][2] = Link::default();
-    let text = all_text(&plan);
+fn partly_known_links_are_marked() {
+    let mut overview = profile("skylake-8180-snc-on");
+    overview.links.rows[0][2] = Link::default();
+    let text = all_text(&overview);
     assert_line(&text, &["DRAM, other socket", "34.2-34.3 or ?"]);
     assert_line(&text, &["0  58.1  58.1     ?  34.2"]);
-    plan.links.rows.iter_mut().flatten().for_each(|link| *link = Link::default());
-    assert_has(&all_text(&plan), &["distances, bandwidths and latencies are not known"]);
+    overview.links.rows.iter_mut().flatten().for_each(|link| *link = Link::default());
+    assert_has(&all_text(&overview), &["distances, bandwidths and latencies are not known"]);
 }
 
 #[test]
-fn what_cannot_be_used_is_said() {
-    let mut plan = profile("skylake-8180-snc-on");
-    let socket = &mut plan.sockets[1];
+fn unusable_resources_are_marked() {
+    let mut overview = profile("skylake-8180-snc-on");
+    let socket = &mut overview.sockets[1];
     socket.domains[0].allowed_cpus.truncate(4);
     socket.domains[1].allowed_cpus.clear();
     socket.domains[1].nodes[0].is_allowed = false;
-    plan.sockets[0].domains[1].nodes[0].memory_bytes = Some(0);
-    plan.offline = NodeSet::from([NodeId(4), NodeId(5)]);
-    let text = all_text(&plan);
+    overview.sockets[0].domains[1].nodes[0].memory_bytes = Some(0);
+    overview.offline = NodeSet::from([NodeId(4), NodeId(5)]);
+    let text = all_text(&overview);
     assert_line(&text, &["allowed: 56-59"]);
     assert_line(&text, &["none allowed"]);
     assert_line(&text, &["node 3", "not allowed"]);
@@ -246,7 +246,7 @@ fn what_cannot_be_used_is_said() {
         &text,
         &["may not take memory from node 3 ", "may run on 60 of the 112 CPUs", "Nodes 4-5 are offline."],
     );
-    let picture = svg::draw(&plan);
+    let picture = svg::draw(&overview);
     assert_has(
         &picture,
         &["allowed: 56-59", "node 3: DRAM, 48 GiB, not allowed", "node 1: no memory", "offline nodes: 4-5"],
@@ -255,34 +255,34 @@ fn what_cannot_be_used_is_said() {
 }
 
 #[test]
-fn placeholders_are_said() {
-    let plan = profile("made-up-two-tiers");
-    assert_has(&all_text(&plan), &["Placeholders: all of it is made up", "beside it: node 0 to 1."]);
-    assert_has(&svg::draw(&plan), &["Placeholders: all of it is made up"]);
+fn placeholders_are_mentioned() {
+    let overview = profile("made-up-two-tiers");
+    assert_has(&all_text(&overview), &["Placeholders: all of it is made up", "beside it: node 0 to 1."]);
+    assert_has(&svg::draw(&overview), &["Placeholders: all of it is made up"]);
 }
 
 #[test]
 fn long_lists_of_cpus_are_shortened() {
     let even: Vec<u32> = (0..64).map(|i| 2 * i).collect();
-    assert_eq!(plan::short_ranges(&even), "0,2 ... 126");
-    assert_eq!(plan::short_ranges(&[0, 1, 2, 7]), "0-2,7");
+    assert_eq!(overview::short_ranges(&even), "0,2 ... 126");
+    assert_eq!(overview::short_ranges(&[0, 1, 2, 7]), "0-2,7");
     let mut far: Vec<u32> = (0..20).map(|i| u32::MAX - 40 + 2 * i).collect();
-    assert_eq!(plan::short_ranges(&far), "4294967255 ... 4294967293");
+    assert_eq!(overview::short_ranges(&far), "4294967255 ... 4294967293");
     far.truncate(1);
-    assert_eq!(plan::short_ranges(&far), "4294967255");
+    assert_eq!(overview::short_ranges(&far), "4294967255");
 }
 
 #[test]
-fn all_is_named_in_text_and_picture() {
-    for plan in plans() {
-        let (text, picture) = (all_text(&plan), svg::draw(&plan));
-        for node in plan.nodes() {
+fn text_and_picture_name_all_parts() {
+    for overview in overviews() {
+        let (text, picture) = (all_text(&overview), svg::draw(&overview));
+        for node in overview.nodes() {
             let name = format!("node {}", node.id);
             assert!(text.contains(&format!("{name} ")), "{name} is not in:\n{text}");
             assert!(picture.contains(&format!("<title>{name}: ")), "{name} is not in:\n{picture}");
         }
-        for engine in plan.engines() {
-            // Lines are broken at blanks.
+        for engine in overview.engines() {
+            // Lines are broken at spaces.
             let words = engine.name.split(' ').all(|word| text.contains(word));
             assert!(words, "{} is not in:\n{text}", engine.name);
             let escaped = engine.name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
@@ -300,14 +300,14 @@ fn all_is_named_in_text_and_picture() {
 
 #[test]
 fn pictures_are_well_formed() {
-    for plan in plans() {
-        let picture = svg::draw(&plan);
+    for overview in overviews() {
+        let picture = svg::draw(&overview);
         assert_eq!(xml_error(&picture), None, "{picture}");
         assert_has(&picture, &["role=\"img\"", "<title id=", "<desc id=", "prefers-color-scheme:dark"]);
         for outside in ["<script", "href", "url(", "@import"] {
             assert!(!picture.contains(outside), "{outside}");
         }
-        assert_eq!(picture, svg::draw(&plan));
+        assert_eq!(picture, svg::draw(&overview));
     }
 }
 
@@ -324,12 +324,12 @@ fn edges(block: &Block) -> (i64, i64, i64, i64) {
     (block.x, block.y, block.x + block.width, block.y + block.height)
 }
 
-/// Everything is inside what holds it, and nothing lies on anything else.
+/// Checks that children and texts are inside their block and do not overlap.
 fn check_layout(block: &Block, name: &str) {
     let texts: Vec<_> = (block.texts.iter())
         .map(|text| {
             let (left, right) = text.span();
-            // What letters take above and below their base line.
+            // The extent of letters above and below the base line.
             ((left, text.y - text.size * 3 / 4, right, text.y + text.size / 4), text.content.clone())
         })
         .collect();
@@ -367,19 +367,19 @@ fn check_layout(block: &Block, name: &str) {
 
 #[test]
 fn nothing_overlaps() {
-    let plans = plans();
-    let counts: Vec<usize> = plans.iter().map(|plan| plan.nodes().count()).collect();
+    let overviews = overviews();
+    let counts: Vec<usize> = overviews.iter().map(|overview| overview.nodes().count()).collect();
     assert!(counts.contains(&1) && counts.iter().any(|&count| count > 64), "{counts:?}");
-    for plan in plans {
-        let picture = svg::picture(&plan);
+    for overview in overviews {
+        let picture = svg::picture(&overview);
         assert_eq!((picture.x, picture.y), (0, 0));
-        assert!(picture.width < 4000, "{}: {}", plan.name, picture.width);
-        check_layout(&picture, &plan.name);
+        assert!(picture.width < 4000, "{}: {}", overview.name, picture.width);
+        check_layout(&picture, &overview.name);
     }
 }
 
 #[test]
-fn bars_are_as_long_as_memories_are_large() {
+fn bars_are_proportional_to_sizes() {
     fn bars<'a>(block: &'a Block, found: &mut Vec<&'a Block>) {
         if block.class.ends_with(" bar") {
             found.push(block);

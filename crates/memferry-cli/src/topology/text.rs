@@ -1,27 +1,27 @@
-//! The machine as text, at most 100 columns wide for machines of usual size.
+//! The machine as text, at most 100 columns wide for common machines.
 //!
-//! A box is a socket, a line in it a domain: CPUs, one column for each kind of memory, copy engines.
+//! A box is a socket. A line in it is a domain: CPUs, one column for each tier, copy engines.
 
 use memferry::topology::Node;
 
-use super::figures::{Figure, Links};
-use super::plan::{Domain, Plan, node_note, node_size, short_ranges, tier_rank};
+use super::links::{Links, Metric};
+use super::overview::{Domain, Overview, node_note, node_size, short_ranges, tier_rank};
 use crate::devices;
 use crate::output::{Align, COLUMNS_MAX, Table, count, fill, framed, line, widen, wrapped};
 
-/// What the sides of a box take.
+/// Width of the two sides of a box.
 const FRAME: usize = 4;
-/// Matrices with more columns are not read by anybody; `--json` has them.
+/// Matrices with more columns are not printed; `--json` has them.
 const MATRIX_NODES_MAX: usize = 32;
 
-pub(super) fn draw(plan: &Plan) -> String {
-    let mut text = heading(plan);
-    text += &format!("\n{}", boxes(plan));
-    for remark in plan.remarks() {
+pub(super) fn draw(overview: &Overview) -> String {
+    let mut text = heading(overview);
+    text += &format!("\n{}", boxes(overview));
+    for remark in overview.remarks() {
         text += &wrapped(&remark, 0);
     }
-    let end = wrapped(&plan.upgrade_sentence(), 0);
-    for section in [memory(plan), engines(plan), queues(plan), ways(plan), end] {
+    let end = wrapped(&overview.upgrade_sentence(), 0);
+    for section in [memory(overview), engines(overview), queues(overview), ways(overview), end] {
         if !section.is_empty() {
             text += &format!("\n{section}");
         }
@@ -29,43 +29,43 @@ pub(super) fn draw(plan: &Plan) -> String {
     text
 }
 
-/// A name, a CPU, how much of everything, and who says so.
-fn heading(plan: &Plan) -> String {
-    let mut text = format!("{}: {}", plan.name, plan.cpu.as_deref().unwrap_or("CPU unknown"));
-    if let Some(kernel) = &plan.kernel {
+/// The name, the CPU, the amounts of all parts, and the sources.
+fn heading(overview: &Overview) -> String {
+    let mut text = format!("{}: {}", overview.name, overview.cpu.as_deref().unwrap_or("CPU unknown"));
+    if let Some(kernel) = &overview.kernel {
         text += &format!(", Linux {kernel}");
     }
-    text = wrapped(&text, 0) + &wrapped(&plan.amounts(), 0) + &wrapped(plan.origin_sentence(), 0);
-    if let Some(placeholder) = &plan.placeholder {
+    text = wrapped(&text, 0) + &wrapped(&overview.amounts(), 0) + &wrapped(overview.origin_sentence(), 0);
+    if let Some(placeholder) = &overview.placeholder {
         text += &wrapped(&format!("Placeholders: {placeholder}."), 0);
     }
-    for reference in &plan.references {
+    for reference in &overview.references {
         text += &wrapped(&format!("Source of figures: {reference}."), 0);
     }
     text
 }
 
-/// The sockets, their columns aligned with each other.
-fn boxes(plan: &Plan) -> String {
-    let tiers: Vec<usize> = plan.tiers().iter().map(|sum| tier_rank(sum.tier)).collect();
+/// The boxes of the sockets, with aligned columns.
+fn boxes(overview: &Overview) -> String {
+    let tiers: Vec<usize> = overview.tiers().iter().map(|sum| tier_rank(sum.tier)).collect();
     let beside = Layout::new(&tiers);
-    let body = match beside.body(plan) {
+    let body = match beside.body(overview) {
         body if body.width + FRAME <= COLUMNS_MAX => body,
-        // Too many kinds to have a column each: below each other.
-        _ => Layout::new(&[]).body(plan),
+        // Too many tiers for a column each: put them below each other.
+        _ => Layout::new(&[]).body(overview),
     };
-    let titles = plan.sockets.iter().map(|socket| socket.title().chars().count() + 2).max().unwrap_or(0);
+    let titles = overview.sockets.iter().map(|socket| socket.title().chars().count() + 2).max().unwrap_or(0);
     let width = body.width.max(titles);
     let mut text = String::new();
-    for (socket, lines) in plan.sockets.iter().zip(&body.sockets) {
+    for (socket, lines) in overview.sockets.iter().zip(&body.sockets) {
         text += &framed(&socket.title(), lines, width);
     }
     text
 }
 
-/// Which columns a domain has.
+/// The columns of a domain.
 struct Layout {
-    /// Ranks of the tiers with a column of their own. Without any, one column has all memories.
+    /// Ranks of the tiers that have a column. If empty, one column has all memories.
     tiers: Vec<usize>,
     align: Vec<Align>,
 }
@@ -85,8 +85,8 @@ impl Layout {
         Layout { tiers: tiers.to_vec(), align: align.collect() }
     }
 
-    fn body(&self, plan: &Plan) -> Body {
-        let rows: Vec<Vec<Vec<String>>> = (plan.sockets.iter())
+    fn body(&self, overview: &Overview) -> Body {
+        let rows: Vec<Vec<Vec<String>>> = (overview.sockets.iter())
             .map(|socket| socket.domains.iter().flat_map(|domain| self.rows(domain)).collect())
             .collect();
         // Columns in which there is nothing anywhere take no room.
@@ -111,7 +111,7 @@ impl Layout {
         Body { sockets, width }
     }
 
-    /// A domain: one line, or more where a cell needs them.
+    /// The lines of a domain: one, or more if a cell needs them.
     fn rows(&self, domain: &Domain) -> Vec<Vec<String>> {
         let mut columns: Vec<Vec<[String; 4]>> = vec![Vec::new(); self.tiers.len().max(1)];
         for node in &domain.nodes {
@@ -141,19 +141,19 @@ impl Layout {
     }
 }
 
-/// More names go on the next line.
+/// Width of the names of copy engines; more names go to the next line.
 const ENGINES_WIDTH: usize = 20;
 
 fn memory_cells(node: &Node) -> [String; 4] {
     let kind = if node.has_memory() { node.tier.to_string() } else { String::new() };
-    // Two more spaces between groups of columns than within them.
+    // Two more spaces separate groups of columns.
     [format!("  node {}", node.id), kind, node_size(node), node_note(node).unwrap_or_default()]
 }
 
-/// What there is of each kind. The heading has it if there is only one.
-fn memory(plan: &Plan) -> String {
-    let tiers = plan.tiers();
-    let unknown = plan.nodes().any(|node| node.memory_bytes.is_none());
+/// The memory of each tier; empty for one tier, which is in the heading.
+fn memory(overview: &Overview) -> String {
+    let tiers = overview.tiers();
+    let unknown = overview.nodes().any(|node| node.memory_bytes.is_none());
     if tiers.len() < 2 {
         return if unknown { "? is not known.\n".to_owned() } else { String::new() };
     }
@@ -170,9 +170,9 @@ fn memory(plan: &Plan) -> String {
     format!("Memory{}\n{table}", if unknown { " (? is not known)" } else { "" })
 }
 
-fn engines(plan: &Plan) -> String {
-    let groups = plan.engine_groups();
-    // Whose is whose stands in the boxes; names are needed only to tell makes apart.
+fn engines(overview: &Overview) -> String {
+    let groups = overview.engine_groups();
+    // The boxes show the node of each engine. Names are only necessary to distinguish several groups.
     let alike = groups.len() == 1;
     let lines = groups.into_iter().map(|(names, facts)| {
         let which = if alike { count(names.len(), "device") } else { names.join(" ") };
@@ -183,9 +183,9 @@ fn engines(plan: &Plan) -> String {
     if lines.is_empty() { lines } else { format!("Copy engines (DSA)\n{lines}") }
 }
 
-/// How the devices are configured, and what can be used of them.
-fn queues(plan: &Plan) -> String {
-    let Some(dsa) = &plan.dsa else { return String::new() };
+/// The configuration of the devices, and which queues can be used.
+fn queues(overview: &Overview) -> String {
+    let Some(dsa) = &overview.dsa else { return String::new() };
     let mut text = String::new();
     if !dsa.config.devices.is_empty() {
         text += &format!("{}\n", devices::picture(&dsa.config, &dsa.state));
@@ -194,42 +194,42 @@ fn queues(plan: &Plan) -> String {
     text + &dsa.findings.text()
 }
 
-/// Distances, bandwidths, latencies: in classes, and one by one where the ways of a class differ.
-fn ways(plan: &Plan) -> String {
-    let figures = plan.links.known_figures();
-    if figures.is_empty() {
-        return match plan.links.rows.iter().map(Vec::len).sum() {
+/// Distances, bandwidths and latencies: by class, and as a matrix if the links of a class differ.
+fn ways(overview: &Overview) -> String {
+    let metrics = overview.links.known_metrics();
+    if metrics.is_empty() {
+        return match overview.links.rows.iter().map(Vec::len).sum() {
             0 | 1 => String::new(),
             _ => "From CPUs to memory: distances, bandwidths and latencies are not known.\n".to_owned(),
         };
     }
-    let classes = plan.links.classes();
-    let mut table = Table::plain([vec![Align::Left], vec![Align::Right; figures.len()]].concat());
-    let headings = figures.iter().map(|(_, figure)| figure.heading.to_owned());
+    let classes = overview.links.classes();
+    let mut table = Table::plain([vec![Align::Left], vec![Align::Right; metrics.len()]].concat());
+    let headings = metrics.iter().map(|(_, metric)| metric.heading.to_owned());
     table.row(std::iter::once("From CPUs to memory".to_owned()).chain(headings).collect());
     for class in &classes {
-        let cells = figures.iter().map(|(index, figure)| class.ranges[*index].text(figure));
+        let cells = metrics.iter().map(|(index, metric)| class.ranges[*index].text(metric));
         table.row(std::iter::once(format!("  {}", class.name)).chain(cells).collect());
     }
     let mut text = table.to_string();
     let unlike: Vec<_> =
-        figures.into_iter().filter(|(index, _)| !Links::are_alike(&classes, *index)).collect();
-    if plan.links.to.len() > MATRIX_NODES_MAX && !unlike.is_empty() {
+        metrics.into_iter().filter(|(index, _)| !Links::are_alike(&classes, *index)).collect();
+    if overview.links.to.len() > MATRIX_NODES_MAX && !unlike.is_empty() {
         text += "  (--json has each way by itself)\n";
         return text;
     }
-    for (_, figure) in unlike {
-        text += &format!("\n{}, from the CPUs of a row to the memory of a column\n", figure.title);
-        text += &matrix(&plan.links, figure);
+    for (_, metric) in unlike {
+        text += &format!("\n{}, from the CPUs of a row to the memory of a column\n", metric.title);
+        text += &matrix(&overview.links, metric);
     }
     text
 }
 
-/// One figure of all ways, as many columns beside each other as there is room for.
-fn matrix(links: &Links, figure: &Figure) -> String {
+/// The matrix of a metric, in blocks of columns that fit the width.
+fn matrix(links: &Links, metric: &Metric) -> String {
     let cells: Vec<Vec<String>> = (links.rows.iter())
         .map(|row| {
-            row.iter().map(|link| figure.of(link).map_or("?".into(), |value| figure.text(value))).collect()
+            row.iter().map(|link| metric.of(link).map_or("?".into(), |value| metric.text(value))).collect()
         })
         .collect();
     let heads: Vec<String> = links.to.iter().map(|node| node.id.to_string()).collect();

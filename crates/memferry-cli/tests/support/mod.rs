@@ -1,4 +1,4 @@
-//! Runs the command and looks at what it says.
+//! Runs the command and checks its output.
 
 use std::process::{Command, Output};
 
@@ -9,7 +9,7 @@ pub(crate) const FAILURE: i32 = 1;
 
 pub(crate) fn memferry(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
-    // A backtrace would show if anything asked for one.
+    // Errors must not have a backtrace even with this variable.
     command.args(arguments).env("RUST_BACKTRACE", "1");
     command
 }
@@ -18,7 +18,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Runs it, expects success and silence on standard error, and returns what it printed.
+/// Runs the command, expects success and an empty standard error, and returns its output.
 #[track_caller]
 pub(crate) fn prints(arguments: &[&str]) -> String {
     let output = memferry(arguments).output().unwrap();
@@ -32,7 +32,7 @@ pub(crate) fn prints_json(arguments: &[&str]) -> Value {
     serde_json::from_str(&prints(arguments)).unwrap()
 }
 
-/// Expects the exit status and one sentence that has all of `words` in it.
+/// Expects the exit status and one sentence with all of `words`.
 #[track_caller]
 pub(crate) fn fails(arguments: &[&str], status: i32, words: &[&str]) {
     let output = memferry(arguments).output().unwrap();
@@ -49,7 +49,7 @@ pub(crate) fn says(output: &Output, status: i32, words: &[&str]) {
     for word in words {
         assert!(sentence.contains(word), "{word:?} is not in: {stderr}");
     }
-    // The parser of the command line adds where to find help; nothing else has a second line.
+    // Only clap prints more lines: usage, and where to find help.
     let rest: Vec<&str> = stderr.lines().skip(1).filter(|line| !line.is_empty()).collect();
     assert!(
         rest.iter().all(|line| line.starts_with("For more information")

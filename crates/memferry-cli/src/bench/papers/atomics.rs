@@ -16,8 +16,8 @@ use super::taking::{RunArguments, Taking};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
-use crate::how::How;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 use crate::topology;
 
 /// A hit in the cache, a shared counter and one's own by the distance of the threads, and hits while blocks come and go
@@ -141,9 +141,9 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let axes = options.axes()?;
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
     let (atomics, how) = match on {
-        On::Machine => (Atomics::on_machine(machine), How::Measured),
-        On::Emulated => (Atomics::on_emulated(machine), How::Emulated),
-        On::Model => (Atomics::on_model(machine), How::Modelled),
+        On::Machine => (Atomics::on_machine(machine), Provenance::Measured),
+        On::Emulated => (Atomics::on_emulated(machine), Provenance::Emulated),
+        On::Model => (Atomics::on_model(machine), Provenance::Modelled),
     };
     let points = axes.points(atomics.places());
     if points.is_empty() {

@@ -35,9 +35,9 @@ use self::row::PaperRow;
 use self::taking::{RunArguments, Taking};
 use super::dsa::{how_of_this_machines_devices, is_emulated as dsa_is_emulated};
 use crate::error::usage;
-use crate::how::How;
 use crate::output::{Align, Table, count, number, wrapped};
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 use crate::topology;
 
 /// From this size on measuring should take less than 1 % of what is measured; where less is done, looking at a clock
@@ -185,12 +185,12 @@ fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     })
 }
 
-fn how(on: On, way: Way) -> How {
+fn how(on: On, way: Way) -> Provenance {
     match (on, way) {
-        (On::Machine, Way::Core) => How::Measured,
+        (On::Machine, Way::Core) => Provenance::Measured,
         (On::Machine, _) => how_of_this_machines_devices(),
-        (On::Emulated, _) => How::Emulated,
-        (On::Model, _) => How::Modelled,
+        (On::Emulated, _) => Provenance::Emulated,
+        (On::Model, _) => Provenance::Modelled,
     }
 }
 

@@ -22,9 +22,9 @@ use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
 use crate::bench::dsa::how_of_this_machines_devices;
 use crate::error::usage;
-use crate::how::How;
 use crate::options::size_bytes;
 use crate::progress::Bar;
+use crate::provenance::Provenance;
 use crate::topology;
 
 /// The papers' query, SELECT sum(b) WHERE a < x: column b in DDR, in faster memory, copied there meanwhile, and the
@@ -276,12 +276,12 @@ fn qdp(on: On, options: &Options) -> Result<Qdp> {
     }
 }
 
-fn how(on: On) -> How {
+fn how(on: On) -> Provenance {
     match on {
         // A query with devices and one without are compared, so that both are what the devices are.
         On::Machine => how_of_this_machines_devices(),
-        On::Emulated => How::Emulated,
-        On::Model => How::Modelled,
+        On::Emulated => Provenance::Emulated,
+        On::Model => Provenance::Modelled,
     }
 }
 
@@ -296,7 +296,7 @@ fn speed_up(taking: &Taking<'_, Queries>, axes: &Axes, query: &Query, taken: &[T
 fn row(
     name: String,
     query: &Query,
-    how: How,
+    how: Provenance,
     figure: Figure,
     values: &[f64],
     note: Option<&str>,

@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 
 use crate::bench::record::Line;
 use crate::bench::stats::median;
-use crate::csv::quoted;
-use crate::how::How;
+use crate::output::csv_field;
+use crate::provenance::Provenance;
 
 /// A row by the names of its columns, as it is in the JSON of a record, and read from there when a run is continued.
 ///
@@ -39,7 +39,7 @@ pub(super) struct About {
     pub(super) name: String,
     pub(super) figure: &'static str,
     pub(super) unit: &'static str,
-    pub(super) how: How,
+    pub(super) how: Provenance,
     /// The columns of the point.
     pub(super) point: Map<String, Value>,
 }
@@ -66,7 +66,7 @@ impl PaperRow {
         benchmark: &str,
         name: impl Fn(Figure) -> String,
         point: &Point,
-        how: How,
+        how: Provenance,
         taken: &Taken,
     ) -> PaperRow {
         let figure = taken.figure;
@@ -78,12 +78,18 @@ impl PaperRow {
     }
 
     /// A point that cannot be run, and why.
-    pub(super) fn missing(name: String, point: &Point, figure: Figure, how: How, why: &str) -> PaperRow {
+    pub(super) fn missing(
+        name: String,
+        point: &Point,
+        figure: Figure,
+        how: Provenance,
+        why: &str,
+    ) -> PaperRow {
         PaperRow::new(about(name, point, figure, how), Some(why))
     }
 }
 
-fn about(name: String, point: &Point, figure: Figure, how: How) -> About {
+fn about(name: String, point: &Point, figure: Figure, how: Provenance) -> About {
     About { name, figure: figure.name(), unit: figure.unit(), how, point: point.columns() }
 }
 
@@ -160,12 +166,12 @@ impl<S: Space> Line for PaperRow<S> {
     fn line(&self) -> String {
         let field = |column| match self.0.get(column) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => quoted(text),
+            Some(Value::String(text)) => csv_field(text),
             Some(Value::Number(number)) => match number.as_u64() {
                 Some(whole) => whole.to_string(),
                 None => number.as_f64().map_or(String::new(), |number| number.to_string()),
             },
-            Some(other) => quoted(&other.to_string()),
+            Some(other) => csv_field(&other.to_string()),
         };
         columns::<S>().map(field).collect::<Vec<_>>().join(",")
     }
@@ -187,7 +193,8 @@ mod tests {
         let gib = f64::from(1 << 30);
         let values = vec![15.0 * gib, 45.0 * gib, 20.0 * gib];
         let taken = Taken { figure, values, note: None, peer: None, overhead: Some(0.001) };
-        let row = PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), How::Emulated, &taken);
+        let row =
+            PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
         let expected = "submit_x,21474836480,bytes/s,emulated,3,16106127360,48318382080,\
                         \"published (Fürst 2024, F021)\",32212254720,0.6666666666666666,,,throughput,shared,copy,\
                         1073741824,1,1,1,1,,,,,,touched,,,,0.001,";
@@ -197,7 +204,7 @@ mod tests {
         let beside = Some(("alone", 2.0));
         let taken =
             Taken { figure: Figure::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
-        let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), How::Measured, &taken);
+        let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
         assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
     }
 
@@ -206,7 +213,7 @@ mod tests {
         let note = Some("a".to_owned());
         let taken =
             Taken { figure: Figure::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
-        let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), How::Measured, &taken);
+        let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
         let expected = row.line();
         // As it is read back from JSON.
         let json = serde_json::to_string(&row).unwrap();
@@ -216,8 +223,13 @@ mod tests {
 
     #[test]
     fn a_row_without_a_value_says_why() {
-        let row =
-            PaperRow::missing("x".to_owned(), &point(), Figure::Latency, How::Measured, "no queue, sorry");
+        let row = PaperRow::missing(
+            "x".to_owned(),
+            &point(),
+            Figure::Latency,
+            Provenance::Measured,
+            "no queue, sorry",
+        );
         assert!(row.line().starts_with("x,,ns,measured,0,,,"), "{}", row.line());
         assert!(row.line().ends_with(",\"no queue, sorry\""), "{}", row.line());
         assert_eq!(row.number("value"), None);

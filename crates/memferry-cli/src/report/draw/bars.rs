@@ -1,34 +1,29 @@
-//! Upright bars in groups.
+//! Vertical bars in groups.
 
 use super::super::figure::{Figure, Point};
+use super::axes::{left_of, mark, values, vertical};
 use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, short};
-use super::{WIDTH, distinct, is_rule, series, told};
-use crate::canvas::{Anchor, Block, LINE, Path, SMALL, fitted, text_width, wrapped};
-use crate::how::How;
+use super::{WIDTH, distinct, is_rule, series};
+use crate::canvas::{Anchor, Block, LINE, Path, SMALL, fitted, wrapped};
+use crate::provenance::Provenance;
 
 const PLOT_HEIGHT: i64 = 190;
 const TOP: i64 = 24;
-/// Between groups.
+/// Gap between groups.
 const GAP: f64 = 14.0;
-/// A bar is no wider.
+/// Largest width of a bar.
 const BAR_MAX: f64 = 44.0;
 
 pub(super) fn draw(figure: &Figure) -> Block {
-    // Above a rule there is room for its name.
+    // Room for the name above a rule.
     let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * 1.1);
-    let values =
-        |point: &Point| [point.y, point.range.map(|(_, high)| high), above(point)].into_iter().flatten();
+    let values = |point: &Point| values(point).chain(above(point));
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
     let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
-    let ticks = y.ticks();
-    let left = ticks.iter().map(|(_, label)| text_width(label, SMALL, false)).max().unwrap_or(0) + 8;
+    let left = left_of(&y);
     let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT);
-    plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
-    for (at, label) in &ticks {
-        plot.paths.push(Path::line("grid", &[(left as f64, *at), (WIDTH as f64, *at)]));
-        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, SMALL, "muted figure", label.clone());
-    }
+    vertical(figure, &mut plot, &y, (left, WIDTH));
     let groups = distinct(figure.points.iter().filter(|it| !is_rule(it)).map(|it| it.x.as_str()));
     let group_width = (WIDTH - left) as f64 / groups.len().max(1) as f64;
     let mut labels_height = 0;
@@ -57,27 +52,26 @@ pub(super) fn draw(figure: &Figure) -> Block {
     plot
 }
 
-/// The bars of all series for one name, and published dots on them.
+/// Draws the bars of all series for one name, and published dots on them.
 fn draw_group(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, width): (f64, f64)) {
     let all = series(figure);
     let slot = width / all.len().max(1) as f64;
     for (index, name) in all.iter().enumerate() {
         let points = figure.points.iter().filter(|it| it.x == group && it.series == *name && !is_rule(it));
-        let (dots, bars): (Vec<&Point>, Vec<&Point>) = points.partition(|it| it.how == How::Published);
+        let (dots, bars): (Vec<&Point>, Vec<&Point>) = points.partition(|it| it.how == Provenance::Published);
         let bar_width = (slot / bars.len().max(1) as f64).min(BAR_MAX);
-        // What is left of the slot is on both sides.
+        // Center the bars in the slot.
         let mut at = x + index as f64 * slot + (slot - bar_width * bars.len() as f64) / 2.0;
         let middle = x + (index as f64 + 0.5) * slot;
         for it in bars {
             let Some(value) = it.y else { continue };
             let (upper, lower) = (y.at(value), y.at(y.base()));
-            let mut mark = Block::new("", 0, 0).title(told(figure, it));
-            mark.paths = bar(series_class(index), it.how, at + 0.5, upper, bar_width - 1.0, lower - upper);
-            mark.paths.extend(it.range.map(|(low, high)| {
+            let mut paths = bar(series_class(index), it.how, at + 0.5, upper, bar_width - 1.0, lower - upper);
+            paths.extend(it.range.map(|(low, high)| {
                 let center = at + bar_width / 2.0;
                 Path::line("whisker", &[(center, y.at(low)), (center, y.at(high))])
             }));
-            plot.children.push(mark);
+            plot.children.push(mark(figure, it, paths));
             if bar_width >= 30.0 {
                 let label = short(value);
                 plot.text_at(
@@ -93,9 +87,7 @@ fn draw_group(figure: &Figure, group: &str, plot: &mut Block, y: &Mapping, (x, w
         }
         for it in dots {
             let Some(value) = it.y else { continue };
-            let mut mark = Block::new("", 0, 0).title(told(figure, it));
-            mark.paths.push(dot(middle, y.at(value)));
-            plot.children.push(mark);
+            plot.children.push(mark(figure, it, vec![dot(middle, y.at(value))]));
         }
     }
 }

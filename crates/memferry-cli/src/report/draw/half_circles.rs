@@ -1,13 +1,14 @@
-//! How a time is divided: a half circle for each panel. The longest fills its half circle, as in the theses.
+//! Parts of a time: a half circle for each panel, as in the theses. The longest time fills its half circle.
 
 use super::super::figure::{Figure, Point};
+use super::axes::mark;
 use super::marks::{series_class, swatch};
 use super::scale::fixed;
-use super::{WIDTH, distinct, told};
+use super::{WIDTH, distinct};
 use crate::canvas::{Anchor, BODY, Block, Path, SMALL, fitted, flow, text_width, wrapped};
-use crate::how::How;
+use crate::provenance::Provenance;
 
-/// What is written into the circle, and is no part of it.
+/// The series that is a number in the middle, not a part.
 const TOTAL: &str = "total";
 const PANEL_WIDTH: i64 = 192;
 const OUTER: f64 = 84.0;
@@ -22,7 +23,7 @@ pub(super) fn draw(figure: &Figure) -> Block {
         of(panel).iter().filter(|it| it.series != TOTAL).filter_map(|it| it.y).sum()
     };
     let longest = panels.iter().map(sum).fold(f64::MIN_POSITIVE, f64::max);
-    // Circles beside each other are equally high.
+    // All panels have the same height above the circle.
     let lines = panels.iter().map(|panel| wrapped(panel, PANEL_WIDTH, SMALL, true).len()).max().unwrap_or(0);
     let top = lines as i64 * LABEL_LINE;
     let blocks = panels.iter().map(|panel| draw_panel(figure, panel, top, &of(panel), &parts, longest));
@@ -47,30 +48,25 @@ fn draw_panel(
     let center = (PANEL_WIDTH as f64 / 2.0, panel.height as f64 + OUTER + 4.0);
     panel.paths.push(Path::ring("grid", center, (INNER, OUTER), (0.0, 0.5)));
     let mut from = 0.0;
-    for point in points.iter().filter(|it| it.series != TOTAL && it.how != How::Published) {
+    for point in points.iter().filter(|it| it.series != TOTAL && it.how != Provenance::Published) {
         let to = from + point.y.unwrap_or(0.0) / longest / 2.0;
         let index = parts.iter().position(|part| *part == point.series).unwrap_or(0);
         let class = format!("{} {}", series_class(index), point.how);
-        let mut mark = Block::new("", 0, 0).title(told(figure, point));
-        // A little less than all of it, so that strokes stand apart.
-        mark.paths.push(Path::ring(
-            class,
-            center,
-            (INNER + 1.0, OUTER - 1.0),
-            (from, (to - 0.003).max(from)),
-        ));
-        panel.children.push(mark);
+        // A little shorter, so that neighbouring strokes do not touch.
+        let share = (from, (to - 0.003).max(from));
+        let ring = Path::ring(class, center, (INNER + 1.0, OUTER - 1.0), share);
+        panel.children.push(mark(figure, point, vec![ring]));
         from = to;
     }
     let base = center.1 as i64;
-    let total = points.iter().find(|it| it.series == TOTAL && it.how != How::Published);
+    let total = points.iter().find(|it| it.series == TOTAL && it.how != Provenance::Published);
     if let Some(total) = total.and_then(|it| it.y) {
         panel.text_at(Anchor::Middle, PANEL_WIDTH / 2, base - 14, BODY, "ink strong figure", fixed(total));
         let unit = fitted(&figure.y.label, (2.0 * INNER) as i64 - 8, SMALL, false);
         panel.text_at(Anchor::Middle, PANEL_WIDTH / 2, base - 1, SMALL, "muted", unit);
     }
     panel.height = base + 6;
-    for point in points.iter().filter(|it| it.series != TOTAL || it.how == How::Published) {
+    for point in points.iter().filter(|it| it.series != TOTAL || it.how == Provenance::Published) {
         let index = parts.iter().position(|part| *part == point.series);
         let what = match index {
             Some(_) => point.series.clone(),

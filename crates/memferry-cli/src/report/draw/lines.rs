@@ -1,38 +1,35 @@
 //! A line for each series.
 
 use super::super::figure::{Figure, Point, Scale};
+use super::axes::{labels_below, left_of, mark, values, vertical};
 use super::marks::{line_class, point, series_class};
 use super::scale::Mapping;
-use super::{WIDTH, distinct, is_rule, series, told};
+use super::{WIDTH, distinct, is_rule, series};
 use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width};
 
 const PLOT_HEIGHT: i64 = 200;
 const TICKS_MAX: usize = 8;
-/// For the label of the axis above it, and half of its last tick's.
+/// Height for the label above the vertical axis and half the label of its last tick.
 const TOP: i64 = 24;
-/// For ticks and the label of the axis below.
+/// Height for the ticks and the label of the horizontal axis.
 const BOTTOM: i64 = 38;
-/// How much further the axis goes than a rule.
+/// Factor by which the axis is longer than the value of a rule.
 const HEADROOM: f64 = 1.12;
-/// Half of the last tick's label sticks out.
+/// Width for half the label of the last tick.
 const RIGHT: i64 = 18;
 
 pub(super) fn draw(figure: &Figure) -> Block {
-    let values = |point: &Point| -> Vec<f64> {
-        let (low, high) = point.range.unzip();
-        // Above a rule there is room for its name, and for those of upright ones.
-        let above = point.y.filter(|_| is_rule(point)).map(|value| value * HEADROOM);
-        [point.y, low, high, above].into_iter().flatten().collect()
-    };
+    // Room above a rule for its name and for those of vertical rules.
+    let above = |point: &Point| point.y.filter(|_| is_rule(point)).map(|value| value * HEADROOM);
+    let values = |point: &Point| values(point).chain(above(point));
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
     let y = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, (bottom, top));
-    let ticks = y.ticks();
-    let left = ticks.iter().map(|(_, label)| text_width(label, SMALL, false)).max().unwrap_or(0) + 8;
+    let left = left_of(&y);
     let right = WIDTH - RIGHT;
     let x_of = |point: &Point| point.x.parse::<f64>().ok();
     let ends = ((left + 6) as f64, (right - 6) as f64);
     let x = Mapping::new(&figure.x, figure.points.iter().filter_map(x_of), true, ends);
-    // Few counts are ticks themselves.
+    // A few counts become the ticks.
     let counts = distinct(figure.points.iter().filter_map(x_of));
     let ticks_below = match figure.x.scale {
         Scale::Log if counts.len() <= TICKS_MAX => x.ticks_at(&counts),
@@ -40,21 +37,10 @@ pub(super) fn draw(figure: &Figure) -> Block {
     };
 
     let mut plot = Block::new("", WIDTH, TOP + PLOT_HEIGHT + BOTTOM);
-    plot.text(0, 11, SMALL, "muted", fitted(&figure.y.label, WIDTH, SMALL, false));
-    for (at, label) in &ticks {
-        plot.paths.push(Path::line("grid", &[(left as f64, *at), (right as f64, *at)]));
-        plot.text_at(Anchor::End, left - 6, *at as i64 + 4, SMALL, "muted figure", label.clone());
-    }
-    let mut free_from = 0;
-    for (at, label) in ticks_below {
-        plot.paths.push(Path::line("axis", &[(at, bottom), (at, bottom + 4.0)]));
-        let half = text_width(&label, SMALL, false) / 2;
-        // Labels that would touch are left out.
-        if at as i64 - half >= free_from && at as i64 + half <= WIDTH {
-            free_from = at as i64 + half + 6;
-            plot.text_at(Anchor::Middle, at as i64, TOP + PLOT_HEIGHT + 17, SMALL, "muted figure", label);
-        }
-    }
+    vertical(figure, &mut plot, &y, (left, right));
+    let tick = |(at, _): &(f64, String)| Path::line("axis", &[(*at, bottom), (*at, bottom + 4.0)]);
+    plot.paths.extend(ticks_below.iter().map(tick));
+    labels_below(&mut plot, ticks_below, TOP + PLOT_HEIGHT + 17);
     plot.paths.push(Path::line("axis", &[(left as f64, bottom), (right as f64, bottom)]));
     let label = fitted(&figure.x.label, WIDTH - left, SMALL, false);
     plot.text_at(Anchor::End, right, plot.height - 4, SMALL, "muted", label);
@@ -74,18 +60,17 @@ pub(super) fn draw(figure: &Figure) -> Block {
             else {
                 continue;
             };
-            let mut mark = Block::new("", 0, 0).title(told(figure, it));
-            if let Some((low, high)) = it.range {
-                mark.paths.push(Path::line("whisker", &[(at_x, y.at(low)), (at_x, y.at(high))]));
-            }
-            mark.paths.push(point(series_class(index), index, it.how, at_x, at_y));
-            plot.children.push(mark);
+            let whisker = |(low, high)| Path::line("whisker", &[(at_x, y.at(low)), (at_x, y.at(high))]);
+            let mut paths: Vec<Path> = it.range.map(whisker).into_iter().collect();
+            paths.push(point(series_class(index), index, it.how, at_x, at_y));
+            plot.children.push(mark(figure, it, paths));
         }
     }
     plot
 }
 
-/// Lines through the whole plot, with their names: horizontal ones at the right above them, upright ones at the top.
+/// Draws rules through the whole plot with their names: of a horizontal rule above its right end, of a vertical rule at
+/// the top.
 fn rules(figure: &Figure, plot: &mut Block, x: &Mapping, y: &Mapping, (left, right): (i64, i64)) {
     let (top, bottom) = (TOP as f64, (TOP + PLOT_HEIGHT) as f64);
     let mut upright = 0;
@@ -96,7 +81,7 @@ fn rules(figure: &Figure, plot: &mut Block, x: &Mapping, y: &Mapping, (left, rig
             plot.text_at(Anchor::End, right, at as i64 - 7, SMALL, "ink halo", label);
         } else if let Some(at) = point.x.parse().ok().map(|value| x.at(value)) {
             plot.paths.push(Path::line("rule", &[(at, top), (at, bottom)]));
-            // Below each other, and towards the side where there is room.
+            // Names are below each other, on the side with room.
             let line = TOP + 12 + 14 * upright;
             upright += 1;
             match at as i64 + 5 + text_width(&label, SMALL, false) <= right {

@@ -1,13 +1,13 @@
-//! Marks: their form tells how a number came about, their colour which series it is of.
+//! Marks: the form shows the provenance of a number, the colour its series.
 
 use crate::canvas::Path;
-use crate::how::How;
+use crate::provenance::Provenance;
 
 /// Half the width of a mark on a line.
 const HALF: f64 = 3.6;
-/// Side of a square in a legend.
+/// Side of a legend's square.
 const SIDE: f64 = 10.0;
-/// How far a line reaches to both sides of its mark in a legend.
+/// Length of a legend's line on each side of its mark.
 const REACH: f64 = 8.0;
 
 pub(super) fn series_class(index: usize) -> &'static str {
@@ -15,20 +15,20 @@ pub(super) fn series_class(index: usize) -> &'static str {
 }
 
 /// A bar.
-pub(super) fn bar(class: &str, how: How, x: f64, y: f64, width: f64, height: f64) -> Vec<Path> {
+pub(super) fn bar(class: &str, how: Provenance, x: f64, y: f64, width: f64, height: f64) -> Vec<Path> {
     let form = format!("{class} {how}");
     match how {
         // The stroke lies within the bar.
-        How::Modelled | How::Emulated => {
+        Provenance::Modelled | Provenance::Emulated => {
             let (w, h) = ((width - 1.5).max(0.5), (height - 1.5).max(0.5));
             let mut paths = vec![Path::rectangle(form.clone(), x + 0.75, y + 0.75, w, h)];
-            if how == How::Emulated {
+            if how == Provenance::Emulated {
                 paths.push(Path::hatching(form, x + 0.75, y + 0.75, w, h));
             }
             paths
         }
-        How::Measured => vec![Path::rectangle(form, x, y, width, height)],
-        How::Published => vec![dot(x + width / 2.0, y + height / 2.0)],
+        Provenance::Measured => vec![Path::rectangle(form, x, y, width, height)],
+        Provenance::Published => vec![dot(x + width / 2.0, y + height / 2.0)],
     }
 }
 
@@ -36,24 +36,24 @@ pub(super) fn dot(x: f64, y: f64) -> Path {
     Path::circle("published", x, y, 4.0)
 }
 
-/// For a legend.
-pub(super) fn swatch(class: &str, how: How, x: f64, y: f64) -> Vec<Path> {
+/// The square of a legend.
+pub(super) fn swatch(class: &str, how: Provenance, x: f64, y: f64) -> Vec<Path> {
     bar(class, how, x, y, SIDE, SIDE)
 }
 
-/// The class of a series' line; published numbers are not connected.
-pub(super) fn line_class(class: &str, how: How) -> Option<String> {
+/// The classes of a series' line; published numbers are not connected.
+pub(super) fn line_class(class: &str, how: Provenance) -> Option<String> {
     match how {
-        How::Measured => Some(format!("{class} line")),
-        How::Emulated => Some(format!("{class} line dashed")),
-        How::Modelled => Some(format!("{class} line weak")),
-        How::Published => None,
+        Provenance::Measured => Some(format!("{class} line")),
+        Provenance::Emulated => Some(format!("{class} line dashed")),
+        Provenance::Modelled => Some(format!("{class} line weak")),
+        Provenance::Published => None,
     }
 }
 
-/// A mark on a line; each series has a shape of its own.
-pub(super) fn point(class: &str, series: usize, how: How, x: f64, y: f64) -> Path {
-    if how == How::Published {
+/// A mark on a line; each series has its own shape.
+pub(super) fn point(class: &str, series: usize, how: Provenance, x: f64, y: f64) -> Path {
+    if how == Provenance::Published {
         return dot(x, y);
     }
     let class = format!("{class} {how}");
@@ -68,8 +68,8 @@ pub(super) fn point(class: &str, series: usize, how: How, x: f64, y: f64) -> Pat
     }
 }
 
-/// For a legend.
-pub(super) fn on_line(class: &str, series: usize, how: How, x: f64, y: f64) -> Vec<Path> {
+/// The line and mark of a legend.
+pub(super) fn on_line(class: &str, series: usize, how: Provenance, x: f64, y: f64) -> Vec<Path> {
     let line = line_class(class, how).map(|class| Path::line(class, &[(x - REACH, y), (x + REACH, y)]));
     line.into_iter().chain([point(class, series, how, x, y)]).collect()
 }

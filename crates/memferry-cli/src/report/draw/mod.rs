@@ -1,8 +1,12 @@
-//! Figures as pictures.
+//! Draws figures as SVG.
 //!
-//! All are equally wide, and narrow enough to be read on a phone without scrolling. Marks tell their numbers when they
-//! are pointed at, without a script.
+//! All figures have the same width, which fits a phone without scrolling. Marks have tooltips with their numbers.
+//!
+//! The drawing is our own: no plotting crate (plotters 0.3, poloto 19, kuva 0.6, charts-rs 2.3 were examined) marks the
+//! provenance by form, follows the reader's light or dark scheme and shows tooltips in SVG without JavaScript. The
+//! pictures of `topology` share the canvas.
 
+mod axes;
 mod bars;
 mod half_circles;
 mod heat;
@@ -14,18 +18,18 @@ pub(super) mod scale;
 use self::marks::{series_class, swatch};
 use super::figure::{Figure, Kind, Point};
 use crate::canvas::{self, BODY, Block, LINE, SMALL, fitted, flow, paragraphs, text_width};
-use crate::how::How;
+use crate::provenance::Provenance;
 
-/// Inside the margins.
+/// Width within the margins.
 const WIDTH: i64 = 400;
 const MARGIN: i64 = 12;
 
-/// As a file of its own.
+/// The figure as an SVG file.
 pub(super) fn document(figure: &Figure) -> String {
     canvas::document(&picture(figure), &figure.title, &figure.about)
 }
 
-/// As a part of the page.
+/// The figure as a part of the page.
 pub(super) fn part(figure: &Figure) -> String {
     canvas::part(&picture(figure), &figure.name, &figure.title, &figure.about)
 }
@@ -51,7 +55,7 @@ fn picture(figure: &Figure) -> Block {
     paper
 }
 
-/// Whether a point is no mark but a line through the whole plot.
+/// Whether a point is a rule, a line through the whole plot.
 fn is_rule(point: &Point) -> bool {
     point.x.is_empty() || point.y.is_none()
 }
@@ -61,7 +65,7 @@ fn series(figure: &Figure) -> Vec<&str> {
     distinct(figure.points.iter().filter(|point| !is_rule(point)).map(|point| point.series.as_str()))
 }
 
-/// Each once, in the order in which they come first.
+/// The distinct values in the order of their first occurrence.
 pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> {
     values.fold(Vec::new(), |mut seen, value| {
         if !seen.contains(&value) {
@@ -71,13 +75,13 @@ pub(super) fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> Vec<T> 
     })
 }
 
-/// What colours are.
+/// The legend of the series.
 fn legend(figure: &Figure) -> Block {
     let is_lines = figure.kind == Kind::Lines;
     let items = series(figure).into_iter().enumerate().map(|(index, name)| {
         let hows = figure.points.iter().filter(|point| point.series == name && !is_rule(point));
-        // A series that was only published has no colour.
-        let how = hows.map(|point| point.how).min().unwrap_or(How::Published);
+        // A series of published numbers only has no colour.
+        let how = hows.map(|point| point.how).min().unwrap_or(Provenance::Published);
         let name = fitted(name, WIDTH - 24, SMALL, false);
         let mut item = Block::new("", 22 + text_width(&name, SMALL, false), LINE);
         let mark = match is_lines {
@@ -91,9 +95,9 @@ fn legend(figure: &Figure) -> Block {
     flow(items.collect(), WIDTH, 14, 0)
 }
 
-/// All forms, as a part of the page.
+/// The legend of all forms, as a part of the page.
 pub(super) fn forms() -> String {
-    let hows = [How::Measured, How::Emulated, How::Modelled, How::Published];
+    let hows = [Provenance::Measured, Provenance::Emulated, Provenance::Modelled, Provenance::Published];
     let items = hows.map(|how| {
         let words = how.to_string();
         let mut item = Block::new("", 18 + text_width(&words, SMALL, false), LINE);
@@ -109,7 +113,7 @@ pub(super) fn forms() -> String {
     )
 }
 
-/// What forms are.
+/// The legend of the forms in a figure.
 fn key(figure: &Figure) -> Block {
     let has_rules =
         matches!(figure.kind, Kind::Lines | Kind::Bars | Kind::Rows) && figure.points.iter().any(is_rule);
@@ -117,14 +121,14 @@ fn key(figure: &Figure) -> Block {
     hows.sort();
     let items = hows.into_iter().map(|how| {
         let words = match (how, figure.kind) {
-            (How::Measured, _) => "measured on this machine",
-            (How::Emulated, _) => "emulated: says nothing about hardware",
-            (How::Modelled, _) => "modelled",
-            (How::Published, _) if has_rules => "published (dots, dotted lines)",
-            (How::Published, _) => "published",
+            (Provenance::Measured, _) => "measured on this machine",
+            (Provenance::Emulated, _) => "emulated: says nothing about hardware",
+            (Provenance::Modelled, _) => "modelled",
+            (Provenance::Published, _) if has_rules => "published (dots, dotted lines)",
+            (Provenance::Published, _) => "published",
         };
         let mut item = Block::new("", 18 + text_width(words, SMALL, false), 16);
-        // Cells of heat maps have no form to tell it.
+        // Cells of heat maps have no form.
         let is_plain = matches!(figure.kind, Kind::HeatLess | Kind::HeatMore);
         if !is_plain {
             item.paths.extend(swatch("series5", how, 2.0, 3.0));
@@ -135,8 +139,8 @@ fn key(figure: &Figure) -> Block {
     flow(items.collect(), WIDTH, 12, 0)
 }
 
-/// What a reader sees on pointing at a mark.
-fn told(figure: &Figure, point: &Point) -> String {
+/// The tooltip of a mark.
+fn tooltip(figure: &Figure, point: &Point) -> String {
     let number = |value| scale::short(value);
     let mut text = String::new();
     for part in [&point.panel, &point.series] {

@@ -1,18 +1,19 @@
-//! Lying bars below each other, with their numbers and, beside a published or measured one, the error.
+//! Horizontal bars with their numbers, and with the error if there is a published or measured number to compare with.
 
 use super::super::figure::{Figure, Point};
+use super::axes::{labels_below, mark, values};
 use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, fixed, percent};
-use super::{WIDTH, distinct, is_rule, series, told};
+use super::{WIDTH, distinct, is_rule, series};
 use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width, wrapped};
-use crate::how::How;
+use crate::provenance::Provenance;
 
 const LABEL_WIDTH_MAX: i64 = 170;
 const BAR_HEIGHT: i64 = 13;
 const LABEL_LINE: i64 = 14;
-/// Between rows.
+/// Gap between rows.
 const GAP: i64 = 7;
-/// For ticks, and the label of the axis.
+/// Height for the ticks and the label of the axis.
 const BOTTOM: i64 = 36;
 
 pub(super) fn draw(figure: &Figure) -> Block {
@@ -22,10 +23,6 @@ pub(super) fn draw(figure: &Figure) -> Block {
     let slots: Vec<Slot> = names.iter().flat_map(|name| slots(figure, name)).collect();
     let numbers = slots.iter().map(|slot| width_of(&slot.text)).max().unwrap_or(0);
     let right = (WIDTH - numbers - 8).max(left + 80);
-    let values = |point: &Point| -> Vec<f64> {
-        let (low, high) = point.range.unzip();
-        [point.y, low, high].into_iter().flatten().collect()
-    };
     let ends = (left as f64, right as f64);
     let x = Mapping::new(&figure.y, figure.points.iter().flat_map(values), false, ends);
 
@@ -50,15 +47,9 @@ pub(super) fn draw(figure: &Figure) -> Block {
     }
     let bottom = rows.height as f64 + 4.0;
     let mut plot = Block::new("", WIDTH, rows.height + BOTTOM);
-    let mut free_from = 0;
-    for (at, label) in x.ticks() {
-        plot.paths.push(Path::line("grid", &[(at, 0.0), (at, bottom)]));
-        let half = width_of(&label) / 2;
-        if at as i64 - half >= free_from {
-            free_from = at as i64 + half + 6;
-            plot.text_at(Anchor::Middle, at as i64, rows.height + 18, SMALL, "muted figure", label);
-        }
-    }
+    let ticks = x.ticks();
+    plot.paths.extend(ticks.iter().map(|(at, _)| Path::line("grid", &[(*at, 0.0), (*at, bottom)])));
+    labels_below(&mut plot, ticks, rows.height + 18);
     let base = x.at(x.base());
     plot.paths.push(Path::line("axis", &[(base, 0.0), (base, bottom)]));
     for rule in figure.points.iter().filter(|point| is_rule(point)) {
@@ -71,13 +62,13 @@ pub(super) fn draw(figure: &Figure) -> Block {
     plot
 }
 
-/// A bar, or the dot of a number that was only published.
+/// The place of a bar, or of the dot of a number without a bar.
 struct Slot<'a> {
     name: &'a str,
     series: usize,
     point: &'a Point,
     published: Option<&'a Point>,
-    /// Its number, and the error.
+    /// The number and the error.
     text: String,
 }
 
@@ -85,11 +76,11 @@ fn slots<'a>(figure: &'a Figure, name: &'a str) -> Vec<Slot<'a>> {
     let mut slots = Vec::new();
     for (index, series) in series(figure).into_iter().enumerate() {
         let points = figure.points.iter().filter(|it| it.x == name && it.series == series && !is_rule(it));
-        let (dots, bars): (Vec<&Point>, Vec<&Point>) = points.partition(|it| it.how == How::Published);
+        let (dots, bars): (Vec<&Point>, Vec<&Point>) = points.partition(|it| it.how == Provenance::Published);
         let published = dots.first().copied();
-        let measured = bars.iter().find(|it| it.how == How::Measured).copied();
+        let measured = bars.iter().find(|it| it.how == Provenance::Measured).copied();
         let slot = |point: &'a Point, published: Option<&'a Point>| {
-            let is_modelled = point.how == How::Modelled;
+            let is_modelled = point.how == Provenance::Modelled;
             let text = numbers(point, published.or(measured.filter(|_| is_modelled)));
             Slot { name, series: index, point, published, text }
         };
@@ -101,13 +92,13 @@ fn slots<'a>(figure: &'a Figure, name: &'a str) -> Vec<Slot<'a>> {
     slots
 }
 
-/// `156.7 (−1.9 %)`, with the distance to what the number should be.
-fn numbers(point: &Point, real: Option<&Point>) -> String {
+/// `156.7 (−1.9 %)`, with the error against the reference.
+fn numbers(point: &Point, reference: Option<&Point>) -> String {
     let value = point.y.unwrap_or(0.0);
     let text = fixed(value);
-    let Some(real) = real.filter(|it| it.y.is_some_and(|value| value != 0.0)) else { return text };
-    let at = real.y.unwrap_or(0.0);
-    let (low, high) = real.range.unwrap_or((at, at));
+    let Some(reference) = reference.filter(|it| it.y.is_some_and(|value| value != 0.0)) else { return text };
+    let at = reference.y.unwrap_or(0.0);
+    let (low, high) = reference.range.unwrap_or((at, at));
     let nearest = value.clamp(low, high);
     let error = 100.0 * (value - nearest) / nearest.abs();
     format!("{text} ({})", percent(error))
@@ -119,20 +110,19 @@ impl Slot<'_> {
         let (top, middle) = (y as f64, y as f64 + BAR_HEIGHT as f64 / 2.0);
         for it in [Some(*point), *published].into_iter().flatten() {
             let Some(value) = it.y else { continue };
-            let mut mark = Block::new("", 0, 0).title(told(figure, it));
             let (at, base) = (x.at(value), x.at(x.base()));
             let class = series_class(*series);
-            mark.paths = match it.how {
-                How::Published => vec![dot(at, middle)],
-                // Never nothing for something.
+            let mut paths = match it.how {
+                Provenance::Published => vec![dot(at, middle)],
+                // A bar is at least one pixel long.
                 how => bar(class, how, at.min(base), top, (at - base).abs().max(1.0), BAR_HEIGHT as f64),
             };
-            mark.paths.extend(it.range.into_iter().flat_map(|(low, high)| {
+            paths.extend(it.range.into_iter().flat_map(|(low, high)| {
                 let (low, high) = (x.at(low), x.at(high));
                 let end = |at| Path::line("whisker", &[(at, middle - 3.0), (at, middle + 3.0)]);
                 [Path::line("whisker", &[(low, middle), (high, middle)]), end(low), end(high)]
             }));
-            row.children.push(mark);
+            row.children.push(mark(figure, it, paths));
         }
         row.text_at(Anchor::End, WIDTH, y + 11, SMALL, "ink figure", text.clone());
     }

@@ -1,24 +1,24 @@
-//! From values to places, and the ticks of axes.
+//! The mapping from values to positions, and the ticks of axes.
 
 use super::super::figure::{Axis, Scale};
 use crate::output::size;
 
-/// Values from `low` to `high` at places from `start` to `end`.
+/// Maps values from `low` to `high` to positions from `start` to `end`.
 pub(super) struct Mapping {
     scale: Scale,
     low: f64,
     high: f64,
-    /// From one tick of a linear scale to the next.
+    /// Distance between ticks of a linear scale.
     step: f64,
     start: f64,
     end: f64,
 }
 
-/// More ticks are not read by anybody.
+/// Largest number of steps; more ticks are unreadable.
 const STEPS_MAX: f64 = 6.0;
 
 impl Mapping {
-    /// Of all `values`, and of 0 on a linear scale. `is_tight`: no further than the values go.
+    /// A mapping that covers all `values`, and 0 on a linear scale. `is_tight` ends a logarithmic scale at the values.
     pub(super) fn new(
         axis: &Axis,
         values: impl Iterator<Item = f64>,
@@ -50,7 +50,7 @@ impl Mapping {
         self.start + share * (self.end - self.start)
     }
 
-    /// Where bars begin: at nothing, or at a ratio of 1.
+    /// The value at which bars begin: 0, or 1 on a logarithmic scale.
     pub(super) fn base(&self) -> f64 {
         match self.scale {
             Scale::Linear => 0.0,
@@ -58,7 +58,7 @@ impl Mapping {
         }
     }
 
-    /// Places and labels of these values, in their order.
+    /// Positions and labels of these values, ascending.
     pub(super) fn ticks_at(&self, values: &[f64]) -> Vec<(f64, String)> {
         let mut ticks: Vec<_> =
             values.iter().map(|&value| (self.at(value), label(self.scale, value))).collect();
@@ -66,7 +66,7 @@ impl Mapping {
         ticks
     }
 
-    /// Places and labels.
+    /// Positions and labels of the ticks.
     pub(super) fn ticks(&self) -> Vec<(f64, String)> {
         let tick = |value: f64| (self.at(value), label(self.scale, value));
         if self.scale == Scale::Linear {
@@ -81,7 +81,7 @@ impl Mapping {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, a few of which make the range.
+/// The smallest step of 1, 2 or 5 times a power of ten with at most [`STEPS_MAX`] steps in the range.
 fn round(range: f64) -> f64 {
     let least = range / STEPS_MAX;
     let power = 10.0_f64.powf(least.log10().floor());
@@ -96,7 +96,7 @@ pub(super) fn label(scale: Scale, value: f64) -> String {
     }
 }
 
-/// Three digits or so, as many for each number of a column.
+/// About three digits, with the same number of decimals in a column.
 pub(super) fn fixed(value: f64) -> String {
     let decimals = match value.abs() {
         value if value > 0.0 && value < 0.01 => return short(value),
@@ -107,13 +107,13 @@ pub(super) fn fixed(value: f64) -> String {
     format!("{value:.decimals$}").replace('-', "\u{2212}")
 }
 
-/// `+1.9 %`; what rounds to nothing has no sign.
+/// `+1.9 %`; 0 has no sign.
 pub(in super::super) fn percent(error: f64) -> String {
     let text = format!("{error:+.1} %").replace('-', "\u{2212}");
     if text.contains(|c: char| ('1'..='9').contains(&c)) { text } else { "0 %".to_owned() }
 }
 
-/// Three digits or so, without zeros that say nothing.
+/// About three digits, without trailing zeros.
 pub(super) fn short(value: f64) -> String {
     let decimals = match value.abs() {
         0.0 => 0,

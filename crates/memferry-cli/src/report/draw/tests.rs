@@ -2,9 +2,9 @@ use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::super::papers::Papers;
 use super::*;
 use crate::canvas::tests::xml_error;
-use crate::how::How;
+use crate::provenance::Provenance;
 
-/// The figures of the publications, and some that nobody would draw.
+/// The figures of the publications, and extreme ones.
 fn figures() -> Vec<Figure> {
     let papers = Papers::read().unwrap();
     let mut figures = papers.query_figures();
@@ -13,7 +13,7 @@ fn figures() -> Vec<Figure> {
     figures.extend(papers.error_figures());
     assert!(figures.len() > 12 && figures.iter().all(|figure| !figure.points.is_empty()));
     let kinds = [Kind::Lines, Kind::Bars, Kind::Rows, Kind::HalfCircles, Kind::HeatLess, Kind::HeatMore];
-    let hows = [How::Measured, How::Emulated, How::Modelled, How::Published];
+    let hows = [Provenance::Measured, Provenance::Emulated, Provenance::Modelled, Provenance::Published];
     for (number, kind) in kinds.into_iter().enumerate() {
         for (count, scale) in [(1, Scale::Linear), (9, Scale::Log), (23, Scale::Bytes)] {
             let mut figure = Figure::new(
@@ -36,8 +36,8 @@ fn figures() -> Vec<Figure> {
                 figure.points.push(point);
             }
             if kind == Kind::Lines {
-                figure.points.push(Point::rule("a rule with quite a name", How::Published, 1.0));
-                figure.points.push(Point::upright_rule("an upright one", How::Published, 4.0));
+                figure.points.push(Point::rule("a rule with quite a name", Provenance::Published, 1.0));
+                figure.points.push(Point::upright_rule("an upright one", Provenance::Published, 4.0));
             }
             figures.push(figure);
         }
@@ -68,7 +68,7 @@ fn pictures_are_well_formed() {
     }
 }
 
-/// Edges of all texts, with what they say.
+/// Edges and contents of all texts.
 fn texts(block: &Block) -> Vec<((i64, i64, i64, i64), String)> {
     let edges = |text: &canvas::Text| {
         let (left, right) = text.span();
@@ -82,7 +82,7 @@ fn marks(block: &Block) -> Vec<(f64, f64, f64, f64)> {
 }
 
 #[test]
-fn all_is_inside_the_picture_and_no_text_lies_on_another() {
+fn marks_are_inside_the_picture_and_texts_do_not_overlap() {
     for figure in figures() {
         let picture = picture(&figure);
         let texts = texts(&picture);
@@ -103,9 +103,9 @@ fn all_is_inside_the_picture_and_no_text_lies_on_another() {
 }
 
 #[test]
-fn forms_tell_how_numbers_came_about() {
+fn forms_show_the_provenance() {
     let mut figure = Figure::new("forms", Kind::Rows, "Forms");
-    figure.points = [How::Measured, How::Emulated, How::Modelled, How::Published]
+    figure.points = [Provenance::Measured, Provenance::Emulated, Provenance::Modelled, Provenance::Published]
         .map(|how| Point::new("all", how, how.to_string(), 2.0))
         .into();
     let picture = document(&figure);
@@ -122,10 +122,10 @@ fn forms_tell_how_numbers_came_about() {
 }
 
 #[test]
-fn longer_is_more() {
+fn bars_are_proportional() {
     let mut figure = Figure::new("lengths", Kind::Rows, "Lengths");
     figure.points =
-        [1.0, 2.0, 3.0].map(|value| Point::new("all", How::Measured, value.to_string(), value)).into();
+        [1.0, 2.0, 3.0].map(|value| Point::new("all", Provenance::Measured, value.to_string(), value)).into();
     fn bars(block: &Block) -> Vec<f64> {
         let own = block.title.iter().flat_map(|_| &block.paths).map(|path| path.bounds().2 - path.bounds().0);
         own.chain(block.children.iter().flat_map(bars)).collect()

@@ -7,7 +7,7 @@ use memferry::topology::{Machine, NodeId};
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::{Papers, XEON_MAX};
-use crate::how::How;
+use crate::provenance::Provenance;
 
 const SAPPHIRE_RAPIDS: &str = "spr-56c";
 const GIB: f64 = (1 << 30) as f64;
@@ -45,15 +45,15 @@ impl Papers {
             for power in 10..=30 {
                 let bytes = f64::from(1 << power);
                 let rate = costs.rate(bytes, batch, 1) / GIB;
-                figure.points.push(Point::new(name, How::Modelled, bytes.to_string(), rate));
+                figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
             }
         }
         let limit = self.published.get("F021");
-        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", How::Published, rate)));
+        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", Provenance::Published, rate)));
         let enough = self.published.get("F017").map(|mib| mib * (1 << 20) as f64);
-        figure
-            .points
-            .extend(enough.map(|bytes| Point::upright_rule("recommended least size", How::Published, bytes)));
+        figure.points.extend(
+            enough.map(|bytes| Point::upright_rule("recommended least size", Provenance::Published, bytes)),
+        );
         Ok(figure)
     }
 
@@ -69,11 +69,11 @@ impl Papers {
         {
             for threads in [1, 2, 4, 8, 12] {
                 let rate = costs.rate(f64::from(bytes), 1, threads) / GIB;
-                figure.points.push(Point::new(name, How::Modelled, threads.to_string(), rate));
+                figure.points.push(Point::new(name, Provenance::Modelled, threads.to_string(), rate));
             }
         }
         let limit = self.published.get("F021");
-        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", How::Published, rate)));
+        figure.points.extend(limit.map(|rate| Point::rule("limit of a device", Provenance::Published, rate)));
         Ok(figure)
     }
 
@@ -91,14 +91,14 @@ impl Papers {
             let x = target.to_string();
             for (route, name) in ROUTES {
                 let rate = copy_rate(&machine, route, NodeId(0), NodeId(target))? / GIB;
-                figure.points.push(Point::new(name, How::Modelled, &x, rate));
+                figure.points.push(Point::new(name, Provenance::Modelled, &x, rate));
             }
             figure.points.extend(self.published.dot("F049", "one", &x));
         }
         let (peak, theory) = (self.published.get("F048"), self.published.get("F036"));
         if let (Some(peak), Some(theory)) = (peak, theory) {
-            figure.points.push(Point::new("all", How::Published, "15", peak).between(peak, theory));
-            figure.points.push(Point::rule("DDR in theory", How::Published, theory));
+            figure.points.push(Point::new("all", Provenance::Published, "15", peak).between(peak, theory));
+            figure.points.push(Point::rule("DDR in theory", Provenance::Published, theory));
         }
         Ok(figure)
     }
@@ -120,16 +120,21 @@ impl Papers {
                 sum += copy_rate(&machine, route, NodeId(0), NodeId(target))? / GIB;
             }
             let mean = sum / TARGETS.len() as f64;
-            figure.points.push(Point::new("mean of four nodes", How::Modelled, devices.to_string(), mean));
+            figure.points.push(Point::new(
+                "mean of four nodes",
+                Provenance::Modelled,
+                devices.to_string(),
+                mean,
+            ));
         }
         figure.points.extend(self.published.dot("F038", "mean of four nodes", "1"));
         let peak = self.published.get("F048");
-        figure.points.extend(peak.map(|rate| Point::rule("peak to a node", How::Published, rate)));
+        figure.points.extend(peak.map(|rate| Point::rule("peak to a node", Provenance::Published, rate)));
         Ok(figure)
     }
 
     fn kuper_sizes(&self) -> Result<Figure> {
-        let mut figure = by_size("kuper-figure-2", SAPPHIRE_RAPIDS)?;
+        let mut figure = device_and_core("kuper-figure-2", &Machine::from_profile(SAPPHIRE_RAPIDS)?)?;
         figure.title = "A device and a core, by size".to_owned();
         figure.about = "As figures 2 and 4 of Kuper et al. 2024, Sapphire Rapids. Published are the sizes from \
                         which the device is faster, waited for and kept busy, which were calibrated on, and its \
@@ -137,13 +142,13 @@ impl Papers {
             .to_owned();
         let even = |row, name: &str, unit| {
             let size = self.published.get(row)?;
-            Some(Point::upright_rule(name, How::Published, size * unit))
+            Some(Point::upright_rule(name, Provenance::Published, size * unit))
         };
         figure.points.extend(even("K030", "break-even, kept busy", 1.0));
         figure.points.extend(even("K029", "break-even, waited for", 1024.0));
         figure
             .points
-            .extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
+            .extend(self.published.get("K032").map(|rate| Point::rule("limit", Provenance::Published, rate)));
         Ok(figure)
     }
 
@@ -159,17 +164,17 @@ impl Papers {
                 let bytes = f64::from(1 << power);
                 let name = if batch == 1 { "no batch".to_owned() } else { format!("batches of {batch}") };
                 let rate = costs.rate(bytes, batch, 1) / 1e9;
-                figure.points.push(Point::new(name, How::Modelled, bytes.to_string(), rate));
+                figure.points.push(Point::new(name, Provenance::Modelled, bytes.to_string(), rate));
             }
         }
         figure
             .points
-            .extend(self.published.get("K032").map(|rate| Point::rule("limit", How::Published, rate)));
+            .extend(self.published.get("K032").map(|rate| Point::rule("limit", Provenance::Published, rate)));
         Ok(figure)
     }
 }
 
-/// HBM beside node 0, on its socket, and on the other one.
+/// Nodes of HBM: next to node 0, on its socket, and two on the other socket.
 const TARGETS: [u32; 4] = [8, 11, 12, 15];
 
 fn throughput(name: &str, title: &str, unit: &str) -> Figure {
@@ -179,11 +184,7 @@ fn throughput(name: &str, title: &str, unit: &str) -> Figure {
     figure
 }
 
-/// A device in different ways, and a core, as the model has them on a machine.
-pub(in crate::report) fn by_size(name: &str, profile: &str) -> Result<Figure> {
-    Ok(device_and_core(name, &Machine::from_profile(profile)?)?)
-}
-
+/// The modelled rates of a device and of a core on a machine, by size.
 pub(in crate::report) fn device_and_core(name: &str, machine: &Machine) -> Result<Figure, model::ModelError> {
     let costs = Offload::of(&Hardware::of(machine)?)?;
     let mut figure = throughput(name, "A device and a core, by size", "GB/s");
@@ -195,13 +196,13 @@ pub(in crate::report) fn device_and_core(name: &str, machine: &Machine) -> Resul
             ("DSA, batches of 16", costs.rate(bytes, 16, 1)),
             ("DSA, kept busy", costs.pipelined_rate(bytes)),
         ];
-        let point = |(name, rate)| Point::new(name, How::Modelled, bytes.to_string(), rate / 1e9);
+        let point = |(name, rate)| Point::new(name, Provenance::Modelled, bytes.to_string(), rate / 1e9);
         figure.points.extend(rates.map(point));
     }
     Ok(figure)
 }
 
-/// Bytes per second of a copy of 1 GiB.
+/// The modelled rate of a copy of 1 GiB, in bytes per second.
 pub(in crate::report) fn copy_rate(
     machine: &Machine,
     route: Route,

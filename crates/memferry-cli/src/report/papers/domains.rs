@@ -1,4 +1,4 @@
-//! Sub-domains of sockets, and ways between nodes.
+//! Figures of sub-domains of sockets, and of links between nodes.
 
 use anyhow::Result;
 use memferry::topology::{Link, Machine, NodeId};
@@ -6,10 +6,10 @@ use memferry_bench::model::Prediction;
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::Papers;
-use crate::how::How;
+use crate::provenance::Provenance;
 
 impl Papers {
-    /// Sub-domains of sockets: what is published of their memories, and what follows for scans.
+    /// Figures of sub-domains: published rates and latencies, and modelled scans.
     pub(in crate::report) fn domain_figures(&self) -> Result<Vec<Figure>> {
         let mut scans =
             Figure::new("scans-by-domain", Kind::Rows, "Scans on one sub-domain, on both, and skewed");
@@ -25,9 +25,11 @@ impl Papers {
         ] {
             let found = self.validation.predictions.iter().rfind(|prediction| prediction.rows.contains(&row));
             let Some(Prediction { predicted, published: (low, high), .. }) = found else { continue };
-            scans.points.push(Point::new("throughput", How::Modelled, name, *predicted));
+            scans.points.push(Point::new("throughput", Provenance::Modelled, name, *predicted));
             let middle = (low + high) / 2.0;
-            scans.points.push(Point::new("throughput", How::Published, name, middle).between(*low, *high));
+            scans
+                .points
+                .push(Point::new("throughput", Provenance::Published, name, middle).between(*low, *high));
         }
         let machines = [
             ("skylake-8180-snc-off", "Xeon 8180"),
@@ -41,7 +43,12 @@ impl Papers {
             figure.x = Axis::new("row: CPUs of node, column: memory of node", Scale::Linear);
             figure.y = Axis::new(unit, Scale::Linear);
             for (profile, title) in machines {
-                figure.points.extend(links(&Machine::from_profile(profile)?, How::Published, title, of));
+                figure.points.extend(links(
+                    &Machine::from_profile(profile)?,
+                    Provenance::Published,
+                    title,
+                    of,
+                ));
             }
             Ok(figure)
         };
@@ -75,10 +82,10 @@ pub(in crate::report) fn read_gb_per_s(link: &Link) -> Option<f64> {
     link.read_bytes_per_s.map(|rate| rate as f64 / 1e9)
 }
 
-/// A figure of all ways from CPUs to memories; those that are not known are left out.
+/// The points of a heat map of all links from CPUs to memories, without unknown links.
 pub(in crate::report) fn links(
     machine: &Machine,
-    how: How,
+    how: Provenance,
     panel: &str,
     of: fn(&Link) -> Option<f64>,
 ) -> Vec<Point> {

@@ -1,4 +1,4 @@
-//! The figures of the publications in their form: what was printed, and what the model says, side by side.
+//! The figures of the publications: published and modelled numbers side by side, in the form of the publications.
 
 mod copies;
 mod domains;
@@ -12,7 +12,7 @@ pub(super) use self::copies::{copy_rate, device_and_core};
 pub(super) use self::domains::{latency_ns, links, read_gb_per_s};
 
 use super::figure::{Axis, Figure, Kind, Point, Scale};
-use crate::how::How;
+use crate::provenance::Provenance;
 
 const XEON_MAX: &str = "xeon-max-9468-2s-flat";
 
@@ -26,7 +26,7 @@ impl Published {
 
     /// A dot, if the row is a number.
     fn dot(&self, row: &str, series: &str, x: &str) -> Option<Point> {
-        Some(Point::new(series, How::Published, x, self.get(row)?))
+        Some(Point::new(series, Provenance::Published, x, self.get(row)?))
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) struct QueryRun {
     run: Run,
 }
 
-/// All that is said about publications.
+/// The published numbers and the model's predictions.
 pub(super) struct Papers {
     pub(super) query: Vec<QueryRun>,
     pub(super) validation: Validation,
@@ -74,7 +74,7 @@ impl Papers {
         Ok(Papers { query, validation: model::validate()?, published })
     }
 
-    /// The thesis's query: its times, and what it does in them.
+    /// The times of the thesis's query, and their parts.
     pub(super) fn query_figures(&self) -> Vec<Figure> {
         let mut times = Figure::new(
             "table-6.2",
@@ -93,20 +93,22 @@ impl Papers {
             .to_owned();
         parts.y = Axis::new("ms", Scale::Linear);
         for it in &self.query {
-            times.points.push(Point::new("time", How::Modelled, &it.name, it.modelled_ms));
-            times.points.extend(it.published_ms.map(|ms| Point::new("time", How::Published, &it.name, ms)));
+            times.points.push(Point::new("time", Provenance::Modelled, &it.name, it.modelled_ms));
+            times
+                .points
+                .extend(it.published_ms.map(|ms| Point::new("time", Provenance::Published, &it.name, ms)));
             for (stage, seconds) in it.pipeline.stages.iter().zip(&it.run.stages_s) {
-                let point = Point::new(&stage.name, How::Modelled, "", seconds * 1e3);
+                let point = Point::new(&stage.name, Provenance::Modelled, "", seconds * 1e3);
                 parts.points.push(point.in_panel(&it.name));
             }
             let total = |how, ms| Point::new("total", how, "", ms).in_panel(&it.name);
-            parts.points.push(total(How::Modelled, it.modelled_ms));
-            parts.points.extend(it.published_ms.map(|ms| total(How::Published, ms)));
+            parts.points.push(total(Provenance::Modelled, it.modelled_ms));
+            parts.points.extend(it.published_ms.map(|ms| total(Provenance::Published, ms)));
         }
         vec![times, parts]
     }
 
-    /// How far the model is off, a figure for each publication.
+    /// The errors of the model, a figure for each publication.
     pub(super) fn error_figures(&self) -> Vec<Figure> {
         let of = [
             ("errors-thesis", "Fürst 2024", &["F", "D", "L"][..]),
@@ -123,15 +125,16 @@ impl Papers {
             let is_own = |it: &&Prediction| {
                 it.rows.iter().any(|row| letters.iter().any(|letter| row.starts_with(letter)))
             };
-            let told = self.validation.predictions.iter().filter(|it| !it.is_fit && it.unit != "holds");
+            let shown = self.validation.predictions.iter().filter(|it| !it.is_fit && it.unit != "holds");
             let (mut off, met): (Vec<&Prediction>, Vec<&Prediction>) =
-                told.filter(is_own).partition(|it| it.error_percent().abs() >= MET_PERCENT);
+                shown.filter(is_own).partition(|it| it.error_percent().abs() >= MET_PERCENT);
             off.sort_by(|one, other| other.error_percent().abs().total_cmp(&one.error_percent().abs()));
             let name = |it: &Prediction| match off.iter().filter(|other| other.name == it.name).count() {
                 1 => it.name.clone(),
                 _ => format!("{} [{}]", it.name, it.rows.join(", ")),
             };
-            let point = |it: &&Prediction| Point::new("error", How::Modelled, name(it), it.error_percent());
+            let point =
+                |it: &&Prediction| Point::new("error", Provenance::Modelled, name(it), it.error_percent());
             figure.points = off.iter().map(point).collect();
             figure.about += &format!(" {} more are met.", met.len());
             figure
@@ -140,5 +143,5 @@ impl Papers {
     }
 }
 
-/// A prediction that is off by less is met: it would print as 0.
+/// A smaller error prints as 0 and counts as met.
 const MET_PERCENT: f64 = 0.05;

@@ -18,7 +18,7 @@ fn figures_of(records: &[serde_json::Value]) -> Vec<Figure> {
     }
     let read = records::read(directory.path()).unwrap();
     assert_eq!(read.len(), records.len(), "one has replaced another");
-    let figures = own::figures(&read);
+    let figures = benchmarks::figures(&read);
     for figure in &figures {
         assert_eq!(Figure::from_csv(&figure.csv()).unwrap().points, figure.points);
         assert!(draw::document(figure).starts_with("<svg"), "{}", figure.name);
@@ -27,7 +27,7 @@ fn figures_of(records: &[serde_json::Value]) -> Vec<Figure> {
 }
 
 #[test]
-fn the_query_is_told_by_its_tasks() {
+fn the_query_is_divided_into_tasks() {
     let mut rows = Vec::new();
     for (variant, total, scan) in [("baseline", 131.0, 65.0), ("prefetching_groups4", 156.0, 100.0)] {
         rows.push(qdp_row(&format!("qdp_{variant}"), "total", Some(total), "modelled"));
@@ -40,14 +40,14 @@ fn the_query_is_told_by_its_tasks() {
     rows.push(qdp_row("qdp_cache-mode", "total", None, "modelled"));
     let figures = figures_of(&[record_on("model", "qdp", json!(rows))]);
     let [times, parts] = &figures[..] else { panic!("{figures:?}") };
-    let of = |panel: &str, series: &str, how: How| {
+    let of = |panel: &str, series: &str, how: Provenance| {
         let found = parts.points.iter().find(|it| it.panel == panel && it.series == series && it.how == how);
         found.and_then(|it| it.y)
     };
     assert_eq!((times.name.as_str(), parts.kind), ("bench-qdp-times-model", Kind::HalfCircles));
-    assert_eq!(of("baseline", "SCAN_a", How::Modelled), Some(65.0));
-    assert_eq!(of("baseline", "total", How::Published), Some(131.18));
-    assert_eq!(of("prefetching_groups4", "AGGREGATE", How::Modelled), Some(50.0));
+    assert_eq!(of("baseline", "SCAN_a", Provenance::Modelled), Some(65.0));
+    assert_eq!(of("baseline", "total", Provenance::Published), Some(131.18));
+    assert_eq!(of("prefetching_groups4", "AGGREGATE", Provenance::Modelled), Some(50.0));
     assert_eq!(parts.points.len(), 7, "no hit rates, and nothing that has no value: {parts:?}");
     assert_eq!(times.points.len(), 3);
 }
@@ -75,8 +75,11 @@ fn backends_stand_side_by_side() {
     let figures = figures_of(&alike);
     let times = &figures[0];
     assert_eq!((figures.len(), times.name.as_str()), (2, "bench-qdp-times-machine-emulated-model"));
-    let hows: Vec<How> = times.points.iter().map(|it| it.how).collect();
-    assert_eq!(hows, [How::Measured, How::Published, How::Emulated, How::Modelled]);
+    let hows: Vec<Provenance> = times.points.iter().map(|it| it.how).collect();
+    assert_eq!(
+        hows,
+        [Provenance::Measured, Provenance::Published, Provenance::Emulated, Provenance::Modelled]
+    );
     let picture = draw::document(times);
     assert!(picture.contains("140.0 (+6.7 %)") && picture.contains("131.0 (−0.1 %)"), "{picture}");
     let panels: Vec<&str> = figures[1].points.iter().map(|it| it.panel.as_str()).collect();
@@ -96,7 +99,7 @@ fn backends_stand_side_by_side() {
 
     let same =
         figures_of(&[qdp("machine", "emulated", 140.0, 4096), qdp("emulated", "emulated", 150.0, 4096)]);
-    let bars = same[0].points.iter().filter(|it| it.how == How::Emulated);
+    let bars = same[0].points.iter().filter(|it| it.how == Provenance::Emulated);
     assert_eq!(
         bars.map(|it| it.series.as_str()).collect::<Vec<_>>(),
         ["time, on emulated", "time, on machine"]
@@ -111,7 +114,7 @@ fn backends_stand_side_by_side() {
 }
 
 #[test]
-fn sharing_is_told_by_distance() {
+fn sharing_is_grouped_by_distance() {
     let shared = |on: &str, how: &str| {
         let rows = json!([
             { "name": "atomics_hit_threads1", "figure": "latency", "value": 12.0, "unit": "ns", "how": how,
@@ -129,7 +132,7 @@ fn sharing_is_told_by_distance() {
     let sharing: Vec<_> = figures[0].points.iter().map(|it| (&*it.x, &*it.series, it.how)).collect();
     assert_eq!(
         sharing[..2],
-        [("alone", "hit", How::Measured), ("2 threads, node", "hit, churn", How::Measured)]
+        [("alone", "hit", Provenance::Measured), ("2 threads, node", "hit, churn", Provenance::Measured)]
     );
-    assert_eq!((sharing.len(), sharing[2].2), (4, How::Modelled));
+    assert_eq!((sharing.len(), sharing[2].2), (4, Provenance::Modelled));
 }

@@ -1,16 +1,15 @@
-//! Figures of the benchmarks whose rows are no copies: the papers' query, and what sharing costs.
+//! Figures of the benchmarks whose rows are times: the papers' query (`bench qdp`) and shared accesses (`bench atomics`).
 
 use super::draw::distinct;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
-use crate::how::How;
+use crate::provenance::Provenance;
 
-/// Tasks of the query as records and as the thesis call them, and the whole of it.
+/// Tasks of the query, by their names in records and in the thesis, and the total.
 const TASKS: [(&str, &str); 4] =
     [("scan_a", "SCAN_a"), ("scan_b", "SCAN_b"), ("aggregate", "AGGREGATE"), ("total", "total")];
 
-/// Times of a query's variants, and what they are made of, in the form of the thesis: what backends say of the same
-/// query stands side by side.
+/// Times of the query's variants and of their tasks, in the form of the thesis. Backends are side by side.
 pub(super) fn query(records: &[Record]) -> Vec<Figure> {
     let queries = distinct(records.iter().map(Record::query));
     let of_query = |query| {
@@ -21,7 +20,7 @@ pub(super) fn query(records: &[Record]) -> Vec<Figure> {
 }
 
 fn times(records: &[&Record]) -> Figure {
-    let title = format!("The query with column b near, far, or on its way, {}", hows(records));
+    let title = format!("The query with column b near, far, or on its way, {}", provenances(records));
     let mut figure = Figure::new(&format!("bench-qdp-times-{}", backends(records)), Kind::Rows, title);
     figure.about = format!(
         "`memferry bench qdp`, {}: SELECT sum(b) WHERE a < x. Whiskers: least and most of the runs; published is table \
@@ -39,16 +38,16 @@ fn times(records: &[&Record]) -> Figure {
             (Some(low), Some(high)) if low < high => point(how, ms).between(low, high),
             _ => point(how, ms),
         });
-        // Of each backend the same.
+        // Each backend repeats the published number.
         let is_new = |it: &Point| !figure.points.contains(it);
-        let published = published(row).map(|ms| point(How::Published, ms)).filter(is_new);
+        let published = published(row).map(|ms| point(Provenance::Published, ms)).filter(is_new);
         figure.points.extend(published);
     }
     figure
 }
 
 fn parts(records: &[&Record]) -> Figure {
-    let title = format!("Where the query's time goes, {}", hows(records));
+    let title = format!("Where the query's time goes, {}", provenances(records));
     let name = format!("bench-qdp-tasks-{}", backends(records));
     let mut figure = Figure::new(&name, Kind::HalfCircles, title);
     figure.about = format!(
@@ -57,31 +56,31 @@ fn parts(records: &[&Record]) -> Figure {
         dates(records)
     );
     figure.y = Axis::new("ms", Scale::Linear);
-    let panel = |variant: &str, row: &Row, how: How| match records {
+    let panel = |variant: &str, row: &Row, how: Provenance| match records {
         [_] => variant.to_owned(),
         _ => series(&format!("{variant}, {how}"), row),
     };
     let variants = distinct(rows(records, "total").filter_map(|(row, _)| variant(row, "total")));
-    // Backends of a variant stand beside each other.
+    // Backends of a variant are side by side.
     for wanted in variants {
         for (task, name) in TASKS {
             for (row, how) in rows(records, task).filter(|(row, _)| variant(row, task) == Some(wanted)) {
                 let Some(ms) = row.value.filter(|ms| *ms >= 0.0) else { continue };
                 let point =
-                    |how_told, ms| Point::new(name, how_told, "", ms).in_panel(panel(wanted, row, how));
+                    |point_how, ms| Point::new(name, point_how, "", ms).in_panel(panel(wanted, row, how));
                 figure.points.push(point(how, ms));
-                figure.points.extend(published(row).map(|ms| point(How::Published, ms)));
+                figure.points.extend(published(row).map(|ms| point(Provenance::Published, ms)));
             }
         }
     }
     figure
 }
 
-/// What accesses cost by threads and their distance: what backends say stands side by side.
+/// Times of accesses by number of threads and distance. Backends are side by side.
 pub(super) fn sharing(records: &[Record]) -> Figure {
     let records: Vec<&Record> = records.iter().collect();
     let name = format!("bench-atomics-{}", backends(&records));
-    let title = format!("What sharing costs by distance, {}", hows(&records));
+    let title = format!("What sharing costs by distance, {}", provenances(&records));
     let mut figure = Figure::new(&name, Kind::Rows, title);
     figure.about = format!(
         "`memferry bench atomics`, {}: an access and its release, for each thread. A counter that all share is what a \
@@ -106,18 +105,18 @@ pub(super) fn sharing(records: &[Record]) -> Figure {
     figure
 }
 
-/// Those of one figure, and how they came about.
-fn rows<'a>(records: &[&'a Record], figure: &str) -> impl Iterator<Item = (&'a Row, How)> {
-    let rows = records.iter().flat_map(|record| record.rows.iter().map(|row| (row, how(record))));
+/// The rows of a quantity with their provenance.
+fn rows<'a>(records: &[&'a Record], figure: &str) -> impl Iterator<Item = (&'a Row, Provenance)> {
+    let rows = records.iter().flat_map(|record| record.rows.iter().map(|row| (row, provenance(record))));
     rows.filter(move |(row, _)| row.figure.as_deref() == Some(figure))
 }
 
-/// With the backend, where its numbers came about like those of another.
+/// The name of a series, with the backend if rows have one.
 fn series(name: &str, row: &Row) -> String {
     row.backend.as_ref().map_or(name.to_owned(), |backend| format!("{name}, {backend}"))
 }
 
-/// The variant with what else the name of the row tells.
+/// The variant in the name of a row.
 fn variant<'a>(row: &'a Row, figure: &str) -> Option<&'a str> {
     let name = row.name.strip_prefix("qdp_")?;
     if figure == "total" { Some(name) } else { name.strip_prefix(figure)?.strip_prefix('_') }
@@ -127,17 +126,17 @@ fn published(row: &Row) -> Option<f64> {
     row.peer_value.filter(|_| row.peer.as_ref().is_some_and(|peer| peer.starts_with("published")))
 }
 
-/// All rows of a record have come about in the same way.
-fn how(record: &Record) -> How {
-    record.how().unwrap_or(How::Measured)
+/// The provenance of a record; it is the same for all rows.
+fn provenance(record: &Record) -> Provenance {
+    record.how().unwrap_or(Provenance::Measured)
 }
 
-fn hows(records: &[&Record]) -> String {
-    let hows = distinct(records.iter().map(|record| how(record)));
-    hows.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+fn provenances(records: &[&Record]) -> String {
+    let provenances = distinct(records.iter().map(|record| provenance(record)));
+    provenances.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-/// For names of files.
+/// The backends of the records, for file names.
 fn backends(records: &[&Record]) -> String {
     records.iter().map(|record| record.on().unwrap_or("machine")).collect::<Vec<_>>().join("-")
 }

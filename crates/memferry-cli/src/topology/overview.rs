@@ -1,22 +1,22 @@
-//! What is drawn: the parts of a machine, each inside the part that holds it.
+//! The hierarchy of a machine, as it is drawn.
 //!
 //! ```text
 //! machine > sockets > domains > memories, copy engines
 //! ```
 //!
-//! A domain is the CPUs of one node with what belongs to them: their own memory, memories without CPUs, copy engines.
-//! With sub-NUMA clustering a socket has several.
+//! A domain is the CPUs of one node with their memory, nearby memories without CPUs, and copy engines. With sub-NUMA
+//! clustering a socket has several domains.
 
 use memferry::topology::{Accelerator, Machine, Node, NodeId, NodeSet, NumaBalancing, Origin, Tier};
 use memferry_dsa::system::{Config, SystemState};
 
-use super::figures::Links;
+use super::links::Links;
 use crate::devices::Findings;
 use crate::output::{count, printable, ranges, size};
 
-/// Plain data, so that tests can draw machines that nobody has.
+/// A machine as it is drawn. Plain data, so that tests can make up machines.
 #[derive(Clone, Debug)]
-pub(super) struct Plan {
+pub(super) struct Overview {
     pub(super) name: String,
     pub(super) cpu: Option<String>,
     pub(super) kernel: Option<String>,
@@ -25,57 +25,57 @@ pub(super) struct Plan {
     /// Publications, one sentence each.
     pub(super) references: Vec<String>,
     pub(super) sockets: Vec<Socket>,
-    /// Copy engines on no known node.
+    /// Copy engines whose node is unknown.
     pub(super) stray: Vec<Accelerator>,
     pub(super) offline: NodeSet,
     pub(super) numa_balancing: Option<NumaBalancing>,
     pub(super) links: Links,
-    /// What prefetching can do: from a domain's own memory to the faster one.
+    /// Pairs for prefetching: a domain's own memory and the nearest faster one.
     pub(super) upgrades: Vec<(Node, Node)>,
-    /// How the kernel has the devices; profiles do not tell.
+    /// The state of the DSA devices; profiles do not have it.
     pub(super) dsa: Option<Dsa>,
 }
 
-/// The DSA devices as their driver shows them.
+/// The DSA devices as the driver shows them.
 #[derive(Clone, Debug)]
 pub(super) struct Dsa {
     pub(super) state: SystemState,
-    /// What they are set to.
+    /// Their current configuration.
     pub(super) config: Config,
     pub(super) findings: Findings,
 }
 
-/// A socket, or what is on no known one.
+/// A socket, or the domains whose socket is unknown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Socket {
     pub(super) id: Option<u32>,
     pub(super) domains: Vec<Domain>,
 }
 
-/// CPUs and what belongs to them.
+/// The CPUs of a node with their memories and copy engines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Domain {
     pub(super) cpus: Vec<u32>,
     pub(super) allowed_cpus: Vec<u32>,
-    /// The CPUs next to memory that lies on another socket than they do, or on none.
+    /// For memory on another socket than its nearest CPUs, or on none: the node of those CPUs.
     pub(super) nearest: Option<NodeId>,
-    /// The node of the CPUs first.
+    /// The nodes; the node of the CPUs comes first.
     pub(super) nodes: Vec<Node>,
     pub(super) engines: Vec<Accelerator>,
 }
 
-/// The memory of one kind.
+/// The memory of one tier.
 #[derive(Clone, Debug)]
 pub(super) struct TierSum {
     pub(super) tier: Tier,
     pub(super) nodes: NodeSet,
-    /// Of those nodes whose size is known.
+    /// Sum over the nodes whose size is known.
     pub(super) known_bytes: u64,
     pub(super) sizes_known: Known,
     pub(super) kernel_tiers: Vec<u32>,
 }
 
-/// Of how many.
+/// For how many nodes a value is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     All,
@@ -83,13 +83,13 @@ pub(super) enum Known {
     None,
 }
 
-impl Plan {
-    pub(super) fn of(machine: &Machine) -> Plan {
+impl Overview {
+    pub(super) fn of(machine: &Machine) -> Overview {
         let upgrades = machine.nodes().iter().filter(|node| node.cpu_node == node.id);
         let upgrades =
             upgrades.filter_map(|home| Some((home.clone(), machine.nearest_faster(home.id)?.clone())));
         let stray = machine.accelerators().iter().filter(|engine| engine.node.is_none());
-        Plan {
+        Overview {
             name: printable(machine.name()),
             cpu: machine.cpu().map(printable),
             kernel: machine.kernel().map(printable),
@@ -108,10 +108,10 @@ impl Plan {
         }
     }
 
-    /// The same with how the devices are configured.
-    pub(super) fn with_dsa(self, state: SystemState) -> Plan {
+    /// Adds the state of the DSA devices.
+    pub(super) fn with_dsa(self, state: SystemState) -> Overview {
         let (config, findings) = (Config::of(&state), Findings::of(&state));
-        Plan { dsa: Some(Dsa { state, config, findings }), ..self }
+        Overview { dsa: Some(Dsa { state, config, findings }), ..self }
     }
 
     pub(super) fn domains(&self) -> impl Iterator<Item = &Domain> {
@@ -127,7 +127,7 @@ impl Plan {
         self.domains().flat_map(|domain| &domain.engines).chain(&self.stray)
     }
 
-    /// The kinds of memory that there are.
+    /// The tiers of the machine.
     pub(super) fn tiers(&self) -> Vec<TierSum> {
         let mut tiers: Vec<Tier> =
             self.nodes().filter(|node| node.has_memory()).map(|node| node.tier).collect();
@@ -155,7 +155,7 @@ impl Plan {
         tiers.into_iter().map(sum).collect()
     }
 
-    /// How much of everything, for somebody who breaks lines.
+    /// The amounts of all parts, with no-break spaces within each amount.
     pub(super) fn amounts(&self) -> String {
         let domains = self.domains().filter(|domain| !domain.cpus.is_empty()).count();
         let sockets = self.sockets.iter().filter(|socket| socket.id.is_some()).count();
@@ -182,7 +182,7 @@ impl Plan {
         amounts.iter().map(|amount| unbroken(amount)).collect::<Vec<_>>().join(", ")
     }
 
-    /// Where all this comes from.
+    /// The origin of the data, as a sentence.
     pub(super) fn origin_sentence(&self) -> &'static str {
         match self.origin {
             Origin::Discovered => "This machine, as it is now.",
@@ -193,7 +193,7 @@ impl Plan {
         }
     }
 
-    /// What prefetching can do here.
+    /// What prefetching `auto` copies on this machine, as a sentence.
     pub(super) fn upgrade_sentence(&self) -> String {
         let Some((home, near)) = self.upgrades.first() else {
             return "No memory is known to be faster than the CPUs' own: prefetching `auto` copies nothing here."
@@ -225,7 +225,7 @@ impl Plan {
         }
     }
 
-    /// What is there and cannot be used, and what moves pages.
+    /// Remarks about resources that cannot be used, and about NUMA balancing.
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let refused: NodeSet =
@@ -264,7 +264,7 @@ impl Plan {
         remarks
     }
 
-    /// Nodes with a device none of whose queues can be used, while others can.
+    /// Nodes whose devices have no usable queue, if other nodes have one.
     fn nodes_without_queue(&self) -> NodeSet {
         let Some(dsa) = &self.dsa else { return NodeSet::default() };
         let is_usable = |engine: &Accelerator| {
@@ -277,7 +277,7 @@ impl Plan {
         nodes.flat_map(|domain| domain.engines.iter().filter_map(|engine| engine.node)).collect()
     }
 
-    /// Copy engines of one make: their names, and what is known of them.
+    /// Groups of copy engines with the same properties: names and properties.
     pub(super) fn engine_groups(&self) -> Vec<(Vec<&str>, String)> {
         let mut groups: Vec<(Vec<&str>, String)> = Vec::new();
         for engine in self.engines() {
@@ -298,7 +298,7 @@ impl Socket {
 }
 
 impl Domain {
-    /// `CPUs 0-11`, or why there are none.
+    /// `CPUs 0-11`, or a phrase for a domain without CPUs.
     pub(super) fn title(&self) -> String {
         match self.nearest {
             _ if !self.cpus.is_empty() => format!("CPUs {}", short_ranges(&self.cpus)),
@@ -307,7 +307,7 @@ impl Domain {
         }
     }
 
-    /// What to say of its CPUs if this process may not use them all.
+    /// The CPUs that this process may use, if not all.
     pub(super) fn restriction(&self) -> Option<String> {
         match self.allowed_cpus.len() {
             all if all >= self.cpus.len() => None,
@@ -338,7 +338,7 @@ impl TierSum {
     }
 }
 
-/// A node's size: `?` if it is not known.
+/// A node's size; `?` if it is unknown.
 pub(super) fn node_size(node: &Node) -> String {
     match node.memory_bytes {
         Some(0) => "no memory".to_owned(),
@@ -347,7 +347,7 @@ pub(super) fn node_size(node: &Node) -> String {
     }
 }
 
-/// What else there is to say about a node's memory.
+/// Free memory of a node, or that this process may not use it.
 pub(super) fn node_note(node: &Node) -> Option<String> {
     match node.free_bytes {
         _ if !node.has_memory() => None,
@@ -357,7 +357,7 @@ pub(super) fn node_note(node: &Node) -> Option<String> {
     }
 }
 
-/// `DRAM`; where the kernel does not tell, what people call it.
+/// The name of a tier in sentences.
 pub(super) fn tier_of_memory(tier: Tier) -> String {
     match tier {
         Tier::Unknown => "memory of unknown kind".to_owned(),
@@ -365,14 +365,13 @@ pub(super) fn tier_of_memory(tier: Tier) -> String {
     }
 }
 
-/// The order in which kinds are listed: what most CPUs have beside them first. Which is faster on this machine is
-/// another question: see [`Machine::faster_than`].
+/// The position of a tier in lists: the most common first. It says nothing about speed, see [`Machine::faster_than`].
 pub(super) fn tier_rank(tier: Tier) -> usize {
     const ORDER: [Tier; 4] = [Tier::Dram, Tier::Hbm, Tier::Cxl, Tier::Pmem];
     ORDER.iter().position(|&known| known == tier).unwrap_or(ORDER.len())
 }
 
-/// Empty if nothing is known.
+/// The known properties of a copy engine; may be empty.
 pub(super) fn engine_facts(engine: &Accelerator) -> String {
     let mut facts = Vec::new();
     facts.extend(engine.bytes_per_s_max.map(|rate| format!("at most {:.1} GB/s", rate as f64 / 1e9)));
@@ -381,7 +380,7 @@ pub(super) fn engine_facts(engine: &Accelerator) -> String {
     facts.join(", ")
 }
 
-/// Ranges of numbers; of those that do not fit, the first and the last: numbers may alternate between sockets.
+/// Ranges of numbers. A long list is cut to its first and last ranges, as for numbers that alternate between sockets.
 pub(super) fn short_ranges(numbers: &[u32]) -> String {
     const CHARS_MAX: usize = 24;
     let all = ranges(numbers);
@@ -399,12 +398,12 @@ pub(super) fn short_ranges(numbers: &[u32]) -> String {
 }
 
 fn named_nodes(nodes: &NodeSet) -> String {
-    // With blanks, so that a long list can be broken.
+    // With spaces, so that a long list can be broken.
     let list = nodes.to_string().replace(',', ", ");
     if nodes.len() == 1 { format!("node {list}") } else { format!("nodes {list}") }
 }
 
-/// A phrase that is kept on one line: with no-break spaces, which whoever breaks lines turns into spaces.
+/// A phrase with no-break spaces; the line breaker replaces them by spaces.
 fn unbroken(text: &str) -> String {
     text.replace(' ', "\u{a0}")
 }
@@ -419,7 +418,7 @@ fn printable_engine(mut engine: Accelerator) -> Accelerator {
     engine
 }
 
-/// Sockets ascending, what is on none last; in them domains ascending, memory without CPUs beside it last.
+/// The sockets in ascending order, then the domains without a socket.
 fn sockets(machine: &Machine) -> Vec<Socket> {
     let mut ids: Vec<Option<u32>> = machine.nodes().iter().map(|node| node.socket).collect();
     ids.sort_unstable_by_key(|id| (id.is_none(), *id));

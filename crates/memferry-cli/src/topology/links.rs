@@ -1,13 +1,13 @@
-//! The ways from CPUs to memories.
+//! The links from CPUs to memories, and their classes.
 //!
-//! A machine with 16 nodes has 256 of them, and few kinds: to the memory of the domain itself, of another one on the
-//! socket, on another socket, for each kind of memory. Where the ways of a class agree, the class says it all.
+//! A machine with 16 nodes has 256 links of few kinds: to the domain's own memory, to another domain of the socket, to
+//! another socket, for each tier. If the links of a class agree, the class is shown instead of each link.
 
 use memferry::topology::{Link, Machine, Node};
 
-use super::plan::{tier_of_memory, tier_rank};
+use super::overview::{tier_of_memory, tier_rank};
 
-/// From the nodes with CPUs to those with memory.
+/// The links from all nodes with CPUs to all nodes with memory.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Links {
     pub(super) from: Vec<Node>,
@@ -16,46 +16,46 @@ pub(super) struct Links {
     pub(super) rows: Vec<Vec<Link>>,
 }
 
-/// One of the things that can be known of a way.
-pub(super) struct Figure {
+/// A property of a link.
+pub(super) struct Metric {
     pub(super) title: &'static str,
-    /// Shorter, with its unit.
+    /// A shorter title with the unit.
     pub(super) heading: &'static str,
     pub(super) more_is_better: bool,
     decimals: usize,
     of: fn(&Link) -> Option<f64>,
 }
 
-pub(super) const FIGURES: [Figure; 5] = [
-    Figure {
+pub(super) const METRICS: [Metric; 5] = [
+    Metric {
         title: "Distance (10 is local)",
         heading: "distance",
         more_is_better: false,
         decimals: 0,
         of: |link| link.distance.map(f64::from),
     },
-    Figure {
+    Metric {
         title: "Read bandwidth in GB/s",
         heading: "read GB/s",
         more_is_better: true,
         decimals: 1,
         of: |link| link.read_bytes_per_s.map(|rate| rate as f64 / 1e9),
     },
-    Figure {
+    Metric {
         title: "Write bandwidth in GB/s",
         heading: "write GB/s",
         more_is_better: true,
         decimals: 1,
         of: |link| link.write_bytes_per_s.map(|rate| rate as f64 / 1e9),
     },
-    Figure {
+    Metric {
         title: "Read latency in ns",
         heading: "read ns",
         more_is_better: false,
         decimals: 0,
         of: |link| link.read_latency_ns,
     },
-    Figure {
+    Metric {
         title: "Write latency in ns",
         heading: "write ns",
         more_is_better: false,
@@ -64,12 +64,12 @@ pub(super) const FIGURES: [Figure; 5] = [
     },
 ];
 
-impl Figure {
+impl Metric {
     pub(super) fn of(&self, link: &Link) -> Option<f64> {
         (self.of)(link).filter(|value| value.is_finite())
     }
 
-    /// A few digits, never a 0 that is none.
+    /// The value with a few digits; a small value is not rounded to 0.
     pub(super) fn text(&self, value: f64) -> String {
         if value >= 1e6 || (value > 0.0 && value < 1e-3) {
             return format!("{value:.1e}");
@@ -79,24 +79,24 @@ impl Figure {
     }
 }
 
-/// Where a memory lies as seen from some CPUs.
+/// The place of a memory relative to CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Own,
     SameSocket,
     OtherSocket,
-    /// The socket of one of them is not known.
+    /// The socket of the CPUs or of the memory is unknown.
     Elsewhere,
 }
 
-/// The ways from any CPUs to memory of one kind in one place.
+/// The links to memory of one tier in one place.
 pub(super) struct Class {
     pub(super) name: String,
-    /// For each of [`FIGURES`].
-    pub(super) ranges: [Range; FIGURES.len()],
+    /// For each of [`METRICS`].
+    pub(super) ranges: [Range; METRICS.len()],
 }
 
-/// What a figure is in a class.
+/// The range of a metric in a class.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Range {
     /// Smallest and largest.
@@ -104,7 +104,7 @@ pub(super) struct Range {
     some_unknown: bool,
 }
 
-/// Figures that differ by less are drawn as one. Greinsmark 2020, table 8, has 0.3 % between domains that are alike.
+/// Values with a smaller ratio count as equal. Greinsmark 2020, table 8, has 0.3 % between equal domains.
 const ALIKE_RATIO: f64 = 1.01;
 
 impl Links {
@@ -115,17 +115,17 @@ impl Links {
         Links { rows: from.iter().map(row).collect(), from, to }
     }
 
-    /// Of how many ways there is something to tell. The distance of a node to itself tells nothing.
-    pub(super) fn are_known(&self, figure: &Figure) -> bool {
-        let trivial = figure.heading == "distance" && self.from.len() == 1 && self.to.len() == 1;
-        !trivial && self.rows.iter().flatten().any(|link| figure.of(link).is_some())
+    /// Whether a metric is known for any link. The distance of a single node to itself does not count.
+    pub(super) fn are_known(&self, metric: &Metric) -> bool {
+        let trivial = metric.heading == "distance" && self.from.len() == 1 && self.to.len() == 1;
+        !trivial && self.rows.iter().flatten().any(|link| metric.of(link).is_some())
     }
 
-    pub(super) fn known_figures(&self) -> Vec<(usize, &'static Figure)> {
-        FIGURES.iter().enumerate().filter(|(_, figure)| self.are_known(figure)).collect()
+    pub(super) fn known_metrics(&self) -> Vec<(usize, &'static Metric)> {
+        METRICS.iter().enumerate().filter(|(_, metric)| self.are_known(metric)).collect()
     }
 
-    /// Nearest first; classes of which nothing is known are left out.
+    /// The classes, nearest first, without classes of unknown links.
     pub(super) fn classes(&self) -> Vec<Class> {
         let mut keys: Vec<(Place, usize)> = Vec::new();
         let mut classes: Vec<Class> = Vec::new();
@@ -137,8 +137,8 @@ impl Links {
                     classes.insert(index, Class { name: name(key.0, to), ranges: Default::default() });
                     index
                 });
-                for (range, figure) in classes[index].ranges.iter_mut().zip(&FIGURES) {
-                    range.add(figure.of(link));
+                for (range, metric) in classes[index].ranges.iter_mut().zip(&METRICS) {
+                    range.add(metric.of(link));
                 }
             }
         }
@@ -146,9 +146,9 @@ impl Links {
         classes
     }
 
-    /// Whether the classes tell all about a figure.
-    pub(super) fn are_alike(classes: &[Class], figure: usize) -> bool {
-        classes.iter().all(|class| class.ranges[figure].is_alike())
+    /// Whether a metric has one value in each class.
+    pub(super) fn are_alike(classes: &[Class], metric: usize) -> bool {
+        classes.iter().all(|class| class.ranges[metric].is_alike())
     }
 }
 
@@ -169,9 +169,9 @@ impl Range {
     }
 
     /// `58.1`, `15.3-18.8`, `?`.
-    pub(super) fn text(&self, figure: &Figure) -> String {
+    pub(super) fn text(&self, metric: &Metric) -> String {
         let Some((min, max)) = self.known else { return "?".to_owned() };
-        let (min, max) = (figure.text(min), figure.text(max));
+        let (min, max) = (metric.text(min), metric.text(max));
         let mut text = if min == max { min } else { format!("{min}-{max}") };
         if self.some_unknown {
             text += " or ?";

@@ -1,14 +1,14 @@
-//! Figures of what was taken on this machine.
+//! Figures of the benchmark records of this machine.
 
 use super::figure::{Axis, Figure, Kind, Point, Scale};
-use super::points;
 use super::records::{Record, Row};
-use super::tasks;
-use crate::how::How;
+use super::sweeps;
+use super::times;
+use crate::provenance::Provenance;
 
-/// The figures of all records. Benchmarks that are told as tables only have none.
+/// The figures of all records. Some benchmarks have tables only.
 pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
-    // Records of one benchmark stand beside each other.
+    // Records are sorted by benchmark.
     let figures = records.chunk_by(|one, other| one.bench == other.bench).flat_map(|records| {
         let first = &records[0];
         match first.bench.as_str() {
@@ -16,9 +16,9 @@ pub(super) fn figures(records: &[Record]) -> Vec<Figure> {
             "dsa" => vec![operations(first)],
             "cache" => vec![cache(first)],
             "calibrate" => check(first),
-            "qdp" => tasks::query(records),
-            "atomics" => vec![tasks::sharing(records)],
-            _ => points::figures(&records.iter().collect::<Vec<_>>()),
+            "qdp" => times::query(records),
+            "atomics" => vec![times::sharing(records)],
+            _ => sweeps::figures(&records.iter().collect::<Vec<_>>()),
         }
     });
     figures.filter(|figure| !figure.points.is_empty()).collect()
@@ -57,7 +57,7 @@ fn queries(record: &Record) -> Vec<Figure> {
     modes.map(figure).into()
 }
 
-/// Operations in software beside the best that there is otherwise.
+/// Operations in software compared with the best alternative.
 fn operations(record: &Record) -> Figure {
     let mut figure = Figure::new("operations", Kind::Rows, "Operations of a DSA in software");
     figure.about =
@@ -70,7 +70,7 @@ fn operations(record: &Record) -> Figure {
     figure
 }
 
-/// Hits, and the hit ratio, beside others.
+/// The cost of hits and the hit ratio, compared with other caches.
 fn cache(record: &Record) -> Figure {
     let mut figure = Figure::new("cache", Kind::Rows, "The cache beside others");
     figure.about = "What a hit costs against the caches of others, and hit ratios against LRU.".to_owned();
@@ -80,12 +80,12 @@ fn cache(record: &Record) -> Figure {
     figure
 }
 
-/// What a calibration predicts of this machine, beside what it takes; and how far that is off.
+/// Predictions of a calibration compared with measurements, and the errors.
 fn check(record: &Record) -> Vec<Figure> {
     let of = "`memferry calibrate --check`: copies, reads, scans and pipelines of sizes that were not calibrated on";
     let mut times = Figure::new("calibrate-check", Kind::Rows, "What a model of this machine predicts of it");
     times.about = format!("{of}, as the model predicts them and as they run.");
-    // From 1 ns on, so that the longer bar is the longer time.
+    // In ns, so that the values are above 1 and a longer bar is a longer time.
     times.y = Axis::new("time in ns; in brackets the error of the model", Scale::Log);
     let mut errors = Figure::new("calibrate-errors", Kind::Rows, "How far a model of this machine is off");
     errors.about = format!("{of}; below 0 the model is too fast.");
@@ -96,17 +96,18 @@ fn check(record: &Record) -> Vec<Figure> {
     for row in record.rows.iter().filter(|row| row.peer.as_deref() == Some("modelled")) {
         let (Some(measured_us), Some(modelled_us)) = (row.value, row.peer_value) else { continue };
         let name = row.name.replace('_', " ");
-        for (how, time_us) in [(How::Measured, measured_us), (How::Modelled, modelled_us)] {
+        for (how, time_us) in [(Provenance::Measured, measured_us), (Provenance::Modelled, modelled_us)] {
             times.points.push(Point::new("time", how, &name, 1e3 * time_us));
         }
         let error = 100.0 * (modelled_us / measured_us - 1.0);
-        errors.points.push(Point::new("error", How::Modelled, &name, error));
+        errors.points.push(Point::new("error", Provenance::Modelled, &name, error));
     }
     vec![errors, times]
 }
 
 fn ratio(row: &Row, series: &str, x: &str) -> Option<Point> {
-    let point = Point::new(series, row.how.unwrap_or(How::Measured), x, row.ratio.filter(|it| *it > 0.0)?);
+    let point =
+        Point::new(series, row.how.unwrap_or(Provenance::Measured), x, row.ratio.filter(|it| *it > 0.0)?);
     Some(match (row.ratio_low, row.ratio_high) {
         (Some(low), Some(high)) if 0.0 < low && low <= high => point.between(low, high),
         _ => point,

@@ -1,14 +1,14 @@
-//! Figures of the papers' benchmarks, whose rows are points of a space: who works, on what, how large, how many.
+//! Figures of the papers' benchmarks, whose rows are points in a space of options.
 //!
-//! What a benchmark varies decides the form: sizes make lines over sizes, other numbers lines over them, nodes and
-//! words bars. What else varies tells series apart, and where that would be too many, figures.
+//! The varied options determine the form of a figure: sizes and other numbers become lines over them, nodes and words
+//! become bars. Further varied options become series, or several figures if there are too many series.
 
 use super::draw::distinct;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
-use crate::how::How;
+use crate::provenance::Provenance;
 
-/// More lines than this are not told apart.
+/// Largest number of series; more are hard to distinguish.
 const SERIES_MAX: usize = 6;
 
 /// A coordinate of a point.
@@ -22,7 +22,7 @@ fn number(value: Option<f64>) -> Option<String> {
     value.map(|value| value.to_string())
 }
 
-/// In the order in which they are preferred as the x axis.
+/// All coordinates, in order of preference for the x axis.
 const COORDINATES: &[Coordinate] = &[
     Coordinate { name: "size of a descriptor", scale: Some(Scale::Bytes), of: |row| number(row.size_bytes) },
     Coordinate { name: "target", scale: None, of: |row| row.target.as_ref().map(ToString::to_string) },
@@ -42,13 +42,13 @@ const COORDINATES: &[Coordinate] = &[
     Coordinate { name: "backend", scale: None, of: |row| row.backend.clone() },
 ];
 
-/// What divides a device between two tenants: one or the other.
+/// The setting that divides a device between two tenants.
 fn tenants(row: &Row) -> Option<String> {
     let priorities = row.priorities.as_ref().map(|it| format!("priorities {it}"));
     priorities.or_else(|| row.read_buffers.as_ref().map(|it| format!("read buffers {it}")))
 }
 
-/// The figures of a benchmark from the records of all that it ran on; none if their rows are no points.
+/// The figures of a benchmark from the records of all its backends; empty if their rows are not points.
 pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
     let rows = || records.iter().flat_map(|record| &record.rows);
     let whats = distinct(rows().filter_map(|row| row.figure.as_deref()));
@@ -63,7 +63,7 @@ pub(super) fn figures(records: &[&Record]) -> Vec<Figure> {
     figures.collect()
 }
 
-/// Why points are not there; in short, as the table of rows has it in full.
+/// The reasons of missing points, in short; the table of rows has the full text.
 fn reasons(missing: Vec<&Row>) -> String {
     let notes = missing.iter().filter_map(|row| row.note.as_deref());
     distinct(notes.map(|note| note.split(':').next().unwrap_or(note))).join("; ")
@@ -81,12 +81,12 @@ impl Source<'_> {
     fn figures(&self, rows: Vec<&Row>) -> Vec<Figure> {
         let is_varied = |coordinate: &&Coordinate| values(coordinate, &rows).len() > 1;
         let mut varied: Vec<&Coordinate> = COORDINATES.iter().filter(is_varied).collect();
-        // What is not varied is still worth a bar.
+        // A single point becomes a bar.
         let x = if varied.is_empty() { &COORDINATES[COORDINATES.len() - 2] } else { varied.remove(0) };
         self.divided(x, varied, rows, String::new())
     }
 
-    /// One figure, or several, each with few series.
+    /// One figure, or several with at most [`SERIES_MAX`] series each.
     fn divided(
         &self,
         x: &Coordinate,
@@ -106,14 +106,14 @@ impl Source<'_> {
             };
             return names.chunks(SERIES_MAX).enumerate().map(part).collect();
         }
-        // By what has the fewest values, as that makes the fewest figures.
+        // The coordinate with the fewest values gives the fewest figures.
         let fewest = (0..varied.len()).min_by_key(|&at| values(varied[at], &rows).len()).unwrap_or(0);
         let mut others = varied;
         let by = others.remove(fewest);
-        // Rows of benchmarks have all coordinates or, of one, none.
+        // Either all rows of a benchmark have a coordinate, or none.
         let divide = |value: Option<String>| {
             let own = rows.iter().copied().filter(|row| (by.of)(row) == value).collect();
-            let title = value.map_or(title.clone(), |value| format!("{title}, {}", told(by, &value)));
+            let title = value.map_or(title.clone(), |value| format!("{title}, {}", value_label(by, &value)));
             self.divided(x, others.clone(), own, title)
         };
         distinct(rows.iter().map(|row| (by.of)(row))).into_iter().flat_map(divide).collect()
@@ -136,14 +136,16 @@ impl Source<'_> {
         for row in rows {
             let (Some(place), Some(value)) = ((x.of)(row), row.value) else { continue };
             let series = series(varied, row);
-            let point = Point::new(&series, row.how.unwrap_or(How::Measured), &place, value * factor);
+            let point = Point::new(&series, row.how.unwrap_or(Provenance::Measured), &place, value * factor);
             figure.points.push(match (row.min, row.max) {
                 (Some(low), Some(high)) if low < high => point.between(low * factor, high * factor),
                 _ => point,
             });
             let is_published = row.peer.as_ref().is_some_and(|peer| peer.starts_with("published"));
             let published = row.peer_value.filter(|_| is_published).map(|value| value * factor);
-            figure.points.extend(published.map(|value| Point::new(&series, How::Published, &place, value)));
+            figure
+                .points
+                .extend(published.map(|value| Point::new(&series, Provenance::Published, &place, value)));
         }
         figure.about = format!("`memferry bench {bench}`, {dates}.");
         if !missing.is_empty() {
@@ -153,14 +155,14 @@ impl Source<'_> {
     }
 }
 
-/// What tells the row apart from others with the same x.
+/// The name of the series of a row: its varied coordinates.
 fn series(varied: &[&Coordinate], row: &Row) -> String {
-    let parts = varied.iter().filter_map(|it| Some(told(it, &(it.of)(row)?)));
+    let parts = varied.iter().filter_map(|it| Some(value_label(it, &(it.of)(row)?)));
     let name = parts.collect::<Vec<_>>().join(", ");
     if name.is_empty() { "all".to_owned() } else { name }
 }
 
-fn told(coordinate: &Coordinate, value: &str) -> String {
+fn value_label(coordinate: &Coordinate, value: &str) -> String {
     match (coordinate.name, coordinate.scale, value.parse::<f64>()) {
         (_, Some(Scale::Bytes), Ok(bytes)) => crate::output::size(bytes as u64),
         ("batch", _, Ok(1.0)) => "no batch".to_owned(),

@@ -1,7 +1,6 @@
-//! Chores that run beside the steps of `ci`, one after the other, in processes of their own.
+//! Chores that run in the background of `ci`, one after the other, in separate processes.
 //!
-//! What a chore prints goes to a file and is shown as a whole, between two steps: output of chores that run at the same
-//! time would be mixed up.
+//! The output of a chore goes to a file and is shown as a whole between two steps, so that outputs do not mix.
 
 use std::fs::File;
 use std::path::Path;
@@ -12,26 +11,26 @@ use std::time::{Duration, Instant};
 
 use crate::shell::Failure;
 
-/// A name, and arguments of `cargo xtask`.
+/// A name and the arguments for `cargo xtask`.
 pub(crate) type Chore = (&'static str, &'static [&'static str]);
 
-/// A chore that ended.
-pub(crate) struct Ended {
+/// A finished chore.
+pub(crate) struct Finished {
     pub(crate) name: &'static str,
     pub(crate) output: String,
     pub(crate) outcome: Result<(), Failure>,
     pub(crate) elapsed: Duration,
 }
 
-/// Starts the chores; each is in the channel as soon as it has ended.
+/// Starts the chores with `program`, which is xtask; their logs go to `directory`.
 ///
-/// `program` is this program. Their output is kept in `directory`.
+/// The channel receives each chore when it has finished.
 pub(crate) fn start(
     program: &Path,
     directory: &Path,
     variables: Vec<(&'static str, std::ffi::OsString)>,
     chores: &'static [Chore],
-) -> Receiver<Ended> {
+) -> Receiver<Finished> {
     let (sender, receiver) = channel();
     let (program, directory) = (program.to_owned(), directory.to_owned());
     thread::spawn(move || {
@@ -41,8 +40,8 @@ pub(crate) fn start(
             let outcome = run(Command::new(&program).args(*arguments).envs(variables.clone()), name, &file);
             let output = std::fs::read(&file).unwrap_or_default();
             let output = String::from_utf8_lossy(&output).into_owned();
-            let ended = Ended { name, output, outcome, elapsed: started.elapsed() };
-            if sender.send(ended).is_err() {
+            let finished = Finished { name, output, outcome, elapsed: started.elapsed() };
+            if sender.send(finished).is_err() {
                 return;
             }
         }
@@ -55,7 +54,7 @@ fn run(command: &mut Command, name: &str, file: &Path) -> Result<(), Failure> {
     let (stdout, stderr) =
         output.map_err(|error| Failure(format!("cannot write {}: {error}", file.display())))?;
     let status = command.stdin(std::process::Stdio::null()).stdout(stdout).stderr(stderr).status();
-    let status = status.map_err(|error| Failure(format!("{name} cannot be run: {error}")))?;
+    let status = status.map_err(|error| Failure(format!("cannot run {name}: {error}")))?;
     if status.success() { Ok(()) } else { Err(Failure(format!("{name} failed ({status}), see above"))) }
 }
 
@@ -67,22 +66,20 @@ mod tests {
         &[("good", &["-c", "echo one; echo two >&2"]), ("bad", &["-c", "echo $WHY; exit 3"])];
 
     #[test]
-    fn output_is_whole_and_failures_are_told() {
-        let directory = std::env::temp_dir().join(format!("memferry-beside-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let ended = start(Path::new("/bin/sh"), &directory, vec![("WHY", "three".into())], CHORES);
-        let ended: Vec<Ended> = ended.iter().collect();
-        std::fs::remove_dir_all(&directory).unwrap();
-        assert_eq!((ended[0].name, &*ended[0].output), ("good", "one\ntwo\n"));
-        assert!(ended[0].outcome.is_ok());
-        assert_eq!((ended[1].name, &*ended[1].output), ("bad", "three\n"));
-        let why = ended[1].outcome.as_ref().unwrap_err().to_string();
+    fn output_is_whole_and_failures_are_reported() {
+        let directory = tempfile::tempdir().unwrap();
+        let receiver = start(Path::new("/bin/sh"), directory.path(), vec![("WHY", "three".into())], CHORES);
+        let chores: Vec<Finished> = receiver.iter().collect();
+        assert_eq!((chores[0].name, &*chores[0].output), ("good", "one\ntwo\n"));
+        assert!(chores[0].outcome.is_ok());
+        assert_eq!((chores[1].name, &*chores[1].output), ("bad", "three\n"));
+        let why = chores[1].outcome.as_ref().unwrap_err().to_string();
         assert!(why.contains("bad failed") && why.contains('3'), "{why}");
     }
 
     #[test]
-    fn a_program_that_is_missing_is_a_failure() {
-        let ended = start(Path::new("/nowhere/xtask"), &std::env::temp_dir(), vec![], CHORES);
-        assert!(ended.iter().all(|ended| ended.outcome.is_err_and(|why| why.0.contains("cannot be run"))));
+    fn a_missing_program_is_a_failure() {
+        let chores = start(Path::new("/nowhere/xtask"), &std::env::temp_dir(), vec![], CHORES);
+        assert!(chores.iter().all(|chore| chore.outcome.is_err_and(|why| why.0.contains("cannot run"))));
     }
 }
