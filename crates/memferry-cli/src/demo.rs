@@ -12,12 +12,12 @@ use anyhow::{Context, Result, bail};
 use memferry::model;
 use memferry::mover::MoverError;
 use memferry::topology::{Machine, NodeId};
+use memferry_bench::harness::{geomean, median};
 use memferry_query::load::Progress as _;
 use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, TiersError, answers_equal, tpch};
 use tokio::runtime::Runtime;
 
-use crate::bench::stats::{geomean, median};
-use crate::how::How;
+use crate::how::{self, How};
 use crate::options::{scale, session_options};
 use crate::output::{Align, Table, number, size};
 use crate::progress::Bar;
@@ -298,7 +298,7 @@ fn summary(ways: &[Way], results: &[QueryResult], tiers: &Tiers, runs: usize) ->
         .filter_map(|way| way.tiers.as_ref())
         .map(|tiers| tiers.dsa())
         .find(|&dsa| dsa != Dsa::None);
-    if dsa.is_some_and(|dsa| How::of_dsa(dsa) == How::Emulated) {
+    if dsa.is_some_and(|dsa| how::of_dsa(dsa) == How::Emulated) {
         text += "The emulated DSA shows the way through a DSA, and its speed is that of the emulation.\n";
     }
     text

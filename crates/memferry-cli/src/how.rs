@@ -1,40 +1,14 @@
-//! How numbers came about: each that is shown or kept says it.
+//! The origin of a number that is shown or kept.
 
+pub(crate) use memferry_bench::harness::Provenance as How;
 use memferry_query::Dsa;
-use serde::{Deserialize, Serialize};
 
-use crate::bench::how_of_this_machines_devices;
-use crate::words::words;
+use crate::bench::device_provenance;
 
-/// How a number came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum How {
-    /// On the machine that the record names.
-    Measured,
-    /// There too, but an emulated device or made-up nodes took part: right in what it did, not in how fast.
-    Emulated,
-    /// Computed.
-    Modelled,
-    /// Printed in a publication.
-    Published,
-}
-
-impl How {
-    /// Of what this DSA did; under `memferry emulate` this machine's own is emulated too.
-    pub(crate) fn of_dsa(dsa: Dsa) -> How {
-        match dsa {
-            Dsa::System => how_of_this_machines_devices(),
-            _ => How::Emulated,
-        }
+/// The provenance of copies by this DSA; under `memferry emulate` this machine's own is emulated too.
+pub(crate) fn of_dsa(dsa: Dsa) -> How {
+    match dsa {
+        Dsa::System => device_provenance(),
+        _ => How::Emulated,
     }
 }
-
-words!(
-    How,
-    "way to come by a number",
-    Measured = "measured",
-    Emulated = "emulated",
-    Modelled = "modelled",
-    Published = "published"
-);

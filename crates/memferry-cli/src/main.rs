@@ -30,7 +30,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use memferry_bench::harness::CountingAllocator;
 use memferry_query::load;
+
+/// `bench cache` counts the allocations of a hit.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const AFTER_HELP: &str = "\
 Exit status: 0 if all went well, 1 if something failed, 2 if the command line cannot be meant. `emulate` ends as

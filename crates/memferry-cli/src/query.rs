@@ -16,7 +16,7 @@ use memferry_query::load::{self, LoadError};
 use memferry_query::{Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, session};
 
 use crate::error::{one_line, usage};
-use crate::how::How;
+use crate::how::{self, How};
 use crate::output::size;
 use crate::progress::Bar;
 
@@ -156,7 +156,7 @@ impl Carried {
                 let by_dsa = stats.bytes_by(EngineKind::Dsa);
                 return Carried(vec![
                     Share { kind: EngineKind::Cpu, how: How::Measured, bytes: by_cpu },
-                    Share { kind: EngineKind::Dsa, how: How::of_dsa(tiers.dsa()), bytes: by_dsa },
+                    Share { kind: EngineKind::Dsa, how: how::of_dsa(tiers.dsa()), bytes: by_dsa },
                 ]);
             }
             std::thread::sleep(Duration::from_micros(100));

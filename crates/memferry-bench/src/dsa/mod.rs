@@ -1,5 +1,4 @@
-//! What `memferry bench dsa` and `memferry bench emulate` measure: the speed of this crate's parts, and of submissions.
-//! For the project's own benchmarks; it may change with any version.
+//! Benchmarks of `memferry-dsa` and of its emulation: `memferry bench dsa` and `memferry bench emulate`.
 
 #[allow(unsafe_code)]
 pub mod device;
@@ -20,22 +19,3 @@ pub mod submission;
 pub use page::NoPage;
 #[allow(unsafe_code)]
 pub mod waiting;
-
-/// How long to measure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effort {
-    /// For records.
-    Full,
-    /// For tests: every line runs.
-    Quick,
-}
-
-impl Effort {
-    /// One of two figures.
-    pub fn of<T>(self, full: T, quick: T) -> T {
-        match self {
-            Effort::Full => full,
-            Effort::Quick => quick,
-        }
-    }
-}

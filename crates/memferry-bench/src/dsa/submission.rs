@@ -12,8 +12,8 @@ use memferry_dsa::wait::thread_cpu_time;
 use memferry_dsa::{CompletionRecord, Descriptor};
 use serde::{Deserialize, Serialize};
 
-use super::Effort;
 use super::page::{NoPage, Page};
+use crate::harness::{Effort, median};
 
 /// Samples in nanoseconds, each the median of many bursts; those with the same index were taken one after the other.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -91,12 +91,7 @@ fn bursts_ns(
         full.push(sample(&mut || (0..BURST).for_each(|_| call()))?);
         between()?;
     }
-    Ok((median(full) - median(empty)) / BURST as f64)
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
+    Ok((median(&full) - median(&empty)) / BURST as f64)
 }
 
 /// The mean of all threads' medians, and how many submissions were accepted.

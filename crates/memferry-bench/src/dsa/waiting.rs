@@ -11,7 +11,7 @@ use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FaultPlan, GroupConfig, StartError, Timing, shared_queue,
 };
 
-use super::Effort;
+use crate::harness::Effort;
 
 /// The costs of one way to wait.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Figure;
+use super::PublishedFigure;
 
 /// Why a row is not predicted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
@@ -104,7 +104,7 @@ const RANGES: &[(&str, &str, Why, &str)] = &[
 const REPEATS: &str = "same statement as final thesis";
 
 /// Why a row is not predicted, if it is known not to be.
-pub(super) fn disposition(figure: &Figure) -> Option<Disposition> {
+pub(super) fn disposition(figure: &PublishedFigure) -> Option<Disposition> {
     let found = RANGES.iter().find(|(first, last, ..)| (*first..=*last).contains(&figure.id.as_str()));
     let (why, reason) = match found {
         Some(&(_, _, why, reason)) => (why, reason),

@@ -27,8 +27,8 @@ use memferry::model::{Hardware, ModelError, Pipeline};
 use memferry::topology::Machine;
 use serde::Deserialize;
 
-use super::Row;
 use super::tables::{Clients, Copies, Query, Submit};
+use crate::harness::Row;
 
 macro_rules! built_in {
     ($name:literal) => {

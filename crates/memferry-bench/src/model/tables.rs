@@ -8,7 +8,7 @@ use memferry::topology::{Machine, NodeId};
 use serde::Deserialize;
 use serde::de::Error as _;
 
-use super::Row;
+use crate::harness::Row;
 
 /// A size: a number of bytes, or a text with a unit.
 #[derive(Copy, Clone, Debug)]

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use super::calibrate::{Setup, Thesis, with_skew};
 use super::dispositions::{Disposition, disposition};
+use super::figures;
 use super::predictions::{Prediction, predictions};
-use super::{Row, figures};
+use crate::harness::Row;
 
 /// Every published row: predicted, or with the reason why it is not.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -26,10 +27,8 @@ impl Validation {
     pub fn rows(&self) -> Vec<Row> {
         let row = |prediction: &Prediction| {
             let Prediction { name, rows, predicted, published: (low, high), unit, .. } = prediction;
-            let mut row = Row::modelled(format!("{name} [{}]", rows.join(", ")), *predicted, unit);
-            row.peer = Some("published".to_owned());
-            row.peer_value = Some(predicted.clamp(*low, *high));
-            row
+            let row = Row::modelled(format!("{name} [{}]", rows.join(", ")), *predicted, unit);
+            row.beside("published", predicted.clamp(*low, *high))
         };
         self.bounds.iter().cloned().chain(self.predictions.iter().map(row)).collect()
     }
@@ -160,9 +159,7 @@ pub fn variants() -> Result<Vec<Row>, ModelError> {
         ] {
             let run = thesis.run(&machine, &hardware, setup)?;
             let compared = |what: String, value: f64, unit, published: f64| {
-                let mut row = Row::modelled(what, value, unit);
-                (row.peer, row.peer_value) = (Some("published".into()), Some(published));
-                row
+                Row::modelled(what, value, unit).beside("published", published)
             };
             rows.push(compared(format!("{name}: {what}"), run.total_s * 1e3, "ms", published_ms));
             let hits = run.hit_rate().unwrap_or(0.0) * 100.0;

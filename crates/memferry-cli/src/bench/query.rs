@@ -14,15 +14,15 @@ use anyhow::{Context, Result, bail};
 use datafusion::config::ExtensionOptions;
 use memferry::mover::EngineKind;
 use memferry::topology::{Machine, Measured, Parameter};
+use memferry_bench::harness::{
+    Pairs, Peer, Provenance, Record, Row, geomean, geomean_ratio, median, try_alternate,
+};
 use memferry_query::load::Progress as _;
 use memferry_query::{Dsa, MemferryOptions, Prefetch, SessionOptions, Tiers, answers_equal, tpch};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::Keep;
-use super::record::{BUILD_PROFILE, Comparison, Record, Row};
-use super::stats::{Pairs, geomean, geomean_ratio, median};
-use crate::how::How;
+use super::{BUILD_PROFILE, Keep, start_record};
 use crate::options::{scale, session_options};
 use crate::progress::Bar;
 use crate::query::{self, NamedTable, Outcome, Way};
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "batch_rows": bench.options.batch_rows,
         "profile": BUILD_PROFILE,
     });
-    let mut record = Record::start("query", bench.machine.as_ref().clone(), bench.seed, options);
+    let mut record: Record = start_record("query", bench.machine.as_ref().clone(), bench.seed, options);
     let (rows, differences) = bench.answers(arguments.answers_scale())?;
     record.rows.extend(rows);
     record.rows.extend(bench.times(arguments.scale())?);
@@ -143,10 +143,13 @@ impl Bench {
         let nasty = here().dsa(Dsa::Emulated { seed: Some(self.seed) }).build()?;
         let plain = Way::plain(&tables, &self.options)?;
         let ways = [
-            (How::Measured, self.tiered("off", &tables, &home, Prefetch::Off)?),
-            (How::Measured, self.tiered("always_cpu", &tables, &home, Prefetch::Always)?),
-            (How::Emulated, self.tiered("always_dsa", &tables, &nasty, Prefetch::Always)?),
-            (How::Emulated, self.tiered("auto_two_tiers", &tables_of_two_tiers, &two_tiers, Prefetch::Auto)?),
+            (Provenance::Measured, self.tiered("off", &tables, &home, Prefetch::Off)?),
+            (Provenance::Measured, self.tiered("always_cpu", &tables, &home, Prefetch::Always)?),
+            (Provenance::Emulated, self.tiered("always_dsa", &tables, &nasty, Prefetch::Always)?),
+            (
+                Provenance::Emulated,
+                self.tiered("auto_two_tiers", &tables_of_two_tiers, &two_tiers, Prefetch::Auto)?,
+            ),
         ];
         // Within one query not much pays, since all columns of a table have one home.
         self.set(&ways[3].1, "reads_to_come", "1000")?;
@@ -183,7 +186,8 @@ impl Bench {
         }
 
         let counted = |name: String, value: usize, how| Row::median(name, "answers", how, &[value as f64]);
-        let mut rows = vec![counted("tpch_answers_equal".to_owned(), equal.iter().sum(), How::Emulated)];
+        let mut rows =
+            vec![counted("tpch_answers_equal".to_owned(), equal.iter().sum(), Provenance::Emulated)];
         for (index, (how, way)) in ways.iter().enumerate() {
             rows.push(counted(format!("tpch_answers_equal_{}", way.name), equal[index], *how));
         }
@@ -252,20 +256,9 @@ impl Bench {
         let time_ms = |way| Ok::<_, anyhow::Error>(self.run(way, sql)?.elapsed.as_secs_f64() * 1e3);
         time_ms(ours)?;
         time_ms(peer)?;
-        let mut pairs = Pairs::default();
-        for pair in 0..self.pairs {
-            let (ours_ms, peer_ms) = if pair % 2 == 0 {
-                let ours_ms = time_ms(ours)?;
-                (ours_ms, time_ms(peer)?)
-            } else {
-                let peer_ms = time_ms(peer)?;
-                (time_ms(ours)?, peer_ms)
-            };
-            pairs.ours_ms.push(ours_ms);
-            pairs.peer_ms.push(peer_ms);
-            bar.advance(1);
-        }
-        Ok(pairs)
+        let peer_ms = || time_ms(peer).inspect(|_| bar.advance(1));
+        let (ours, peer) = try_alternate(self.pairs, || time_ms(ours), peer_ms)?;
+        Ok(Pairs { ours, peer })
     }
 
     fn row(&self, name: String, peer: &str, pairs: &Pairs) -> Row {
@@ -279,13 +272,13 @@ impl Bench {
         let ratio = geomean_ratio(queries.iter().copied(), self.seed);
         Row {
             name,
-            value: over(|query| median(&query.ours_ms)),
+            value: over(|query| median(&query.ours)),
             unit: "ms",
-            how: How::Measured,
+            provenance: Provenance::Measured,
             samples: self.pairs,
-            min: over(|query| query.ours_ms.iter().copied().fold(f64::INFINITY, f64::min)),
-            max: over(|query| query.ours_ms.iter().copied().fold(0.0, f64::max)),
-            comparison: Some(Comparison::new(peer, over(|query| median(&query.peer_ms)), ratio)),
+            min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
+            max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
+            peer: Some(Peer::new(peer, over(|query| median(&query.peer)), ratio)),
         }
     }
 
@@ -381,5 +374,5 @@ fn rss_peak(scale: f64) -> Result<Row> {
     let Ok(bytes) = text.trim().parse::<f64>() else {
         bail!("measuring memory failed in a process of its own ({})", output.status);
     };
-    Ok(Row::median("rss_peak_bytes".to_owned(), "bytes", How::Measured, &[bytes]))
+    Ok(Row::median("rss_peak_bytes".to_owned(), "bytes", Provenance::Measured, &[bytes]))
 }

@@ -12,12 +12,12 @@ use memferry::topology::Machine;
 use memferry_bench::calibrate::{
     self, Calibration, Calibrator, Check, Checked, Devices, Effort, best_methods,
 };
+use memferry_bench::harness::{Estimate, Peer, Provenance, Record, Row};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use self::scans::{Ran, Scans, Times};
-use crate::bench::{BUILD_PROFILE, Comparison, Keep, Record, Row, dsa_is_emulated, stats};
-use crate::how::How;
+use crate::bench::{BUILD_PROFILE, Keep, dsa_is_emulated, start_record};
 use crate::output::{not_written, wrapped, write_file};
 use crate::progress::Bar;
 use crate::topology;
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "machine_profile": arguments.profile,
         "profile": BUILD_PROFILE,
     });
-    let mut record = Record::start("calibrate", Machine::clone(&machine), 0, options);
+    let mut record: Record = start_record("calibrate", Machine::clone(&machine), 0, options);
     let scans = Scans::new(&machine, arguments.effort())?;
     let own_profile = arguments.profile.as_deref().map(|name| topology::open(Some(name))).transpose()?;
     let passes = passes(&machine, &scans, arguments)?;
@@ -236,7 +236,7 @@ fn device_notes(devices: &Devices) -> Vec<String> {
 }
 
 fn row(name: String, value: f64, unit: &'static str) -> Row {
-    Row::median(name, unit, How::Measured, &[value])
+    Row::median(name, unit, Provenance::Measured, &[value])
 }
 
 fn unit_of(parameter: &str) -> &'static str {
@@ -269,14 +269,14 @@ fn way_rows(calibration: &Calibration) -> Vec<Row> {
     rows.push(row("worker_wake_ns".to_owned(), copies.wake_s * 1e9, "ns"));
     rows.push(row("worker_warm_ns".to_owned(), copies.warm_s * 1e9, "ns"));
     for it in &calibration.devices.costs {
-        let how = if it.is_emulated { How::Emulated } else { How::Measured };
+        let provenance = if it.is_emulated { Provenance::Emulated } else { Provenance::Measured };
         for (what, value, unit) in [
             ("copy", it.bytes_per_s / 1e6, "MB/s"),
             ("submit", it.submit_s * 1e9, "ns"),
             ("descriptor", it.descriptor_s * 1e9, "ns"),
             ("offload", it.offload_s() * 1e9, "ns"),
         ] {
-            rows.push(Row { how, ..row(format!("{what}_{}", it.device), value, unit) });
+            rows.push(Row { provenance, ..row(format!("{what}_{}", it.device), value, unit) });
         }
     }
     rows
@@ -285,13 +285,12 @@ fn way_rows(calibration: &Calibration) -> Vec<Row> {
 /// Each with what the model said as its peer, and the median of the errors.
 fn checked_rows(checked: Vec<Checked>) -> Vec<Row> {
     let errors: Vec<f64> = checked.iter().map(|it| 100.0 * it.error()).collect();
-    let median = Row::median("own_error_median".to_owned(), "%", How::Measured, &errors);
+    let median = Row::median("own_error_median".to_owned(), "%", Provenance::Measured, &errors);
     let mut rows = vec![median];
     for it in checked {
-        let ratio = it.predicted_s / it.measured_s;
-        let ratio = stats::Estimate { value: ratio, low: ratio, high: ratio };
-        let comparison = Comparison::new("modelled", it.predicted_s * 1e6, ratio);
-        rows.push(Row { comparison: Some(comparison), ..row(it.name, it.measured_s * 1e6, "us") });
+        let ratio = Estimate::exact(it.predicted_s / it.measured_s);
+        let peer = Peer::new("modelled", it.predicted_s * 1e6, ratio);
+        rows.push(Row { peer: Some(peer), ..row(it.name, it.measured_s * 1e6, "us") });
     }
     rows
 }
@@ -306,7 +305,7 @@ mod tests {
         let rows = checked_rows([0.5, 1.1, 1.3].map(checked).into());
         assert_eq!((rows[0].name.as_str(), rows[0].samples), ("own_error_median", 3));
         assert!((rows[0].value - 30.0).abs() < 1e-9 && (rows[0].max - 50.0).abs() < 1e-9, "{:?}", rows[0]);
-        let comparison = rows[1].comparison.as_ref().expect("the prediction");
-        assert_eq!((rows[1].value, comparison.peer_value, comparison.ratio), (1e6, 5e5, 0.5));
+        let peer = rows[1].peer.as_ref().expect("the prediction");
+        assert_eq!((rows[1].value, peer.value, peer.ratio), (1e6, 5e5, Some(0.5)));
     }
 }

@@ -26,7 +26,7 @@ use memferry::topology::{Machine, NodeId};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use source::{Rewritten, Truth, register, write_version};
 
-use super::Random;
+use crate::harness::Random;
 
 const PAGE_BYTES: usize = 4096;
 /// A few pages, so that ranges meet.

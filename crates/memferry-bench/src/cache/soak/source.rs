@@ -7,8 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use memferry::cache::{AccessError, Cache, Region, RegionOwner};
 use memferry::topology::NodeId;
 
-use super::super::Random;
 use super::{CHUNK_BYTES, PAGE_BYTES, REGION_BYTES};
+use crate::harness::Random;
 
 /// What bytes have to be.
 #[derive(Clone, Debug)]

@@ -13,13 +13,13 @@ use memferry::cache::{Access, DraftError, Flags, Region, WriteBackError};
 use memferry::topology::NodeId;
 use memferry_dsa::panics;
 
-use super::super::Random;
 use super::books::count;
 use super::source::{Forgotten, Truth, register, version_of, write_version};
 use super::{
     CHANGING_BYTES, CHUNK_BYTES, FORGOTTEN_MAX, Held, PAGE_BYTES, PATIENCE, REGION_BYTES, REGIONS_COUNT,
     World, Wrong,
 };
+use crate::harness::Random;
 
 impl World {
     /// Something.

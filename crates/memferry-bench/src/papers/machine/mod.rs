@@ -17,9 +17,9 @@ use memferry_dsa::wait::{Completer, Wait};
 use self::home::Home;
 use super::load::{endpoints, figures_of, load_of};
 use super::{Backend, Data, Effort, Figure, Pages, Point, Skipped, Taken, Way};
-use crate::cache::median;
 use crate::dsa::load::{self, Load, Seen, Work, threads};
 use crate::dsa::waiting;
+use crate::harness::median;
 
 /// The cores of this machine, and its DSA queues.
 #[derive(Debug)]

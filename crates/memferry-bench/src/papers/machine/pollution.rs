@@ -12,8 +12,8 @@ use memferry_dsa::affinity::confine;
 
 use super::OnMachine;
 use super::home::{Home, crowded};
-use crate::cache::median;
 use crate::dsa::load::{self, Load, threads};
+use crate::harness::median;
 use crate::papers::{Effort, Figure, Point, Skipped, Taken};
 
 /// Bytes of the working set: that of the paper.

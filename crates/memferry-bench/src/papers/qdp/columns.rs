@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memferry::memory::{Binding, Mapping, MemoryError};
 use memferry::topology::{Machine, NodeId};
 
-use crate::cache::Random;
+use crate::harness::Random;
 
 /// Values of a are below this, those of b are small, too, so that no sum overflows.
 const VALUES_COUNT: usize = 100;

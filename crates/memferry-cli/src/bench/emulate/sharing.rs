@@ -15,15 +15,13 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
-use memferry_bench::dsa::Effort;
 use memferry_bench::dsa::sharing::{self, Load};
+use memferry_bench::harness::{Effort, Provenance, Row};
 use memferry_dsa_emulator::Timing;
 use memferry_emulate::{Options, Setup, exit_as};
 use serde_json::{Value, json};
 
-use crate::bench::record::Row;
 use crate::emulate::library;
-use crate::how::How;
 
 /// An engine's time for a descriptor.
 const OCCUPANCY_NS: u64 = 1_000_000;
@@ -135,7 +133,7 @@ fn share(queue: usize, count: usize) -> Share {
 fn row(name: String, loads: &[Load]) -> Row {
     let latencies = loads.iter().flat_map(|load| &load.latencies_ns);
     let milliseconds: Vec<f64> = latencies.map(|ns| *ns as f64 / 1e6).collect();
-    Row::median(name, "ms", How::Emulated, &milliseconds)
+    Row::median(name, "ms", Provenance::Emulated, &milliseconds)
 }
 
 /// What each share gets of a device with these shared queues, (threshold, priority), of one engine.

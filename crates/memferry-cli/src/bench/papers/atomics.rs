@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
+use memferry_bench::harness::Provenance;
 use memferry_bench::papers::Skipped;
 use memferry_bench::papers::atomics::{Atomics, Axes, Distance, Effort, Figure, Point, Threads, Work};
 use memferry_query::load::Progress as _;
@@ -12,11 +13,10 @@ use serde_json::{Value, json};
 
 use super::options::{On, place};
 use super::row::{About, PaperRow, Space};
-use super::taking::{RunArguments, Taking};
+use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
-use crate::how::How;
 use crate::progress::Bar;
 use crate::topology;
 
@@ -53,10 +53,10 @@ struct Options {
     /// What is done: hit, entry, shared, own [default: all].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     works: Option<Vec<Word>>,
-    /// How many threads, or all [default: 1, 2 and all].
+    /// Provenance many threads, or all [default: 1, 2 and all].
     #[arg(long, value_name = "N|all,...", value_delimiter = ',')]
     threads: Option<Vec<Word>>,
-    /// How far they are from each other: sibling, node, nodes, sockets [default: all].
+    /// Provenance far they are from each other: sibling, node, nodes, sockets [default: all].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     distances: Option<Vec<Word>>,
     /// Whether other blocks leave and come meanwhile: off, on [default: both].
@@ -140,10 +140,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let on = place(options.on, options.machine.as_deref(), options.iterations)?;
     let axes = options.axes()?;
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
-    let (atomics, how) = match on {
-        On::Machine => (Atomics::on_machine(machine), How::Measured),
-        On::Emulated => (Atomics::on_emulated(machine), How::Emulated),
-        On::Model => (Atomics::on_model(machine), How::Modelled),
+    let (atomics, provenance) = match on {
+        On::Machine => (Atomics::on_machine(machine), Provenance::Measured),
+        On::Emulated => (Atomics::on_emulated(machine), Provenance::Emulated),
+        On::Model => (Atomics::on_model(machine), Provenance::Modelled),
     };
     let points = axes.points(atomics.places());
     if points.is_empty() {
@@ -151,7 +151,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
             "no combination of these values makes sense: counters have no churn; leave out some options",
         ));
     }
-    let mut taking = Taking::<Points>::begin(
+    let mut session = Session::<Points>::begin(
         "atomics",
         on.suffix(),
         atomics.machine().clone(),
@@ -162,23 +162,30 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     for point in &points {
         bar.advance(1);
         let first = point.row_name(Figure::Latency);
-        if taking.row(&first).is_some() {
+        if session.row(&first).is_some() {
             continue;
         }
         let row = |figure: Figure, values: &[f64], note: Option<&str>| {
             let name = point.row_name(figure);
-            let about =
-                About { name, figure: figure.name(), unit: figure.unit(), how, point: point.columns() };
+            let about = About {
+                name,
+                figure: figure.name(),
+                unit: figure.unit(),
+                provenance,
+                point: point.columns(),
+            };
             PaperRow::new(about, note).with_values(values, None, figure.is_more_better())
         };
         match atomics.run(point, options.effort()) {
-            Ok(taken) => taking.add(taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())))?,
-            Err(Skipped::Cannot(why)) => taking.add([row(Figure::Latency, &[], Some(&why))])?,
+            Ok(taken) => {
+                session.add(taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())))?
+            }
+            Err(Skipped::Cannot(why)) => session.add([row(Figure::Latency, &[], Some(&why))])?,
             Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
             }
         }
     }
     drop(bar);
-    taking.end(arguments.run.keep.json, out)
+    session.end(arguments.run.keep.json, out)
 }

@@ -14,7 +14,7 @@ pub(super) mod atomics;
 mod options;
 pub(super) mod qdp;
 mod row;
-mod taking;
+mod session;
 mod unfinished;
 mod values;
 
@@ -23,6 +23,7 @@ use std::io::Write;
 use anyhow::{Context, Result, anyhow};
 use memferry::model::ModelError;
 use memferry::topology::{Machine, Tier};
+use memferry_bench::harness::Provenance;
 use memferry_bench::papers::{
     Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Skipped, Way, benchmark,
 };
@@ -32,10 +33,9 @@ use memferry_query::load::Progress as _;
 
 use self::options::{On, Options};
 use self::row::PaperRow;
-use self::taking::{RunArguments, Taking};
-use super::dsa::{how_of_this_machines_devices, is_emulated as dsa_is_emulated};
+use self::session::{RunArguments, Session};
+use super::dsa::{device_provenance, is_emulated as dsa_is_emulated};
 use crate::error::usage;
-use crate::how::How;
 use crate::output::{Align, Table, count, number, wrapped};
 use crate::progress::Bar;
 use crate::topology;
@@ -126,7 +126,7 @@ fn run_benchmark(
     }
     options.check_used(&axes, &points)?;
     let effort = options.effort(on);
-    let mut taking = Taking::begin(
+    let mut session = Session::begin(
         benchmark.name,
         on.suffix(),
         backend.machine().clone(),
@@ -138,28 +138,30 @@ fn run_benchmark(
         bar.advance(1);
         let row_name = |figure| benchmark.row_name(&axes, point, figure);
         let first = row_name(benchmark.figures[0]);
-        if taking.row(&first).is_some() {
+        if session.row(&first).is_some() {
             continue;
         }
         match backend.run(point, benchmark.figures, effort) {
             Ok(taken) => {
-                let row = |it| PaperRow::taken(benchmark.name, row_name, point, how(on, point.way), it);
-                taking.add(taken.iter().map(row))?;
+                let row =
+                    |it| PaperRow::taken(benchmark.name, row_name, point, provenance(on, point.way), it);
+                session.add(taken.iter().map(row))?;
             }
             Err(Skipped::Cannot(why)) => {
-                let row = PaperRow::missing(first, point, benchmark.figures[0], how(on, point.way), &why);
-                taking.add([row])?;
+                let row =
+                    PaperRow::missing(first, point, benchmark.figures[0], provenance(on, point.way), &why);
+                session.add([row])?;
             }
             Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
             }
         }
     }
     drop(bar);
     let mut absent = lacking(benchmark, backend.machine(), on, &points[0]);
-    absent.retain(|row| taking.row(row.name()).is_none());
-    taking.add(absent)?;
-    taking.end(arguments.run.keep.json, out)
+    absent.retain(|row| session.row(row.name()).is_none());
+    session.add(absent)?;
+    session.end(arguments.run.keep.json, out)
 }
 
 /// A row for each kind of memory that the benchmark is about and the machine does not have.
@@ -168,7 +170,7 @@ fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> V
     let row = |tier: Tier| {
         let name = format!("{}_{}", benchmark.name, tier.to_string().to_lowercase());
         let why = format!("{} has no {tier} memory to copy from or to", machine.name());
-        PaperRow::missing(name, &nowhere, benchmark.figures[0], how(on, point.way), &why)
+        PaperRow::missing(name, &nowhere, benchmark.figures[0], provenance(on, point.way), &why)
     };
     benchmark.lacks(machine).into_iter().map(row).collect()
 }
@@ -185,12 +187,12 @@ fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     })
 }
 
-fn how(on: On, way: Way) -> How {
+fn provenance(on: On, way: Way) -> Provenance {
     match (on, way) {
-        (On::Machine, Way::Core) => How::Measured,
-        (On::Machine, _) => how_of_this_machines_devices(),
-        (On::Emulated, _) => How::Emulated,
-        (On::Model, _) => How::Modelled,
+        (On::Machine, Way::Core) => Provenance::Measured,
+        (On::Machine, _) => device_provenance(),
+        (On::Emulated, _) => Provenance::Emulated,
+        (On::Model, _) => Provenance::Modelled,
     }
 }
 

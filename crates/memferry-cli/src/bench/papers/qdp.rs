@@ -6,6 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result, anyhow};
 use memferry::model::ModelError;
 use memferry::topology::NodeId;
+use memferry_bench::harness::{Provenance, median};
 use memferry_bench::papers::qdp::{
     Axes, Axis, Effort, Figure, Nodes, Qdp, Query, Synchronization, Taken, Variant, published,
 };
@@ -17,12 +18,11 @@ use serde_json::{Value, json};
 
 use super::options::{On, place};
 use super::row::{About, PaperRow, Space};
-use super::taking::{RunArguments, Taking};
+use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
-use crate::bench::dsa::how_of_this_machines_devices;
+use crate::bench::dsa::device_provenance;
 use crate::error::usage;
-use crate::how::How;
 use crate::options::size_bytes;
 use crate::progress::Bar;
 use crate::topology;
@@ -224,43 +224,44 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let qdp = qdp(on, &options)?;
     let axes = options.axes(&qdp, on == On::Model)?;
     let queries = axes.queries();
-    let mut taking = Taking::<Queries>::begin(
+    let mut session = Session::<Queries>::begin(
         "qdp",
         on.suffix(),
         qdp.machine().as_ref().clone(),
         options.record(on, &axes, effort),
         (&arguments.run, options.quick),
     )?;
-    let how = how(on);
+    let provenance = provenance(on);
     let bar = Bar::of("running the query", queries.len());
     for query in &queries {
         bar.advance(1);
         let name = |figure| axes.row_name(query, figure);
         let first = name(Figure::Total);
-        if taking.row(&first).is_some() {
+        if session.row(&first).is_some() {
             continue;
         }
-        let row =
-            |figure, values: &[f64], note: Option<&str>| row(name(figure), query, how, figure, values, note);
+        let row = |figure, values: &[f64], note: Option<&str>| {
+            row(name(figure), query, provenance, figure, values, note)
+        };
         match qdp.run(query, effort) {
             Ok(taken) => {
-                let speed_up = match speed_up(&taking, &axes, query, &taken) {
+                let speed_up = match speed_up(&session, &axes, query, &taken) {
                     _ if query.variant == Variant::Baseline => None,
                     Some(value) => Some(row(Figure::SpeedUp, &[value], None)),
                     None => Some(row(Figure::SpeedUp, &[], Some(NO_BASELINE))),
                 };
                 let rows: Vec<_> =
                     taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())).collect();
-                taking.add(rows.into_iter().chain(speed_up))?;
+                session.add(rows.into_iter().chain(speed_up))?;
             }
-            Err(Skipped::Cannot(why)) => taking.add([row(Figure::Total, &[], Some(&why))])?,
+            Err(Skipped::Cannot(why)) => session.add([row(Figure::Total, &[], Some(&why))])?,
             Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
             }
         }
     }
     drop(bar);
-    taking.end(arguments.run.keep.json, out)
+    session.end(arguments.run.keep.json, out)
 }
 
 fn qdp(on: On, options: &Options) -> Result<Qdp> {
@@ -276,33 +277,33 @@ fn qdp(on: On, options: &Options) -> Result<Qdp> {
     }
 }
 
-fn how(on: On) -> How {
+fn provenance(on: On) -> Provenance {
     match on {
         // A query with devices and one without are compared, so that both are what the devices are.
-        On::Machine => how_of_this_machines_devices(),
-        On::Emulated => How::Emulated,
-        On::Model => How::Modelled,
+        On::Machine => device_provenance(),
+        On::Emulated => Provenance::Emulated,
+        On::Model => Provenance::Modelled,
     }
 }
 
 /// The time of the baseline among the rows, divided by this query's.
-fn speed_up(taking: &Taking<'_, Queries>, axes: &Axes, query: &Query, taken: &[Taken]) -> Option<f64> {
+fn speed_up(session: &Session<'_, Queries>, axes: &Axes, query: &Query, taken: &[Taken]) -> Option<f64> {
     let baseline = Query { variant: Variant::Baseline, ..query.clone() };
-    let baseline_ms = taking.row(&axes.row_name(&baseline, Figure::Total))?.number("value")?;
+    let baseline_ms = session.row(&axes.row_name(&baseline, Figure::Total))?.number("value")?;
     let total = taken.iter().find(|taken| taken.figure == Figure::Total)?;
-    Some(baseline_ms / crate::bench::stats::median(&total.values))
+    Some(baseline_ms / median(&total.values))
 }
 
 fn row(
     name: String,
     query: &Query,
-    how: How,
+    provenance: Provenance,
     figure: Figure,
     values: &[f64],
     note: Option<&str>,
 ) -> PaperRow<Queries> {
     let point = Axis::ALL.into_iter().map(|axis| (axis.column().to_owned(), axis.value(query))).collect();
-    let about = About { name, figure: figure.name(), unit: figure.unit(), how, point };
+    let about = About { name, figure: figure.name(), unit: figure.unit(), provenance, point };
     let peer: Option<Published> = published(query, figure);
     PaperRow::new(about, note).with_values(values, peer, figure.is_more_better())
 }

@@ -5,12 +5,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use memferry_bench::harness::Record;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::bench::record::{Line, Record, advice};
-use crate::output::Part;
 
 /// The file.
 pub(super) struct Unfinished {
@@ -29,7 +27,7 @@ struct Kept<R> {
 
 impl Unfinished {
     /// The file of this record, which may not be there, below the directory of all records.
-    pub(super) fn of<R: Serialize + Line>(record: &Record<R>, name: &str, directory: &Path) -> Unfinished {
+    pub(super) fn of<R>(record: &Record<R>, name: &str, directory: &Path) -> Unfinished {
         Unfinished { path: record.directory(directory).join(format!("{name}.unfinished.json")) }
     }
 
@@ -70,11 +68,7 @@ impl Unfinished {
 
     /// Keeps what there is so far.
     pub(super) fn keep<R: Serialize>(&self, record: &Record<R>) -> Result<()> {
-        let directory = self.path.parent().unwrap_or(Path::new("."));
-        let advice = || advice(directory);
-        fs::create_dir_all(directory).with_context(advice)?;
-        let text = serde_json::to_string(record)? + "\n";
-        Part::write(&self.path, text.as_bytes()).and_then(Part::keep).with_context(advice)
+        Ok(record.write_json(&self.path)?)
     }
 
     /// The run has ended.

@@ -17,7 +17,7 @@ use crate::how::How;
 const XEON_MAX: &str = "xeon-max-9468-2s-flat";
 
 /// The published rows by their ids.
-struct Published(Vec<model::Figure>);
+struct Published(Vec<model::PublishedFigure>);
 
 impl Published {
     fn get(&self, row: &str) -> Option<f64> {

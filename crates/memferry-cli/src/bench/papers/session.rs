@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use memferry::topology::Machine;
+use memferry_bench::harness::Record;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -12,8 +13,7 @@ use super::options::read;
 use super::row::{PaperRow, Space};
 use super::text;
 use super::unfinished::Unfinished;
-use crate::bench::Keep;
-use crate::bench::record::Record;
+use crate::bench::{Keep, start_record};
 use crate::output;
 
 /// What all of these benchmarks take besides their own options.
@@ -49,14 +49,14 @@ impl RunArguments {
 }
 
 /// The record, and where its rows are kept meanwhile.
-pub(super) struct Taking<'a, S> {
+pub(super) struct Session<'a, S> {
     pub(super) record: Record<PaperRow<S>>,
     name: String,
     directory: Option<&'a Path>,
     unfinished: Option<Unfinished>,
 }
 
-impl<'a, S: Space> Taking<'a, S> {
+impl<'a, S: Space> Session<'a, S> {
     /// Begins a record of the benchmark `bench`, kept under that name and `suffix`, or continues one.
     ///
     /// # Errors
@@ -67,9 +67,9 @@ impl<'a, S: Space> Taking<'a, S> {
         machine: Machine,
         options: Value,
         (run, is_quick): (&'a RunArguments, bool),
-    ) -> Result<Taking<'a, S>> {
+    ) -> Result<Session<'a, S>> {
         let directory = run.keep.directory(is_quick)?;
-        let mut record = Record::start(bench, machine, 0, options);
+        let mut record: Record<PaperRow<S>> = start_record(bench, machine, 0, options);
         let name = format!("{bench}{suffix}");
         let unfinished = directory.map(|directory| Unfinished::of(&record, &name, directory));
         if let Some(unfinished) = &unfinished
@@ -78,7 +78,7 @@ impl<'a, S: Space> Taking<'a, S> {
         {
             (record.started, record.rows) = (started, rows);
         }
-        Ok(Taking { record, name, directory, unfinished })
+        Ok(Session { record, name, directory, unfinished })
     }
 
     /// The row of this name, if it was taken.
@@ -103,7 +103,7 @@ impl<'a, S: Space> Taking<'a, S> {
 
     /// Writes and prints the record.
     pub(super) fn end(self, is_json: bool, out: &mut dyn Write) -> Result<()> {
-        let Taking { record, name, directory, unfinished } = self;
+        let Session { record, name, directory, unfinished } = self;
         let written = directory.map(|directory| record.write_as(&name, directory)).transpose()?;
         if let Some(unfinished) = unfinished {
             unfinished.remove()?;
