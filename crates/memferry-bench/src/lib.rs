@@ -3,6 +3,7 @@
 //! ```text
 //! harness                samples in pairs, statistics, rows, records
 //! dsa  mover  cache      the parts of the libraries, beside their peers
+//! query                  queries beside DataFusion (feature `query`)
 //! papers                 the papers' benchmarks: measured, emulated, modelled
 //! calibrate              this machine as a profile for the model
 //! model                  the model against published numbers; scenarios
@@ -16,3 +17,5 @@ pub mod harness;
 pub mod model;
 pub mod mover;
 pub mod papers;
+#[cfg(feature = "query")]
+pub mod query;

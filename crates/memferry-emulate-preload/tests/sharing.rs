@@ -9,7 +9,7 @@
 mod common;
 
 use common::{Machine, contends};
-use memferry_bench::dsa::sharing::{self, Load};
+use memferry_bench::dsa::sharing::{self, ProcessLoad};
 use memferry_dsa::WorkQueueInfo;
 use memferry_dsa_emulator::shared::Options;
 use memferry_dsa_emulator::{Timing, shared_queue};
@@ -32,7 +32,7 @@ fn run(
     uses: [usize; 2],
     count: usize,
     depth: usize,
-) -> ([(Load, u32); 2], Vec<Taken>) {
+) -> ([(ProcessLoad, u32); 2], Vec<Taken>) {
     let trace = tempfile::NamedTempFile::new().unwrap();
     let timing = Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() };
     let options =
@@ -61,7 +61,7 @@ fn run(
     (loads.try_into().expect("two"), taken)
 }
 
-fn mean(load: &Load) -> u64 {
+fn mean(load: &ProcessLoad) -> u64 {
     load.latencies_ns.iter().sum::<u64>() / load.latencies_ns.len() as u64
 }
 

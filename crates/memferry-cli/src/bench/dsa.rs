@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use memferry::topology::Machine;
-use memferry_bench::dsa::{device, software, waiting};
+use memferry_bench::dsa::{device, device_provenance, software, waiting};
 use memferry_bench::harness::{Effort, Peer, Provenance, Record, Row, geomean_ratio, median};
 use memferry_dsa::portal::OpenOptions;
 use memferry_dsa::system::{QueueId, State, Wanted};
@@ -88,17 +88,7 @@ pub(crate) fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
     Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
-/// Whether this machine's devices are those of `memferry emulate`.
-pub(crate) fn is_emulated() -> bool {
-    Path::new("/dev/.memferry").exists()
-}
-
-/// Provenance of the times of this machine's devices: emulated under `memferry emulate`.
-pub(crate) fn device_provenance() -> Provenance {
-    if is_emulated() { Provenance::Emulated } else { Provenance::Measured }
-}
-
-/// Provenance many of what, at most, for a median.
+/// Samples of a median.
 const SAMPLES: usize = 15;
 
 /// Rows of a queue that one thread submits to.
@@ -106,7 +96,7 @@ fn queue_rows(prefix: &str, portal: &dyn Portal, provenance: Provenance, effort:
     let samples = effort.of(SAMPLES, 2);
     let bar = Bar::of("measuring the queue", samples * 5);
     let mut rows = Vec::new();
-    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, device::Failed>| {
+    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, device::DeviceError>| {
         let values = (0..samples).map(|_| {
             bar.advance(1);
             measure()
@@ -160,7 +150,7 @@ fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Provenance much later than by spinning the same transfer is seen to have ended.
+/// Delay of each waiter behind a spinning one, for the same transfer.
 fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> String) -> Vec<Row> {
     let Some(spin) = costs.iter().find(|cost| cost.wait == Wait::Spin) else { return Vec::new() };
     let later = |(this, spin): (&Duration, &Duration)| (this.as_secs_f64() - spin.as_secs_f64()) * 1e6;

@@ -1,4 +1,4 @@
-//! `memferry bench NAME`: numbers for the record.
+//! `memferry bench NAME`: benchmarks and their records.
 
 mod cache;
 mod dsa;
@@ -17,8 +17,6 @@ use memferry::topology::Machine;
 use memferry_bench::harness::{Effort, Record, Row, check_writable};
 pub(crate) use memferry_bench::harness::{machine_slug, rfc3339};
 use serde_json::Value;
-
-pub(crate) use dsa::{device_provenance, is_emulated as dsa_is_emulated};
 
 use crate::output::{self, Align, Table};
 

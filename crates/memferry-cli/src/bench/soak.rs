@@ -12,17 +12,17 @@ use serde_json::json;
 
 use super::{BUILD_PROFILE, Keep, start_record};
 
-/// The cache under everything at once, on a nasty emulated device. Every byte that is read is compared with what it must be,
-/// and in the end what calls returned, and the sums of the cache's and the engines' counters.
+/// A stress test of the cache on a faulty emulated device. Checks every byte that is read, and at the end the results of
+/// calls and the sums of all counters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Provenance long; what takes less than 600 is kept only if --out says where.
+    /// Duration; runs shorter than 600 seconds are recorded only with --out.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
-    /// Seed of what the threads do and of the device's faults. Threads still meet as they like.
+    /// Seed of the threads' steps and of the device's faults. Scheduling is not deterministic.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = threads)]
     threads: usize,
     #[command(flatten)]
@@ -53,7 +53,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let mut record: Record = start_record("soak", Machine::discover()?, seed, options);
     let (machine, nodes) = two_nodes(&record.machine)?;
     let options = Soak { duration: Duration::from_secs(seconds), seed, threads_count: threads };
-    let report = soak(machine, nodes, options).map_err(|error| anyhow!("the soak found a fault: {error}"))?;
+    let report = soak(machine, nodes, options)
+        .map_err(|error| anyhow!("the soak found a fault, please report it: {error}"))?;
     record.rows = rows(&report);
     keep.finish(&record, directory, out)
 }

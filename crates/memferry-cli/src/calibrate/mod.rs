@@ -10,14 +10,15 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use memferry::topology::Machine;
 use memferry_bench::calibrate::{
-    self, Calibration, Calibrator, Check, Checked, Devices, Effort, best_methods,
+    self, Calibration, Calibrator, Check, Checked, Devices, SamplingPlan, best_methods,
 };
+use memferry_bench::dsa::are_devices_emulated;
 use memferry_bench::harness::{Estimate, Peer, Provenance, Record, Row};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use self::scans::{Ran, Scans, Times};
-use crate::bench::{BUILD_PROFILE, Keep, dsa_is_emulated, start_record};
+use crate::bench::{BUILD_PROFILE, Keep, start_record};
 use crate::output::{not_written, wrapped, write_file};
 use crate::progress::Bar;
 use crate::topology;
@@ -52,8 +53,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    fn effort(&self) -> Effort {
-        if self.quick { Effort::QUICK } else { Effort::FULL }
+    fn effort(&self) -> SamplingPlan {
+        if self.quick { SamplingPlan::QUICK } else { SamplingPlan::FULL }
     }
 
     fn keep(&self) -> Keep {
@@ -146,7 +147,7 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
     if calibrates && arguments.check {
         effort.limit *= 2;
     }
-    let mut calibrator = Calibrator::new(machine, effort, dsa_is_emulated())?;
+    let mut calibrator = Calibrator::new(machine, effort, are_devices_emulated())?;
     let calibration_steps = if calibrates { calibrator.steps_count() + scans::STEPS_COUNT } else { 0 };
     let check_steps = if arguments.check { 1 + scans::CHECK_STEPS_COUNT } else { 0 };
     let bar = Bar::of("measuring this machine", effort.passes * (calibration_steps + check_steps));
@@ -245,7 +246,7 @@ fn unit_of(parameter: &str) -> &'static str {
 
 fn way_rows(calibration: &Calibration) -> Vec<Row> {
     let mut rows = Vec::new();
-    for way in &calibration.ways {
+    for way in &calibration.paths {
         let name = |what: &str| format!("{what}_{}_to_{}", way.cpus, way.memory);
         let spread = |what: &str, spread: calibrate::Spread, scale: f64, unit| Row {
             value: spread.mean * scale,

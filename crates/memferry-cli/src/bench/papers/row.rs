@@ -3,18 +3,16 @@
 use std::marker::PhantomData;
 
 use memferry_bench::harness::{CsvRow, Provenance, Row, median};
-use memferry_bench::papers::{Axis, Figure, Point, Published, Taken, published};
+use memferry_bench::papers::{Axis, Measurement, Metric, Point, Published, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// A row by the names of its columns, as it is in the JSON of a record, and read from there when a run is continued.
-///
-/// `S` says which columns its points have.
+/// A row as a JSON object, which a continued run reads back. `S` defines the columns of its points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent, bound = "")]
 pub(super) struct PaperRow<S = Copies>(Map<String, Value>, #[serde(skip)] PhantomData<S>);
 
-/// What the points of a benchmark are made of.
+/// The columns of a benchmark's points.
 pub(super) trait Space {
     /// The names of a point's columns, in their order.
     fn columns() -> Vec<&'static str>;
@@ -30,10 +28,10 @@ impl Space for Copies {
     }
 }
 
-/// What a row is about, in the words of its columns.
+/// The fields of a row without its values.
 pub(super) struct About {
     pub(super) name: String,
-    pub(super) figure: &'static str,
+    pub(super) metric: &'static str,
     pub(super) unit: &'static str,
     pub(super) provenance: Provenance,
     /// The columns of the point.
@@ -41,42 +39,42 @@ pub(super) struct About {
 }
 
 impl PaperRow {
-    /// What a point has yielded.
+    /// A row of a measurement.
     pub(super) fn taken(
         benchmark: &str,
-        name: impl Fn(Figure) -> String,
+        name: impl Fn(Metric) -> String,
         point: &Point,
         provenance: Provenance,
-        taken: &Taken,
+        taken: &Measurement,
     ) -> PaperRow {
-        let figure = taken.figure;
-        let mut row = PaperRow::new(about(name(figure), point, figure, provenance), taken.note.as_deref());
+        let metric = taken.metric;
+        let mut row = PaperRow::new(about(name(metric), point, metric, provenance), taken.note.as_deref());
         row.set("overhead", json!(taken.overhead));
         let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
-        let peer = beside.or_else(|| published(benchmark, point, figure));
-        row.with_values(&taken.values, peer, figure.is_more_better())
+        let peer = beside.or_else(|| published(benchmark, point, metric));
+        row.with_values(&taken.values, peer, metric.is_more_better())
     }
 
-    /// A point that cannot be run, and why.
+    /// A row of a point that cannot run, with the reason.
     pub(super) fn missing(
         name: String,
         point: &Point,
-        figure: Figure,
+        metric: Metric,
         provenance: Provenance,
         why: &str,
     ) -> PaperRow {
-        PaperRow::new(about(name, point, figure, provenance), Some(why))
+        PaperRow::new(about(name, point, metric, provenance), Some(why))
     }
 }
 
-fn about(name: String, point: &Point, figure: Figure, provenance: Provenance) -> About {
-    About { name, figure: figure.name(), unit: figure.unit(), provenance, point: point.columns() }
+fn about(name: String, point: &Point, metric: Metric, provenance: Provenance) -> About {
+    About { name, metric: metric.name(), unit: metric.unit(), provenance, point: point.columns() }
 }
 
 impl<S> PaperRow<S> {
     /// A row without a value.
     pub(super) fn new(about: About, note: Option<&str>) -> PaperRow<S> {
-        let About { name, figure, unit, provenance, point } = about;
+        let About { name, metric, unit, provenance, point } = about;
         let mut row = PaperRow(point, PhantomData);
         for (column, value) in [
             ("name", json!(name)),
@@ -84,7 +82,7 @@ impl<S> PaperRow<S> {
             ("unit", json!(unit)),
             ("how", json!(provenance)),
             ("samples", json!(0)),
-            ("figure", json!(figure)),
+            ("figure", json!(metric)),
             ("note", json!(note)),
         ] {
             row.set(column, value);
@@ -92,7 +90,7 @@ impl<S> PaperRow<S> {
         row
     }
 
-    /// The same with values, if there are some, and what they are compared with.
+    /// Adds values, if there are any, and their peer.
     pub(super) fn with_values(
         mut self,
         values: &[f64],
@@ -166,10 +164,10 @@ mod tests {
 
     #[test]
     fn a_row_with_a_published_peer() {
-        let figure = Figure::Throughput;
+        let metric = Metric::Throughput;
         let gib = f64::from(1 << 30);
         let values = vec![15.0 * gib, 45.0 * gib, 20.0 * gib];
-        let taken = Taken { figure, values, note: None, peer: None, overhead: Some(0.001) };
+        let taken = Measurement { metric, values, note: None, peer: None, overhead: Some(0.001) };
         let row =
             PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
         let expected = "submit_x|21474836480|bytes/s|emulated|3|16106127360|48318382080|\
@@ -177,33 +175,32 @@ mod tests {
                         1073741824|1|1|1|1||||||touched||||0.001|";
         assert_eq!(row.fields().join("|"), expected);
         assert_eq!(PaperRow::<Copies>::columns().len(), 12 + 1 + 16 + 2);
-        // What was measured beside it comes first; of a latency less is better.
+        // A measured peer has precedence; for a latency less is better.
         let beside = Some(("alone", 2.0));
         let taken =
-            Taken { figure: Figure::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
+            Measurement { metric: Metric::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
         let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
         assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
     }
 
     #[test]
-    fn a_row_is_read_as_it_was_written() {
+    fn a_row_survives_json() {
         let note = Some("a".to_owned());
         let taken =
-            Taken { figure: Figure::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
+            Measurement { metric: Metric::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
         let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
         let expected = row.fields();
-        // As it is read back from JSON.
         let json = serde_json::to_string(&row).unwrap();
         let read: PaperRow = serde_json::from_str(&json).unwrap();
         assert_eq!(read.fields(), expected);
     }
 
     #[test]
-    fn a_row_without_a_value_says_why() {
+    fn a_row_without_a_value_has_a_reason() {
         let row = PaperRow::missing(
             "x".to_owned(),
             &point(),
-            Figure::Latency,
+            Metric::Latency,
             Provenance::Measured,
             "no queue, sorry",
         );

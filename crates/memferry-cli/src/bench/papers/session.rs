@@ -1,4 +1,4 @@
-//! A record while it is being taken: rows of an interrupted run first, and each row kept at once.
+//! A run that can be interrupted: starts with the rows of an earlier run, and saves each new row at once.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::unfinished::Unfinished;
 use crate::bench::{Keep, start_record};
 use crate::output;
 
-/// What all of these benchmarks take besides their own options.
+/// Arguments of all papers' benchmarks besides their own options.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArguments {
     /// Takes options from a TOML file, with keys as on the command line, such as `iterations = 3`; those on the command
@@ -31,7 +31,7 @@ pub(super) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Options `given` on the command line, and by `or` those of the file where these say nothing.
+    /// Options `given` on the command line; `or` adds those of the file.
     ///
     /// # Errors
     /// As [`read`].
@@ -48,7 +48,7 @@ impl RunArguments {
     }
 }
 
-/// The record, and where its rows are kept meanwhile.
+/// The record, and the file of its rows until it is complete.
 pub(super) struct Session<'a, S> {
     pub(super) record: Record<PaperRow<S>>,
     name: String,
@@ -57,10 +57,10 @@ pub(super) struct Session<'a, S> {
 }
 
 impl<'a, S: Space> Session<'a, S> {
-    /// Begins a record of the benchmark `bench`, kept under that name and `suffix`, or continues one.
+    /// Starts a record of the benchmark `bench` under that name and `suffix`, or continues one.
     ///
     /// # Errors
-    /// The record could not be written, or there is an unfinished run of other options or another version.
+    /// The record cannot be written, or there is an unfinished run with other options or of another version.
     pub(super) fn begin(
         bench: &'static str,
         suffix: &str,
@@ -81,21 +81,21 @@ impl<'a, S: Space> Session<'a, S> {
         Ok(Session { record, name, directory, unfinished })
     }
 
-    /// The row of this name, if it was taken.
+    /// The row of this name, if it exists.
     pub(super) fn row(&self, name: &str) -> Option<&PaperRow<S>> {
         self.record.rows.iter().find(|row| row.name() == name)
     }
 
-    /// Adds rows, all of one point.
+    /// Adds and saves the rows of one point.
     pub(super) fn add(&mut self, rows: impl IntoIterator<Item = PaperRow<S>>) -> Result<()> {
         self.record.rows.extend(rows);
         self.unfinished.as_ref().map_or(Ok(()), |unfinished| unfinished.keep(&self.record))
     }
 
-    /// What to say of a run that ends here.
+    /// The context of an error that ends the run.
     pub(super) fn cannot_go_on(&self, row: &str) -> String {
         let kept = match &self.unfinished {
-            Some(_) => "; what was done before is kept, and the same command goes on from there",
+            Some(_) => "; earlier rows are kept, and the same command continues from there",
             None => "",
         };
         format!("{row} cannot be run{kept}")
