@@ -264,7 +264,7 @@ fn broken_figures_are_told_by_line() {
         ("rate, linear", "rate, round", "line 7: \"round\" is no scale"),
         ("panel,series,how", "series,how", "line 8"),
         (",s,measured,1024,2.5,,", ",s,measured,1024", "line 9: it has 4 fields and not 7"),
-        ("measured", "guessed", "line 9: \"guessed\" is no way"),
+        ("measured", "guessed", "line 9: \"guessed\" is not a way"),
         ("1024,2.5", "1024,many", "line 9: y is \"many\""),
         ("1024,2.5", "1024,NaN", "line 9: y is \"NaN\""),
         ("1024,2.5", "wide,2.5", "line 9: x is \"wide\""),
