@@ -1,9 +1,11 @@
-//! Measures memferry: its parts, the papers' benchmarks, machines, and the model against published numbers.
+//! Benchmarks of memferry: its parts, the papers' benchmarks, calibration, and the model against published numbers.
 //!
 //! ```text
+//! harness                samples in pairs, statistics, rows, records
 //! dsa  mover  cache      the parts of the libraries, beside their peers
+//! query                  queries beside DataFusion (feature `query`)
 //! papers                 the papers' benchmarks: measured, emulated, modelled
-//! calibrate              this machine, as a profile that the model takes
+//! calibrate              this machine as a profile for the model
 //! model                  the model against published numbers; scenarios
 //! ```
 #![deny(unsafe_code)]
@@ -11,6 +13,9 @@
 pub mod cache;
 pub mod calibrate;
 pub mod dsa;
+pub mod harness;
 pub mod model;
 pub mod mover;
 pub mod papers;
+#[cfg(feature = "query")]
+pub mod query;

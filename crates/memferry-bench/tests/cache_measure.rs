@@ -1,47 +1,36 @@
 //! The benchmarks of the cache, small: every line runs, and what they count is right.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::cache::{
-    FirstAccess, HitPeer, Ours, Size, Soak, churn, evictions, first_access, hits, hits_allocations, median,
-    soak,
+    FirstAccess, HitPeer, Ours, Size, Soak, churn, evictions, first_access, hits, hits_allocations, soak,
 };
-
-/// Counts what each thread allocates.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are the system allocator's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(address, layout) }
-    }
-}
+use memferry_bench::harness::{CountingAllocator, Pairs, allocations_count, median};
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+#[test]
+fn the_counter_counts_allocations_of_this_thread() {
+    let before = allocations_count();
+    let mut one = black_box(Vec::<u8>::with_capacity(1));
+    assert_eq!(allocations_count() - before, 1);
+    one.reserve_exact(100);
+    drop(black_box(one));
+    drop(black_box(vec![0_u8; 100]));
+    assert_eq!(allocations_count() - before, 3);
+    std::thread::spawn(|| drop(black_box(Box::new(1)))).join().unwrap();
+    let after_spawn = allocations_count();
+    black_box(1 + 1);
+    assert_eq!(allocations_count(), after_spawn);
+}
 
 #[test]
 fn a_hit_allocates_nothing() {
-    let allocations = || ALLOCATIONS.get();
-    let before = allocations();
-    drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(allocations() - before, 1, "the counter counts");
-    assert_eq!(hits_allocations(Size::QUICK, allocations).unwrap(), 0.0);
+    assert_eq!(hits_allocations(Size::QUICK, allocations_count).unwrap(), 0.0);
 }
 
 #[test]
@@ -72,8 +61,9 @@ fn every_row_is_measured() {
     ];
     assert_eq!(names, expected);
     for row in rows {
-        assert_eq!((row.ours.len(), row.peer.len()), (3, 3), "{row:?}");
-        assert!(row.ours.iter().chain(&row.peer).all(|&ns| ns > 0.0) && row.ratio() > 0.0, "{row:?}");
+        let Pairs { ours, peer } = &row.pairs;
+        assert_eq!((ours.len(), peer.len()), (3, 3), "{row:?}");
+        assert!(ours.iter().chain(peer).all(|&ns| ns > 0.0) && row.pairs.ratio() > 0.0, "{row:?}");
     }
     for pause in [Duration::ZERO, Duration::from_millis(1)] {
         let times = first_access(4096, 3, pause).unwrap();

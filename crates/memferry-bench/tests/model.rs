@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use memferry::model::ModelError;
 use memferry::topology::Machine;
+use memferry_bench::harness::Row;
 use memferry_bench::model::{self, Why};
 
 fn xeon_max() -> Machine {
@@ -258,7 +259,7 @@ fn every_key_of_a_scenario_counts() {
     ] {
         let own = model::scenario(name).expect("built in");
         let other = own.with(path, value).expect(path).run(None).expect(path);
-        let of = |rows: Vec<model::Row>| -> Vec<(String, f64)> {
+        let of = |rows: Vec<Row>| -> Vec<(String, f64)> {
             rows.into_iter().map(|row| (row.name, row.value)).collect()
         };
         if of(own.run(None).expect(name)) == of(other) {

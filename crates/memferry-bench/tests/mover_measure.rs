@@ -1,6 +1,7 @@
 //! The benchmarks of the mover, small: every line runs.
 
 use memferry::mover::CopyMethods;
+use memferry_bench::harness::Pairs;
 use memferry_bench::mover::{
     Size, copies, last_level_cache_bytes, ordered_measured, ordered_modelled, small_copies, two_workers,
 };
@@ -15,8 +16,9 @@ fn every_row_is_measured() {
     assert_eq!(workers.name, "copy_2_workers");
     let ordered = ordered_measured(Size::QUICK).expect("threads");
     for row in copies.rows.iter().chain([&workers, &ordered]) {
-        assert_eq!((row.ours.len(), row.peer.len()), (3, 3), "{row:?}");
-        assert!(row.ours.iter().chain(&row.peer).all(|&ns| ns > 0.0), "{row:?}");
+        let Pairs { ours, peer } = &row.pairs;
+        assert_eq!((ours.len(), peer.len()), (3, 3), "{row:?}");
+        assert!(ours.iter().chain(peer).all(|&ns| ns > 0.0), "{row:?}");
     }
     assert_eq!(copies.call_ns.len(), 3);
     assert_eq!(small_copies(Size::QUICK).expect("threads").len(), 3);
@@ -34,10 +36,10 @@ fn the_buffers_of_a_record_do_not_fit_into_the_caches() {
 fn a_device_takes_the_copies_off_the_core() {
     let [alone, forwarding] = ordered_modelled().expect("packets arrive in order");
     assert_eq!((&*alone.name, &*forwarding.name), ("ordered_512B", "ordered_512B_forwarding"));
-    assert!(alone.ratio() >= 1.3, "{alone:?}");
+    assert!(alone.pairs.ratio() >= 1.3, "{alone:?}");
     // At most what is left if copies cost nothing: 30 % of the time of the core.
-    assert!((1.0..1.0 / 0.7).contains(&forwarding.ratio()), "{forwarding:?}");
+    assert!((1.0..1.0 / 0.7).contains(&forwarding.pairs.ratio()), "{forwarding:?}");
     // 100 ns for each descriptor, and an eighth of a submission: less is not possible, more is waiting.
-    assert!((105.0..125.0).contains(&alone.ours[0]), "{alone:?}");
-    assert_eq!(ordered_modelled().expect("as before")[0].ours, alone.ours, "the same each time");
+    assert!((105.0..125.0).contains(&alone.pairs.ours[0]), "{alone:?}");
+    assert_eq!(ordered_modelled().expect("as before")[0].pairs, alone.pairs, "the same each time");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 use memferry_bench::cache::{Soak, soak};
-use memferry_bench::papers::{Axes, Backend, Effort, Figure, OnMachine, Point, Way};
+use memferry_bench::papers::{Axes, Backend, Metric, OnMachine, Point, RunLength, Way};
 use memferry_dsa::system::SystemState;
 use numa_support::{assert_no_strays, on_several_nodes, pairs};
 
@@ -19,7 +19,7 @@ fn point() -> Point {
 /// What a run says of where it was, as the kernel told it.
 fn place(machine: &Machine, point: &Point) -> String {
     let backend = OnMachine::new(machine.clone(), SystemState::discover().unwrap(), false);
-    let taken = backend.run(point, &[Figure::Throughput], Effort::QUICK).unwrap();
+    let taken = backend.run(point, &[Metric::Throughput], RunLength::QUICK).unwrap();
     taken[0].note.clone().unwrap_or_default()
 }
 

@@ -4,7 +4,9 @@
 mod numa_support;
 
 use memferry_bench::papers::Skipped;
-use memferry_bench::papers::qdp::{Axes, Effort, Figure, Nodes, Qdp, Query, Synchronization, Variant};
+use memferry_bench::papers::qdp::{
+    Axes, Nodes, Qdp, Query, QueryMetric, QueryRuns, Synchronization, Variant,
+};
 use numa_support::{MIB, PAGE, assert_no_strays, on_several_nodes};
 
 /// Small: the CPUs of the guest are emulated.
@@ -29,8 +31,8 @@ fn copies_of_the_query_lie_on_the_near_node() {
         let nodes = Nodes::of(machine, None).unwrap();
         let near = nodes.near.unwrap_or(nodes.home);
         for query in queries(&qdp, &[Variant::Prefetching, Variant::Distributed]) {
-            let taken = qdp.run(&query, Effort { warm_ups: 0, runs: 2 }).unwrap();
-            let hits = taken.iter().find(|taken| taken.figure == Figure::HitRate).unwrap();
+            let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 2 }).unwrap();
+            let hits = taken.iter().find(|taken| taken.metric == QueryMetric::HitRate).unwrap();
             assert_eq!(hits.values, [1.0; 2], "{query:?}");
             let place = format!("all {} pages of copies lie on node {near}", 2 * MIB / PAGE);
             assert!(hits.note.as_ref().is_some_and(|note| note.contains(&place)), "{hits:?}");
@@ -53,7 +55,7 @@ fn every_variant_finds_its_nodes() {
                 Variant::CacheMode | Variant::CacheModeCold => continue,
                 _ => Some(nodes.home),
             };
-            match (qdp.run(&query, Effort { warm_ups: 0, runs: 1 }), needed) {
+            match (qdp.run(&query, QueryRuns { warm_ups: 0, runs: 1 }), needed) {
                 (Ok(taken), Some(_)) => assert!(!taken.is_empty()),
                 (Err(Skipped::Cannot(why)), None) => println!("{}: {why}", query.variant.name()),
                 (other, _) => panic!("{query:?}: {other:?}"),

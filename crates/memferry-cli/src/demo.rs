@@ -12,18 +12,21 @@ use anyhow::{Context, Result, bail};
 use memferry::model;
 use memferry::mover::MoverError;
 use memferry::topology::{Machine, NodeId};
+use memferry_bench::harness::{geomean, median};
+use memferry_bench::query::{
+    CarriedBytes, Dsa, NamedTable, QueryError, QueryRunner, QueryTiers, answers_equal, paper_query, tpch,
+};
 use memferry_query::load::Progress as _;
-use memferry_query::{Dsa, Prefetch, ScanReport, SessionOptions, Tiers, TiersError, answers_equal, tpch};
+use memferry_query::{Prefetch, ScanReport, SessionOptions, Tiers};
 use tokio::runtime::Runtime;
 
-use crate::bench::stats::{geomean, median};
 use crate::options::{scale, session_options};
 use crate::output::{Align, Table, number, size};
 use crate::progress::Bar;
-use crate::provenance::Provenance;
-use crate::query::{self, BytesByEngine, NamedTable, Way};
+use crate::query::{self, query_error};
 use crate::report::papers_query;
 use crate::topology;
+use memferry_bench::harness::Provenance;
 
 /// Shows on TPC-H data what prefetching gains or costs on this machine.
 #[derive(Debug, clap::Args)]
@@ -115,7 +118,7 @@ fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -
     let tables = query::tpch(scale, tiers, partitions)?;
     let bytes: usize = tables.iter().map(|(_, data)| data.size_bytes()).sum();
     let rows: usize = tables.iter().map(|(_, data)| data.rows()).sum();
-    let papers = query::paper_table(scale, tiers, partitions)?;
+    let papers = query::papers_table(scale, tiers, partitions)?;
     writeln!(
         out,
         "TPC-H at scale {scale}: {rows} rows, {} on node {}, generated in {:.1} s.\n",
@@ -127,16 +130,16 @@ fn generate(scale: f64, tiers: &Tiers, partitions: usize, out: &mut dyn Write) -
     Ok(tables.into_iter().chain([papers]).collect())
 }
 
-/// Plain DataFusion, and the sessions that are compared with it.
-fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions) -> Result<Vec<Way>> {
-    let tiers = |dsa| Tiers::builder(Arc::clone(machine)).dsa(dsa).build();
+/// Plain DataFusion, and the ways that are compared with it.
+fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions) -> Result<Vec<QueryRunner>> {
+    let tiers = |dsa| QueryTiers::build(Tiers::builder(Arc::clone(machine)), dsa);
     let (auto, name, by_dsa) = match tiers(Dsa::System) {
-        Err(TiersError::Mover(MoverError::NoDsa { .. })) => {
+        Err(QueryError::Dsa(MoverError::NoDsa { .. })) => {
             (tiers(Dsa::None)?, "always, by emulated DSA", tiers(Dsa::Emulated { seed: None })?)
         }
         own => {
             let own = own?;
-            (Arc::clone(&own), "always, by this machine's DSA", own)
+            (own.clone(), "always, by this machine's DSA", own)
         }
     };
     let tiered = [
@@ -145,9 +148,9 @@ fn ways(machine: &Arc<Machine>, tables: &[NamedTable], options: &SessionOptions)
         ("always, by the CPU", Prefetch::Always, tiers(Dsa::None)?),
         (name, Prefetch::Always, by_dsa),
     ];
-    let mut ways = vec![Way::plain(tables, options)?];
+    let mut ways = vec![QueryRunner::plain(tables, options)?];
     for (name, prefetch, tiers) in tiered {
-        ways.push(Way::tiered(name, tables, &tiers, options, prefetch)?);
+        ways.push(QueryRunner::tiered(name, tables, &tiers, options, prefetch).map_err(query_error)?);
     }
     Ok(ways)
 }
@@ -158,7 +161,7 @@ struct Timed {
     times_ms: Vec<f64>,
     /// From the last run; every run starts with an empty cache.
     report: ScanReport,
-    carried: BytesByEngine,
+    carried: CarriedBytes,
 }
 
 struct QueryResult {
@@ -167,7 +170,7 @@ struct QueryResult {
     timed: Vec<Timed>,
 }
 
-fn measure(runtime: &Runtime, ways: &[Way], scale: f64, runs: usize) -> Result<Vec<QueryResult>> {
+fn measure(runtime: &Runtime, ways: &[QueryRunner], scale: f64, runs: usize) -> Result<Vec<QueryResult>> {
     let queries = queries(scale);
     let bar = Bar::of("running queries", queries.len() * (runs + 1) * ways.len());
     let mut results = Vec::new();
@@ -204,7 +207,7 @@ fn measure(runtime: &Runtime, ways: &[Way], scale: f64, runs: usize) -> Result<V
 
 fn queries(scale: f64) -> Vec<(String, String)> {
     let tpch = [1, 6, 12, 14, 19].map(|number| (format!("Q{number}"), tpch::query(number, scale)));
-    let paper = ("sum(b) where a < x".to_owned(), tpch::paper_query(PAPER_SELECTIVITY));
+    let paper = ("sum(b) where a < x".to_owned(), paper_query(PAPER_SELECTIVITY));
     tpch.into_iter().chain([paper]).collect()
 }
 
@@ -213,7 +216,7 @@ fn ratio(result: &QueryResult, way: usize) -> f64 {
     median(&result.timed[0].times_ms) / median(&result.timed[way].times_ms)
 }
 
-fn table(ways: &[Way], results: &[QueryResult]) -> Table {
+fn table(ways: &[QueryRunner], results: &[QueryResult]) -> Table {
     use Align::{Left, Right};
     let mut table = Table::new([
         ("query", Left),
@@ -249,17 +252,17 @@ fn near_share(report: &ScanReport) -> String {
     }
 }
 
-/// Copied bytes by engine, and the node of the copies.
-fn brought_near(timed: &Timed, way: &Way) -> String {
+/// Which engine carried how many bytes to which node.
+fn brought_near(timed: &Timed, way: &QueryRunner) -> String {
     match &way.tiers {
         Some(tiers) if timed.carried.shares().next().is_some() => {
-            format!("{} to node {}", timed.carried, tiers.near())
+            format!("{} to node {}", query::carried_text(&timed.carried), tiers.near())
         }
         _ => String::new(),
     }
 }
 
-fn summary(ways: &[Way], results: &[QueryResult], tiers: &Tiers, runs: usize) -> String {
+fn summary(ways: &[QueryRunner], results: &[QueryResult], tiers: &Tiers, runs: usize) -> String {
     let build = if cfg!(debug_assertions) { "a development build" } else { "a release build" };
     let mut text = format!(
         "All answers agree: {} queries, {} ways.\n\
@@ -293,12 +296,9 @@ fn summary(ways: &[Way], results: &[QueryResult], tiers: &Tiers, runs: usize) ->
             home = tiers.home()
         )
     };
-    let dsa = ways
-        .iter()
-        .filter_map(|way| way.tiers.as_ref())
-        .map(|tiers| tiers.dsa())
-        .find(|&dsa| dsa != Dsa::None);
-    if dsa.is_some_and(|dsa| Provenance::of_dsa(dsa) == Provenance::Emulated) {
+    let dsa =
+        ways.iter().filter_map(|way| way.tiers.as_ref()).map(|tiers| tiers.dsa).find(|&dsa| dsa != Dsa::None);
+    if dsa.is_some_and(|dsa| dsa.provenance() == Provenance::Emulated) {
         text += "The emulated DSA shows the way through a DSA, and its speed is that of the emulation.\n";
     }
     text

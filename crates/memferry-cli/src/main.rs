@@ -14,7 +14,6 @@ mod error;
 mod options;
 mod output;
 mod progress;
-mod provenance;
 mod query;
 mod report;
 mod sim;
@@ -28,7 +27,12 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use memferry_bench::harness::CountingAllocator;
 use memferry_query::load;
+
+/// `bench cache` counts the allocations of a hit.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const AFTER_HELP: &str = "\
 Exit status: 0 on success, 1 on failure, 2 on a usage error. `emulate` exits with the status of its program; see

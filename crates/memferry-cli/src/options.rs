@@ -5,7 +5,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use memferry::cache::BuildError;
 use memferry::topology::NodeId;
-use memferry_query::{Dsa, SessionOptions, Tiers, TiersError};
+use memferry_bench::query::{Dsa, QueryError, QueryTiers};
+use memferry_query::{SessionOptions, Tiers, TiersError};
 
 use crate::error::usage;
 use crate::topology;
@@ -49,7 +50,7 @@ pub(crate) enum DsaChoice {
 }
 
 impl TierOptions {
-    pub(crate) fn open(&self) -> Result<Arc<Tiers>> {
+    pub(crate) fn open(&self) -> Result<QueryTiers> {
         let dsa = match (self.dsa, self.seed) {
             (DsaChoice::Emulated, seed) => Dsa::Emulated { seed },
             (DsaChoice::System, None) => Dsa::System,
@@ -59,14 +60,16 @@ impl TierOptions {
             }
         };
         let machine = topology::open_calibrated(self.machine.as_deref(), self.calibration.as_deref())?;
-        let mut tiers = Tiers::builder(Arc::new(machine)).near(self.near).budget_bytes(self.budget).dsa(dsa);
+        let mut tiers = Tiers::builder(Arc::new(machine)).near(self.near).budget_bytes(self.budget);
         if let Some(home) = self.home {
             tiers = tiers.home(home);
         }
-        tiers.build().map_err(|error| match error {
-            TiersError::Topology(_)
-            | TiersError::NoCpuNode
-            | TiersError::Cache(BuildError::BudgetTooSmall { .. }) => usage(error),
+        QueryTiers::build(tiers, dsa).map_err(|error| match error {
+            QueryError::Tiers(
+                TiersError::Topology(_)
+                | TiersError::NoCpuNode
+                | TiersError::Cache(BuildError::BudgetTooSmall { .. }),
+            ) => usage(error),
             _ => error.into(),
         })
     }

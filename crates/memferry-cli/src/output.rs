@@ -311,6 +311,21 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_leaves_nothing() {
+        // Every write to /dev/full fails with ENOSPC. The partial file is a link to it.
+        let directory = tempfile::tempdir().unwrap();
+        let target = directory.path().join("r.csv");
+        std::os::unix::fs::symlink(
+            "/dev/full",
+            directory.path().join(format!("r.csv.{}.partial", std::process::id())),
+        )
+        .unwrap();
+        let error = Part::write(&target, b"name,value\n").map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+
+    #[test]
     fn boxes_fit_their_content() {
         let expected = "╭─ title ─╮\n│ é       │\n│ 1234567 │\n╰─────────╯\n";
         assert_eq!(framed("title", &["é", "1234567"], 0), expected);

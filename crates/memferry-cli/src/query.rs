@@ -1,43 +1,34 @@
-//! Sessions over tiered and over plain tables, and the execution of statements in them.
+//! Tables for queries, and errors of queries as sentences.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use datafusion::arrow::array::RecordBatch;
 use datafusion::common::DataFusionError;
-use datafusion::datasource::MemTable;
-use datafusion::physical_plan::collect;
-use datafusion::prelude::SessionContext;
 use memferry::mover::EngineKind;
-use memferry_query::load::{self, LoadError};
-use memferry_query::{Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, session};
+use memferry_bench::query::{
+    CarriedBytes, NamedTable, QueryError, TpchError, layout, paper_table, tpch_tables,
+};
+use memferry_query::load;
+use memferry_query::{TableData, Tiers};
 
 use crate::error::{one_line, usage};
 use crate::output::size;
 use crate::progress::Bar;
-use crate::provenance::Provenance;
-
-/// A table with its name in SQL.
-pub(crate) type NamedTable = (String, Arc<TableData>);
+use memferry_bench::harness::Provenance;
 
 /// The eight TPC-H tables, generated on the home node.
 pub(crate) fn tpch(scale: f64, tiers: &Tiers, partitions: usize) -> Result<Vec<NamedTable>> {
-    let bar = Bar::new("generating TPC-H");
-    match load::tpch(scale, &layout(tiers, partitions), &bar) {
-        Ok(tables) => Ok(tables.into_iter().map(|(name, data)| (name, Arc::new(data))).collect()),
-        Err(error @ (LoadError::Scale { .. } | LoadError::NoRoom { .. })) => Err(usage(error)),
-        Err(error) => Err(error.into()),
-    }
+    let tables = tpch_tables(scale, &layout(tiers, partitions), &Bar::new("generating TPC-H"));
+    let tables = tables.map_err(|error| query_error(error.into()))?;
+    Ok(tables.into_iter().map(|(name, data)| (name, Arc::new(data))).collect())
 }
 
-/// The table of the papers' query ([`memferry_query::tpch::paper_query`]), with as many rows as TPC-H's largest table
+/// The table of the papers' query ([`memferry_bench::query::paper_query`]), with as many rows as TPC-H's largest table
 /// has at this scale.
-pub(crate) fn paper_table(scale: f64, tiers: &Tiers, partitions: usize) -> Result<NamedTable> {
+pub(crate) fn papers_table(scale: f64, tiers: &Tiers, partitions: usize) -> Result<NamedTable> {
     let rows = (6e6 * scale) as u64;
-    let data = load::ab(rows, 1, &layout(tiers, partitions), &Bar::new("generating the papers' table"))?;
+    let data = paper_table(rows, 1, &layout(tiers, partitions), &Bar::new("generating the papers' table"))?;
     Ok(("ab".to_owned(), Arc::new(data)))
 }
 
@@ -46,154 +37,27 @@ pub(crate) fn parquet(file: &Path, tiers: &Tiers, partitions: usize) -> Result<A
     Ok(Arc::new(load::from_parquet(file, &layout(tiers, partitions), &Bar::new("loading"))?))
 }
 
-fn layout(tiers: &Tiers, partitions: usize) -> Layout {
-    Layout { partitions, ..Layout::new(Arc::clone(tiers.machine()), tiers.home()) }
+/// Bytes by engine, such as `3 MiB by emulated DSA, 64 KiB by cpu`; empty if nothing was copied.
+pub(crate) fn carried_text(carried: &CarriedBytes) -> String {
+    let share = |share: memferry_bench::query::EngineShare| {
+        let engine = match (share.kind, share.provenance) {
+            (EngineKind::Cpu, _) => "cpu",
+            (EngineKind::Dsa, Provenance::Emulated) => "emulated DSA",
+            (EngineKind::Dsa, _) => "DSA",
+            _ => "another engine",
+        };
+        format!("{} by {engine}", size(share.bytes))
+    };
+    carried.shares().map(share).collect::<Vec<_>>().join(", ")
 }
 
-/// A session over tiered tables, whose columns are prefetched.
-pub(crate) fn tiered(
-    tables: &[NamedTable],
-    tiers: &Arc<Tiers>,
-    options: &SessionOptions,
-) -> Result<SessionContext> {
-    let context = session(options);
-    for (name, data) in tables {
-        let table = TieredTable::try_new(Arc::clone(data), Arc::clone(tiers)).map_err(usage)?;
-        context.register_table(name.as_str(), Arc::new(table))?;
-    }
-    Ok(context)
-}
-
-/// A session over the same batches in DataFusion's own tables, without memferry.
-fn plain(tables: &[NamedTable], options: &SessionOptions) -> Result<SessionContext> {
-    let context = session(options);
-    for (name, data) in tables {
-        let table = MemTable::try_new(Arc::clone(data.schema()), data.batches(options.batch_rows))?;
-        context.register_table(name.as_str(), Arc::new(table))?;
-    }
-    Ok(context)
-}
-
-/// The result of a statement.
-pub(crate) struct Outcome {
-    pub(crate) batches: Vec<RecordBatch>,
-    pub(crate) report: ScanReport,
-    /// Copied bytes by engine, including copies that were ready too late.
-    pub(crate) carried: BytesByEngine,
-    /// Time from the text of the statement to the last batch.
-    pub(crate) elapsed: Duration,
-}
-
-/// A session to compare with others over the same tables.
-pub(crate) struct Way {
-    pub(crate) name: &'static str,
-    pub(crate) context: SessionContext,
-    /// None for plain DataFusion.
-    pub(crate) tiers: Option<Arc<Tiers>>,
-}
-
-impl Way {
-    pub(crate) fn plain(tables: &[NamedTable], options: &SessionOptions) -> Result<Way> {
-        Ok(Way { name: "plain DataFusion", context: plain(tables, options)?, tiers: None })
-    }
-
-    pub(crate) fn tiered(
-        name: &'static str,
-        tables: &[NamedTable],
-        tiers: &Arc<Tiers>,
-        options: &SessionOptions,
-        prefetch: Prefetch,
-    ) -> Result<Way> {
-        let context = tiered(tables, tiers, &SessionOptions { prefetch, ..options.clone() })?;
-        Ok(Way { name, context, tiers: Some(Arc::clone(tiers)) })
-    }
-
-    /// Runs a statement after clearing the cache; the time does not include the clearing.
-    pub(crate) async fn run_cold(&self, sql: &str) -> Result<Outcome> {
-        if let Some(tiers) = &self.tiers {
-            tiers.cache().clear();
+/// A query that cannot run, as a usage error if the command line is at fault.
+pub(crate) fn query_error(error: QueryError) -> anyhow::Error {
+    match error {
+        QueryError::Budget(_) | QueryError::Tpch(TpchError::Scale { .. } | TpchError::NoRoom { .. }) => {
+            usage(error)
         }
-        self.run(sql).await
-    }
-
-    /// Runs a statement, then waits for its copies in flight; the time does not include the wait.
-    pub(crate) async fn run(&self, sql: &str) -> Result<Outcome> {
-        let before = BytesByEngine::by(self.tiers.as_deref());
-        let started = Instant::now();
-        let plan = self.context.sql(sql).await?.create_physical_plan().await?;
-        let batches = collect(Arc::clone(&plan), self.context.task_ctx()).await?;
-        let elapsed = started.elapsed();
-        let carried = BytesByEngine::by(self.tiers.as_deref()).since(&before);
-        Ok(Outcome { batches, report: ScanReport::of(plan.as_ref()), carried, elapsed })
-    }
-}
-
-/// Copied bytes by kind of engine.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct BytesByEngine(Vec<EngineBytes>);
-
-/// The copied bytes of one kind of engine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct EngineBytes {
-    pub(crate) kind: EngineKind,
-    pub(crate) how: Provenance,
-    pub(crate) bytes: u64,
-}
-
-impl BytesByEngine {
-    /// Waits until the engines of `tiers` are idle, then returns their totals.
-    pub(crate) fn by(tiers: Option<&Tiers>) -> BytesByEngine {
-        let Some(tiers) = tiers else { return BytesByEngine::default() };
-        // Far longer than the copies of a window of row groups. The limit is for a lost device.
-        let deadline = Instant::now() + Duration::from_secs(5);
-        loop {
-            let stats = tiers.mover().stats();
-            let busy = stats.engines.iter().any(|it| it.accepted > it.operations + it.errors);
-            if !busy || Instant::now() > deadline {
-                // The CPU also copies as a fallback for devices, and inline if no engine has room.
-                let fallback: u64 = stats.engines.iter().map(|it| it.fallback_bytes).sum();
-                let by_cpu = stats.bytes_by(EngineKind::Cpu) + stats.inline_bytes + fallback;
-                let by_dsa = stats.bytes_by(EngineKind::Dsa);
-                return BytesByEngine(vec![
-                    EngineBytes { kind: EngineKind::Cpu, how: Provenance::Measured, bytes: by_cpu },
-                    EngineBytes {
-                        kind: EngineKind::Dsa,
-                        how: Provenance::of_dsa(tiers.dsa()),
-                        bytes: by_dsa,
-                    },
-                ]);
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-    }
-
-    pub(crate) fn since(&self, before: &BytesByEngine) -> BytesByEngine {
-        let shares = self.0.iter().zip(&before.0);
-        BytesByEngine(
-            shares.map(|(now, then)| EngineBytes { bytes: now.bytes - then.bytes, ..*now }).collect(),
-        )
-    }
-
-    /// The engines that copied bytes.
-    pub(crate) fn shares(&self) -> impl Iterator<Item = EngineBytes> {
-        self.0.iter().copied().filter(|share| share.bytes > 0)
-    }
-}
-
-/// Such as `3 MiB by emulated DSA, 64 KiB by cpu`; empty without copies.
-impl fmt::Display for BytesByEngine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, share) in self.shares().enumerate() {
-            let comma = if index == 0 { "" } else { ", " };
-            let engine = match (share.kind, share.how) {
-                (EngineKind::Cpu, _) => "cpu",
-                (EngineKind::Dsa, Provenance::Emulated) => "emulated DSA",
-                (EngineKind::Dsa, _) => "DSA",
-                _ => "another engine",
-            };
-            write!(f, "{comma}{} by {engine}", size(share.bytes))?;
-        }
-        Ok(())
+        _ => error.into(),
     }
 }
 

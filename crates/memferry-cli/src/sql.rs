@@ -16,13 +16,14 @@ use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::DFParser;
 use futures::StreamExt;
 use memferry::topology::{Machine, Origin};
+use memferry_bench::query::{CarriedBytes, NamedTable, QueryTiers, tiered_session};
 use memferry_query::{Prefetch, ScanReport, SessionOptions, Tiers};
 use serde_json::{Value, json};
 
 use crate::error::usage;
 use crate::options::{TierOptions, partitions, scale, session_options};
 use crate::output::{self, Align, count, line, widen};
-use crate::query::{self, BytesByEngine, NamedTable, explain_error};
+use crate::query::{self, explain_error, query_error};
 
 /// Runs a query over Parquet files or TPC-H tables.
 #[derive(Debug, clap::Args)]
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     parse(&arguments.statement)?;
     let tiers = arguments.tiers.open()?;
     let tables = load_tables(arguments, &tiers, options.partitions)?;
-    let context = query::tiered(&tables, &tiers, &options)?;
+    let context = tiered_session(&tables, &tiers.tiers, &options).map_err(query_error)?;
     runtime.block_on(answer(arguments, &context, &tiers, out))
 }
 
@@ -106,7 +107,7 @@ fn load_tables(arguments: &Arguments, tiers: &Tiers, partitions: usize) -> Resul
 async fn answer(
     arguments: &Arguments,
     context: &SessionContext,
-    tiers: &Tiers,
+    tiers: &QueryTiers,
     out: &mut dyn Write,
 ) -> Result<()> {
     let mut clock = Clock::default();
@@ -119,7 +120,7 @@ async fn answer(
     let prefetch = Summary {
         mode: arguments.prefetch,
         report: ScanReport::of(plan.as_ref()),
-        carried: BytesByEngine::by(Some(tiers)),
+        carried: CarriedBytes::by(Some(tiers)),
         tiers,
     };
     let explained = arguments
@@ -157,7 +158,7 @@ impl Clock {
 struct Summary<'a> {
     mode: Prefetch,
     report: ScanReport,
-    carried: BytesByEngine,
+    carried: CarriedBytes,
     tiers: &'a Tiers,
 }
 
@@ -186,7 +187,7 @@ impl Summary<'_> {
         format!(
             "prefetch {}: {} to node {}{}; {hits}; waited {:.1} ms{predicted}",
             self.mode,
-            self.carried,
+            query::carried_text(&self.carried),
             self.tiers.near(),
             where_nodes_are(self.tiers.machine()),
             ms(report.time_waiting),
@@ -198,7 +199,7 @@ impl Summary<'_> {
         let engines: Vec<Value> = self
             .carried
             .shares()
-            .map(|share| json!({ "engine": share.kind, "bytes": share.bytes, "how": share.how }))
+            .map(|share| json!({ "engine": share.kind, "bytes": share.bytes, "how": share.provenance }))
             .collect();
         json!({
             "mode": self.mode.to_string(),

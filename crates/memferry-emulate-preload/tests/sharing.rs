@@ -8,7 +8,7 @@
 mod common;
 
 use common::{Machine, contends};
-use memferry_bench::dsa::sharing::{self, Load};
+use memferry_bench::dsa::sharing::{self, ProcessLoad};
 use memferry_dsa::WorkQueueInfo;
 use memferry_dsa_emulator::shared::Options;
 use memferry_dsa_emulator::{Timing, shared_queue};
@@ -31,7 +31,7 @@ fn run(
     uses: [usize; 2],
     count: usize,
     depth: usize,
-) -> ([(Load, u32); 2], Vec<Started>) {
+) -> ([(ProcessLoad, u32); 2], Vec<Started>) {
     let trace = tempfile::NamedTempFile::new().unwrap();
     let timing = Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() };
     let options =
@@ -60,7 +60,7 @@ fn run(
     (loads.try_into().expect("two"), started)
 }
 
-fn mean(load: &Load) -> u64 {
+fn mean(load: &ProcessLoad) -> u64 {
     load.latencies_ns.iter().sum::<u64>() / load.latencies_ns.len() as u64
 }
 

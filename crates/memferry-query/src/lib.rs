@@ -1,17 +1,32 @@
-//! Query-driven prefetching for Apache DataFusion: the plan of a query says which columns come next, and they are
-//! brought near while the scan before them runs.
+//! Query-driven prefetching for Apache DataFusion: the plan of a query names the columns that it reads next. They are
+//! copied to near memory while the scan before them runs.
 //!
 //! ```text
-//! SQL ─▶ DataFusion ─▶ TieredScanExec ── filter columns ──▶ where they are
+//! SQL ─▶ DataFusion ─▶ TieredScanExec ── filter columns ──▶ home memory
 //!                          │  │
-//!                          │  └─ late columns of rows that passed ──▶ near copy if it has arrived, home if not
+//!                          │  └─ late columns of rows that passed ──▶ near copy if it is ready, home if not
 //!                          └─ copies of the late columns start before the filter runs ──▶ cache ─▶ mover
 //! ```
 //!
-//! [`Tiers`] is what brings columns near, [`TableData`] is rows at home, [`TieredTable`] is both as a table of DataFusion.
+//! [`TableData`] holds rows at home, [`Tiers`] copies columns near, [`TieredTable`] is both as a table of DataFusion:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+//! # use memferry::topology::Machine;
+//! # use memferry_query::{Layout, SessionOptions, TieredTable, Tiers, load, session};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let column: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+//! let batch = RecordBatch::try_from_iter([("a", column)])?;
+//! let tiers = Tiers::builder(Arc::new(Machine::discover()?)).build()?;
+//! let layout = Layout::new(Arc::clone(tiers.machine()), tiers.home());
+//! let data = load::from_batches(batch.schema(), &[vec![batch]], &layout)?;
+//! let context = session(&SessionOptions::default());
+//! context.register_table("t", Arc::new(TieredTable::try_new(Arc::new(data), tiers)?))?;
+//! # Ok(()) }
+//! ```
 #![deny(unsafe_code)]
 
-mod answers;
 mod data;
 pub mod load;
 #[allow(unsafe_code)]
@@ -21,13 +36,11 @@ mod scan;
 mod session;
 mod table;
 mod tiers;
-pub mod tpch;
 
-pub use answers::{Difference, answers_equal};
 pub use data::{Layout, ROW_GROUP_ROWS, ROW_GROUP_ROWS_STEP, RowGroup, TableData, TableError, TableWriter};
 pub use load::LoadError;
 pub use options::{MemferryOptions, Prefetch};
 pub use scan::{ScanReport, TieredScanExec};
 pub use session::{SessionOptions, session};
 pub use table::{BudgetTooSmall, TieredTable};
-pub use tiers::{Dsa, PIN_SHARE_PERCENT, Tiers, TiersBuilder, TiersError};
+pub use tiers::{PIN_SHARE_PERCENT, Tiers, TiersBuilder, TiersError};

@@ -1,8 +1,8 @@
-//! Columns of a row group, near if a copy has arrived and from home if not.
+//! Columns of a row group, from the near copy if it is ready and from home if not.
 //!
 //! A column is some Arrow buffers (values, offsets, validity, string data). Each is a region of the cache; a near array
-//! is the home array with those buffers replaced whose copies are ready. The copies are bytewise equal, so offsets and
-//! string views stay right whichever buffers are replaced.
+//! is the home array in which ready copies replace buffers. Copies are bytewise equal, so offsets and string views stay
+//! valid whichever buffers are replaced.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const NEAR_BYTES_MIN: usize = 4096;
 struct HomeBuffer(Buffer);
 
 // SAFETY: an Arrow buffer's bytes do not move while a clone of it lives, and Arrow never writes a buffer that is shared
-// or foreign. This clone is held by the region and lent to nobody, so the bytes are stable and never written.
+// or foreign. The region holds this clone and lends it to no other code, so the bytes are stable and never written.
 unsafe impl RegionOwner for HomeBuffer {
     fn bytes(&self) -> &[u8] {
         self.0.as_slice()
@@ -50,15 +50,15 @@ impl ColumnRegions {
         Self { regions, size_bytes }
     }
 
-    /// Bytes that a near copy of the column takes.
+    /// Size of a near copy of the column.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Bytes of these that are on `near` already, or on their way there. Looking counts as no access.
+    /// Bytes of these that are ready or in flight on `near`. The lookup does not count as an access.
     pub(crate) fn near_bytes(&self, cache: &Cache, near: NodeId) -> u64 {
         let regions = self.regions.iter().flatten();
-        // A node without a budget has nothing.
+        // A node without a budget has no copies.
         regions.map(|region| cache.near_bytes(region, near).unwrap_or(0) as u64).sum()
     }
 }
@@ -70,21 +70,21 @@ pub(crate) struct NearColumn {
     /// One for each buffer, as in [`ColumnRegions`].
     entries: Vec<Option<Entry>>,
     size_bytes: u64,
-    /// What [`read`](Self::read) last said.
+    /// The last result of [`read`](Self::read).
     current: ArrayRef,
     current_near_bytes: u64,
-    /// What [`read_leaving`](Self::read_leaving) last said.
+    /// The last result of [`read_leaving`](Self::read_leaving).
     leaving: ArrayRef,
     leaving_near_bytes: u64,
 }
 
 impl NearColumn {
-    /// Just the home array: no copy is asked for and the cache is not touched.
+    /// The home array, without a copy and without an access to the cache.
     pub(crate) fn at_home(home: &ArrayRef) -> Self {
         Self::new(home, vec![], 0)
     }
 
-    /// Starts copies of what is not yet near, by `route` or as the mover likes.
+    /// Starts missing copies, by `route` or by the mover's choice.
     pub(crate) fn prefetch(
         cache: &Cache,
         near: NodeId,
@@ -96,7 +96,7 @@ impl NearColumn {
         Self::with(regions, home, |region| cache.access(region, 0..region.len(), access).ok())
     }
 
-    /// Uses copies that are there, and starts none.
+    /// Uses existing copies and starts none.
     pub(crate) fn peek(cache: &Cache, near: NodeId, regions: &ColumnRegions, home: &ArrayRef) -> Self {
         Self::with(regions, home, |region| {
             cache.access_weak(region, 0..region.len(), Access::near(near)).ok().flatten()
@@ -120,17 +120,17 @@ impl NearColumn {
         }
     }
 
-    /// Bytes that could be near.
+    /// Bytes that can be near.
     pub(crate) fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Entries held, for the report of who copied them.
+    /// Entries held, for the report of their engines.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.iter().flatten()
     }
 
-    /// Waits until all copies have arrived or `deadline` has passed.
+    /// Waits until all copies are ready or `deadline` has passed.
     pub(crate) async fn wait(&self, deadline: tokio::time::Instant) {
         for entry in self.entries() {
             if tokio::time::timeout_at(deadline, entry.ready()).await.is_err() {
@@ -139,12 +139,12 @@ impl NearColumn {
         }
     }
 
-    /// Whether rows that were filtered out of it still refer to its buffers: strings behind views, dictionaries.
+    /// Whether filtered rows still refer to its buffers: strings behind views, dictionaries.
     pub(crate) fn outlives_filter(&self) -> bool {
         keeps_buffers(self.home.data_type())
     }
 
-    /// The column from the copies that have arrived by now, and how many of its bytes are near.
+    /// The column from the copies that are ready now, and the number of its near bytes.
     pub(crate) fn read(&mut self) -> (ArrayRef, u64) {
         if self.current_near_bytes < self.size_bytes {
             let arrived = self.arrived();
@@ -156,7 +156,7 @@ impl NearColumn {
         (Arc::clone(&self.current), self.current_near_bytes)
     }
 
-    /// The same for rows whose consumer goes on referring to it: near only while `pins` allow it, home beyond.
+    /// As [`read`](Self::read) for a consumer that keeps referring to the column: near while `pins` allow it, home beyond.
     pub(crate) fn read_leaving(&mut self, pins: &Arc<Pins>) -> (ArrayRef, u64) {
         if self.leaving_near_bytes < self.size_bytes {
             let arrived = self.arrived();
@@ -170,7 +170,7 @@ impl NearColumn {
         (Arc::clone(&self.leaving), self.leaving_near_bytes)
     }
 
-    /// Which copies are there, looked at once.
+    /// The ready copies at this moment.
     fn arrived(&self) -> Arrived {
         let entries: Vec<Option<Entry>> =
             self.entries.iter().map(|entry| entry.clone().filter(Entry::is_ready)).collect();
@@ -187,7 +187,7 @@ impl NearColumn {
     }
 }
 
-/// Copies that had arrived at one moment, one place for each buffer.
+/// Ready copies at one moment, one place per buffer.
 struct Arrived {
     entries: Vec<Option<Entry>>,
     bytes: u64,
@@ -205,13 +205,13 @@ fn keeps_buffers(data_type: &DataType) -> bool {
     }
 }
 
-/// Keeps a near copy in place for as long as Arrow refers to it.
+/// Holds a near copy as long as Arrow refers to it.
 struct NearBytes {
     _entry: Entry,
     _pin: Option<Arc<Pin>>,
 }
 
-// Arrow wants this of owners of foreign memory. The owner is only ever dropped.
+// Arrow requires this of owners of foreign memory. The owner is only dropped.
 impl std::panic::RefUnwindSafe for NearBytes {}
 
 fn near_buffer(entry: Entry, pin: Option<Arc<Pin>>) -> Buffer {
@@ -233,7 +233,7 @@ fn visit(data: &ArrayData, each: &mut impl FnMut(&Buffer)) {
     }
 }
 
-/// The same array over other buffers, asked for in the order of [`visit`]. Each must hold the bytes of the one it replaces.
+/// The array over other buffers, requested in the order of [`visit`]. Each must hold the bytes of the one it replaces.
 fn rebuild(data: &ArrayData, replace: &mut impl FnMut(&Buffer) -> Buffer) -> ArrayData {
     let buffers = data.buffers().iter().map(&mut *replace).collect();
     let nulls = data.nulls().map(|nulls| {

@@ -1,4 +1,4 @@
-//! Settings of a session: whether to prefetch, how far ahead, and what the scan may do to be fast.
+//! Settings of a session: when to prefetch, how far ahead, and the techniques of the scan.
 //!
 //! They are a DataFusion configuration extension with the prefix `memferry`, so that SQL can change them:
 //! `SET memferry.prefetch = 'always'`.
@@ -16,8 +16,8 @@ pub enum Prefetch {
     Off,
     /// Whenever there is a near node, whether it pays or not.
     Always,
-    /// Only if a faster node than the table's home exists and has room, and as far as the model says that it pays. What is
-    /// not known to pay is not copied: most machines have to be calibrated before they tell what the model needs.
+    /// Only to a node that is faster than the table's home and has room, and as far as it pays according to the model. A
+    /// copy that is not known to pay is not made: most machines must be calibrated first.
     #[default]
     Auto,
 }
@@ -40,7 +40,7 @@ impl FromStr for Prefetch {
             "off" => Ok(Self::Off),
             "always" => Ok(Self::Always),
             "auto" => Ok(Self::Auto),
-            other => Err(format!("'{other}' is no prefetch mode; use off, always or auto")),
+            other => Err(format!("'{other}' is not a prefetch mode; use off, always or auto")),
         }
     }
 }

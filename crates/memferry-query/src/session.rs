@@ -5,12 +5,12 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::options::{MemferryOptions, Prefetch};
 
-/// How queries of a session run.
+/// Options of a session.
 #[derive(Debug, Clone)]
 pub struct SessionOptions {
     /// When late columns are copied near.
     pub prefetch: Prefetch,
-    /// Partitions that a plan aims at; the tables should have as many.
+    /// Target number of partitions of a plan; the tables should have as many.
     pub partitions: usize,
     /// Rows of a batch.
     pub batch_rows: usize,
@@ -24,7 +24,7 @@ impl Default for SessionOptions {
     }
 }
 
-/// A session whose scans of tiered tables follow `options`; SQL may change them with `SET memferry.prefetch = 'off'`.
+/// A session whose scans of tiered tables follow `options`. SQL can change them: `SET memferry.prefetch = 'off'`.
 pub fn session(options: &SessionOptions) -> SessionContext {
     let memferry = MemferryOptions { prefetch: options.prefetch, ..MemferryOptions::default() };
     let config = SessionConfig::new()

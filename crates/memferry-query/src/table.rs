@@ -1,4 +1,4 @@
-//! `TieredTable`: rows at home, columns brought near on demand, as a DataFusion table.
+//! `TieredTable`: rows at home and near copies of columns, as a DataFusion table.
 
 use std::sync::Arc;
 
@@ -22,20 +22,20 @@ use crate::tiers::Tiers;
 
 /// A table of row groups whose late columns are prefetched while filters run.
 ///
-/// Filters are pushed into the scan exactly. Of the columns that a query needs, those that the filter reads are read
-/// where they are; copies of the others, the *late* columns, start at once, and only rows that passed are materialised,
-/// from the near copy when it has arrived and from the home copy when not.
+/// Filters are pushed into the scan exactly. The columns of the filter are read at home. Copies of the other columns of the
+/// query, the *late* columns, start at once. Only rows that passed are materialised, from the near copy if it is ready and
+/// from home if not.
 #[derive(Debug)]
 pub struct TieredTable {
     columns: Arc<TieredColumns>,
 }
 
-/// What the scans of a table share.
+/// The immutable state that the scans of a table share.
 #[derive(Debug)]
 pub(crate) struct TieredColumns {
     pub(crate) data: Arc<TableData>,
     pub(crate) tiers: Arc<Tiers>,
-    /// By partition, row group, column.
+    /// Regions by partition, row group, column.
     pub(crate) regions: Vec<Vec<Vec<ColumnRegions>>>,
 }
 
@@ -43,8 +43,8 @@ impl TieredTable {
     /// Registers the columns of `data` with the cache of `tiers`. Nothing is copied yet.
     ///
     /// # Errors
-    /// [`BudgetTooSmall`] if a near budget was given that cannot hold one row group. (One that follows from the size of
-    /// a nearly full node may be too small: copies then find no room, which is counted.)
+    /// [`BudgetTooSmall`] if a given near budget cannot hold one row group. (The default budget of a nearly full node may be
+    /// too small: copies then find no room, which is counted.)
     pub fn try_new(data: Arc<TableData>, tiers: Arc<Tiers>) -> Result<Self, BudgetTooSmall> {
         let regions: Vec<Vec<Vec<ColumnRegions>>> = data
             .partitions()

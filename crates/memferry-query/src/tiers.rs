@@ -1,33 +1,17 @@
-//! What brings columns near: a machine, a mover, a cache, and the nodes that a table lives on and is copied to.
+//! Near memory for tables: a machine, a mover, a cache, the home node of tables and the node of copies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memferry::cache::{BuildError, Cache, FixedNode};
-use memferry::mover::{DsaEngine, DsaOptions, Engine, EngineKind, Mover, MoverError};
+use memferry::mover::{Engine, EngineKind, Mover, MoverError};
 use memferry::topology::{Machine, NodeId, TopologyError};
-use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, StartError};
 use thiserror::Error;
 
-/// The DSA that copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Dsa {
-    /// None: the CPU engine copies.
-    #[default]
-    None,
-    /// An emulated device in this process: exact, not fast. With a seed it is nasty: late, out of order, full, faulting.
-    Emulated {
-        /// Seed of its nastiness; `None` is a well-behaved device.
-        seed: Option<u64>,
-    },
-    /// The devices of this machine, by all work queues that this process can use.
-    System,
-}
-
-/// Share of the near budget that rows which leave a scan unfiltered may pin, in percent.
+/// Share of the near budget that unfiltered output of scans may pin, in percent.
 ///
-/// A consumer may hold such slices for as long as it likes (a sort, the build side of a join), and what it holds cannot
-/// leave the cache. Beyond the share, rows leave as slices of home memory.
+/// A consumer may hold such slices indefinitely (a sort, the build side of a join). The cache cannot evict them meanwhile.
+/// Beyond the share, scans put out slices of home memory.
 pub const PIN_SHARE_PERCENT: u64 = 25;
 
 /// Near memory for the tables of a session.
@@ -41,8 +25,7 @@ pub struct Tiers {
     near_is_faster: bool,
     budget_bytes: u64,
     budget_was_given: bool,
-    dsa: Dsa,
-    /// The machine with the devices that copy here: what the model is asked about.
+    /// The machine with the devices that copy here, for the cost model.
     planned: Machine,
     pins: Arc<Pins>,
 }
@@ -56,7 +39,6 @@ impl Tiers {
             near: None,
             budget_bytes: None,
             cpu_workers: 1,
-            dsa: Dsa::None,
             engines: Vec::new(),
         }
     }
@@ -66,47 +48,42 @@ impl Tiers {
         &self.machine
     }
 
-    /// What copies.
+    /// The mover of the copies.
     pub fn mover(&self) -> &Mover {
         &self.mover
     }
 
-    /// What remembers the copies.
+    /// The cache of the copies.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }
 
-    /// Where tables lie.
+    /// The node of the tables.
     pub fn home(&self) -> NodeId {
         self.home
     }
 
-    /// Where columns are copied to. The home node itself on a machine with one tier.
+    /// The node of the copies: the home node itself on a machine with one tier.
     pub fn near(&self) -> NodeId {
         self.near
     }
 
-    /// Whether the near node is faster memory than the home node, as far as the machine's description tells.
+    /// Whether the near node is faster than the home node, according to the machine's description.
     pub fn near_is_faster(&self) -> bool {
         self.near_is_faster
     }
 
-    /// Bytes that near copies may take.
+    /// Budget of the near node.
     pub fn budget_bytes(&self) -> u64 {
         self.budget_bytes
     }
 
-    /// Whether somebody chose the budget, who is told when it is of no use.
+    /// Whether the caller chose the budget. If it is too small, that is an error.
     pub(crate) fn budget_was_given(&self) -> bool {
         self.budget_was_given
     }
 
-    /// The DSA that copies.
-    pub fn dsa(&self) -> Dsa {
-        self.dsa
-    }
-
-    /// The machine, with the devices that copy in place of those that it has.
+    /// The machine with the devices that copy in place of its own.
     pub(crate) fn planned(&self) -> &Machine {
         &self.planned
     }
@@ -124,17 +101,16 @@ pub struct TiersBuilder {
     near: Option<NodeId>,
     budget_bytes: Option<u64>,
     cpu_workers: usize,
-    dsa: Dsa,
     engines: Vec<Arc<dyn Engine>>,
 }
 
-/// Budget of near memory unless one is given: this share of the near node, in percent ...
+/// The default budget: this share of the near node, in percent ...
 const BUDGET_SHARE_PERCENT: u64 = 50;
-/// ... and not more than this, in bytes.
+/// ... and at most this many bytes.
 const BUDGET_BYTES_MAX: u64 = 4 << 30;
 
 impl TiersBuilder {
-    /// Node on which tables lie.
+    /// The node of the tables.
     pub fn home(mut self, node: NodeId) -> Self {
         self.home = Some(node);
         self
@@ -158,30 +134,30 @@ impl TiersBuilder {
         self
     }
 
-    /// The DSA that copies, if any; the CPU engine then stands in where the device cannot.
-    pub fn dsa(mut self, dsa: Dsa) -> Self {
-        self.dsa = dsa;
-        self
-    }
-
-    /// Adds an engine that copies, beside the DSA.
+    /// Adds an engine that copies. The CPU engine copies where it cannot.
     pub fn engine(mut self, engine: Arc<dyn Engine>) -> Self {
         self.engines.push(engine);
         self
     }
 
-    /// Starts the engines and the cache.
+    /// The node on which tables will lie.
+    ///
+    /// # Errors
+    /// [`TiersError::Topology`] for a node that the machine does not have, [`TiersError::NoCpuNode`].
+    pub fn home_node(&self) -> Result<NodeId, TiersError> {
+        if let Some(node) = self.home {
+            return Ok(self.machine.node(node)?.id);
+        }
+        let with_cpus = self.machine.nodes().iter().find(|node| !node.cpus.is_empty());
+        Ok(with_cpus.ok_or(TiersError::NoCpuNode)?.id)
+    }
+
+    /// Starts the mover and the cache.
     ///
     /// # Errors
     /// A node that the machine does not have, or a mover or cache that could not be started.
     pub fn build(self) -> Result<Arc<Tiers>, TiersError> {
-        let home = match self.home {
-            Some(node) => self.machine.node(node)?.id,
-            None => {
-                let with_cpus = self.machine.nodes().iter().find(|node| !node.cpus.is_empty());
-                with_cpus.ok_or(TiersError::NoCpuNode)?.id
-            }
-        };
+        let home = self.home_node()?;
         let faster: Vec<NodeId> = self.machine.faster_than(home).iter().map(|node| node.id).collect();
         let near = match self.near {
             Some(node) => self.machine.node(node)?.id,
@@ -193,23 +169,10 @@ impl TiersBuilder {
             self.budget_bytes.unwrap_or((available * BUDGET_SHARE_PERCENT / 100).min(BUDGET_BYTES_MAX));
 
         let mut mover = Mover::builder(Arc::clone(&self.machine)).cpu_workers(self.cpu_workers);
-        let options = DsaOptions::default();
-        let devices = match self.dsa {
-            Dsa::None => Vec::new(),
-            Dsa::Emulated { seed } => {
-                let nasty = seed.map_or_else(FaultPlan::none, FaultPlan::from_seed);
-                // On the tables' node, as a route would choose it: the CPU engine then only stands in.
-                let emulator = Emulator::start(&DeviceConfig::one_shared_queue().on_node(home.0), nasty)?;
-                vec![DsaEngine::new(vec![emulator.portal(0)], options)?]
-            }
-            Dsa::System => DsaEngine::discover(&options)?,
-        };
-        let devices = devices.into_iter().map(|device| -> Arc<dyn Engine> { Arc::new(device) });
-        let engines: Vec<Arc<dyn Engine>> = self.engines.into_iter().chain(devices).collect();
-        let of_dsa = engines.iter().filter(|engine| engine.kind() == EngineKind::Dsa);
+        let of_dsa = self.engines.iter().filter(|engine| engine.kind() == EngineKind::Dsa);
         let nodes: Vec<Option<NodeId>> = of_dsa.map(|engine| engine.node()).collect();
         let planned = Machine::clone(&self.machine).with_devices_on(&nodes);
-        for engine in engines {
+        for engine in self.engines {
             mover = mover.engine(engine);
         }
         let mover = mover.build()?;
@@ -228,14 +191,13 @@ impl TiersBuilder {
             near_is_faster,
             budget_bytes,
             budget_was_given: self.budget_bytes.is_some(),
-            dsa: self.dsa,
             planned,
             pins,
         }))
     }
 }
 
-/// Why near memory could not be set up.
+/// Near memory that cannot be set up.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TiersError {
@@ -245,9 +207,6 @@ pub enum TiersError {
     /// The machine's description has no node with CPUs.
     #[error("the machine has no node with CPUs; name the tables' node with --home")]
     NoCpuNode,
-    /// The emulated device could not be started.
-    #[error(transparent)]
-    Emulator(#[from] StartError),
     /// An engine could not be started.
     #[error(transparent)]
     Mover(#[from] MoverError),
@@ -256,7 +215,7 @@ pub enum TiersError {
     Cache(#[from] BuildError),
 }
 
-/// Near bytes that consumers hold without having copied them.
+/// Near bytes that consumers hold without a copy of their own. Every scan adds to `bytes`; a dropped [`Pin`] subtracts.
 #[derive(Debug)]
 pub(crate) struct Pins {
     bytes_max: u64,
@@ -268,7 +227,7 @@ impl Pins {
         Self { bytes_max, bytes: AtomicU64::new(0) }
     }
 
-    /// Room for `bytes` more, held until the answer is dropped; `None` beyond the share.
+    /// Pins `bytes` more until the result is dropped; `None` beyond the share.
     pub(crate) fn try_pin(self: &Arc<Self>, bytes: u64) -> Option<Pin> {
         // ORDERING: Relaxed throughout: the counter guards no other memory.
         self.bytes
@@ -280,7 +239,7 @@ impl Pins {
     }
 }
 
-/// A share of the pins, given back when dropped.
+/// Pinned bytes, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pins: Arc<Pins>,

@@ -3,6 +3,8 @@
 #[path = "../../memferry/tests/numa_support/mod.rs"]
 mod numa_support;
 
+mod dsa_support;
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StringViewArray};
@@ -10,10 +12,11 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
+use dsa_support::{Dsa, with_dsa};
 use memferry::memory::nodes_of_pages;
 use memferry::topology::{Machine, NodeId};
 use memferry_query::{
-    Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
+    Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load, session,
 };
 use numa_support::{
     assert_no_strays, fill_for_good, numa_balancing, pages_preferring, pairs, several_nodes, with_figures,
@@ -47,7 +50,8 @@ fn table(machine: &Arc<Machine>, home: NodeId) -> Arc<TableData> {
 }
 
 fn tiers(machine: &Arc<Machine>, home: NodeId, dsa: Dsa) -> Arc<Tiers> {
-    Tiers::builder(Arc::clone(machine)).home(home).dsa(dsa).budget_bytes(Some(8 << 20)).build().unwrap()
+    let tiers = Tiers::builder(Arc::clone(machine)).home(home).budget_bytes(Some(8 << 20));
+    with_dsa(tiers, dsa).build().unwrap()
 }
 
 fn options(prefetch: Prefetch) -> SessionOptions {
@@ -165,7 +169,7 @@ async fn an_emulated_device_copies_between_nodes() {
     let (home, near) = *pairs(&machine).last().unwrap();
     let data = table(&machine, home);
     let tiers = Tiers::builder(Arc::clone(&machine)).home(home).near(Some(near));
-    let tiers = tiers.dsa(Dsa::Emulated { seed: Some(3) }).budget_bytes(Some(8 << 20)).build().unwrap();
+    let tiers = with_dsa(tiers.budget_bytes(Some(8 << 20)), Dsa::Emulated { seed: Some(3) }).build().unwrap();
     let context = tiered(Prefetch::Always, &data, &tiers).await;
     let (answer, report) = run(&context).await;
     assert_eq!(answer, expected(&data).await);

@@ -1,5 +1,6 @@
 //! Whatever is prefetched, by whichever engine, with whatever option: the answers are those of plain DataFusion.
 
+mod dsa_support;
 mod rates_support;
 
 use std::sync::Arc;
@@ -13,11 +14,12 @@ use arrow::util::pretty::pretty_format_batches;
 use datafusion::catalog::MemTable;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
+use dsa_support::{Dsa, with_dsa};
 use memferry::mover::{DsaEngine, DsaOptions, Engine, EngineKind};
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_query::{
-    BudgetTooSmall, Dsa, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load,
+    BudgetTooSmall, Layout, Prefetch, ScanReport, SessionOptions, TableData, TieredTable, Tiers, load,
     session,
 };
 use rates_support::two_tiers_with_rates;
@@ -113,7 +115,7 @@ const FAST_COPIES: f64 = 20e3;
 const BY_DEVICE: Dsa = Dsa::Emulated { seed: None };
 
 fn tiers(machine: &Arc<Machine>, dsa: Dsa) -> Arc<Tiers> {
-    Tiers::builder(Arc::clone(machine)).dsa(dsa).budget_bytes(Some(64 << 20)).build().unwrap()
+    with_dsa(Tiers::builder(Arc::clone(machine)).budget_bytes(Some(64 << 20)), dsa).build().unwrap()
 }
 
 fn options(prefetch: Prefetch) -> SessionOptions {

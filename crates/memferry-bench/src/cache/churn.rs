@@ -1,4 +1,4 @@
-//! A budget that is always short: what leaves is needed again, and copied again.
+//! A budget that is always short: evicted blocks are needed and copied again.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
@@ -9,23 +9,24 @@ use memferry::memory::Pool;
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 
-use super::{Comparison, Random, Size, ThesisCache, Zipf};
+use super::zipf::Zipf;
+use super::{Size, ThesisCache};
+use crate::harness::{Comparison, Pairs, Random, alternate};
 
-/// Of the blocks, so many fit: one in this many.
+/// Blocks per block of budget.
 const BLOCKS_PER_ROOM: usize = 4;
 /// The exponent of YCSB's Zipfian keys. Source: Cooper et al., "Benchmarking Cloud Serving Systems with YCSB", SoCC
 /// 2010.
 const EXPONENT: f64 = 0.99;
 
-/// `NAME_vs_thesis`, the time of an access that waits, polling, until its block is near; and `NAME_copies_vs_thesis`, how
-/// many copies it makes.
+/// `NAME_vs_thesis`, the time of an access that polls until its block is near, and `NAME_copies_vs_thesis`, the copies
+/// of an access.
 ///
-/// Keys, budget, pool, copies of a block and way of waiting are the same for both. What differs is the design under test:
-/// what leaves for a block that has no room (one by one, or everything unused), so how often a block is copied again, and
-/// what finding, making and ending an entry costs.
+/// Keys, budget, pool, copies and polling are the same for both caches. The designs differ in eviction (one block at a
+/// time, or every unused block), hence in the number of copies, and in the cost of an entry.
 ///
 /// # Errors
-/// What building mover, pool and cache says.
+/// The mover, the pool or the cache cannot be built.
 pub fn churn(name: &str, size: Size, seed: u64) -> Result<Vec<Comparison>, Box<dyn std::error::Error>> {
     let Size { keys_count, block_bytes, rounds_count, .. } = size;
     let machine = Arc::new(Machine::two_tiers()?);
@@ -41,7 +42,7 @@ pub fn churn(name: &str, size: Size, seed: u64) -> Result<Vec<Comparison>, Box<d
 
     let zipf = Zipf::new(keys_count, EXPONENT);
     let mut random = Random(seed);
-    // Frequent blocks lie anywhere.
+    // Frequent blocks are spread over the region.
     let mut places: Vec<u32> = (0..keys_count as u32).collect();
     for end in (1..keys_count).rev() {
         places.swap(end, random.below(end + 1));
@@ -63,28 +64,20 @@ pub fn churn(name: &str, size: Size, seed: u64) -> Result<Vec<Comparison>, Box<d
             black_box(entry.location());
         }
     };
-    let (mut ours_all, mut theirs_all) = (Vec::new(), Vec::new());
-    for round in 0..rounds_count {
-        for turn in 0..2 {
-            if (round + turn) % 2 == 0 {
-                ours_all.push(each(&keys, &our_mover, ours));
-            } else {
-                theirs_all.push(each(&keys, &their_mover, theirs));
-            }
-        }
-    }
-    let row = |what: &str, unit, of: fn(&(f64, f64)) -> f64| Comparison {
-        name: format!("{name}{what}_vs_thesis"),
-        unit,
-        ours: ours_all.iter().map(of).collect(),
-        peer_name: "thesis".to_owned(),
-        peer: theirs_all.iter().map(of).collect(),
+    let (ours, theirs) = alternate(
+        rounds_count,
+        || per_access(&keys, &our_mover, ours),
+        || per_access(&keys, &their_mover, theirs),
+    );
+    let row = |suffix: &str, unit, of: fn(&(f64, f64)) -> f64| {
+        let pairs = Pairs { ours: ours.iter().map(of).collect(), peer: theirs.iter().map(of).collect() };
+        Comparison::new(format!("{name}{suffix}_vs_thesis"), unit, "thesis", pairs)
     };
     Ok(vec![row("", "ns", |each| each.0), row("_copies", "1", |each| each.1)])
 }
 
-/// Nanoseconds and copies for each access.
-fn each(keys: &[u32], mover: &Mover, access: impl Fn(u32)) -> (f64, f64) {
+/// Nanoseconds and copies per access.
+fn per_access(keys: &[u32], mover: &Mover, access: impl Fn(u32)) -> (f64, f64) {
     let copies = || mover.stats().engines.iter().map(|engine| engine.operations).sum::<u64>();
     let (before, start) = (copies(), Instant::now());
     keys.iter().for_each(|&key| access(key));

@@ -1,4 +1,4 @@
-//! From the first access to a block to the moment when it is near, less the copy itself.
+//! The time from the first access to a block until it is near, less the copy itself.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
@@ -10,19 +10,22 @@ use memferry::memory::Pool;
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 
-/// What first accesses to blocks took, one value for each, in microseconds.
+/// Times of first accesses to blocks in microseconds, one value per access.
 #[derive(Clone, Debug, Default)]
 pub struct FirstAccess {
-    /// Beyond the copy, when the accessing thread looks again and again.
+    /// Beyond the copy, with an accessing thread that polls.
     pub poll_us: Vec<f64>,
-    /// Beyond the copy, when it sleeps.
+    /// Beyond the copy, with an accessing thread that sleeps.
     pub block_us: Vec<f64>,
-    /// The copy itself: the same number of bytes, on the accessing thread, next to each of those.
+    /// The copy itself: the same bytes on the accessing thread, next to each access.
     pub copy_us: Vec<f64>,
 }
 
 impl FirstAccess {
-    /// The value that 99 of a hundred do not exceed. Panics without values.
+    /// The 99th percentile.
+    ///
+    /// # Panics
+    /// Without values.
     pub fn p99(values: &[f64]) -> f64 {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -30,12 +33,13 @@ impl FirstAccess {
     }
 }
 
-/// `first_access_poll_us` and `first_access_block_us`, over blocks of `block_bytes` that are invalidated each time. The
-/// pool has its pages from the first access on, which is not counted. Before each access its thread sleeps for `pause`:
-/// without one the mover's worker has just been at work, and looks out for more; after milliseconds it sleeps as well.
+/// `first_access_poll_us` and `first_access_block_us`, over a block of `block_bytes` that is invalidated each time.
+///
+/// A first access that is not counted faults in the pages of the pool. The thread sleeps for `pause` before each access:
+/// without a pause the mover's worker still polls for requests, after milliseconds it sleeps.
 ///
 /// # Errors
-/// What building mover, pool and cache says.
+/// The mover, the pool or the cache cannot be built, or a copy fails.
 pub fn first_access(
     block_bytes: usize,
     count: usize,

@@ -1,4 +1,4 @@
-//! What a hit costs: key in, readable location out, and let go of again.
+//! The cost of a hit: from the key to a readable address, and its release.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::Arc;
@@ -12,27 +12,28 @@ use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::affinity;
 
-use super::{Comparison, Random, ThesisCache, median};
+use super::ThesisCache;
+use crate::harness::{Comparison, Pairs, Random, median};
 
 /// A cache that holds blocks under the keys `0..keys_count`.
 pub trait HitPeer: Sync {
-    /// What rows call it.
+    /// Its name in rows.
     fn name(&self) -> &str;
 
-    /// For each key: looks it up, holds the block as a user would, passes its address to [`black_box`], lets go.
+    /// For each key: looks it up, holds the block as a user would, passes its address to [`black_box`], releases it.
     fn hits(&self, keys: &[u32]);
 }
 
-/// How much is measured.
+/// The amount of work of a benchmark of the cache.
 #[derive(Copy, Clone, Debug)]
 pub struct Size {
-    /// Blocks, and size of each.
+    /// Number of blocks.
     pub keys_count: usize,
-    /// At least a page.
+    /// Size of each block, at least a page.
     pub block_bytes: usize,
-    /// Hits of each thread in a round; a few milliseconds of them outweigh the start of the threads.
+    /// Hits of each thread in a round; a few milliseconds outweigh the start of the threads.
     pub hits_count: usize,
-    /// Rounds of all cases and peers, one after the other.
+    /// Rounds over all cases and peers.
     pub rounds_count: usize,
 }
 
@@ -44,7 +45,7 @@ impl Size {
     pub const QUICK: Size = Size { keys_count: 16, block_bytes: 4096, hits_count: 1 << 8, rounds_count: 3 };
 }
 
-/// This crate's cache, with all blocks near.
+/// The cache of memferry, with all blocks near.
 #[derive(Debug)]
 pub struct Ours {
     cache: Cache,
@@ -53,17 +54,17 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// Brings `keys_count` blocks near.
+    /// Copies `keys_count` blocks near.
     ///
     /// # Errors
-    /// What building the mover and the cache says.
+    /// The mover or the cache cannot be built.
     pub fn new(keys_count: usize, block_bytes: usize) -> Result<Ours, Box<dyn std::error::Error>> {
         let mover = Mover::builder(Arc::new(Machine::two_tiers()?)).build()?;
         let cache = Cache::builder(mover).budget(NodeId(1), keys_count * block_bytes).build()?;
         let region = cache.register_chunked(vec![1; keys_count * block_bytes], Some(NodeId(0)), block_bytes);
         let ours = Ours { cache, region, block_bytes };
         for key in 0..keys_count as u32 {
-            // Brings it near; then it is found, and published.
+            // The first access copies the block, the second one publishes it to views.
             ours.cache.view(&ours.region, ours.range(key), Access::default())?.to_owned().wait();
             assert!(ours.cache.view(&ours.region, ours.range(key), Access::default())?.is_ready());
         }
@@ -94,7 +95,7 @@ impl HitPeer for Ours {
     }
 }
 
-/// The rows about hits. `peers` are compared beside the thesis' design, which is always there.
+/// The rows about hits, beside the thesis' cache and `peers`.
 ///
 /// # Errors
 /// As [`Ours::new`].
@@ -115,7 +116,7 @@ pub fn hits(
     let mut times = vec![vec![Vec::new(); all.len()]; cases.len()];
     for round in 0..size.rounds_count {
         for (case, (threads_count, keys)) in cases.iter().enumerate() {
-            // Turned about, so that nobody is always the first, or behind the same one.
+            // Rotated, so that no peer is always first or always follows the same one.
             for turn in 0..all.len() {
                 let which = (turn + round) % all.len();
                 times[case][which].push(ns_per_hit(all[which], *threads_count, keys));
@@ -123,15 +124,12 @@ pub fn hits(
         }
     }
 
-    let row = |name: &str, case: usize, peer: usize| Comparison {
-        name: name.to_owned(),
-        unit: "ns",
-        ours: times[case][0].clone(),
-        peer_name: all[peer].name().to_owned(),
-        peer: times[case][peer].clone(),
+    let row = |name: &str, case: usize, peer: usize| {
+        let pairs = Pairs { ours: times[case][0].clone(), peer: times[case][peer].clone() };
+        Comparison::new(name, "ns", all[peer].name(), pairs)
     };
     let by_median = |a: &usize, b: &usize| median(&times[0][*a]).total_cmp(&median(&times[0][*b]));
-    let fastest = (1..all.len()).min_by(by_median).expect("the thesis' design is there");
+    let fastest = (1..all.len()).min_by(by_median).expect("the thesis' cache is always a peer");
     let mut rows = vec![row("hit_1_thread", 0, fastest), row("hit_2_threads_vs_thesis", 1, 1)];
     if let Some(moka) = all.iter().position(|peer| peer.name() == "moka") {
         rows.push(row("hit_2_threads_vs_moka", 1, moka));
@@ -140,7 +138,7 @@ pub fn hits(
     Ok(rows)
 }
 
-/// Allocations for each hit, by a counter of the caller's (of a global allocator that counts).
+/// Allocations per hit. `allocations` returns the count of a global allocator.
 ///
 /// # Errors
 /// As [`Ours::new`].
@@ -155,7 +153,7 @@ pub fn hits_allocations(
     Ok((allocations() - before) as f64 / keys.len() as f64)
 }
 
-/// The thesis' design, with all blocks near.
+/// The thesis' cache, with all blocks near.
 fn filled_thesis(keys_count: usize, block_bytes: usize) -> Result<ThesisCache, Box<dyn std::error::Error>> {
     let machine = Arc::new(Machine::two_tiers()?);
     let pool = Pool::new(machine.clone(), NodeId(1), keys_count * block_bytes)?;
@@ -167,19 +165,19 @@ fn filled_thesis(keys_count: usize, block_bytes: usize) -> Result<ThesisCache, B
     Ok(thesis)
 }
 
-/// Mean over threads that begin together, each on a CPU of its own where there are enough: on a busy machine they would
-/// otherwise take turns on one, and never meet.
+/// The mean over threads that start together. Each runs on its own CPU if there are enough: on a busy machine they would
+/// otherwise take turns on one CPU and never run at the same time.
 fn ns_per_hit(peer: &dyn HitPeer, threads_count: usize, keys: &[u32]) -> f64 {
     let cpus = affinity::allowed().unwrap_or_default();
     let ready_count = AtomicUsize::new(0);
     let time = |thread: usize| {
         if cpus.len() >= threads_count {
-            // If the kernel refuses, it runs where it likes, and the figures are less steady.
+            // If the kernel refuses, the thread may migrate and the times vary more.
             let _ = affinity::confine(&[cpus[thread]]);
         }
-        // Once in a while a thread's first hit sets something up.
+        // The first hit of a thread may initialise its state.
         peer.hits(&keys[..1]);
-        // ORDERING: Relaxed, no partner: threads meet here in time, and pass nothing.
+        // ORDERING: Relaxed, no partner: the counter synchronises time only and publishes no data.
         ready_count.fetch_add(1, Ordering::Relaxed);
         while ready_count.load(Ordering::Relaxed) < threads_count {
             spin_loop();

@@ -1,13 +1,12 @@
-//! The peer that everything here is compared with: the cache of the thesis, rebuilt from its text in this language.
+//! The peer of all benchmarks of the cache: the cache of the thesis, rebuilt from its text in Rust.
 //!
-//! For each node a reader/writer lock over a map from addresses to entries; an entry is a block with an atomic
-//! reference count, copied for each access; the cache asks a policy function for the node. Waiting is by polling, as
-//! its library did. When memory runs out, everything that is unused is flushed. Kinder than the original: accesses
-//! allocate nothing, and the map hashes addresses with one multiplication.
+//! Each node has a reader/writer lock over a map from addresses to entries. An entry is a block with an atomic reference
+//! count, copied for each access. A policy function selects the node. Waiting polls, as the original library did. When
+//! memory runs out, every unused entry is flushed. Kinder than the original: accesses allocate nothing, and the map
+//! hashes addresses with one multiplication.
 //!
 //! Source: "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator", A. C. Fürst, TU Dresden
-//! 2024,
-//! 4.1, 5.1.1, 5.1.2 and figure 4.1.
+//! 2024, 4.1, 5.1.1, 5.1.2 and figure 4.1.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,11 +20,11 @@ use memferry::mover::{CopyOptions, Mover, Transfer};
 
 use super::hits::HitPeer;
 
-/// A cache after the thesis, for the blocks of one source.
+/// The cache of the thesis, for the blocks of one source.
 #[derive(Debug)]
 pub struct ThesisCache {
     mover: Mover,
-    /// What its `malloc` gives out: the copies' memory.
+    /// Memory of the copies: the original's `malloc`.
     pool: Pool,
     policy: fn(usize) -> usize,
     nodes: [RwLock<Map>; 1],
@@ -33,17 +32,18 @@ pub struct ThesisCache {
     block_bytes: usize,
 }
 
-/// From addresses.
+/// Entries by address.
 type Map = HashMap<usize, Arc<Data>, BuildHasherDefault<Mix>>;
 
-/// Its `CacheData`, as its copies share it.
+/// The shared part of the original's `CacheData`. Any thread reads `cache`; the waiter that takes `handler` writes
+/// `block` and then `cache`.
 #[derive(Default)]
 struct Data {
-    /// Null until somebody has waited for the copy.
+    /// Null until a waiter has seen the copy complete.
     cache: AtomicPtr<u8>,
-    /// Taken by the one who waits first, the "master".
+    /// Taken by the first waiter, the "master".
     handler: Mutex<Option<Transfer<Part, Block>>>,
-    /// What `cache` points into.
+    /// The memory at `cache`.
     block: OnceLock<Block>,
 }
 
@@ -66,18 +66,18 @@ impl AsRef<[u8]> for Part {
     }
 }
 
-/// A copy of a `CacheData`.
+/// The original's `CacheData`: a reference to an entry.
 #[derive(Debug)]
 pub struct ThesisEntry(Arc<Data>);
 
 impl ThesisEntry {
-    /// Null until somebody has waited for the copy, or if it failed.
+    /// Null until a waiter has seen the copy complete, and if it failed.
     pub fn location(&self) -> *const u8 {
-        // ORDERING: Acquire pairs with the Release in `wait`.
+        // ORDERING: Acquire pairs with the Release store in `wait`: the copied bytes are visible.
         self.0.cache.load(Ordering::Acquire)
     }
 
-    /// Polls until the copy is complete. For one thread at a time: a copy that fails leaves others waiting.
+    /// Polls until the copy is complete. For one waiter at a time: another one returns at once.
     pub fn wait(&self) {
         if !self.location().is_null() {
             return;
@@ -90,7 +90,7 @@ impl ThesisEntry {
         }
         if let Ok((_, block, _)) = handler.wait() {
             let block = self.0.block.get_or_init(|| block);
-            // ORDERING: Release pairs with the Acquire in `location`.
+            // ORDERING: Release pairs with the Acquire load in `location` and publishes the copied bytes.
             self.0.cache.store(block.as_ptr().cast_mut(), Ordering::Release);
         }
     }
@@ -102,7 +102,7 @@ impl ThesisCache {
         ThesisCache { mover, pool, policy: |_| 0, nodes: Default::default(), source, block_bytes }
     }
 
-    /// The entry of a block; `None` if there is no memory even after a flush.
+    /// The entry of a block; `None` if the pool is full even after a flush.
     pub fn access(&self, key: u32) -> Option<ThesisEntry> {
         let node = &self.nodes[(self.policy)(self.block_bytes)];
         let start = key as usize * self.block_bytes;
@@ -130,7 +130,7 @@ impl ThesisCache {
         Some(ThesisEntry(data))
     }
 
-    /// Drops what nobody holds.
+    /// Drops every entry that no caller holds.
     fn flush(&self) {
         for node in &self.nodes {
             node.write()

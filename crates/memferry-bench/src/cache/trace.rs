@@ -1,32 +1,34 @@
-//! How often a key is still there: the cache's own eviction, and LRU, on the same keys.
+//! Hit ratios of the cache's eviction and of LRU, on the same keys.
 //!
-//! The index is the one that caches use. No bytes move.
+//! The index is the one of the cache. No bytes are copied.
 
 use std::collections::BTreeMap;
 
 use memferry::internals::index_hits;
 
-use super::{Random, Zipf};
+use super::zipf::Zipf;
+use crate::harness::Random;
 
-/// Keys in the order in which they are asked for.
+/// Keys in the order of their accesses.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// `zipf_0.99_50`: the exponent and the room; `scans_` where scans pass through.
+    /// `zipf_0.99_50`: exponent and capacity; `scans_` for traces with scans.
     pub name: String,
     /// The keys.
     pub keys: Vec<usize>,
-    /// How many of them there is room for.
+    /// Number of keys that fit.
     pub capacity: usize,
 }
 
-/// Keys that are asked for more than once.
+/// Keys that are accessed more than once.
 const KEYS_COUNT: usize = 1000;
 const ACCESSES_COUNT: usize = 50_000;
-/// After so many accesses comes a scan, over so many keys that nobody asks for twice.
+/// Accesses between two scans.
 const SCAN_EVERY: usize = 1000;
+/// Keys of a scan; each is accessed once.
 const SCAN_KEYS_COUNT: usize = 500;
 
-/// Skewed keys, with and without scans through them, for several skews and sizes.
+/// Skewed keys with and without scans, for several exponents and capacities.
 pub fn traces(seed: u64) -> Vec<Trace> {
     let cases = [(0.8, 50), (0.99, 50), (0.99, 200), (1.2, 100)];
     let traces = cases.map(|(exponent, capacity)| {
@@ -53,13 +55,13 @@ fn with_scans(keys: &[usize]) -> Vec<usize> {
 /// Hits per access.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct HitRatios {
-    /// Of this crate's eviction.
+    /// Of memferry's eviction.
     pub ours: f64,
-    /// Of a cache that drops what was not used for longest.
+    /// Of a cache that evicts the least recently used key.
     pub lru: f64,
 }
 
-/// Both on `keys`, with room for `capacity` of them.
+/// Both ratios on `keys`, with room for `capacity` keys.
 pub fn hit_ratios(keys: &[usize], capacity: usize) -> HitRatios {
     let ratio = |hits_count: usize| hits_count as f64 / keys.len().max(1) as f64;
     HitRatios { ours: ratio(index_hits(keys, capacity)), lru: ratio(lru(keys, capacity)) }
@@ -87,9 +89,9 @@ fn lru(keys: &[usize], capacity: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// What the paper promises: better than LRU on skewed keys, with scans through them and without.
+    /// The promise of the paper: better than LRU on skewed keys, with scans and without.
     #[test]
-    fn sieve_keeps_what_is_used_again() {
+    fn sieve_keeps_keys_that_are_used_again() {
         for Trace { name, keys, capacity } in traces(7) {
             let ratios = hit_ratios(&keys, capacity);
             println!("{name}: {ratios:.3?}");
@@ -100,7 +102,7 @@ mod tests {
     #[test]
     fn small_traces_by_hand() {
         assert_eq!(hit_ratios(&[0, 1, 0, 2, 0], 2), HitRatios { ours: 0.4, lru: 0.4 });
-        // LRU loses every key just before it comes again; SIEVE's hand stays behind one that keeps being hit.
+        // LRU evicts every key just before its next access; SIEVE's hand stays behind one that keeps being hit.
         assert_eq!(hit_ratios(&[0, 1, 2, 0, 1, 2], 2).lru, 0.0);
         assert_eq!(hit_ratios(&[], 2), HitRatios { ours: 0.0, lru: 0.0 });
     }

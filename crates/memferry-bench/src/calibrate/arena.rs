@@ -1,4 +1,4 @@
-//! Memory to work in that no cache holds.
+//! Memory that no cache holds.
 
 use std::{fs, thread};
 
@@ -6,9 +6,9 @@ use memferry::memory::{Binding, Mapping};
 use memferry::mover::CopyMethod;
 use memferry::topology::{Machine, NodeId};
 
-use super::{CalibrateError, Effort, ends, kernels};
+use super::{CalibrateError, SamplingPlan, ends, kernels};
 
-/// Two stretches of a node's memory, walked through in turns: whatever is used next has not been used for long.
+/// Two regions of a node's memory, used in a cycle: the next bytes have not been used for long.
 pub(super) struct Arena {
     source: Mapping,
     target: Mapping,
@@ -16,7 +16,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// `size_bytes` for each of both, all pages there; the source is perhaps a chain ([`kernels::chain`]).
+    /// Two regions of `size_bytes` with all pages present; the source may be a chain ([`kernels::chain`]).
     fn new(
         machine: &Machine,
         node: NodeId,
@@ -25,7 +25,7 @@ impl Arena {
     ) -> Result<Arena, CalibrateError> {
         let mapping = || Mapping::new(machine, size_bytes, Binding::Bind(node));
         let mut arena = Arena { source: mapping()?, target: mapping()?, at: 0 };
-        // Pages that were only zeroed by the kernel may still be in a cache.
+        // Pages that the kernel has just zeroed may still be in a cache.
         kernels::write(&mut arena.source, 1);
         kernels::write(&mut arena.target, 2);
         if is_chain {
@@ -34,13 +34,13 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The next `size_bytes` of both. Panics if that is more than they have.
+    /// The next `size_bytes` of both. Panics if the regions are smaller.
     pub(super) fn next(&mut self, size_bytes: usize) -> (&[u8], &mut [u8]) {
         if self.at + size_bytes > self.source.len() {
             self.at = 0;
         }
         let range = self.at..self.at + size_bytes;
-        // The next one begins on a line of its own, as blocks of allocators do.
+        // The next range begins on a new cache line, like blocks of allocators.
         self.at = range.end.next_multiple_of(kernels::LINE_BYTES);
         (&self.source[range.clone()], &mut self.target[range])
     }
@@ -58,32 +58,31 @@ impl Arena {
         method.copy(source, target);
     }
 
-    /// All of both.
+    /// Both regions.
     pub(super) fn all(&mut self) -> (&[u8], &mut [u8]) {
         (&self.source, &mut self.target)
     }
 
-    /// The source, of which nothing changes.
+    /// The source, which never changes.
     pub(super) fn source(&self) -> &[u8] {
         &self.source
     }
 }
 
-/// Arenas of all memories: made when they are first asked for, and kept, since making them takes longer than measuring
-/// with them.
+/// Arenas of all memories, allocated on first use and kept: allocation takes longer than the measurements.
 pub(super) struct Arenas<'a> {
     machine: &'a Machine,
-    /// As many as the node with the most CPUs needs.
+    /// Number of arenas for the node with the most CPUs.
     count: usize,
     wanted_bytes: usize,
     of_memories: Vec<(NodeId, Vec<Arena>)>,
 }
 
-/// What the largest copy needs.
+/// Size for the largest copy.
 const ARENA_BYTES_MIN: usize = 16 << 20;
 
 impl<'a> Arenas<'a> {
-    pub(super) fn new(machine: &'a Machine, effort: Effort) -> Arenas<'a> {
+    pub(super) fn new(machine: &'a Machine, effort: SamplingPlan) -> Arenas<'a> {
         let (cpus, _) = ends(machine);
         let most = |figure: &dyn Fn(&[u32]) -> usize| {
             cpus.iter().map(|node| figure(&node.allowed_cpus)).max().unwrap_or(1)
@@ -96,7 +95,7 @@ impl<'a> Arenas<'a> {
         }
     }
 
-    /// Those in a memory, one for each CPU of any node. The source of the first one is a chain.
+    /// The arenas of a memory, one per CPU of any node. The source of the first one is a chain.
     ///
     /// # Errors
     /// [`CalibrateError::Memory`].
@@ -112,7 +111,7 @@ impl<'a> Arenas<'a> {
         Ok(&mut self.of_memories[index].1)
     }
 
-    /// All at the same time: the pages of one thread after another would take longer than all else on large machines.
+    /// Allocates all arenas at the same time: one thread after another would dominate the time on large machines.
     fn make(&self, memory: NodeId) -> Result<Vec<Arena>, CalibrateError> {
         let size_bytes = self.arena_bytes(self.machine.node(memory)?.free_bytes);
         let make = |index| Arena::new(self.machine, memory, size_bytes, index == 0);
@@ -122,20 +121,20 @@ impl<'a> Arenas<'a> {
         })
     }
 
-    /// All arenas of a memory, of two stretches each, leave half of what is free to others.
+    /// Arenas of two regions each; all arenas of a memory use at most half of its free bytes.
     fn arena_bytes(&self, free_bytes: Option<u64>) -> usize {
         let fitting = free_bytes.map_or(usize::MAX, |free| free as usize / 4 / self.count.max(1));
         self.wanted_bytes.min(fitting >> 20 << 20).max(ARENA_BYTES_MIN)
     }
 
-    /// What each thread walked through, where it was least.
+    /// Size of the smallest arena.
     pub(super) fn bytes_min(&self) -> usize {
         let arenas = self.of_memories.iter().filter_map(|(_, arenas)| arenas.first());
         arenas.map(|arena| arena.source.len()).min().unwrap_or(0)
     }
 }
 
-/// Size of the largest cache of a CPU, if the kernel tells.
+/// Size of the largest cache of a CPU, if the kernel reports it.
 pub(crate) fn cache_bytes(cpu: u32) -> Option<usize> {
     let caches = fs::read_dir(format!("/sys/devices/system/cpu/cpu{cpu}/cache")).ok()?;
     let size = |cache: fs::DirEntry| {
@@ -153,14 +152,15 @@ mod tests {
     #[test]
     fn arenas_leave_room_and_stay() {
         let machine = Machine::discover().unwrap();
-        let mut arenas = Arenas::new(&machine, Effort::QUICK);
+        let mut arenas = Arenas::new(&machine, SamplingPlan::QUICK);
         let memory = ends(&machine).1[0].id;
         let all = arenas.of(memory).unwrap();
         let (begin, count) = (all[0].source().as_ptr(), all.len());
         assert_eq!(arenas.of(memory).unwrap()[0].source().as_ptr(), begin, "not made again");
         assert_eq!((count, arenas.bytes_min()), (arenas.count, 16 << 20));
 
-        let arenas = Arenas { count: 24, wanted_bytes: 64 << 20, ..Arenas::new(&machine, Effort::FULL) };
+        let arenas =
+            Arenas { count: 24, wanted_bytes: 64 << 20, ..Arenas::new(&machine, SamplingPlan::FULL) };
         assert_eq!(arenas.arena_bytes(None), 64 << 20);
         assert_eq!(arenas.arena_bytes(Some(4 << 30)), 42 << 20);
         assert_eq!(arenas.arena_bytes(Some(1 << 20)), ARENA_BYTES_MIN);

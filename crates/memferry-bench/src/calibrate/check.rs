@@ -1,4 +1,4 @@
-//! This machine's own copies and reads, anew, beside what the model says of them.
+//! Further copies and reads of this machine, beside the predictions of the model.
 
 use memferry::internals::{copies_s, reads_s, worker_copy_s};
 use memferry::model::{Hardware, ModelError};
@@ -6,35 +6,35 @@ use memferry::mover::CopyMethod;
 use memferry::topology::{Machine, Node, NodeId};
 
 use super::arena::Arena;
-use super::effort::Sampler;
-use super::{CalibrateError, Effort, copies};
+use super::sampling::Sampler;
+use super::{CalibrateError, SamplingPlan, copies};
 
-/// A benchmark: what the model said and what came out.
+/// A benchmark: prediction and measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checked {
-    /// What ran.
+    /// Name of the benchmark.
     pub name: String,
-    /// By the model.
+    /// Predicted seconds.
     pub predicted_s: f64,
-    /// On this machine: see [`undisturbed`](super::undisturbed).
+    /// Measured seconds, see [`undisturbed`](super::undisturbed).
     pub measured_s: f64,
 }
 
 impl Checked {
-    /// How far the model is off, as a share of what was measured.
+    /// Error of the model as a share of the measurement.
     pub fn error(&self) -> f64 {
         (self.predicted_s / self.measured_s - 1.0).abs()
     }
 }
 
-/// Sizes that no calibration has measured: between those that it has, and beyond.
+/// Sizes that calibration does not measure: between its sizes, and beyond.
 const COPIES_BYTES: [usize; 6] = [8 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20];
-/// Long enough that a worker's copy is more than its waking, and shorter.
+/// Sizes whose copy takes longer than waking a worker, and shorter.
 const WORKER_BYTES: [usize; 3] = [128 << 10, 1 << 20, 8 << 20];
-/// Of each of all cores.
+/// Bytes of each core.
 const TOGETHER_BYTES: usize = 8 << 20;
 
-/// What is run and predicted.
+/// A benchmark that is run and predicted.
 #[derive(Copy, Clone, Debug, PartialEq)]
 enum Task {
     Copy(usize),
@@ -90,7 +90,7 @@ impl Task {
     }
 }
 
-/// Copies and reads of this machine, as often as they were run so far.
+/// Measured copies and reads of this machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Check {
     here: NodeId,
@@ -98,12 +98,12 @@ pub struct Check {
 }
 
 impl Check {
-    /// Runs them once, with arenas of `node`, one for each of its CPUs.
+    /// Runs all benchmarks once, with one arena of `node` per CPU.
     pub(super) fn measure(
         machine: &Machine,
         node: &Node,
         arenas: &mut [Arena],
-        effort: Effort,
+        effort: SamplingPlan,
     ) -> Result<Check, CalibrateError> {
         let cpus = &node.allowed_cpus[..];
         let tasks = Task::all(cpus.len());
@@ -113,7 +113,7 @@ impl Check {
         Ok(Check { here: node.id, tasks })
     }
 
-    /// Of each the better time of two passes.
+    /// Merges two passes by the better time of each.
     pub fn or_better(mut self, other: Check) -> Check {
         for ((_, time_s), (_, other_s)) in self.tasks.iter_mut().zip(other.tasks) {
             *time_s = time_s.min(other_s);
@@ -121,10 +121,10 @@ impl Check {
         self
     }
 
-    /// What the model says of them, from `profile`, which was calibrated here.
+    /// Adds the predictions of the model from `profile`, which was calibrated here.
     ///
     /// # Errors
-    /// [`CalibrateError::Model`] for a profile that lacks what the model needs.
+    /// [`CalibrateError::Model`] for a profile without the parameters of the model.
     pub fn against(&self, profile: &Machine) -> Result<Vec<Checked>, CalibrateError> {
         let hardware = Hardware::of(profile)?;
         let checked = |&(task, measured_s): &(Task, f64)| {
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!([1.0, 2.0, 3.0].map(error), [0.5, 0.0, 0.5]);
     }
 
-    /// What was calibrated on is not checked again.
+    /// No check uses a size of the calibration.
     #[test]
     fn other_sizes_are_checked_than_calibrated() {
         let names: Vec<String> = Task::all(2).into_iter().map(Task::name).collect();
@@ -158,6 +158,6 @@ mod tests {
         assert!(names.contains(&"copy_8MiB_by_2".to_owned()), "{names:?}");
         assert_eq!(Task::all(1).len(), 10);
         assert!(COPIES_BYTES.iter().all(|size| !copies::SIZES_BYTES.contains(size)));
-        assert_ne!(TOGETHER_BYTES, Effort::FULL.round_bytes());
+        assert_ne!(TOGETHER_BYTES, SamplingPlan::FULL.round_bytes());
     }
 }

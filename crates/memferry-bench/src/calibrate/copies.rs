@@ -1,5 +1,4 @@
-//! Copies by one core: which method is best from which size on, what they cost beyond their bytes, and what it costs
-//! to have them done by a worker that sleeps.
+//! Copies by one core: the best method by size, the fixed cost, and the additional cost of a sleeping worker.
 
 use std::sync::Arc;
 use std::thread;
@@ -9,19 +8,19 @@ use memferry::mover::{CopyMethod, CopyMethods, CpuOptions, Mover};
 use memferry::topology::{Machine, Node};
 
 use super::arena::Arena;
-use super::effort::Sampler;
+use super::sampling::Sampler;
 use super::threads::together;
 use super::{CalibrateError, Line};
 
-/// What a method does at a size.
+/// The rate of a copy method at a size.
 #[derive(Copy, Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct CopyRate {
-    /// How it copies.
+    /// The copy method.
     pub method: CopyMethod,
-    /// How much at a time.
+    /// Size of a copy.
     pub size_bytes: usize,
-    /// How fast.
+    /// The rate.
     pub bytes_per_s: f64,
 }
 
@@ -31,34 +30,34 @@ pub struct CopyRate {
 pub struct Copies {
     /// By method and size; the sizes ascend.
     pub rates: Vec<CopyRate>,
-    /// Through those by memcpy.
+    /// The line through copies by memcpy.
     pub line: Line,
-    /// Those by a worker that sleeps, until the sleeping thread that asked for it runs again: sizes and seconds.
+    /// Copies by a sleeping worker, until the sleeping waiter runs again: sizes and seconds.
     pub by_worker: [(usize, f64); 2],
-    /// What a worker adds to a small copy.
+    /// Additional time of a small copy by a sleeping worker.
     pub wake_s: f64,
-    /// What it adds beyond that to the first megabyte or so: who slept begins slowly.
+    /// Further time for the first megabyte or so: a core is slow after sleep.
     pub warm_s: f64,
 }
 
 pub(super) const SIZES_BYTES: [usize; 7] =
     [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
 
-/// The least that is not copied by who asks for it, and more than it takes to be warm.
+/// The smallest copy that goes to a worker, and a size beyond warm-up.
 fn worker_sizes_bytes() -> [usize; 2] {
     [CpuOptions::default().inline_bytes_max + 1, WARM_BYTES]
 }
 
-/// So much a worker has copied when it is as fast as one that has worked all the time.
+/// Bytes after which a worker is as fast as a busy one.
 const WARM_BYTES: usize = 2 << 20;
 
-/// One for each size, and one for workers.
+/// Steps: one per size, and one for workers.
 pub(super) const STEPS_COUNT: usize = SIZES_BYTES.len() + 1;
 
-/// How many figures samples are taken of.
+/// Number of sampled values.
 pub(super) const FIGURES_COUNT: usize = SIZES_BYTES.len() * CopyMethod::ALL.len() + 2;
 
-/// With an arena of `node`.
+/// Measures copies with an arena of `node`.
 pub(super) fn measure(
     machine: &Machine,
     node: &Node,
@@ -83,7 +82,7 @@ pub(super) fn measure(
     Copies::of(rates, by_worker)
 }
 
-/// How a core of `node` copies best, found with an arena of that node.
+/// The best copy methods of a core of `node`, with an arena of that node.
 pub(super) fn methods(node: &Node, arena: &mut Arena) -> Result<CopyMethods, CalibrateError> {
     let cpu = *node.allowed_cpus.first().ok_or(CalibrateError::NoCpus)?;
     let mut methods = CopyMethods::default();
@@ -117,7 +116,7 @@ impl Copies {
     }
 }
 
-/// Seconds for one of many copies after another, each of bytes that no cache holds.
+/// Seconds per copy in a sequence of copies, each of bytes that no cache holds.
 pub(super) fn copy_s(
     cpu: u32,
     arena: &mut Arena,
@@ -125,7 +124,7 @@ pub(super) fn copy_s(
     size_bytes: usize,
     sampler: &mut Sampler,
 ) -> Result<f64, CalibrateError> {
-    // What is written stays in caches for a while, and makes small copies faster than many of them are.
+    // Written bytes stay in caches for a while, which makes a few small copies faster than many.
     let count = (sampler.effort.round_bytes() / size_bytes).max(1);
     let time_s = sampler.together_s(&[cpu], &mut [arena], |arena| {
         (0..count).for_each(|_| arena.copy(method, size_bytes));
@@ -133,10 +132,10 @@ pub(super) fn copy_s(
     Ok(time_s / count as f64)
 }
 
-/// How long a worker is left alone before it is woken: longer than it looks out for more, and its core sleeps, too.
+/// Pause before a worker is woken: longer than its polling, so that its core sleeps, too.
 const REST: Duration = Duration::from_millis(1);
 
-/// Seconds from asking a sleeping worker for a copy, by memcpy, until it was waited for.
+/// Seconds from the request of a copy by memcpy to a sleeping worker until the waiter continues.
 pub(super) fn worker_s(
     machine: &Machine,
     arena: &mut Arena,
@@ -145,7 +144,7 @@ pub(super) fn worker_s(
 ) -> Result<f64, CalibrateError> {
     let methods = CopyMethods::only(CopyMethod::Memcpy);
     let mover = Mover::builder(Arc::new(machine.clone())).copy_methods(methods).build()?;
-    // Twice as many samples: whether the core of the sleeper sleeps too makes a difference.
+    // Twice as many samples: times depend on whether the worker's core sleeps, too.
     sampler.least_s(2, || {
         let (source, target) = arena.next(size_bytes);
         thread::sleep(REST);
@@ -155,8 +154,8 @@ pub(super) fn worker_s(
     })
 }
 
-/// For each stretch of sizes the method that is best there, with the size it begins at. A method has to be 3 % better
-/// than the one before to take over: less is noise.
+/// The best method by size, with the size from which it is best. A method must be 3 % better than the one before: less
+/// is noise.
 pub fn best_methods(rates: &[CopyRate]) -> Vec<(CopyMethod, usize)> {
     const BETTER: f64 = 1.03;
     let mut best: Vec<(CopyMethod, usize)> = Vec::new();

@@ -1,14 +1,14 @@
-//! Copies by the devices of this machine: how fast each one is, and what a core does to have a copy done.
+//! Copies by the devices of this machine: their rates, and the costs of a core.
 //!
 //! ```text
-//! rate        large copies, many under way, of memory that no cache holds
-//! submitting  small copies, many under way: what of the time the core is submitting
-//! descriptor  the same, without looking at the clock: time between two of them
-//! offload     a small copy at a time, less what its bytes take
+//! rate        large copies, many in flight, of memory that no cache holds
+//! submitting  small copies, many in flight: time of the core for submissions
+//! descriptor  the same without reading the clock: time between two descriptors
+//! offload     a small copy at a time, less the time of its bytes
 //! ```
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
-//! Scalable Processors" (2024), sections 4.1 and 4.2: 32 under way, and one engine reaches the rate of its device.
+//! Scalable Processors" (2024), sections 4.1 and 4.2: 32 in flight, and one engine reaches the rate of its device.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,48 +19,48 @@ use memferry_dsa::portal::OpenQueues;
 use memferry_dsa::system::QueueFilter;
 use memferry_dsa::{Opcode, OperationSet, Portal, QueueMode};
 
-use super::effort::Sampler;
+use super::sampling::Sampler;
 use super::{fact, parameter};
-use crate::dsa::load::{self, Failed, Lane, Load, Pages, Placed, Work, prepare, threads};
+use crate::dsa::load::{self, Lane, Load, LoadError, LoadOperation, PageState, Placed, prepare, threads};
 
-/// Copies under way.
+/// Copies in flight.
 const DEPTH: usize = 32;
-/// Long enough that a device spends its time on bytes.
+/// Large: the device spends its time on bytes.
 const LARGE_BYTES: u32 = 1 << 20;
-/// What Kuper et al. find to be worth waiting for a device; its bytes take a small part of the time.
+/// The size from which Kuper et al. find a device worth waiting for; its bytes take a small part of the time.
 const WAITED_BYTES: u32 = 4 << 10;
-/// Short enough that a device spends its time on descriptors.
+/// Small: the device spends its time on descriptors.
 const SMALL_BYTES: u32 = 256;
 
-/// Figures of a device.
+/// Sampled values of a device.
 pub(super) const FIGURES_COUNT: usize = 4;
 
-/// What a device does, and what it costs to have it do so. Times in seconds, the least that were seen.
+/// The rate of a device, and the costs of a core to use it. Times are the minima in seconds.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DeviceCosts {
-    /// The kernel's name, `dsa0`.
+    /// Name in the kernel, `dsa0`.
     pub device: String,
-    /// Through which queue, and between which memories.
+    /// The queue, and the memories of source and target.
     pub conditions: String,
-    /// Whether it is an emulated one.
+    /// Whether it is emulated.
     pub is_emulated: bool,
-    /// Copies under way, where that is not 1: 32, or as many as the queue takes.
+    /// Copies in flight, where that is not 1: 32, or the size of the queue.
     pub depth: usize,
-    /// Size of large copies: 1 MiB, or what the queue takes.
+    /// Size of large copies: 1 MiB, or the maximum of the queue.
     pub size_bytes: u32,
-    /// Large copies, with `depth` under way.
+    /// Rate of large copies, with `depth` in flight.
     pub bytes_per_s: f64,
-    /// A core's time for submitting one of small copies, with `depth` under way.
+    /// Time of a core per submission of small copies, with `depth` in flight.
     pub submit_s: f64,
-    /// From one small copy to the next, with `depth` under way.
+    /// Time from one small copy to the next, with `depth` in flight.
     pub descriptor_s: f64,
-    /// A copy of 4 KiB that is waited for.
+    /// Time of a 4 KiB copy with a waiter.
     pub waited_s: f64,
 }
 
 impl DeviceCosts {
-    /// What a copy that is waited for takes beyond its bytes.
+    /// Time of a copy with a waiter beyond its bytes.
     pub fn offload_s(&self) -> f64 {
         (self.waited_s - f64::from(WAITED_BYTES) / self.bytes_per_s).max(0.0)
     }
@@ -79,7 +79,7 @@ impl DeviceCosts {
         if self.is_emulated { Basis::Emulated } else { Basis::Measured }
     }
 
-    /// What was measured, under which conditions, as a source of `name`, the measurement.
+    /// Measured quantity and conditions, as a source of the measurement `name`.
     fn how(&self, name: &str, size_bytes: u32, depth: usize) -> String {
         let emulated = if self.is_emulated { ", which is emulated" } else { "" };
         let DeviceCosts { device, conditions, .. } = self;
@@ -93,14 +93,14 @@ impl DeviceCosts {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Devices {
-    /// Those that were measured.
+    /// The measured devices.
     pub costs: Vec<DeviceCosts>,
-    /// A sentence for each device, queue or driver that cannot be used, or only in part.
+    /// One sentence per device, queue or driver that cannot be used, or only in part.
     pub diagnostics: Vec<String>,
 }
 
 impl Devices {
-    /// A device that failed in one of two passes keeps the figures of the other.
+    /// Merges two passes. A device that failed in one keeps the values of the other.
     pub(super) fn or_better(mut self, other: Devices) -> Devices {
         for other in other.costs {
             match self.costs.iter().position(|one| one.device == other.device) {
@@ -113,12 +113,12 @@ impl Devices {
         self
     }
 
-    /// Bytes per second by the kernel's name.
+    /// Bytes per second by the name in the kernel.
     pub(super) fn rates(&self) -> Vec<(String, u64)> {
         self.costs.iter().map(|it| (it.device.clone(), it.bytes_per_s as u64)).collect()
     }
 
-    /// Of the first device, which is the one that models of a single device take.
+    /// Parameters of the first device, for models of a single device.
     pub(super) fn parameters(&self, name: &str) -> Vec<Parameter> {
         let Some(costs) = self.costs.first() else { return Vec::new() };
         let parameter = |it: &str, seconds: f64, (size_bytes, depth): (u32, usize)| Parameter {
@@ -149,21 +149,21 @@ impl Devices {
 pub(super) struct Device {
     pub(super) name: String,
     portal: Arc<dyn Portal>,
-    /// Which queue and how it is reached.
+    /// The queue, and the way of submission.
     queue: String,
     is_emulated: bool,
 }
 
-/// Why a device was not measured.
+/// A device that cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unmeasured {
     #[error(transparent)]
     Memory(#[from] MemoryError),
     #[error(transparent)]
-    Device(#[from] Failed),
+    Device(#[from] LoadError),
 }
 
-/// Each device of the machine that this process can use, through the first of its queues; and why others are none.
+/// The usable devices of the machine, each through its first usable queue, and the reasons why others are not usable.
 pub(super) fn open(machine: &Machine, are_emulated: bool) -> (Vec<Device>, Vec<String>) {
     let wanted = QueueFilter { operations: OperationSet::of(&[Opcode::Memmove]), ..QueueFilter::default() };
     let OpenQueues { queues, diagnostics } = match OpenQueues::open(&wanted) {
@@ -173,7 +173,7 @@ pub(super) fn open(machine: &Machine, are_emulated: bool) -> (Vec<Device>, Vec<S
     let mut devices: Vec<Device> = Vec::new();
     for it in queues {
         let name = it.device.to_string();
-        // One that the machine was discovered without came since; the next calibration has it.
+        // A device that appeared after the discovery of the machine; the next calibration measures it.
         let is_known = machine.accelerators().iter().any(|device| device.name == name);
         if !is_known || devices.iter().any(|device| device.name == name) {
             continue;
@@ -191,7 +191,7 @@ pub(super) fn open(machine: &Machine, are_emulated: bool) -> (Vec<Device>, Vec<S
 }
 
 impl Device {
-    /// In one pass, with memory near the device, or of `home` where nobody knows where it is.
+    /// Measures one pass, with memory near the device, or of `home` if its node is not known.
     pub(super) fn measure(
         &self,
         machine: &Machine,
@@ -202,20 +202,20 @@ impl Device {
         let is_of_use = |node: &&Node| node.has_memory() && node.is_allowed;
         let near = info.node.and_then(|node| machine.node(NodeId(node)).ok()).filter(is_of_use);
         let node = near.unwrap_or(home);
-        // As for prefetching. Within one memory each byte would pass twice, and the memory might be slower.
+        // Between two memories, as in prefetching: within one memory each byte passes twice, and it might be slower.
         let target = machine.nearest_faster(node.id).map_or(node.id, |node| node.id);
-        // A queue with room for all: otherwise a submission would wait for the device.
+        // A queue with room for all copies: otherwise a submission would wait for the device.
         let entries = if info.mode == QueueMode::Shared { info.threshold } else { info.size };
         let depth = DEPTH.min(entries as usize).max(1);
         let size_bytes = LARGE_BYTES.min(info.transfer_bytes_max);
         let (scale, count) = if sampler.effort.is_quick { (1, 64) } else { (2, 4096) };
         let large = Load {
-            work: Work::Copy,
+            work: LoadOperation::Copy,
             size_bytes,
             batch: 1,
             depth,
             repetitions: scale * depth,
-            pages: Pages::Touched,
+            pages: PageState::Touched,
         };
         let region = |bytes: usize, node: NodeId| {
             let mut mapping = Mapping::new(machine, bytes, Binding::Bind(node))?;
@@ -225,11 +225,11 @@ impl Device {
         let bytes = Lane::<Mapping>::region_bytes(&large);
         let lane = Lane {
             load: large,
-            way: load::Way::Queue(Arc::clone(&self.portal)),
+            executor: load::Executor::Queue(Arc::clone(&self.portal)),
             cpu: machine.node(node.cpu_node).ok().and_then(|node| node.allowed_cpus.first().copied()),
             times_submissions: false,
             placed: Placed::default(),
-            // A copy needs no third.
+            // A copy has no third region.
             regions: [region(bytes, node.id)?, region(bytes, target)?, region(1, node.id)?],
         };
         let (large_s, _, lane) = seconds(lane, sampler)?;
@@ -252,9 +252,8 @@ impl Device {
     }
 }
 
-/// Seconds of each descriptor of a load, and what of it the core was submitting if that is timed, undisturbed; and the
-/// lane, for the next load.
-fn seconds(lane: Lane<Mapping>, sampler: &mut Sampler) -> Result<(f64, f64, Lane<Mapping>), Failed> {
+/// Undisturbed seconds per descriptor of a load, and per submission if that is timed; and the lane, for the next load.
+fn seconds(lane: Lane<Mapping>, sampler: &mut Sampler) -> Result<(f64, f64, Lane<Mapping>), LoadError> {
     let repetitions = lane.load.repetitions as f64;
     let (first, lanes) = threads(vec![lane], 1)?;
     let more = sampler.more(first[0][0].elapsed_ns * 1e-9);
@@ -266,7 +265,7 @@ fn seconds(lane: Lane<Mapping>, sampler: &mut Sampler) -> Result<(f64, f64, Lane
     Ok((elapsed_s, submitting_s, lanes.remove(0)))
 }
 
-/// What looking at the clock twice takes, which is told as a part of each submission.
+/// Time of two readings of the clock, which is part of each timed submission.
 fn clock_s() -> f64 {
     let look = |_| {
         let begin = Instant::now();
@@ -279,7 +278,7 @@ fn clock_s() -> f64 {
 mod tests {
     use std::time::Duration;
 
-    use super::super::{Effort, home};
+    use super::super::{SamplingPlan, home};
     use super::*;
     use crate::dsa::device;
 
@@ -308,8 +307,8 @@ mod tests {
             is_emulated: true,
         };
         let home = home(&machine).unwrap();
-        // However slow this machine is now, there is time for all samples.
-        let effort = Effort { limit: Duration::MAX, ..Effort::QUICK };
+        // Enough time for all samples on a slow machine.
+        let effort = SamplingPlan { limit: Duration::MAX, ..SamplingPlan::QUICK };
         let mut sampler = Sampler::new(effort, FIGURES_COUNT);
         let costs = device.measure(&machine, home, &mut sampler).unwrap();
         assert!(costs.bytes_per_s > 0.0 && costs.descriptor_s > 0.0 && costs.waited_s > 0.0, "{costs:?}");

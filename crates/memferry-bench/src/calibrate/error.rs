@@ -1,11 +1,11 @@
-//! Why a machine was not measured.
+//! Errors of calibration.
 
 use memferry::memory::MemoryError;
 use memferry::model::ModelError;
 use memferry::mover::{CopyError, MoverError};
 use memferry::topology::TopologyError;
 
-/// Why there is no calibration. What was measured before is lost; all memory has been given back.
+/// A failed calibration. Earlier measurements are lost; all memory is released.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
@@ -14,24 +14,24 @@ pub enum CalibrateError {
         "{machine} is a description and not the machine that this runs on; calibrate on the machine itself"
     )]
     NotHere {
-        /// Its name.
+        /// Name of the machine.
         machine: String,
     },
-    /// No node has both, or this process may use none.
+    /// This process may use no node with CPUs and memory.
     #[error("this process may use no node with CPUs and memory; run it in a cpuset that has both")]
     NoCpus,
     /// A thread could not be confined to a CPU.
     #[error(
-        "a thread cannot be confined to a CPU ({0}); run it where sched_setaffinity is allowed, on CPUs that stay"
+        "a thread cannot be confined to a CPU ({0}); run it where sched_setaffinity is allowed, on CPUs that stay online"
     )]
     Pin(#[from] std::io::Error),
-    /// Times that no machine has, such as larger copies that take less time.
-    #[error("{what} makes no sense, other programs disturb it; end them and run it again")]
+    /// Implausible times, such as larger copies that take less time.
+    #[error("{what} is implausible: other programs disturb it; end them and run it again")]
     Disturbed {
-        /// What was measured.
+        /// The measured quantity.
         what: &'static str,
     },
-    /// There is no memory to measure in.
+    /// The memory cannot be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The copying threads could not be started.
@@ -40,10 +40,10 @@ pub enum CalibrateError {
     /// A copy failed.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// The measured figures contradict each other.
+    /// The measured values contradict each other.
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    /// The model cannot predict from these figures.
+    /// The model cannot predict from these values.
     #[error(transparent)]
     Model(#[from] ModelError),
 }

@@ -3,15 +3,15 @@
 /// A time that grows with the size: `base_s + size_bytes / bytes_per_s`.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What it takes however small the size is; not negative.
+    /// The fixed time; not negative.
     pub base_s: f64,
-    /// The rate beyond that; positive.
+    /// The rate; positive.
     pub bytes_per_s: f64,
 }
 
 impl Line {
-    /// The line through `(size_bytes, seconds)` with the least squares of *relative* errors, so that 4 KiB count as
-    /// much as 16 MiB. `None` if they are not of at least two sizes, or larger ones do not take longer.
+    /// Fits `(size_bytes, seconds)` by least squares of *relative* errors, so that 4 KiB count as much as 16 MiB. `None` with
+    /// fewer than two sizes, or if larger sizes do not take longer.
     pub fn through(points: &[(f64, f64)]) -> Option<Line> {
         // Minimises the sum of ((base + slope x size) / time - 1)^2: a linear problem in 1 / time and size / time.
         let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
@@ -22,10 +22,10 @@ impl Line {
         let determinant = aa * bb - ab * ab;
         let (mut base_s, mut slope) = ((a * bb - b * ab) / determinant, (b * aa - a * ab) / determinant);
         if base_s < 0.0 {
-            // The best line of those through the origin.
+            // The best line through the origin.
             (base_s, slope) = (0.0, b / bb);
         }
-        // Of a single size the determinant is 0, but for rounding.
+        // For a single size the determinant is 0 up to rounding.
         let is_determined = determinant > 1e-9 * aa * bb;
         (is_determined && slope > 0.0 && base_s.is_finite() && slope.is_finite())
             .then(|| Line { base_s, bytes_per_s: 1.0 / slope })
@@ -37,26 +37,26 @@ impl Line {
     }
 }
 
-/// Least, mean and most of some figures.
+/// Minimum, mean and maximum of values.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Spread {
-    /// The least.
+    /// The minimum.
     pub min: f64,
     /// The mean.
     pub mean: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// `None` without figures.
+    /// The spread of values; `None` without values.
     pub fn of(figures: &[f64]) -> Option<Spread> {
         let min = figures.iter().copied().reduce(f64::min)?;
         let max = figures.iter().copied().reduce(f64::max)?;
         Some(Spread { min, mean: figures.iter().sum::<f64>() / figures.len() as f64, max })
     }
 
-    /// With `better` of two figures each.
+    /// Merges two spreads by `better`.
     pub(super) fn or_better(self, other: Spread, better: fn(f64, f64) -> f64) -> Spread {
         let Spread { min, mean, max } = self;
         Spread { min: better(min, other.min), mean: better(mean, other.mean), max: better(max, other.max) }

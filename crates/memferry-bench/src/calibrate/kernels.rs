@@ -1,4 +1,4 @@
-//! What is timed beside copies: loops that read, write and follow pointers, as plain as they can be.
+//! Plain loops that read, write and follow pointers.
 
 use std::hint::black_box;
 
@@ -6,33 +6,33 @@ use std::hint::black_box;
 pub(super) const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / size_of::<u64>();
 
-/// Reads all of it, a word at a time.
+/// Reads all bytes, a word at a time.
 pub(super) fn read(bytes: &[u8]) -> u64 {
     let sum = words(bytes).iter().fold(0_u64, |sum, word| sum.wrapping_add(*word));
     black_box(sum)
 }
 
-/// Writes all of it.
+/// Writes all bytes.
 pub(super) fn write(bytes: &mut [u8], value: u8) {
     bytes.fill(value);
     black_box(bytes);
 }
 
-/// The words that begin at multiples of eight.
+/// The aligned words of the bytes.
 fn words(bytes: &[u8]) -> &[u64] {
-    // SAFETY: any bytes are a u64.
+    // SAFETY: any eight bytes are a valid u64.
     unsafe { bytes.align_to::<u64>() }.1
 }
 
 fn words_mut(bytes: &mut [u8]) -> &mut [u64] {
-    // SAFETY: any bytes are a u64, and the other way round.
+    // SAFETY: any eight bytes are a valid u64, and any u64 is eight valid bytes.
     unsafe { bytes.align_to_mut::<u64>() }.1
 }
 
-/// Makes a chain of all lines of `bytes`, in random order: the first word of each is the number of the next line.
+/// Writes a chain through all lines of `bytes` in random order: the first word of a line is the number of the next line.
 ///
-/// Source: S. Sattolo, "An algorithm to generate a random cyclic permutation", 1986: one cycle, so that no line comes
-/// again before all others did.
+/// Source: S. Sattolo, "An algorithm to generate a random cyclic permutation", 1986: one cycle through
+/// all lines.
 pub(super) fn chain(bytes: &mut [u8], seed: u64) {
     let words = words_mut(bytes);
     let lines = words.len() / LINE_WORDS;
@@ -50,7 +50,7 @@ pub(super) fn chain(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// Follows a [`chain`] from a line on and returns where it got.
+/// Follows a [`chain`] from a line and returns the last line.
 pub(super) fn follow(bytes: &[u8], from: u64, steps: usize) -> u64 {
     let words = words(bytes);
     let mut line = from;

@@ -1,18 +1,18 @@
-//! What this machine does, measured in less than two minutes, as figures that models take: a profile of one's own.
+//! Calibration: measures this machine in less than two minutes and writes a profile for the model.
 //!
 //! ```text
-//! ways      each CPU node x each memory node: latency, reading, writing, copying; of hardware threads, of all together
-//! copies    methods by size, in caches and elsewhere; the straight line through a core's copies; what waking a worker adds
-//! devices   each DSA that can be used: its rate, and what a core does to submit a copy
+//! paths     each CPU node x each memory node: latency, reading, writing, copying; of hardware threads, of all together
+//! copies    methods by size, in caches and elsewhere; the straight line through a core's copies; the cost of waking a worker
+//! devices   each usable DSA: its rate, and the core's cost of submitting a copy
 //!   └─▶ Calibration ─▶ Machine with links, parameters and facts ─▶ profile_text, model
-//! check     copies at sizes and on numbers of cores that were not measured before, beside what the model says of them
+//! check     copies of other sizes and by other numbers of cores, beside the predictions of the model
 //! ```
 //!
-//! Everything lies in memory that no cache holds, as columns do that are worth bringing near. Times are those of a
-//! machine with nothing else to do, as far as one gets them ([`undisturbed`]); the busier it is, the longer one has to
-//! look for them, and the less the figures are worth. So everything is measured in several passes; those of a check lie
-//! between those of a calibration, so that both have seen the same machine. A machine with many nodes gets fewer passes
-//! and fewer samples, so that it takes no longer; a profile says how many ([`Sampling`]).
+//! All data lies in memory that no cache holds, like columns that are worth copying. Times are those of an idle machine as
+//! far as possible ([`undisturbed`]). On a busy machine this takes more samples, and the results are less reliable.
+//! Everything is measured in several passes. The passes of a check lie between those of a calibration, so that both see
+//! the same machine. A machine with many nodes gets fewer passes and samples in the same time; a profile states how many
+//! ([`Sampling`]).
 //!
 //! Source: the chain of pointers is `lat_mem_rd` of L. McVoy, C. Staelin, "lmbench: portable tools for performance
 //! analysis" (1996); bandwidths are those of all CPUs of a node, as in Greinsmark (2020), tables 5 to 8.
@@ -21,71 +21,71 @@ pub(crate) mod arena;
 mod check;
 mod copies;
 mod devices;
-mod effort;
 mod error;
 mod fit;
 #[allow(unsafe_code)]
 mod kernels;
+mod memory_paths;
+mod sampling;
 pub(crate) mod threads;
-mod ways;
 
 pub use check::{Check, Checked};
 pub use copies::{Copies, CopyRate, best_methods};
 pub use devices::{DeviceCosts, Devices};
-pub use effort::{Effort, Sampling};
 pub use error::CalibrateError;
 pub use fit::{Line, Spread};
 use memferry::mover::CopyMethods;
 use memferry::topology::{Basis, Fact, Link, Machine, Measured, Node, NodeId, Parameter};
+pub use memory_paths::MemoryPath;
+pub use sampling::{Sampling, SamplingPlan};
 pub use threads::undisturbed;
-pub use ways::Way;
 
 use self::arena::Arenas;
-use self::effort::Sampler;
+use self::sampling::Sampler;
 
-/// What was measured.
+/// The results of a calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calibration {
     /// From each node with CPUs to each with memory.
-    pub ways: Vec<Way>,
+    pub paths: Vec<MemoryPath>,
     /// Copies on the first node with both.
     pub copies: Copies,
-    /// How a core there copies best, in its caches and elsewhere.
+    /// The best copy methods of a core there, in its caches and elsewhere.
     pub methods: CopyMethods,
-    /// Copies by devices, and why others do none.
+    /// Copies by devices, and the devices that cannot be used.
     pub devices: Devices,
-    /// How much of the machine was looked at, and how often.
+    /// Extent of the measurements.
     pub sampling: Sampling,
 }
 
-/// Nodes that have CPUs and nodes that have memory, of those that this process may use.
+/// Usable nodes with CPUs, and usable nodes with memory.
 fn ends(machine: &Machine) -> (Vec<&Node>, Vec<&Node>) {
     let with_cpus = machine.nodes().iter().filter(|node| !node.allowed_cpus.is_empty());
     let with_memory = machine.nodes().iter().filter(|node| node.has_memory() && node.is_allowed);
     (with_cpus.collect(), with_memory.collect())
 }
 
-/// Measures this machine pass by pass, in memory and through queues that it keeps until it is dropped.
+/// Measures this machine pass by pass. Keeps memory and queues until it is dropped.
 ///
-/// Whoever makes several passes keeps the best of each figure ([`Calibration::or_better`]).
+/// [`Calibration::or_better`] merges several passes.
 pub struct Calibrator<'a> {
     machine: &'a Machine,
     arenas: Arenas<'a>,
     devices: Vec<devices::Device>,
     diagnostics: Vec<String>,
-    /// Since the first pass.
+    /// `None` before the first pass.
     methods: Option<CopyMethods>,
-    effort: Effort,
+    effort: SamplingPlan,
 }
 
 impl<'a> Calibrator<'a> {
-    /// `are_devices_emulated`: those that Linux shows are no silicon, and the profile has to say so.
+    /// A calibrator of `machine`. The profile marks devices as emulated if `are_devices_emulated`.
     ///
     /// # Errors
     /// [`CalibrateError::NotHere`] for a machine that was not discovered, [`NoCpus`](CalibrateError::NoCpus).
     pub fn new(
         machine: &'a Machine,
-        effort: Effort,
+        effort: SamplingPlan,
         are_devices_emulated: bool,
     ) -> Result<Calibrator<'a>, CalibrateError> {
         if !machine.is_this_machine() {
@@ -97,12 +97,12 @@ impl<'a> Calibrator<'a> {
         Ok(Calibrator { machine, arenas, devices, diagnostics, methods: None, effort })
     }
 
-    /// How many calls of `progress` a pass makes.
+    /// Number of calls of `progress` in a pass.
     pub fn steps_count(&self) -> usize {
-        self.ways_count() + copies::STEPS_COUNT + self.devices.len()
+        self.paths_count() + copies::STEPS_COUNT + self.devices.len()
     }
 
-    fn ways_count(&self) -> usize {
+    fn paths_count(&self) -> usize {
         let (cpus, memories) = ends(self.machine);
         cpus.len() * memories.len()
     }
@@ -110,27 +110,27 @@ impl<'a> Calibrator<'a> {
     /// Measures everything once. `progress` is called after each of [`steps_count`](Self::steps_count) steps.
     ///
     /// # Errors
-    /// [`CalibrateError::Memory`] where there is no room, [`Pin`](CalibrateError::Pin) where the kernel does not let
-    /// threads stay on their CPUs, [`Disturbed`](CalibrateError::Disturbed) for times that make no sense. A device that
-    /// fails is no error, but among [`Devices::diagnostics`].
+    /// [`CalibrateError::Memory`] without enough memory, [`Pin`](CalibrateError::Pin) if the kernel does not pin threads,
+    /// [`Disturbed`](CalibrateError::Disturbed) for implausible times. A device that fails is not an error; it is listed in
+    /// [`Devices::diagnostics`].
     pub fn pass(&mut self, progress: &mut dyn FnMut()) -> Result<Calibration, CalibrateError> {
         let (cpus, memories) = ends(self.machine);
-        let threads_max = self.effort.threads_max(self.ways_count());
-        let figures = self.ways_count() * ways::figures_count(threads_max)
+        let threads_max = self.effort.threads_max(self.paths_count());
+        let figures = self.paths_count() * memory_paths::figures_count(threads_max)
             + copies::FIGURES_COUNT
             + self.devices.len() * devices::FIGURES_COUNT;
         let mut sampler = Sampler::new(self.effort, figures);
-        let mut ways = Vec::new();
-        // A memory's arenas are used by all nodes before the next memory's are made.
+        let mut paths = Vec::new();
+        // All nodes use the arenas of a memory before those of the next memory are allocated.
         for memory in &memories {
             let arenas = self.arenas.of(memory.id)?;
             for cpus in &cpus {
-                ways.push(ways::measure(cpus, memory.id, arenas, threads_max, &mut sampler)?);
+                paths.push(memory_paths::measure(cpus, memory.id, arenas, threads_max, &mut sampler)?);
                 progress();
             }
         }
         // In the order of the machine's nodes, as its links are.
-        ways.sort_by_key(|way| (way.cpus, way.memory));
+        paths.sort_by_key(|way| (way.cpus, way.memory));
         let home = home(self.machine)?;
         let arena = &mut self.arenas.of(home.id)?[0];
         let copies = copies::measure(self.machine, home, arena, &mut sampler, progress)?;
@@ -152,7 +152,7 @@ impl<'a> Calibrator<'a> {
             threads: (of_threads.div_ceil(step), of_threads),
             arena_bytes: self.arenas.bytes_min(),
         };
-        Ok(Calibration { ways, copies, methods, devices: measured, sampling })
+        Ok(Calibration { paths, copies, methods, devices: measured, sampling })
     }
 
     /// Runs the benchmarks of a [`Check`] once.
@@ -165,19 +165,19 @@ impl<'a> Calibrator<'a> {
     }
 }
 
-/// The first node with CPUs and memory; where copies are measured.
+/// The first node with CPUs and memory, on which copies are measured.
 fn home(machine: &Machine) -> Result<&Node, CalibrateError> {
     let (cpus, memories) = ends(machine);
     let has_both = |node: &&&Node| memories.iter().any(|memory| memory.id == node.id);
     cpus.iter().find(has_both).copied().ok_or(CalibrateError::NoCpus)
 }
 
-/// Five digits: more than any clock tells, and few enough that a text says exactly what is meant.
+/// Rounds to five digits: more than the accuracy of any clock, and few enough for an exact text.
 fn rounded(value: f64) -> f64 {
     format!("{value:.4e}").parse().unwrap_or(value)
 }
 
-/// A parameter that was measured, here or by somebody else for [`Calibration::apply`]; `value` is kept in five digits.
+/// A measured parameter, also for [`Calibration::apply`]; `value` is rounded to five digits.
 pub fn parameter(name: &str, value: f64, how: &str) -> Parameter {
     let value = rounded(value);
     Parameter {
@@ -194,15 +194,15 @@ fn fact(name: String, value: f64, unit: &str, source: &str) -> Fact {
 }
 
 impl Calibration {
-    /// Of each figure the better one: nothing makes a machine faster than it is. Copy methods, which are the same in all
-    /// passes of a [`Calibrator`], are the first one's.
+    /// Merges two passes by the better value of each: disturbances only make a machine slower. Copy methods are equal in all
+    /// passes of a [`Calibrator`]; those of `self` stay.
     ///
     /// # Errors
     /// [`CalibrateError::Disturbed`] as for [`Calibrator::pass`].
     pub fn or_better(self, other: Calibration) -> Result<Calibration, CalibrateError> {
-        let ways = self.ways.into_iter().zip(other.ways).map(|(one, other)| one.or_better(other));
+        let paths = self.paths.into_iter().zip(other.paths).map(|(one, other)| one.or_better(other));
         Ok(Calibration {
-            ways: ways.collect(),
+            paths: paths.collect(),
             copies: self.copies.or_better(other.copies)?,
             methods: self.methods,
             devices: self.devices.or_better(other.devices),
@@ -210,11 +210,11 @@ impl Calibration {
         })
     }
 
-    /// The machine with these figures, and with `others` that were measured elsewhere. `name` and `what` say which
-    /// measurement it was: short, and with date, version and machine.
+    /// The machine with these results and with `others`. `name` and `what` describe the measurement: in short, and with date,
+    /// version and machine.
     ///
     /// # Errors
-    /// [`CalibrateError::Topology`] if the figures cannot be, such as an infinite rate.
+    /// [`CalibrateError::Topology`] for impossible values, such as an infinite rate.
     pub fn apply(
         &self,
         machine: Machine,
@@ -226,7 +226,7 @@ impl Calibration {
         parameters.extend(others);
         let measured = Measured {
             reference: (name.to_owned(), format!("{what}; {}", self.sampling)),
-            links: self.ways.iter().map(|way| (way.cpus, way.memory, way.link())).collect(),
+            links: self.paths.iter().map(|way| (way.cpus, way.memory, way.link())).collect(),
             accelerators: self.devices.rates(),
             parameters,
             copy_methods: Some(self.methods),
@@ -253,7 +253,7 @@ impl Calibration {
                 &of("a copy of 2 MiB by a worker that slept, less the copy and the waking"),
             ),
         ];
-        let own = self.ways.iter().find(|way| way.cpus == way.memory);
+        let own = self.paths.iter().find(|way| way.cpus == way.memory);
         if let Some(way) = own {
             let how = of("reading of a single core, mean over hardware threads");
             parameters.push(parameter("core_mb_per_s", way.core_read.mean / 1e6, &how));
@@ -265,7 +265,7 @@ impl Calibration {
             (memferry::topology::Tier::Hbm, "hbm_mb_per_s"),
         ] {
             let is_of_tier = |memory: NodeId| machine.node(memory).is_ok_and(|node| node.tier == tier);
-            let rates = self.ways.iter().filter(|way| is_of_tier(way.memory)).map(Way::traffic);
+            let rates = self.paths.iter().filter(|way| is_of_tier(way.memory)).map(MemoryPath::traffic);
             if let Some(most) = rates.reduce(f64::max) {
                 let how = of(
                     "the most that all CPUs of a node get out of and into a memory, reading, writing or copying",
@@ -279,7 +279,7 @@ impl Calibration {
     fn facts(&self, name: &str) -> Vec<Fact> {
         let mut facts = Vec::new();
         let mut fact = |what: String, value: f64, unit: &str| facts.push(fact(what, value, unit, name));
-        for Way { cpus, memory, latency_s, core_read, core_copy, copy, .. } in &self.ways {
+        for MemoryPath { cpus, memory, latency_s, core_read, core_copy, copy, .. } in &self.paths {
             let way = format!("{cpus}_to_{memory}");
             for (figure, spread, scale, unit) in [
                 ("read_latency", latency_s, 1e9, "ns"),
@@ -304,7 +304,7 @@ impl Calibration {
     }
 }
 
-impl Way {
+impl MemoryPath {
     fn link(&self) -> Link {
         Link {
             distance: None,

@@ -14,7 +14,7 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
     let machine = Machine::discover().unwrap();
     let mut steps = 0;
     // Beside other tests even a line through times may be none; that is an answer, and not one to count on.
-    let effort = Effort { limit: Duration::MAX, ..Effort::QUICK };
+    let effort = SamplingPlan { limit: Duration::MAX, ..SamplingPlan::QUICK };
     let mut calibrator = Calibrator::new(&machine, effort, false).unwrap();
     let calibration = (0..20)
         .find_map(|_| {
@@ -26,7 +26,7 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
     assert_eq!((calibration.sampling.passes, calibration.sampling.samples.0), (1, 2));
     let Devices { costs, diagnostics } = &calibration.devices;
     assert!(!costs.is_empty() || !diagnostics.is_empty(), "no device, and no reason");
-    for way in &calibration.ways {
+    for way in &calibration.paths {
         let Spread { min, mean, max } = way.core_read;
         assert!(0.0 < min && min <= mean && mean <= max, "{way:?}");
         assert!(way.latency_s.min > 0.0 && way.read > 0.0 && way.write > 0.0 && way.copy > 0.0, "{way:?}");
@@ -61,14 +61,14 @@ fn a_calibrated_machine_is_a_profile_that_models_take() {
 #[test]
 fn only_this_machine_can_be_measured() {
     let profile = Machine::two_tiers().unwrap();
-    let Err(error) = Calibrator::new(&profile, Effort::QUICK, false) else { panic!("it is a profile") };
+    let Err(error) = Calibrator::new(&profile, SamplingPlan::QUICK, false) else { panic!("it is a profile") };
     assert!(matches!(error, CalibrateError::NotHere { .. }), "{error}");
 }
 
 #[test]
 fn a_profile_without_figures_predicts_nothing() {
     let machine = Machine::discover().unwrap();
-    let checked = Calibrator::new(&machine, Effort::QUICK, false).unwrap().check().unwrap();
+    let checked = Calibrator::new(&machine, SamplingPlan::QUICK, false).unwrap().check().unwrap();
     let error = checked.against(&Machine::two_tiers().unwrap()).unwrap_err().to_string();
     assert!(error.contains("not known") || error.contains("no node"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! The same work on several CPUs at the same time.
+//! Work on several CPUs at the same time.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -6,16 +6,16 @@ use std::{io, thread};
 
 use memferry_dsa::affinity::confine;
 
-/// The time that something takes when nothing else runs: the least of the samples. What else runs makes things slower
-/// and never faster, and is not what is measured. Infinite without samples.
+/// The time of work on an idle machine: the minimum of the samples, since other programs make work only slower. Infinite
+/// without samples.
 ///
 /// Source: J. Chen, J. Revels, "Robust benchmarking in noisy environments" (2016), section 4.
 pub fn undisturbed(samples: &[f64]) -> f64 {
     samples.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-/// Runs `work` on each of `cpus` with one of `works`, `rounds` times; the threads begin each round together. Returns
-/// for each round the seconds from the first begin to the last end.
+/// Runs `work` on each of `cpus` with one of `works`, `rounds` times; the threads start each round together. Returns the
+/// seconds of each round from the first start to the last end.
 ///
 /// # Errors
 /// A thread that cannot be confined to its CPU. Panics if one cannot be started.
@@ -30,7 +30,7 @@ pub(crate) fn together<W: Send>(
     let run = move |cpu: u32, mine: &mut W| {
         let pinned = confine(&[cpu]);
         let round = |_| {
-            // Also of a thread that is not where it should be: the others wait for all.
+            // Also for a thread that could not be pinned: the others wait at the barrier.
             barrier.wait();
             let begin = Instant::now();
             work(mine);

@@ -1,4 +1,4 @@
-//! How fast a device is, seen from one submitting thread through a portal: an emulated one, or one of this machine.
+//! The speed of a device, emulated or real, as seen by one thread that submits through a portal.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,30 +13,30 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, Star
 #[derive(Default)]
 struct Slot(CompletionRecord);
 
-/// Nothing here takes a thousandth of it.
+/// A thousand times longer than any operation here.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Looks at a record before the clock is asked.
+/// Polls of a record before the clock is read.
 const LOOKS: u32 = 1 << 16;
 
-/// Why a device could not be measured.
+/// A device that cannot be measured.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
-    /// It takes no descriptors.
+pub enum DeviceError {
+    /// It does not accept descriptors.
     #[error(transparent)]
     BackoffError(#[from] BackoffError),
-    /// It answers none.
+    /// It completes none.
     #[error("the device wrote no completion record in {TIMEOUT:?}")]
     Silent,
-    /// It answers with an error.
-    #[error("a descriptor that is correct ended with {0}")]
+    /// It completes a correct descriptor with an error.
+    #[error("a correct descriptor completed with {0}")]
     Status(Status),
 }
 
-/// One engine, one shared queue with room for everything, no bad habits.
+/// An emulated device without faults: one engine, one shared queue with room for everything.
 ///
 /// # Errors
-/// Its thread could not be started.
+/// Its thread cannot be started.
 pub fn emulated() -> Result<Arc<Emulator>, StartError> {
     let mut queue = shared_queue("wq0.0", 128);
     queue.batch_max = 1024;
@@ -46,8 +46,8 @@ pub fn emulated() -> Result<Arc<Emulator>, StartError> {
     )
 }
 
-fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), Failed> {
-    // Patience for a queue that others fill too; an idle queue takes it at once.
+fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), DeviceError> {
+    // Patience for a queue that other clients fill too; an idle queue accepts it at once.
     let patience = Backoff::new(1 << 20);
     // SAFETY: no-ops and lists of no-ops name no memory but their records and lists. Those outlive the waits below, or
     // are leaked when a wait gives up.
@@ -55,26 +55,26 @@ fn submit(portal: &dyn Portal, descriptor: &Descriptor) -> Result<(), Failed> {
     Ok(())
 }
 
-fn wait(portal: &dyn Portal, record: &CompletionRecord) -> Result<(), Failed> {
-    // A clock is looked at only after some time: it costs a good part of a round trip.
+fn wait(portal: &dyn Portal, record: &CompletionRecord) -> Result<(), DeviceError> {
+    // The clock is read only after many polls: it costs a good part of a round trip.
     for _ in 0..LOOKS {
         if let Some(completion) = record.poll() {
             portal.completed(1);
             return match completion.status {
                 Status::Success => Ok(()),
-                status => Err(Failed::Status(status)),
+                status => Err(DeviceError::Status(status)),
             };
         }
         std::hint::spin_loop();
     }
     match Wait::Pause.wait(record, TIMEOUT) {
         Ok(_) => wait(portal, record),
-        Err(TimedOut { .. }) => Err(Failed::Silent),
+        Err(TimedOut { .. }) => Err(DeviceError::Silent),
     }
 }
 
-/// Leaks what a device may still write to if `work` failed.
-fn guarded<M, T>(memory: M, work: impl FnOnce(&M) -> Result<T, Failed>) -> Result<T, Failed> {
+/// Runs `work` on memory that a device writes to; leaks the memory on failure, since the device may still write.
+fn guarded<M, T>(memory: M, work: impl FnOnce(&M) -> Result<T, DeviceError>) -> Result<T, DeviceError> {
     let result = work(&memory);
     if result.is_err() {
         std::mem::forget(memory);
@@ -82,11 +82,11 @@ fn guarded<M, T>(memory: M, work: impl FnOnce(&M) -> Result<T, Failed>) -> Resul
     result
 }
 
-/// No-ops with a record each, `in_flight` at a time: operations per second.
+/// Operations per second of no-ops with a record each, `in_flight` at a time.
 ///
 /// # Errors
-/// [`Failed`].
-pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> Result<f64, Failed> {
+/// [`DeviceError`].
+pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> Result<f64, DeviceError> {
     let slots: Vec<Slot> = (0..in_flight).map(|_| Slot::default()).collect();
     guarded(slots, |slots| {
         let start = Instant::now();
@@ -103,11 +103,16 @@ pub fn singles(portal: &dyn Portal, in_flight: usize, count: usize) -> Result<f6
     })
 }
 
-/// Batches of `members` no-ops, with a record for each member or for the batch only, two at a time: members per second.
+/// Members per second of batches of `members` no-ops, two in flight, with a record per member or per batch only.
 ///
 /// # Errors
-/// [`Failed`].
-pub fn batches(portal: &dyn Portal, members: usize, with_records: bool, count: usize) -> Result<f64, Failed> {
+/// [`DeviceError`].
+pub fn batches(
+    portal: &dyn Portal,
+    members: usize,
+    with_records: bool,
+    count: usize,
+) -> Result<f64, DeviceError> {
     struct Lane {
         batch: Slot,
         _records: Vec<Slot>,
@@ -136,11 +141,11 @@ pub fn batches(portal: &dyn Portal, members: usize, with_records: bool, count: u
     })
 }
 
-/// One no-op at a time, waiting by spinning: the median round trip.
+/// The median round trip of one no-op at a time, with a spinning waiter.
 ///
 /// # Errors
-/// [`Failed`].
-pub fn round_trip(portal: &dyn Portal, count: usize) -> Result<Duration, Failed> {
+/// [`DeviceError`].
+pub fn round_trip(portal: &dyn Portal, count: usize) -> Result<Duration, DeviceError> {
     guarded(Slot::default(), |Slot(record)| {
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
@@ -155,13 +160,12 @@ pub fn round_trip(portal: &dyn Portal, count: usize) -> Result<Duration, Failed>
     })
 }
 
-/// Copies of `size_bytes`, one at a time: bytes per second.
+/// Bytes per second of copies of `size_bytes`, one at a time.
 ///
 /// # Errors
-/// [`Failed`].
-pub fn copies(portal: &dyn Portal, size_bytes: u32, count: usize) -> Result<f64, Failed> {
-    // Written, and not zeros that the allocator has: a device that does not block on faults stops at pages that nobody
-    // has touched.
+/// [`DeviceError`].
+pub fn copies(portal: &dyn Portal, size_bytes: u32, count: usize) -> Result<f64, DeviceError> {
+    // Written, not zeroed by the allocator: a device that does not block on faults stops at untouched pages.
     let (source, mut target) = (vec![7u8; size_bytes as usize], vec![1u8; size_bytes as usize]);
     let copy = Descriptor::memmove(source.as_ptr(), target.as_mut_ptr(), size_bytes);
     guarded((source, target, Slot::default()), |(source, target, Slot(record))| {
@@ -172,7 +176,7 @@ pub fn copies(portal: &dyn Portal, size_bytes: u32, count: usize) -> Result<f64,
             wait(portal, record)?;
         }
         let rate = count as f64 * f64::from(size_bytes) / start.elapsed().as_secs_f64();
-        assert!(target == source, "a copy that succeeded is none");
+        assert!(target == source, "a copy succeeded without copying");
         Ok(rate)
     })
 }
@@ -181,9 +185,9 @@ pub fn copies(portal: &dyn Portal, size_bytes: u32, count: usize) -> Result<f64,
 mod tests {
     use super::*;
 
-    /// So that the benchmark does not rot: every function runs, and does as much as it says.
+    /// The benchmark must not rot: every function runs as many descriptors as it says.
     #[test]
-    fn all_of_it_runs() {
+    fn every_function_runs() {
         let emulator = emulated().unwrap();
         let portal = &*emulator.portal(0);
         assert!(singles(portal, 4, 10).unwrap() > 0.0);
@@ -199,6 +203,6 @@ mod tests {
         let emulator = emulated().unwrap();
         let portal = emulator.portal(0);
         emulator.abort();
-        assert!(matches!(round_trip(&*portal, 1), Err(Failed::BackoffError(_))));
+        assert!(matches!(round_trip(&*portal, 1), Err(DeviceError::BackoffError(_))));
     }
 }

@@ -1,5 +1,6 @@
-//! What `memferry bench dsa` and `memferry bench emulate` measure: the speed of this crate's parts, and of submissions.
-//! For the project's own benchmarks; it may change with any version.
+//! Benchmarks of `memferry-dsa` and of its emulation: `memferry bench dsa` and `memferry bench emulate`.
+
+use crate::harness::Provenance;
 
 #[allow(unsafe_code)]
 pub mod device;
@@ -17,25 +18,16 @@ pub mod software;
 pub mod submission;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use page::NoPage;
+pub use page::PageError;
 #[allow(unsafe_code)]
 pub mod waiting;
 
-/// How long to measure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effort {
-    /// For records.
-    Full,
-    /// For tests: every line runs.
-    Quick,
+/// Whether the DSA devices that Linux shows are those of `memferry emulate`.
+pub fn are_devices_emulated() -> bool {
+    std::path::Path::new("/dev/.memferry").exists()
 }
 
-impl Effort {
-    /// One of two figures.
-    pub fn of<T>(self, full: T, quick: T) -> T {
-        match self {
-            Effort::Full => full,
-            Effort::Quick => quick,
-        }
-    }
+/// Provenance of the times of this machine's devices.
+pub fn device_provenance() -> Provenance {
+    if are_devices_emulated() { Provenance::Emulated } else { Provenance::Measured }
 }

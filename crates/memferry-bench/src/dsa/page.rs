@@ -1,4 +1,4 @@
-//! A queue's page, for what measures the instruction and not the portal around it.
+//! The page of a queue, for benchmarks of the instruction without the portal around it.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -12,40 +12,40 @@ use memferry_dsa::{Descriptor, PAGE_BYTES};
 /// The page of a shared queue.
 pub(super) struct Page(NonNull<u8>);
 
-/// Why a queue's page cannot be used.
+/// A queue whose page cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoPage {
+pub enum PageError {
     /// The queue cannot be opened or mapped.
     #[error("cannot map the queue {}: {source}", path.display())]
     Map {
-        /// Its file.
+        /// File of the queue.
         path: PathBuf,
-        /// Why.
+        /// Answer of the operating system.
         source: io::Error,
     },
-    /// Nobody executes the instruction.
-    #[error("no ENQCMD, neither of this CPU nor emulated: run it by `memferry emulate`")]
+    /// Neither the CPU nor an emulation executes the instruction.
+    #[error("this CPU has no ENQCMD and it is not emulated; run the program with `memferry emulate`")]
     NoInstruction,
 }
 
-// SAFETY: submissions from any thread are what it is for.
+// SAFETY: any thread may submit: ENQCMD is atomic, and the mapping lives as long as the page.
 unsafe impl Sync for Page {}
 
 impl Page {
     /// # Errors
-    /// [`NoPage`]
-    pub(super) fn map(queue: &Path) -> Result<Page, NoPage> {
+    /// [`PageError`]
+    pub(super) fn map(queue: &Path) -> Result<Page, PageError> {
         if !CpuFeatures::detect().enqcmd {
-            return Err(NoPage::NoInstruction);
+            return Err(PageError::NoInstruction);
         }
-        Page::of(queue).map_err(|source| NoPage::Map { path: queue.to_owned(), source })
+        Page::of(queue).map_err(|source| PageError::Map { path: queue.to_owned(), source })
     }
 
     fn of(queue: &Path) -> io::Result<Page> {
         let file = OpenOptions::new().read(true).write(true).open(queue)?;
         let (protection, flags) = (libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping where the kernel wants it.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let page = unsafe {
             libc::mmap(ptr::null_mut(), PAGE_BYTES as usize, protection, flags, file.as_raw_fd(), 0)
         };
@@ -55,20 +55,20 @@ impl Page {
         NonNull::new(page.cast()).map(Page).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
-    /// Whether the queue took the descriptor.
+    /// Submits a descriptor; false if the queue did not accept it.
     ///
     /// # Safety
     /// As [`Portal::submit`](memferry_dsa::Portal::submit).
     #[inline]
     pub(super) unsafe fn enqcmd(&self, descriptor: &Descriptor) -> bool {
-        // SAFETY: somebody executes the instruction, or there would be no page; the rest is the caller's.
+        // SAFETY: the instruction is executed, as `map` has checked; the rest is the caller's.
         unsafe { instructions::enqcmd(self.0.as_ptr(), descriptor) }
     }
 }
 
 impl Drop for Page {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's own, and nobody submits any more.
+        // SAFETY: the mapping belongs to this page, and no submission can follow its drop.
         unsafe { libc::munmap(self.0.as_ptr().cast(), PAGE_BYTES as usize) };
     }
 }

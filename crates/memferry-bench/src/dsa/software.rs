@@ -1,8 +1,6 @@
-//! How fast the operations are, against the best alternative, in the same run. For the project's own benchmarks.
-//!
-//! Ours and the peer alternate within a sample, and which of the two begins alternates from sample to sample, so that
-//! drift hits both alike.
+//! The operations in software beside the best alternative of each, in the same run.
 
+use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -13,58 +11,43 @@ use memferry_dsa::software::{
 };
 use memferry_dsa::{DIF_BYTES, DifBlock, DifFormat, DifSource, DifTags, DifTarget};
 
-use super::Effort;
+use crate::harness::{Effort, Pairs, Random};
 
-/// Times of one operation and of what it is compared with.
+/// Times of one operation and of its peer.
 #[derive(Clone, Debug)]
-pub struct Row {
-    /// The operation.
+pub struct OperationTimes {
+    /// Name of the operation.
     pub name: String,
-    /// What it is compared with.
+    /// Name of its peer.
     pub peer: &'static str,
-    /// Bytes that each call processes: of one region, not of all together.
+    /// Bytes that each call processes in one region.
     pub size_bytes: usize,
-    /// Seconds of a call, ours and the peer's, pair by pair.
-    pub pairs: Vec<(f64, f64)>,
+    /// Seconds per call.
+    pub pairs: Pairs,
 }
 
-impl Row {
-    /// Median, minimum and maximum of the peer's time over ours: above 1, ours is faster.
-    pub fn ratios(&self) -> [f64; 3] {
-        spread(self.pairs.iter().map(|(ours, peer)| peer / ours))
+impl OperationTimes {
+    /// Our bytes per second, one value per pair.
+    pub fn bytes_per_second(&self) -> Vec<f64> {
+        self.pairs.ours.iter().map(|seconds| self.size_bytes as f64 / seconds).collect()
     }
 
-    /// Median, minimum and maximum of our bytes per second.
-    pub fn bytes_per_second(&self) -> [f64; 3] {
-        spread(self.pairs.iter().map(|(ours, _)| self.size_bytes as f64 / ours))
-    }
-
-    /// The same of the peer.
-    pub fn peer_bytes_per_second(&self) -> [f64; 3] {
-        spread(self.pairs.iter().map(|(_, peer)| self.size_bytes as f64 / peer))
+    /// The peer's bytes per second, one value per pair.
+    pub fn peer_bytes_per_second(&self) -> Vec<f64> {
+        self.pairs.peer.iter().map(|seconds| self.size_bytes as f64 / seconds).collect()
     }
 }
 
-fn spread(values: impl Iterator<Item = f64>) -> [f64; 3] {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match *values.as_slice() {
-        [] => [f64::NAN; 3],
-        [first, .., last] => [values[values.len() / 2], first, last],
-        [only] => [only; 3],
-    }
-}
-
-/// Pairs of samples of each row, and how long a sample takes at least; it has as many calls as that needs.
+/// The number of pairs, and the shortest duration of a sample; it has as many calls as that needs.
 fn samples(effort: Effort) -> (usize, Duration) {
     effort.of((201, Duration::from_micros(400)), (1, Duration::ZERO))
 }
 
-/// Measures all operations; `seen` is told each row as it is done.
-pub fn all(effort: Effort, mut seen: impl FnMut(&Row)) -> Vec<Row> {
+/// Measures all operations; calls `measured` after each.
+pub fn all(effort: Effort, mut measured: impl FnMut(&OperationTimes)) -> Vec<OperationTimes> {
     let mut rows = Vec::new();
-    let mut add = |row: Row| {
-        seen(&row);
+    let mut add = |row: OperationTimes| {
+        measured(&row);
         rows.push(row);
     };
     streams(effort, &mut add);
@@ -73,7 +56,7 @@ pub fn all(effort: Effort, mut seen: impl FnMut(&Row)) -> Vec<Row> {
     rows
 }
 
-/// Alternates the two functions. Both take the state, so that both may write to it.
+/// Times both functions alternately. Both may write to the state.
 fn measure<S>(
     effort: Effort,
     name: impl Into<String>,
@@ -82,7 +65,7 @@ fn measure<S>(
     state: &mut S,
     mut ours: impl FnMut(&mut S),
     mut theirs: impl FnMut(&mut S),
-) -> Row {
+) -> OperationTimes {
     let mut once = |state: &mut S| {
         let started = Instant::now();
         ours(state);
@@ -93,54 +76,32 @@ fn measure<S>(
     let pair = once(state).max(Duration::from_nanos(50));
     let (pairs, sample) = samples(effort);
     let calls = (2 * sample.as_nanos() / pair.as_nanos()).clamp(1, 1 << 20) as u32;
-    let time = |state: &mut S, work: &mut dyn FnMut(&mut S)| {
+    let state = RefCell::new(state);
+    let time = |work: &mut dyn FnMut(&mut S)| {
+        let mut state = state.borrow_mut();
         let started = Instant::now();
         for _ in 0..calls {
-            work(state);
+            work(&mut state);
         }
         started.elapsed().as_secs_f64() / f64::from(calls)
     };
-    let pairs = (0..pairs)
-        .map(|pair| {
-            if pair % 2 == 0 {
-                let ours = time(state, &mut ours);
-                (ours, time(state, &mut theirs))
-            } else {
-                let peer = time(state, &mut theirs);
-                (time(state, &mut ours), peer)
-            }
-        })
-        .collect();
-    Row { name: name.into(), peer, size_bytes, pairs }
+    let pairs = Pairs::measure(pairs, || time(&mut ours), || time(&mut theirs));
+    OperationTimes { name: name.into(), peer, size_bytes, pairs }
 }
 
-/// Bytes that look random and are always the same.
+/// Pseudo-random bytes of a seed.
 fn bytes(size_bytes: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes = vec![0; size_bytes];
     for chunk in bytes.chunks_mut(8) {
-        chunk.copy_from_slice(&random.next().to_le_bytes()[..chunk.len()]);
+        chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
     }
     bytes
 }
 
-/// SplitMix64.
-///
-/// Source: G. L. Steele, D. Lea, C. H. Flood, *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-}
-
 const PATTERN: u64 = 0x0123_4567_89ab_cdef;
 
-fn streams(effort: Effort, add: &mut impl FnMut(Row)) {
+fn streams(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
     let sizes = effort.of(&[4 << 10, 64 << 10, 1 << 20, 64 << 20][..], &[4 << 10, 1 << 20]);
     for &size in sizes {
         let source = bytes(size, 1);
@@ -253,17 +214,17 @@ fn streams(effort: Effort, add: &mut impl FnMut(Row)) {
     }
 }
 
-fn deltas(effort: Effort, add: &mut impl FnMut(Row)) {
+fn deltas(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
     let size = DELTA_BYTES_MAX;
     let old = bytes(size, 2);
-    // Of 1000 words so many differ, at random places.
+    // This many of 1000 words differ, at random places.
     for (name, per_mille) in
         [("equal", 0), ("1_percent", 10), ("10_percent", 100), ("half", 500), ("all", 1000)]
     {
         let mut new = old.clone();
         let mut random = Random(3);
         for word in new.chunks_exact_mut(8) {
-            if random.next() % 1000 < per_mille {
+            if random.next_u64() % 1000 < per_mille {
                 word.iter_mut().for_each(|byte| *byte = !*byte);
             }
         }
@@ -282,7 +243,7 @@ fn deltas(effort: Effort, add: &mut impl FnMut(Row)) {
         ));
         let size_bytes = match create_delta(&old, &new, &mut delta) {
             Delta::Complete { size_bytes } => size_bytes,
-            _ => continue, // an empty record is none for the device
+            _ => continue, // a device does not accept an empty delta record
         };
         let delta = &delta[..size_bytes];
         let mut copy = vec![0; size];
@@ -300,7 +261,7 @@ fn deltas(effort: Effort, add: &mut impl FnMut(Row)) {
     }
 }
 
-fn fields(effort: Effort, add: &mut impl FnMut(Row)) {
+fn fields(effort: Effort, add: &mut impl FnMut(OperationTimes)) {
     for block in DifBlock::ALL {
         let format = DifFormat::new(block);
         let block_bytes = block.bytes() as usize;
@@ -369,15 +330,15 @@ fn fields(effort: Effort, add: &mut impl FnMut(Row)) {
 mod tests {
     use super::*;
 
-    /// So that the benchmark does not rot: every row runs and has what is printed of it.
+    /// The benchmark must not rot: every operation runs and has positive rates.
     #[test]
-    fn every_row_runs() {
-        let mut seen = 0;
-        let rows = all(Effort::Quick, |_| seen += 1);
-        assert_eq!(rows.len(), seen);
+    fn every_operation_runs() {
+        let mut measured = 0;
+        let rows = all(Effort::Quick, |_| measured += 1);
+        assert_eq!(rows.len(), measured);
         for row in &rows {
-            let numbers = [row.ratios(), row.bytes_per_second(), row.peer_bytes_per_second()];
-            assert!(numbers.as_flattened().iter().all(|number| *number > 0.0), "{}", row.name);
+            let rates = [row.bytes_per_second(), row.peer_bytes_per_second()].concat();
+            assert!(row.pairs.ratio() > 0.0 && rates.iter().all(|rate| *rate > 0.0), "{}", row.name);
         }
         for name in ["crc32c", "compare", "fill", "create_delta_all", "apply_delta_all", "dif_check_4096"] {
             assert!(rows.iter().any(|row| row.name == name), "{name} is not measured");

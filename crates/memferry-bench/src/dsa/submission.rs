@@ -1,7 +1,7 @@
-//! What a submission costs under `memferry emulate`, beside the cheapest signal that could have caught it.
+//! The cost of a submission under `memferry emulate`, beside the cheapest signal that could catch it.
 //!
-//! To be called in a process that runs there: with call sites that are patched, or that trap each time, as it was
-//! started. Bare traps and submissions take turns, so that a disturbance of the machine hits both.
+//! Runs in an emulated process. Its options decide whether call sites are patched or trap each time. Bare traps and
+//! submissions alternate, so that a disturbance of the machine affects both.
 
 use std::arch::{asm, global_asm};
 use std::path::Path;
@@ -12,54 +12,54 @@ use memferry_dsa::wait::thread_cpu_time;
 use memferry_dsa::{CompletionRecord, Descriptor};
 use serde::{Deserialize, Serialize};
 
-use super::Effort;
-use super::page::{NoPage, Page};
+use super::page::{Page, PageError};
+use crate::harness::{Effort, median};
 
-/// Samples in nanoseconds, each the median of many bursts; those with the same index were taken one after the other.
+/// Samples in nanoseconds, each the median of many bursts. Samples with the same index were taken one after the other.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Costs {
-    /// An unknown instruction, and a handler that skips it and does nothing else.
+    /// An unknown instruction with a handler that only skips it.
     pub bare_trap_ns: Vec<f64>,
-    /// An ENQCMD of a no-op to a device that is awake, the mean of all threads.
+    /// An ENQCMD of a no-op to a device that is not idle, the mean of all threads.
     pub submit_ns: Vec<f64>,
-    /// The share of these that the queue took: a full one answers faster.
+    /// The share that the queue accepted: a full queue answers faster.
     pub accepted_share: f64,
 }
 
-/// Why nothing was measured.
+/// Submissions that cannot be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failed {
+pub enum SubmissionError {
     /// The queue cannot be used.
     #[error(transparent)]
-    Queue(#[from] NoPage),
-    /// The device takes no more, or has forgotten a descriptor.
-    #[error("the device does not answer")]
+    Queue(#[from] PageError),
+    /// The device accepts no descriptors, or has lost one.
+    #[error("the device does not complete descriptors")]
     Silent,
-    /// The operating system does not say.
-    #[error("this system does not tell how much CPU time threads take")]
+    /// The operating system does not report CPU times of threads.
+    #[error("this system does not report the CPU time of threads")]
     NoCpuTimes,
 }
 
-/// Instructions between two looks at the clock.
+/// Instructions between two readings of the clock.
 const BURST: usize = 12;
 
 impl Costs {
-    /// What each submission cost more than the bare trap of its turn.
+    /// The cost of each submission beyond the bare trap beside it.
     pub fn overhead_ns(&self) -> Vec<f64> {
         self.submit_ns.iter().zip(&self.bare_trap_ns).map(|(submit, bare)| submit - bare).collect()
     }
 }
 
-/// Submits to the shared queue with the file `queue`, in `threads` threads at a time: in bursts for which a queue of 64
-/// entries has room, if there are no more than four threads.
+/// Costs of submissions to the shared queue with the file `queue` from `threads` threads at a time. The bursts of up to
+/// four threads fit into a queue of 64 entries.
 ///
 /// # Errors
-/// [`Failed`]
-pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Failed> {
+/// [`SubmissionError`]
+pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, SubmissionError> {
     let (runs, bursts) = effort.of((15, 2000), (3, 5));
     let page = Page::map(queue)?;
-    // The first pass of a call site is another matter.
+    // The first submission of a call site is not representative: it traps even where it will be patched.
     submissions(&page, 1, threads)?;
     let mut costs = Costs { bare_trap_ns: Vec::new(), submit_ns: Vec::new(), accepted_share: 0.0 };
     let mut accepted = 0;
@@ -73,17 +73,19 @@ pub fn costs(queue: &Path, threads: usize, effort: Effort) -> Result<Costs, Fail
     Ok(costs)
 }
 
-/// The median over many bursts of a call's CPU time, in nanoseconds: neither the device's thread nor a lack of
-/// processors counts. What looking at the clock takes is measured first and taken off.
+/// The median CPU time of a call over many bursts, in nanoseconds. Neither the device's thread nor a lack of CPUs counts.
+/// The cost of reading the clock is measured and subtracted.
 fn bursts_ns(
     bursts: usize,
     mut call: impl FnMut(),
-    mut between: impl FnMut() -> Result<(), Failed>,
-) -> Result<f64, Failed> {
+    mut between: impl FnMut() -> Result<(), SubmissionError>,
+) -> Result<f64, SubmissionError> {
     let sample = |call: &mut dyn FnMut()| {
-        let start = thread_cpu_time().ok_or(Failed::NoCpuTimes)?;
+        let start = thread_cpu_time().ok_or(SubmissionError::NoCpuTimes)?;
         call();
-        Ok::<_, Failed>((thread_cpu_time().ok_or(Failed::NoCpuTimes)? - start).as_nanos() as f64)
+        Ok::<_, SubmissionError>(
+            (thread_cpu_time().ok_or(SubmissionError::NoCpuTimes)? - start).as_nanos() as f64
+        )
     };
     let (mut empty, mut full) = (Vec::with_capacity(bursts), Vec::with_capacity(bursts));
     for _ in 0..bursts {
@@ -91,36 +93,31 @@ fn bursts_ns(
         full.push(sample(&mut || (0..BURST).for_each(|_| call()))?);
         between()?;
     }
-    Ok((median(full) - median(empty)) / BURST as f64)
+    Ok((median(&full) - median(&empty)) / BURST as f64)
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
-
-/// The mean of all threads' medians, and how many submissions were accepted.
-fn submissions(page: &Page, bursts: usize, threads: usize) -> Result<(f64, usize), Failed> {
+/// The mean of all threads' medians, and the number of accepted submissions.
+fn submissions(page: &Page, bursts: usize, threads: usize) -> Result<(f64, usize), SubmissionError> {
     let start = Barrier::new(threads);
     let one = || {
         start.wait();
         let mut accepted = 0;
         // SAFETY: a no-op without a record names no memory.
         let submit = || accepted += usize::from(unsafe { page.enqcmd(&Descriptor::noop()) });
-        let ns = bursts_ns(bursts, submit, || settle(page))?;
+        let ns = bursts_ns(bursts, submit, || drain(page))?;
         Ok((ns, accepted))
     };
-    let found: Result<Vec<(f64, usize)>, Failed> = std::thread::scope(|scope| {
+    let found: Result<Vec<(f64, usize)>, SubmissionError> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        running.into_iter().map(|thread| thread.join().unwrap_or(Err(Failed::Silent))).collect()
+        running.into_iter().map(|thread| thread.join().unwrap_or(Err(SubmissionError::Silent))).collect()
     });
     let found = found?;
     let sum = found.iter().fold((0.0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     Ok((sum.0 / threads as f64, sum.1))
 }
 
-/// Waits until the device has done all that came before.
-fn settle(page: &Page) -> Result<(), Failed> {
+/// Waits until the device has completed all earlier descriptors.
+fn drain(page: &Page) -> Result<(), SubmissionError> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let record = Box::new(CompletionRecord::new());
     let last = Descriptor::noop().with_completion(&record);
@@ -128,14 +125,14 @@ fn settle(page: &Page) -> Result<(), Failed> {
     // SAFETY: the record lives until it is written, or is leaked.
     while !unsafe { page.enqcmd(&last) } {
         if start.elapsed() > PATIENCE {
-            return Err(Failed::Silent);
+            return Err(SubmissionError::Silent);
         }
         std::thread::yield_now();
     }
     while record.poll().is_none() {
         if start.elapsed() > PATIENCE {
             Box::leak(record);
-            return Err(Failed::Silent);
+            return Err(SubmissionError::Silent);
         }
         std::thread::yield_now();
     }
@@ -163,24 +160,24 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Sets the action of SIGILL, past libc and all that is preloaded; what it was.
+/// Sets the action of SIGILL by a system call, past libc and preloaded libraries; returns the old one.
 fn set_action(new: &KernelAction) -> KernelAction {
     let mut old = KernelAction { handler: 0, flags: 0, restorer: 0, mask: 0 };
-    // SAFETY: it reads one action and writes one. The handler is `skip`, or what was there before.
+    // SAFETY: it reads one action and writes one. The handler is `skip`, or the previous one.
     let answer = unsafe { libc::syscall(libc::SYS_rt_sigaction, libc::SIGILL, new, &mut old, 8) };
     debug_assert_eq!(answer, 0);
     old
 }
 
-/// Goes on behind the two bytes of UD2.
+/// The signal handler: continues behind the two bytes of UD2.
 extern "C" fn skip(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel calls it with the context of what it has interrupted, which nobody else has.
+    // SAFETY: the kernel passes the context of the interrupted code, which no other code references.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     context.uc_mcontext.gregs[libc::REG_RIP as usize] += 2;
 }
 
-/// The time of an unknown instruction that a handler skips.
-fn bare_traps(bursts: usize) -> Result<f64, Failed> {
+/// Nanoseconds of an unknown instruction that a handler skips.
+fn bare_traps(bursts: usize) -> Result<f64, SubmissionError> {
     const SA_RESTORER: u64 = 0x0400_0000;
     let bare = KernelAction {
         handler: skip as *const () as usize,
@@ -189,7 +186,7 @@ fn bare_traps(bursts: usize) -> Result<f64, Failed> {
         mask: 0,
     };
     let before = set_action(&bare);
-    // SAFETY: the handler skips it and changes nothing else.
+    // SAFETY: the handler skips the instruction and changes nothing else.
     let time = bursts_ns(bursts, || unsafe { asm!("ud2") }, || Ok(()));
     set_action(&before);
     time
@@ -205,15 +202,15 @@ mod tests {
     }
 
     #[test]
-    fn overheads_are_those_of_each_turn() {
+    fn overheads_are_differences_of_neighbours() {
         let costs =
             Costs { bare_trap_ns: vec![10.0, 20.0], submit_ns: vec![15.0, 22.0], accepted_share: 1.0 };
         assert_eq!(costs.overhead_ns(), [5.0, 2.0]);
     }
 
     #[test]
-    fn a_queue_that_is_none() {
+    fn a_missing_queue_is_an_error() {
         let error = costs(Path::new("/nonexistent"), 1, Effort::Quick).unwrap_err();
-        assert!(matches!(error, Failed::Queue(_)), "{error}");
+        assert!(matches!(error, SubmissionError::Queue(_)), "{error}");
     }
 }

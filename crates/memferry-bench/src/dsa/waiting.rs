@@ -1,4 +1,4 @@
-//! What each way to wait costs while a long transfer runs, and how much later than by spinning it ends.
+//! The cost of each way to wait during a long copy, and its delay behind spinning.
 
 use std::io;
 use std::sync::Arc;
@@ -11,42 +11,42 @@ use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FaultPlan, GroupConfig, StartError, Timing, shared_queue,
 };
 
-use super::Effort;
+use crate::harness::Effort;
 
 /// The costs of one way to wait.
 #[derive(Clone, Debug)]
 pub struct Cost {
-    /// The way.
+    /// The way to wait.
     pub wait: Wait,
-    /// Bytes of a transfer.
+    /// Bytes of a copy.
     pub size_bytes: u32,
-    /// For each transfer the share of a core that waiter and completer took together.
+    /// For each copy, the share of a core that waiter and completer used together.
     pub core_shares: Vec<f64>,
-    /// From the submission to the waiter's going on.
+    /// Times from the submission until the waiter continues.
     pub durations: Vec<Duration>,
 }
 
-/// Why nothing was measured.
+/// Ways to wait that cannot be measured.
 #[derive(Debug, thiserror::Error)]
-pub enum Failed {
+pub enum WaitingError {
     /// The emulated device did not start.
     #[error(transparent)]
     Device(#[from] StartError),
     /// The completer did not start.
     #[error("the thread that watches completion records cannot be started")]
     Completer(#[from] io::Error),
-    /// The device takes no descriptors.
+    /// The device does not accept descriptors.
     #[error(transparent)]
     BackoffError(#[from] BackoffError),
-    /// The operating system does not say.
-    #[error("this system does not tell how much CPU time threads take")]
+    /// The operating system does not report CPU times of threads.
+    #[error("this system does not report the CPU time of threads")]
     NoCpuTimes,
 }
 
-/// An emulated device that takes as long as silicon would, with a queue for transfers of any size.
+/// An emulated device with the timing of silicon, and a queue for copies of any size.
 ///
 /// # Errors
-/// Its thread could not be started.
+/// Its thread cannot be started.
 pub fn timed_device() -> Result<Arc<Emulator>, StartError> {
     let mut queue = shared_queue("wq0.0", 8);
     queue.transfer_bytes_max = 1 << 31;
@@ -55,13 +55,18 @@ pub fn timed_device() -> Result<Arc<Emulator>, StartError> {
     Emulator::start(&config, FaultPlan::none())
 }
 
-/// Waits in these ways, in turn, for `count` transfers each of `size_bytes`.
+/// Costs of these ways, which wait in turn for `count` copies each of `size_bytes`.
 ///
-/// The device's own thread is not counted: silicon has none.
+/// The CPU time of the emulated device is not counted: silicon has none.
 ///
 /// # Errors
-/// [`Failed`].
-pub fn costs(portal: &dyn Portal, ways: &[Wait], size_bytes: u32, count: usize) -> Result<Vec<Cost>, Failed> {
+/// [`WaitingError`].
+pub fn costs(
+    portal: &dyn Portal,
+    ways: &[Wait],
+    size_bytes: u32,
+    count: usize,
+) -> Result<Vec<Cost>, WaitingError> {
     let completer = Completer::global()?;
     let cpu_time = || Some(thread_cpu_time()? + completer.stats().cpu_time?);
     let (source, mut target) = (vec![1u8; size_bytes as usize], vec![2u8; size_bytes as usize]);
@@ -72,23 +77,23 @@ pub fn costs(portal: &dyn Portal, ways: &[Wait], size_bytes: u32, count: usize) 
     let transfer = |wait: Wait| {
         record.reset();
         let start = Instant::now();
-        // SAFETY: source, target and record outlive the wait, and nobody else uses the target. After a time-out the
-        // process ends without freeing them.
+        // SAFETY: source, target and record outlive the wait, and no other code uses the target. After a time-out the
+        // process aborts without freeing them.
         unsafe { submit_with_backoff(portal, &copy.with_completion(&record), Backoff::default()) }?;
         let Ok(completion) = wait.wait(&record, Duration::from_secs(60)) else {
-            eprintln!("the emulated device is dead; please report this");
+            eprintln!("the emulated device completed nothing for a minute; please report this");
             std::process::abort();
         };
         assert_eq!(completion.status, Status::Success);
-        Ok::<_, Failed>(start.elapsed())
+        Ok::<_, WaitingError>(start.elapsed())
     };
     for _ in 0..count {
         for cost in &mut costs {
-            // All begin with a device and a waiter that have just been at work.
+            // Every way starts with a device and a waiter that are warm.
             transfer(Wait::Spin)?;
-            let before = cpu_time().ok_or(Failed::NoCpuTimes)?;
+            let before = cpu_time().ok_or(WaitingError::NoCpuTimes)?;
             let duration = transfer(cost.wait)?;
-            let busy = cpu_time().ok_or(Failed::NoCpuTimes)?.saturating_sub(before);
+            let busy = cpu_time().ok_or(WaitingError::NoCpuTimes)?.saturating_sub(before);
             cost.core_shares.push(busy.as_secs_f64() / duration.as_secs_f64());
             cost.durations.push(duration);
         }
@@ -96,7 +101,7 @@ pub fn costs(portal: &dyn Portal, ways: &[Wait], size_bytes: u32, count: usize) 
     Ok(costs)
 }
 
-/// What [`costs`] is measured with for the record: bytes of a long and of a short transfer, and how many.
+/// Size and number of the long and of the short copies that [`costs`] waits for.
 pub fn sizes(effort: Effort) -> [(u32, usize); 2] {
     effort.of([(256 << 20, 11), (1 << 20, 501)], [(1 << 20, 1), (64 << 10, 1)])
 }

@@ -1,7 +1,7 @@
-//! Where the calibrated parameters in `machines/` come from.
+//! The recipes of the calibrated parameters in `machines/`.
 //!
-//! The recipes stand here and the results in the profiles, so that reading a machine computes nothing; tests repeat
-//! the recipes and compare. Only these rows are used: 131.18 ms and 93.09 ms of table 6.2, the 30 GiB/s of a device,
+//! The profiles hold the results, so that reading a machine computes nothing; tests repeat the recipes and compare. Only
+//! these rows are used: 131.18 ms and 93.09 ms of table 6.2, the 30 GiB/s of a device,
 //! the two break-even sizes of Kuper et al., the matrices of Greinsmark, and one of the two hit rates of table 6.2
 //! (93.20 %, with distributed columns).
 
@@ -9,20 +9,20 @@ use memferry::model::{Column, Fairness, Fetch, Hardware, ModelError, Pipeline, R
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
-/// The query of the thesis's chapter 6 on its machine, and what is not printed about it.
+/// The query of the thesis's chapter 6 on its machine, with assumptions for unprinted details.
 ///
 /// Source: Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (2024), 5.2 and 6.1.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thesis {
-    /// Not printed; "best configurations measured".
+    /// Groups of threads. Not printed; "best configurations measured".
     pub groups_count: usize,
-    /// Not printed; larger than without prefetching, so that queues do not overflow.
+    /// Size of a chunk. Not printed; larger than without prefetching, so that queues do not overflow.
     pub chunk_bytes: u64,
-    /// Of the 64 threads of the first stage, those that scan while others prefetch; the split is not printed.
+    /// Threads of the 64 of the first stage that scan while the others prefetch. The split is not printed.
     pub scan_threads_count: usize,
-    /// How memories are shared.
+    /// Sharing of memories.
     pub fairness: Fairness,
-    /// Whether AGGREGATE waits for SCAN_b: not in the measurements that are printed.
+    /// Whether AGGREGATE waits for SCAN_b: not in the printed measurements.
     pub is_waiting: bool,
 }
 
@@ -43,16 +43,16 @@ impl Default for Thesis {
 pub(super) enum Setup {
     /// Both columns on node 0.
     Baseline,
-    /// The second in HBM from the start.
+    /// The second column in HBM from the start.
     UpperLimit,
-    /// Both on node 0, the second copied to HBM.
+    /// Both columns on node 0, the second copied to HBM.
     Prefetching,
-    /// The same with the second column on node 1.
+    /// As prefetching, with the second column on node 1.
     Distributed,
 }
 
 impl Thesis {
-    /// The query in one of the four set-ups.
+    /// The pipeline of a set-up.
     pub(super) fn pipeline(&self, setup: Setup) -> Pipeline {
         let is_prefetching = matches!(setup, Setup::Prefetching | Setup::Distributed);
         let column = |name: &str, node| Column { name: name.into(), size_bytes: 4 << 30, node: NodeId(node) };
@@ -92,7 +92,7 @@ impl Thesis {
     }
 }
 
-/// A calibration's result: names of [`PARAMETERS`](super::PARAMETERS) and their values.
+/// The result of a recipe: names of [`PARAMETERS`](super::PARAMETERS) and their values.
 pub type Calibrated = Vec<(&'static str, f64)>;
 
 /// Rows F072, F073 and F084.
@@ -102,12 +102,12 @@ const DISTRIBUTED_HITS: f64 = 0.9320;
 
 /// Rates of a DRAM node and of a core of the Xeon Max, and the skew of its threads.
 ///
-/// For a given skew, the DRAM rate is the one with which the baseline takes 131.18 ms, and then the core's rate the one
-/// with which the upper limit takes 93.09 ms. Unless it is given, the skew is the one with which 93.20 % of the
-/// chunks hit with distributed columns.
+/// For a given skew, the DRAM rate is chosen so that the baseline takes 131.18 ms, and then the core's rate so that the
+/// upper limit takes 93.09 ms. Without a given skew, it is chosen so that 93.20 % of the chunks hit with distributed
+/// columns.
 ///
 /// # Errors
-/// Those of [`Pipeline::run`].
+/// As [`Pipeline::run`].
 pub fn thesis(machine: &Machine, thesis: &Thesis, skew: Option<f64>) -> Result<Calibrated, ModelError> {
     let hardware = match skew {
         Some(skew) => with_skew(machine, thesis, skew)?,
@@ -131,12 +131,12 @@ pub fn thesis(machine: &Machine, thesis: &Thesis, skew: Option<f64>) -> Result<C
     ])
 }
 
-/// The machine with this skew, and rates with which the two runs without prefetching take as long as printed.
+/// The machine with this skew, and rates for which the two runs without prefetching take the printed times.
 pub(super) fn with_skew(machine: &Machine, thesis: &Thesis, skew: f64) -> Result<Hardware, ModelError> {
     let mut hardware = Hardware::of(machine)?;
     hardware.thread_skew = skew;
-    // Times are nearly inverse to the rate that bounds them, so that this converges in a few steps; the core's
-    // rate acts on a part of its run only and is corrected by that part's time.
+    // Times are nearly inverse to the rate that bounds them, so that this converges in a few steps. The core's rate bounds a
+    // part of its run only and is corrected by the time of that part.
     for _ in 0..8 {
         let baseline_ms = thesis.run(machine, &hardware, Setup::Baseline)?.total_s * 1e3;
         let dram = hardware.memory_rate(0)? * baseline_ms / BASELINE_MS;
@@ -154,11 +154,11 @@ pub(super) fn with_skew(machine: &Machine, thesis: &Thesis, skew: f64) -> Result
     Ok(hardware)
 }
 
-/// Costs of a submission and of a descriptor, from the two break-even sizes: a core needs as long for 4 KiB as a
-/// device that is waited for (row K029), and as long for 256 bytes as a busy device for a descriptor (row K030).
+/// Costs of a submission and of a descriptor, from the two break-even sizes: a core takes as long for 4 KiB as a device
+/// with a waiter (row K029), and as long for 256 bytes as a busy device for a descriptor (row K030).
 ///
 /// # Errors
-/// [`ModelError::Unknown`] if what a core copies is not known.
+/// [`ModelError::Unknown`] if the copy rate of a core is not known.
 pub fn kuper(machine: &Machine) -> Result<Calibrated, ModelError> {
     const WAITED_BYTES: f64 = 4096.0;
     const PIPELINED_BYTES: f64 = 256.0;
@@ -174,7 +174,7 @@ pub fn kuper(machine: &Machine) -> Result<Calibrated, ModelError> {
 mod tests {
     use super::*;
 
-    /// What stands in a profile is what its recipe gives.
+    /// The profiles hold the results of the recipes.
     fn agrees(machine: &Machine, calibrated: Calibrated, tolerance: f64) {
         for (name, value) in calibrated {
             let parameter = machine.parameter(name).expect(name);

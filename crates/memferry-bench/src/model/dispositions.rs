@@ -1,33 +1,33 @@
-//! Published rows that no prediction covers, and why not.
+//! Published rows without a prediction, and the reasons.
 
 use serde::Serialize;
 
-use super::Figure;
+use super::PublishedFigure;
 
-/// Why a row is not predicted.
+/// The kind of reason why a row is not predicted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Why {
-    /// The model was calibrated on it, or it stands in a profile: it is an input.
+    /// An input: the model was calibrated on it, or a profile holds it.
     Input,
-    /// It describes how something was measured, or what was known before.
+    /// A method of measurement, or prior knowledge.
     Method,
-    /// Another row says the same.
+    /// A repetition of another row.
     Repeated,
-    /// The final thesis says otherwise, and is believed.
+    /// Superseded by the final thesis.
     Superseded,
-    /// The model has nothing that could say it.
+    /// Outside of the model.
     Unexplained,
 }
 
-/// What becomes of a row without a prediction.
+/// A row without a prediction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Disposition {
     /// The row.
     pub row: String,
-    /// What it is about.
+    /// The quantity.
     pub quantity: String,
     /// The kind of reason.
     pub why: Why,
@@ -100,11 +100,11 @@ const RANGES: &[(&str, &str, Why, &str)] = &[
     ("G248", "G248", Why::Input, "size of a packed column"),
 ];
 
-/// What the rows' collector wrote where the LaTeX repeats the thesis.
+/// Note of the rows whose LaTeX repeats the thesis.
 const REPEATS: &str = "same statement as final thesis";
 
-/// Why a row is not predicted, if it is known not to be.
-pub(super) fn disposition(figure: &Figure) -> Option<Disposition> {
+/// The reason why a row is not predicted, if it has one.
+pub(super) fn disposition(figure: &PublishedFigure) -> Option<Disposition> {
     let found = RANGES.iter().find(|(first, last, ..)| (*first..=*last).contains(&figure.id.as_str()));
     let (why, reason) = match found {
         Some(&(_, _, why, reason)) => (why, reason),

@@ -1,4 +1,4 @@
-//! Scenarios: what to compute, as TOML.
+//! Scenarios: computations of the model, described in TOML.
 //!
 //! A scenario has one of four tables. Sizes are numbers of bytes or texts such as `"4 GiB"`; routes are spelled
 //! `single`, `round-robin`, `push-pull`, `socket`, `smart`, `all`, `adaptive`.
@@ -7,7 +7,7 @@
 //! about = "what it shows"
 //! machine = "xeon-max-9468-2s-flat"       # a profile; a run may name another
 //!
-//! [query]                                  # stages that read columns, some of them brought near meanwhile
+//! [query]                                  # stages that read columns, some of them prefetched
 //! cpus = 0
 //! groups = 8
 //! chunk = "8 MiB"
@@ -18,7 +18,7 @@
 //! prefetch = [{ column = "b", node = 8, route = "round-robin" }]
 //! ```
 //!
-//! The others are `[copy]` (one copy, by routes and targets), `[submit]` (sizes, batches, submissions under way, devices)
+//! The others are `[copy]` (one copy, by routes and targets), `[submit]` (sizes, batches, submissions in flight, devices)
 //! and `[clients]` (closed-loop scans); `scenarios/` has each.
 
 use std::fs;
@@ -27,8 +27,8 @@ use memferry::model::{Hardware, ModelError, Pipeline};
 use memferry::topology::Machine;
 use serde::Deserialize;
 
-use super::Row;
 use super::tables::{Clients, Copies, Query, Submit};
+use crate::harness::Row;
 
 macro_rules! built_in {
     ($name:literal) => {
@@ -48,7 +48,13 @@ const BUILT_IN: &[(&str, &str)] = &[
     built_in!("snc-packed"),
 ];
 
-/// What to compute.
+/// A computation of the model.
+///
+/// ```
+/// let rows = memferry_bench::model::scenario("table-6.2")?.run(None)?;
+/// assert_eq!(rows[0].name, "DDR-SDRAM (Baseline)");
+/// # Ok::<(), memferry::model::ModelError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Scenario {
     name: String,
@@ -90,7 +96,7 @@ pub fn scenario(name_or_path: &str) -> Result<Scenario, ModelError> {
 }
 
 impl Scenario {
-    /// A scenario that is in memory already; errors call it `name`.
+    /// Parses a scenario; errors call it `name`.
     ///
     /// # Errors
     /// [`ModelError::Toml`], [`Scenario`](ModelError::Scenario).
@@ -111,12 +117,12 @@ impl Scenario {
         Err(ModelError::Scenario { what })
     }
 
-    /// The same with another value at a path such as `query.groups` or `query.runs.2.stages.0.threads`. The value is
-    /// TOML; what is none counts as text.
+    /// The scenario with another value at a path such as `query.groups` or `query.runs.2.stages.0.threads`. A value that is
+    /// not TOML counts as text.
     ///
     /// # Errors
-    /// [`ModelError::Scenario`] for a path that leads nowhere, [`Toml`](ModelError::Toml) for a key or a value that
-    /// scenarios do not have there.
+    /// [`ModelError::Scenario`] for a path that does not exist, [`Toml`](ModelError::Toml) for an unknown key or a wrong
+    /// value.
     pub fn with(&self, path: &str, value: &str) -> Result<Scenario, ModelError> {
         let parsed: toml::Value = toml::from_str::<toml::Table>(&format!("value = {value}"))
             .ok()
@@ -154,20 +160,20 @@ impl Scenario {
         &self.name
     }
 
-    /// What it shows.
+    /// Description.
     pub fn about(&self) -> &str {
         &self.content.about
     }
 
-    /// The profile that it was written for.
+    /// Name of its profile.
     pub fn machine(&self) -> &str {
         &self.content.machine
     }
 
-    /// Computes it, on another machine than its own if one is given. Runs that name a profile keep it.
+    /// Computes the scenario on `machine`, by default its own. Runs that name a profile keep it.
     ///
     /// # Errors
-    /// [`ModelError`]: what the machine does not tell, or the scenario gets wrong.
+    /// [`ModelError`]: a missing parameter of the machine, or a mistake in the scenario.
     pub fn run(&self, machine: Option<&Machine>) -> Result<Vec<Row>, ModelError> {
         let own;
         let machine = match machine {
@@ -206,10 +212,10 @@ impl Scenario {
         }
     }
 
-    /// The queries in it as pipelines, with their names; empty for other scenarios.
+    /// Its queries as named pipelines; empty for other scenarios.
     ///
     /// # Errors
-    /// [`ModelError::Scenario`] for a column that a run does not have.
+    /// [`ModelError::Scenario`] for an unknown column.
     pub fn pipelines(&self) -> Result<Vec<(String, Pipeline)>, ModelError> {
         let Some(query) = &self.content.query else { return Ok(Vec::new()) };
         query.runs.iter().map(|run| Ok((run.name.clone(), query.pipeline(run)?))).collect()

@@ -1,4 +1,4 @@
-//! The tables of a scenario: what TOML may say, and how it is computed.
+//! The tables of a scenario: their TOML, and their computation.
 
 use memferry::internals::{Part, queries_per_s};
 use memferry::model::{Column, Fairness, Fetch, Hardware, ModelError, Offload, Pipeline, Stage, copy_s};
@@ -7,7 +7,7 @@ use memferry::topology::{Machine, NodeId};
 use serde::Deserialize;
 use serde::de::Error as _;
 
-use super::Row;
+use crate::harness::Row;
 
 /// A size: a number of bytes, or a text with a unit.
 #[derive(Copy, Clone, Debug)]
@@ -70,7 +70,7 @@ pub(super) struct QueryStage {
     name: String,
     reads: Vec<String>,
     threads: usize,
-    /// What a thread gets done at most; memory alone limits it unless it is said.
+    /// Maximum rate of a thread; only memory limits it by default.
     thread_mb_per_s: Option<f64>,
 }
 
@@ -79,9 +79,9 @@ pub(super) struct QueryStage {
 pub(super) struct Prefetch {
     column: String,
     node: NodeId,
-    /// Without one a thread copies.
+    /// Without a route a thread copies.
     route: Option<Route>,
-    /// Chunks of each group; all unless it is said.
+    /// Chunks of each group; all by default.
     chunks: Option<usize>,
 }
 
@@ -130,7 +130,7 @@ impl Query {
         })
     }
 
-    /// The first run is what the others are compared with.
+    /// Computes all runs; the first is the baseline of the others.
     pub(super) fn run(
         &self,
         machine: &Machine,
@@ -206,9 +206,9 @@ impl Copies {
 pub(super) struct Submit {
     sizes: Vec<Bytes>,
     batches: Vec<usize>,
-    /// By each device.
+    /// Submissions in flight per device.
     under_way: Vec<usize>,
-    /// How many of the machine's devices do the same at the same time.
+    /// Numbers of devices with the same load at the same time.
     #[serde(default = "one")]
     devices: Vec<usize>,
 }
@@ -258,7 +258,7 @@ impl Submit {
     }
 }
 
-/// What so many devices copy at most within the memory of the node that the first one is on, if its rate is known.
+/// Maximum rate of `devices` devices that copy within the memory of the first one's node, if its rate is known.
 fn together_max(machine: &Machine, hardware: &Hardware, devices: usize) -> f64 {
     let node = machine.accelerators().first().and_then(|device| device.node);
     let endpoints = Endpoints { source_node: node, target_node: node, ..Endpoints::default() };
@@ -277,7 +277,7 @@ pub(super) struct Clients {
 #[serde(deny_unknown_fields)]
 pub(super) struct ClientsRun {
     name: String,
-    /// Another profile than the scenario's: with sub-domains or without.
+    /// A profile that replaces the scenario's: with sub-domains or without.
     machine: Option<String>,
     reads: Vec<ClientsPart>,
 }

@@ -1,4 +1,4 @@
-//! How far the model is from what was published.
+//! The model beside the published numbers.
 
 use memferry::model::{Fairness, Hardware, ModelError, Pipeline};
 use memferry::topology::{Machine, NodeId};
@@ -6,36 +6,35 @@ use serde::Serialize;
 
 use super::calibrate::{Setup, Thesis, with_skew};
 use super::dispositions::{Disposition, disposition};
+use super::figures;
 use super::predictions::{Prediction, predictions};
-use super::{Row, figures};
+use crate::harness::Row;
 
-/// Every published row: predicted, or with the reason why it is not.
+/// Every published row, with a prediction or a reason why it has none.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Validation {
-    /// What the model says of which rows.
+    /// Predictions of rows.
     pub predictions: Vec<Prediction>,
     /// All other rows.
     pub others: Vec<Disposition>,
-    /// What the model must reach, in percent unless the unit says otherwise.
+    /// Quantities with bounds that tests enforce, in percent unless the unit says otherwise.
     pub bounds: Vec<Row>,
 }
 
 impl Validation {
-    /// All of it as rows: the bounds, and each prediction with what was published as its peer.
+    /// All results as rows: the bounds, and each prediction with the published number as its peer.
     pub fn rows(&self) -> Vec<Row> {
         let row = |prediction: &Prediction| {
             let Prediction { name, rows, predicted, published: (low, high), unit, .. } = prediction;
-            let mut row = Row::modelled(format!("{name} [{}]", rows.join(", ")), *predicted, unit);
-            row.peer = Some("published".to_owned());
-            row.peer_value = Some(predicted.clamp(*low, *high));
-            row
+            let row = Row::modelled(format!("{name} [{}]", rows.join(", ")), *predicted, unit);
+            row.beside("published", predicted.clamp(*low, *high))
         };
         self.bounds.iter().cloned().chain(self.predictions.iter().map(row)).collect()
     }
 }
 
-/// Compares the model with everything that was published.
+/// Compares the model with all published rows.
 ///
 /// # Errors
 /// None in practice: profiles and rows are built in.
@@ -53,7 +52,7 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
     let predicted = |row: &str| of(row).map_or(f64::NAN, |prediction| prediction.predicted);
     let error = |row: &str| of(row).map_or(f64::NAN, |prediction| prediction.error_percent().abs());
     let points = |row: &str| of(row).map_or(f64::NAN, |it| (it.predicted - it.published.0).abs());
-    // Of what the skewed throughput was lost is not printed; the worse reading counts.
+    // The reference of the lost throughput under skew is not printed; the worse reading counts.
     let skew = (predictions.iter().filter(|it| it.rows.contains(&"G241")))
         .map(|it| it.error_percent().abs())
         .fold(0.0, f64::max);
@@ -84,13 +83,12 @@ fn bounds(predictions: &[Prediction]) -> Result<Vec<Row>, ModelError> {
     Ok(rows)
 }
 
-/// The thesis's query on its machine, with advice taken: what is advised is computed like the thesis's own runs, with
-/// all groups and skew.
+/// The thesis's query on its machine with advised copies, computed like the thesis's own runs, with all groups and skew.
 fn advised() -> Result<Vec<Row>, ModelError> {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat")?;
     let hardware = Hardware::of(&machine)?;
-    // Submitting takes no threads from the scan, as it does in the thesis: chunks are submitted when the query starts,
-    // and completed by the mover.
+    // Unlike in the thesis, submissions take no threads from the scan: chunks are submitted when the query starts, and
+    // the mover completes them.
     let thesis = Thesis { scan_threads_count: 64, ..Thesis::default() };
     let advised = |pipeline: Pipeline| -> Result<f64, ModelError> {
         let (pipeline, _) = pipeline.advised(&machine)?;
@@ -119,8 +117,8 @@ fn advised() -> Result<Vec<Row>, ModelError> {
     ])
 }
 
-/// The predictions of table 6.2 by the model and by its variants: what else was tried. Each is calibrated anew on
-/// 131.18 ms and 93.09 ms; the skew is the model's own unless the name says otherwise.
+/// Predictions of table 6.2 by the model and by rejected variants. Each is calibrated anew on 131.18 ms and 93.09 ms; the
+/// skew is the model's own unless the name says otherwise.
 ///
 /// # Errors
 /// None in practice: the profile is built in.
@@ -160,9 +158,7 @@ pub fn variants() -> Result<Vec<Row>, ModelError> {
         ] {
             let run = thesis.run(&machine, &hardware, setup)?;
             let compared = |what: String, value: f64, unit, published: f64| {
-                let mut row = Row::modelled(what, value, unit);
-                (row.peer, row.peer_value) = (Some("published".into()), Some(published));
-                row
+                Row::modelled(what, value, unit).beside("published", published)
             };
             rows.push(compared(format!("{name}: {what}"), run.total_s * 1e3, "ms", published_ms));
             let hits = run.hit_rate().unwrap_or(0.0) * 100.0;

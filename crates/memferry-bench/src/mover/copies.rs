@@ -5,18 +5,18 @@ use std::cell::RefCell;
 use memferry::internals::{Bytes, Trial};
 use memferry::mover::CopyMethods;
 
-use super::{Size, take_turns};
-use crate::cache::Comparison;
+use super::Size;
 use crate::calibrate::arena::cache_bytes;
+use crate::harness::{Comparison, Pairs};
 
-/// The kernel beside its methods.
+/// Times of the copy kernel beside its methods.
 #[derive(Clone, Debug)]
 pub struct Copies {
-    /// What calibration chose.
+    /// The choice of calibration.
     pub methods: CopyMethods,
-    /// `copy_*`: nanoseconds for a copy, beside the best method for this size and place, which a pass of its own chose.
+    /// `copy_*`: nanoseconds per copy, beside the best method for this size and place, which a separate pass selects.
     pub rows: Vec<Comparison>,
-    /// `copy_call_ns`: what a copy of a line costs more than a memcpy that is called directly.
+    /// `copy_call_ns`: additional time of a copy of one cache line over a direct call of memcpy.
     pub call_ns: Vec<f64>,
 }
 
@@ -31,10 +31,10 @@ const CASES: [(&str, usize, Bytes); 6] = [
 ];
 const LINE_BYTES: usize = 64;
 
-/// Calibrates, and then measures what calibration came to.
+/// Calibrates, and measures the resulting methods.
 pub fn copies(size: Size) -> Copies {
     let source: Vec<u8> = (0..size.buffer_bytes).map(|index| index as u8).collect();
-    // Written, so that its pages are there.
+    // Written, so that its pages are present.
     let mut target = vec![1; size.buffer_bytes];
     let methods = CopyMethods::calibrate(&source, &mut target);
     let mut trial = Trial::new(&source, &mut target);
@@ -47,16 +47,16 @@ pub fn copies(size: Size) -> Copies {
             let ns_each = |copy: &dyn Fn(&[u8], &mut [u8])| {
                 trial.borrow_mut().seconds_each(size_bytes, bytes, size.round_bytes, copy) * 1e9
             };
-            let (ours, peer) = take_turns(
+            let pairs = Pairs::measure(
                 size.rounds_count,
                 || ns_each(&|source, target| methods.copy(source, target)),
                 || ns_each(&|source, target| best.copy(source, target)),
             );
-            Comparison { name: name.to_owned(), unit: "ns", ours, peer_name: best.name().to_owned(), peer }
+            Comparison::new(name, "ns", best.name(), pairs)
         })
         .collect();
     let trial = RefCell::new(trial);
-    let (ours, direct) = take_turns(
+    let call = Pairs::measure(
         size.rounds_count,
         || {
             let copy = |source: &[u8], target: &mut [u8]| methods.copy(source, target);
@@ -67,11 +67,11 @@ pub fn copies(size: Size) -> Copies {
             trial.borrow_mut().seconds_each(LINE_BYTES, Bytes::Warm, size.round_bytes / 16, copy)
         },
     );
-    let call_ns = ours.iter().zip(direct).map(|(ours, direct)| (ours - direct) * 1e9).collect();
+    let call_ns = call.ours.iter().zip(call.peer).map(|(ours, direct)| (ours - direct) * 1e9).collect();
     Copies { methods, rows, call_ns }
 }
 
-/// Of the first CPU; 32 MiB where Linux does not say, which few have more of.
+/// Size of the last-level cache of the first CPU; 32 MiB if Linux does not report it, which few CPUs exceed.
 pub fn last_level_cache_bytes() -> usize {
     cache_bytes(0).unwrap_or(32 << 20)
 }

@@ -1,4 +1,4 @@
-//! What `memferry bench mover` runs. For the project's own benchmarks and tests; it may change with any version.
+//! Benchmarks of the mover: `memferry bench mover`.
 
 mod copies;
 mod ordered;
@@ -13,14 +13,14 @@ pub use ordered::{ordered_measured, ordered_modelled};
 pub use small::small_copies;
 pub use workers::two_workers;
 
-/// How much is measured.
+/// The amount of work of a benchmark of the mover.
 #[derive(Copy, Clone, Debug)]
 pub struct Size {
-    /// Length of source and target. Copies that are larger are left out.
+    /// Length of source and target. Larger copies are left out.
     pub buffer_bytes: usize,
-    /// Bytes copied in a round, so that small copies outweigh the clock; one copy at least.
+    /// Bytes copied in a round, so that small copies outweigh the clock; at least one copy.
     pub round_bytes: usize,
-    /// Rounds, in which ours and the peer take turns.
+    /// Rounds of ours and the peer.
     pub rounds_count: usize,
 }
 
@@ -34,23 +34,4 @@ impl Size {
             (256 << 20).max((4 * last_level_cache_bytes()).next_multiple_of(1 << 20) + (1 << 20));
         Size { buffer_bytes, round_bytes: 16 << 20, rounds_count: 101 }
     }
-}
-
-/// Both in turns, which begin with the one and with the other alternately.
-fn take_turns(
-    rounds_count: usize,
-    mut ours: impl FnMut() -> f64,
-    mut peer: impl FnMut() -> f64,
-) -> (Vec<f64>, Vec<f64>) {
-    let (mut ours_times, mut peer_times) = (Vec::new(), Vec::new());
-    for round in 0..rounds_count {
-        if round % 2 == 0 {
-            ours_times.push(ours());
-        }
-        peer_times.push(peer());
-        if round % 2 == 1 {
-            ours_times.push(ours());
-        }
-    }
-    (ours_times, peer_times)
 }

@@ -13,36 +13,37 @@ use memferry::mover::{
 use memferry::topology::Machine;
 use memferry_dsa_emulator::Timing;
 
+use super::Size;
 use super::virtual_device::VirtualDevice;
-use super::{Size, take_turns};
-use crate::cache::Comparison;
+use crate::harness::{Comparison, Pairs};
 
 const PACKET_BYTES: usize = 512;
 /// Packets of a burst: "typical burst size is 32".
 ///
 /// Source: Kuper et al. (2024), section 6.4.
 const BURST: usize = 32;
-/// One burst is under way while the next is made.
+/// One burst is in flight while the core prepares the next.
 const LEN_MAX: usize = 2 * BURST;
-/// Part of its time that a core copies for when it forwards packets of this size without a device.
+/// Share of its time that a core spends copying when it forwards packets of this size without a device.
 ///
 /// Source: Kuper et al. (2024), section 6.4.
 const COPYING_PART: f64 = 0.3;
-/// The machine of the paper.
+/// The profile of the paper's machine.
 const PROFILE: &str = "spr-56c";
 
 type Packet = (Vec<u8>, Vec<u8>);
 type Pipeline = Ordered<Vec<u8>, Vec<u8>>;
 
-/// `ordered_512B`: modelled, nanoseconds of a core for each packet that goes through an [`Ordered`] pipeline to an
-/// emulated device in virtual time, beside those of a copy by the core. Rates and costs of the core are those of the
-/// profile `spr-56c`, those of the device [`Timing::sapphire_rapids`]; the copies and their order are real.
+/// `ordered_512B`, modelled: nanoseconds of a core per packet through an [`Ordered`] pipeline, beside a copy by the core.
 ///
-/// `ordered_512B_forwarding`: the same where the core has as much else to do for each packet as in the paper: it copied
-/// for 30 % of its time before.
+/// The device is emulated in virtual time. The core's rates and costs are those of the profile `spr-56c`, the device's
+/// are [`Timing::sapphire_rapids`]. The copies and their order are real.
+///
+/// `ordered_512B_forwarding`: the same with as much other work per packet as in the paper, where copies took 30 % of the
+/// core's time.
 ///
 /// # Errors
-/// What building the mover says, and failed copies.
+/// The mover cannot be built, or a copy fails.
 pub fn ordered_modelled() -> Result<[Comparison; 2], Box<dyn Error>> {
     let machine = Arc::new(Machine::from_profile(PROFILE)?);
     let offload = Offload::of(&Hardware::of(&machine)?)?;
@@ -50,14 +51,14 @@ pub fn ordered_modelled() -> Result<[Comparison; 2], Box<dyn Error>> {
     let row = |name: &str, other_ns: f64| -> Result<Comparison, Box<dyn Error>> {
         let device = VirtualDevice::new(Timing::sapphire_rapids(), offload.submit_s() * 1e9)?;
         let ours = forwarded_ns(&machine, device, other_ns)?;
-        let (name, peer_name) = (name.to_owned(), format!("copying on the core of {PROFILE}"));
-        Ok(Comparison { name, unit: "ns", ours: vec![ours], peer_name, peer: vec![copy_ns + other_ns] })
+        let pairs = Pairs { ours: vec![ours], peer: vec![copy_ns + other_ns] };
+        Ok(Comparison::new(name, "ns", format!("copying on the core of {PROFILE}"), pairs))
     };
     let other_ns = copy_ns * (1.0 - COPYING_PART) / COPYING_PART;
     Ok([row("ordered_512B", 0.0)?, row("ordered_512B_forwarding", other_ns)?])
 }
 
-/// Time of the core for each packet, of 100 bursts.
+/// Nanoseconds of the core per packet, over 100 bursts.
 fn forwarded_ns(machine: &Arc<Machine>, device: VirtualDevice, other_ns: f64) -> Result<f64, Box<dyn Error>> {
     const BURSTS: usize = 100;
     let device = Arc::new(device);
@@ -68,7 +69,7 @@ fn forwarded_ns(machine: &Arc<Machine>, device: VirtualDevice, other_ns: f64) ->
         let mut burst: Vec<Packet> = (0..BURST).map(|index| packet(burst * BURST + index)).collect();
         device.work(other_ns * BURST as f64);
         while !burst.is_empty() {
-            device.look();
+            device.poll();
             while let Some(copied) = pipeline.retire() {
                 retired.take(copied?)?;
             }
@@ -87,7 +88,7 @@ fn forwarded_ns(machine: &Arc<Machine>, device: VirtualDevice, other_ns: f64) ->
     Ok(device.now_ns() / (BURSTS * BURST) as f64)
 }
 
-/// Packets that have left the pipeline, which are looked at: a model of wrong copies would be worth nothing.
+/// Checks packets that have left the pipeline: a model of wrong copies would be worthless.
 #[derive(Default)]
 struct Retired {
     count: usize,
@@ -96,25 +97,29 @@ struct Retired {
 impl Retired {
     fn take(&mut self, (_, target, report): (Vec<u8>, Vec<u8>, CopyReport)) -> Result<(), String> {
         if target != packet(self.count).0 || report.dsa_bytes != PACKET_BYTES as u64 {
-            return Err(format!("packet {} is out of order, wrong, or not the device's", self.count));
+            return Err(format!(
+                "packet {} is out of order, has wrong bytes, or was not copied by the device",
+                self.count
+            ));
         }
         self.count += 1;
         Ok(())
     }
 }
 
-/// A packet that says which one it is, and where it goes.
+/// A packet filled with its number, and its target.
 fn packet(number: usize) -> Packet {
     let bytes = number.to_le_bytes();
     ((0..PACKET_BYTES).map(|index| bytes[index % bytes.len()]).collect(), vec![0; PACKET_BYTES])
 }
 
-/// `ordered_512B_measured`: nanoseconds for each packet that goes through an [`Ordered`] pipeline whose copies a worker
-/// makes, beside two threads that copy half of the packets each by memcpy and have no order to keep. Both use two CPUs;
-/// without a device handing over has nothing to gain, and this says what it costs.
+/// `ordered_512B_measured`: nanoseconds per packet through an [`Ordered`] pipeline with a worker, beside two threads that
+/// copy half of the packets each by memcpy, without order.
+///
+/// Both use two CPUs. Without a device the pipeline cannot gain: the row shows its cost.
 ///
 /// # Errors
-/// What building the mover says, and failed copies.
+/// The mover cannot be built, or a copy fails.
 pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
     let bursts_count = (size.round_bytes / PACKET_BYTES / BURST).max(1);
     let methods = CopyMethods::only(CopyMethod::Memcpy);
@@ -167,10 +172,9 @@ pub fn ordered_measured(size: Size) -> Result<Comparison, Box<dyn Error>> {
         });
         longest / (bursts_count * BURST) as f64
     };
-    let (ours, peer) = take_turns(size.rounds_count, ours, peer);
+    let pairs = Pairs::measure(size.rounds_count, ours, peer);
     if let Some(error) = failure {
         return Err(error.into());
     }
-    let (name, peer_name) = ("ordered_512B_measured".to_owned(), "two threads with memcpy".to_owned());
-    Ok(Comparison { name, unit: "ns", ours, peer_name, peer })
+    Ok(Comparison::new("ordered_512B_measured", "ns", "two threads with memcpy", pairs))
 }

@@ -1,4 +1,4 @@
-//! What it costs to have small copies done by somebody else.
+//! The cost of handing small copies to a worker.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -11,12 +11,13 @@ use super::Size;
 
 const COPY_BYTES: usize = 4 << 10;
 
-/// `async_4KiB_overhead_ns`: what a copy of 4 KiB that is handed to a worker takes beyond the copy, where as many as wait
-/// for the engine at most are submitted as one batch, and then waited for. The copy itself: the same bytes, one after the
-/// other, by memcpy on the submitting thread, next to each.
+/// `async_4KiB_overhead_ns`: the time of a 4 KiB copy by a worker beyond the copy itself.
+///
+/// Each round submits batches as long as the engine's queue and waits for them. The copy itself is timed next to each
+/// round: the same bytes by memcpy on the submitting thread.
 ///
 /// # Errors
-/// What building the mover says, and failed copies.
+/// The mover cannot be built, or a copy fails.
 pub fn small_copies(size: Size) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     let mover = Mover::builder(Arc::new(Machine::discover()?)).build()?;
     let batch_copies = CpuOptions::default().queue_copies_max;
@@ -48,6 +49,6 @@ pub fn small_copies(size: Size) -> Result<Vec<f64>, Box<dyn std::error::Error>> 
     }
     match mover.stats().inline_operations {
         0 => Ok(overheads_ns),
-        count => Err(format!("{count} copies were not handed over").into()),
+        count => Err(format!("{count} copies were made by the submitting thread, not by a worker").into()),
     }
 }

@@ -16,26 +16,26 @@ use memferry_dsa_emulator::{
 /// Entries of the queue. Kuper et al. (2024), figure 4, find 32 sufficient.
 const QUEUE_LEN: usize = 32;
 
-/// Copies with an emulated device, which works while the core's clock goes on. Nothing happens by itself: whoever
-/// drives it lets the core [work](VirtualDevice::work), and finishes copies by [`look`](VirtualDevice::look).
+/// An engine over an emulated device in virtual time. Time advances only when the caller lets the core
+/// [work](VirtualDevice::work) or [wait](VirtualDevice::wait); [`poll`](VirtualDevice::poll) completes copies.
 pub(super) struct VirtualDevice {
-    state: Mutex<State>,
+    simulation: Mutex<Simulation>,
     timing: Timing,
-    /// What the core works on one descriptor, besides the instruction that submits a batch.
+    /// Time of the core per descriptor, beside the instruction that submits a batch.
     descriptor_ns: f64,
 }
 
-struct State {
+struct Simulation {
     run: Deterministic<DirectMemory>,
-    /// When the core is free.
+    /// The core is free from this time on.
     core_ns: f64,
-    flights: Vec<Flight>,
+    in_flight: Vec<Submitted>,
 }
 
-/// A batch in the device, or a single copy. The boxes keep their addresses.
-struct Flight {
+/// A batch in flight, or a single copy. The boxes keep their addresses.
+struct Submitted {
     copies: Vec<RawRequest>,
-    /// The members, which the device reads.
+    /// The members of the batch, which the device reads.
     _list: Box<[Descriptor]>,
     record: Box<CompletionRecord>,
 }
@@ -49,41 +49,41 @@ impl VirtualDevice {
         let queue = dedicated_queue("wq0.0", QUEUE_LEN as u32);
         let config =
             DeviceConfig::new(vec![GroupConfig { engines: 4, queues: vec![queue] }]).with_timing(timing);
-        // SAFETY: descriptors are those of `enter`, whose copies, lists and records live in `flights` until they have
-        // completed; nobody else calls the methods of `Memory`.
+        // SAFETY: descriptors are those of `enter`, whose copies, lists and records live in `in_flight` until they have
+        // completed; no other code calls the methods of `Memory`.
         let memory = unsafe { DirectMemory::new() };
         let run = Deterministic::new(&config, FaultPlan::none(), memory)?;
-        let state = Mutex::new(State { run, core_ns: 0.0, flights: Vec::new() });
-        Ok(VirtualDevice { state, timing, descriptor_ns })
+        let simulation = Mutex::new(Simulation { run, core_ns: 0.0, in_flight: Vec::new() });
+        Ok(VirtualDevice { simulation, timing, descriptor_ns })
     }
 
-    /// The core works on something else.
+    /// Advances the core's clock by other work.
     pub(super) fn work(&self, ns: f64) {
         self.lock().core_ns += ns;
     }
 
-    /// What the core's clock shows.
+    /// The core's clock.
     pub(super) fn now_ns(&self) -> f64 {
         self.lock().core_ns
     }
 
-    /// Finishes what is complete by now.
-    pub(super) fn look(&self) {
-        let mut state = self.lock();
-        let now_ns = state.core_ns as u64;
-        state.step_until(now_ns);
-        self.finish(state.completed());
+    /// Finishes the copies that are complete at the core's time.
+    pub(super) fn poll(&self) {
+        let mut simulation = self.lock();
+        let now_ns = simulation.core_ns as u64;
+        simulation.step_until(now_ns);
+        self.finish(simulation.completed());
     }
 
-    /// The core waits until something completes. Nothing does if nothing is under way.
+    /// Advances the core's clock until a copy completes; returns at once if none is in flight.
     pub(super) fn wait(&self) {
-        let mut state = self.lock();
-        let mut completed = state.completed();
-        while completed.is_empty() && state.run.step() == Stepped::Busy {
-            completed = state.completed();
+        let mut simulation = self.lock();
+        let mut completed = simulation.completed();
+        while completed.is_empty() && simulation.run.step() == Stepped::Busy {
+            completed = simulation.completed();
         }
-        state.core_ns = state.core_ns.max(state.run.device.now_ns() as f64);
-        drop(state);
+        simulation.core_ns = simulation.core_ns.max(simulation.run.device.now_ns() as f64);
+        drop(simulation);
         self.finish(completed);
     }
 
@@ -97,12 +97,13 @@ impl VirtualDevice {
         }
     }
 
-    /// Submits as many as a batch takes, if the queue has room.
+    /// Submits copies as one batch; returns them if the queue is full.
     fn enter(&self, copies: Vec<RawRequest>) -> Result<(), Vec<RawRequest>> {
-        let mut state = self.lock();
-        state.core_ns += self.descriptor_ns * copies.len() as f64 + self.timing.submit_dedicated_ns as f64;
-        let now_ns = state.core_ns as u64;
-        state.step_until(now_ns);
+        let mut simulation = self.lock();
+        simulation.core_ns +=
+            self.descriptor_ns * copies.len() as f64 + self.timing.submit_dedicated_ns as f64;
+        let now_ns = simulation.core_ns as u64;
+        simulation.step_until(now_ns);
         let memmove =
             |copy: &RawRequest| Descriptor::memmove(copy.source(), copy.target(), copy.size_bytes() as u32);
         let list: Box<[Descriptor]> = copies.iter().map(memmove).collect();
@@ -111,39 +112,39 @@ impl VirtualDevice {
             [copy] => copy,
             _ => Descriptor::batch(list.as_ptr(), list.len() as u32),
         };
-        let submission = match state.flights.len() {
-            // A dedicated queue loses what it has no room for.
+        let submission = match simulation.in_flight.len() {
+            // A full dedicated queue loses descriptors.
             QUEUE_LEN => Ok(Submission::Retry),
-            _ => state.run.device.submit(0, &descriptor.with_completion(&record), 1),
+            _ => simulation.run.device.submit(0, &descriptor.with_completion(&record), 1),
         };
         if submission != Ok(Submission::Accepted) {
             return Err(copies);
         }
-        state.flights.push(Flight { copies, _list: list, record });
+        simulation.in_flight.push(Submitted { copies, _list: list, record });
         Ok(())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, Simulation> {
+        self.simulation.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// The device goes on until `ns`.
+impl Simulation {
+    /// Advances the device to `ns`.
     fn step_until(&mut self, ns: u64) {
-        let State { run, .. } = self;
+        let Simulation { run, .. } = self;
         while run.device.step_until(ns, &run.memory) == Stepped::Busy {}
     }
 
-    /// Takes what is complete.
+    /// Removes and returns the completed copies.
     fn completed(&mut self) -> Vec<(RawRequest, Completion)> {
         let mut completed = Vec::new();
-        for flight in &mut self.flights {
-            if let Some(completion) = flight.record.poll() {
-                completed.extend(flight.copies.drain(..).map(|copy| (copy, completion)));
+        for submitted in &mut self.in_flight {
+            if let Some(completion) = submitted.record.poll() {
+                completed.extend(submitted.copies.drain(..).map(|copy| (copy, completion)));
             }
         }
-        self.flights.retain(|flight| !flight.copies.is_empty());
+        self.in_flight.retain(|submitted| !submitted.copies.is_empty());
         completed
     }
 }
@@ -176,7 +177,7 @@ impl Engine for VirtualDevice {
         refused.into_iter().map(|copy| Rejected { copy, why: Refusal::Full }).collect()
     }
 
-    /// It counts nothing: transfers report who copied.
+    /// Empty: transfers report their engine.
     fn stats(&self) -> EngineStats {
         EngineStats::new(self.name(), self.kind(), self.node())
     }

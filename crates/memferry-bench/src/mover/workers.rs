@@ -1,4 +1,4 @@
-//! Two workers beside two threads that do nothing but copy.
+//! Two workers beside two threads that only copy.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -10,23 +10,25 @@ use std::time::{Duration, Instant};
 use memferry::mover::{CopyError, CopyMethods, CopyReport, CpuEngine, CpuOptions, Engine, RawRequest};
 use memferry::topology::Machine;
 
-use super::{Size, take_turns};
-use crate::cache::Comparison;
+use super::Size;
+use crate::harness::{Comparison, Pairs};
 
 const COPY_BYTES: usize = 256 << 10;
 const WORKERS_COUNT: usize = 2;
 
-/// One of the copies that are always under way: when it is done, the worker submits it again.
+/// A copy that is always in flight: on its completion the worker submits it again.
+///
+/// Only the worker that completes a copy writes `copies_left` and `begin`. A submission hands them to the next worker.
 struct Chain {
     engine: Arc<CpuEngine>,
-    /// Of buffers that live until all chains have ended.
+    /// Both point into buffers that outlive all chains.
     source: AtomicPtr<u8>,
     target: AtomicPtr<u8>,
     copies_left: AtomicUsize,
-    /// Chains whose first copy, which is not timed, has ended.
-    at_work: Arc<AtomicUsize>,
+    /// Chains whose first copy, which is not timed, has completed.
+    started_count: Arc<AtomicUsize>,
     begin: OnceLock<Instant>,
-    ended: Sender<Result<Duration, CopyError>>,
+    result: Sender<Result<Duration, CopyError>>,
 }
 
 impl Chain {
@@ -36,20 +38,21 @@ impl Chain {
         // SAFETY: the owner of the buffers keeps them, and leaves them alone, until the chain has ended; both have this
         // size. A CPU engine loses no buffers.
         let copy = unsafe { RawRequest::new(source, target, COPY_BYTES, move |copied| chain.next(copied)) };
-        // A copy that is refused completes with an error, which ends the chain.
+        // A rejected copy completes with an error, which ends the chain.
         drop(self.engine.submit(copy));
     }
 
-    /// The first copy has woken a worker: waits for the other's.
+    /// The start of the timed copies: after the first copy of every chain has woken its worker.
     fn begin(&self) -> Instant {
-        self.at_work.fetch_add(1, Ordering::Relaxed);
-        while self.at_work.load(Ordering::Relaxed) < WORKERS_COUNT {
+        // ORDERING: Relaxed, no partner: the counter synchronises time only and publishes no data.
+        self.started_count.fetch_add(1, Ordering::Relaxed);
+        while self.started_count.load(Ordering::Relaxed) < WORKERS_COUNT {
             thread::yield_now();
         }
         Instant::now()
     }
 
-    /// A copy has completed: submits the next, or ends the chain.
+    /// Called when a copy completes: submits the next one, or ends the chain.
     fn next(self: Arc<Chain>, copied: Result<CopyReport, CopyError>) {
         let begin = *self.begin.get_or_init(|| self.begin());
         let copies_left = self.copies_left.load(Ordering::Relaxed);
@@ -57,32 +60,32 @@ impl Chain {
             self.copies_left.store(copies_left - 1, Ordering::Relaxed);
             return self.submit();
         }
-        // Nobody listens any more only if the measurement was given up.
-        let _ = self.ended.send(copied.map(|_| begin.elapsed()));
+        // The receiver is gone only if the measurement was abandoned.
+        let _ = self.result.send(copied.map(|_| begin.elapsed()));
     }
 }
 
 type Buffers = (Vec<u8>, Vec<u8>);
 
-/// `copy_2_workers`: nanoseconds for each copy of 256 KiB that stays in its caches, two at a time: by an engine with two
-/// workers, and by two threads that call memcpy.
+/// `copy_2_workers`: nanoseconds per copy of 256 KiB within the caches, two at a time: by an engine with two workers,
+/// beside two threads that call memcpy.
 ///
 /// # Errors
-/// What starting the engine says, and failed copies.
+/// The engine cannot be started, or a copy fails.
 pub fn two_workers(size: Size, methods: CopyMethods) -> Result<Comparison, Box<dyn std::error::Error>> {
     let machine = Machine::discover()?;
     let options = CpuOptions { workers_count: WORKERS_COUNT, methods, ..CpuOptions::default() };
     let engine = Arc::new(CpuEngine::new(&machine, options)?);
-    // Enough to outweigh the beginning and the end.
+    // Enough copies to outweigh start and end.
     let copies_count = (64 * size.round_bytes / COPY_BYTES / WORKERS_COUNT).max(1);
     let new_buffers = || (vec![1; COPY_BYTES], vec![2; COPY_BYTES]);
-    // The same ones for both: how well two buffers share the sets of a cache is a matter of luck.
+    // Both use the same buffers: their addresses decide how well they share the sets of a cache.
     let buffers: RefCell<Vec<Buffers>> = RefCell::new((0..WORKERS_COUNT).map(|_| new_buffers()).collect());
     let mut failure = None;
 
     let ours = || {
-        let (ended, ends) = channel();
-        let at_work = Arc::new(AtomicUsize::new(0));
+        let (result, results) = channel();
+        let started_count = Arc::new(AtomicUsize::new(0));
         let mut buffers = buffers.borrow_mut();
         for (source, target) in &mut *buffers {
             let chain = Chain {
@@ -90,17 +93,17 @@ pub fn two_workers(size: Size, methods: CopyMethods) -> Result<Comparison, Box<d
                 source: AtomicPtr::new(source.as_mut_ptr()),
                 target: AtomicPtr::new(target.as_mut_ptr()),
                 copies_left: AtomicUsize::new(copies_count),
-                at_work: at_work.clone(),
+                started_count: started_count.clone(),
                 begin: OnceLock::new(),
-                ended: ended.clone(),
+                result: result.clone(),
             };
             Arc::new(chain).submit();
         }
-        drop(ended);
+        drop(result);
         let mut longest = Duration::ZERO;
-        for end in ends {
-            match end {
-                Ok(took) => longest = longest.max(took),
+        for result in results {
+            match result {
+                Ok(elapsed) => longest = longest.max(elapsed),
                 Err(error) => failure = Some(error),
             }
         }
@@ -117,7 +120,7 @@ pub fn two_workers(size: Size, methods: CopyMethods) -> Result<Comparison, Box<d
             }
             begin.elapsed()
         };
-        // From when both are at work until the last has ended, as above.
+        // From the common start until the last thread is done, as above.
         let longest = thread::scope(|scope| {
             let time = &time;
             let threads: Vec<_> =
@@ -126,10 +129,9 @@ pub fn two_workers(size: Size, methods: CopyMethods) -> Result<Comparison, Box<d
         });
         longest.unwrap_or_default().as_nanos() as f64 / (WORKERS_COUNT * copies_count) as f64
     };
-    let (ours, peer) = take_turns(size.rounds_count, ours, peer);
+    let pairs = Pairs::measure(size.rounds_count, ours, peer);
     if let Some(error) = failure {
         return Err(error.into());
     }
-    let (name, peer_name) = ("copy_2_workers".to_owned(), "two threads with memcpy".to_owned());
-    Ok(Comparison { name, unit: "ns", ours, peer_name, peer })
+    Ok(Comparison::new("copy_2_workers", "ns", "two threads with memcpy", pairs))
 }

@@ -1,4 +1,4 @@
-//! Axes as records have them: a column each, and words for names.
+//! Axes in records: one column each, and words in the names of rows.
 
 use std::fmt::Display;
 
@@ -29,7 +29,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// All of them, in the order of columns.
+    /// All axes, in the order of columns.
     pub const ALL: [Axis; 16] = [
         Axis::Way,
         Axis::Operation,
@@ -71,7 +71,7 @@ impl Axis {
         }
     }
 
-    /// The value of a point as in records; null where it says nothing.
+    /// The value of a point in records; null if it has none.
     pub fn value(self, point: &Point) -> Value {
         let optional = |number: Option<u32>| number.map_or(Value::Null, Value::from);
         match self {
@@ -95,7 +95,7 @@ impl Axis {
         }
     }
 
-    /// The value as a word of a row's name; empty where it says nothing.
+    /// The value as a word of a row's name; empty if it has none.
     pub(super) fn word(self, point: &Point) -> String {
         match (self, self.value(point)) {
             (_, Value::Null) => String::new(),

@@ -1,9 +1,9 @@
-//! What a benchmark is: axes, and figures of their combinations.
+//! A benchmark: axes, and metrics of their combinations.
 
 use memferry::topology::{Machine, NodeId, Tier};
 
 use super::axis::Axis;
-use super::figure::Figure;
+use super::metric::Metric;
 use super::papers::BENCHMARKS;
 use super::point::{Axes, Point};
 
@@ -12,22 +12,22 @@ use super::point::{Axes, Point};
 pub struct Benchmark {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What it shows, and where that was published.
+    /// Description and source.
     pub about: &'static str,
-    /// What it looks at, first of all the first.
-    pub figures: &'static [Figure],
-    /// What it varies, and names rows by.
+    /// Metrics; the first is the main one.
+    pub metrics: &'static [Metric],
+    /// The axes that it varies, which name its rows.
     pub varied: &'static [Axis],
-    /// The values of the axes; few and small ones if the run is to be quick.
+    /// Values of the axes; few and small ones for a quick run.
     pub axes: fn(is_quick: bool) -> Axes,
-    /// Which of the combinations are meant.
+    /// Selects the sensible combinations.
     pub is_meant: fn(&Point) -> bool,
-    /// Kinds of memory that it is about: their nodes are sources and targets as well.
+    /// Kinds of memory under test: their nodes become sources and targets as well.
     pub tiers: &'static [Tier],
 }
 
 impl Benchmark {
-    /// The values of the axes on a machine: where it does not have the papers' nodes, all of its own.
+    /// Values of the axes on a machine: its own nodes if it lacks those of the papers.
     pub fn axes_on(&self, machine: &Machine, is_quick: bool) -> Axes {
         let mut axes = (self.axes)(is_quick);
         let is_there = |node: &Option<NodeId>| node.is_none_or(|node| machine.node(node).is_ok());
@@ -51,7 +51,7 @@ impl Benchmark {
         machine.nodes().iter().filter(|node| self.tiers.contains(&node.tier)).map(|node| node.id)
     }
 
-    /// Kinds of memory that it is about and `machine` has not.
+    /// Kinds of memory under test that `machine` lacks.
     pub fn lacks(&self, machine: &Machine) -> Vec<Tier> {
         let has = |tier: &Tier| machine.nodes().iter().any(|node| node.tier == *tier);
         self.tiers.iter().copied().filter(|tier| !has(tier)).collect()
@@ -62,14 +62,13 @@ impl Benchmark {
         axes.points().into_iter().filter(self.is_meant).collect()
     }
 
-    /// Name of a point's row: the figure, unless it is the benchmark's first, what the benchmark varies, and what these
-    /// axes do.
-    pub fn row_name(&self, axes: &Axes, point: &Point, figure: Figure) -> String {
+    /// Name of a point's row: the metric unless it is the main one, and the axes that the benchmark or `axes` vary.
+    pub fn row_name(&self, axes: &Axes, point: &Point, metric: Metric) -> String {
         let varied = axes.varied();
         let is_named = |axis: &Axis| self.varied.contains(axis) || varied.contains(axis);
         let named: Vec<Axis> = Axis::ALL.into_iter().filter(is_named).collect();
-        let figure = if figure == self.figures[0] { "" } else { figure.name() };
-        let words = [self.name.to_owned(), figure.to_owned(), point.name(&named)];
+        let metric = if metric == self.metrics[0] { "" } else { metric.name() };
+        let words = [self.name.to_owned(), metric.to_owned(), point.name(&named)];
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
     }
 }
@@ -84,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_are_those_of_the_machine() {
+    fn nodes_exist_on_the_machine() {
         let routes = benchmark("routes").unwrap();
         let axes = |name| routes.axes_on(&Machine::from_profile(name).unwrap(), false);
         assert_eq!(axes("xeon-max-9468-2s-flat"), (routes.axes)(false));
@@ -92,7 +91,7 @@ mod tests {
         assert_eq!((other.sources, other.targets.len()), (vec![Some(NodeId(0))], 2));
     }
 
-    /// What a machine does not have is said, and what it has is measured.
+    /// Missing kinds of memory are listed, present ones are measured.
     #[test]
     fn memory_behind_cxl() {
         let remote = benchmark("remote").unwrap();

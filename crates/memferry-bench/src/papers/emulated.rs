@@ -6,12 +6,11 @@ use memferry_dsa_emulator::{
     shared_queue,
 };
 
-use super::load::{endpoints, figures_of, load_of};
-use super::{Backend, Data, Effort, Figure, Pages, Point, Skipped, Taken, Way};
-use crate::dsa::load::{Load, Seen, TOUCH_NS, emulated};
+use super::load::{endpoints, load_of, metrics_of};
+use super::{Backend, Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
+use crate::dsa::load::{Load, SubmitterTimes, TOUCH_NS, emulated};
 
-/// A device with the emulator's timing model; several, on the nodes of a machine's devices, for copies by routes.
-/// Measuring takes none of its virtual time.
+/// An emulated device with a timing; for routed copies one per device of the machine. Measuring takes no virtual time.
 #[derive(Debug)]
 pub struct OnEmulated {
     machine: Machine,
@@ -19,12 +18,12 @@ pub struct OnEmulated {
 }
 
 impl OnEmulated {
-    /// Devices where `machine` has some, all with this timing.
+    /// Devices on the nodes of `machine`'s devices, all with this timing.
     pub fn new(machine: Machine, timing: Timing) -> OnEmulated {
         OnEmulated { machine, timing }
     }
 
-    /// A device with the queues and engines of a point.
+    /// The configuration of a device with the queues and engines of a point.
     fn device(&self, point: &Point) -> Result<DeviceConfig, Skipped> {
         let entries = point.entries.unwrap_or(ENTRIES_MAX / point.queues.max(1) as u32);
         let queue = |number| {
@@ -57,8 +56,8 @@ impl OnEmulated {
         Ok(config.with_timing(self.timing))
     }
 
-    /// A copy that the devices of a route share: the slowest of them.
-    fn routed(&self, point: &Point, load: Load) -> Result<Vec<Seen>, Skipped> {
+    /// A copy that the devices of a route share: the slowest part.
+    fn routed(&self, point: &Point, load: Load) -> Result<Vec<SubmitterTimes>, Skipped> {
         let endpoints = endpoints(&self.machine, point)?;
         let shares = point.route.map(|route| route.devices(&self.machine, endpoints)).unwrap_or_default();
         if shares.is_empty() {
@@ -86,7 +85,7 @@ impl Backend for OnEmulated {
         wanted.iter().copied().filter(|way| *way != Way::Core).collect()
     }
 
-    fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Skipped> {
+    fn run(&self, point: &Point, metrics: &[Metric], effort: RunLength) -> Result<Vec<Measurement>, Skipped> {
         if point.way == Way::Write {
             return Skipped::cannot(
                 "what a system call takes is not emulated; run it on a machine, or in memferry emulate",
@@ -106,7 +105,7 @@ impl Backend for OnEmulated {
         if !matches!(point.way, Way::Shared | Way::Dedicated) {
             return Skipped::cannot("only a device is emulated; ask for the ways shared and dedicated");
         }
-        if figures.contains(&Figure::Load) {
+        if metrics.contains(&Metric::Load) {
             return Skipped::cannot("the emulated device has no caches that others could miss");
         }
         if point.data != Data::Any {
@@ -134,7 +133,7 @@ impl Backend for OnEmulated {
                 emulated(&self.device(point)?, &loads)?
             }
         };
-        let mut taken = figures_of(point, figures, effort.repetitions(point.size_bytes), &[seen]);
+        let mut taken = metrics_of(point, metrics, effort.repetitions(point.size_bytes), &[seen]);
         for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
             taken.overhead = Some(0.0);
             if point.route.is_some() {
@@ -165,7 +164,7 @@ mod tests {
     }
 
     fn throughput(point: &Point) -> f64 {
-        let taken = backend().run(point, &[Figure::Throughput], Effort::QUICK).unwrap();
+        let taken = backend().run(point, &[Metric::Throughput], RunLength::QUICK).unwrap();
         assert_eq!((taken.len(), taken[0].values.len()), (1, 1));
         taken[0].values[0]
     }
@@ -195,14 +194,17 @@ mod tests {
         let four = Point { submitters: 4, queues: 4, way: Way::Dedicated, size_bytes: 1024, ..point() };
         let one = Point { submitters: 1, queues: 1, ..four.clone() };
         assert!(throughput(&four) > 3.0 * throughput(&one), "one does not keep a device busy");
-        let error =
-            backend().run(&Point { queues: 9, submitters: 9, ..four }, &[Figure::Throughput], Effort::QUICK);
+        let error = backend().run(
+            &Point { queues: 9, submitters: 9, ..four },
+            &[Metric::Throughput],
+            RunLength::QUICK,
+        );
         assert!(error.unwrap_err().to_string().contains("work queues"));
     }
 
     #[test]
     fn what_is_no_device_is_refused() {
-        let run = |point: Point| backend().run(&point, &[Figure::Throughput], Effort::QUICK).unwrap_err();
+        let run = |point: Point| backend().run(&point, &[Metric::Throughput], RunLength::QUICK).unwrap_err();
         assert!(run(Point { way: Way::Core, ..point() }).to_string().contains("only a device"));
         assert!(run(Point { way: Way::Write, ..point() }).to_string().contains("system call"));
         let limited = Point { read_buffers: Some((96, 16)), ..point() };
@@ -211,7 +213,7 @@ mod tests {
         assert!(run(Point { target: Some(NodeId(8)), ..point() }).to_string().contains("no nodes"));
         let tenants = Point { priorities: Some((15, 1)), submitters: 2, ..point() };
         assert!(run(tenants).to_string().contains("2 queues and 2 submitters"));
-        assert!(run(Point { queues: 2, ..point() }).to_string().contains("nobody submits"));
+        assert!(run(Point { queues: 2, ..point() }).to_string().contains("have no submitter"));
         let routed = Point { route: Some(Route::All), submitters: 2, queues: 2, ..point() };
         assert!(run(routed).to_string().contains("one queue"));
         let far = Point { route: Some(Route::Single), target: Some(NodeId(99)), ..point() };
@@ -230,9 +232,9 @@ mod tests {
     #[test]
     fn a_machine_without_devices_has_none() {
         let machine = Machine::from_profile("skylake-8180-snc-off").unwrap();
-        let error = OnEmulated::new(machine, Timing::sapphire_rapids()).run(&point(), &[], Effort::QUICK);
+        let error = OnEmulated::new(machine, Timing::sapphire_rapids()).run(&point(), &[], RunLength::QUICK);
         assert!(error.unwrap_err().to_string().contains("has no DSA"));
-        let taken = backend().run(&point(), &[Figure::Throughput], Effort::QUICK).unwrap();
+        let taken = backend().run(&point(), &[Metric::Throughput], RunLength::QUICK).unwrap();
         assert!(
             taken[0].note.as_ref().is_some_and(|note| note.contains("whatever the machine")),
             "{taken:?}"
@@ -244,8 +246,8 @@ mod tests {
         let rates = |priorities| {
             let point =
                 Point { submitters: 2, queues: 2, depth: 16, priorities: Some(priorities), ..point() };
-            let figures = [Figure::Tenant1, Figure::Tenant2];
-            let taken = backend().run(&point, &figures, Effort::FULL).unwrap();
+            let metrics = [Metric::Tenant1, Metric::Tenant2];
+            let taken = backend().run(&point, &metrics, RunLength::FULL).unwrap();
             [0, 1].map(|index| taken[index].values[0])
         };
         let [first, second] = rates((10, 10));
@@ -255,18 +257,20 @@ mod tests {
             let [first, second] = rates(priorities);
             assert!((first / second / ratio - 1.0).abs() < 0.05, "{priorities:?}: {first} and {second}");
         }
-        assert!(backend().run(&Point { priorities: Some((16, 1)), ..point() }, &[], Effort::QUICK).is_err());
+        assert!(
+            backend().run(&Point { priorities: Some((16, 1)), ..point() }, &[], RunLength::QUICK).is_err()
+        );
     }
 
     #[test]
     fn waiting_is_what_is_not_submitting() {
-        let figures = benchmark("latency").unwrap().figures;
-        let taken = backend().run(&point(), figures, Effort::QUICK).unwrap();
-        let value = |figure| taken.iter().find(|it| it.figure == figure).map(|it| it.values.clone()).unwrap();
+        let metrics = benchmark("latency").unwrap().metrics;
+        let taken = backend().run(&point(), metrics, RunLength::QUICK).unwrap();
+        let value = |metric| taken.iter().find(|it| it.metric == metric).map(|it| it.values.clone()).unwrap();
         let [latency, submit, wait] =
-            [Figure::Latency, Figure::Submit, Figure::Wait].map(|figure| value(figure)[0]);
-        for figure in [Figure::Allocate, Figure::Prepare] {
-            let taken = taken.iter().find(|it| it.figure == figure).unwrap();
+            [Metric::Latency, Metric::Submit, Metric::Wait].map(|metric| value(metric)[0]);
+        for metric in [Metric::Allocate, Metric::Prepare] {
+            let taken = taken.iter().find(|it| it.metric == metric).unwrap();
             assert!(taken.values.is_empty() && taken.note.as_ref().is_some_and(|it| it.contains("virtual")));
         }
         assert_eq!(submit, 400.0);

@@ -5,10 +5,10 @@ use memferry::model::{Hardware, ModelError, Offload, copy_s};
 use memferry::topology::Machine;
 
 use super::load::{check_ways, endpoints};
-use super::{Backend, Data, Effort, Figure, Pages, Point, Skipped, Taken, Way};
-use crate::dsa::load::Work;
+use super::{Backend, Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
+use crate::dsa::load::LoadOperation;
 
-/// [`crate::model`] on a machine that need not be here.
+/// Runs points in the model of a machine.
 #[derive(Debug)]
 pub struct OnModel {
     machine: Machine,
@@ -17,13 +17,13 @@ pub struct OnModel {
 
 impl OnModel {
     /// # Errors
-    /// [`ModelError`]: the machine's parameters are none.
+    /// [`ModelError`]: the machine lacks parameters.
     pub fn new(machine: Machine) -> Result<OnModel, ModelError> {
         let hardware = Hardware::of(&machine)?;
         Ok(OnModel { machine, hardware })
     }
 
-    /// Seconds of one submission, alone, and of it those spent submitting.
+    /// Seconds of one submission alone, and of its submitting part.
     fn waited_for_s(&self, point: &Point) -> Result<(f64, Option<f64>), Skipped> {
         if point.way == Way::Core {
             return Ok((self.core_s(point)?, None));
@@ -36,8 +36,8 @@ impl OnModel {
         Offload::of(&self.hardware).map_err(cannot)
     }
 
-    /// Seconds in which each submitter copies once itself: those of the source's node, of the target's, or of the first
-    /// with CPUs, where the data is unless the point says otherwise.
+    /// Seconds of a copy by each submitter itself. Submitters run on the node of the source, of the target, or on the first
+    /// one with CPUs, which is the default node of the data.
     fn core_s(&self, point: &Point) -> Result<f64, Skipped> {
         let nodes = self.machine.nodes();
         let first = nodes.iter().find(|node| !node.cpus.is_empty() && node.has_memory()).map(|node| node.id);
@@ -66,7 +66,7 @@ impl OnModel {
         Ok(self.costs()?.rate(bytes, point.batch as usize, under_way))
     }
 
-    /// Refuses what the model has no notion of.
+    /// Refuses points that the model does not cover.
     fn check(&self, point: &Point) -> Result<(), Skipped> {
         let under_way = point.submitters.saturating_mul(point.depth);
         Skipped::cannot(match point {
@@ -76,7 +76,7 @@ impl OnModel {
             Point { size_bytes: 0, .. } | Point { batch: 0, .. } | Point { depth: 0, .. } => {
                 "sizes and counts begin at 1"
             }
-            Point { operation, .. } if *operation != Work::Copy => "the model knows copies only",
+            Point { operation, .. } if *operation != LoadOperation::Copy => "the model knows copies only",
             Point { data, .. } if *data != Data::Any => "the model has no caches",
             Point { priorities: Some(_), .. } => "the model knows no priorities of queues",
             Point { read_buffers: Some(_), .. } => "the model knows no groups and no read buffers",
@@ -89,7 +89,7 @@ impl OnModel {
             }
             Point { queues, .. } if *queues > 1 => "the model knows one queue of a device: leave out queues",
             Point { entries: Some(entries), .. } if under_way > *entries as usize => {
-                "more cannot be under way, of all submitters together, than the queue has entries"
+                "all submitters together cannot have more in flight than the queue has entries"
             }
             Point { way: Way::Any, route: None, source, target, .. } if source.or(*target).is_some() => {
                 "in the model nodes are for routes and cores; add a route"
@@ -104,36 +104,41 @@ impl Backend for OnModel {
         &self.machine
     }
 
-    /// Queues are one way here.
+    /// All queues are one way in the model.
     fn ways(&self, wanted: &[Way]) -> Vec<Way> {
         let core = wanted.iter().copied().filter(|way| *way == Way::Core);
         let is_any = wanted.iter().any(|way| *way != Way::Core);
         core.chain(is_any.then_some(Way::Any)).collect()
     }
 
-    fn run(&self, point: &Point, figures: &[Figure], _effort: Effort) -> Result<Vec<Taken>, Skipped> {
+    fn run(
+        &self,
+        point: &Point,
+        metrics: &[Metric],
+        _effort: RunLength,
+    ) -> Result<Vec<Measurement>, Skipped> {
         self.check(point)?;
         let is_alone = point.depth == 1 && point.submitters == 1 && point.route.is_none();
-        let mut taken = Vec::with_capacity(figures.len());
-        for &figure in figures {
-            let value = match figure {
-                Figure::Throughput => Some(self.throughput(point)?),
-                Figure::Load | Figure::Slowdown => return Skipped::cannot("the model has no caches"),
-                Figure::Tenant1 | Figure::Tenant2 => {
+        let mut taken = Vec::with_capacity(metrics.len());
+        for &metric in metrics {
+            let value = match metric {
+                Metric::Throughput => Some(self.throughput(point)?),
+                Metric::Load | Metric::Slowdown => return Skipped::cannot("the model has no caches"),
+                Metric::Tenant1 | Metric::Tenant2 => {
                     return Skipped::cannot("the model does not tell submitters apart");
                 }
                 _ if !is_alone => {
                     return Skipped::cannot("the model has latencies of single submissions only");
                 }
-                Figure::Latency => Some(self.waited_for_s(point)?.0 * 1e9),
-                // One cost for all that a core does for a submission.
-                Figure::Allocate | Figure::Prepare => None,
-                Figure::Submit => self.waited_for_s(point)?.1.map(|submit_s| submit_s * 1e9),
-                Figure::Wait => {
+                Metric::Latency => Some(self.waited_for_s(point)?.0 * 1e9),
+                // The model has a single cost for all of a core's work per submission.
+                Metric::Allocate | Metric::Prepare => None,
+                Metric::Submit => self.waited_for_s(point)?.1.map(|submit_s| submit_s * 1e9),
+                Metric::Wait => {
                     let (all_s, submit_s) = self.waited_for_s(point)?;
                     submit_s.map(|submit_s| (all_s - submit_s) * 1e9)
                 }
-                Figure::Asleep => {
+                Metric::Asleep => {
                     let (all_s, submit_s) = self.waited_for_s(point)?;
                     submit_s.map(|submit_s| 1.0 - submit_s / all_s)
                 }
@@ -144,13 +149,15 @@ impl Backend for OnModel {
                         (point.way == Way::Core && point.source.or(point.target).is_some()).then(|| {
                             "a core has one rate for all memories, unless one of them has less".to_owned()
                         });
-                    // Computing takes no time of what is computed.
-                    Taken { overhead: Some(0.0), note, ..Taken::new(figure, vec![value]) }
+                    // A computed result has no measuring overhead.
+                    Measurement { overhead: Some(0.0), note, ..Measurement::new(metric, vec![value]) }
                 }
                 None if point.way == Way::Core => {
-                    Taken::missing(figure, "a core that works itself neither submits nor waits")
+                    Measurement::missing(metric, "a core that works itself neither submits nor waits")
                 }
-                None => Taken::missing(figure, "the model has one cost for all that a core does to submit"),
+                None => {
+                    Measurement::missing(metric, "the model has one cost for all that a core does to submit")
+                }
             });
         }
         Ok(taken)
@@ -169,9 +176,9 @@ mod tests {
     use super::*;
     use crate::papers::Axes;
 
-    fn run(point: &Point, figure: Figure) -> Result<f64, Skipped> {
+    fn run(point: &Point, metric: Metric) -> Result<f64, Skipped> {
         let backend = OnModel::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap()).unwrap();
-        backend.run(point, &[figure], Effort::QUICK).map(|taken| taken[0].values[0])
+        backend.run(point, &[metric], RunLength::QUICK).map(|taken| taken[0].values[0])
     }
 
     fn point() -> Point {
@@ -181,26 +188,26 @@ mod tests {
     #[test]
     fn the_rates_of_the_thesis() {
         let gib = f64::from(1 << 30);
-        let one = run(&point(), Figure::Throughput).unwrap() / gib;
+        let one = run(&point(), Metric::Throughput).unwrap() / gib;
         assert!((one / 30.0 - 1.0).abs() < 0.01, "{one} GiB/s");
         let four =
             Point { route: Some(Route::Socket), source: Some(NodeId(0)), target: Some(NodeId(8)), ..point() };
-        let four = run(&four, Figure::Throughput).unwrap() / gib;
+        let four = run(&four, Metric::Throughput).unwrap() / gib;
         assert!((four / 64.0 - 1.0).abs() < 0.05, "{four} GiB/s");
         let small = Point { size_bytes: 4096, ..point() };
-        let many = run(&Point { depth: 32, ..small.clone() }, Figure::Throughput).unwrap();
-        assert!(many > 2.0 * run(&small, Figure::Throughput).unwrap());
+        let many = run(&Point { depth: 32, ..small.clone() }, Metric::Throughput).unwrap();
+        assert!(many > 2.0 * run(&small, Metric::Throughput).unwrap());
     }
 
-    /// A core has its own rate until a memory, or the way to it, has less for each.
+    /// The rate of a core: its own, or its share of a memory or link if that is less.
     #[test]
     fn cores_share_memories() {
         let by = |submitters, source, target| {
             let nodes = (Some(NodeId(source)), Some(NodeId(target)));
             let point = Point { way: Way::Core, submitters, source: nodes.0, target: nodes.1, ..point() };
-            run(&point, Figure::Throughput).unwrap()
+            run(&point, Metric::Throughput).unwrap()
         };
-        let plain = run(&Point { way: Way::Core, ..point() }, Figure::Throughput).unwrap();
+        let plain = run(&Point { way: Way::Core, ..point() }, Metric::Throughput).unwrap();
         assert_eq!(by(1, 0, 0), plain);
         assert!(by(12, 0, 0) < 11.0 * plain, "12 cores on two channels: {}", by(12, 0, 0));
         assert!(by(12, 8, 8) > 1.2 * by(12, 0, 0), "HBM has more for them: {}", by(12, 8, 8));
@@ -209,8 +216,8 @@ mod tests {
     #[test]
     fn parts_of_a_latency() {
         let small = Point { size_bytes: 4096, ..point() };
-        let [all, submit, wait, asleep] = [Figure::Latency, Figure::Submit, Figure::Wait, Figure::Asleep]
-            .map(|figure| run(&small, figure).unwrap());
+        let [all, submit, wait, asleep] = [Metric::Latency, Metric::Submit, Metric::Wait, Metric::Asleep]
+            .map(|metric| run(&small, metric).unwrap());
         assert!(
             (all - submit - wait).abs() < 1e-6 && (asleep - wait / all).abs() < 1e-9,
             "{all} {submit} {wait}"
@@ -222,7 +229,7 @@ mod tests {
         for (point, word) in [
             (Point { way: Way::Shared, ..point() }, "way any"),
             (Point { way: Way::Write, ..point() }, "way any"),
-            (Point { operation: Work::Crc, ..point() }, "copies only"),
+            (Point { operation: LoadOperation::Crc, ..point() }, "copies only"),
             (Point { engines: Some(2), ..point() }, "engines"),
             (Point { entries: Some(4), depth: 8, ..point() }, "entries"),
             (Point { pages: Pages::Huge, ..point() }, "pages"),
@@ -236,13 +243,13 @@ mod tests {
             (Point { way: Way::Core, submitters: 99, ..point() }, "99 cores"),
             (Point { target: Some(NodeId(8)), ..point() }, "add a route"),
         ] {
-            let error = run(&point, Figure::Throughput).unwrap_err();
+            let error = run(&point, Metric::Throughput).unwrap_err();
             assert!(error.to_string().contains(word), "{error}");
         }
-        assert!(run(&Point { depth: 2, ..point() }, Figure::Asleep).is_err());
-        assert!(run(&Point { source: Some(NodeId(0)), ..point() }, Figure::Latency).is_err());
+        assert!(run(&Point { depth: 2, ..point() }, Metric::Asleep).is_err());
+        assert!(run(&Point { source: Some(NodeId(0)), ..point() }, Metric::Latency).is_err());
         let backend = OnModel::new(Machine::from_profile("spr-56c").unwrap()).unwrap();
-        let taken = backend.run(&point(), &[Figure::Prepare], Effort::QUICK).unwrap();
+        let taken = backend.run(&point(), &[Metric::Prepare], RunLength::QUICK).unwrap();
         assert!(
             taken[0].values.is_empty() && taken[0].note.as_ref().is_some_and(|it| it.contains("one cost"))
         );

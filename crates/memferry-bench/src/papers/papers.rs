@@ -1,13 +1,13 @@
-//! The benchmarks of the papers: what each varies, and what it looks at.
+//! The benchmarks of the papers: their axes and metrics.
 
 use memferry::mover::Route;
 use memferry::topology::{NodeId, Tier};
 
 use super::axis::Axis;
 use super::benchmark::Benchmark;
-use super::figure::Figure;
+use super::metric::Metric;
 use super::point::{Axes, Data, Pages, Point, Way};
-use crate::dsa::load::Work;
+use crate::dsa::load::LoadOperation;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -16,7 +16,7 @@ const GIB: u64 = 1 << 30;
 /// The sizes of the thesis's figure 3.4.
 const SIZES: [u64; 8] = [KIB, 4 * KIB, 8 * KIB, 64 * KIB, 256 * KIB, MIB, 16 * MIB, GIB];
 
-/// All values, or those at these places if it is to be quick.
+/// All values, or those at these positions for a quick run.
 fn some<T: Copy>(all: &[T], is_quick: bool, quick: &[usize]) -> Vec<T> {
     if is_quick { quick.iter().filter_map(|&index| all.get(index).copied()).collect() } else { all.to_vec() }
 }
@@ -34,7 +34,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "submit",
         about: "single submissions and batches by size and way in, each waited for (Fürst 2024, figure 3.4)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Shared, Way::Dedicated, Way::Write],
@@ -43,13 +43,13 @@ pub const BENCHMARKS: &[Benchmark] = &[
             ..Axes::default()
         },
         tiers: &[],
-        // The kernel submits no batches for others.
+        // The kernel submits no batches by write(2).
         is_meant: |point| point.way != Way::Write || point.batch == 1,
     },
     Benchmark {
         name: "threads",
         about: "threads that submit to one shared queue, each waiting for its copies (Fürst 2024, figure 3.5)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Shared],
@@ -63,8 +63,8 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "queues",
         about: "one dedicated queue with batches, as many dedicated queues as submitters, or one shared by them \
-                (Kuper et al. 2024, figure 9)",
-        figures: &[Figure::Throughput],
+                (Kuper et al. 2024, metric 9)",
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Submitters, Axis::Queues],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
@@ -85,7 +85,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "routes",
         about: "copies between nodes by the devices that share in each, and by a core (Fürst 2024, figures 3.6, 3.8)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::Route, Axis::Source, Axis::Target, Axis::SizeBytes],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[GIB, MIB], is_quick, &[1]),
@@ -103,12 +103,12 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "operations",
         about: "each operation by size, waited for and 32 under way, by a device and by a core (Kuper et al. 2024, \
-                figure 2)",
-        figures: &[Figure::Throughput],
+                metric 2)",
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::Operation, Axis::SizeBytes, Axis::Depth],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Dedicated],
-            operations: Work::ALL.to_vec(),
+            operations: LoadOperation::ALL.to_vec(),
             sizes_bytes: some(&[256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB], is_quick, &[2, 4]),
             depths: vec![1, 32],
             ..Axes::default()
@@ -119,7 +119,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "depth",
         about: "entries of a queue, all of them used (Kuper et al. 2024, figure 4)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Depth],
         axes: |is_quick| Axes {
             ways: vec![Way::Dedicated],
@@ -133,7 +133,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "engines",
         about: "engines of a group, with small and large descriptors under way (Kuper et al. 2024, figure 7)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Engines],
         axes: |is_quick| Axes {
             ways: vec![Way::Dedicated],
@@ -149,8 +149,8 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "latency",
         about: "what a submission takes that is waited for: allocating, preparing, submitting, waiting (Kuper et al. 2024, \
-                figure 5)",
-        figures: &[Figure::Latency, Figure::Allocate, Figure::Prepare, Figure::Submit, Figure::Wait],
+                metric 5)",
+        metrics: &[Metric::Latency, Metric::Allocate, Metric::Prepare, Metric::Submit, Metric::Wait],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[KIB, 4 * KIB, 16 * KIB, 64 * KIB], is_quick, &[1]),
@@ -163,7 +163,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "wait",
         about: "share of the time that a core may sleep that waits for its copies (Kuper et al. 2024, figure 11)",
-        figures: &[Figure::Asleep],
+        metrics: &[Metric::Asleep],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
@@ -177,7 +177,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "pages",
         about: "small and huge pages (Kuper et al. 2024, figure 8)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Pages],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, 16 * MIB], is_quick, &[1, 2]),
@@ -190,7 +190,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "faults",
         about: "targets whose pages are there, are brought in while the device waits, or by software that resumes",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Engines, Axis::Pages],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Shared],
@@ -207,7 +207,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "remote",
         about: "sources and targets on other nodes and behind CXL, by one device or a core (Kuper et al. 2024, figure 6)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::Source, Axis::Target, Axis::SizeBytes],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB, GIB], is_quick, &[1]),
@@ -222,7 +222,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "target",
         about: "source and target in a cache or in memory (Kuper et al. 2024, figure 15)",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Data],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[KIB, 4 * KIB, 64 * KIB, 256 * KIB], is_quick, &[1, 2]),
@@ -235,7 +235,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "priority",
         about: "two tenants of one device, each with a queue, by the queues' priorities or the read buffers of their groups",
-        figures: &[Figure::Tenant1, Figure::Tenant2],
+        metrics: &[Metric::Tenant1, Metric::Tenant2],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Priorities, Axis::ReadBuffers],
         axes: |is_quick| Axes {
             ways: vec![Way::Shared, Way::Dedicated],
@@ -245,7 +245,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
             depths: vec![16],
             entries: vec![Some(16)],
             priorities: some(&[None, Some((10, 10)), Some((15, 5)), Some((15, 1))], is_quick, &[0, 1, 3]),
-            // 96 are all that a device has, 4 the least of an engine.
+            // A device has 96 read buffers; an engine needs at least 4.
             read_buffers: some(&[None, Some((96, 96)), Some((96, 16)), Some((92, 4))], is_quick, &[0, 1, 3]),
             ..Axes::default()
         },
@@ -259,7 +259,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "interference",
         about: "copies side by side, each by a core or through a queue of its own",
-        figures: &[Figure::Throughput],
+        metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Submitters],
         axes: |is_quick| Axes {
             ways: vec![Way::Core, Way::Dedicated],
@@ -278,7 +278,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "pollution",
         about: "a reader that lives in its cache beside four submitters of copies (Kuper et al. 2024, figure 13)",
-        figures: &[Figure::Load, Figure::Slowdown],
+        metrics: &[Metric::Load, Metric::Slowdown],
         varied: &[Axis::Way, Axis::SizeBytes],
         axes: |is_quick| Axes {
             sizes_bytes: some(&[4 * KIB, 64 * KIB, MIB], is_quick, &[0]),
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::papers::benchmark;
 
-    /// A record is read by names; two rows with the same one would hide each other.
+    /// Records are read by the names of rows, which must be unique.
     #[test]
     fn names_tell_rows_apart() {
         for benchmark in BENCHMARKS {
@@ -303,7 +303,7 @@ mod tests {
                 let axes = (benchmark.axes)(is_quick);
                 let points = benchmark.points(&axes);
                 assert!(!points.is_empty(), "{}", benchmark.name);
-                let name = |point: &Point| benchmark.row_name(&axes, point, benchmark.figures[0]);
+                let name = |point: &Point| benchmark.row_name(&axes, point, benchmark.metrics[0]);
                 let mut names: Vec<String> = points.iter().map(name).collect();
                 names.sort();
                 names.dedup();

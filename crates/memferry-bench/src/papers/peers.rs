@@ -1,9 +1,9 @@
-//! Which published figure a point repeats.
+//! The published number that a point repeats.
 
 use memferry::mover::Route;
 
-use super::{Figure, Point, Way};
-use crate::dsa::load::Work;
+use super::{Metric, Point, Way};
+use crate::dsa::load::LoadOperation;
 use crate::model::figures;
 
 /// A published number that a point can be compared with.
@@ -11,7 +11,7 @@ use crate::model::figures;
 pub struct Published {
     /// The publication and the row of `published/*.csv`.
     pub name: String,
-    /// In the figure's unit.
+    /// Value in the metric's unit.
     pub value: f64,
 }
 
@@ -19,18 +19,18 @@ const GIB: f64 = (1 << 30) as f64;
 
 const GB: f64 = 1e9;
 
-/// What was published of this figure of this point of a benchmark, as a number.
-pub fn published(benchmark: &str, point: &Point, figure: Figure) -> Option<Published> {
-    let row = match (figure, point.way) {
+/// The published number for a metric of a point of a benchmark.
+pub fn published(benchmark: &str, point: &Point, metric: Metric) -> Option<Published> {
+    let row = match (metric, point.way) {
         // Four processes that copy 4 KB beside a reader of 4 MB.
-        (Figure::Slowdown, Way::Core) if benchmark == "pollution" => {
+        (Metric::Slowdown, Way::Core) if benchmark == "pollution" => {
             ((point.size_bytes, point.submitters) == (4096, 4)).then_some("K057")?
         }
         // "4 KB or higher, the majority of cycles".
-        (Figure::Asleep, way) if benchmark == "wait" && way != Way::Core => {
+        (Metric::Asleep, way) if benchmark == "wait" && way != Way::Core => {
             (point.size_bytes >= 4096 && point.batch == 1).then_some("K056")?
         }
-        (Figure::Throughput, way) if way != Way::Core => throughput_row(benchmark, point)?,
+        (Metric::Throughput, way) if way != Way::Core => throughput_row(benchmark, point)?,
         _ => return None,
     };
     let figure = figures().into_iter().find(|figure| figure.id == row)?;
@@ -46,15 +46,15 @@ pub fn published(benchmark: &str, point: &Point, figure: Figure) -> Option<Publi
     Some(Published { name: format!("published ({publication}, {row})"), value })
 }
 
-/// The row of what a device, or several, were seen to copy.
+/// The published row for the throughput of one or several devices.
 fn throughput_row(benchmark: &str, point: &Point) -> Option<&'static str> {
     let target = point.target.map(|node| node.0);
     let is_from_first = point.source.is_some_and(|node| node.0 == 0);
     let is_largest = point.size_bytes == 1 << 30;
-    // What keeps a device busy: from 4 KB on, 32 under way, in batches or through a dedicated queue (K035 to K037).
+    // A device is busy from 4 KB on with 32 in flight, in batches or through a dedicated queue (K035 to K037).
     let is_busy = point.size_bytes >= 4096 && point.depth >= 32;
     match (benchmark, point.route) {
-        // "Close to 30 GiB/s": what a device reaches with the largest copies.
+        // "Close to 30 GiB/s" with the largest copies.
         ("submit" | "threads", None) if is_largest => Some("F021"),
         ("routes", Some(Route::Single)) if is_largest && is_from_first => {
             matches!(target, Some(8 | 11 | 12 | 15)).then_some("F049")
@@ -65,7 +65,7 @@ fn throughput_row(benchmark: &str, point: &Point) -> Option<&'static str> {
         }
         ("routes", Some(Route::All)) if is_largest && is_from_first => (target == Some(15)).then_some("F048"),
         ("operations" | "depth" | "engines", None)
-            if is_busy && point.operation == Work::Copy && point.way != Way::Shared =>
+            if is_busy && point.operation == LoadOperation::Copy && point.way != Way::Shared =>
         {
             Some("K032")
         }
@@ -84,7 +84,7 @@ mod tests {
     fn figures_of_the_thesis() {
         let axes = Axes { ways: vec![Way::Any], sizes_bytes: vec![1 << 30], ..Axes::default() };
         let point = axes.points().remove(0);
-        let one = published("submit", &point, Figure::Throughput).unwrap();
+        let one = published("submit", &point, Metric::Throughput).unwrap();
         assert_eq!((one.value, one.name.as_str()), (30.0 * GIB, "published (Fürst 2024, F021)"));
         let socket = |target| Point {
             route: Some(Route::Socket),
@@ -92,23 +92,23 @@ mod tests {
             target: Some(NodeId(target)),
             ..point.clone()
         };
-        let of = |point: &Point| published("routes", point, Figure::Throughput).map(|it| it.value / GIB);
+        let of = |point: &Point| published("routes", point, Metric::Throughput).map(|it| it.value / GIB);
         assert_eq!([of(&socket(8)), of(&socket(15))], [Some(64.0), None]);
         let polluting = Point { way: Way::Core, size_bytes: 4096, submitters: 4, ..point.clone() };
-        assert_eq!(published("pollution", &polluting, Figure::Slowdown).map(|it| it.value), Some(1.43));
-        assert_eq!(published("submit", &Point { size_bytes: 4096, ..point }, Figure::Throughput), None);
+        assert_eq!(published("pollution", &polluting, Metric::Slowdown).map(|it| it.value), Some(1.43));
+        assert_eq!(published("submit", &Point { size_bytes: 4096, ..point }, Metric::Throughput), None);
     }
 
     #[test]
     fn figures_of_kuper() {
         let axes = Axes { ways: vec![Way::Dedicated], depths: vec![32], ..Axes::default() };
         let busy = axes.points().remove(0);
-        let of = |benchmark, point: &Point, figure| published(benchmark, point, figure).map(|it| it.value);
-        assert_eq!(of("operations", &busy, Figure::Throughput), Some(30e9));
-        assert_eq!(of("depth", &Point { depth: 16, ..busy.clone() }, Figure::Throughput), None);
-        let filling = Point { operation: Work::Fill, ..busy.clone() };
-        assert_eq!(of("operations", &filling, Figure::Throughput), None);
-        assert_eq!(of("wait", &busy, Figure::Asleep), Some(0.5));
-        assert_eq!(of("wait", &Point { size_bytes: 1024, ..busy }, Figure::Asleep), None);
+        let of = |benchmark, point: &Point, metric| published(benchmark, point, metric).map(|it| it.value);
+        assert_eq!(of("operations", &busy, Metric::Throughput), Some(30e9));
+        assert_eq!(of("depth", &Point { depth: 16, ..busy.clone() }, Metric::Throughput), None);
+        let filling = Point { operation: LoadOperation::Fill, ..busy.clone() };
+        assert_eq!(of("operations", &filling, Metric::Throughput), None);
+        assert_eq!(of("wait", &busy, Metric::Asleep), Some(0.5));
+        assert_eq!(of("wait", &Point { size_bytes: 1024, ..busy }, Metric::Asleep), None);
     }
 }

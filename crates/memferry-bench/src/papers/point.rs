@@ -1,4 +1,4 @@
-//! What runs: a point, and the values that points are combinations of.
+//! Points, and the values of their axes.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::axis::Axis;
-use crate::dsa::load::Work;
+use crate::dsa::load::LoadOperation;
 
-/// Who does the work.
+/// The executor of the work, and the way of submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
@@ -20,33 +20,33 @@ pub enum Way {
     Shared,
     /// A device, through a dedicated queue.
     Dedicated,
-    /// A device, through write(2) to the file of a queue, as the kernel lets processes without privileges submit.
+    /// A device, through write(2) to the file of a queue, which the kernel offers to unprivileged processes.
     Write,
-    /// A device, by a way that makes no difference: the model's.
+    /// A device; the way makes no difference in the model.
     Any,
 }
 
-/// What the pages of a target are like.
+/// State of the pages of a target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pages {
-    /// There: touched before.
+    /// Present: touched before.
     Touched,
-    /// There, and huge.
+    /// Present and huge.
     Huge,
-    /// Absent; the device waits for each, as a core does.
+    /// Absent; the device waits for each page, as a core does.
     AbsentBlock,
     /// Absent; software touches the page at which the device stopped, and submits the rest.
     AbsentResume,
 }
 
-/// Where source and target are when an iteration begins.
+/// Place of source and target when an iteration begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Data {
-    /// Flushed from all caches; repetitions find them where those before have left them.
+    /// Flushed from all caches; later repetitions find them where earlier ones have left them.
     Any,
-    /// Neither is in a cache, also for repetitions: a core comes to other bytes with each.
+    /// Neither is in a cache in any repetition: a core accesses other bytes each time.
     Memory,
     /// The source is in a cache.
     CachedSource,
@@ -56,40 +56,40 @@ pub enum Data {
     Cached,
 }
 
-/// One thing that runs.
+/// A complete description of one run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Point {
-    /// Who works.
+    /// Executor and way of submission.
     pub way: Way,
-    /// What is done.
-    pub operation: Work,
-    /// Of one descriptor.
+    /// The operation.
+    pub operation: LoadOperation,
+    /// Size of one descriptor.
     pub size_bytes: u64,
     /// Descriptors of a submission; 1: no batch.
     pub batch: u32,
     /// Threads that submit.
     pub submitters: usize,
-    /// Submissions that each has under way.
+    /// Submissions in flight per submitter.
     pub depth: usize,
-    /// Work queues that the submitters are spread over.
+    /// LoadOperation queues that the submitters are spread over.
     pub queues: usize,
-    /// Entries of each queue; `None`: as they are.
+    /// Entries of each queue; `None`: as configured.
     pub entries: Option<u32>,
-    /// Engines behind the queues; `None`: as they are.
+    /// Engines behind the queues; `None`: as configured.
     pub engines: Option<u32>,
     /// For copies between nodes: the devices that share in each.
     pub route: Option<Route>,
-    /// Where sources lie; `None`: on the node of the device, or of the core.
+    /// Node of sources; `None`: the node of the device, or of the core.
     pub source: Option<NodeId>,
-    /// Where targets lie; `None`: as above.
+    /// Node of targets; `None`: as above.
     pub target: Option<NodeId>,
-    /// The pages of targets.
+    /// State of the pages of targets.
     pub pages: Pages,
-    /// Where source and target are.
+    /// Place of source and target.
     pub data: Data,
-    /// Weights of two queues of one group, each with a tenant; `None`: as they are.
+    /// Priorities of two queues of one group, each with a tenant; `None`: as configured.
     pub priorities: Option<(u8, u8)>,
-    /// Read buffers that two groups of a device may use, each with a tenant; `None`: as they are.
+    /// Read buffers that two groups of a device may use, each with a tenant; `None`: as configured.
     pub read_buffers: Option<(u32, u32)>,
 }
 
@@ -98,7 +98,7 @@ pub struct Point {
 #[allow(missing_docs)]
 pub struct Axes {
     pub ways: Vec<Way>,
-    pub operations: Vec<Work>,
+    pub operations: Vec<LoadOperation>,
     pub sizes_bytes: Vec<u64>,
     pub batches: Vec<u32>,
     pub submitters: Vec<usize>,
@@ -120,7 +120,7 @@ impl Default for Axes {
     fn default() -> Axes {
         Axes {
             ways: vec![Way::Core, Way::Shared, Way::Dedicated],
-            operations: vec![Work::Copy],
+            operations: vec![LoadOperation::Copy],
             sizes_bytes: vec![4096],
             batches: vec![1],
             submitters: vec![1],
@@ -140,8 +140,8 @@ impl Default for Axes {
 }
 
 impl Axes {
-    /// All combinations, the first axis slowest. A core that works itself has no queue: it has one point for all values
-    /// of the axes that are about those.
+    /// All combinations; the first axis varies slowest. A core has no queue: it has one point for all values of the axes of
+    /// queues.
     pub fn points(&self) -> Vec<Point> {
         let mut of_cores: Vec<Point> = Vec::new();
         let mut points = self.combinations();
@@ -159,7 +159,7 @@ impl Axes {
         points
     }
 
-    /// The values of an axis that none of these points has, as records have them.
+    /// The values of an axis that no point has, as in records.
     pub fn unused(&self, axis: Axis, points: &[Point]) -> Vec<Value> {
         let mut unused = Vec::new();
         let is_used = |value: &Value| points.iter().any(|point| axis.value(point) == *value);
@@ -174,7 +174,7 @@ impl Axes {
     fn combinations(&self) -> Vec<Point> {
         let first = Point {
             way: Way::Any,
-            operation: Work::Copy,
+            operation: LoadOperation::Copy,
             size_bytes: 0,
             batch: 1,
             submitters: 1,
@@ -234,7 +234,7 @@ impl Axes {
     }
 }
 
-/// Replaces each point by one for each value.
+/// Replaces each point by one per value.
 pub(super) fn each<P: Clone, T>(points: &mut Vec<P>, values: &[T], set: impl Fn(&mut P, &T)) {
     let with = |point: &P, value: &T| {
         let mut point = point.clone();
@@ -249,7 +249,7 @@ pub(super) fn each<P: Clone, T>(points: &mut Vec<P>, values: &[T], set: impl Fn(
 }
 
 impl Point {
-    /// The same with the least of everything that is about queues.
+    /// The point with the minimum of every axis of queues.
     pub(super) fn without_queue(&self) -> Point {
         let none = Point { batch: 1, depth: 1, queues: 1, entries: None, engines: None, ..self.clone() };
         Point { priorities: None, read_buffers: None, ..none }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_no_point_has() {
+    fn unused_values_are_found() {
         let axes =
             Axes { ways: vec![Way::Core], depths: vec![1, 4], entries: vec![Some(16)], ..Axes::default() };
         let points = axes.points();

@@ -1,13 +1,13 @@
-//! No option is ignored: with another value a row differs, or something says why not.
+//! No option is ignored: another value changes a row, or is refused with a reason.
 
 use memferry::mover::Route;
 use memferry::topology::NodeId;
 use memferry_dsa_emulator::Timing;
 
 use super::*;
-use crate::dsa::load::Work;
+use crate::dsa::load::LoadOperation;
 
-/// An option: what it needs to matter, and another value of it.
+/// An option: a point for which it matters, and another value.
 pub(super) struct Change {
     pub(super) option: &'static str,
     pub(super) needs: fn(&mut Point),
@@ -22,7 +22,7 @@ fn four_submitters(point: &mut Point) {
     point.submitters = 4;
 }
 
-/// That keep a device busy.
+/// Copies that keep a device busy.
 fn two_tenants(point: &mut Point) {
     (point.submitters, point.queues, point.depth, point.size_bytes) = (2, 2, 16, 1 << 20);
 }
@@ -32,7 +32,7 @@ fn small_batches(point: &mut Point) {
 }
 
 pub(super) const CHANGES: &[Change] = &[
-    change("operations", |point| point.operation = Work::DifCheck),
+    change("operations", |point| point.operation = LoadOperation::DifCheck),
     change("sizes", |point| point.size_bytes *= 2),
     change("batches", |point| point.batch = 8),
     change("submitters", |point| point.submitters = 3),
@@ -62,22 +62,22 @@ pub(super) const CHANGES: &[Change] = &[
     Change { option: "read buffers", needs: two_tenants, change: |point| point.read_buffers = Some((96, 4)) },
 ];
 
-/// The figures of benchmarks that are run in different ways.
-const FIGURES: &[&[Figure]] = &[
-    &[Figure::Throughput],
-    &[Figure::Tenant1, Figure::Tenant2],
-    &[Figure::Latency, Figure::Allocate, Figure::Prepare, Figure::Submit, Figure::Wait],
-    &[Figure::Asleep],
-    &[Figure::Load, Figure::Slowdown],
+/// The metrics of benchmarks that run differently.
+const METRICS: &[&[Metric]] = &[
+    &[Metric::Throughput],
+    &[Metric::Tenant1, Metric::Tenant2],
+    &[Metric::Latency, Metric::Allocate, Metric::Prepare, Metric::Submit, Metric::Wait],
+    &[Metric::Asleep],
+    &[Metric::Load, Metric::Slowdown],
 ];
 
 fn base(way: Way) -> Point {
     Axes { ways: vec![way], ..Axes::default() }.points().remove(0)
 }
 
-/// What a point yields as text; `None` if it is refused, or has notes only.
-fn told(backend: &dyn Backend, point: &Point, figures: &[Figure]) -> Option<String> {
-    match backend.run(point, figures, Effort::QUICK) {
+/// The measurements of a point as text; `None` if it is refused, or has notes only.
+fn told(backend: &dyn Backend, point: &Point, metrics: &[Metric]) -> Option<String> {
+    match backend.run(point, metrics, RunLength::QUICK) {
         Ok(taken) => taken.iter().any(|taken| !taken.values.is_empty()).then(|| format!("{taken:?}")),
         Err(Skipped::Cannot(why)) => {
             assert!(why.len() > 10, "{why}");
@@ -87,7 +87,7 @@ fn told(backend: &dyn Backend, point: &Point, figures: &[Figure]) -> Option<Stri
     }
 }
 
-/// Without noise: whatever has an effect shows.
+/// Without noise every effect is visible.
 #[test]
 fn options_count_where_nothing_is_random() {
     let machine = || Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
@@ -97,20 +97,20 @@ fn options_count_where_nothing_is_random() {
         [(&model, &[Way::Core, Way::Any]), (&emulated, &[Way::Shared, Way::Dedicated])];
     let mut differing = 0;
     for (backend, ways) in backends {
-        for (way, figures) in ways.iter().flat_map(|way| FIGURES.iter().map(move |figures| (*way, *figures)))
+        for (way, metrics) in ways.iter().flat_map(|way| METRICS.iter().map(move |metrics| (*way, *metrics)))
         {
             for Change { option, needs, change } in CHANGES {
                 let mut before = base(way);
                 needs(&mut before);
                 let mut after = before.clone();
                 change(&mut after);
-                let Some(row) = told(backend, &before, figures) else { continue };
-                let Some(other) = told(backend, &after, figures) else { continue };
+                let Some(row) = told(backend, &before, metrics) else { continue };
+                let Some(other) = told(backend, &after, metrics) else { continue };
                 // Priorities divide what a device does, and leave its sum. Which devices share in a copy is the nodes' only
                 // effect on emulated ones, and may be the same.
-                let is_sum = *option == "priorities" && !figures.contains(&Figure::Tenant1);
+                let is_sum = *option == "priorities" && !metrics.contains(&Metric::Tenant1);
                 let is_said = row.contains("memories set no limit here");
-                assert!(row != other || is_said || is_sum, "{option} of {before:?}, {figures:?}: {row}");
+                assert!(row != other || is_said || is_sum, "{option} of {before:?}, {metrics:?}: {row}");
                 differing += 1;
             }
         }
@@ -122,13 +122,13 @@ fn options_count_where_nothing_is_random() {
 fn every_option_has_an_effect_somewhere() {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
     let emulated = OnEmulated::new(machine, Timing::sapphire_rapids());
-    let figures = [Figure::Throughput, Figure::Tenant1];
+    let metrics = [Metric::Throughput, Metric::Tenant1];
     let has_effect = |change: &&Change| {
         let mut before = base(Way::Shared);
         (change.needs)(&mut before);
         let mut after = before.clone();
         (change.change)(&mut after);
-        told(&emulated, &before, &figures).zip(told(&emulated, &after, &figures)).is_some_and(|(a, b)| a != b)
+        told(&emulated, &before, &metrics).zip(told(&emulated, &after, &metrics)).is_some_and(|(a, b)| a != b)
     };
     let effective: Vec<&str> = CHANGES.iter().filter(has_effect).map(|change| change.option).collect();
     let expected = [
@@ -150,7 +150,7 @@ fn every_option_has_an_effect_somewhere() {
 
 #[test]
 fn repetitions_are_those_of_the_thesis() {
-    let counts = [1 << 10, 8 << 10, 9 << 10, 1 << 20, 2 << 20].map(|size| Effort::FULL.repetitions(size));
+    let counts = [1 << 10, 8 << 10, 9 << 10, 1 << 20, 2 << 20].map(|size| RunLength::FULL.repetitions(size));
     assert_eq!(counts, [10_000, 10_000, 1000, 1000, 1]);
-    assert_eq!([1 << 10, 1 << 20, 1 << 30].map(|size| Effort::QUICK.repetitions(size)), [100, 10, 1]);
+    assert_eq!([1 << 10, 1 << 20, 1 << 30].map(|size| RunLength::QUICK.repetitions(size)), [100, 10, 1]);
 }

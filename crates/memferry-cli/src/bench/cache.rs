@@ -1,5 +1,4 @@
-//! `memferry bench cache`: what a hit costs beside other caches, what it costs when room is short, and how soon a block
-//! that was absent is near.
+//! `memferry bench cache`: hits beside other caches, accesses with a short budget, and first accesses to absent blocks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,20 +6,18 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use memferry::topology::Machine;
 use memferry_bench::cache::{self as measure, FirstAccess, HitPeer, Size, Trace};
+use memferry_bench::harness::{Estimate, Peer, Provenance, Record, Row, allocations_count};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use super::peers::peers;
-use super::record::{BUILD_PROFILE, Comparison, Record, Row};
-use super::stats::Estimate;
-use super::{Keep, allocations};
+use super::{BUILD_PROFILE, Keep, start_record};
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 
 /// Hits of the cache beside other caches, misses on a full node, and first accesses.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Small and short: to see that it works, not for the record.
+    /// Small and short: checks that it works; not for records.
     #[arg(long)]
     quick: bool,
     /// Seed of the keys and of the confidence intervals.
@@ -30,12 +27,12 @@ pub(crate) struct Arguments {
     keep: Keep,
 }
 
-/// Of a first access: 1 MiB, and how many.
+/// First accesses: size of the block, and their number.
 const FIRST_BYTES: usize = 1 << 20;
 const FIRST_COUNT: usize = 310;
-/// Before each first access to an idle cache: ten times as long as a worker lingers.
+/// Pause before each first access to an idle cache: ten times as long as a worker polls before it sleeps.
 const IDLE: Duration = Duration::from_millis(2);
-/// Blocks that are copied by who asks for them, and blocks that a worker copies.
+/// Blocks that the accessing thread copies, and blocks that a worker copies.
 const CHURNS: [(&str, usize); 2] = [("churn", 4 << 10), ("churn_64KiB", 64 << 10)];
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
@@ -51,7 +48,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "peers": names,
         "profile": BUILD_PROFILE,
     });
-    let mut record = Record::start("cache", Machine::discover()?, arguments.seed, options);
+    let mut record: Record = start_record("cache", Machine::discover()?, arguments.seed, options);
     let bar = Bar::of("measuring the cache", 7);
     let mut take = |rows: Result<Vec<Row>, Box<dyn std::error::Error>>, what: &str| {
         bar.advance(1);
@@ -83,8 +80,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// The nodes are made up, and all in this machine's memory. That is where those of the peers are, too: nothing that is
-/// timed here depends on which node it is, so it is measured.
+/// Rows about hits. They are measured although the nodes are made up: all memory, the peers' too, is this machine's, and
+/// no time depends on the node.
 fn hit_rows(
     size: Size,
     seed: u64,
@@ -93,7 +90,7 @@ fn hit_rows(
     let peers: Vec<&dyn HitPeer> = peers.iter().map(|peer| &**peer).collect();
     let times = measure::hits(size, seed, &peers)?;
     let mut rows: Vec<Row> = times.into_iter().map(|times| Row::compared(times, seed)).collect();
-    let allocations = measure::hits_allocations(size, allocations::count)?;
+    let allocations = measure::hits_allocations(size, allocations_count)?;
     rows.push(Row::median("hit_allocations".to_owned(), "1", Provenance::Measured, &[allocations]));
     Ok(rows)
 }
@@ -112,11 +109,10 @@ fn first_access_rows(kind: &str, times: FirstAccess) -> Vec<Row> {
     ]
 }
 
-/// Counted, not timed: the same on every machine.
+/// Hit ratio of a trace: counted, not timed, so the same on every machine.
 fn ratio_row(trace: &Trace) -> Row {
     let ratios = measure::hit_ratios(&trace.keys, trace.capacity);
     let row = Row::median(format!("hit_ratio_{}", trace.name), "1", Provenance::Measured, &[ratios.ours]);
-    let value = ratios.ours / ratios.lru;
-    let ratio = Estimate { value, low: value, high: value };
-    Row { comparison: Some(Comparison::new("LRU", ratios.lru, ratio)), ..row }
+    let ratio = Estimate::exact(ratios.ours / ratios.lru);
+    Row { peer: Some(Peer::new("LRU", ratios.lru, ratio)), ..row }
 }

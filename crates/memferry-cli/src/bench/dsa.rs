@@ -1,4 +1,4 @@
-//! `memferry bench dsa`: the crate `memferry-dsa` by itself: a device from one thread, ways to wait, software operations.
+//! `memferry bench dsa`: a device from one thread, ways to wait for it, and its operations in software.
 
 use std::io::Write;
 use std::path::Path;
@@ -8,23 +8,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use memferry::topology::Machine;
-use memferry_bench::dsa::{Effort, device, software, waiting};
+use memferry_bench::dsa::{device, device_provenance, software, waiting};
+use memferry_bench::harness::{Effort, Peer, Provenance, Record, Row, geomean_ratio, median};
 use memferry_dsa::portal::OpenOptions;
 use memferry_dsa::system::{QueueFilter, QueueId, SystemState};
 use memferry_dsa::{DevicePortal, Portal, Wait};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
-use super::Keep;
-use super::record::{BUILD_PROFILE, Comparison, Record, Row};
-use super::stats::{Pairs, geomean_ratio};
+use super::{BUILD_PROFILE, Keep, start_record};
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 
 /// A DSA queue from one thread, ways to wait for it, and its operations in software.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Small and short: to see that it works, not for the record.
+    /// Small and short: checks that it works; not for records.
     #[arg(long)]
     quick: bool,
     /// The device whose queue is measured.
@@ -53,21 +51,21 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         bail!("--queue names a queue of this machine; add --dsa system");
     }
     let directory = arguments.keep.directory(arguments.quick)?;
-    let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    let effort = super::effort(arguments.quick);
     let options = json!({
         "quick": arguments.quick,
         "dsa": arguments.dsa.to_possible_value().map(|value| value.get_name().to_owned()),
         "queue": arguments.queue.map(|queue| queue.to_string()),
         "profile": BUILD_PROFILE,
     });
-    let mut record = Record::start("dsa", Machine::discover()?, arguments.seed, options);
+    let mut record: Record = start_record("dsa", Machine::discover()?, arguments.seed, options);
     record.rows.extend(match arguments.dsa {
         Dsa::Emulated => {
             queue_rows("emulator", &*device::emulated()?.portal(0), Provenance::Emulated, effort)?
         }
         Dsa::System => {
             let portal = open(arguments.queue)?;
-            queue_rows("system", &*portal, how_of_this_machines_devices(), effort)?
+            queue_rows("system", &*portal, device_provenance(), effort)?
         }
     });
     record.rows.extend(waiting_rows(effort)?);
@@ -90,25 +88,15 @@ pub(crate) fn open(wanted: Option<QueueId>) -> Result<Arc<dyn Portal>> {
     Ok(DevicePortal::open(path, queue.info(device)?, OpenOptions::default())?)
 }
 
-/// Whether this machine's devices are those of `memferry emulate`.
-pub(crate) fn is_emulated() -> bool {
-    Path::new("/dev/.memferry").exists()
-}
-
-/// Under `memferry emulate` they are emulated.
-pub(crate) fn how_of_this_machines_devices() -> Provenance {
-    if is_emulated() { Provenance::Emulated } else { Provenance::Measured }
-}
-
-/// How many of what, at most, for a median.
+/// Samples of a median.
 const SAMPLES: usize = 15;
 
-/// A queue from one thread.
-fn queue_rows(prefix: &str, portal: &dyn Portal, how: Provenance, effort: Effort) -> Result<Vec<Row>> {
+/// Rows of a queue that one thread submits to.
+fn queue_rows(prefix: &str, portal: &dyn Portal, provenance: Provenance, effort: Effort) -> Result<Vec<Row>> {
     let samples = effort.of(SAMPLES, 2);
     let bar = Bar::of("measuring the queue", samples * 5);
     let mut rows = Vec::new();
-    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, device::Failed>| {
+    let mut row = |name: &str, unit, measure: &mut dyn FnMut() -> Result<f64, device::DeviceError>| {
         let values = (0..samples).map(|_| {
             bar.advance(1);
             measure()
@@ -116,7 +104,7 @@ fn queue_rows(prefix: &str, portal: &dyn Portal, how: Provenance, effort: Effort
         let values = values
             .collect::<Result<Vec<f64>, _>>()
             .with_context(|| format!("queue {} cannot be measured", portal.work_queue().name))?;
-        rows.push(Row::median(format!("{prefix}_{name}"), unit, how, &values));
+        rows.push(Row::median(format!("{prefix}_{name}"), unit, provenance, &values));
         anyhow::Ok(())
     };
     row("noop_single", "1/s", &mut || device::singles(portal, 32, effort.of(300_000, 100)))?;
@@ -135,12 +123,12 @@ fn queue_rows(prefix: &str, portal: &dyn Portal, how: Provenance, effort: Effort
     Ok(rows)
 }
 
-/// What each way to wait costs, on a device that takes as long as silicon would.
+/// Costs of each way to wait, on an emulated device as slow as silicon.
 fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
     let bar = Bar::of("measuring ways to wait", 2);
     let emulator = waiting::timed_device()?;
     let portal = &*emulator.portal(0);
-    // What the CPU does not have is another way under a second name.
+    // A way that the CPU lacks falls back to another one, which is measured under its own name.
     let ways: Vec<Wait> = Wait::ALL.into_iter().filter(|wait| wait.effective() == *wait).collect();
     let [(long, long_count), (short, short_count)] = waiting::sizes(effort);
     let long = waiting::costs(portal, &ways, long, long_count)?;
@@ -162,7 +150,7 @@ fn waiting_rows(effort: Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// How much later than by spinning the same transfer is seen to have ended.
+/// Delay of each waiter behind a spinning one, for the same transfer.
 fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> String) -> Vec<Row> {
     let Some(spin) = costs.iter().find(|cost| cost.wait == Wait::Spin) else { return Vec::new() };
     let later = |(this, spin): (&Duration, &Duration)| (this.as_secs_f64() - spin.as_secs_f64()) * 1e6;
@@ -174,7 +162,7 @@ fn latencies(costs: &[waiting::Cost], figure: &str, name: impl Fn(Wait) -> Strin
     others.map(row).collect()
 }
 
-/// Operations in software against the best that there is otherwise.
+/// Operations in software beside their best alternatives.
 fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
     let bar = Bar::of("measuring software operations", SOFTWARE.len());
     let measured = software::all(effort, |row| {
@@ -184,25 +172,18 @@ fn software_rows(effort: Effort, seed: u64) -> Vec<Row> {
     });
     (measured.iter())
         .filter_map(|row| {
-            let [value, min, max] = row.bytes_per_second();
-            let (ours, peer) = row.pairs.iter().map(|(ours, peer)| (ours * 1e3, peer * 1e3)).unzip();
-            let ratio = geomean_ratio([&Pairs { ours_ms: ours, peer_ms: peer }], seed);
-            let [peer_value, ..] = row.peer_bytes_per_second();
+            let ratio = geomean_ratio([&row.pairs], seed);
+            let peer = Peer::new(row.peer, median(&row.peer_bytes_per_second()), ratio);
+            let rates = row.bytes_per_second();
             Some(Row {
-                name: named(row)?.to_owned(),
-                value,
-                unit: "bytes/s",
-                how: Provenance::Measured,
-                samples: row.pairs.len(),
-                min,
-                max,
-                comparison: Some(Comparison::new(row.peer, peer_value, ratio)),
+                peer: Some(peer),
+                ..Row::median(named(row)?, "bytes/s", Provenance::Measured, &rates)
             })
         })
         .collect()
 }
 
-/// Operation, bytes of a call, and the row's name. Of the deltas, what differs at one word in a hundred is the usual one.
+/// Operation, bytes per call, and name of the row. The usual delta differs at one word in a hundred.
 const SOFTWARE: [(&str, usize, &str); 21] = [
     ("crc32c", MIB, "crc32c"),
     ("crc32c_seeded", MIB, "crc32c_seeded"),
@@ -230,7 +211,7 @@ const MIB: usize = 1 << 20;
 const DELTA: usize = 512 << 10;
 const DIF: usize = 256 * (4096 + 8);
 
-fn named(row: &software::Row) -> Option<&'static str> {
+fn named(row: &software::OperationTimes) -> Option<&'static str> {
     let found = SOFTWARE.iter().find(|(name, size, _)| row.name == *name && row.size_bytes == *size);
     found.map(|(_, _, name)| *name)
 }

@@ -1,7 +1,7 @@
-//! `memferry bench emulate`: what running a program on emulated devices costs: its start, and each submission.
+//! `memferry bench emulate`: the cost of emulated devices to a program, at its start and for each submission.
 //!
-//! This command starts programs under itself; for submissions that is `memferry bench emulate --inside THREADS`. What
-//! processes that share a device get of it is in the module `sharing`.
+//! The command runs programs under `memferry emulate`. Submissions are measured by `memferry bench emulate --inside
+//! THREADS` in such a process. The module `sharing` measures processes that share a device.
 
 mod sharing;
 
@@ -12,21 +12,19 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use memferry::topology::Machine;
-use memferry_bench::dsa::Effort;
 use memferry_bench::dsa::submission::{self, Costs};
+use memferry_bench::harness::{Effort, Provenance, Record, Row};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
-use super::Keep;
-use super::record::{BUILD_PROFILE, Record, Row};
+use super::{BUILD_PROFILE, Keep, start_record};
 use crate::output;
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 
 /// What a program pays for running on emulated devices: at its start, and for each submission.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Small and short: to see that it works, not for the record.
+    /// Small and short: checks that it works; not for records.
     #[arg(long)]
     quick: bool,
     /// Measures submissions from that many threads on the devices that there are.
@@ -42,7 +40,7 @@ pub(crate) struct Arguments {
 const QUEUE: &str = "/dev/dsa/wq0.0";
 
 pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
-    let effort = if arguments.quick { Effort::Quick } else { Effort::Full };
+    let effort = super::effort(arguments.quick);
     if let Some(threads) = arguments.inside {
         return output::json(out, &submission::costs(Path::new(QUEUE), threads.into(), effort)?);
     }
@@ -54,8 +52,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "quick": arguments.quick,
         "profile": BUILD_PROFILE,
     });
-    // Nothing here is drawn.
-    let mut record = Record::start("emulate", Machine::discover()?, 0, options);
+    // No seed: this benchmark draws no random numbers.
+    let mut record: Record = start_record("emulate", Machine::discover()?, 0, options);
     let bar = Bar::of("measuring the emulation", 11);
     let mut measured = |row| {
         bar.advance(1);
@@ -74,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     arguments.keep.finish(&record, directory, out)
 }
 
-/// The emulation is what is measured, so its figures are of this machine.
+/// A row in nanoseconds. The emulation itself is timed on this machine, so the row is measured, not emulated.
 fn nanoseconds(name: &str, values: &[f64]) -> Row {
     Row::median(name.to_owned(), "ns", Provenance::Measured, values)
 }
@@ -85,13 +83,13 @@ fn milliseconds(name: &str, values: &[f64]) -> Row {
 
 /// `memferry emulate OPTIONS -- PROGRAM`.
 fn emulate(options: &[&str], program: &Path) -> Result<Command> {
-    let memferry = std::env::current_exe().context("cannot find the command's own file")?;
+    let memferry = std::env::current_exe().context("cannot find the executable of this command")?;
     let mut command = Command::new(memferry);
     command.arg("emulate").args(options).arg("--").arg(program).stdin(Stdio::null());
     Ok(command)
 }
 
-/// What submissions cost in a process of its own.
+/// Costs of submissions, measured in a separate process.
 fn costs(threads: u16, effort: Effort, options: &[&str]) -> Result<Costs> {
     let mut command = emulate(options, &std::env::current_exe()?)?;
     command.args(["bench", "emulate", "--inside", &threads.to_string()]);
@@ -103,7 +101,7 @@ fn costs(threads: u16, effort: Effort, options: &[&str]) -> Result<Costs> {
     serde_json::from_slice(&output.stdout).context("the measuring process printed no measurement")
 }
 
-/// Milliseconds that `true` takes longer on emulated devices than alone, in pairs of runs.
+/// Additional milliseconds of `true` on emulated devices, in pairs of runs.
 fn startup(effort: Effort) -> Result<Vec<f64>> {
     let program = Path::new("true");
     let pair = |_| Ok(elapsed_ms(&mut emulate(&[], program)?)? - elapsed_ms(&mut Command::new(program))?);

@@ -1,6 +1,5 @@
-//! `memferry bench NAME`: numbers for the record.
+//! `memferry bench NAME`: benchmarks and their records.
 
-mod allocations;
 mod cache;
 mod dsa;
 mod emulate;
@@ -8,20 +7,21 @@ mod mover;
 mod papers;
 mod peers;
 mod query;
-mod record;
 mod soak;
-pub(crate) mod stats;
 
 use std::io::Write;
 use std::path::Path;
 
 use anyhow::Result;
-
-pub(crate) use dsa::{how_of_this_machines_devices, is_emulated as dsa_is_emulated};
-use record::check_writable;
-pub(crate) use record::{BUILD_PROFILE, Comparison, Record, Row, machine_slug, rfc3339};
+use memferry::topology::Machine;
+use memferry_bench::harness::{Effort, Record, Row, check_writable};
+pub(crate) use memferry_bench::harness::{machine_slug, rfc3339};
+use serde_json::Value;
 
 use crate::output::{self, Align, Table};
+
+/// The build profile of this command: numbers of different profiles are not comparable.
+pub(crate) const BUILD_PROFILE: &str = if cfg!(debug_assertions) { "dev" } else { "release" };
 
 /// Measures memferry on this machine.
 #[derive(Debug, clap::Args)]
@@ -58,19 +58,29 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-/// What becomes of a record.
+/// An empty record of a run that starts now.
+pub(crate) fn start_record<R>(bench: &'static str, machine: Machine, seed: u64, options: Value) -> Record<R> {
+    Record::start(bench, env!("MEMFERRY_COMMIT"), machine, seed, options)
+}
+
+/// The effort that `--quick` selects.
+fn effort(is_quick: bool) -> Effort {
+    if is_quick { Effort::Quick } else { Effort::Full }
+}
+
+/// Options for the output of a record.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Keep {
     /// Prints the record as one JSON object instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Where records are kept; `none` keeps nothing [default: results; none with --quick].
+    /// Directory of records; `none` keeps nothing [default: results; none with --quick].
     #[arg(long, value_name = "DIR|none")]
     pub(crate) out: Option<String>,
 }
 
 impl Keep {
-    /// Where the record goes, if anywhere: an hour of measurements should not end with a typing error.
+    /// The directory of the record, checked before the run: hours of measurements must not be lost to a typing error.
     pub(crate) fn directory(&self, quick: bool) -> Result<Option<&Path>> {
         let default = if quick { "none" } else { "results" };
         let directory =
@@ -86,8 +96,8 @@ impl Keep {
         directory: Option<&Path>,
         out: &mut dyn Write,
     ) -> Result<()> {
-        // The record first: the output may be a pipe that nobody reads any more.
-        let written = directory.map(|directory| record.write(directory)).transpose();
+        // The record first: the output may be a closed pipe.
+        let written = directory.map(|directory| record.write_as(record.bench, directory)).transpose();
         if self.json {
             output::json(out, record)?;
         } else {
@@ -96,7 +106,7 @@ impl Keep {
                 writeln!(out, "\nwritten to {}", path.display())?;
             }
         }
-        written.map(drop)
+        Ok(written.map(drop)?)
     }
 }
 
@@ -112,22 +122,18 @@ fn table(rows: &[Row]) -> Table {
         ("peer", Left),
     ]);
     for row in rows {
-        let (ratio, interval, peer) = match &row.comparison {
-            None => Default::default(),
-            Some(it) => (
-                format!("{:.3}", it.ratio),
-                format!("{:.3} to {:.3}", it.ratio_low, it.ratio_high),
-                it.peer.clone(),
-            ),
-        };
+        let peer = row.peer.as_ref();
+        let ratio = peer.and_then(|peer| peer.ratio).map_or(String::new(), |ratio| format!("{ratio:.3}"));
+        let interval = peer.and_then(|peer| peer.ratio_low.zip(peer.ratio_high));
+        let interval = interval.map_or(String::new(), |(low, high)| format!("{low:.3} to {high:.3}"));
         table.row(vec![
             row.name.clone(),
             output::number(row.value),
             row.unit.to_owned(),
-            row.how.to_string(),
+            row.provenance.to_string(),
             ratio,
             interval,
-            peer,
+            peer.map_or(String::new(), |peer| peer.name.clone()),
         ]);
     }
     table

@@ -1,23 +1,22 @@
-//! `memferry bench mover`: the copy kernel beside the methods it chooses from, two workers beside two threads, what it
-//! costs to have small copies done by a worker, and the ordered pipeline.
+//! `memferry bench mover`: the copy kernel beside its methods, two workers beside two threads, the cost of handing small
+//! copies to a worker, and the ordered pipeline.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
 use memferry::topology::Machine;
+use memferry_bench::harness::{Provenance, Record, Row};
 use memferry_bench::mover::{self as measure, Size};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
-use super::Keep;
-use super::record::{BUILD_PROFILE, Record, Row};
+use super::{BUILD_PROFILE, Keep, start_record};
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 
 /// Copies by the CPU beside memcpy, `rep movsb` and non-temporal stores, and what handing them over costs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Small and short: to see that it works, not for the record.
+    /// Small and short: checks that it works; not for records.
     #[arg(long)]
     quick: bool,
     /// Seed of the confidence intervals.
@@ -31,7 +30,8 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let directory = arguments.keep.directory(arguments.quick)?;
     let size = if arguments.quick { Size::QUICK } else { Size::full() };
     let bar = Bar::of("measuring the mover", 4);
-    let started = Record::start("mover", Machine::discover()?, arguments.seed, serde_json::Value::Null);
+    let started: Record =
+        start_record("mover", Machine::discover()?, arguments.seed, serde_json::Value::Null);
     let copies = measure::copies(size);
     bar.advance(1);
     let options = json!({
@@ -54,9 +54,10 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let overheads = measure::small_copies(size).map_err(failed).context("small copies cannot be measured")?;
     record.rows.push(median("async_4KiB_overhead_ns", &overheads));
     bar.advance(1);
-    let modelled = measure::ordered_modelled().map_err(failed).context("the ordered pipeline fails")?;
+    let modelled =
+        measure::ordered_modelled().map_err(failed).context("the ordered pipeline cannot be modelled")?;
     let compared = |times| Row::compared(times, arguments.seed);
-    record.rows.extend(modelled.map(|times| Row { how: Provenance::Modelled, ..compared(times) }));
+    record.rows.extend(modelled.map(|times| Row { provenance: Provenance::Modelled, ..compared(times) }));
     record.rows.push(compared(measure::ordered_measured(size).map_err(failed)?));
     drop(bar);
     arguments.keep.finish(&record, directory, out)

@@ -1,9 +1,9 @@
-//! Other people's caches, holding `Arc`s of blocks. They are a feature of this crate (`peers`), so that nobody compiles
-//! them for a first look at memferry; `cargo xtask bench cache` has them.
+//! Caches of other projects, with `Arc`s of blocks. They are a feature of this crate (`peers`), so that a first build of
+//! memferry does not compile them; `cargo xtask bench cache` enables it.
 
 use memferry_bench::cache::HitPeer;
 
-/// All that this program was built with, holding the blocks `0..keys_count`.
+/// All peers, with the blocks `0..keys_count`.
 #[cfg(feature = "peers")]
 pub(super) fn peers(keys_count: usize, block_bytes: usize) -> Vec<Box<dyn HitPeer>> {
     vec![
@@ -12,7 +12,7 @@ pub(super) fn peers(keys_count: usize, block_bytes: usize) -> Vec<Box<dyn HitPee
     ]
 }
 
-/// None: this program was built without.
+/// No peers: the feature is off.
 #[cfg(not(feature = "peers"))]
 pub(super) fn peers(_keys_count: usize, _block_bytes: usize) -> Vec<Box<dyn HitPeer>> {
     Vec::new()
@@ -30,11 +30,11 @@ mod others {
     /// `moka` with its defaults.
     pub(super) struct Moka(moka::sync::Cache<u64, Arc<[u8]>>);
 
-    /// `quick_cache` as it is by default, down to the hasher.
+    /// `quick_cache` with its defaults, the hasher included.
     pub(super) struct Quick(QuickCache);
     type QuickCache = quick_cache::sync::Cache<u64, Arc<[u8]>, UnitWeighter, ahash::RandomState>;
 
-    /// Room for twice as much as there is, so that neither evicts: policies may keep part of their room for newcomers.
+    /// Twice the room of the blocks, so that neither evicts: policies may reserve room for new entries.
     const ROOM_FACTOR: usize = 2;
 
     fn blocks(keys_count: usize, block_bytes: usize) -> impl Iterator<Item = (u64, Arc<[u8]>)> {

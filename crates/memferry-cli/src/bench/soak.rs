@@ -1,4 +1,4 @@
-//! `memferry bench soak`: the cache under everything at once, for as long as one likes.
+//! `memferry bench soak`: a randomised stress test of the cache, of any duration.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -7,30 +7,29 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use memferry::topology::{Machine, Node, NodeId};
 use memferry_bench::cache::{Soak, SoakReport, soak};
+use memferry_bench::harness::{Provenance, Record, Row};
 use serde_json::json;
 
-use super::Keep;
-use super::record::{BUILD_PROFILE, Record, Row};
-use crate::provenance::Provenance;
+use super::{BUILD_PROFILE, Keep, start_record};
 
-/// The cache under everything at once, on a nasty emulated device. Every byte that is read is compared with what it must be,
-/// and in the end what calls returned, and the sums of the cache's and the engines' counters.
+/// A stress test of the cache on a faulty emulated device. Checks every byte that is read, and at the end the results of
+/// calls and the sums of all counters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How long; what takes less than 600 is kept only if --out says where.
+    /// Duration; runs shorter than 600 seconds are recorded only with --out.
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
-    /// Seed of what the threads do and of the device's faults. Threads still meet as they like.
+    /// Seed of the threads' steps and of the device's faults. Scheduling is not deterministic.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Threads.
+    /// Number of threads.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = threads)]
     threads: usize,
     #[command(flatten)]
     keep: Keep,
 }
 
-/// Ten minutes find what a minute does not.
+/// Shorter runs are not recorded by default: ten minutes find faults that one minute does not.
 const RECORD_SECONDS_MIN: u64 = 600;
 /// A year.
 const SECONDS_MAX: u64 = 365 * 24 * 3600;
@@ -51,15 +50,16 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "threads": threads,
         "profile": BUILD_PROFILE,
     });
-    let mut record = Record::start("soak", Machine::discover()?, seed, options);
+    let mut record: Record = start_record("soak", Machine::discover()?, seed, options);
     let (machine, nodes) = two_nodes(&record.machine)?;
     let options = Soak { duration: Duration::from_secs(seconds), seed, threads_count: threads };
-    let report = soak(machine, nodes, options).map_err(|error| anyhow!("the soak found a fault: {error}"))?;
+    let report = soak(machine, nodes, options)
+        .map_err(|error| anyhow!("the soak found a fault, please report it: {error}"))?;
     record.rows = rows(&report);
     keep.finish(&record, directory, out)
 }
 
-/// The first and the last of the machine's nodes with memory; on a machine with one, made-up ones.
+/// The first and the last node with memory; made-up nodes on a machine with one node.
 fn two_nodes(machine: &Machine) -> Result<(Arc<Machine>, [NodeId; 2])> {
     let usable = |node: &&Node| node.is_allowed && node.memory_bytes != Some(0);
     let with_memory = || machine.nodes().iter().filter(usable).map(|node| node.id);
@@ -69,7 +69,7 @@ fn two_nodes(machine: &Machine) -> Result<(Arc<Machine>, [NodeId; 2])> {
     }
 }
 
-/// What was done, all of it right.
+/// Counts of the checked operations.
 fn rows(report: &SoakReport) -> Vec<Row> {
     let stats = &report.stats;
     let counts = [

@@ -10,16 +10,17 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use memferry::topology::Machine;
 use memferry_bench::calibrate::{
-    self, Calibration, Calibrator, Check, Checked, Devices, Effort, best_methods,
+    self, Calibration, Calibrator, Check, Checked, Devices, SamplingPlan, best_methods,
 };
+use memferry_bench::dsa::are_devices_emulated;
+use memferry_bench::harness::{Estimate, Peer, Provenance, Record, Row};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 
 use self::scans::{CheckedScan, Scans, Times};
-use crate::bench::{BUILD_PROFILE, Comparison, Keep, Record, Row, dsa_is_emulated, stats};
+use crate::bench::{BUILD_PROFILE, Keep, start_record};
 use crate::output::{not_written, wrapped, write_file};
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 use crate::topology;
 
 /// Measures this machine in less than two minutes, and writes a profile for the model.
@@ -52,8 +53,8 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    fn effort(&self) -> Effort {
-        if self.quick { Effort::QUICK } else { Effort::FULL }
+    fn effort(&self) -> SamplingPlan {
+        if self.quick { SamplingPlan::QUICK } else { SamplingPlan::FULL }
     }
 
     fn keep(&self) -> Keep {
@@ -76,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
         "machine_profile": arguments.profile,
         "profile": BUILD_PROFILE,
     });
-    let mut record = Record::start("calibrate", Machine::clone(&machine), 0, options);
+    let mut record: Record = start_record("calibrate", Machine::clone(&machine), 0, options);
     let scans = Scans::new(&machine, arguments.effort())?;
     let own_profile = arguments.profile.as_deref().map(|name| topology::open(Some(name))).transpose()?;
     let passes = passes(&machine, &scans, arguments)?;
@@ -136,7 +137,7 @@ struct Passes {
     checked: Option<(Check, Vec<CheckedScan>)>,
 }
 
-/// How often disturbed scans are measured again.
+/// Provenance often disturbed scans are measured again.
 const AGAIN_MAX: usize = 10;
 
 /// Calibrates and checks in turns, so that both see the machine in the same condition.
@@ -146,7 +147,7 @@ fn passes(machine: &Machine, scans: &Scans, arguments: &Arguments) -> Result<Pas
     if calibrates && arguments.check {
         effort.limit *= 2;
     }
-    let mut calibrator = Calibrator::new(machine, effort, dsa_is_emulated())?;
+    let mut calibrator = Calibrator::new(machine, effort, are_devices_emulated())?;
     let calibration_steps = if calibrates { calibrator.steps_count() + scans::STEPS_COUNT } else { 0 };
     let check_steps = if arguments.check { 1 + scans::CHECK_STEPS_COUNT } else { 0 };
     let bar = Bar::of("measuring this machine", effort.passes * (calibration_steps + check_steps));
@@ -245,7 +246,7 @@ fn unit_of(parameter: &str) -> &'static str {
 
 fn link_rows(calibration: &Calibration) -> Vec<Row> {
     let mut rows = Vec::new();
-    for way in &calibration.ways {
+    for way in &calibration.paths {
         let name = |what: &str| format!("{what}_{}_to_{}", way.cpus, way.memory);
         let spread = |what: &str, spread: calibrate::Spread, scale: f64, unit| Row {
             value: spread.mean * scale,
@@ -269,14 +270,14 @@ fn link_rows(calibration: &Calibration) -> Vec<Row> {
     rows.push(row("worker_wake_ns".to_owned(), copies.wake_s * 1e9, "ns"));
     rows.push(row("worker_warm_ns".to_owned(), copies.warm_s * 1e9, "ns"));
     for it in &calibration.devices.costs {
-        let how = if it.is_emulated { Provenance::Emulated } else { Provenance::Measured };
+        let provenance = if it.is_emulated { Provenance::Emulated } else { Provenance::Measured };
         for (what, value, unit) in [
             ("copy", it.bytes_per_s / 1e6, "MB/s"),
             ("submit", it.submit_s * 1e9, "ns"),
             ("descriptor", it.descriptor_s * 1e9, "ns"),
             ("offload", it.offload_s() * 1e9, "ns"),
         ] {
-            rows.push(Row { how, ..row(format!("{what}_{}", it.device), value, unit) });
+            rows.push(Row { provenance, ..row(format!("{what}_{}", it.device), value, unit) });
         }
     }
     rows
@@ -288,10 +289,9 @@ fn checked_rows(checked: Vec<Checked>) -> Vec<Row> {
     let median = Row::median("own_error_median".to_owned(), "%", Provenance::Measured, &errors);
     let mut rows = vec![median];
     for it in checked {
-        let ratio = it.predicted_s / it.measured_s;
-        let ratio = stats::Estimate { value: ratio, low: ratio, high: ratio };
-        let comparison = Comparison::new("modelled", it.predicted_s * 1e6, ratio);
-        rows.push(Row { comparison: Some(comparison), ..row(it.name, it.measured_s * 1e6, "us") });
+        let ratio = Estimate::exact(it.predicted_s / it.measured_s);
+        let peer = Peer::new("modelled", it.predicted_s * 1e6, ratio);
+        rows.push(Row { peer: Some(peer), ..row(it.name, it.measured_s * 1e6, "us") });
     }
     rows
 }
@@ -306,7 +306,7 @@ mod tests {
         let rows = checked_rows([0.5, 1.1, 1.3].map(checked).into());
         assert_eq!((rows[0].name.as_str(), rows[0].samples), ("own_error_median", 3));
         assert!((rows[0].value - 30.0).abs() < 1e-9 && (rows[0].max - 50.0).abs() < 1e-9, "{:?}", rows[0]);
-        let comparison = rows[1].comparison.as_ref().expect("the prediction");
-        assert_eq!((rows[1].value, comparison.peer_value, comparison.ratio), (1e6, 5e5, 0.5));
+        let peer = rows[1].peer.as_ref().expect("the prediction");
+        assert_eq!((rows[1].value, peer.value, peer.ratio), (1e6, 5e5, Some(0.5)));
     }
 }

@@ -8,11 +8,12 @@ use anyhow::{Context, Result, ensure};
 use memferry::memory::{IDLE_BYTES_MAX, Pool};
 use memferry::model::{Column, Fairness, Fetch, Hardware, Pipeline, Stage};
 use memferry::topology::{Machine, NodeId, Parameter};
-use memferry_bench::calibrate::{Checked, Effort, parameter, undisturbed};
-use memferry_query::{Prefetch, SessionOptions, Tiers, tpch};
+use memferry_bench::calibrate::{Checked, SamplingPlan, parameter, undisturbed};
+use memferry_bench::query::{Dsa, NamedTable, QueryRunner, QueryTiers, paper_query};
+use memferry_query::{Prefetch, SessionOptions, Tiers};
 use tokio::runtime::Runtime;
 
-use crate::query::{NamedTable, Way, paper_table};
+use crate::query::papers_table;
 
 /// Share of rows that pass the filter, as in `bench query`.
 const SELECTIVITY: f64 = 0.02;
@@ -31,8 +32,8 @@ const ALL_MB: f64 = 240.0;
 /// The environment of the measurements.
 pub(super) struct Scans {
     runtime: Runtime,
-    tiers: Arc<Tiers>,
-    effort: Effort,
+    tiers: QueryTiers,
+    effort: SamplingPlan,
 }
 
 /// A query over the papers' table.
@@ -46,7 +47,7 @@ enum Query {
 
 impl Query {
     fn sql(self, table: &str) -> String {
-        let sum = tpch::paper_query(SELECTIVITY).replace("from ab ", &format!("from {table} "));
+        let sum = paper_query(SELECTIVITY).replace("from ab ", &format!("from {table} "));
         match self {
             Query::Count => sum.replace("sum(b)", "count(*)"),
             Query::Sum => sum,
@@ -118,10 +119,10 @@ pub(super) fn better_pass(mut ran: Vec<CheckedScan>, other: &[CheckedScan]) -> V
 const NEW_BYTES: usize = 2 << 20;
 
 impl Scans {
-    pub(super) fn new(machine: &Arc<Machine>, effort: Effort) -> Result<Scans> {
+    pub(super) fn new(machine: &Arc<Machine>, effort: SamplingPlan) -> Result<Scans> {
         Ok(Scans {
-            runtime: Runtime::new().context("cannot start the threads for the scans")?,
-            tiers: Tiers::builder(Arc::clone(machine)).build()?,
+            runtime: Runtime::new().context("the threads for the scans cannot be started")?,
+            tiers: QueryTiers::build(Tiers::builder(Arc::clone(machine)), Dsa::None)?,
             effort,
         })
     }
@@ -140,7 +141,7 @@ impl Scans {
         let all_mb = if self.effort.is_quick { 0.0 } else { ALL_MB };
         let count = (all_mb / (2.0 * column_mb)).ceil().clamp(1.0, 64.0) as usize;
         let table = |index| {
-            let (_, data) = paper_table(column_mb / SCALE_COLUMN_MB, &self.tiers, partitions)?;
+            let (_, data) = papers_table(column_mb / SCALE_COLUMN_MB, &self.tiers, partitions)?;
             Ok((format!("ab{index}"), data))
         };
         (0..count).map(table).collect()
@@ -156,7 +157,7 @@ impl Scans {
     ) -> Result<[f64; N]> {
         let partitions = tables.iter().map(|(_, data)| data.partitions().len()).max().unwrap_or(1);
         let options = SessionOptions { partitions, ..SessionOptions::default() };
-        let way = Way::tiered("scan", tables, &self.tiers, &options, prefetch)?;
+        let way = QueryRunner::tiered("scan", tables, &self.tiers, &options, prefetch)?;
         let mut times = [f64::INFINITY; N];
         let (begin, slice) = (Instant::now(), self.effort.slice(FIGURES_COUNT));
         for (round, (name, _)) in tables.iter().cycle().take(2 * self.effort.rounds).enumerate() {

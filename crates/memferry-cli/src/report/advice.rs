@@ -8,7 +8,7 @@ use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::papers::copy_rate;
 use super::records::{Record, Row};
 use crate::output::size;
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// A recommended setting.
 pub(super) struct Advice {

@@ -19,7 +19,7 @@ use serde::de::value::{BorrowedStrDeserializer, Error};
 use serde::{Deserialize, Serialize};
 
 use crate::output::csv_field;
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// The version of the format.
 const FORMAT: &str = "# memferry figure 1";

@@ -35,8 +35,8 @@ use self::papers::Papers;
 use self::records::Record;
 use crate::bench::machine_slug;
 use crate::output::{Part, count, not_written, write_file};
-use crate::provenance::Provenance;
 use crate::topology;
+use memferry_bench::harness::Provenance;
 
 /// Writes a page about a machine: its parts, recommended settings, measurements, published figures and the model.
 ///
@@ -195,7 +195,7 @@ impl<'a> Report<'a> {
             },
             Section {
                 id: "errors",
-                title: "How far the model is off",
+                title: "Provenance far the model is off",
                 intro: "Each published number that the model predicts.",
                 figures: papers.error_figures(),
             },

@@ -13,7 +13,7 @@ use crate::Cli;
 use crate::bench::rfc3339;
 use crate::canvas::{escaped, style};
 use crate::output::{count, number};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// Subcommands of `bench` without figures: they check correctness or measure other programs.
 const OTHERS: [&str; 3] = ["soak", "emulate", "help"];

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// The part of a record that the report uses.
 #[derive(Debug, Deserialize)]

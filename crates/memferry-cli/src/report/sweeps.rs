@@ -6,7 +6,7 @@
 use super::draw::distinct;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// Largest number of series; more are hard to distinguish.
 const SERIES_MAX: usize = 6;

@@ -3,7 +3,7 @@
 use super::draw::distinct;
 use super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::records::{Record, Row};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// Tasks of the query, by their names in records and in the thesis, and the total.
 const TASKS: [(&str, &str); 4] =

@@ -7,10 +7,11 @@ use std::io::Write;
 use anyhow::Result;
 use memferry::model::ModelError;
 use memferry::topology::Machine;
-use memferry_bench::model::{self, Row, Scenario};
+use memferry_bench::harness::{Record, Row};
+use memferry_bench::model::{self, Scenario};
 use serde_json::json;
 
-use crate::bench::Record;
+use crate::bench::start_record;
 use crate::error::usage;
 use crate::output::{self, Align, Table, number, wrapped};
 use crate::topology;
@@ -69,7 +70,7 @@ fn simulate(name: &str, arguments: &Arguments, out: &mut dyn Write) -> Result<()
 
 /// A record. The model is deterministic, so the seed is 0.
 fn record(machine: Machine, options: serde_json::Value, rows: Vec<Row>) -> Record<Row> {
-    Record { rows, ..Record::start("sim", machine, 0, options) }
+    Record { rows, ..start_record("sim", machine, 0, options) }
 }
 
 fn changed(scenario: Scenario, settings: &[(String, String)]) -> Result<Scenario> {
@@ -106,8 +107,9 @@ fn table(rows: &[Row]) -> Table {
     let columns = [("row", Left), ("value", Right), ("unit", Left), ("ratio", Right), ("peer", Left)];
     let mut table = Table::new(columns);
     for row in rows {
-        let ratio = row.ratio.map_or(String::new(), |ratio| format!("{ratio:.3}"));
-        let peer = row.peer.clone().unwrap_or_default();
+        let peer = row.peer.as_ref();
+        let ratio = peer.and_then(|peer| peer.ratio).map_or(String::new(), |ratio| format!("{ratio:.3}"));
+        let peer = peer.map_or(String::new(), |peer| peer.name.clone());
         table.row(vec![row.name.clone(), number(row.value), row.unit.to_owned(), ratio, peer]);
     }
     table

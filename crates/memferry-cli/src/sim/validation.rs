@@ -7,12 +7,12 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use memferry::model::{Pipeline, Plan, advise};
 use memferry::topology::Machine;
-use memferry_bench::model::{self, Disposition, How, Prediction, Row, Validation, Why};
+use memferry_bench::harness::{Provenance, Record, Row};
+use memferry_bench::model::{self, Disposition, Prediction, Validation, Why};
 use serde::Serialize;
 use serde_json::json;
 
 use super::{record, table};
-use crate::bench::{Record, stats::median};
 use crate::output::{self, Align, Table, count, number, wrapped};
 
 /// The machine of most published numbers.
@@ -122,7 +122,7 @@ fn against(rows: &[Row]) -> Table {
     let columns = [("variant", Left), ("modelled", Right), ("published", Right), ("unit", Left)];
     let mut table = Table::new(columns);
     for row in rows {
-        let published = row.peer_value.map_or(String::new(), number);
+        let published = row.peer.as_ref().map_or(String::new(), |peer| number(peer.value));
         table.row(vec![row.name.clone(), number(row.value), published, row.unit.to_owned()]);
     }
     table
@@ -164,10 +164,5 @@ fn scenarios_s() -> Result<Row> {
 }
 
 fn measured(name: &str, samples: &[f64], unit: &'static str) -> Row {
-    let mut row = Row::modelled(name, median(samples), unit);
-    row.how = How::Measured;
-    row.samples = samples.len();
-    row.min = samples.iter().copied().fold(f64::INFINITY, f64::min);
-    row.max = samples.iter().copied().fold(0.0, f64::max);
-    row
+    Row::median(name, unit, Provenance::Measured, samples)
 }

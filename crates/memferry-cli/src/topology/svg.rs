@@ -61,7 +61,11 @@ pub(super) fn picture(overview: &Overview) -> Block {
 fn legible(overview: &Overview) -> Vec<String> {
     let mut sentences = overview.remarks();
     sentences.extend(
-        overview.dsa.iter().flat_map(|dsa| dsa.findings.diagnostics()).map(|diagnostic| format!("DSA: {diagnostic}.")),
+        overview
+            .dsa
+            .iter()
+            .flat_map(|dsa| dsa.findings.diagnostics())
+            .map(|diagnostic| format!("DSA: {diagnostic}.")),
     );
     sentences.push(overview.upgrade_sentence());
     sentences.push(overview.origin_sentence().to_owned());

@@ -112,7 +112,7 @@ fn any_profile(seed: u64) -> serde_json::Value {
 }
 
 /// The state of a Xeon Max's devices after a configuration.
-fn configured(profile: &str) -> State {
+fn configured(profile: &str) -> SystemState {
     let driver = FakeDriver::xeon_max();
     let config = memferry_dsa::system::Profile::named(profile).unwrap().config().unwrap();
     let state = SystemState::read(&driver).unwrap();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use memferry_bench::dsa::sharing;
 
-fn main() -> Result<(), sharing::Failed> {
+fn main() -> Result<(), sharing::SharingError> {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |at: usize| arguments[at].parse::<usize>().expect("a number");
     sharing::contend(Path::new(&arguments[1]), number(2), number(3), number(4) as u32)

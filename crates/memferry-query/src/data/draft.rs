@@ -1,9 +1,9 @@
-//! Pieces of columns become the arrays of one row group: first a draft that knows every size, then memory for
-//! exactly that, then the bytes, each copied once.
+//! Joins pieces of columns to the arrays of one row group: a draft computes all sizes, then memory of exactly that size is
+//! allocated, then each byte is copied once.
 //!
-//! What a draft normalises: arrays start at offset 0, offsets at value 0, a list's values hold only what its rows
-//! refer to, long strings of views lie in one buffer that holds nothing else, and validity is there only if something
-//! is null. A dictionary is kept whole; pieces with different dictionaries get a common one.
+//! A draft normalises: arrays start at offset 0, offsets at value 0, a list's values hold only those of its
+//! rows, long strings of views lie in one buffer that holds nothing else, and validity exists only with
+//! nulls. A dictionary is kept whole; pieces with different dictionaries get a common one.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -26,11 +26,11 @@ use super::source::{Offset, Source, ViewPiece};
 /// Alignment of every buffer: Arrow's recommendation, a cache line, and the widest vector register.
 pub(super) const ALIGNMENT_BYTES: usize = 64;
 
-/// More values or bytes than the type's offsets can count.
+/// An error: more values or bytes than the type's offsets can count.
 #[derive(Debug)]
 pub(super) struct TooLong;
 
-/// Whether a draft can be made of arrays of this type.
+/// Whether drafts support arrays of this type.
 pub(super) fn is_supported(data_type: &DataType) -> bool {
     match data_type {
         DataType::Union(..)
@@ -47,7 +47,7 @@ pub(super) fn is_supported(data_type: &DataType) -> bool {
     }
 }
 
-/// An array to come: its pieces sorted by the buffer they will be part of.
+/// A future array: its pieces, sorted by target buffer.
 pub(super) struct Draft {
     data_type: DataType,
     rows: usize,
@@ -208,9 +208,9 @@ impl Draft {
     }
 }
 
-/// The arrays that `drafts` describe, in memory of `home`, and how much of it they take.
+/// The arrays of `drafts` in memory of `home`, and their size.
 ///
-/// Cost: one mapping, none if there is nothing to hold.
+/// Cost: one mapping, none for empty arrays.
 pub(super) fn place(
     drafts: Vec<Draft>,
     machine: &Machine,
@@ -249,12 +249,12 @@ pub(super) fn place(
 /// `range` of `memory` as a buffer that keeps all of `memory`.
 fn buffer(memory: &Arc<Mapping>, range: Range<usize>) -> Buffer {
     let bytes = &memory[range];
-    // SAFETY: `bytes` lies within `memory`, which the buffer owns a share of, so it stays mapped; and nobody writes
-    // it, for a mapping is written through `&mut` only and this one is shared from here on.
+    // SAFETY: `bytes` lies within `memory`, which the buffer owns a share of, so it stays mapped; and no code
+    // writes it: a mapping is written through `&mut` only, and this one is shared from here on.
     unsafe { Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), memory.clone()) }
 }
 
-/// What the offsets cover of their values.
+/// The range of values that the offsets cover.
 fn range<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>) -> Range<usize> {
     offsets[0].as_usize()..offsets[offsets.len() - 1].as_usize()
 }

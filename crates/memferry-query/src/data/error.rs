@@ -1,4 +1,4 @@
-//! What can be wrong with rows that shall become a table.
+//! Errors of building tables.
 
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
@@ -6,18 +6,18 @@ use memferry::memory::MemoryError;
 
 use super::ROW_GROUP_ROWS_STEP;
 
-/// Why rows could not become a table. The rows pushed so far are lost with the writer.
+/// Rows that cannot become a table. The rows pushed so far are lost with the writer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// The layout cannot be.
-    #[error("a row group of {rows} rows cannot be; use a multiple of {ROW_GROUP_ROWS_STEP}")]
+    /// The size of row groups is invalid.
+    #[error("a row group cannot have {rows} rows; use a multiple of {ROW_GROUP_ROWS_STEP}")]
     GroupRows {
-        /// Rows asked for.
+        /// The requested rows.
         rows: usize,
     },
-    /// A table needs a partition to hold its rows.
-    #[error("a table of 0 partitions cannot be; use at least 1")]
+    /// The layout has no partition.
+    #[error("a table cannot have 0 partitions; use at least 1")]
     NoPartition,
     /// Row groups do not hold columns of this type.
     #[error("column {column:?} is of type {data_type}, which tables cannot hold; leave it out or cast it")]
@@ -30,12 +30,12 @@ pub enum TableError {
     /// A batch has other columns than the table.
     #[error("a batch does not fit its table: expected {expected}, found {found}")]
     Mismatch {
-        /// What the table has.
+        /// Columns of the table.
         expected: String,
-        /// What the batch has.
+        /// Columns of the batch.
         found: String,
     },
-    /// So few rows need more than offsets or dictionary keys can say.
+    /// Even the smallest group needs more values than offsets or dictionary keys can count.
     #[error(
         "column {column:?} has more than 2 GiB, or more different values than its dictionary keys can count, in \
          {rows} rows; make its values smaller, or cast it to a type with wider offsets or keys"
@@ -46,10 +46,10 @@ pub enum TableError {
         /// Rows of the smallest group tried.
         rows: usize,
     },
-    /// The home node has no room, or the machine has no such node.
+    /// The home node has no room or does not exist.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Arrow refuses the rows, for example a null in a column that must not have one.
+    /// Arrow refuses the rows, for example a null in a column without nulls.
     #[error("these rows cannot be a table: {0}")]
     Arrow(#[from] ArrowError),
 }

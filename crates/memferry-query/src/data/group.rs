@@ -1,12 +1,12 @@
-//! A row group: a run of rows with the buffers of each column apart.
+//! A row group: a run of rows with separate buffers per column.
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 
-/// Rows that are kept, brought near and read together.
+/// A run of rows that is kept, copied and read together.
 ///
 /// Each buffer of each column starts at a multiple of 64 bytes in memory of the table's home node and holds the bytes
-/// of these rows and of no others; arrays and validity start at offset 0. Clones share the memory; it goes with the
-/// last array that refers to it.
+/// of these rows only; arrays and validity start at offset 0. Clones share the memory, which is freed with the last array
+/// that refers to it.
 #[derive(Clone, Debug)]
 pub struct RowGroup {
     batch: RecordBatch,
@@ -14,12 +14,12 @@ pub struct RowGroup {
     facts: Vec<ColumnFacts>,
 }
 
-/// What DataFusion's statistics are made of, for one column of one group.
+/// Input of DataFusion's statistics, for one column of one group.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct ColumnFacts {
-    /// Nulls, also those that only a dictionary's value says.
+    /// Number of nulls, including nulls in a dictionary's values.
     pub(super) null_count: usize,
-    /// What Arrow says the column takes. A slice of it says the same, since it keeps the whole buffers.
+    /// Size of the column according to Arrow. A slice has the same size, since it keeps the whole buffers.
     pub(super) memory_bytes: usize,
 }
 
@@ -32,7 +32,7 @@ impl RowGroup {
         RowGroup { facts: facts.collect(), batch, size_bytes }
     }
 
-    /// How many rows; never 0.
+    /// Number of rows; never 0.
     pub fn rows(&self) -> usize {
         self.batch.num_rows()
     }
@@ -50,7 +50,7 @@ impl RowGroup {
         &self.batch
     }
 
-    /// Its memory on the home node, before the kernel rounds it to pages.
+    /// Its bytes on the home node, before the kernel rounds them to pages.
     pub fn size_bytes(&self) -> usize {
         self.size_bytes
     }

@@ -8,8 +8,8 @@
 //!                  every buffer starts at a multiple of 64 bytes
 //! ```
 //!
-//! A group is what is brought near as a whole: its buffers hold the bytes of its rows and of no others, and a batch
-//! that a query sees is a slice of one group. [`TableWriter`] cuts batches of any size into groups as they come, so
+//! A column of a group is copied near as a whole: its buffers hold the bytes of its rows only. A batch of a query is a
+//! slice of one group. [`TableWriter`] cuts batches of any size into groups as they come, so
 //! that loading a table needs the table's memory and a group per partition on top.
 //!
 //! Source: Arrow columnar format, "Buffer Alignment and Padding" (64 bytes) and "Variable-size Binary View Layout".

@@ -1,6 +1,6 @@
-//! Pieces of arrays as bytes to come: how many there will be, and how they are written into one buffer.
+//! Pieces of arrays for one buffer: their size, and writing them.
 //!
-//! All pieces hold references to the arrays they come from, no copies.
+//! Pieces refer to the arrays they come from, without copies.
 
 use arrow::array::{ByteView, MAX_INLINE_VIEW_LEN, OffsetSizeTrait};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
@@ -51,7 +51,7 @@ impl Source {
     }
 }
 
-/// Offsets as Arrow has them: `i32` or `i64`.
+/// Offsets of Arrow: `i32` or `i64`.
 pub(super) trait Offset: OffsetSizeTrait {
     fn source(pieces: Vec<OffsetBuffer<Self>>) -> Source;
 }
@@ -77,7 +77,7 @@ pub(super) struct ViewPiece {
 }
 
 impl ViewPiece {
-    /// The views; those of nulls are empty, whatever they were, for their strings are not kept.
+    /// The views; those of nulls become empty, since their strings are not kept.
     fn views(&self) -> impl Iterator<Item = u128> {
         let valid = |row| self.nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
         self.views.iter().enumerate().map(move |(row, &view)| if valid(row) { view } else { 0 })

@@ -1,4 +1,4 @@
-//! A table at home: partitions of row groups, and what is known about them.
+//! A table at home: partitions of row groups, and their statistics.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -31,22 +31,22 @@ impl TableData {
         &self.partitions
     }
 
-    /// The node that the rows lie on.
+    /// The node of the rows.
     pub fn home(&self) -> NodeId {
         self.home
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn rows(&self) -> usize {
         self.groups().map(RowGroup::rows).sum()
     }
 
-    /// Memory on the home node, before the kernel rounds it to pages.
+    /// Bytes on the home node, before the kernel rounds them to pages.
     pub fn size_bytes(&self) -> usize {
         self.groups().map(RowGroup::size_bytes).sum()
     }
 
-    /// The rows as batches of `batch_size`, for tables that know no groups: `MemTable::try_new(schema, batches)`.
+    /// The rows as batches of `batch_size`, for tables without groups: `MemTable::try_new(schema, batches)`.
     /// They are slices of the groups, not copies, and do not reach over the end of a group.
     ///
     /// # Panics
@@ -57,14 +57,14 @@ impl TableData {
         self.partitions.iter().map(batches).collect()
     }
 
-    /// What DataFusion's `MemorySourceConfig` over [`batches`](TableData::batches) says of the columns `projection`
-    /// (`None`: all) of one partition (`None`: the table): exact numbers of rows, nulls and bytes. Its bytes count a
-    /// group once for each batch cut from it, and so do these: a planner shall see no difference.
+    /// The statistics of DataFusion's `MemorySourceConfig` over [`batches`](TableData::batches), for the columns `projection`
+    /// (`None`: all) of one partition (`None`: the table): exact numbers of rows, nulls and bytes. As there, the bytes of a
+    /// group count once per batch: a planner must see no difference.
     ///
     /// Cost: no row is read.
     ///
     /// # Panics
-    /// If `batch_size` is 0 or `projection` names a column that is not there.
+    /// If `batch_size` is 0 or `projection` names a missing column.
     pub fn statistics(
         &self,
         partition: Option<usize>,

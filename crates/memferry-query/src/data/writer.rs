@@ -11,39 +11,39 @@ use memferry::topology::{Machine, NodeId};
 use super::draft::{self, Draft};
 use super::{RowGroup, TableData, TableError};
 
-/// Rows of a group if nothing else is asked for: about 1 MiB for a column of 8 bytes a value, which is many
-/// descriptors' worth of copying and still a small part of a near memory's budget.
+/// Default rows of a group: about 1 MiB for a column of 8-byte values, which is large for a descriptor and a small part of
+/// a near budget.
 pub const ROW_GROUP_ROWS: usize = 128 * 1024;
 
 /// Groups have a multiple of this many rows, so that bitmaps of full groups end at a multiple of 64 bytes.
 pub const ROW_GROUP_ROWS_STEP: usize = 512;
 
-/// How a table shall lie in memory.
+/// The layout of a table in memory.
 #[derive(Clone, Debug)]
 pub struct Layout {
     /// The machine that `home` is a node of.
     pub machine: Arc<Machine>,
     /// The node whose memory holds the table.
     pub home: NodeId,
-    /// How many partitions; of a source that fits into one row group, loaders make a single one.
+    /// Number of partitions; loaders make a single one of a source that fits into one row group.
     pub partitions: usize,
     /// Rows of a group, a multiple of [`ROW_GROUP_ROWS_STEP`].
     pub row_group_rows: usize,
 }
 
 impl Layout {
-    /// On `home`, with a partition for each CPU this process may use and groups of [`ROW_GROUP_ROWS`].
+    /// A layout on `home`, with a partition per CPU that this process may use and groups of [`ROW_GROUP_ROWS`].
     pub fn new(machine: Arc<Machine>, home: NodeId) -> Layout {
         let partitions = thread::available_parallelism().map_or(1, usize::from);
         Layout { machine, home, partitions, row_group_rows: ROW_GROUP_ROWS }
     }
 
-    /// How many partitions a table of `rows` gets.
+    /// Number of partitions of a table of `rows`.
     pub(crate) fn partitions_of(&self, rows: u64) -> usize {
         if rows <= self.row_group_rows as u64 { 1 } else { self.partitions }
     }
 
-    /// `rows` rows cut into a run for each partition, of the same length give or take one row.
+    /// `rows` rows cut into one run per partition; lengths differ by at most one row.
     pub(crate) fn split(&self, rows: u64) -> Vec<Range<u64>> {
         let count = self.partitions_of(rows);
         let bound = |index: usize| (u128::from(rows) * index as u128 / count as u128) as u64;
@@ -61,7 +61,7 @@ impl Layout {
     }
 }
 
-/// Makes a table of batches that arrive one by one.
+/// Builds a table from single batches.
 ///
 /// ```text
 /// let mut writer = TableWriter::new(schema, layout)?;
@@ -102,7 +102,7 @@ impl TableWriter {
         self.partitions[partition].push(batch)
     }
 
-    /// The table, its last groups as short as they are.
+    /// The table; the last groups of partitions may be short.
     ///
     /// # Errors
     /// As [`push`](TableWriter::push).
@@ -113,12 +113,12 @@ impl TableWriter {
     }
 }
 
-/// Makes one partition; partitions are written by as many threads.
+/// Builds one partition; each thread has its own writer.
 #[derive(Clone, Debug)]
 pub(crate) struct PartitionWriter {
     schema: SchemaRef,
     layout: Layout,
-    /// Bytes or values that 32-bit offsets can count; smaller in tests.
+    /// Maximum of 32-bit offsets; smaller in tests.
     pub(super) offset_max: usize,
     pending: Vec<RecordBatch>,
     pending_rows: usize,
@@ -172,14 +172,14 @@ impl PartitionWriter {
         Ok(self.groups)
     }
 
-    /// Makes a group of what is pending.
+    /// Builds a group of the pending rows.
     fn cut(&mut self) -> Result<(), TableError> {
         self.pending_rows = 0;
         let pending = std::mem::take(&mut self.pending);
         self.write(pending)
     }
 
-    /// Makes a group of `batches`, or several if one cannot hold strings as long as theirs.
+    /// Builds a group of `batches`, or several if their strings are too long for one.
     fn write(&mut self, batches: Vec<RecordBatch>) -> Result<(), TableError> {
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
         let mut drafts = Vec::with_capacity(self.schema.fields().len());

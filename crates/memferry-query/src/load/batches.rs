@@ -7,7 +7,7 @@ use super::LoadError;
 use super::parallel::in_parallel;
 use crate::data::{Layout, PartitionWriter, TableData};
 
-/// A table with one partition for each element of `partitions`, whatever `layout` says of their number.
+/// A table with one partition per element of `partitions`; `layout.partitions` is ignored.
 ///
 /// # Errors
 /// [`LoadError::Table`].
@@ -16,7 +16,7 @@ pub fn from_batches(
     partitions: &[Vec<RecordBatch>],
     layout: &Layout,
 ) -> Result<TableData, LoadError> {
-    // Also says what is wrong with the schema if there is no partition.
+    // Also checks the schema if there is no partition.
     let writer = PartitionWriter::new(schema.clone(), layout)?;
     let partitions = in_parallel(partitions, |batches| {
         let mut writer = writer.clone();

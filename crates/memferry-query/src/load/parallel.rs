@@ -1,13 +1,14 @@
-//! Jobs on threads.
+//! Parallel jobs.
 
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-/// `work` of every job, in the order of the jobs, done by a thread per CPU. After an error no further job is begun.
+/// Runs `work` on every job with one thread per CPU; results are in the order of the jobs. After an error no further job
+/// starts.
 ///
 /// # Errors
-/// That of the first job in order that failed.
+/// The error of the first failed job in order.
 pub(super) fn in_parallel<J, R, E>(jobs: &[J], work: impl Fn(&J) -> Result<R, E> + Sync) -> Result<Vec<R>, E>
 where
     J: Sync,
@@ -17,8 +18,8 @@ where
     let workers = thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
-    // ORDERING: Relaxed for both: a job's number is all that workers tell each other, "failed" may be seen late, and
-    // results are handed over by joining the threads.
+    // ORDERING: Relaxed for both, no partner: jobs are immutable, `failed` may be seen late, and joining the threads
+    // publishes the results.
     let worker = || {
         let mut done = Vec::new();
         while !failed.load(Ordering::Relaxed) {

@@ -61,7 +61,7 @@ pub fn from_parquet(path: &Path, layout: &Layout, progress: &dyn Progress) -> Re
     Ok(TableData::new(metadata.schema().clone(), partitions, layout.home))
 }
 
-/// Opens a file that looks like Parquet from outside.
+/// Opens a file and checks its first and last bytes.
 fn open(path: &Path) -> Result<File, LoadError> {
     let mut file = File::open(path).map_err(|source| LoadError::Read { path: path.to_owned(), source })?;
     let magic = |file: &mut File| -> io::Result<_> {
@@ -91,15 +91,15 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a panic on this thread would become a [`LoadError`], so that a program's panic hook need not print it.
+/// Whether a panic on this thread would become a [`LoadError`]: a program's panic hook need not print it.
 pub fn panics_become_errors() -> bool {
     GUARDED.get()
 }
 
-/// A panic of the reader as an error: damaged files can bring it to one, in spite of its many checks.
+/// Runs the reader; a panic becomes an error, since damaged files can make it panic.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     GUARDED.set(true);
-    // After a panic nothing that `read` has touched is used again: every caller gives up at an error.
+    // After a panic the state of `read` is not used again: every caller gives up on an error.
     let result = panics::contain(read);
     GUARDED.set(false);
     result.unwrap_or_else(|| Err(ParquetError::General("its content is damaged".to_owned())))
@@ -143,7 +143,7 @@ fn check_codecs(path: &Path, metadata: &ArrowReaderMetadata) -> Result<(), LoadE
     Ok(())
 }
 
-/// Reads `rows` of the file: of the row groups that have some of them, without what lies before and behind.
+/// A reader of `rows`: of their row groups, without the rows before and behind.
 fn reader(
     file: File,
     metadata: &ArrowReaderMetadata,

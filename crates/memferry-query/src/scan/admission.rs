@@ -1,10 +1,10 @@
-//! Whether a scan brings its late columns near, and how much of them.
+//! The decision of a scan whether to copy its late columns near, and how much of them.
 //!
-//! `off` and `always` are orders. `auto` asks the model what the scan would take with and without: the filter reads its
-//! columns while others are copied, then the rows that passed are read. It takes all rows to pass. What evaluating the
-//! filter costs it knows of machines that were calibrated; of others copies have at least as much time as it says. What is
-//! near already is read there. What nobody knows to pay is not copied: a faster node is no reason, since the thesis lost
-//! 18 % to one, and how many reads earn a copy back is what the rates would tell.
+//! `off` and `always` are orders. `auto` asks the model for the time of the scan with and without copies: the filter reads
+//! its columns while others are copied, then the rows that passed are read. The model assumes that all rows pass. It knows
+//! the cost of filters on calibrated machines; on others copies have at least as much time as it predicts. Ready copies
+//! are read. A copy that is not known to pay is not made: a faster node alone is no reason, since the thesis lost 18 % with
+//! one, and only known rates tell how many reads earn a copy back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,46 +16,46 @@ use memferry::mover::Route;
 use memferry::topology::NodeId;
 
 use super::TieredScanExec;
-use super::question::Question;
+use super::cost_query::CostQuery;
 use crate::options::Prefetch;
 
-/// What a scan does with the cache.
+/// A scan's use of the cache.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Admission {
-    /// Copies late columns, and reads what is there.
+    /// Copies late columns, and reads ready copies.
     Prefetch(Near),
-    /// Copies nothing, but reads what others brought to this node.
+    /// Copies nothing, but reads ready copies on this node.
     Reuse { node: NodeId, why: String, predicted: Option<Predicted> },
     /// Nothing, because ...
     Refused(String),
 }
 
-/// What is brought near.
+/// The copies of a scan.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Near {
     pub(super) node: NodeId,
-    /// The mode, and what the model says.
+    /// The mode, and the prediction of the model.
     why: String,
-    /// By table columns.
+    /// Copies by table column.
     wanted: BTreeMap<usize, Wanted>,
     pub(super) predicted: Option<Predicted>,
 }
 
-/// What is brought near of a column.
+/// The copies of a column.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Wanted {
-    /// Of its row groups, with those that are near already.
+    /// Share of its row groups, including those with ready copies.
     share: f64,
-    /// Who copies; `None` leaves it to the mover.
+    /// The route; `None` leaves it to the mover.
     route: Option<Route>,
 }
 
-/// How long each partition works. As many as there are CPUs run beside each other, and then the next ones.
+/// Predicted working times of a partition. One partition per CPU runs at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Predicted {
-    /// As it was decided: one of the other two.
+    /// As decided: one of the other two.
     pub(super) time: Duration,
-    /// With what gains most, or loses least, near.
+    /// With the copies that gain most, or lose least.
     pub(super) with: Duration,
     pub(super) without: Duration,
 }
@@ -66,7 +66,7 @@ impl Near {
         Near { node, why, wanted: late.iter().map(|&column| (column, whole)).collect(), predicted: None }
     }
 
-    /// Whether a column of a partition's row group is copied, and by whom; those that are lie evenly among the others.
+    /// Whether a column of a row group is copied, and its route. Copied row groups are spread evenly.
     pub(super) fn copies(&self, column: usize, group: usize) -> Option<Option<Route>> {
         let Wanted { share, route } = *self.wanted.get(&column)?;
         let copied_before = |group: usize| (group as f64 * share) as usize;
@@ -93,8 +93,8 @@ impl fmt::Display for Admission {
     }
 }
 
-/// What was decided when the scan was first executed or shown: what is near changes while it runs, and all partitions, and
-/// EXPLAIN after them, have to mean the same. A clone is another plan, for which it is decided again.
+/// The decision of a scan, made when it is first executed or shown. The cache changes during execution, and all partitions
+/// and a later EXPLAIN must agree. A clone is another plan and decides anew.
 #[derive(Debug, Default)]
 pub(super) struct Decided(OnceLock<Admission>);
 
@@ -105,7 +105,7 @@ impl Clone for Decided {
 }
 
 impl TieredScanExec {
-    /// The same for every partition.
+    /// The decision for every partition.
     pub(super) fn admission(&self) -> &Admission {
         self.decided.0.get_or_init(|| self.decide())
     }
@@ -132,12 +132,12 @@ impl TieredScanExec {
         if mode == Prefetch::Always {
             return Admission::Prefetch(Near::whole(node, &late, format!("{mode} to node {node}")));
         }
-        let question = match Question::of(self, &late) {
-            Ok(question) => question,
+        let cost_query = match CostQuery::of(self, &late) {
+            Ok(cost_query) => cost_query,
             Err(error) => return reuse(error.to_string()),
         };
-        match model::advise(tiers.planned(), &question.plan) {
-            Ok(advice) => advised(node, &advice, &question, self.share_of_partition()),
+        match model::advise(tiers.planned(), &cost_query.plan) {
+            Ok(advice) => advised(node, &advice, &cost_query, self.share_of_partition()),
             Err(error @ ModelError::Unknown { .. }) => {
                 let remedy = match tiers.machine().is_this_machine() {
                     true => "`memferry calibrate --out FILE` measures it, for --calibration FILE; ",
@@ -152,7 +152,7 @@ impl TieredScanExec {
         }
     }
 
-    /// Which part of the scan's time a partition works.
+    /// Share of the scan's time in which a partition works.
     fn share_of_partition(&self) -> f64 {
         let (data, machine) = (&self.columns.data, self.columns.tiers.machine());
         let cpus = machine.node(data.home()).and_then(|home| machine.node(home.cpu_node));
@@ -160,7 +160,7 @@ impl TieredScanExec {
         (cpus_count as f64 / data.partitions().len().max(1) as f64).min(1.0)
     }
 
-    /// Why what is under way at a time does not fit, if it does not.
+    /// The reason why the copies in flight at one time do not fit, if they do not.
     fn lacks_room(&self, late: &BTreeSet<usize>) -> Option<String> {
         let tiers = &self.columns.tiers;
         let groups = self.columns.regions.iter().flatten();
@@ -179,7 +179,7 @@ impl TieredScanExec {
     }
 }
 
-fn advised(node: NodeId, advice: &Advice, question: &Question, share_of_partition: f64) -> Admission {
+fn advised(node: NodeId, advice: &Advice, cost_query: &CostQuery, share_of_partition: f64) -> Admission {
     let best = advice.alternatives.iter().max_by(|one, other| one.speed_up.total_cmp(&other.speed_up));
     let of_partition = |seconds: f64| Duration::from_secs_f64(share_of_partition * seconds);
     let without = of_partition(advice.baseline_s);
@@ -187,7 +187,7 @@ fn advised(node: NodeId, advice: &Advice, question: &Question, share_of_partitio
     let with = chosen.or(best).map_or(without, |it| of_partition(it.predicted_s));
     let time = if chosen.is_some() { with } else { without };
     let predicted = Some(Predicted { time, with, without });
-    let near_already = question.near_already.iter().cloned();
+    let near_already = cost_query.near_already.iter().cloned();
     let Some(chosen) = chosen else {
         let why: Vec<String> =
             near_already.chain(advice.alternatives.iter().map(|it| it.words.clone())).collect();
@@ -200,8 +200,8 @@ fn advised(node: NodeId, advice: &Advice, question: &Question, share_of_partitio
     let words: Vec<String> = near_already.chain([chosen.words.clone()]).collect();
     let routes = chosen.fetches.iter().map(|fetch| fetch.route);
     let wanted = chosen.shares().zip(routes).filter_map(|((place, share), route)| {
-        let part = question.parts.get(place)?;
-        // Of what is at home; what is near already counts as asked for.
+        let part = cost_query.parts.get(place)?;
+        // Share of the missing part; ready copies count as requested.
         let share = 1.0 - part.share * (1.0 - share);
         Some((part.column, Wanted { share, route }))
     });

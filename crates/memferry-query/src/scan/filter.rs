@@ -1,9 +1,9 @@
-//! Which rows of a chunk pass: the conjuncts of a predicate, cheapest rejection first.
+//! Evaluation of a predicate on a chunk: its conjuncts, cheapest rejection first.
 //!
 //! A predicate `c1 AND c2 AND ...` is kept as separate conjuncts. Every conjunct is timed while it works; before each
 //! chunk they are ordered by `cost / (1 - pass rate)`, the classic rank that minimises the expected cost of a
-//! conjunction of independent predicates. A conjunct that is dear compared with gathering its columns looks only at the
-//! rows that are left; a cheap one looks at all rows, because comparing a whole vector is faster than gathering.
+//! conjunction of independent predicates. A conjunct that is expensive compared with gathering its columns evaluates only
+//! the remaining rows; a cheap one evaluates all rows, because comparing a whole vector is faster than gathering.
 //!
 //! Three kinds of conjunct:
 //! - *plain* ones (comparisons, lists, LIKE, boolean logic over columns and constants) may be reordered freely;
@@ -45,7 +45,7 @@ const DYNAMIC_PAUSE_CHUNKS_MAX: u32 = 32;
 const DYNAMIC_TRIAL_ROWS: usize = 1024;
 /// Weight of the newest chunk in the running averages.
 const LEARN: f64 = 0.25;
-/// Guess for gathering one value of one column until it has been measured, in nanoseconds.
+/// Initial cost of gathering one value of one column, in nanoseconds, until it is measured.
 const GATHER_NS_GUESS: f64 = 4.0;
 /// Scattering the answers for gathered rows back over the chunk, in nanoseconds a row.
 const SCATTER_NS: f64 = 0.2;
@@ -97,12 +97,12 @@ impl Selection {
     }
 }
 
-/// What [`RowFilter`] may do; each can be switched off to see what it gains.
+/// Techniques of [`RowFilter`]; each can be switched off to measure its gain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FilterOptions {
     /// Order conjuncts by measured rank instead of as written.
     pub reorder: bool,
-    /// Let dear conjuncts look only at the rows that are left.
+    /// Evaluate expensive conjuncts on the remaining rows only.
     pub sparse: bool,
 }
 
@@ -173,7 +173,7 @@ enum Kind {
 #[derive(Debug)]
 struct Conjunct {
     kind: Kind,
-    /// What is evaluated, over `schema`. For a dynamic conjunct a snapshot.
+    /// The evaluated expression, over `schema`. For a dynamic conjunct a snapshot.
     expr: Arc<dyn PhysicalExpr>,
     /// The live expression of a dynamic conjunct, over the table's schema, and the generation of the snapshot.
     live: Option<(Arc<dyn PhysicalExpr>, u64)>,
@@ -183,7 +183,7 @@ struct Conjunct {
     eval_ns: f64,
     gather_ns: f64,
     pass: f64,
-    /// Of a dynamic conjunct: whether its snapshot has been tried, and for how many chunks it is left out.
+    /// For a dynamic conjunct: whether its snapshot has been tried, and the number of chunks without it.
     tried: bool,
     paused_chunks: u32,
     next_pause_chunks: u32,
@@ -229,7 +229,7 @@ impl Conjunct {
         }
     }
 
-    /// Brings a dynamic conjunct up to date, and says whether to evaluate it on this chunk.
+    /// Updates a dynamic conjunct; returns whether to evaluate it on this chunk.
     fn pays(&mut self, rows: usize, column: &dyn Fn(usize) -> ArrayRef) -> Result<bool> {
         let Some((live, seen)) = &mut self.live else { return Ok(true) };
         let generation = snapshot_generation(live);
@@ -336,7 +336,7 @@ fn blend(average: &mut f64, newest: f64) {
     *average += LEARN * (newest - *average);
 }
 
-/// First guess of what comparing one value costs, in nanoseconds; replaced by measurement.
+/// Initial cost of comparing one value, in nanoseconds, until it is measured.
 fn compare_ns_guess(data_type: &DataType) -> f64 {
     match data_type.primitive_width() {
         Some(bytes) => 0.05 * bytes as f64,
@@ -370,7 +370,7 @@ fn is_plain_operator(operator: Operator) -> bool {
     matches!(operator, And | Or | Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Bits of the rows that are true: a null is not.
+/// Bits of the rows that are true: a null is not true.
 fn true_bits(array: &BooleanArray) -> BooleanBuffer {
     match array.nulls() {
         Some(nulls) if nulls.null_count() > 0 => array.values() & nulls.inner(),

@@ -1,12 +1,12 @@
-//! The scan of a tiered table: which columns are late, whether to prefetch them, and how it looks in a plan.
+//! The scan of a tiered table: late columns, the decision to prefetch, and its place in a plan.
 //!
 //! A scan with the predicate `p` promises its parents what a projection over `FilterExec(p)` over the scan without it
-//! would promise: the same output partitioning, constants, equivalences and row estimates. It asks such operators for
-//! them, so that join orders do not depend on whether a table is tiered.
+//! would promise: the same output partitioning, constants, equivalences and row estimates. It builds such
+//! operators and copies their properties, so that join orders do not depend on whether a table is tiered.
 
 mod admission;
+mod cost_query;
 mod filter;
-mod question;
 mod report;
 mod stream;
 
@@ -40,7 +40,7 @@ use self::admission::Decided;
 use crate::options::MemferryOptions;
 use crate::table::TieredColumns;
 
-/// Reads row groups: filter columns where they are, late columns from near copies that have arrived.
+/// Reads row groups: late columns from ready near copies, all others from home.
 #[derive(Debug, Clone)]
 pub struct TieredScanExec {
     columns: Arc<TieredColumns>,
@@ -48,18 +48,18 @@ pub struct TieredScanExec {
     projection: Vec<usize>,
     /// Over the table's schema; rows must satisfy it.
     predicate: Option<Arc<dyn PhysicalExpr>>,
-    /// Over the table's schema; rows that fail it are not needed, but may be put out.
+    /// Over the table's schema; rows that fail it are not needed, but may be in the output.
     dynamic: Vec<Arc<dyn PhysicalExpr>>,
     fetch: Option<usize>,
     settings: ScanSettings,
     properties: Arc<PlanProperties>,
-    /// The filter, and projection, that promise what this scan promises; `None` without predicate.
+    /// The filter and projection with the properties of this scan; `None` without predicate.
     as_filter: Option<Arc<dyn ExecutionPlan>>,
     decided: Decided,
     metrics: ExecutionPlanMetricsSet,
 }
 
-/// What a session says about its scans when it plans them.
+/// Settings of a session for its scans, taken when it plans them.
 #[derive(Debug, Clone)]
 pub(crate) struct ScanSettings {
     pub(crate) options: MemferryOptions,
@@ -68,7 +68,7 @@ pub(crate) struct ScanSettings {
 }
 
 impl TieredScanExec {
-    /// `projection` are table columns in output order; `predicate` refers to the table's schema.
+    /// A scan. `projection` are table columns in output order; `predicate` refers to the table's schema.
     pub(crate) fn try_new(
         columns: Arc<TieredColumns>,
         projection: Vec<usize>,
@@ -102,9 +102,9 @@ impl TieredScanExec {
         }
     }
 
-    /// This scan, putting out only rows that satisfy `predicate`.
+    /// This scan, limited to rows that satisfy `predicate`.
     fn with_predicate(&self, predicate: Arc<dyn PhysicalExpr>) -> Result<Self> {
-        // What a FilterExec promises over the columns that it and the output need.
+        // The properties of a FilterExec over the columns that it and the output need.
         let filter_columns = columns_of([&predicate]);
         let mut needed = self.projection.clone();
         needed.extend(filter_columns.iter().filter(|c| !self.projection.contains(c)));
@@ -136,8 +136,8 @@ impl TieredScanExec {
         columns_of(self.predicate.iter().chain(&self.dynamic))
     }
 
-    /// Columns that are needed only of rows that passed: output columns that the predicate does not read. Without a
-    /// predicate no column is late, since there is no scan during which it could be brought near.
+    /// Columns that are read only for rows that passed: output columns that the predicate does not read. Without a predicate
+    /// no column is late, since no scan runs during which it could be copied.
     fn late_columns(&self) -> BTreeSet<usize> {
         match &self.predicate {
             Some(predicate) => {
@@ -199,7 +199,7 @@ impl ExecutionPlan for TieredScanExec {
     }
 
     fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
-        // Dynamic filters are of the last run, and nobody would connect them to the next.
+        // Dynamic filters belong to the last run; no operator would update them in the next one.
         let metrics = ExecutionPlanMetricsSet::new();
         Ok(Arc::new(Self { dynamic: vec![], metrics, ..self.as_ref().clone() }))
     }

@@ -1,4 +1,4 @@
-//! What a scan tells: metrics in `EXPLAIN ANALYZE`, and their sum over a plan as a struct.
+//! Metrics of a scan for `EXPLAIN ANALYZE`, and their sum over a plan.
 
 use std::time::Duration;
 
@@ -27,9 +27,9 @@ const TIME_PREDICTED_WITHOUT: &str = "time_predicted_without";
 /// A *column* here is one column of one row group, the unit that is copied.
 #[derive(Debug)]
 pub(super) struct ScanMetrics {
-    /// Late columns that were asked for.
+    /// Requested late columns.
     columns_prefetched: Count,
-    /// Bytes of copies that this scan started; columns that were near or on their way already start none.
+    /// Bytes of copies that this scan started; ready copies and copies in flight start none.
     bytes_prefetched: Count,
     bytes_by_cpu: Count,
     bytes_by_dsa: Count,
@@ -55,8 +55,8 @@ impl ScanMetrics {
         }
     }
 
-    /// What the model says of this partition's `elapsed_compute`, and of it with copies and without. Scans of which it
-    /// says nothing do not have these metrics.
+    /// Predictions of this partition's `elapsed_compute`: as decided, with copies and without. Absent for scans without a
+    /// prediction.
     pub(super) fn predicted(metrics: &ExecutionPlanMetricsSet, partition: usize, predicted: Predicted) {
         let Predicted { time, with, without } = predicted;
         let times = [(TIME_PREDICTED, time), (TIME_PREDICTED_WITH, with), (TIME_PREDICTED_WITHOUT, without)];
@@ -65,7 +65,7 @@ impl ScanMetrics {
         }
     }
 
-    /// Rows of a late column were read: their share of the column's bytes, and how much of that was near.
+    /// Counts read rows of a late column: their share of the column's bytes, and its near part.
     pub(super) fn late_read(&self, near_bytes: u64, bytes: u64) {
         self.late_bytes.add(bytes as usize);
         self.late_bytes_near.add(near_bytes as usize);
@@ -73,8 +73,7 @@ impl ScanMetrics {
         self.hit_ratio.add_part(near_bytes as usize);
     }
 
-    /// A late column that had been asked for is no longer needed. Bytes that are still on their way then are counted as
-    /// prefetched and for no engine.
+    /// Counts a requested late column that is no longer needed. Bytes still in flight count as prefetched, but for no engine.
     pub(super) fn prefetched(&self, column: &NearColumn) {
         self.columns_prefetched.add(1);
         for entry in column.entries().filter(|entry| entry.started_copy()) {
@@ -87,41 +86,40 @@ impl ScanMetrics {
     }
 }
 
-/// What the scans of an executed plan did, added up.
+/// Sums over the scans of an executed plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScanReport {
-    /// Late columns (of one row group each) that were asked for.
+    /// Requested late columns, of one row group each.
     pub columns_prefetched: u64,
     /// Bytes of copies that the scans started.
     pub bytes_prefetched: u64,
-    /// Bytes of these that had arrived when their row group was done, by the engine that carried them.
+    /// Bytes of these that were ready when their row group was done, by engine.
     pub bytes_by_engine: Vec<(EngineKind, u64)>,
     /// Bytes of late columns that were read.
     pub late_bytes: u64,
-    /// Bytes of these that were read near.
+    /// Bytes of these that were read from near copies.
     pub late_bytes_near: u64,
     /// Time that scans waited for copies, over all partitions.
     pub time_waiting: Duration,
     /// Time that scans worked, over all partitions.
     pub time_working: Duration,
-    /// What the model had said of `time_working` of those scans that follow its advice, whether that is to prefetch or
-    /// not; 0 without any.
+    /// Prediction of `time_working` of the scans that follow the model's advice, to prefetch or not; 0 without any.
     pub time_predicted: Duration,
-    /// What it had said of them with the copies that gain most, or lose least.
+    /// Its prediction of them with the copies that gain most, or lose least.
     pub time_predicted_with: Duration,
-    /// What it had said of them without copies.
+    /// Its prediction of them without copies.
     pub time_predicted_without: Duration,
 }
 
 impl ScanReport {
-    /// Adds up the metrics of all tiered scans in a plan that has been executed.
+    /// The sums over all tiered scans of an executed plan.
     pub fn of(plan: &dyn ExecutionPlan) -> Self {
         let mut report = Self::default();
         report.add(plan);
         report
     }
 
-    /// Share of the late bytes that were read near; `None` if no late column was read.
+    /// Share of the late bytes that were read from near copies; `None` if no late column was read.
     pub fn hit_ratio(&self) -> Option<f64> {
         (self.late_bytes > 0).then(|| self.late_bytes_near as f64 / self.late_bytes as f64)
     }

@@ -3,12 +3,12 @@
 //! ```text
 //! for each row group:                    the window's next late columns are requested before
 //!     for each chunk of rows:
-//!         evaluate the filter            on columns where they are: near by chance, or home
-//!         for each run of what passed:   a run is as many batches as fit into one batch of output
-//!             materialise the columns    late ones from near copies that have arrived by now
+//!         evaluate the filter            on ready copies or home columns
+//!         for each run of passed rows:   a run is as many batches as fit into one batch of output
+//!             materialise the columns    late ones from near copies that are ready now
 //! ```
 //!
-//! The filter sees a chunk before any late column is read: that is the time in which copies arrive. Chunks are small
+//! The filter reads a chunk before any late column is read: copies complete meanwhile. Chunks are small
 //! enough that a column read by filter and output is still in the CPU's cache.
 
 use std::collections::{HashMap, VecDeque};
@@ -61,9 +61,9 @@ pub(super) fn start(
 /// How a scan uses a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// Read at once, by a filter or because there is none.
+    /// Read by a filter, or at once without a filter.
     Early,
-    /// Read of rows that passed.
+    /// Read for rows that passed.
     Late,
 }
 
@@ -77,9 +77,9 @@ struct PartitionScan {
     output: Vec<usize>,
     /// Table columns that the filter reads, each with its place in `needed`.
     filtered: Vec<(usize, usize)>,
-    /// Where copies are looked for; `None` leaves the cache alone.
+    /// The node of copies; `None` leaves the cache untouched.
     near: Option<NodeId>,
-    /// What is copied there.
+    /// The copies to that node.
     prefetch: Option<Near>,
     window_groups: usize,
     wait_max: Duration,
@@ -90,7 +90,7 @@ struct PartitionScan {
     chunk_rows_max: usize,
     merge_batches: bool,
     fetch_left: usize,
-    /// Row groups whose columns have been requested, the next to be read first.
+    /// Row groups whose columns have been requested; the next one to read is first.
     window: VecDeque<OpenGroup>,
     groups_opened: usize,
     chunk: Option<Chunk>,
@@ -101,7 +101,7 @@ struct PartitionScan {
 
 /// A row group with its columns, near or not.
 struct OpenGroup {
-    /// Its place in the partition.
+    /// Its index in the partition.
     index: usize,
     rows: usize,
     rows_done: usize,
@@ -110,7 +110,7 @@ struct OpenGroup {
 }
 
 impl OpenGroup {
-    /// The late ones of its columns, which are those `needed`.
+    /// The late columns among `needed`.
     fn late(&self, needed: &[(usize, Use)]) -> impl Iterator<Item = &NearColumn> {
         self.columns
             .iter()
@@ -128,11 +128,11 @@ struct Chunk {
     rows_done: usize,
 }
 
-/// Consecutive rows of a chunk that are put out together.
+/// Consecutive rows of a chunk in one output batch.
 struct Run {
     start: usize,
     rows: usize,
-    /// Which of them passed; `None` is all.
+    /// Rows that passed; `None`: all.
     mask: Option<BooleanBuffer>,
 }
 
@@ -257,7 +257,7 @@ impl PartitionScan {
             if self.window.is_empty() {
                 return Ok(None);
             }
-            // Where nothing passes, this is where others get their turn, and where a dropped query ends.
+            // If no row passes, other tasks run here, and a dropped query ends here.
             consume_budget().await;
             self.chunk = Some(self.filter_chunk()?);
         }
@@ -298,7 +298,7 @@ impl PartitionScan {
         }
     }
 
-    /// Whether this scan asks for a copy of a column of its partition's row group, and who shall make it.
+    /// Whether this scan requests a copy of a column of a row group, and its route.
     fn copies(&self, column: usize, usage: Use, group: usize) -> Option<Option<Route>> {
         self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group)
     }
@@ -345,7 +345,7 @@ impl PartitionScan {
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.output.len());
         for &place in &self.output {
             let column = &mut group.columns[place];
-            // What filtering copies may come from near memory without limit; what it hands on pins it.
+            // Rows that filtering copies may come from near memory without limit; slices pin it.
             let (array, near_bytes) = match &filter {
                 Some(_) if !column.outlives_filter() => column.read(),
                 _ => column.read_leaving(self.columns.tiers.pins()),
@@ -372,7 +372,7 @@ impl PartitionScan {
 }
 
 impl Drop for PartitionScan {
-    /// What was asked for is reported however the scan ends.
+    /// Requested columns are reported however the scan ends.
     fn drop(&mut self) {
         while !self.window.is_empty() {
             self.close_group();

@@ -1,4 +1,4 @@
-//! Data that tell from their bytes whose they are and of which version, and owners that tell when they end.
+//! Data whose bytes identify region and version, and owners that count their drops.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,41 +7,41 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use memferry::cache::{AccessError, Cache, Region, RegionOwner};
 use memferry::topology::NodeId;
 
-use super::super::Random;
 use super::{CHUNK_BYTES, PAGE_BYTES, REGION_BYTES};
+use crate::harness::Random;
 
-/// What bytes have to be.
+/// The expected content of bytes.
 #[derive(Clone, Debug)]
-pub(super) enum Truth {
-    /// Those of the region with this seed.
+pub(super) enum Expected {
+    /// The content of the region with this seed.
     Seed(u64),
-    /// Those of this version of the changing data.
+    /// The content of this version of the changing data.
     Version(u64),
-    /// Those of the region that is rewritten, when its pages had these seeds.
+    /// The content of the rewritten region while its pages had these seeds.
     Pages(PageSeeds),
 }
 
-impl Truth {
+impl Expected {
     pub(super) fn byte(&self, at: usize) -> u8 {
         match self {
-            Truth::Seed(seed) => content(*seed, at),
-            // They begin with the version's number.
-            Truth::Version(version) => match version.to_le_bytes().get(at) {
+            Expected::Seed(seed) => content(*seed, at),
+            // A version begins with its number.
+            Expected::Version(version) => match version.to_le_bytes().get(at) {
                 Some(&byte) => byte,
                 None => content(!version, at),
             },
-            Truth::Pages(seeds) => content(seeds[at / PAGE_BYTES], at),
+            Expected::Pages(seeds) => content(seeds[at / PAGE_BYTES], at),
         }
     }
 }
 
-/// Makes `bytes` those of this version.
+/// Writes the content of a version.
 pub(super) fn write_version(bytes: &mut [u8], version: u64) {
-    let truth = Truth::Version(version);
-    bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = truth.byte(at));
+    let expected = Expected::Version(version);
+    bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = expected.byte(at));
 }
 
-/// What version `bytes` claim to be of.
+/// The version number in `bytes`.
 pub(super) fn version_of(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|number| u64::from_le_bytes(*number))
 }
@@ -57,60 +57,63 @@ pub(super) fn register(
     cache: &Cache,
     home: NodeId,
     registered: &AtomicU64,
-    ended: &Arc<AtomicU64>,
+    dropped_owners: &Arc<AtomicU64>,
 ) -> (Region, u64) {
-    let seed = registered.fetch_add(1, Ordering::SeqCst) + 1;
+    // ORDERING: Relaxed, no partner: only uniqueness matters.
+    let seed = registered.fetch_add(1, Ordering::Relaxed) + 1;
     let bytes = (0..REGION_BYTES).map(|at| content(seed, at)).collect();
-    let owner = Mortal { bytes, seed, ended: ended.clone() };
-    // Some are on a node, some nobody knows where.
+    let owner = CheckedOwner { bytes, seed, dropped_owners: dropped_owners.clone() };
+    // Half of the regions have a known home node.
     (cache.register_chunked(owner, [None, Some(home)][seed as usize % 2], CHUNK_BYTES), seed)
 }
 
-/// A source that is checked and overwritten when it ends.
-struct Mortal {
+/// A source that is checked and overwritten when it is dropped.
+struct CheckedOwner {
     bytes: Box<[u8]>,
     seed: u64,
-    ended: Arc<AtomicU64>,
+    dropped_owners: Arc<AtomicU64>,
 }
 
-// SAFETY: the box is neither lent mutably nor replaced before the owner is dropped.
-unsafe impl RegionOwner for Mortal {
+// SAFETY: the box is neither borrowed mutably nor replaced before the owner is dropped.
+unsafe impl RegionOwner for CheckedOwner {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Mortal {
+impl Drop for CheckedOwner {
     fn drop(&mut self) {
         let is_whole = self.bytes.iter().enumerate().all(|(at, &byte)| byte == content(self.seed, at));
         self.bytes.fill(0xDD);
-        // A source that was written never counts as ended, and so fails the soak.
-        self.ended.fetch_add(u64::from(is_whole), Ordering::SeqCst);
+        // A source that was written is not counted, and so fails the soak.
+        // ORDERING: SeqCst, as strong as the load in `SoakState::finish`, which waits for the count.
+        self.dropped_owners.fetch_add(u64::from(is_whole), Ordering::SeqCst);
     }
 }
 
 const PAGES_COUNT: usize = REGION_BYTES.div_ceil(PAGE_BYTES);
-/// Of each page of a region that is rewritten.
+/// Seeds of the pages of a rewritten region.
 pub(super) type PageSeeds = [u64; PAGES_COUNT];
 
-/// A region whose bytes change where they are.
+/// A region whose bytes change in place. `rewrite` changes cells and seeds under the write lock of `seeds`; readers of the
+/// region hold the read lock.
 pub(super) struct Rewritten {
     region: Region,
     cells: Arc<Cells>,
-    /// Held to read by who accesses the region, and for as long as a slice of it is around that may be the source's;
-    /// held to write while bytes change.
+    /// Held to read by a thread that accesses the region, as long as it has a slice that may be the source's; held to write
+    /// while bytes change.
     seeds: RwLock<PageSeeds>,
 }
 
-/// Its owner's bytes.
+/// The bytes of its owner.
 struct Cells(Box<[UnsafeCell<u8>]>);
 
-// SAFETY: they are written by `Rewritten::rewrite` alone, while nobody else reads or writes them.
+// SAFETY: only `Rewritten::rewrite` writes them, while no other thread reads or writes them.
 unsafe impl Sync for Cells {}
-// SAFETY: bytes belong to no thread.
+// SAFETY: bytes are not bound to a thread.
 unsafe impl Send for Cells {}
 
-/// What the region holds.
+/// The owner of the region.
 struct Rewritable(Arc<Cells>);
 
 // SAFETY: the cells stay where they are as long as the `Arc` does. They are written under the rules for owners that write:
@@ -118,7 +121,7 @@ struct Rewritable(Arc<Cells>);
 unsafe impl RegionOwner for Rewritable {
     fn bytes(&self) -> &[u8] {
         let Cells(cells) = &*self.0;
-        // SAFETY: a cell has the layout of its content, and nobody writes while the slice is borrowed.
+        // SAFETY: a cell has the layout of its content, and no thread writes while the slice is borrowed.
         unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<u8>(), cells.len()) }
     }
 }
@@ -131,13 +134,12 @@ impl Rewritten {
         Rewritten { region, cells, seeds: RwLock::new([0; PAGES_COUNT]) }
     }
 
-    /// The region, and its seeds for as long as they are held.
+    /// The region, and a read lock on its seeds.
     pub(super) fn read(&self) -> (&Region, RwLockReadGuard<'_, PageSeeds>) {
         (&self.region, self.seeds.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Gives some of the pages another seed, and has the cache forget what it has of them, or copy it anew. What that
-    /// returned.
+    /// Rewrites some pages with another seed, and invalidates or refreshes their copies. Returns the result of that call.
     pub(super) fn rewrite(&self, cache: &Cache, random: &mut Random) -> Result<Forgotten, AccessError> {
         let mut seeds = self.seeds.write().unwrap_or_else(PoisonError::into_inner);
         let first = random.below(PAGES_COUNT);
@@ -146,8 +148,8 @@ impl Rewritten {
         self.region.drain();
         let seed = random.next_u64();
         for at in range.clone() {
-            // SAFETY: the lock is held to write, so nobody accesses the region and no slice of it is around; all
-            // copies that were begun before have ended.
+            // SAFETY: the lock is held to write, so no thread accesses the region or has a slice of it; all copies that
+            // were submitted before are complete, by `drain`.
             unsafe { *self.cells.0[at].get() = content(seed, at) };
         }
         seeds[pages].fill(seed);
@@ -158,7 +160,7 @@ impl Rewritten {
     }
 }
 
-/// How many entries, or copies of them.
+/// Number of invalidated entries, or of refreshed copies.
 pub(super) enum Forgotten {
     Invalidated(usize),
     Refreshed(usize),

@@ -1,4 +1,4 @@
-//! What a thread does, one thing at a time.
+//! The steps of a thread.
 
 use std::ops::Range;
 use std::panic::resume_unwind;
@@ -13,34 +13,34 @@ use memferry::cache::{Access, DraftError, Flags, Region, WriteBackError};
 use memferry::topology::NodeId;
 use memferry_dsa::panics;
 
-use super::super::Random;
-use super::books::count;
-use super::source::{Forgotten, Truth, register, version_of, write_version};
+use super::ledger::count;
+use super::source::{Expected, Forgotten, register, version_of, write_version};
 use super::{
-    CHANGING_BYTES, CHUNK_BYTES, FORGOTTEN_MAX, Held, PAGE_BYTES, PATIENCE, REGION_BYTES, REGIONS_COUNT,
-    World, Wrong,
+    CHANGING_BYTES, CHUNK_BYTES, FORGOTTEN_MAX, HeldEntry, PAGE_BYTES, PATIENCE, REGION_BYTES, REGIONS_COUNT,
+    SoakState, Violation,
 };
+use crate::harness::Random;
 
-impl World {
-    /// Something.
-    pub(super) fn step(&self, random: &mut Random, held: &mut Vec<Held>) -> Result<(), Wrong> {
+impl SoakState {
+    /// Makes one random step.
+    pub(super) fn step(&self, random: &mut Random, held: &mut Vec<HeldEntry>) -> Result<(), Violation> {
         match random.below(1000) {
             0..280 => {
                 let (region, seed) = self.region(random);
                 let entry = self.cache.access(&region, range(random), self.access(random)).map_err(wrong)?;
-                let truth = Truth::Seed(seed);
-                self.check(entry.as_slice(), entry.range(), &truth)?;
+                let expected = Expected::Seed(seed);
+                self.check(entry.as_slice(), entry.range(), &expected)?;
                 match random.below(4) {
                     0 => drop(entry.wait()),
                     1 => block_on(entry.ready())?,
                     _ => {}
                 }
-                self.check(entry.as_slice(), entry.range(), &truth)?;
-                held.push(Held { entry, truth });
+                self.check(entry.as_slice(), entry.range(), &expected)?;
+                held.push(HeldEntry { entry, expected });
             }
             280..640 => {
                 let (region, seed) = self.region(random);
-                let truth = Truth::Seed(seed);
+                let expected = Expected::Seed(seed);
                 let (first, second) = (self.access(random), self.access(random));
                 let outer = self.cache.view(&region, range(random), first).map_err(wrong)?;
                 let inner = self.cache.view(&region, range(random), second).map_err(wrong)?;
@@ -48,24 +48,24 @@ impl World {
                     outer.wait();
                 }
                 drop(region);
-                self.check(inner.as_slice(), inner.range(), &truth)?;
-                self.check(outer.as_slice(), outer.range(), &truth)?;
+                self.check(inner.as_slice(), inner.range(), &expected)?;
+                self.check(outer.as_slice(), outer.range(), &expected)?;
                 let owned = (random.below(2) == 0).then(|| inner.to_owned());
                 drop(inner);
-                self.check(outer.as_slice(), outer.range(), &truth)?;
-                held.extend(owned.map(|entry| Held { entry, truth }));
+                self.check(outer.as_slice(), outer.range(), &expected)?;
+                held.extend(owned.map(|entry| HeldEntry { entry, expected }));
             }
             640..680 => {
                 let (region, seed) = self.region(random);
                 let found =
                     self.cache.access_weak(&region, range(random), self.access(random)).map_err(wrong)?;
-                held.extend(found.map(|entry| Held { entry, truth: Truth::Seed(seed) }));
+                held.extend(found.map(|entry| HeldEntry { entry, expected: Expected::Seed(seed) }));
             }
             680..820 if !held.is_empty() => {
-                let Held { entry, truth } = held.swap_remove(random.below(held.len()));
-                // What changes at home may be read near only.
-                if !matches!(truth, Truth::Pages(_)) || entry.is_ready() {
-                    self.check(entry.as_slice(), entry.range(), &truth)?;
+                let HeldEntry { entry, expected } = held.swap_remove(random.below(held.len()));
+                // Pages that change in place may only be read from a near copy.
+                if !matches!(expected, Expected::Pages(_)) || entry.is_ready() {
+                    self.check(entry.as_slice(), entry.range(), &expected)?;
                 }
             }
             820..880 => self.read_rewritten(random, held)?,
@@ -79,12 +79,12 @@ impl World {
                 self.refresh(&region, range(random))?;
             }
             910..915 => {
-                let new = register(&self.cache, self.nodes[0], &self.registered, &self.ended);
+                let new = register(&self.cache, self.nodes[0], &self.registered, &self.dropped_owners);
                 let place = &self.regions[random.below(REGIONS_COUNT)];
                 drop(mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), new));
             }
-            915 => count(&self.done.dropped, self.cache.flush()),
-            916 => count(&self.done.dropped, self.cache.clear()),
+            915 => count(&self.ledger.dropped, self.cache.flush()),
+            916 => count(&self.ledger.dropped, self.cache.clear()),
             917..925 => self.region(random).0.drain(),
             925..965 => self.read_version(random, held)?,
             965..972 => self.mutate()?,
@@ -96,48 +96,49 @@ impl World {
         Ok(())
     }
 
-    /// Bytes that change at home are those of the last change, wherever they are read; and a copy, once it is there, keeps
-    /// them through the next.
-    fn read_rewritten(&self, random: &mut Random, held: &mut Vec<Held>) -> Result<(), Wrong> {
+    /// Reads the rewritten region: bytes are those of the last change, near or at home. A ready copy keeps them through the
+    /// next change.
+    fn read_rewritten(&self, random: &mut Random, held: &mut Vec<HeldEntry>) -> Result<(), Violation> {
         let access = self.access(random);
         let (region, seeds) = self.rewritten.read();
-        let truth = Truth::Pages(*seeds);
+        let expected = Expected::Pages(*seeds);
         if random.below(2) == 0 {
             let view = self.cache.view(region, range(random), access).map_err(wrong)?;
-            return self.check(view.as_slice(), view.range(), &truth);
+            return self.check(view.as_slice(), view.range(), &expected);
         }
         let entry = self.cache.access(region, range(random), access).map_err(wrong)?;
         if random.below(4) == 0 {
             entry.wait();
         }
-        self.check(entry.as_slice(), entry.range(), &truth)?;
-        held.push(Held { entry, truth });
+        self.check(entry.as_slice(), entry.range(), &expected)?;
+        held.push(HeldEntry { entry, expected });
         Ok(())
     }
 
-    fn rewrite(&self, random: &mut Random) -> Result<(), Wrong> {
+    fn rewrite(&self, random: &mut Random) -> Result<(), Violation> {
         match self.rewritten.rewrite(&self.cache, random).map_err(wrong)? {
-            Forgotten::Invalidated(entries_count) => count(&self.done.invalidated, entries_count),
-            Forgotten::Refreshed(copies_count) => count(&self.done.refreshed, copies_count),
+            Forgotten::Invalidated(entries_count) => count(&self.ledger.invalidated, entries_count),
+            Forgotten::Refreshed(copies_count) => count(&self.ledger.refreshed, copies_count),
         }
-        count(&self.done.rewrites, 1);
+        count(&self.ledger.rewrites, 1);
         Ok(())
     }
 
-    fn invalidate(&self, region: &Region, range: Range<usize>) -> Result<(), Wrong> {
-        count(&self.done.invalidated, self.cache.invalidate(region, range).map_err(wrong)?);
+    fn invalidate(&self, region: &Region, range: Range<usize>) -> Result<(), Violation> {
+        count(&self.ledger.invalidated, self.cache.invalidate(region, range).map_err(wrong)?);
         Ok(())
     }
 
-    fn refresh(&self, region: &Region, range: Range<usize>) -> Result<(), Wrong> {
-        count(&self.done.refreshed, self.cache.refresh(region, range).map_err(wrong)?);
+    fn refresh(&self, region: &Region, range: Range<usize>) -> Result<(), Violation> {
+        count(&self.ledger.refreshed, self.cache.refresh(region, range).map_err(wrong)?);
         Ok(())
     }
 
-    /// A version's bytes are its own, and no version comes back.
-    fn read_version(&self, random: &mut Random, held: &mut Vec<Held>) -> Result<(), Wrong> {
+    /// Reads the changing data: bytes match the version, and versions never go back.
+    fn read_version(&self, random: &mut Random, held: &mut Vec<HeldEntry>) -> Result<(), Violation> {
         let access = self.access(random);
-        let published = self.done.version.load(Ordering::SeqCst);
+        // ORDERING: SeqCst pairs with the `fetch_max` in `published`: a later read sees this version or a newer one.
+        let published = self.ledger.version.load(Ordering::SeqCst);
         let (entry, version) = if random.below(2) == 0 {
             let snapshot = self.changing.read();
             let start = random.below(CHANGING_BYTES);
@@ -152,13 +153,13 @@ impl World {
         let version = version.filter(|&version| version >= published).ok_or_else(|| {
             format!("version {version:?} was read after version {published} had been published")
         })?;
-        let truth = Truth::Version(version);
-        self.check(entry.as_slice(), entry.range(), &truth)?;
-        held.push(Held { entry, truth });
+        let expected = Expected::Version(version);
+        self.check(entry.as_slice(), entry.range(), &expected)?;
+        held.push(HeldEntry { entry, expected });
         Ok(())
     }
 
-    fn mutate(&self) -> Result<(), Wrong> {
+    fn mutate(&self) -> Result<(), Violation> {
         let (version, before) = self.changing.mutate(|bytes| {
             let before = version_of(bytes)?;
             write_version(bytes, before + 1);
@@ -167,38 +168,38 @@ impl World {
         self.published(version, before)
     }
 
-    /// Somebody may be faster, and copies may fail: then nothing was published, and no change is lost.
-    fn write_back(&self, random: &mut Random) -> Result<(), Wrong> {
+    /// Writes back a draft. If another thread was faster or a copy fails, nothing is published and no change is lost.
+    fn write_back(&self, random: &mut Random) -> Result<(), Violation> {
         let mut draft = match self.changing.draft(self.node(random)) {
             Ok(draft) => draft,
             Err(DraftError::Copy(_)) => {
-                count(&self.done.draft_copies, 1);
+                count(&self.ledger.draft_copies, 1);
                 return Ok(());
             }
             Err(DraftError::NoRoom { .. }) => return Ok(()),
             Err(error) => return Err(wrong(error)),
         };
-        count(&self.done.draft_copies, 1);
+        count(&self.ledger.draft_copies, 1);
         let before = draft.version();
-        self.check(&draft, 0..CHANGING_BYTES, &Truth::Version(before))?;
+        self.check(&draft, 0..CHANGING_BYTES, &Expected::Version(before))?;
         write_version(&mut draft, before + 1);
         loop {
             let error = match draft.write_back() {
                 Ok(version) => {
-                    count(&self.done.draft_copies, 1);
+                    count(&self.ledger.draft_copies, 1);
                     return self.published(version, Some(before));
                 }
                 Err(error) => error,
             };
             match error {
-                WriteBackError::Copy { .. } | WriteBackError::Lost(_) => count(&self.done.draft_copies, 1),
-                // Before or after it was copied.
-                WriteBackError::Outdated { .. } => count(&self.done.outdated, 1),
+                WriteBackError::Copy { .. } | WriteBackError::Lost(_) => count(&self.ledger.draft_copies, 1),
+                // Outdated before or after its copy.
+                WriteBackError::Outdated { .. } => count(&self.ledger.outdated, 1),
                 error => return Err(wrong(error)),
             }
             let is_outdated = matches!(error, WriteBackError::Outdated { .. });
             let Some(back) = error.into_draft() else { return Ok(()) };
-            self.check(&back, 0..CHANGING_BYTES, &Truth::Version(before + 1))?;
+            self.check(&back, 0..CHANGING_BYTES, &Expected::Version(before + 1))?;
             if is_outdated {
                 return Ok(());
             }
@@ -206,32 +207,34 @@ impl World {
         }
     }
 
-    fn published(&self, version: u64, before: Option<u64>) -> Result<(), Wrong> {
-        count(&self.done.versions, 1);
-        self.done.version.fetch_max(version, Ordering::SeqCst);
+    fn published(&self, version: u64, before: Option<u64>) -> Result<(), Violation> {
+        count(&self.ledger.versions, 1);
+        // ORDERING: SeqCst pairs with the load in `read_version`.
+        self.ledger.version.fetch_max(version, Ordering::SeqCst);
         let follows = before.is_some_and(|before| version == before + 1);
         if follows { Ok(()) } else { Err(format!("version {version} was made of version {before:?}")) }
     }
 
-    /// A reader panics with an entry and a view in hand.
-    fn panic(&self, random: &mut Random) -> Result<(), Wrong> {
+    /// Panics with an entry and a view.
+    fn panic(&self, random: &mut Random) -> Result<(), Violation> {
         let (region, _) = self.region(random);
         let (first, second) = (self.access(random), self.access(random));
         let entry = self.cache.access(&region, range(random), first).map_err(wrong)?;
         let view = self.cache.view(&region, range(random), second).map_err(wrong)?;
         let unwound = panics::contain(move || {
             let _held = (entry, view);
-            // Not `panic!`, which would print each time.
+            // `panic!` would print a message each time.
             resume_unwind(Box::new("on purpose"));
         });
-        count(&self.done.panics, 1);
+        count(&self.ledger.panics, 1);
         if unwound.is_some() { Err("a panic did not unwind".to_owned()) } else { Ok(()) }
     }
 
-    /// Somebody never lets go.
-    fn forget(&self, random: &mut Random) -> Result<(), Wrong> {
+    /// Forgets an entry or a view.
+    fn forget(&self, random: &mut Random) -> Result<(), Violation> {
         let claim = |count| (count < FORGOTTEN_MAX).then_some(count + 1);
-        if self.done.forgotten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_err() {
+        // ORDERING: Relaxed, no partner: a counter with a limit.
+        if self.ledger.forgotten.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).is_err() {
             return Ok(());
         }
         let (region, _) = self.region(random);
@@ -250,9 +253,9 @@ impl World {
         place.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Options of an access that is about to be made.
+    /// Random options of an access, which is counted.
     fn access(&self, random: &mut Random) -> Access {
-        count(&self.done.accesses, 1);
+        count(&self.ledger.accesses, 1);
         let flags = [Flags::NONE, Flags::WEAK_WAIT, Flags::BLOCK_ON_FAULT][random.below(3)];
         let near = (random.below(3) == 0).then(|| self.node(random));
         let requester = (random.below(2) == 0).then(|| self.node(random));
@@ -264,13 +267,13 @@ impl World {
     }
 }
 
-fn wrong(error: impl std::fmt::Display) -> Wrong {
+fn wrong(error: impl std::fmt::Display) -> Violation {
     format!("an access was refused: {error}")
 }
 
-/// Whole chunks, parts of them, and what is neither.
+/// A random range: whole chunks, parts of chunks, and ranges across chunks.
 fn range(random: &mut Random) -> Range<usize> {
-    // The last chunk is short, and only the odd ranges reach into it.
+    // The last chunk is short, and only ranges across chunks reach into it.
     let chunk = random.below(REGION_BYTES / CHUNK_BYTES) * CHUNK_BYTES;
     match random.below(8) {
         0..3 => chunk..(chunk + CHUNK_BYTES).min(REGION_BYTES),
@@ -287,7 +290,7 @@ fn range(random: &mut Random) -> Range<usize> {
 }
 
 /// Polls a future on this thread, and again when it is woken.
-fn block_on<F: Future>(future: F) -> Result<(), Wrong> {
+fn block_on<F: Future>(future: F) -> Result<(), Violation> {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -1,7 +1,7 @@
-//! A load on an emulated device in virtual time: exact, without noise, and as fast as the emulation is.
+//! A load on an emulated device in virtual time: exact and without noise.
 //!
-//! The submitters are part of the simulation. A submission keeps a submitter busy as long as the instruction would;
-//! looking at a record costs nothing. Memory is not there: the device's accesses are answered, and moved nowhere.
+//! The submitters are part of the simulation. A submission occupies its submitter as long as the instruction would;
+//! polling a record costs nothing. There is no memory: the device's reads are answered, its writes are dropped.
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
@@ -12,13 +12,13 @@ use memferry_dsa::{Address, Completion, Descriptor, Flags, PAGE_BYTES, Status, S
 use memferry_dsa_emulator::{Access, Deterministic, DeviceConfig, FaultPlan, Memory, Stepped, Vanished};
 
 use super::work::{BYTE, PROTECTED_BYTES, Regions, delta_entry, protected_block};
-use super::{Failed, Load, Pages, Seen, Work};
+use super::{Load, LoadError, LoadOperation, PageState, SubmitterTimes};
 
-/// What touching an absent page takes the submitting core: assumed, the order of a minor fault with its clearing of
-/// 4 KiB. The device's timing has the cost of a page that the device asks for.
+/// Time of the submitting core to touch an absent page. Assumed: the order of a minor fault that clears 4 KiB. The
+/// device's timing has the cost of a page that the device requests.
 pub const TOUCH_NS: u64 = 700;
 
-// The parts of the address space. Sources and targets of all submissions have room in theirs.
+// The parts of the address space, each large enough for all submissions.
 const RECORDS: u64 = 1 << 32;
 const MEMBER_RECORDS: u64 = 1 << 33;
 const LISTS: u64 = 1 << 34;
@@ -28,15 +28,15 @@ const PROTECTED: u64 = 1 << 50;
 const TARGETS: u64 = 1 << 60;
 const EXTRAS: u64 = 1 << 61;
 
-/// Bytes that a list of the longest batch takes.
+/// Size of the longest batch list.
 const LIST_BYTES: u64 = 1024 * 64;
 
 /// Runs loads on a device at the same time, each as a submitter of the queue with this number.
 ///
 /// # Errors
-/// [`Failed`]; a device without a timing has no time to tell.
-pub fn emulated(config: &DeviceConfig, loads: &[(usize, Load)]) -> Result<Vec<Seen>, Failed> {
-    let timing = config.timing.ok_or_else(|| Failed::Load("the device has no timing".to_owned()))?;
+/// [`LoadError`], also for a device without a timing.
+pub fn emulated(config: &DeviceConfig, loads: &[(usize, Load)]) -> Result<Vec<SubmitterTimes>, LoadError> {
+    let timing = config.timing.ok_or_else(|| LoadError::Load("the device has no timing".to_owned()))?;
     let queues: Vec<_> = config.queues().collect();
     let mut submitters: Vec<Submitter> = Vec::with_capacity(loads.len());
     let mut lists = Vec::new();
@@ -44,14 +44,15 @@ pub fn emulated(config: &DeviceConfig, loads: &[(usize, Load)]) -> Result<Vec<Se
     for &(queue, load) in loads {
         load.check()?;
         let Some(info) = queues.get(queue) else {
-            return Err(Failed::Load(format!("the device has no queue {queue}")));
+            return Err(LoadError::Load(format!("the device has no queue {queue}")));
         };
         let is_shared = info.mode == QueueMode::Shared;
         if !is_shared
             && (load.depth > info.size as usize || loads.iter().filter(|it| it.0 == queue).count() > 1)
         {
-            let what = "a dedicated queue has one submitter, and no more under way than entries";
-            return Err(Failed::Load(what.to_owned()));
+            let what =
+                "a dedicated queue has one submitter, with at most as many submissions in flight as entries";
+            return Err(LoadError::Load(what.to_owned()));
         }
         let submit_ns = if is_shared { timing.submit_shared_ns } else { timing.submit_dedicated_ns };
         let first_slot = owners.len();
@@ -62,22 +63,22 @@ pub fn emulated(config: &DeviceConfig, loads: &[(usize, Load)]) -> Result<Vec<Se
             queue,
             submit_ns,
             ready_ns: 0,
-            begun: 0,
-            complete: 0,
+            submitted_count: 0,
+            completed_count: 0,
             todo: VecDeque::new(),
             free: (first_slot..first_slot + load.depth).rev().collect(),
-            ended_ns: 0,
+            last_completion_ns: 0,
             submitting_ns: 0,
         });
     }
-    let absent = loads.iter().any(|(_, load)| load.pages != Pages::Touched).then(HashSet::new);
-    let memory = Nowhere { lists, ended: RefCell::default(), present: RefCell::new(absent) };
+    let absent = loads.iter().any(|(_, load)| load.pages != PageState::Touched).then(HashSet::new);
+    let memory = NoMemory { lists, completions: RefCell::default(), present: RefCell::new(absent) };
     let mut run = Deterministic::new(config, FaultPlan::none(), memory)?;
     let mut descriptors = vec![Descriptor::noop(); owners.len()];
     loop {
         let now_ns = run.device.now_ns();
-        for (slot, completion) in run.memory.ended.take() {
-            submitters[owners[slot]].settle(slot, completion, &mut descriptors, &run.memory, now_ns)?;
+        for (slot, completion) in run.memory.completions.take() {
+            submitters[owners[slot]].complete(slot, completion, &mut descriptors, &run.memory, now_ns)?;
         }
         for submitter in &mut submitters {
             while submitter.ready_ns <= now_ns && submitter.submit(&run, &mut descriptors)? {}
@@ -92,20 +93,20 @@ pub fn emulated(config: &DeviceConfig, loads: &[(usize, Load)]) -> Result<Vec<Se
         };
         if stepped == Stepped::Idle
             && next_ns.is_none_or(|ns| ns <= now_ns)
-            && run.memory.ended.borrow().is_empty()
+            && run.memory.completions.borrow().is_empty()
         {
-            return Err(Failed::Silent);
+            return Err(LoadError::Silent);
         }
     }
-    let seen = |it: &Submitter| Seen {
-        elapsed_ns: it.ended_ns as f64,
+    let seen = |it: &Submitter| SubmitterTimes {
+        elapsed_ns: it.last_completion_ns as f64,
         submitting_ns: Some(it.submitting_ns as f64),
-        ..Seen::default()
+        ..SubmitterTimes::default()
     };
     Ok(submitters.iter().map(seen).collect())
 }
 
-/// The members of a batch, as the device reads them.
+/// The members of a batch as bytes.
 fn list(load: &Load) -> Vec<u8> {
     let at = regions(load.work, Address(TARGETS));
     let mut member = load.work.descriptor(at, load.size_bytes);
@@ -115,7 +116,7 @@ fn list(load: &Load) -> Vec<u8> {
     (0..load.batch).flat_map(|_| member.to_bytes()).collect()
 }
 
-fn regions(work: Work, target: Address) -> Regions {
+fn regions(work: LoadOperation, target: Address) -> Regions {
     let source = Address(if work.reads_fields() { PROTECTED } else { SOURCES });
     Regions { source, target, extra: Address(EXTRAS) }
 }
@@ -124,38 +125,38 @@ struct Submitter {
     load: Load,
     queue: usize,
     submit_ns: u64,
-    /// When its core is free.
+    /// Its core is free from this time on.
     ready_ns: u64,
-    begun: usize,
-    complete: usize,
-    /// Slots whose descriptor is to be submitted once more, or for the rest.
+    submitted_count: usize,
+    completed_count: usize,
+    /// Slots whose descriptor is still to be submitted: rejected ones, and the rest after a page fault.
     todo: VecDeque<usize>,
     free: Vec<usize>,
-    ended_ns: u64,
+    last_completion_ns: u64,
     submitting_ns: u64,
 }
 
 impl Submitter {
     fn is_done(&self) -> bool {
-        self.complete == self.load.repetitions
+        self.completed_count == self.load.repetitions
     }
 
     fn has_work(&self) -> bool {
-        !self.todo.is_empty() || (self.begun < self.load.repetitions && !self.free.is_empty())
+        !self.todo.is_empty() || (self.submitted_count < self.load.repetitions && !self.free.is_empty())
     }
 
-    /// Submits the next descriptor, if there is one; false if not.
+    /// Submits the next descriptor; false if there is none.
     fn submit(
         &mut self,
-        run: &Deterministic<Nowhere>,
+        run: &Deterministic<NoMemory>,
         descriptors: &mut [Descriptor],
-    ) -> Result<bool, Failed> {
+    ) -> Result<bool, LoadError> {
         if self.todo.is_empty()
-            && self.begun < self.load.repetitions
+            && self.submitted_count < self.load.repetitions
             && let Some(slot) = self.free.pop()
         {
             descriptors[slot] = self.descriptor(slot);
-            self.begun += 1;
+            self.submitted_count += 1;
             self.todo.push_back(slot);
         }
         let Some(&slot) = self.todo.front() else { return Ok(false) };
@@ -169,9 +170,9 @@ impl Submitter {
 
     fn descriptor(&self, slot: usize) -> Descriptor {
         let Load { work, size_bytes, batch, pages, .. } = self.load;
-        // A target of its own for each submission, where its pages are to be absent.
+        // With absent pages each submission has a separate target.
         let step = u64::from(size_bytes).next_multiple_of(PAGE_BYTES);
-        let turn = if pages == Pages::Touched { 0 } else { self.begun as u64 };
+        let turn = if pages == PageState::Touched { 0 } else { self.submitted_count as u64 };
         let descriptor = match batch {
             1 => {
                 let target = Address(TARGETS).offset((turn * self.load.depth as u64 + slot as u64) * step);
@@ -179,51 +180,51 @@ impl Submitter {
             }
             _ => Descriptor::batch(Address(LISTS + slot as u64 * LIST_BYTES), batch),
         };
-        let flags = if pages == Pages::AbsentBlock { Flags::BLOCK_ON_FAULT } else { Flags::NONE };
+        let flags = if pages == PageState::AbsentBlock { Flags::BLOCK_ON_FAULT } else { Flags::NONE };
         descriptor.with_flags(flags).with_completion_at(Address(RECORDS + slot as u64 * 64))
     }
 
-    /// A record was written.
-    fn settle(
+    /// Handles a completion.
+    fn complete(
         &mut self,
         slot: usize,
         completion: Completion,
         descriptors: &mut [Descriptor],
-        memory: &Nowhere,
+        memory: &NoMemory,
         now_ns: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), LoadError> {
         let seen_ns = now_ns.max(self.ready_ns);
         match completion.status {
             Status::Success => {
-                self.complete += 1;
-                self.ended_ns = self.ended_ns.max(seen_ns);
+                self.completed_count += 1;
+                self.last_completion_ns = self.last_completion_ns.max(seen_ns);
                 self.free.push(slot);
                 Ok(())
             }
-            Status::PageFault if self.load.pages == Pages::AbsentResume => {
+            Status::PageFault if self.load.pages == PageState::AbsentResume => {
                 memory.request_page(completion.fault_address, Access::Write);
                 self.ready_ns = seen_ns + TOUCH_NS;
                 let rest = descriptors[slot].resumed(&completion);
-                descriptors[slot] = rest.ok_or(Failed::Status(completion.status))?;
+                descriptors[slot] = rest.ok_or(LoadError::Status(completion.status))?;
                 self.todo.push_back(slot);
                 Ok(())
             }
-            status => Err(Failed::Status(status)),
+            status => Err(LoadError::Status(status)),
         }
     }
 }
 
-/// Memory that answers without being there.
-struct Nowhere {
+/// Memory without content.
+struct NoMemory {
     /// Lists of batches, by slot.
     lists: Vec<Vec<u8>>,
-    /// Records that were written, by slot.
-    ended: RefCell<Vec<(usize, Completion)>>,
-    /// Pages of targets that are present; `None`: all.
+    /// New completions, by slot.
+    completions: RefCell<Vec<(usize, Completion)>>,
+    /// PageState of targets that are present; `None`: all.
     present: RefCell<Option<HashSet<u64>>>,
 }
 
-impl Memory for Nowhere {
+impl Memory for NoMemory {
     fn is_present(&self, page: Address, access: Access) -> bool {
         let is_target = access == Access::Write && (TARGETS..EXTRAS).contains(&page.0);
         !is_target || self.present.borrow().as_ref().is_none_or(|present| present.contains(&page.0))
@@ -265,13 +266,13 @@ impl Memory for Nowhere {
 
     fn publish(&self, record: Address, completion: &Completion) -> Result<(), Vanished> {
         if record.0 < MEMBER_RECORDS {
-            self.ended.borrow_mut().push((((record.0 - RECORDS) / 64) as usize, *completion));
+            self.completions.borrow_mut().push((((record.0 - RECORDS) / 64) as usize, *completion));
         }
         Ok(())
     }
 }
 
-/// What is at an offset in memory that is full of `block`.
+/// Reads at an offset of memory that repeats `block`.
 fn repeat(block: &[u8; PROTECTED_BYTES], offset: u64, bytes: &mut [u8]) {
     let begin = (offset % PROTECTED_BYTES as u64) as usize;
     for (at, byte) in (begin..).zip(bytes) {
@@ -296,7 +297,14 @@ mod tests {
     }
 
     fn load(size_bytes: u32, batch: u32, depth: usize) -> Load {
-        Load { work: Work::Copy, size_bytes, batch, depth, repetitions: 100, pages: Pages::Touched }
+        Load {
+            work: LoadOperation::Copy,
+            size_bytes,
+            batch,
+            depth,
+            repetitions: 100,
+            pages: PageState::Touched,
+        }
     }
 
     fn elapsed(config: &DeviceConfig, load: Load) -> f64 {
@@ -344,22 +352,24 @@ mod tests {
         let config = device(1, QueueMode::Shared);
         let with = |pages| elapsed(&config, Load { pages, repetitions: 3, ..load(16384, 1, 1) });
         let (touched, block, resume) =
-            (with(Pages::Touched), with(Pages::AbsentBlock), with(Pages::AbsentResume));
+            (with(PageState::Touched), with(PageState::AbsentBlock), with(PageState::AbsentResume));
         assert!((block - touched - 3.0 * 4.0 * 20_000.0).abs() < 10.0, "{block} and {touched}");
         assert!(resume > touched + 3.0 * 4.0 * TOUCH_NS as f64 && resume < block, "{resume}");
     }
 
     #[test]
     fn all_operations() {
-        for work in Work::ALL.into_iter().chain([Work::Nothing]) {
+        for work in LoadOperation::ALL.into_iter().chain([LoadOperation::Nothing]) {
             for batch in [1, 4] {
                 let load = Load { work, repetitions: 5, ..load(65536, batch, 2) };
                 assert!(elapsed(&device(2, QueueMode::Shared), load) > 1000.0, "{work}");
             }
         }
-        for (work, size_bytes) in
-            [(Work::DifStrip, 4000), (Work::ApplyDelta, 12), (Work::CreateDelta, 1 << 20)]
-        {
+        for (work, size_bytes) in [
+            (LoadOperation::DifStrip, 4000),
+            (LoadOperation::ApplyDelta, 12),
+            (LoadOperation::CreateDelta, 1 << 20),
+        ] {
             let error =
                 emulated(&device(1, QueueMode::Shared), &[(0, Load { work, ..load(size_bytes, 1, 1) })]);
             assert!(error.unwrap_err().to_string().contains("multiples"), "{work}");

@@ -1,7 +1,7 @@
-//! Closed-loop load: submitters that keep so many submissions of so many descriptors under way.
+//! Closed-loop load: submitters that each keep a number of submissions in flight.
 //!
 //! ```text
-//! for each repetition:   as long as `depth` submissions are under way, wait for the oldest
+//! for each repetition:   while `depth` submissions are in flight, wait for the oldest
 //!                        submit a descriptor, or a batch of them
 //! ```
 //!
@@ -22,33 +22,33 @@ pub use emulated::{TOUCH_NS, emulated};
 use memferry_dsa::Status;
 use memferry_dsa::portal::{BackoffError, SubmitError};
 use memferry_dsa_emulator::ConfigError;
-pub use threads::{Iterations, Lane, Placed, Way, threads};
-pub use work::{Work, prepare};
+pub use threads::{Executor, Iterations, Lane, Placed, threads};
+pub use work::{LoadOperation, prepare};
 
-/// Most submissions that one submitter has under way: far more than a device has entries.
+/// Maximum of submissions in flight per submitter: far more than a device has entries.
 pub const DEPTH_MAX: usize = 1 << 16;
 
-/// What one submitter does.
+/// The work of one submitter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Load {
     /// The operation.
-    pub work: Work,
+    pub work: LoadOperation,
     /// Size of one descriptor's data.
     pub size_bytes: u32,
     /// Descriptors of a submission; 1 is not a batch.
     pub batch: u32,
-    /// Submissions under way, up to [`DEPTH_MAX`]; 1 waits for each.
+    /// Submissions in flight, up to [`DEPTH_MAX`]; 1 waits for each.
     pub depth: usize,
     /// Submissions in all.
     pub repetitions: usize,
-    /// What the pages of the target are like.
-    pub pages: Pages,
+    /// State of the target's pages.
+    pub pages: PageState,
 }
 
-/// What pages are like when a device comes to them.
+/// State of pages when a device accesses them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Pages {
-    /// There.
+pub enum PageState {
+    /// Present.
     Touched,
     /// Absent at each submission; the device asks the operating system for them and waits.
     AbsentBlock,
@@ -63,60 +63,62 @@ impl Load {
     }
 
     /// # Errors
-    /// [`Failed::Load`]: a load that nobody can run.
-    fn check(&self) -> Result<(), Failed> {
+    /// [`LoadError::Load`]: the load is impossible.
+    fn check(&self) -> Result<(), LoadError> {
         let counts =
             [u64::from(self.size_bytes), self.batch.into(), self.depth as u64, self.repetitions as u64];
         if counts.contains(&0) {
-            return Err(Failed::Load("sizes and counts begin at 1".to_owned()));
+            return Err(LoadError::Load("sizes and counts begin at 1".to_owned()));
         }
         if self.depth > DEPTH_MAX {
-            return Err(Failed::Load(format!("a submitter has {DEPTH_MAX} submissions under way at most")));
+            return Err(LoadError::Load(format!(
+                "a submitter has at most {DEPTH_MAX} submissions in flight"
+            )));
         }
-        self.work.check(self.size_bytes).map_err(Failed::Load)?;
-        let is_plain = self.work == Work::Copy && self.batch == 1;
-        if self.pages != Pages::Touched && !is_plain {
-            return Err(Failed::Load("absent pages are for copies that are no batches".to_owned()));
+        self.work.check(self.size_bytes).map_err(LoadError::Load)?;
+        let is_plain = self.work == LoadOperation::Copy && self.batch == 1;
+        if self.pages != PageState::Touched && !is_plain {
+            return Err(LoadError::Load("absent pages are for single copies, not for batches".to_owned()));
         }
         Ok(())
     }
 }
 
-/// What one submitter saw of one run.
+/// Times of one submitter in one run.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
-pub struct Seen {
-    /// From the common start until its last submission was complete.
+pub struct SubmitterTimes {
+    /// From the common start until the completion of its last submission.
     pub elapsed_ns: f64,
-    /// What of it the submitter was busy making room for descriptors and records, where that is known.
+    /// Part in which the submitter allocated descriptors and records, if known.
     pub allocating_ns: Option<f64>,
-    /// Writing descriptors.
+    /// Part in which it wrote descriptors, if known.
     pub preparing_ns: Option<f64>,
-    /// Submitting them.
+    /// Part in which it submitted them, if known.
     pub submitting_ns: Option<f64>,
-    /// Page faults after which software has resumed.
+    /// Page faults after which software resumed the copy.
     pub faults_count: u64,
 }
 
-/// Why a load was not run.
+/// A load that cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Failed {
-    /// Nobody can run it.
+pub enum LoadError {
+    /// The load is impossible.
     #[error("{0}")]
     Load(String),
-    /// No device can be like that.
+    /// The configuration of the device is impossible.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The device takes no descriptors.
+    /// The device refuses descriptors.
     #[error(transparent)]
     Submit(#[from] SubmitError),
-    /// The device takes no descriptors for a long time.
+    /// The device has accepted no descriptors for a long time.
     #[error(transparent)]
     BackoffError(#[from] BackoffError),
-    /// The device has forgotten a descriptor.
-    #[error("the device does not complete what it was given")]
+    /// The device has lost a descriptor.
+    #[error("the device does not complete its descriptors")]
     Silent,
-    /// The device refuses what is correct.
-    #[error("a descriptor that is correct ended with {0}")]
+    /// The device completes a correct descriptor with an error.
+    #[error("a correct descriptor completed with {0}")]
     Status(Status),
 }

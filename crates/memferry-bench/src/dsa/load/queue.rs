@@ -1,4 +1,4 @@
-//! A queue of a machine under load: descriptors that are made once, or anew for each submission.
+//! A queue under load, with descriptors made once or anew for each submission.
 
 use std::time::{Duration, Instant};
 use std::{hint, thread};
@@ -9,33 +9,33 @@ use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Portal, Status,
 
 use super::threads::{parts, stride};
 use super::work::Regions;
-use super::{Failed, Lane, Load, Pages, Placed, Seen};
+use super::{Lane, Load, LoadError, PageState, Placed, SubmitterTimes};
 
 /// A record on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
 struct Slot(CompletionRecord);
 
-/// Far beyond everything that a submission takes.
+/// Far longer than any submission.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Looks at a record before the clock is asked.
+/// Polls of a record before the clock is read.
 const POLLS: u32 = 1 << 16;
 
-/// Looks at a clock that timing a submission takes, and one that is made anew.
+/// Readings of the clock per timed submission, and per timed submission with new descriptors.
 pub(super) const LOOKS: usize = 2;
 pub(super) const LOOKS_ANEW: usize = 4;
 
-/// A queue and what is submitted to it.
+/// A queue and the descriptors for it.
 pub(super) struct Queue<'a> {
     portal: &'a dyn Portal,
-    /// Where source, target and third region begin.
+    /// Addresses of source, target and third region.
     regions: [Address; 3],
     flags: Flags,
     pub(super) made: Made,
 }
 
-/// The descriptors of a lane, ready to be submitted again and again.
+/// The descriptors of a lane, for repeated submission.
 pub(super) struct Made {
     slots: Vec<Slot>,
     pub(super) descriptors: Vec<Descriptor>,
@@ -44,7 +44,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Room for them.
+    /// Allocates them.
     fn allocate(load: &Load) -> Made {
         let slots = |count: usize| (0..count).map(|_| Slot::default()).collect();
         let batch = load.batch as usize;
@@ -101,7 +101,7 @@ impl<'a> Queue<'a> {
             [source.as_ptr().into(), target.as_mut_ptr().cast_const().into(), extra.as_ptr().into()];
         let flags = match (placed.is_target_cached, load.pages) {
             (true, _) => Flags::CACHE_CONTROL,
-            (false, Pages::AbsentBlock) => Flags::BLOCK_ON_FAULT,
+            (false, PageState::AbsentBlock) => Flags::BLOCK_ON_FAULT,
             (false, _) => Flags::NONE,
         };
         let mut made = Made::allocate(load);
@@ -109,7 +109,7 @@ impl<'a> Queue<'a> {
         Queue { portal, regions, flags, made }
     }
 
-    pub(super) fn run(&mut self, load: &Load, mut submitting_ns: Option<&mut f64>) -> Result<(), Failed> {
+    pub(super) fn run(&mut self, load: &Load, mut submitting_ns: Option<&mut f64>) -> Result<(), LoadError> {
         let Load { depth, repetitions, .. } = *load;
         for number in 0..repetitions {
             let slot = number % depth;
@@ -126,12 +126,12 @@ impl<'a> Queue<'a> {
         last.iter().try_for_each(|Slot(record)| self.wait(record))
     }
 
-    /// One at a time, each with records and descriptors of its own.
-    pub(super) fn run_anew(&mut self, load: &Load, busy: &mut Seen) -> Result<(), Failed> {
+    /// Runs one submission at a time, each with new records and descriptors.
+    pub(super) fn run_anew(&mut self, load: &Load, busy: &mut SubmitterTimes) -> Result<(), LoadError> {
         let (mut allocating_ns, mut preparing_ns, mut submitting_ns) = (0.0, 0.0, 0.0);
         for _ in 0..load.repetitions {
             let begin = Instant::now();
-            // What was there before is complete, and freed here.
+            // The previous ones are complete and freed here.
             self.made = Made::allocate(load);
             let allocated = Instant::now();
             self.made.prepare(load, self.regions, self.flags);
@@ -149,9 +149,9 @@ impl<'a> Queue<'a> {
         Ok(())
     }
 
-    /// Copies to targets whose pages are absent, each to a part of its own, as many under way as there are slots.
-    /// Whatever a page fault has stopped goes on after the page was touched: the answer is how often.
-    pub(super) fn run_absent(&mut self, load: &Load) -> Result<u64, Failed> {
+    /// Copies to absent pages, each to a separate part, with one copy in flight per slot. After a page fault it touches the
+    /// page and submits the rest. Returns the number of page faults.
+    pub(super) fn run_absent(&mut self, load: &Load) -> Result<u64, LoadError> {
         let [source, target, _] = self.regions;
         let step = stride(load.size_bytes as usize) as u64;
         let mut is_busy = vec![false; load.depth];
@@ -168,15 +168,15 @@ impl<'a> Queue<'a> {
                     let rest = self.made.descriptors[slot].resumed(&completion);
                     match (completion.status, rest) {
                         (Status::Success, _) => complete += 1,
-                        (Status::PageFault, Some(rest)) if load.pages == Pages::AbsentResume => {
-                            // SAFETY: the regions are borrowed from the lane, and the device is done with this part.
+                        (Status::PageFault, Some(rest)) if load.pages == PageState::AbsentResume => {
+                            // SAFETY: the regions are borrowed from the lane, and the device has completed this part.
                             unsafe { touch(&self.made.descriptors[slot], &completion) };
                             faults_count += 1;
                             self.made.descriptors[slot] = rest;
                             self.submit(slot)?;
                             *is_busy = true;
                         }
-                        (status, _) => return Err(Failed::Status(status)),
+                        (status, _) => return Err(LoadError::Status(status)),
                     }
                 } else if begun < load.repetitions {
                     let (from, to) = (source.offset(slot as u64 * step), target.offset(begun as u64 * step));
@@ -193,40 +193,40 @@ impl<'a> Queue<'a> {
             match idle_rounds {
                 0..POLLS => hint::spin_loop(),
                 POLLS => idle_since = Instant::now(),
-                _ if idle_since.elapsed() > TIMEOUT => return Err(Failed::Silent),
-                // The thread of an emulated device may need this core.
+                _ if idle_since.elapsed() > TIMEOUT => return Err(LoadError::Silent),
+                // The thread of an emulated device may need this CPU.
                 _ => thread::yield_now(),
             }
         }
         Ok(faults_count)
     }
 
-    fn submit(&self, slot: usize) -> Result<(), Failed> {
+    fn submit(&self, slot: usize) -> Result<(), LoadError> {
         self.made.slots[slot].0.reset();
-        // Patience for a queue that others fill too.
+        // Patience for a queue that other clients fill too.
         // SAFETY: the regions were borrowed mutably from the lane, which is not touched before all that is in flight is
-        // complete, or leaked; so is what was made. Parts of different slots do not overlap.
+        // complete, or leaked; the same holds for `made`. Parts of different slots do not overlap.
         unsafe { submit_with_backoff(self.portal, &self.made.descriptors[slot], Backoff::new(1 << 20)) }?;
         Ok(())
     }
 
-    fn wait(&self, record: &CompletionRecord) -> Result<(), Failed> {
-        // A clock is looked at only after some time: it costs a good part of a round trip.
-        let looked = (0..POLLS).find_map(|_| {
+    fn wait(&self, record: &CompletionRecord) -> Result<(), LoadError> {
+        // The clock is read only after many polls: it costs a good part of a round trip.
+        let polled = (0..POLLS).find_map(|_| {
             let completion = record.poll();
             if completion.is_none() {
                 hint::spin_loop();
             }
             completion
         });
-        let completion = match looked {
+        let completion = match polled {
             Some(completion) => completion,
-            None => Wait::Pause.wait(record, TIMEOUT).map_err(|_| Failed::Silent)?,
+            None => Wait::Pause.wait(record, TIMEOUT).map_err(|_| LoadError::Silent)?,
         };
         self.portal.completed(1);
         match completion.status {
             Status::Success => Ok(()),
-            status => Err(Failed::Status(status)),
+            status => Err(LoadError::Status(status)),
         }
     }
 }

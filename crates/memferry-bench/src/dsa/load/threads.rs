@@ -11,11 +11,11 @@ use memferry_dsa::software::{Flush, flush};
 use memferry_dsa::{PAGE_BYTES, Portal};
 
 use super::queue::{LOOKS, LOOKS_ANEW, Queue};
-use super::{Failed, Load, Pages, Seen, Work};
+use super::{Load, LoadError, LoadOperation, PageState, SubmitterTimes};
 
 /// Who does the work.
 #[derive(Clone)]
-pub enum Way {
+pub enum Executor {
     /// The submitting thread.
     Core,
     /// A device, through this queue.
@@ -23,14 +23,14 @@ pub enum Way {
 }
 
 /// What each lane saw, for each iteration.
-pub type Iterations = Vec<Vec<Seen>>;
+pub type Iterations = Vec<Vec<SubmitterTimes>>;
 
 /// One submitter with its memory: for each submission under way and each member of a batch a part of its own.
 pub struct Lane<B> {
     /// What it does.
     pub load: Load,
     /// Who does the work.
-    pub way: Way,
+    pub executor: Executor,
     /// The CPU of its thread, if it is to have one.
     pub cpu: Option<u32>,
     /// Whether submissions to a queue are timed one by one, which costs as much as looking at a clock twice. If there
@@ -67,7 +67,7 @@ impl<B> Lane<B> {
     /// Bytes of the target: where pages are absent, each submission has a part of its own.
     pub fn target_bytes(load: &Load) -> usize {
         match load.pages {
-            Pages::Touched => Self::region_bytes(load),
+            PageState::Touched => Self::region_bytes(load),
             _ => Self::region_bytes(&Load { depth: load.repetitions, ..*load }),
         }
     }
@@ -93,35 +93,35 @@ pub(super) fn stride(size_bytes: usize) -> usize {
 /// untouched, for the one iteration that there is then.
 ///
 /// # Errors
-/// [`Failed`]. The memory of lanes whose device still may write to it is leaked then.
+/// [`LoadError`]. The memory of lanes whose device still may write to it is leaked then.
 ///
 /// # Panics
 /// If a region is shorter than its load needs.
 pub fn threads<B: AsMut<[u8]> + Send>(
     mut lanes: Vec<Lane<B>>,
     iterations: usize,
-) -> Result<(Iterations, Vec<Lane<B>>), Failed> {
-    for Lane { load, placed, way, .. } in &lanes {
+) -> Result<(Iterations, Vec<Lane<B>>), LoadError> {
+    for Lane { load, placed, executor, .. } in &lanes {
         load.check()?;
-        let is_core = matches!(way, Way::Core);
-        if *placed != Placed::default() && !is_core && load.work != Work::Copy {
-            return Err(Failed::Load(
+        let is_core = matches!(executor, Executor::Core);
+        if *placed != Placed::default() && !is_core && load.work != LoadOperation::Copy {
+            return Err(LoadError::Load(
                 "of a device's operations, copies find and leave data in caches".to_owned(),
             ));
         }
-        if load.pages != Pages::Touched && iterations > 1 {
-            return Err(Failed::Load("pages are absent once: give each iteration new lanes".to_owned()));
+        if load.pages != PageState::Touched && iterations > 1 {
+            return Err(LoadError::Load("pages are absent once: give each iteration new lanes".to_owned()));
         }
-        match (way, load.pages) {
-            (Way::Core, Pages::AbsentResume) => {
-                return Err(Failed::Load(
+        match (executor, load.pages) {
+            (Executor::Core, PageState::AbsentResume) => {
+                return Err(LoadError::Load(
                     "a core does not stop at absent pages, so it does not resume".to_owned(),
                 ));
             }
-            (Way::Queue(portal), Pages::AbsentBlock) if !portal.work_queue().block_on_fault => {
+            (Executor::Queue(portal), PageState::AbsentBlock) if !portal.work_queue().block_on_fault => {
                 let queue = &portal.work_queue().name;
                 let how = "set block_on_fault to 1 (memferry configure), or ask for absent-resume";
-                return Err(Failed::Load(format!("{queue} does not wait for absent pages; {how}")));
+                return Err(LoadError::Load(format!("{queue} does not wait for absent pages; {how}")));
             }
             _ => {}
         }
@@ -141,12 +141,12 @@ pub fn threads<B: AsMut<[u8]> + Send>(
     for lane in ended {
         seen.push(lane.unwrap_or_else(|panic| panic::resume_unwind(panic))?);
     }
-    let iteration = |number: usize| seen.iter().map(|lane: &Vec<Seen>| lane[number]).collect();
+    let iteration = |number: usize| seen.iter().map(|lane: &Vec<SubmitterTimes>| lane[number]).collect();
     Ok(((0..iterations).map(iteration).collect(), lanes))
 }
 
 impl<B: AsMut<[u8]>> Lane<B> {
-    fn run(&mut self, barrier: &Barrier, iterations: usize) -> Result<Vec<Seen>, Failed> {
+    fn run(&mut self, barrier: &Barrier, iterations: usize) -> Result<Vec<SubmitterTimes>, LoadError> {
         if let Some(cpu) = self.cpu {
             // Where it may not run there, it runs elsewhere.
             let _ = confine(&[cpu]);
@@ -154,12 +154,12 @@ impl<B: AsMut<[u8]>> Lane<B> {
         let load = self.load;
         arrange(&load, self.regions.each_mut().map(AsMut::as_mut));
         let mut failed = None;
-        let mut queue = match &self.way {
-            Way::Queue(portal) => {
+        let mut queue = match &self.executor {
+            Executor::Queue(portal) => {
                 let regions = self.regions.each_mut().map(AsMut::as_mut);
                 Some(Queue::new(&**portal, &load, self.placed, regions))
             }
-            Way::Core => None,
+            Executor::Core => None,
         };
         let mut seen = Vec::with_capacity(iterations);
         for _ in 0..iterations {
@@ -175,13 +175,15 @@ impl<B: AsMut<[u8]>> Lane<B> {
                 continue;
             }
             let start = Instant::now();
-            let mut busy = Seen::default();
+            let mut busy = SubmitterTimes::default();
             match &mut queue {
                 Some(queue) => {
                     let ran = match (load.pages, self.times_submissions, load.depth) {
-                        (Pages::Touched, false, _) => queue.run(&load, None),
-                        (Pages::Touched, true, 1) => queue.run_anew(&load, &mut busy),
-                        (Pages::Touched, true, _) => queue.run(&load, Some(busy.submitting_ns.insert(0.0))),
+                        (PageState::Touched, false, _) => queue.run(&load, None),
+                        (PageState::Touched, true, 1) => queue.run_anew(&load, &mut busy),
+                        (PageState::Touched, true, _) => {
+                            queue.run(&load, Some(busy.submitting_ns.insert(0.0)))
+                        }
                         _ => queue.run_absent(&load).map(|faults_count| busy.faults_count = faults_count),
                     };
                     failed = ran.err();
@@ -189,12 +191,12 @@ impl<B: AsMut<[u8]>> Lane<B> {
                 None => {
                     let [source, target, extra] = self.regions.each_mut().map(AsMut::as_mut);
                     on_core(&load, source, target, extra);
-                    if self.times_submissions && load.work == Work::Nothing {
+                    if self.times_submissions && load.work == LoadOperation::Nothing {
                         look_at_clock(&load);
                     }
                 }
             }
-            seen.push(Seen { elapsed_ns: start.elapsed().as_nanos() as f64, ..busy });
+            seen.push(SubmitterTimes { elapsed_ns: start.elapsed().as_nanos() as f64, ..busy });
         }
         if failed.is_some() {
             // Its records are the device's.
@@ -214,10 +216,14 @@ enum Before {
 }
 
 /// What becomes of source, target and third region.
-fn before(pages: Pages, placed: Placed, is_core: bool) -> [Before; 3] {
+fn before(pages: PageState, placed: Placed, is_core: bool) -> [Before; 3] {
     let read_if = |is_read| if is_read { Before::Read } else { Before::Flushed };
     let target = read_if(placed.is_target_cached && is_core);
-    [read_if(placed.is_source_cached), if pages == Pages::Touched { target } else { Before::Left }, target]
+    [
+        read_if(placed.is_source_cached),
+        if pages == PageState::Touched { target } else { Before::Left },
+        target,
+    ]
 }
 
 fn place(region: &[u8], before: Before) {

@@ -1,4 +1,4 @@
-//! The operations that are measured, as descriptors and in software.
+//! The measured operations, as descriptors and in software.
 
 use std::fmt;
 use std::hint::black_box;
@@ -10,13 +10,13 @@ use memferry_dsa::{
     DifTargetFlags, Opcode, PAGE_BYTES,
 };
 
-/// An operation on regions of equal bytes, so that whatever compares goes through all of them.
+/// An operation on regions of equal bytes, so that comparisons read all of them.
 ///
-/// Those of data integrity fields are on blocks of 512 bytes; their size is that of the data without the fields. A delta
-/// record that is applied has one word of eight.
+/// Operations on data integrity fields use blocks of 512 bytes; their size is that of the data without fields. The delta
+/// record for [`ApplyDelta`](LoadOperation::ApplyDelta) changes one word of eight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs)]
-pub enum Work {
+pub enum LoadOperation {
     Copy,
     Fill,
     Compare,
@@ -31,15 +31,15 @@ pub enum Work {
     DifStrip,
     DifUpdate,
     CacheFlush,
-    /// A descriptor without data; on a core nothing at all: what remains is the cost of measuring.
+    /// A descriptor without data, and no work on a core: the remaining time is the cost of measuring.
     Nothing,
 }
 
-/// What all regions are full of.
+/// The byte that fills all regions.
 pub(super) const BYTE: u8 = 7;
 const PATTERN: u64 = u64::from_ne_bytes([BYTE; 8]);
 
-/// Bytes of a delta record between equal regions, and more: the least that a descriptor may offer.
+/// Maximum size of a delta record between equal regions: the least that a descriptor may offer.
 const DELTA_ROOM: u32 = 80;
 
 const FORMAT: DifFormat = DifFormat::new(DifBlock::Bytes512);
@@ -58,7 +58,7 @@ fn made() -> DifTarget {
 /// Bytes of a block with its field.
 pub(super) const PROTECTED_BYTES: usize = BLOCK_BYTES + DIF_BYTES as usize;
 
-/// Bytes of so much data with its fields.
+/// Size of data with its fields.
 fn with_fields(size_bytes: usize) -> usize {
     size_bytes.saturating_add(size_bytes / BLOCK_BYTES * DIF_BYTES as usize)
 }
@@ -70,12 +70,12 @@ pub(super) fn protected_block() -> [u8; PROTECTED_BYTES] {
     block
 }
 
-/// Bytes of the record that changes one word of eight, or the only one.
+/// Size of the delta record that changes one word of eight, at least one.
 fn delta_bytes(size_bytes: usize) -> usize {
     size_bytes.div_ceil(64) * ENTRY_BYTES
 }
 
-/// An entry of that record: the number of a word, and what it becomes.
+/// An entry of that record: the number of a word, and its new value.
 pub(super) fn delta_entry(number: usize) -> [u8; ENTRY_BYTES] {
     let mut entry = [BYTE; ENTRY_BYTES];
     // Records are for 512 KiB at most, which are 2^16 words.
@@ -83,7 +83,7 @@ pub(super) fn delta_entry(number: usize) -> [u8; ENTRY_BYTES] {
     entry
 }
 
-/// Where the regions of a descriptor begin, each at the start of a page.
+/// Addresses of a descriptor's regions, each at the start of a page.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Regions {
     pub(super) source: Address,
@@ -91,104 +91,110 @@ pub(super) struct Regions {
     pub(super) extra: Address,
 }
 
-/// Writes to a region what operations expect there, which also touches it.
+/// Fills a region with the bytes that operations expect, which also touches its pages.
 pub fn prepare(region: &mut [u8]) {
     region.fill(BYTE);
 }
 
-impl Work {
-    /// All that have data.
-    pub const ALL: [Work; 14] = [
-        Work::Copy,
-        Work::Fill,
-        Work::Compare,
-        Work::ComparePattern,
-        Work::CreateDelta,
-        Work::ApplyDelta,
-        Work::Dualcast,
-        Work::Crc,
-        Work::CopyCrc,
-        Work::DifCheck,
-        Work::DifInsert,
-        Work::DifStrip,
-        Work::DifUpdate,
-        Work::CacheFlush,
+impl LoadOperation {
+    /// All operations with data.
+    pub const ALL: [LoadOperation; 14] = [
+        LoadOperation::Copy,
+        LoadOperation::Fill,
+        LoadOperation::Compare,
+        LoadOperation::ComparePattern,
+        LoadOperation::CreateDelta,
+        LoadOperation::ApplyDelta,
+        LoadOperation::Dualcast,
+        LoadOperation::Crc,
+        LoadOperation::CopyCrc,
+        LoadOperation::DifCheck,
+        LoadOperation::DifInsert,
+        LoadOperation::DifStrip,
+        LoadOperation::DifUpdate,
+        LoadOperation::CacheFlush,
     ];
 
     /// One word for records and command lines.
     pub fn name(self) -> &'static str {
         match self {
-            Work::Copy => "copy",
-            Work::Fill => "fill",
-            Work::Compare => "compare",
-            Work::ComparePattern => "compare-pattern",
-            Work::CreateDelta => "create-delta",
-            Work::ApplyDelta => "apply-delta",
-            Work::Dualcast => "dualcast",
-            Work::Crc => "crc",
-            Work::CopyCrc => "copy-crc",
-            Work::DifCheck => "dif-check",
-            Work::DifInsert => "dif-insert",
-            Work::DifStrip => "dif-strip",
-            Work::DifUpdate => "dif-update",
-            Work::CacheFlush => "cache-flush",
-            Work::Nothing => "nothing",
+            LoadOperation::Copy => "copy",
+            LoadOperation::Fill => "fill",
+            LoadOperation::Compare => "compare",
+            LoadOperation::ComparePattern => "compare-pattern",
+            LoadOperation::CreateDelta => "create-delta",
+            LoadOperation::ApplyDelta => "apply-delta",
+            LoadOperation::Dualcast => "dualcast",
+            LoadOperation::Crc => "crc",
+            LoadOperation::CopyCrc => "copy-crc",
+            LoadOperation::DifCheck => "dif-check",
+            LoadOperation::DifInsert => "dif-insert",
+            LoadOperation::DifStrip => "dif-strip",
+            LoadOperation::DifUpdate => "dif-update",
+            LoadOperation::CacheFlush => "cache-flush",
+            LoadOperation::Nothing => "nothing",
         }
     }
 
     /// The operation of the device.
     pub fn opcode(self) -> Opcode {
         match self {
-            Work::Copy => Opcode::Memmove,
-            Work::Fill => Opcode::Fill,
-            Work::Compare => Opcode::Compare,
-            Work::ComparePattern => Opcode::ComparePattern,
-            Work::CreateDelta => Opcode::CreateDelta,
-            Work::ApplyDelta => Opcode::ApplyDelta,
-            Work::Dualcast => Opcode::Dualcast,
-            Work::Crc => Opcode::CrcGeneration,
-            Work::CopyCrc => Opcode::CopyCrc,
-            Work::DifCheck => Opcode::DifCheck,
-            Work::DifInsert => Opcode::DifInsert,
-            Work::DifStrip => Opcode::DifStrip,
-            Work::DifUpdate => Opcode::DifUpdate,
-            Work::CacheFlush => Opcode::CacheFlush,
-            Work::Nothing => Opcode::Noop,
+            LoadOperation::Copy => Opcode::Memmove,
+            LoadOperation::Fill => Opcode::Fill,
+            LoadOperation::Compare => Opcode::Compare,
+            LoadOperation::ComparePattern => Opcode::ComparePattern,
+            LoadOperation::CreateDelta => Opcode::CreateDelta,
+            LoadOperation::ApplyDelta => Opcode::ApplyDelta,
+            LoadOperation::Dualcast => Opcode::Dualcast,
+            LoadOperation::Crc => Opcode::CrcGeneration,
+            LoadOperation::CopyCrc => Opcode::CopyCrc,
+            LoadOperation::DifCheck => Opcode::DifCheck,
+            LoadOperation::DifInsert => Opcode::DifInsert,
+            LoadOperation::DifStrip => Opcode::DifStrip,
+            LoadOperation::DifUpdate => Opcode::DifUpdate,
+            LoadOperation::CacheFlush => Opcode::CacheFlush,
+            LoadOperation::Nothing => Opcode::Noop,
         }
     }
 
-    /// Bytes that source and target of a descriptor need, each.
+    /// Size of source and of target, each.
     pub fn region_bytes(self, size_bytes: usize) -> usize {
         if self.has_fields() { with_fields(size_bytes) } else { size_bytes }
     }
 
-    /// Bytes that its third region needs, the second target or the delta record.
+    /// Size of the third region: the second target or the delta record.
     pub fn extra_bytes(self, size_bytes: usize) -> usize {
         match self {
-            Work::Dualcast => size_bytes,
-            Work::CreateDelta => PAGE_BYTES as usize,
-            Work::ApplyDelta => delta_bytes(size_bytes),
+            LoadOperation::Dualcast => size_bytes,
+            LoadOperation::CreateDelta => PAGE_BYTES as usize,
+            LoadOperation::ApplyDelta => delta_bytes(size_bytes),
             _ => 0,
         }
     }
 
-    /// Whether it knows data integrity fields.
+    /// Whether it reads or writes data integrity fields.
     fn has_fields(self) -> bool {
-        matches!(self, Work::DifCheck | Work::DifInsert | Work::DifStrip | Work::DifUpdate)
+        matches!(
+            self,
+            LoadOperation::DifCheck
+                | LoadOperation::DifInsert
+                | LoadOperation::DifStrip
+                | LoadOperation::DifUpdate
+        )
     }
 
     /// Whether its source has fields.
     pub(super) fn reads_fields(self) -> bool {
-        self.has_fields() && self != Work::DifInsert
+        self.has_fields() && self != LoadOperation::DifInsert
     }
 
-    /// Bytes of a descriptor's source and target as they are used.
+    /// Bytes of source and target that the operation accesses.
     fn used_bytes(self, size_bytes: usize) -> (usize, usize) {
         let protected = with_fields(size_bytes);
         match self {
-            Work::DifInsert => (size_bytes, protected),
-            Work::DifStrip => (protected, size_bytes),
-            Work::DifCheck | Work::DifUpdate => (protected, protected),
+            LoadOperation::DifInsert => (size_bytes, protected),
+            LoadOperation::DifStrip => (protected, size_bytes),
+            LoadOperation::DifCheck | LoadOperation::DifUpdate => (protected, protected),
             _ => (size_bytes, size_bytes),
         }
     }
@@ -198,7 +204,11 @@ impl Work {
         self.has_fields()
             || matches!(
                 self,
-                Work::Compare | Work::ComparePattern | Work::CreateDelta | Work::Crc | Work::CopyCrc
+                LoadOperation::Compare
+                    | LoadOperation::ComparePattern
+                    | LoadOperation::CreateDelta
+                    | LoadOperation::Crc
+                    | LoadOperation::CopyCrc
             )
     }
 
@@ -207,7 +217,7 @@ impl Work {
     pub(super) fn check(self, size_bytes: u32) -> Result<(), String> {
         let is_for_deltas = size_bytes.is_multiple_of(8) && size_bytes as usize <= DELTA_BYTES_MAX;
         match self {
-            Work::CreateDelta | Work::ApplyDelta if !is_for_deltas => {
+            LoadOperation::CreateDelta | LoadOperation::ApplyDelta if !is_for_deltas => {
                 Err(format!("{self} is for multiples of 8 bytes up to 512 KiB"))
             }
             _ if self.has_fields() && (!size_bytes.is_multiple_of(512) || size_bytes > 1 << 30) => {
@@ -217,13 +227,13 @@ impl Work {
         }
     }
 
-    /// Writes to a descriptor's source and third region what must not be equal bytes.
+    /// Writes the fields of the source and the delta record of the third region.
     pub(super) fn arrange(self, source: &mut [u8], extra: &mut [u8]) {
         if self.reads_fields() {
             let block = protected_block();
             source.chunks_exact_mut(block.len()).for_each(|place| place.copy_from_slice(&block));
         }
-        if self == Work::ApplyDelta {
+        if self == LoadOperation::ApplyDelta {
             for (number, entry) in extra.chunks_exact_mut(ENTRY_BYTES).enumerate() {
                 entry.copy_from_slice(&delta_entry(number));
             }
@@ -235,84 +245,88 @@ impl Work {
         let (format, expected, made) = (FORMAT, expected(), made());
         let protected_bytes = with_fields(size_bytes as usize) as u32;
         match self {
-            Work::Copy => Descriptor::memmove(source, target, size_bytes),
-            Work::Fill => Descriptor::fill(PATTERN, target, size_bytes),
-            Work::Compare => Descriptor::compare(source, target, size_bytes),
-            Work::ComparePattern => Descriptor::compare_pattern(PATTERN, source, size_bytes),
-            Work::CreateDelta => Descriptor::create_delta(source, target, size_bytes, extra, DELTA_ROOM),
-            Work::ApplyDelta => {
+            LoadOperation::Copy => Descriptor::memmove(source, target, size_bytes),
+            LoadOperation::Fill => Descriptor::fill(PATTERN, target, size_bytes),
+            LoadOperation::Compare => Descriptor::compare(source, target, size_bytes),
+            LoadOperation::ComparePattern => Descriptor::compare_pattern(PATTERN, source, size_bytes),
+            LoadOperation::CreateDelta => {
+                Descriptor::create_delta(source, target, size_bytes, extra, DELTA_ROOM)
+            }
+            LoadOperation::ApplyDelta => {
                 let delta_bytes = delta_bytes(size_bytes as usize) as u32;
                 Descriptor::apply_delta(extra, delta_bytes, target, size_bytes)
             }
-            Work::Dualcast => Descriptor::dualcast(source, target, extra, size_bytes),
-            Work::Crc => Descriptor::crc(0, source, size_bytes),
-            Work::CopyCrc => Descriptor::copy_crc(0, source, target, size_bytes),
-            Work::DifCheck => Descriptor::dif_check(source, protected_bytes, format, expected),
-            Work::DifInsert => Descriptor::dif_insert(source, target, size_bytes, format, made),
-            Work::DifStrip => Descriptor::dif_strip(source, target, protected_bytes, format, expected),
-            Work::DifUpdate => {
+            LoadOperation::Dualcast => Descriptor::dualcast(source, target, extra, size_bytes),
+            LoadOperation::Crc => Descriptor::crc(0, source, size_bytes),
+            LoadOperation::CopyCrc => Descriptor::copy_crc(0, source, target, size_bytes),
+            LoadOperation::DifCheck => Descriptor::dif_check(source, protected_bytes, format, expected),
+            LoadOperation::DifInsert => Descriptor::dif_insert(source, target, size_bytes, format, made),
+            LoadOperation::DifStrip => {
+                Descriptor::dif_strip(source, target, protected_bytes, format, expected)
+            }
+            LoadOperation::DifUpdate => {
                 Descriptor::dif_update(source, target, protected_bytes, format, expected, made)
             }
-            Work::CacheFlush => Descriptor::cache_flush(target, size_bytes),
-            Work::Nothing => Descriptor::noop(),
+            LoadOperation::CacheFlush => Descriptor::cache_flush(target, size_bytes),
+            LoadOperation::Nothing => Descriptor::noop(),
         }
     }
 
-    /// The same on this core, on data of so many bytes. The regions have [`region_bytes`](Work::region_bytes), the third
-    /// one [`extra_bytes`](Work::extra_bytes), and what [`arrange`](Work::arrange) wrote.
+    /// Runs the operation on this core, on data of `size_bytes`. The regions have [`region_bytes`](Self::region_bytes), the
+    /// third one [`extra_bytes`](Self::extra_bytes), with the content of [`arrange`](Self::arrange).
     pub(super) fn on_this_core(self, size_bytes: usize, source: &[u8], target: &mut [u8], extra: &mut [u8]) {
         let (source_bytes, target_bytes) = self.used_bytes(size_bytes);
         let (source, target) = (&source[..source_bytes], &mut target[..target_bytes]);
         match self {
-            Work::Copy => software::copy(source, target),
-            Work::Fill => software::fill(PATTERN, target),
-            Work::Compare => {
+            LoadOperation::Copy => software::copy(source, target),
+            LoadOperation::Fill => software::fill(PATTERN, target),
+            LoadOperation::Compare => {
                 assert!(black_box(software::compare(source, target)).is_none(), "equal bytes differ")
             }
-            Work::ComparePattern => {
+            LoadOperation::ComparePattern => {
                 assert!(
                     black_box(software::compare_pattern(PATTERN, source)).is_none(),
                     "equal bytes differ"
                 );
             }
-            Work::CreateDelta => {
+            LoadOperation::CreateDelta => {
                 let delta = black_box(software::create_delta(source, target, extra));
                 assert!(matches!(delta, Delta::Equal), "equal bytes differ");
             }
-            Work::ApplyDelta => {
+            LoadOperation::ApplyDelta => {
                 let applied = black_box(software::apply_delta(extra, target));
                 assert!(applied.is_ok(), "a delta record is refused");
             }
-            Work::Dualcast => software::dualcast(source, target, extra),
-            Work::Crc => {
+            LoadOperation::Dualcast => software::dualcast(source, target, extra),
+            LoadOperation::Crc => {
                 black_box(software::crc32c(0, source, CrcMode::default()));
             }
-            Work::CopyCrc => {
+            LoadOperation::CopyCrc => {
                 black_box(software::copy_crc(source, target, 0, CrcMode::default()));
             }
-            Work::DifCheck => {
+            LoadOperation::DifCheck => {
                 let checked = black_box(dif::check(FORMAT, &expected(), source));
                 assert!(checked.is_ok(), "fields are wrong");
             }
-            Work::DifInsert => {
+            LoadOperation::DifInsert => {
                 black_box(dif::insert(FORMAT, &made(), source, target));
             }
-            Work::DifStrip => {
+            LoadOperation::DifStrip => {
                 let checked = black_box(dif::strip(FORMAT, &expected(), source, target));
                 assert!(checked.is_ok(), "fields are wrong");
             }
-            Work::DifUpdate => {
+            LoadOperation::DifUpdate => {
                 let checked = black_box(dif::update(FORMAT, &expected(), &made(), source, target));
                 assert!(checked.is_ok(), "fields are wrong");
             }
-            Work::CacheFlush => software::flush(target, software::Flush::Invalidate),
-            Work::Nothing => {}
+            LoadOperation::CacheFlush => software::flush(target, software::Flush::Invalidate),
+            LoadOperation::Nothing => {}
         }
         black_box(target);
     }
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for LoadOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }

@@ -34,7 +34,7 @@ impl List {
             .unexplained = Some(
             "of the 4.6 % that the bandwidth promises, queries keep 3 %: what a query does beside scanning",
         );
-        // What was lost is printed, and of what is not: of SNC off or of the balanced case.
+        // The loss is printed without its reference: SNC off or the balanced case.
         let left = (100.0 - self.published("G242"), 100.0 - self.published("G241"));
         for (of, all) in [("SNC off", whole), ("balanced", balanced)] {
             let name = format!("left with skew 2/4, of {of}");
@@ -68,7 +68,7 @@ impl List {
         Ok(())
     }
 
-    /// What follows from the tables by arithmetic; the profiles hold the tables.
+    /// Rows that follow from the tables by arithmetic; the profiles hold the tables.
     pub(super) fn matrices(&mut self) -> Result<(), ModelError> {
         let machine = |name: &str| Machine::from_profile(name);
         let read = |machine: &Machine, cpus: u32, memory: u32| {

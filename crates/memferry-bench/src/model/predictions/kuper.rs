@@ -1,4 +1,4 @@
-//! Kuper et al. 2024: what a device needs to be faster than a core.
+//! Kuper et al. 2024: conditions under which a device is faster than a core.
 
 use memferry::model::{Hardware, ModelError, Offload};
 use memferry::mover::Endpoints;

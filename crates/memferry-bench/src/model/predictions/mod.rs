@@ -1,4 +1,4 @@
-//! What the model says about published rows: a file for each publication.
+//! Predictions of published rows: one file per publication.
 
 mod domains;
 mod kuper;
@@ -11,31 +11,31 @@ use serde::Serialize;
 
 use super::figures;
 
-/// A published figure and what the model makes of it.
+/// A published number and its prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Prediction {
-    /// What it is.
+    /// Name of the quantity.
     pub name: String,
-    /// The published rows; a second one is the upper bound of a range, or says the same.
+    /// The published rows; a second one is the upper bound of a range, or a repetition.
     pub rows: Vec<&'static str>,
-    /// What the model says.
+    /// The prediction.
     pub predicted: f64,
-    /// What was published, from and to. Where it is words ("close to", "the majority"), the range is our reading of
-    /// them; statements without a number are 1 where they hold, in the unit `holds`.
+    /// The published range. For words ("close to", "the majority") the range is our reading of them. Statements without a
+    /// number are 1 where they hold, in the unit `holds`.
     pub published: (f64, f64),
-    /// Of both.
+    /// Unit of both.
     pub unit: &'static str,
     /// Rows that the parameters in use were calibrated on, apart from published constants.
     pub calibrated_on: &'static [&'static str],
-    /// Whether this very row was calibrated on: then it is no prediction.
+    /// Whether the model was calibrated on this row: then it is a fit, not a prediction.
     pub is_fit: bool,
-    /// Why the model is wrong here, if it is.
+    /// The reason of a large error.
     pub unexplained: Option<&'static str>,
 }
 
 impl Prediction {
-    /// Distance to the nearest bound of what was published, in percent of that; positive: too much.
+    /// Distance to the nearest published bound, in percent of that bound; positive: too high.
     pub fn error_percent(&self) -> f64 {
         let (low, high) = self.published;
         let nearest = self.predicted.clamp(low, high);
@@ -43,7 +43,7 @@ impl Prediction {
     }
 }
 
-/// On these the parameters of the Xeon Max were calibrated: two times of table 6.2 and one of its hit rates.
+/// Rows of the calibration of the Xeon Max: two times of table 6.2 and one of its hit rates.
 const THESIS: &[&str] = &["F072", "F073", "F084"];
 
 const GIB: f64 = (1 << 30) as f64;
@@ -67,7 +67,7 @@ pub(super) fn predictions() -> Result<Vec<Prediction>, ModelError> {
 struct List {
     values: BTreeMap<String, f64>,
     predictions: Vec<Prediction>,
-    /// What the predictions that are being added were calibrated on.
+    /// Rows of the calibration of the predictions that are being added.
     context: &'static [&'static str],
 }
 
@@ -98,7 +98,7 @@ impl List {
         &mut self.predictions[index]
     }
 
-    /// A figure, or a range if there are two rows with different figures.
+    /// Adds a number, or a range of two rows with different numbers.
     fn figure(
         &mut self,
         name: &str,
@@ -112,7 +112,7 @@ impl List {
         self.push(name, rows, predicted, bounds, unit)
     }
 
-    /// A statement in words.
+    /// Adds a statement in words.
     fn statement(&mut self, name: &str, rows: &[&'static str], holds: bool) -> &mut Prediction {
         self.push(name, rows, f64::from(u8::from(holds)), (1.0, 1.0), "holds")
     }

@@ -1,4 +1,4 @@
-//! Which CPUs are how far from each other.
+//! CPUs by distance.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use memferry::topology::{Machine, Node};
 
 use super::Distance;
 
-/// CPUs by distance: the first N of a list are as far from each other as it says, as nearly as N allows.
+/// CPUs by distance. The first N of a list have its distance from each other, as nearly as N allows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Places {
     sibling: Vec<u32>,
@@ -19,8 +19,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Those of a machine that this process may use. Of a machine that is not this one nobody knows which CPUs share a
-    /// core; each counts as one.
+    /// The usable CPUs of a machine. For another machine the cores of its CPUs are not known; each CPU counts as a core.
     pub fn of(machine: &Machine) -> Places {
         let siblings = |cpu: u32| -> Option<Vec<u32>> {
             let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
@@ -32,10 +31,10 @@ impl Places {
         }
     }
 
-    /// With somebody who knows the siblings of a CPU, itself included.
+    /// CPUs by distance; `siblings` returns the siblings of a CPU, itself included.
     pub(super) fn with(machine: &Machine, siblings: &dyn Fn(u32) -> Option<Vec<u32>>) -> Places {
         let with_cpus = || machine.nodes().iter().filter(|node| !node.allowed_cpus.is_empty());
-        // Cores first: the CPUs that are the first ones of theirs.
+        // Cores first: the first CPU of each core.
         let cores = |node: &Node| -> Vec<u32> {
             let is_first = |cpu: &u32| siblings(*cpu).is_none_or(|all| all.first() == Some(cpu));
             let cores: Vec<u32> = node.allowed_cpus.iter().copied().filter(is_first).collect();
@@ -47,7 +46,7 @@ impl Places {
         };
         let mut sockets: BTreeMap<u32, Vec<&Node>> = BTreeMap::new();
         for node in with_cpus() {
-            // What no socket is known of may be on any: it is no socket of its own.
+            // A node of unknown socket may be on any socket: it does not count as one of its own.
             if let Some(socket) = node.socket {
                 sockets.entry(socket).or_default().push(node);
             }
@@ -77,7 +76,7 @@ impl Places {
         }
     }
 
-    /// For a thread alone.
+    /// The CPU of a single thread.
     pub(super) fn first(&self) -> Option<u32> {
         self.first
     }

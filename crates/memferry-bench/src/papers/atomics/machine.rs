@@ -11,31 +11,31 @@ use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::affinity::confine;
 
-use super::{Effort, Figure, Point, Skipped, Taken, Work};
+use super::{AtomicsMeasurement, AtomicsMetric, AtomicsRuns, Point, SharedWork, Skipped};
 use crate::calibrate::threads::together;
 
-/// Blocks: what a thread that asks for one copies itself.
+/// Size of a block: the accessing thread copies it itself.
 const BLOCK_BYTES: usize = 4096;
-/// Blocks that are hit, and blocks that come and go beside them.
+/// Numbers of blocks that are hit, and of blocks that are evicted beside them.
 const HOT_COUNT: usize = 64;
 const COLD_COUNT: usize = 256;
-/// Room under churn: all that are hit, and one in four of the others.
+/// Budget under churn: all hit blocks, and one in four of the others.
 const ROOM_COUNT: usize = HOT_COUNT + COLD_COUNT / 4;
 const _: () = assert!(ROOM_COUNT < HOT_COUNT + COLD_COUNT, "what fits leaves never");
 
-/// A counter that shares its line, and the one that is fetched with it, with nothing else.
+/// A counter alone on its cache line and on the line that is fetched with it.
 #[derive(Default)]
 #[repr(align(128))]
 struct Counter(AtomicU64);
 
-/// A cache with blocks, of which the first are near.
+/// A cache with blocks; the first ones are near.
 struct Blocks {
     cache: Cache,
     region: Region,
 }
 
 impl Blocks {
-    /// The nodes are made up, and all memory is this machine's: what is timed does not depend on it.
+    /// A cache on made-up nodes. All memory is this machine's; hits do not depend on the node.
     fn new() -> Result<Blocks, Box<dyn std::error::Error + Send + Sync>> {
         let mover = Mover::builder(Arc::new(Machine::two_tiers()?)).build()?;
         let cache = Cache::builder(mover).budget(NodeId(1), ROOM_COUNT * BLOCK_BYTES).build()?;
@@ -44,7 +44,7 @@ impl Blocks {
         let blocks = Blocks { cache, region };
         for block in 0..HOT_COUNT {
             blocks.cache.access(&blocks.region, Blocks::range(block), Access::default())?.wait();
-            // What is found a first time is published to those that take no lock.
+            // The second access publishes the block to views, which take no lock.
             blocks.hit(block)?;
         }
         Ok(blocks)
@@ -54,7 +54,7 @@ impl Blocks {
         block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES
     }
 
-    /// Whether it was near.
+    /// Makes one access; true if the block was near.
     fn hit(&self, block: usize) -> Result<bool, AccessError> {
         let view = self.cache.view(&self.region, Blocks::range(block), Access::default())?;
         black_box(view.as_slice().as_ptr());
@@ -67,12 +67,12 @@ impl Blocks {
         Ok(entry.is_ready())
     }
 
-    /// Has blocks cached for which others have to leave, on some of these CPUs, until it is told to stop.
+    /// Accesses blocks that evict others, on some of these CPUs, until `is_over`.
     fn churn(&self, cpus: &[u32], is_over: &AtomicBool) -> Result<(), AccessError> {
-        // Best effort: where no CPU is left it shares one, and a note says so.
+        // Best effort: without a free CPU it shares one, and a note says so.
         let _ = confine(cpus);
         for block in (HOT_COUNT..HOT_COUNT + COLD_COUNT).cycle() {
-            // ORDERING: Relaxed, no partner: it passes nothing but the end.
+            // ORDERING: Relaxed, no partner: the flag publishes no data.
             if is_over.load(Ordering::Relaxed) {
                 break;
             }
@@ -82,7 +82,7 @@ impl Blocks {
     }
 }
 
-/// What a thread does, and how often it found its block near.
+/// The work of a thread, which returns its number of hits.
 struct Worker<'a> {
     own: &'a Counter,
     hits_count: usize,
@@ -93,8 +93,8 @@ pub(super) fn run(
     machine: &Machine,
     cpus: Vec<u32>,
     point: &Point,
-    effort: Effort,
-) -> Result<Vec<Taken>, Skipped> {
+    effort: AtomicsRuns,
+) -> Result<Vec<AtomicsMeasurement>, Skipped> {
     let blocks = Blocks::new().map_err(Skipped::Failed)?;
     let shared = Counter::default();
     let own: Vec<Counter> = cpus.iter().map(|_| Counter::default()).collect();
@@ -106,7 +106,7 @@ pub(super) fn run(
     let before = blocks.cache.stats();
     let (seconds, churned) = thread::scope(|scope| {
         let churner = point.is_churned.then(|| scope.spawn(|| blocks.churn(&free, &is_over)));
-        // Before anything is timed, the room is full.
+        // The budget is full before times are taken.
         while let Some(churner) = &churner
             && !churner.is_finished()
             && blocks.cache.stats().evictions == before.evictions
@@ -131,33 +131,37 @@ pub(super) fn run(
         false => format!("{evicted} blocks left meanwhile"),
         true => format!("{evicted} blocks left meanwhile; who has them leave shares a CPU with the others"),
     });
-    let mut taken = vec![Taken {
-        figure: Figure::Latency,
+    let mut taken = vec![AtomicsMeasurement {
+        metric: AtomicsMetric::Latency,
         values: seconds.iter().map(latency).collect(),
         note: note.clone(),
     }];
     if point.is_churned {
         let all = (effort.accesses_count * effort.iterations * workers.len()) as f64;
         let hits: usize = workers.iter().map(|worker| worker.hits_count).sum();
-        taken.push(Taken { figure: Figure::HitRate, values: vec![hits as f64 / all], note });
+        taken.push(AtomicsMeasurement {
+            metric: AtomicsMetric::HitRate,
+            values: vec![hits as f64 / all],
+            note,
+        });
     }
     Ok(taken)
 }
 
 impl Worker<'_> {
-    fn go(&mut self, work: Work, blocks: &Blocks, shared: &Counter, accesses_count: usize) {
+    fn go(&mut self, work: SharedWork, blocks: &Blocks, shared: &Counter, accesses_count: usize) {
         let up_and_down = |Counter(counter): &Counter| {
             for _ in 0..accesses_count {
-                // ORDERING: those of a reference count, whose cost is asked for; no partner, nothing is freed.
+                // ORDERING: the orderings of a reference count, whose cost is measured; no partner, nothing is freed.
                 counter.fetch_add(1, Ordering::Relaxed);
                 counter.fetch_sub(1, Ordering::AcqRel);
             }
         };
         let result = match work {
-            Work::Shared => return up_and_down(shared),
-            Work::Own => return up_and_down(self.own),
-            Work::Hit => hits(accesses_count, |block| blocks.hit(block)),
-            Work::Entry => hits(accesses_count, |block| blocks.entry(block)),
+            SharedWork::Shared => return up_and_down(shared),
+            SharedWork::Own => return up_and_down(self.own),
+            SharedWork::Hit => hits(accesses_count, |block| blocks.hit(block)),
+            SharedWork::Entry => hits(accesses_count, |block| blocks.entry(block)),
         };
         match result {
             Ok(count) => self.hits_count += count,
@@ -166,7 +170,7 @@ impl Worker<'_> {
     }
 }
 
-/// How many of the accesses to the hot blocks in turn were hits.
+/// Number of hits among accesses to the hot blocks in turn.
 fn hits(
     accesses_count: usize,
     access: impl Fn(usize) -> Result<bool, AccessError>,

@@ -1,17 +1,17 @@
-//! What sharing costs, by the distance of those who share: a hit in the cache, and the counters that other designs
-//! pay for one.
+//! The cost of sharing by the distance of the threads: a hit in the cache, and the counters that other designs use for
+//! one.
 //!
 //! ```text
-//! work     hit       Cache::view of a near block, and letting go of it: writes lines that are the thread's own
-//!          entry     Cache::access of it, and letting go: writes a count that all holders share
-//!          shared    one added to and taken off a counter that all threads share: a reference count for each access
-//!          own       the same with a counter for each thread
+//! work     hit       Cache::view of a near block and its release: writes cache lines of the thread only
+//!          entry     Cache::access of it and its release: writes a count that all holders share
+//!          shared    increment and decrement of a counter that all threads share: a reference count per access
+//!          own       the same with a counter per thread
 //! distance threads that are siblings of one core, cores of one node, nodes of one socket, sockets
-//! churn    another thread has other blocks cached meanwhile, for which there is no room unless some leave
+//! churn    another thread accesses other blocks meanwhile, which evict each other
 //! ```
 //!
-//! The thesis's cache counts references, one operation for each access and each release, and its draft expects that to
-//! cost more the farther the threads are from each other; measuring it is left to future work.
+//! The thesis's cache counts references, one operation per access and per release. Its draft expects a cost that
+//! grows with the distance of the threads and leaves the measurement to future work.
 //!
 //! Source: Fürst, draft of "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (23 January
 //! 2024), 5.1.2, 5.1.3 and 7.2, which cites Schweizer, Besta and Hoefler, "Evaluating the Cost of Atomic Operations on
@@ -29,21 +29,21 @@ use serde_json::{Map, Value};
 use super::Skipped;
 use super::point::each;
 
-/// What is done again and again.
+/// The repeated operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Work {
-    /// A hit that is borrowed.
+pub enum SharedWork {
+    /// A hit that a view borrows.
     Hit,
-    /// A hit that is held by an entry.
+    /// A hit that an entry holds.
     Entry,
-    /// A counter of all threads, up and down.
+    /// Increment and decrement of a counter of all threads.
     Shared,
-    /// A counter of the thread alone, up and down.
+    /// Increment and decrement of a counter of the thread.
     Own,
 }
 
-/// How far the threads are from each other.
+/// The distance between the threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distance {
@@ -57,28 +57,29 @@ pub enum Distance {
     Sockets,
 }
 
-impl Work {
-    /// All of them.
-    pub const ALL: [Work; 4] = [Work::Hit, Work::Entry, Work::Shared, Work::Own];
+impl SharedWork {
+    /// All operations.
+    pub const ALL: [SharedWork; 4] =
+        [SharedWork::Hit, SharedWork::Entry, SharedWork::Shared, SharedWork::Own];
 
     /// Its name in records and options.
     pub fn name(self) -> &'static str {
         match self {
-            Work::Hit => "hit",
-            Work::Entry => "entry",
-            Work::Shared => "shared",
-            Work::Own => "own",
+            SharedWork::Hit => "hit",
+            SharedWork::Entry => "entry",
+            SharedWork::Shared => "shared",
+            SharedWork::Own => "own",
         }
     }
 
-    /// Whether it is the cache that works, so that it can be disturbed.
+    /// Whether it uses the cache, so that churn can disturb it.
     fn is_of_cache(self) -> bool {
-        matches!(self, Work::Hit | Work::Entry)
+        matches!(self, SharedWork::Hit | SharedWork::Entry)
     }
 }
 
 impl Distance {
-    /// All of them, the nearest first.
+    /// All distances, the nearest first.
     pub const ALL: [Distance; 4] = [Distance::Sibling, Distance::Node, Distance::Nodes, Distance::Sockets];
 
     /// Its name in records and options.
@@ -92,48 +93,48 @@ impl Distance {
     }
 }
 
-/// Something that is looked at.
+/// A metric of a point.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Figure {
-    /// Time of an access and its release, for each thread.
+pub enum AtomicsMetric {
+    /// Time of an access and its release per thread.
     Latency,
     /// Share of the accesses that found their block near.
     HitRate,
 }
 
-impl Figure {
+impl AtomicsMetric {
     /// Its name in records.
     pub fn name(self) -> &'static str {
         match self {
-            Figure::Latency => "latency",
-            Figure::HitRate => "hit_rate",
+            AtomicsMetric::Latency => "latency",
+            AtomicsMetric::HitRate => "hit_rate",
         }
     }
 
     /// Its unit in records.
     pub fn unit(self) -> &'static str {
         match self {
-            Figure::Latency => "ns",
-            Figure::HitRate => "1",
+            AtomicsMetric::Latency => "ns",
+            AtomicsMetric::HitRate => "1",
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether larger values are better.
     pub fn is_more_better(self) -> bool {
-        self == Figure::HitRate
+        self == AtomicsMetric::HitRate
     }
 }
 
-/// One thing that runs.
+/// A complete description of one run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// What each thread does.
-    pub work: Work,
-    /// How many threads.
+    /// The operation of each thread.
+    pub work: SharedWork,
+    /// Number of threads.
     pub threads: usize,
-    /// How far they are from each other; `None` for one alone.
+    /// Their distance; `None` for one thread.
     pub distance: Option<Distance>,
-    /// Whether somebody has blocks leave and come meanwhile.
+    /// Whether another thread causes evictions meanwhile.
     pub is_churned: bool,
 }
 
@@ -152,10 +153,10 @@ impl Point {
         Point::COLUMNS.into_iter().map(str::to_owned).zip(values).collect()
     }
 
-    /// Name of its row: the figure unless it is the latency, and everything else.
-    pub fn row_name(&self, figure: Figure) -> String {
+    /// Name of its row: the metric unless it is the latency, and all columns.
+    pub fn row_name(&self, metric: AtomicsMetric) -> String {
         let mut words = vec!["atomics".to_owned()];
-        words.extend((figure != Figure::Latency).then(|| figure.name().to_owned()));
+        words.extend((metric != AtomicsMetric::Latency).then(|| metric.name().to_owned()));
         words.push(self.work.name().to_owned());
         words.push(format!("threads{}", self.threads));
         words.extend(self.distance.map(|distance| distance.name().to_owned()));
@@ -164,12 +165,12 @@ impl Point {
     }
 }
 
-/// How many threads.
+/// A number of threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Threads {
-    /// So many.
+    /// This number.
     Count(usize),
-    /// As many as there are CPUs at the distance, two at least.
+    /// One per CPU at the distance, at least two.
     All,
 }
 
@@ -177,17 +178,17 @@ pub enum Threads {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)]
 pub struct Axes {
-    pub works: Vec<Work>,
+    pub works: Vec<SharedWork>,
     pub threads: Vec<Threads>,
     pub distances: Vec<Distance>,
     pub churns: Vec<bool>,
 }
 
 impl Default for Axes {
-    /// Everything, with one thread, two and all.
+    /// All operations, distances and churns, with one thread, two and all.
     fn default() -> Axes {
         Axes {
-            works: Work::ALL.to_vec(),
+            works: SharedWork::ALL.to_vec(),
             threads: vec![Threads::Count(1), Threads::Count(2), Threads::All],
             distances: Distance::ALL.to_vec(),
             churns: vec![false, true],
@@ -196,9 +197,9 @@ impl Default for Axes {
 }
 
 impl Axes {
-    /// All combinations that make sense, each once: one thread has no distance, and counters no churn.
+    /// All sensible combinations, each once: one thread has no distance, and counters have no churn.
     pub fn points(&self, places: &Places) -> Vec<Point> {
-        let first = Point { work: Work::Hit, threads: 0, distance: None, is_churned: false };
+        let first = Point { work: SharedWork::Hit, threads: 0, distance: None, is_churned: false };
         let mut points = vec![first];
         each(&mut points, &self.churns, |point, &is_churned| point.is_churned = is_churned);
         each(&mut points, &self.distances, |point, &distance| point.distance = Some(distance));
@@ -222,34 +223,34 @@ impl Axes {
     }
 }
 
-/// What a point yields of one figure.
+/// Values of one metric of a point.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
-    /// Which one.
-    pub figure: Figure,
-    /// Of each iteration, in the figure's unit.
+pub struct AtomicsMeasurement {
+    /// The metric.
+    pub metric: AtomicsMetric,
+    /// One value per iteration, in the metric's unit.
     pub values: Vec<f64>,
-    /// What to know of it, if anything.
+    /// A remark for readers.
     pub note: Option<String>,
 }
 
-/// How much is done.
+/// The length of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Effort {
-    /// Values of each figure.
+pub struct AtomicsRuns {
+    /// Values of each metric.
     pub iterations: usize,
-    /// Accesses of each thread in an iteration: a few milliseconds of them outweigh the start of the threads.
+    /// Accesses of each thread in an iteration; a few milliseconds outweigh the start of the threads.
     pub accesses_count: usize,
 }
 
-impl Effort {
-    /// For the record.
-    pub const FULL: Effort = Effort { iterations: 10, accesses_count: 1 << 18 };
-    /// To see that it works.
-    pub const QUICK: Effort = Effort { iterations: 2, accesses_count: 1 << 8 };
+impl AtomicsRuns {
+    /// For records.
+    pub const FULL: AtomicsRuns = AtomicsRuns { iterations: 10, accesses_count: 1 << 18 };
+    /// As short as possible: checks that it works.
+    pub const QUICK: AtomicsRuns = AtomicsRuns { iterations: 2, accesses_count: 1 << 8 };
 }
 
-/// Whoever runs points.
+/// Runs points on this machine or in the model.
 #[derive(Debug)]
 pub struct Atomics {
     machine: Machine,
@@ -270,22 +271,22 @@ impl Atomics {
         Atomics { places: Places::of(&machine), machine, on: On::Machine }
     }
 
-    /// The emulated device: it has no atomics, and says so of every point.
+    /// The emulated device: it has no atomics and refuses every point.
     pub fn on_emulated(machine: Machine) -> Atomics {
         Atomics { places: Places::of(&machine), machine, on: On::Emulated }
     }
 
-    /// What the latencies of a machine say.
+    /// The model by the latencies of a machine.
     pub fn on_model(machine: Machine) -> Atomics {
         Atomics { places: Places::of(&machine), machine, on: On::Model }
     }
 
-    /// The machine that it is, has devices like, or computes.
+    /// The machine that is measured, emulated or modelled.
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// Which CPUs are how far from each other there.
+    /// Its CPUs by distance.
     pub fn places(&self) -> &Places {
         &self.places
     }
@@ -293,29 +294,31 @@ impl Atomics {
     /// Runs a point.
     ///
     /// # Errors
-    /// [`Skipped::Cannot`] is a result too, and [`Skipped::Failed`] the end of the run.
-    pub fn run(&self, point: &Point, effort: Effort) -> Result<Vec<Taken>, Skipped> {
+    /// [`Skipped::Cannot`] is recorded, [`Skipped::Failed`] ends the run.
+    pub fn run(&self, point: &Point, effort: AtomicsRuns) -> Result<Vec<AtomicsMeasurement>, Skipped> {
         if point.threads == 0 || point.distance.is_some() != (point.threads > 1) {
-            return Skipped::cannot("threads are one alone, or several at a distance");
+            return Skipped::cannot("one thread has no distance, several threads need one");
         }
         if point.is_churned && !point.work.is_of_cache() {
-            return Skipped::cannot("a counter has nothing that could leave");
+            return Skipped::cannot("a counter has no blocks to evict, hence no churn");
         }
         match self.on {
-            On::Emulated => Skipped::cannot("the emulated device has no cores that could share a cache line"),
+            On::Emulated => {
+                Skipped::cannot("the emulated device has no cores, which could share a cache line")
+            }
             On::Machine => machine::run(&self.machine, self.cpus(point)?, point, effort),
             On::Model => modelled::run(&self.machine, &self.cpus(point)?, point).map(|taken| vec![taken]),
         }
     }
 
-    /// Where the threads run.
+    /// The CPUs of the threads.
     fn cpus(&self, point: &Point) -> Result<Vec<u32>, Skipped> {
         let Some(distance) = point.distance else { return Ok(self.places.first().into_iter().collect()) };
         let cpus = self.places.cpus(distance);
         match cpus.get(..point.threads) {
             Some(cpus) => Ok(cpus.to_vec()),
             None => Skipped::cannot(format!(
-                "of {}, {} has {}, and not {}",
+                "of {}, {} has only {}, not {}",
                 distance.what(),
                 self.machine.name(),
                 cpus.len(),

@@ -2,16 +2,15 @@
 
 use memferry::topology::{Machine, Node};
 
-use super::{Figure, Point, Skipped, Taken, Work};
+use super::{AtomicsMeasurement, AtomicsMetric, Point, SharedWork, Skipped};
 
 /// Operations on the counter for an access and its release.
 const OPERATIONS_COUNT: f64 = 2.0;
 
-/// The most that a shared counter costs: its line changes hands before each operation, in turn, and each time that
-/// takes as long as a read of the other's memory. **Assumed**: what caches answer comes sooner, and a core that has the
-/// line may do more than one operation with it.
-pub(super) fn run(machine: &Machine, cpus: &[u32], point: &Point) -> Result<Taken, Skipped> {
-    if point.work != Work::Shared || point.threads < 2 {
+/// The maximum cost of a shared counter: its line moves before each operation, which takes as long as a read of the other
+/// node's memory. **Assumed**: caches answer sooner, and a core may do several operations while it has the line.
+pub(super) fn run(machine: &Machine, cpus: &[u32], point: &Point) -> Result<AtomicsMeasurement, Skipped> {
+    if point.work != SharedWork::Shared || point.threads < 2 {
         return Skipped::cannot("the model has latencies of memories, and none of a core's own cache");
     }
     let node = |cpu: &u32| machine.nodes().iter().find(|node| node.allowed_cpus.contains(cpu));
@@ -25,5 +24,9 @@ pub(super) fn run(machine: &Machine, cpus: &[u32], point: &Point) -> Result<Take
         ));
     };
     let note = Some("at most: as if the line came from the other's memory before every operation".to_owned());
-    Ok(Taken { figure: Figure::Latency, values: vec![OPERATIONS_COUNT * around_ns], note })
+    Ok(AtomicsMeasurement {
+        metric: AtomicsMetric::Latency,
+        values: vec![OPERATIONS_COUNT * around_ns],
+        note,
+    })
 }

@@ -4,7 +4,7 @@ fn discovered() -> Atomics {
     Atomics::on_machine(Machine::discover().unwrap())
 }
 
-fn point(work: Work) -> Point {
+fn point(work: SharedWork) -> Point {
     Point { work, threads: 1, distance: None, is_churned: false }
 }
 
@@ -43,11 +43,12 @@ fn points_make_sense_and_come_once() {
         [all(Distance::Sibling), all(Distance::Nodes), all(Distance::Sockets)],
         [Some(2), Some(48), Some(96)]
     );
-    let name = |point: Point| point.row_name(Figure::Latency);
-    let far = Point { threads: 2, distance: Some(Distance::Sockets), is_churned: true, ..point(Work::Entry) };
+    let name = |point: Point| point.row_name(AtomicsMetric::Latency);
+    let far =
+        Point { threads: 2, distance: Some(Distance::Sockets), is_churned: true, ..point(SharedWork::Entry) };
     assert_eq!(name(far), "atomics_entry_threads2_sockets_churn");
-    assert_eq!(far.row_name(Figure::HitRate), "atomics_hit_rate_entry_threads2_sockets_churn");
-    assert_eq!(name(point(Work::Own)), "atomics_own_threads1");
+    assert_eq!(far.row_name(AtomicsMetric::HitRate), "atomics_hit_rate_entry_threads2_sockets_churn");
+    assert_eq!(name(point(SharedWork::Own)), "atomics_own_threads1");
     assert_eq!(far.columns().len(), Point::COLUMNS.len());
 }
 
@@ -55,15 +56,19 @@ fn points_make_sense_and_come_once() {
 fn all_works_run_here() {
     let atomics = discovered();
     for point in Axes::default().points(atomics.places()) {
-        match atomics.run(&point, Effort::QUICK) {
+        match atomics.run(&point, AtomicsRuns::QUICK) {
             Ok(taken) => {
-                assert_eq!((taken[0].figure, taken[0].values.len()), (Figure::Latency, 2));
+                assert_eq!((taken[0].metric, taken[0].values.len()), (AtomicsMetric::Latency, 2));
                 assert!(taken.iter().flat_map(|taken| &taken.values).all(|value| *value > 0.0), "{taken:?}");
                 assert_eq!(taken.len() > 1, point.is_churned, "{taken:?}");
-                assert!(taken.iter().all(|taken| taken.figure != Figure::HitRate || taken.values[0] <= 1.0));
+                assert!(
+                    taken
+                        .iter()
+                        .all(|taken| taken.metric != AtomicsMetric::HitRate || taken.values[0] <= 1.0)
+                );
             }
             Err(Skipped::Cannot(why)) => {
-                assert!(point.threads > 1 && why.contains("and not"), "{point:?}: {why}");
+                assert!(point.threads > 1 && why.contains("has only"), "{point:?}: {why}");
             }
             Err(Skipped::Failed(error)) => panic!("{point:?}: {error}"),
         }
@@ -73,21 +78,21 @@ fn all_works_run_here() {
 /// Timing starts when blocks have begun to leave.
 #[test]
 fn under_churn_blocks_leave() {
-    let churned = Point { is_churned: true, ..point(Work::Hit) };
-    let taken = discovered().run(&churned, Effort::QUICK).unwrap();
+    let churned = Point { is_churned: true, ..point(SharedWork::Hit) };
+    let taken = discovered().run(&churned, AtomicsRuns::QUICK).unwrap();
     let note = taken[0].note.as_deref().unwrap();
     let evicted: u64 = note.split(' ').next().unwrap().parse().unwrap();
     assert!(evicted > 0, "{note}");
     // Without it nothing does, and a hit is a hit.
-    let taken = discovered().run(&point(Work::Hit), Effort::QUICK).unwrap();
+    let taken = discovered().run(&point(SharedWork::Hit), AtomicsRuns::QUICK).unwrap();
     assert_eq!((taken.len(), &taken[0].note), (1, &None));
 }
 
 #[test]
 fn the_model_knows_latencies() {
     let model = Atomics::on_model(Machine::from_profile("skylake-8180-snc-off").unwrap());
-    let shared = |threads, distance| Point { threads, distance: Some(distance), ..point(Work::Shared) };
-    let latency = |point: Point| model.run(&point, Effort::QUICK).unwrap()[0].values[0];
+    let shared = |threads, distance| Point { threads, distance: Some(distance), ..point(SharedWork::Shared) };
+    let latency = |point: Point| model.run(&point, AtomicsRuns::QUICK).unwrap()[0].values[0];
     let machine = model.machine();
     let link = |from: usize, to: usize| {
         machine.link(machine.nodes()[from].id, machine.nodes()[to].id).read_latency_ns.unwrap()
@@ -97,18 +102,18 @@ fn the_model_knows_latencies() {
     assert!((latency(shared(2, Distance::Sockets)) - expected).abs() < 1e-9);
     assert!(latency(shared(2, Distance::Node)) < latency(shared(2, Distance::Sockets)));
     assert!((latency(shared(4, Distance::Node)) / latency(shared(2, Distance::Node)) - 2.0).abs() < 1e-9);
-    let cannot = |atomics: &Atomics, point: Point| match atomics.run(&point, Effort::QUICK) {
+    let cannot = |atomics: &Atomics, point: Point| match atomics.run(&point, AtomicsRuns::QUICK) {
         Err(Skipped::Cannot(why)) => why,
         other => panic!("{other:?}"),
     };
-    assert!(cannot(&model, point(Work::Hit)).contains("own cache"));
+    assert!(cannot(&model, point(SharedWork::Hit)).contains("own cache"));
     assert!(cannot(&model, shared(2, Distance::Sibling)).contains("hardware threads in one core"));
-    assert!(cannot(&model, shared(1, Distance::Node)).contains("at a distance"));
+    assert!(cannot(&model, shared(1, Distance::Node)).contains("one thread has no distance"));
     assert!(
-        cannot(&model, Point { is_churned: true, ..point(Work::Own) }).contains("nothing that could leave")
+        cannot(&model, Point { is_churned: true, ..point(SharedWork::Own) }).contains("no blocks to evict")
     );
     let unknown = Atomics::on_model(Machine::from_profile("xeon-max-9468-2s-flat").unwrap());
     assert!(cannot(&unknown, shared(2, Distance::Node)).contains("calibrate"));
     let emulated = Atomics::on_emulated(Machine::two_tiers().unwrap());
-    assert!(cannot(&emulated, point(Work::Own)).contains("no cores"));
+    assert!(cannot(&emulated, point(SharedWork::Own)).contains("no cores"));
 }

@@ -1,4 +1,4 @@
-//! Where a point runs on this machine, and the memory that its submitters have there.
+//! The place of a point on this machine, and the memory of its submitters.
 
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, pages_per_node};
 use memferry::topology::{Node, NodeId};
@@ -9,29 +9,29 @@ use super::{OnMachine, is_absent};
 use crate::dsa::load::{self, Lane, Load, Placed};
 use crate::papers::{Data, Pages, Point, Skipped, Way};
 
-/// What is larger than the last-level caches of today; those of two sockets of Sapphire Rapids have 210 MB.
+/// Larger than today's last-level caches; those of two sockets of Sapphire Rapids have 210 MB.
 const MEMORY_BYTES: usize = 256 << 20;
 
-/// Where a point runs: where it says, and otherwise on the node of its device, or of the cores that work.
+/// The place of a point: the nodes that it names, otherwise the node of its device or of its cores.
 ///
 /// Source: Fürst 2024, figures 3.4 and 3.5: from node 0 to node 0, by the device of node 0.
 #[derive(Debug)]
 pub(super) struct Home {
     /// CPUs of the submitters; empty: any.
     pub(super) cpus: Vec<u32>,
-    /// Their node, where there are several.
+    /// Their node, if there are several.
     node: Option<NodeId>,
     /// The devices, and their nodes.
     devices: Vec<(DeviceId, Option<u32>)>,
-    /// Where memory is bound; `None`: there is only one, or the node has none.
+    /// Node of the memory; `None`: there is only one, or the node has none.
     pub(super) source: Option<NodeId>,
     pub(super) target: Option<NodeId>,
-    /// What submitters have to share.
+    /// Resources that submitters share.
     pub(super) crowded: Option<String>,
 }
 
 impl OnMachine {
-    /// Where a point runs: at the first of its devices, if it has some.
+    /// The place of a point: its first device, if it has any.
     pub(super) fn home(&self, point: &Point, devices: &[&Device]) -> Home {
         let node = |node: NodeId| self.machine.node(node).ok();
         let has_cpus = |node: &&Node| !node.allowed_cpus.is_empty();
@@ -53,18 +53,18 @@ impl OnMachine {
         }
     }
 
-    /// A lane for each submitter.
+    /// One lane per submitter.
     pub(super) fn lanes(
         &self,
         point: &Point,
         load: Load,
-        ways: &[load::Way],
+        executors: &[load::Executor],
         home: &Home,
     ) -> Result<Vec<Lane<Mapping>>, Skipped> {
         let plain = Lane::<Mapping>::region_bytes(&load);
         let large = MEMORY_BYTES.next_multiple_of(plain.max(1));
         let (source, target) = match point.data {
-            // A device is told where its data is; a core finds what it has used in its caches.
+            // A device is told where its data is; a core finds recently used data in its caches.
             _ if is_absent(point) => (plain, Lane::<Mapping>::target_bytes(&load)),
             _ if point.way != Way::Core => (plain, plain),
             Data::Any | Data::Cached => (plain, plain),
@@ -76,7 +76,7 @@ impl OnMachine {
         let needed =
             source.saturating_add(target).saturating_add(extra).saturating_mul(point.submitters) as u64;
         let free: u64 = self.machine.nodes().iter().filter_map(|node| node.free_bytes).sum();
-        // Half: other programs want to live.
+        // Half: the rest remains for other programs.
         if free > 0 && needed > free / 2 {
             return Skipped::cannot(format!(
                 "this takes {} MiB of memory, and {} MiB are free, of which half may be taken",
@@ -91,13 +91,13 @@ impl OnMachine {
                 self.region(extra.max(1), home.target, Pages::Touched)?,
             ];
             let cpu = home.cpus.get(number % home.cpus.len().max(1)).copied();
-            let (way, placed) = (ways[number % ways.len()].clone(), placed(point.data));
-            Ok(Lane { load, way, cpu, regions, times_submissions: false, placed })
+            let (executor, placed) = (executors[number % executors.len()].clone(), placed(point.data));
+            Ok(Lane { load, executor, cpu, regions, times_submissions: false, placed })
         };
         (0..point.submitters).map(lane).collect()
     }
 
-    /// Memory on a node, with pages like that.
+    /// Memory on a node, with pages in a given state.
     pub(super) fn region(
         &self,
         size_bytes: usize,
@@ -117,14 +117,14 @@ impl OnMachine {
         Ok(mapping)
     }
 
-    /// Where the lanes were in the end.
+    /// The place of the lanes after the run.
     pub(super) fn place(&self, home: &Home, lanes: &[Lane<Mapping>]) -> Option<String> {
         let [source, target, _] = &lanes.first()?.regions;
         self.place_of(home, source, target)
     }
 
-    /// Where source and target were in the end, as the kernel says, and who worked: on a machine with one node there
-    /// is nothing to tell of these.
+    /// The nodes of source and target after the run, as reported by the kernel, and the executors. Empty on a machine with one
+    /// node.
     pub(super) fn place_of(&self, home: &Home, source: &Mapping, target: &Mapping) -> Option<String> {
         let memory = || format!("source on {}, target on {}", nodes_of(source), nodes_of(target));
         let words: Vec<String> = home.node.map(|_| memory()).into_iter().chain(home.words()).collect();
@@ -133,14 +133,14 @@ impl OnMachine {
 }
 
 impl Home {
-    /// Puts this thread on the first of the CPUs. Where it may not run there, it runs elsewhere.
+    /// Moves this thread to the first of the CPUs, if the kernel allows it.
     pub(super) fn pin(&self) {
         if let Some(&cpu) = self.cpus.first() {
             let _ = confine(&[cpu]);
         }
     }
 
-    /// Who works, and where, as far as there is a choice.
+    /// The executors and their nodes, if there are several nodes.
     pub(super) fn words(&self) -> Option<String> {
         let mut words: Vec<String> =
             self.node.iter().map(|node| format!("threads on CPUs of node {node}")).collect();
@@ -167,7 +167,7 @@ fn nodes_of(region: &[u8]) -> String {
     if nodes.is_empty() { "no node".to_owned() } else { nodes.join(" and ") }
 }
 
-/// What an iteration finds in a cache.
+/// The data that an iteration finds in a cache.
 fn placed(data: Data) -> Placed {
     let (is_source_cached, is_target_cached) = match data {
         Data::Any | Data::Memory => (false, false),

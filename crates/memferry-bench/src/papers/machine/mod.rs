@@ -1,4 +1,4 @@
-//! Points on this machine: in threads, by the cores themselves or through the queues that there are.
+//! Points on this machine, in threads: on the cores themselves or through its DSA queues.
 
 mod home;
 mod pollution;
@@ -15,11 +15,11 @@ use memferry_dsa::system::{Device, SystemState};
 use memferry_dsa::wait::{Completer, Wait};
 
 use self::home::Home;
-use super::load::{endpoints, figures_of, load_of};
-use super::{Backend, Data, Effort, Figure, Pages, Point, Skipped, Taken, Way};
-use crate::cache::median;
-use crate::dsa::load::{self, Load, Seen, Work, threads};
+use super::load::{endpoints, load_of, metrics_of};
+use super::{Backend, Data, Measurement, Metric, Pages, Point, RunLength, Skipped, Way};
+use crate::dsa::load::{self, Load, LoadOperation, SubmitterTimes, threads};
 use crate::dsa::waiting;
+use crate::harness::median;
 
 /// The cores of this machine, and its DSA queues.
 #[derive(Debug)]
@@ -29,24 +29,24 @@ pub struct OnMachine {
     is_emulated: bool,
 }
 
-/// Memory that absent pages are taken from, for each thread.
+/// Memory for absent pages per thread.
 const ABSENT_BYTES_MAX: u64 = 64 << 20;
 
-/// What was seen in each iteration, of how many submissions, and where that was.
+/// Times of each iteration, the number of submissions, and their place.
 struct Ran {
-    seen: Vec<Vec<Seen>>,
+    seen: Vec<Vec<SubmitterTimes>>,
     repetitions: usize,
     place: Option<String>,
 }
 
 impl OnMachine {
-    /// `machine` is this one, and `state` what it has of DSA; devices may be emulated ones.
+    /// `machine` is this machine and `state` its DSA devices, which may be emulated.
     pub fn new(machine: Machine, state: SystemState, is_emulated: bool) -> OnMachine {
         OnMachine { machine, state, is_emulated }
     }
 
-    /// Refuses what nobody here can do, and what would be ignored.
-    fn check(&self, point: &Point, figures: &[Figure]) -> Result<(), Skipped> {
+    /// Refuses points that this machine cannot run, and options that it would ignore.
+    fn check(&self, point: &Point, metrics: &[Metric]) -> Result<(), Skipped> {
         let is_device = point.way != Way::Core;
         Skipped::cannot(match point {
             Point { data, .. } if *data != Data::Any && is_device && self.is_emulated => {
@@ -62,7 +62,7 @@ impl OnMachine {
             Point { route: Some(_), .. } if is_absent(point) => {
                 "a routed copy comes to the same target again, whose pages are there then: leave out the route"
             }
-            _ if is_absent(point) && figures.contains(&Figure::Load) => {
+            _ if is_absent(point) && metrics.contains(&Metric::Load) => {
                 "copies beside a reader come to the same target again, whose pages are there then: leave out pages"
             }
             _ => return Ok(()),
@@ -73,79 +73,80 @@ impl OnMachine {
         &self,
         point: &Point,
         load: Load,
-        (ways, home): (&[load::Way], &Home),
-        figures: &[Figure],
-        effort: Effort,
+        (executors, home): (&[load::Executor], &Home),
+        metrics: &[Metric],
+        effort: RunLength,
     ) -> Result<Ran, Skipped> {
-        let mut lanes = self.lanes(point, load, ways, home)?;
-        let is_timed = is_timed(figures);
+        let mut lanes = self.lanes(point, load, executors, home)?;
+        let is_timed = is_timed(metrics);
         lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
         let (seen, lanes) = threads(lanes, effort.iterations)?;
         Ok(Ran { seen, repetitions: load.repetitions, place: self.place(home, &lanes) })
     }
 
-    /// Targets whose pages come while somebody writes to them: others in each iteration.
+    /// Runs with absent target pages: other pages in each iteration.
     fn absent(
         &self,
         point: &Point,
         load: Load,
-        (ways, home): (&[load::Way], &Home),
-        effort: Effort,
+        (executors, home): (&[load::Executor], &Home),
+        effort: RunLength,
     ) -> Result<Ran, Skipped> {
         let fitting = (ABSENT_BYTES_MAX / point.size_bytes.max(1)).max(1) as usize;
         let load = Load { repetitions: fitting.min(load.repetitions), ..load };
         let mut ran = Ran { seen: Vec::new(), repetitions: load.repetitions, place: None };
         for _ in 0..effort.iterations {
-            let (seen, lanes) = threads(self.lanes(point, load, ways, home)?, 1)?;
+            let (seen, lanes) = threads(self.lanes(point, load, executors, home)?, 1)?;
             ran.seen.extend(seen);
             ran.place = self.place(home, &lanes);
         }
         Ok(ran)
     }
 
-    /// What remains of the same run without anything to do, as a share of it.
+    /// Time of the same run without work, as a share of the run.
     fn overhead(
         &self,
         point: &Point,
         load: Load,
-        figures: &[Figure],
+        metrics: &[Metric],
         home: &Home,
         ran: &Ran,
     ) -> Result<f64, Skipped> {
-        // Nothing is done with the memory, so that it may be small.
+        // The memory is not accessed and can be small.
         let nothing = Load {
-            work: Work::Nothing,
+            work: LoadOperation::Nothing,
             size_bytes: 1,
             repetitions: ran.repetitions,
-            pages: load::Pages::Touched,
+            pages: load::PageState::Touched,
             ..load
         };
         let touched = Point { data: Data::Any, pages: Pages::Touched, ..point.clone() };
-        let mut lanes = self.lanes(&touched, nothing, &[load::Way::Core], home)?;
-        let is_timed = is_timed(figures) && point.way != Way::Core;
+        let mut lanes = self.lanes(&touched, nothing, &[load::Executor::Core], home)?;
+        let is_timed = is_timed(metrics) && point.way != Way::Core;
         lanes.iter_mut().for_each(|lane| lane.times_submissions = is_timed);
         let (empty, _) = threads(lanes, ran.seen.len())?;
-        let slowest = |seen: &Vec<Seen>| seen.iter().map(|seen| seen.elapsed_ns).fold(0.0, f64::max);
+        let slowest =
+            |seen: &Vec<SubmitterTimes>| seen.iter().map(|seen| seen.elapsed_ns).fold(0.0, f64::max);
         let shares: Vec<f64> =
             empty.iter().zip(&ran.seen).map(|(empty, seen)| slowest(empty) / slowest(seen)).collect();
         Ok(median(&shares))
     }
 
-    /// The share of a core that a waiter leaves to others. In UMWAIT it would leave none: the thread still has it.
+    /// The share of a core that a waiter leaves idle. UMWAIT would leave none: the thread keeps the core.
     fn asleep(
         &self,
         point: &Point,
         portal: &dyn Portal,
         home: &Home,
-        effort: Effort,
-    ) -> Result<Vec<Taken>, Skipped> {
+        effort: RunLength,
+    ) -> Result<Vec<Measurement>, Skipped> {
         let (Ok(size_bytes), true) = (u32::try_from(point.size_bytes), is_plain(point)) else {
             return Skipped::cannot(
                 "waiting is measured of single copies, one at a time by one thread, of memory near the device: leave \
                  out operations, batches, submitters, depths, sources, targets, pages and data",
             );
         };
-        // Its thread begins here: it would inherit the one CPU of whoever waits.
+        // The completer's thread starts here: later it would inherit the single CPU of the waiter.
         Completer::global().map_err(|error| Skipped::Failed(error.into()))?;
         let costs = thread::scope(|scope| {
             let costs = scope.spawn(|| {
@@ -156,7 +157,7 @@ impl OnMachine {
         });
         let costs = costs.map_err(|error| Skipped::Failed(error.into()))?;
         let asleep = costs.iter().flat_map(|cost| &cost.core_shares).map(|share| 1.0 - share);
-        let mut taken = Taken::new(Figure::Asleep, asleep.collect());
+        let mut taken = Measurement::new(Metric::Asleep, asleep.collect());
         taken.add_note("sleeps until the completer wakes it, whose time counts as well");
         home.words().into_iter().for_each(|words| taken.add_note(&words));
         Ok(vec![taken])
@@ -167,24 +168,24 @@ fn is_absent(point: &Point) -> bool {
     matches!(point.pages, Pages::AbsentBlock | Pages::AbsentResume)
 }
 
-/// Whether phases of submissions are looked at, so that each of them is timed.
-fn is_timed(figures: &[Figure]) -> bool {
-    figures.contains(&Figure::Submit)
+/// Whether the metrics need each submission timed.
+fn is_timed(metrics: &[Metric]) -> bool {
+    metrics.contains(&Metric::Submit)
 }
 
-/// Whether it is one copy at a time of whatever memory.
+/// Whether it is a single copy at a time without options of memory.
 fn is_plain(point: &Point) -> bool {
     let Point { operation, batch, submitters, depth, source, target, pages, data, .. } = *point;
-    (operation, batch, submitters, depth) == (Work::Copy, 1, 1, 1)
+    (operation, batch, submitters, depth) == (LoadOperation::Copy, 1, 1, 1)
         && source.or(target).is_none()
         && (pages, data) == (Pages::Touched, Data::Any)
 }
 
-/// Those of submitters: queues, or without any the cores.
-fn ways(portals: Vec<Arc<dyn Portal>>) -> Vec<load::Way> {
+/// Executors of the submitters: queues, or the cores without queues.
+fn executors(portals: Vec<Arc<dyn Portal>>) -> Vec<load::Executor> {
     match portals.is_empty() {
-        true => vec![load::Way::Core],
-        false => portals.into_iter().map(load::Way::Queue).collect(),
+        true => vec![load::Executor::Core],
+        false => portals.into_iter().map(load::Executor::Queue).collect(),
     }
 }
 
@@ -197,8 +198,8 @@ impl Backend for OnMachine {
         wanted.to_vec()
     }
 
-    fn run(&self, point: &Point, figures: &[Figure], effort: Effort) -> Result<Vec<Taken>, Skipped> {
-        self.check(point, figures)?;
+    fn run(&self, point: &Point, metrics: &[Metric], effort: RunLength) -> Result<Vec<Measurement>, Skipped> {
+        self.check(point, metrics)?;
         let load = load_of(point, effort)?;
         endpoints(&self.machine, point)?;
         let mut chosen = if point.way == Way::Core { Vec::new() } else { self.chosen(point)? };
@@ -209,15 +210,15 @@ impl Backend for OnMachine {
         let home = self.home(point, &devices);
         if let Some(route) = point.route {
             let ran = self.routed((point, route), load, &chosen, &home, effort)?;
-            let mut taken = figures_of(point, figures, load.repetitions, &ran.seen);
-            let overhead = self.overhead(point, load, figures, &home, &ran)?;
+            let mut taken = metrics_of(point, metrics, load.repetitions, &ran.seen);
+            let overhead = self.overhead(point, load, metrics, &home, &ran)?;
             for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
                 taken.overhead = Some(overhead);
                 taken.add_note(match point.way {
                     Way::Core => "by the mover's workers, one for each CPU of the node",
                     _ => "by the mover, whose CPU workers take what devices refuse",
                 });
-                tell(taken, point, &ran);
+                add_remarks(taken, point, &ran);
             }
             return Ok(taken);
         }
@@ -226,24 +227,24 @@ impl Backend for OnMachine {
             opened.iter().find_map(|portal| portal.write_reason()).filter(|_| point.way != Way::Write);
         let portals: Vec<Arc<dyn Portal>> =
             opened.into_iter().map(|portal| portal as Arc<dyn Portal>).collect();
-        let mut taken = if figures == [Figure::Asleep] {
+        let mut taken = if metrics == [Metric::Asleep] {
             match portals.first() {
                 Some(portal) => self.asleep(point, &**portal, &home, effort)?,
                 None => return Skipped::cannot("a core that copies does not wait"),
             }
-        } else if figures.contains(&Figure::Load) {
-            self.pollution(point, load, &ways(portals), home, effort)?
+        } else if metrics.contains(&Metric::Load) {
+            self.pollution(point, load, &executors(portals), home, effort)?
         } else {
-            let at = (&ways(portals)[..], &home);
+            let at = (&executors(portals)[..], &home);
             let ran = match is_absent(point) {
                 true => self.absent(point, load, at, effort)?,
-                false => self.touched(point, load, at, figures, effort)?,
+                false => self.touched(point, load, at, metrics, effort)?,
             };
-            let overhead = self.overhead(point, load, figures, &home, &ran)?;
-            let mut taken = figures_of(point, figures, ran.repetitions, &ran.seen);
+            let overhead = self.overhead(point, load, metrics, &home, &ran)?;
+            let mut taken = metrics_of(point, metrics, ran.repetitions, &ran.seen);
             for taken in taken.iter_mut().filter(|taken| !taken.values.is_empty()) {
                 taken.overhead = Some(overhead);
-                tell(taken, point, &ran);
+                add_remarks(taken, point, &ran);
             }
             taken
         };
@@ -254,8 +255,8 @@ impl Backend for OnMachine {
     }
 }
 
-/// Says what to know of a run.
-fn tell(taken: &mut Taken, point: &Point, ran: &Ran) {
+/// Adds remarks about a run.
+fn add_remarks(taken: &mut Measurement, point: &Point, ran: &Ran) {
     if point.pages == Pages::Huge {
         taken.add_note("huge pages are asked for; the kernel gives what it has");
     }

@@ -1,7 +1,7 @@
-//! What copies cost somebody else: a reader whose working set fits into its caches, alone and beside them.
+//! The cost of copies to another thread: a reader whose working set fits into its caches, alone and beside copies.
 //!
-//! The reader follows a chain through 4 MiB, each load depending on the one before, so that its speed is the latency of
-//! where its lines are. Source: Kuper et al. 2024, section 4.5 and figure 13, with X-Mem as the reader.
+//! The reader follows a chain through 4 MiB. Each load depends on the one before, so that its speed is the latency of the
+//! level that holds its lines. Source: Kuper et al. 2024, section 4.5 and figure 13, with X-Mem as the reader.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,31 +12,31 @@ use memferry_dsa::affinity::confine;
 
 use super::OnMachine;
 use super::home::{Home, crowded};
-use crate::cache::median;
 use crate::dsa::load::{self, Load, threads};
-use crate::papers::{Effort, Figure, Point, Skipped, Taken};
+use crate::harness::median;
+use crate::papers::{Measurement, Metric, Point, RunLength, Skipped};
 
 /// Bytes of the working set: that of the paper.
 const WORKING_SET_BYTES: usize = 4 << 20;
 const LINE_WORDS: usize = 16;
 const LINES: usize = WORKING_SET_BYTES / 64;
 
-/// Loads of one value: enough that looking at the clock does not count.
+/// Loads per value: enough to outweigh readings of the clock.
 const LOADS: usize = 4096;
 
-/// Copies beside a reader are so many times as many as otherwise, so that it sees some of them.
+/// Factor for the number of copies beside a reader, so that it sees enough of them.
 const POLLUTION_FACTOR: usize = 100;
 
 impl OnMachine {
-    /// What a reader on another CPU sees of the copies.
+    /// Load latencies of a reader on another CPU beside the copies.
     pub(super) fn pollution(
         &self,
         point: &Point,
         load: Load,
-        ways: &[load::Way],
+        executors: &[load::Executor],
         mut home: Home,
-        effort: Effort,
-    ) -> Result<Vec<Taken>, Skipped> {
+        effort: RunLength,
+    ) -> Result<Vec<Measurement>, Skipped> {
         if home.cpus.len() < 2 {
             return Skipped::cannot(
                 "a reader beside copies needs two CPUs of one node, and this process may use one",
@@ -45,7 +45,7 @@ impl OnMachine {
         let reader_cpu = home.cpus.remove(0);
         home.crowded = crowded(point.submitters, home.cpus.len());
         let load = Load { repetitions: load.repetitions.saturating_mul(POLLUTION_FACTOR), ..load };
-        let lanes = self.lanes(point, load, ways, &home)?;
+        let lanes = self.lanes(point, load, executors, &home)?;
         let is_over = &AtomicBool::new(false);
         let (alone, beside, ran) = thread::scope(|scope| {
             let reading = scope.spawn(|| {
@@ -61,7 +61,7 @@ impl OnMachine {
                 reader.until(is_over)
             });
             let ran = {
-                let _over = Over(is_over);
+                let _over = StopOnDrop(is_over);
                 threads(lanes, 1)
             };
             let beside = reading.join().unwrap_or_default();
@@ -76,18 +76,18 @@ impl OnMachine {
         let note = self.place(&home, &lanes);
         let peer = Some(("alone", own));
         Ok(vec![
-            Taken { peer, note: note.clone(), ..Taken::new(Figure::Load, beside) },
-            Taken { note, ..Taken::new(Figure::Slowdown, slowdowns) },
+            Measurement { peer, note: note.clone(), ..Measurement::new(Metric::Load, beside) },
+            Measurement { note, ..Measurement::new(Metric::Slowdown, slowdowns) },
         ])
     }
 }
 
-/// Says that it is over when it goes, also when a copying thread has panicked: the reader would read for ever.
-struct Over<'a>(&'a AtomicBool);
+/// Stops the reader on drop, also when a copying thread panics: otherwise it would read for ever.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
-        // ORDERING: Relaxed: nothing else is read that depends on it.
+        // ORDERING: Relaxed, no partner: the flag publishes no data; results pass through joins and channels.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -99,7 +99,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// The chain visits all lines, in an order that no prefetcher follows: a congruential generator of full period
+    /// A chain through all lines in an order that no prefetcher follows: a congruential generator of full period
     /// (Hull and Dobell, 1962: odd increment, factor 1 modulo 4).
     fn new() -> Reader {
         let mut words = vec![0; LINES * LINE_WORDS];
@@ -110,7 +110,7 @@ impl Reader {
         Reader { words, at: 0 }
     }
 
-    /// Nanoseconds of one load, the mean of some.
+    /// Nanoseconds per load, the mean of several.
     fn load_ns(&mut self) -> f64 {
         let begin = Instant::now();
         for _ in 0..LOADS {
@@ -120,7 +120,7 @@ impl Reader {
         begin.elapsed().as_nanos() as f64 / LOADS as f64
     }
 
-    /// Goes through the working set twice, then takes that many values.
+    /// Reads the working set twice, then takes that many values.
     fn alone(&mut self, count: usize) -> Vec<f64> {
         for _ in 0..2 * LINES / LOADS {
             self.load_ns();
@@ -128,12 +128,12 @@ impl Reader {
         (0..count).map(|_| self.load_ns()).collect()
     }
 
-    /// Takes values until somebody says that it is over, one at least.
+    /// Takes at least one value, until stopped.
     fn until(&mut self, is_over: &AtomicBool) -> Vec<f64> {
         let mut values = Vec::new();
         loop {
             values.push(self.load_ns());
-            // ORDERING: Relaxed: nothing else is read that depends on it.
+            // ORDERING: Relaxed, no partner: the flag publishes no data; results pass through joins and channels.
             if is_over.load(Ordering::Relaxed) {
                 return values;
             }

@@ -1,4 +1,4 @@
-//! The queues of this machine: which ones a point has, and copies that all of them share.
+//! Selection of this machine's queues for a point, and copies that several queues share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use memferry_dsa::{DevicePortal, OperationSet, Portal, QueueMode};
 
 use super::home::Home;
 use super::{OnMachine, Ran};
-use crate::dsa::load::{Load, Seen, Work};
-use crate::papers::{Data, Effort, Pages, Point, Skipped, Way};
+use crate::dsa::load::{Load, LoadOperation, SubmitterTimes};
+use crate::papers::{Data, Pages, Point, RunLength, Skipped, Way};
 
-/// Queues of a device that a point goes through.
+/// Queues of a device that a point uses.
 pub(super) struct Chosen<'a> {
     pub(super) device: &'a Device,
     queues: Vec<&'a Queue>,
@@ -30,7 +30,7 @@ impl Chosen<'_> {
 }
 
 impl OnMachine {
-    /// The queues of a point, of each device that has as many of them as it wants, the device of its source first.
+    /// The queues of a point on each device that has enough of them, the device of its source first.
     pub(super) fn chosen<'a>(&'a self, point: &Point) -> Result<Vec<Chosen<'a>>, Skipped> {
         let mode = mode(point.way)?;
         let operations = OperationSet::of(&[point.operation.opcode()]);
@@ -72,16 +72,16 @@ impl OnMachine {
         ))
     }
 
-    /// Copies that engines share: those of the mover, with the chosen queues of all devices or with its CPU workers.
+    /// Copies that engines share: by the mover, with the chosen queues of all devices or with its CPU workers.
     pub(super) fn routed(
         &self,
         (point, route): (&Point, Route),
         load: Load,
         chosen: &[Chosen<'_>],
         home: &Home,
-        effort: Effort,
+        effort: RunLength,
     ) -> Result<Ran, Skipped> {
-        if load.work != Work::Copy || load.batch > 1 || load.depth > 1 || point.submitters > 1 {
+        if load.work != LoadOperation::Copy || load.batch > 1 || load.depth > 1 || point.submitters > 1 {
             return Skipped::cannot("routes are for copies, one at a time");
         }
         if point.data != Data::Any {
@@ -105,7 +105,7 @@ impl OnMachine {
         let mut source = self.region(load.size_bytes as usize, home.source, Pages::Touched)?;
         let mut target = self.region(load.size_bytes as usize, home.target, point.pages)?;
         let mut seen = Vec::with_capacity(effort.iterations);
-        // The calling thread is nobody's to pin.
+        // Pin a separate thread, not the caller's.
         let run = || {
             home.pin();
             for _ in 0..effort.iterations {
@@ -116,7 +116,10 @@ impl OnMachine {
                     let outcome = mover.copy(source, target, options).wait();
                     (source, target, _) = outcome.map_err(|failed| Skipped::Failed(failed.error.into()))?;
                 }
-                seen.push(vec![Seen { elapsed_ns: begin.elapsed().as_nanos() as f64, ..Seen::default() }]);
+                seen.push(vec![SubmitterTimes {
+                    elapsed_ns: begin.elapsed().as_nanos() as f64,
+                    ..SubmitterTimes::default()
+                }]);
             }
             Ok::<_, Skipped>((source, target))
         };
@@ -127,7 +130,7 @@ impl OnMachine {
     }
 }
 
-/// Which queues a way goes through; `None`: all of them.
+/// Mode of the queues that a way uses; `None`: any.
 fn mode(way: Way) -> Result<Option<QueueMode>, Skipped> {
     match way {
         Way::Shared => Ok(Some(QueueMode::Shared)),
@@ -139,7 +142,7 @@ fn mode(way: Way) -> Result<Option<QueueMode>, Skipped> {
     }
 }
 
-/// As many of these queues of a device as a point has: with its priorities in one group, with its read buffers in two.
+/// As many queues of a device as a point needs: with its priorities in one group, with its read buffers in two groups.
 fn chosen<'a>(device: &Device, queues: &[&'a Queue], point: &Point) -> Option<Vec<&'a Queue>> {
     if point.priorities.is_none() && point.read_buffers.is_none() {
         return queues.get(..point.queues).map(<[_]>::to_vec);
@@ -153,7 +156,7 @@ fn chosen<'a>(device: &Device, queues: &[&'a Queue], point: &Point) -> Option<Ve
     let of = |queue: &Queue, priority, buffers| has_priority(queue, priority) && has_buffers(queue, buffers);
     let (priorities, buffers) = (point.priorities.unzip(), point.read_buffers.unzip());
     let is_meant = |(one, other): &(&Queue, &Queue)| {
-        // Groups have buffers of their own; priorities count within one.
+        // Each group has its own buffers; priorities apply within a group.
         let is_one_group = one.group == other.group;
         one.id != other.id
             && of(one, priorities.0, buffers.0)

@@ -1,4 +1,4 @@
-//! Points on whatever machine the tests run on: its cores, and what is said of what it does not have.
+//! Points on the machine of the tests: its cores, and the reasons for missing parts.
 
 use memferry::memory::Mapping;
 use memferry::mover::Route;
@@ -11,9 +11,9 @@ use crate::dsa::load::Lane;
 use crate::papers::Axes;
 use crate::papers::tests::{CHANGES, Change};
 
-fn run(point: &Point, figures: &[Figure]) -> Result<Vec<Taken>, Skipped> {
+fn run(point: &Point, metrics: &[Metric]) -> Result<Vec<Measurement>, Skipped> {
     let (machine, state) = (Machine::discover().unwrap(), SystemState::discover().unwrap());
-    OnMachine::new(machine, state, false).run(point, figures, Effort::QUICK)
+    OnMachine::new(machine, state, false).run(point, metrics, RunLength::QUICK)
 }
 
 fn point() -> Point {
@@ -25,14 +25,14 @@ fn cores_copy() {
     for point in [
         point(),
         Point { submitters: 2, ..point() },
-        Point { operation: Work::Dualcast, ..point() },
-        Point { operation: Work::DifUpdate, submitters: 2, ..point() },
-        Point { operation: Work::ApplyDelta, ..point() },
+        Point { operation: LoadOperation::Dualcast, ..point() },
+        Point { operation: LoadOperation::DifUpdate, submitters: 2, ..point() },
+        Point { operation: LoadOperation::ApplyDelta, ..point() },
         Point { pages: Pages::AbsentBlock, ..point() },
         Point { pages: Pages::Huge, ..point() },
     ] {
-        let taken = run(&point, &[Figure::Throughput]).unwrap().remove(0);
-        assert_eq!((taken.figure, taken.values.len()), (Figure::Throughput, 2));
+        let taken = run(&point, &[Metric::Throughput]).unwrap().remove(0);
+        assert_eq!((taken.metric, taken.values.len()), (Metric::Throughput, 2));
         assert!(taken.values.iter().all(|value| *value > 0.0), "{taken:?}");
         assert!(taken.overhead.is_some_and(|share| share > 0.0), "{taken:?}");
     }
@@ -41,13 +41,13 @@ fn cores_copy() {
 #[test]
 fn copies_by_workers_and_beside_a_reader() {
     let large = Point { size_bytes: 4 << 20, route: Some(Route::All), ..point() };
-    assert!(run(&large, &[Figure::Throughput]).unwrap()[0].values[0] > 0.0);
+    assert!(run(&large, &[Metric::Throughput]).unwrap()[0].values[0] > 0.0);
     let cached = Point { data: Data::CachedTarget, ..point() };
-    match run(&cached, &[Figure::Throughput]) {
+    match run(&cached, &[Metric::Throughput]) {
         Ok(taken) => assert!(taken[0].values[0] > 0.0),
         Err(error) => assert!(error.to_string().contains("MiB are free"), "{error}"),
     }
-    match run(&Point { submitters: 4, ..point() }, &[Figure::Load, Figure::Slowdown]) {
+    match run(&Point { submitters: 4, ..point() }, &[Metric::Load, Metric::Slowdown]) {
         Ok(taken) => {
             assert!(taken.iter().all(|it| it.values.iter().all(|value| *value > 0.0)), "{taken:?}");
             assert!(taken[0].peer.is_some_and(|(_, alone)| alone > 0.1), "{taken:?}");
@@ -87,41 +87,41 @@ fn memory_and_threads_are_where_the_device_is() {
 
 #[test]
 fn what_is_not_there_is_said() {
-    let cannot = |point: Point, figures: &[Figure]| match run(&point, figures) {
+    let cannot = |point: Point, metrics: &[Metric]| match run(&point, metrics) {
         Err(Skipped::Cannot(what)) => what,
         other => panic!("{other:?}"),
     };
-    let figures = [Figure::Throughput];
+    let metrics = [Metric::Throughput];
     // No device has that many queues.
     assert!(
-        cannot(Point { way: Way::Shared, queues: 99, submitters: 99, ..point() }, &figures)
+        cannot(Point { way: Way::Shared, queues: 99, submitters: 99, ..point() }, &metrics)
             .contains("configure")
     );
-    assert!(cannot(Point { submitters: 1000, size_bytes: 1 << 30, ..point() }, &figures).contains("MiB"));
-    assert!(cannot(Point { target: Some(NodeId(4000)), ..point() }, &figures).contains("4000"));
+    assert!(cannot(Point { submitters: 1000, size_bytes: 1 << 30, ..point() }, &metrics).contains("MiB"));
+    assert!(cannot(Point { target: Some(NodeId(4000)), ..point() }, &metrics).contains("4000"));
     let two = Point { way: Way::Shared, queues: 2, submitters: 2, ..point() };
     let tenants = Point { priorities: Some((15, 1)), ..two.clone() };
-    assert!(cannot(tenants, &figures).contains("priorities 15 and 1"));
-    assert!(cannot(Point { priorities: Some((15, 1)), ..point() }, &figures).contains("about queues"));
-    assert!(cannot(point(), &[Figure::Asleep]).contains("does not wait"));
-    assert!(cannot(Point { way: Way::Any, ..point() }, &figures).contains("core"));
+    assert!(cannot(tenants, &metrics).contains("priorities 15 and 1"));
+    assert!(cannot(Point { priorities: Some((15, 1)), ..point() }, &metrics).contains("about queues"));
+    assert!(cannot(point(), &[Metric::Asleep]).contains("does not wait"));
+    assert!(cannot(Point { way: Way::Any, ..point() }, &metrics).contains("core"));
     let buffers = Point { read_buffers: Some((95, 1)), ..two };
-    assert!(cannot(buffers.clone(), &figures).contains("read buffers 95 and 1"));
-    assert!(cannot(Point { way: Way::Core, ..buffers }, &figures).contains("about queues"));
+    assert!(cannot(buffers.clone(), &metrics).contains("read buffers 95 and 1"));
+    assert!(cannot(Point { way: Way::Core, ..buffers }, &metrics).contains("about queues"));
     let batch = Point { way: Way::Write, batch: 4, ..point() };
-    assert!(cannot(batch, &figures).contains("no batches"));
+    assert!(cannot(batch, &metrics).contains("no batches"));
     assert!(
-        cannot(Point { way: Way::Write, queues: 99, submitters: 99, ..point() }, &figures)
+        cannot(Point { way: Way::Write, queues: 99, submitters: 99, ..point() }, &metrics)
             .contains("mode any")
     );
 }
 
-/// Values are never the same here; what runs tells whether an option counts.
+/// Values always differ here; the lanes of a run show whether an option counts.
 #[test]
 fn options_of_cores_count_or_are_refused() {
     let backend = OnMachine::new(Machine::discover().unwrap(), SystemState::discover().unwrap(), false);
     let told = |point: &Point| {
-        let taken = match backend.run(point, &[Figure::Throughput], Effort::QUICK) {
+        let taken = match backend.run(point, &[Metric::Throughput], RunLength::QUICK) {
             Ok(taken) => taken,
             Err(Skipped::Cannot(why)) => {
                 assert!(why.len() > 10, "{why}");
@@ -130,7 +130,8 @@ fn options_of_cores_count_or_are_refused() {
             Err(error) => panic!("{point:?}: {error}"),
         };
         let home = backend.home(point, &[]);
-        let lanes = backend.lanes(point, load_of(point, Effort::QUICK).unwrap(), &ways(Vec::new()), &home);
+        let lanes =
+            backend.lanes(point, load_of(point, RunLength::QUICK).unwrap(), &executors(Vec::new()), &home);
         let lane = |lane: &Lane<Mapping>| {
             format!(
                 "{:?} {:?} {:?}",

@@ -1,9 +1,9 @@
-//! What queries are combinations of, and their columns in records.
+//! Axes of queries, and their columns in records.
 
 use memferry::topology::Machine;
 use serde_json::Value;
 
-use super::{Figure, Nodes, Query, Synchronization, Variant};
+use super::{Nodes, Query, QueryMetric, Synchronization, Variant};
 use crate::papers::axis::size_name;
 use crate::papers::point::each;
 
@@ -41,7 +41,7 @@ pub struct Axes {
 }
 
 impl Axis {
-    /// All of them, in the order of columns.
+    /// All axes, in the order of columns.
     pub const ALL: [Axis; 11] = [
         Axis::Variant,
         Axis::ColumnBytes,
@@ -73,7 +73,7 @@ impl Axis {
         }
     }
 
-    /// The value of a query as in records; null where it says nothing.
+    /// The value of a query in records; null if it has none.
     pub fn value(self, query: &Query) -> Value {
         match self {
             Axis::Variant => query.variant.name().into(),
@@ -101,15 +101,15 @@ impl Axis {
     }
 }
 
-/// A column of the thesis, and one that is larger than the last-level caches of today and leaves room for three of
-/// them on an ordinary machine.
+/// Sizes of a column: the thesis's; larger than today's last-level caches, with three of them fitting an ordinary
+/// machine; and one for quick runs.
 const THESIS_BYTES: u64 = 4 << 30;
 const OWN_BYTES: u64 = 512 << 20;
 const QUICK_BYTES: u64 = 8 << 20;
 
 impl Axes {
-    /// All variants on a machine, with the numbers of the thesis where the machine is that large, and one thread of a
-    /// group for each task otherwise. Columns of 4 GiB where nothing is really read, 512 MiB elsewhere.
+    /// All variants on a machine. Threads as in the thesis if the machine is large enough, otherwise one thread per task and
+    /// group. Columns of 4 GiB in the model, which reads nothing, 512 MiB elsewhere.
     pub fn on(machine: &Machine, nodes: Nodes, is_model: bool, is_quick: bool) -> Axes {
         let cpus_count = machine.node(nodes.home).map_or(1, |node| node.allowed_cpus.len().max(1));
         let (column_bytes, chunk_bytes) = match (is_model, is_quick) {
@@ -135,7 +135,7 @@ impl Axes {
         }
     }
 
-    /// All combinations, the first axis fastest, so that variants that are compared run after each other.
+    /// All combinations. The first axis varies fastest, so that compared variants run after each other.
     pub fn queries(&self) -> Vec<Query> {
         let mut queries = vec![Query {
             variant: Variant::Baseline,
@@ -159,8 +159,8 @@ impl Axes {
         queries
     }
 
-    /// Name of a query's row: the figure, unless it is the total, the variant, and what these axes vary.
-    pub fn row_name(&self, query: &Query, figure: Figure) -> String {
+    /// Name of a query's row: the metric unless it is the total, the variant, and the axes with several values.
+    pub fn row_name(&self, query: &Query, metric: QueryMetric) -> String {
         let counts = [
             (Axis::ColumnBytes, self.columns_bytes.len()),
             (Axis::Groups, self.groups.len()),
@@ -170,8 +170,8 @@ impl Axes {
             (Axis::ChunkBytes, self.chunks_bytes.len()),
             (Axis::Sync, self.syncs.len()),
         ];
-        let figure = if figure == Figure::Total { "" } else { figure.name() };
-        let mut words = vec!["qdp".to_owned(), figure.to_owned(), query.variant.name().to_owned()];
+        let metric = if metric == QueryMetric::Total { "" } else { metric.name() };
+        let mut words = vec!["qdp".to_owned(), metric.to_owned(), query.variant.name().to_owned()];
         words.extend(counts.into_iter().filter(|(_, count)| *count > 1).map(|(axis, _)| axis.word(query)));
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("_")
     }

@@ -1,4 +1,4 @@
-//! The two columns of the query, and what is computed with them.
+//! The two columns of the query, and the computations on them.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memferry::memory::{Binding, Mapping, MemoryError};
 use memferry::topology::{Machine, NodeId};
 
-use crate::cache::Random;
+use crate::harness::Random;
 
-/// Values of a are below this, those of b are small, too, so that no sum overflows.
+/// Values of both columns are below this: small, so that no sum overflows.
 const VALUES_COUNT: usize = 100;
 
-/// Rows with a below this pass: half of them. All of b is read whatever it is.
+/// Rows with a below this pass: half of them. All of b is read in any case.
 const LIMIT: u64 = VALUES_COUNT as u64 / 2;
 
 /// Size of a value.
 const VALUE_BYTES: usize = size_of::<u64>();
 
-/// Rows that a word of a mask tells of.
+/// Rows per word of a mask.
 const MASK_ROWS: usize = 64;
 
-/// Bytes of a column that a word of a mask tells of.
+/// Bytes of a column per word of a mask.
 pub(super) const MASK_BYTES: usize = MASK_ROWS * VALUE_BYTES;
 
 /// Both columns, on their nodes.
@@ -31,7 +31,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Columns of `size_bytes` each on these nodes, filled with values that are the same each time.
+    /// Columns of `size_bytes` each on these nodes, filled with reproducible values.
     pub(super) fn new(
         machine: &Machine,
         nodes: (NodeId, NodeId),
@@ -48,7 +48,7 @@ impl Columns {
         Ok(Columns { a: column(nodes.0, 1)?, b: column(nodes.1, 2)? })
     }
 
-    /// The answer, row by row: no masks, threads, chunks or copies.
+    /// The expected answer, computed row by row without masks, threads, chunks or copies.
     pub(super) fn answer(&self) -> u64 {
         let rows = values(&self.a).zip(values(&self.b));
         rows.filter(|(a, _)| *a < LIMIT).map(|(_, b)| b).sum()
@@ -59,29 +59,29 @@ fn values(column: &[u8]) -> impl Iterator<Item = u64> {
     column.as_chunks().0.iter().map(|value| u64::from_le_bytes(*value))
 }
 
-/// SCAN_a: notes for each row of this part of a whether it passes. Whole masks: what is left over is not scanned.
+/// SCAN_a: marks the rows of this part of a that pass. It scans whole words of masks only.
 pub(super) fn scan(a: &[u8], masks: &[AtomicU64]) {
     for (rows, mask) in a.as_chunks::<MASK_BYTES>().0.iter().zip(masks) {
         let bits = values(rows).zip(0..).fold(0, |bits, (a, row)| bits | u64::from(a < LIMIT) << row);
-        // ORDERING: Relaxed, no partner: the group's barrier stands between this and whoever reads it.
+        // ORDERING: Relaxed, no partner: the group's barrier orders this store before the loads in `aggregate`.
         mask.store(bits, Ordering::Relaxed);
     }
 }
 
-/// AGGREGATE: the sum of those rows of this part of b that pass. Whole masks, as [`scan`].
+/// AGGREGATE: the sum of the rows of this part of b that pass, in whole words of masks as in [`scan`].
 pub(super) fn aggregate(b: &[u8], masks: &[AtomicU64]) -> u64 {
     let mut sum = 0_u64;
     for (rows, mask) in b.as_chunks::<MASK_BYTES>().0.iter().zip(masks) {
         // ORDERING: Relaxed, no partner: see `scan`.
         let bits = mask.load(Ordering::Relaxed);
-        // Without branches, and without looking for overflows that cannot be: as fast as memory.
+        // Without branches and overflow checks: as fast as memory.
         let passing = values(rows).zip(0..).map(|(b, row)| b & (bits >> row & 1).wrapping_neg());
         sum = passing.fold(sum, u64::wrapping_add);
     }
     black_box(sum)
 }
 
-/// Masks for a column of so many bytes, of which every page has been touched.
+/// Masks for a column of `column_bytes`, with every page touched.
 pub(super) fn masks(column_bytes: usize) -> Vec<AtomicU64> {
     (0..column_bytes.div_ceil(MASK_BYTES)).map(|_| AtomicU64::new(u64::MAX)).collect()
 }
@@ -91,12 +91,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_parts_as_row_by_row() {
+    fn parts_sum_to_the_answer() {
         let machine = Machine::discover().unwrap();
         let home = machine.nodes().iter().find(|node| node.has_memory()).unwrap().id;
         let columns = Columns::new(&machine, (home, home), 3 * 4096).unwrap();
         let all = masks(columns.a.len());
-        // What was not scanned counts wholly.
+        // Rows that were not scanned pass.
         let everything = values(&columns.b).sum::<u64>();
         assert_eq!(aggregate(&columns.b, &all), everything);
         let mut sum = 0;

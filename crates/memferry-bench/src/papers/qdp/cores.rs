@@ -15,17 +15,17 @@ use memferry_dsa_emulator::{
 
 use super::columns::{Columns, masks};
 use super::modelled::{pipeline, told};
-use super::query::Crew;
-use super::threads::{Near, Run, Seen, TASKS};
-use super::{Effort, Figure, Query, Skipped, Taken, Variant};
+use super::query::TaskThreads;
+use super::threads::{Near, QueryRun, RunTimes, TASKS};
+use super::{Query, QueryMeasurement, QueryMetric, QueryRuns, Skipped, Variant};
 
 /// Cores, and engines for copies; without engines cores copy.
 pub(super) struct Cores {
     pub(super) machine: Arc<Machine>,
-    /// The machine with the devices that copy here: what the model is asked about.
+    /// The machine with the devices that copy here, for the cost model.
     planned: Machine,
     engines: Vec<Arc<dyn Engine>>,
-    /// Why there is none.
+    /// The reason why there are no engines.
     why_none: String,
     is_emulated: bool,
 }
@@ -37,13 +37,13 @@ impl fmt::Debug for Cores {
     }
 }
 
-/// Where things are in one query, and what is fetched.
+/// Nodes, copies and threads of one query.
 struct Setting {
-    /// Of column b.
+    /// Node of column b.
     of_b: NodeId,
-    /// What is brought near, as the model has it.
+    /// The copies, in terms of the model.
     fetch: Option<Fetch>,
-    crew: Crew,
+    task_threads: TaskThreads,
     note: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl Cores {
         Ok(Cores::new(machine, engines, String::new(), true))
     }
 
-    pub(super) fn run(&self, query: &Query, effort: Effort) -> Result<Vec<Taken>, Skipped> {
+    pub(super) fn run(&self, query: &Query, effort: QueryRuns) -> Result<Vec<QueryMeasurement>, Skipped> {
         let mut setting = self.setting(query)?;
         self.check_room(query, &setting)?;
         let failed = |error: Box<dyn std::error::Error + Send + Sync>| Skipped::Failed(error);
@@ -112,18 +112,18 @@ impl Cores {
             true => {
                 &self.machine.node(query.nodes.home).map_err(|error| failed(error.into()))?.allowed_cpus[..]
             }
-            // Their numbers are those of another machine.
+            // The CPU numbers of another machine mean nothing here.
             false => &[],
         };
         let mut seen = Vec::with_capacity(effort.runs);
         let mut pages_near = 0;
         for _ in 0..effort.warm_ups + effort.runs {
-            let run = Run {
+            let run = QueryRun {
                 columns: &columns,
                 masks: &masks,
                 near: near(),
                 groups: query.groups,
-                crew: setting.crew,
+                task_threads: setting.task_threads,
                 chunk_bytes: query.chunk_bytes as usize,
                 sync: query.sync,
                 cpus,
@@ -134,7 +134,7 @@ impl Cores {
                 return Err(Skipped::Failed(what.into()));
             }
             seen.push(once);
-            // Each run begins with nothing near, and with nothing on its way.
+            // Each run starts with an empty cache and no copy in flight.
             if let Some(near) = near() {
                 near.region.drain();
                 pages_near = self.pages_near(&near, query)?;
@@ -150,7 +150,7 @@ impl Cores {
         Ok(self.taken(&setting, &seen[effort.warm_ups..]))
     }
 
-    /// What a variant means here.
+    /// The setting of a variant.
     fn setting(&self, query: &Query) -> Result<Setting, Skipped> {
         let home = self.machine.node(query.nodes.home).map_err(|error| Skipped::Cannot(error.to_string()))?;
         let of_b = query.nodes.of_b(query.variant)?;
@@ -179,7 +179,7 @@ impl Cores {
             notes.push(told(&advised.1));
             pipeline = advised.0;
         }
-        // There is one column that is read late.
+        // The query has one late column.
         let fetch = pipeline.fetches.pop();
         if self.is_emulated {
             notes.push(
@@ -198,15 +198,15 @@ impl Cores {
             notes.push(format!("copies by cores: {}", self.why_none));
         }
         let note = (!notes.is_empty()).then(|| notes.join("; "));
-        Ok(Setting { of_b, crew: query.crew(fetch.is_some()), fetch, note })
+        Ok(Setting { of_b, task_threads: query.task_threads(fetch.is_some()), fetch, note })
     }
 
-    /// Half of what is free may be taken: other programs want to live.
+    /// Checks that the query takes at most half of the free memory; the rest remains for other programs.
     fn check_room(&self, query: &Query, setting: &Setting) -> Result<(), Skipped> {
         let mut wanted = vec![query.nodes.home, setting.of_b];
         wanted.extend(setting.fetch.as_ref().map(|fetch| fetch.node));
         for node in wanted.clone() {
-            // The memory of all nodes of another machine is this machine's.
+            // Nodes of another machine share the memory of this one.
             let is_here = |it: &&NodeId| **it == node || !self.machine.is_this_machine();
             let columns_count = wanted.iter().filter(is_here).count() as u64;
             let bytes = query.column_bytes.saturating_mul(columns_count);
@@ -223,7 +223,7 @@ impl Cores {
         Ok(())
     }
 
-    /// Pages of what is near, as far as the kernel tells: all of them have to be on that node.
+    /// Checks that all pages of near copies are on that node, if the kernel reports it.
     fn pages_near(&self, near: &Near, query: &Query) -> Result<usize, Skipped> {
         if !self.machine.is_this_machine() {
             return Ok(0);
@@ -238,7 +238,7 @@ impl Cores {
             if !entry.is_ready() {
                 continue;
             }
-            // Without NUMA in the kernel there is one node, and nobody to ask.
+            // A kernel without NUMA has one node and reports none.
             let Ok(nodes) = nodes_of_pages(entry.as_slice()) else { return Ok(0) };
             pages_count += nodes.len();
             if let Some(node) = nodes.iter().find(|node| **node != Some(near.node)) {
@@ -265,27 +265,27 @@ impl Cores {
             builder = builder.route(route);
         }
         let pool = Pool::new(self.machine.clone(), fetch.node, columns.b.len())?;
-        // Pages are there before they are needed, as in the thesis, once the first run has brought them.
+        // Pages are present before they are needed, as in the thesis, from the second run on.
         pool.keep_idle(columns.b.len());
         let cache = Cache::builder(builder.build()?).pool(pool).build()?;
         let region = cache.register_chunked(columns.b.clone(), Some(of_b), query.chunk_bytes as usize);
         Ok((cache, region))
     }
 
-    fn taken(&self, setting: &Setting, seen: &[Seen]) -> Vec<Taken> {
-        let taken = |figure, value: &dyn Fn(&Seen) -> f64| Taken {
-            figure,
+    fn taken(&self, setting: &Setting, seen: &[RunTimes]) -> Vec<QueryMeasurement> {
+        let taken = |metric, value: &dyn Fn(&RunTimes) -> f64| QueryMeasurement {
+            metric,
             values: seen.iter().map(value).collect(),
             note: setting.note.clone(),
         };
-        let mut all = vec![taken(Figure::Total, &|seen| seen.total_s * 1e3)];
+        let mut all = vec![taken(QueryMetric::Total, &|seen| seen.total_s * 1e3)];
         for (index, task) in TASKS.into_iter().enumerate() {
-            if task != Figure::ScanB || setting.fetch.is_some() {
+            if task != QueryMetric::ScanB || setting.fetch.is_some() {
                 all.push(taken(task, &|seen| seen.tasks_s[index] * 1e3));
             }
         }
         if setting.fetch.is_some() {
-            all.push(taken(Figure::HitRate, &|seen| seen.hits.0 as f64 / seen.hits.1.max(1) as f64));
+            all.push(taken(QueryMetric::HitRate, &|seen| seen.hits.0 as f64 / seen.hits.1.max(1) as f64));
         }
         all
     }

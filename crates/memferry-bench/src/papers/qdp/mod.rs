@@ -1,22 +1,22 @@
 //! The papers' query, `SELECT sum(b) WHERE a < x`, as tasks of groups of threads, with column b brought near meanwhile.
 //!
 //! ```text
-//! group 0   SCAN_a     | a0 a1 a2 ... |                    which rows pass
-//!           SCAN_b     | b0 b1 b2 ..    |                  asks the cache to copy b
-//!           AGGREGATE                   | b0 b1 b2 ... |   sums b where rows passed: near if it is there, else at home
+//! group 0   SCAN_a     | a0 a1 a2 ... |                    marks the rows that pass
+//!           SCAN_b     | b0 b1 b2 ..    |                  requests copies of b
+//!           AGGREGATE                   | b0 b1 b2 ... |   sums b of these rows, from the near copy if it is ready
 //! group 1   ...
 //! ```
 //!
 //! Rows are divided among groups, and the chunks of a group among the threads of each task. SCAN_a and SCAN_b of a
-//! group run at the same time. AGGREGATE begins when the group's SCAN_a has ended ([`Synchronization::Relaxed`]), or
-//! when what SCAN_b asked for has arrived as well ([`Synchronization::Barrier`]); groups do not wait for each other.
-//! Without prefetching there is no SCAN_b, and its threads scan a.
+//! group run at the same time. AGGREGATE begins after the group's SCAN_a ([`Synchronization::Relaxed`]), or after
+//! the copies of SCAN_b as well ([`Synchronization::Barrier`]); groups do not wait for each other. Without prefetching
+//! there is no SCAN_b, and its threads scan a.
 //!
-//! [`Qdp`] runs a [`Query`] on the cores of this machine, with the cache and the mover of this crate (`cores`), with
+//! [`Qdp`] runs a [`Query`] on the cores of this machine, with memferry's cache and mover (`cores`), with
 //! emulated devices for the copies, or in the model (`modelled`).
 //!
 //! Source: Fürst, "Data Movement in Heterogeneous Memories with Intel Data Streaming Accelerator" (2024), 5.2 and
-//! chapter 6. What is not printed there: the groups, the division of the first stage's threads, and the size of chunks;
+//! chapter 6. It does not print the groups, the division of the first stage's threads, and the size of chunks;
 //! [`Axes::on`] takes those of `scenarios/table-6.2.toml`.
 
 mod axes;
@@ -41,76 +41,76 @@ use self::cores::Cores;
 use self::modelled::Modelled;
 use super::Skipped;
 
-/// Something that is looked at.
+/// A metric of the query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Figure {
-    /// From the start to the end of the last AGGREGATE.
+pub enum QueryMetric {
+    /// Time from the start to the end of the last AGGREGATE.
     Total,
-    /// A group's time in SCAN_a, averaged over the groups.
+    /// Mean time of a group in SCAN_a.
     ScanA,
-    /// The same in SCAN_b: until everything is submitted, or, with a barrier, has arrived.
+    /// Mean time of a group in SCAN_b: until all copies are submitted, or, with a barrier, complete.
     ScanB,
-    /// The same in AGGREGATE.
+    /// Mean time of a group in AGGREGATE.
     Aggregate,
-    /// Share of the chunks of b that were near when AGGREGATE came to them.
+    /// Share of the chunks of b that were near when AGGREGATE read them.
     HitRate,
-    /// The time of [`Variant::Baseline`] divided by this one's.
+    /// The time of [`Variant::Baseline`] divided by this time.
     SpeedUp,
 }
 
-impl Figure {
+impl QueryMetric {
     /// Its name in records.
     pub fn name(self) -> &'static str {
         match self {
-            Figure::Total => "total",
-            Figure::ScanA => "scan_a",
-            Figure::ScanB => "scan_b",
-            Figure::Aggregate => "aggregate",
-            Figure::HitRate => "hit_rate",
-            Figure::SpeedUp => "speed_up",
+            QueryMetric::Total => "total",
+            QueryMetric::ScanA => "scan_a",
+            QueryMetric::ScanB => "scan_b",
+            QueryMetric::Aggregate => "aggregate",
+            QueryMetric::HitRate => "hit_rate",
+            QueryMetric::SpeedUp => "speed_up",
         }
     }
 
     /// Its unit in records.
     pub fn unit(self) -> &'static str {
         match self {
-            Figure::Total | Figure::ScanA | Figure::ScanB | Figure::Aggregate => "ms",
-            Figure::HitRate | Figure::SpeedUp => "1",
+            QueryMetric::Total | QueryMetric::ScanA | QueryMetric::ScanB | QueryMetric::Aggregate => "ms",
+            QueryMetric::HitRate | QueryMetric::SpeedUp => "1",
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether larger values are better.
     pub fn is_more_better(self) -> bool {
-        matches!(self, Figure::HitRate | Figure::SpeedUp)
+        matches!(self, QueryMetric::HitRate | QueryMetric::SpeedUp)
     }
 }
 
-/// Where column b is, and what is done about it.
+/// The place of column b, and the way it comes near.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// Both columns on the home node.
     Baseline,
-    /// Column b in the near memory from the start: what perfect prefetching would reach.
+    /// Column b in near memory from the start: the result of perfect prefetching.
     UpperLimit,
-    /// Both columns at home, all of b copied to the near memory meanwhile.
+    /// Both columns at home, all of b copied to near memory meanwhile.
     Prefetching,
-    /// The same with b on another node than a.
+    /// As [`Prefetching`](Variant::Prefetching), with b on another node than a.
     Distributed,
-    /// Columns on two nodes, nothing copied: what of [`Distributed`](Variant::Distributed) is not prefetching.
+    /// Columns on two nodes without copies: the part of [`Distributed`](Variant::Distributed) that is not prefetching.
     DistributedAlone,
-    /// The near memory as a cache that hardware manages, with nothing in it.
+    /// Near memory as a hardware-managed cache, empty.
     CacheModeCold,
-    /// The same after the query has run before.
+    /// Near memory as a hardware-managed cache, after a first run of the query.
     CacheMode,
-    /// As [`Prefetching`](Variant::Prefetching), but only what [`advise`](memferry::model::advise) says that pays.
+    /// As [`Prefetching`](Variant::Prefetching), limited to the copies that [`advise`](memferry::model::advise) chooses.
     Advised,
-    /// As [`Distributed`](Variant::Distributed), but only what `advise` says.
+    /// As [`Distributed`](Variant::Distributed), limited to the copies that `advise` chooses.
     AdvisedDistributed,
 }
 
 impl Variant {
-    /// All of them, the one that others are compared with first.
+    /// All variants; the first is the baseline of the others.
     pub const ALL: [Variant; 9] = [
         Variant::Baseline,
         Variant::UpperLimit,
@@ -138,7 +138,7 @@ impl Variant {
         }
     }
 
-    /// Whether SCAN_b brings all of b near, and has threads for it.
+    /// Whether SCAN_b has threads and copies all of b.
     fn is_prefetching(self) -> bool {
         matches!(self, Variant::Prefetching | Variant::Distributed)
     }
@@ -152,13 +152,13 @@ impl Variant {
     }
 }
 
-/// What AGGREGATE waits for.
+/// The condition on which AGGREGATE starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Synchronization {
-    /// SCAN_a.
+    /// SCAN_a is done.
     Relaxed,
-    /// SCAN_a, and the copies that SCAN_b asked for.
+    /// SCAN_a is done and the copies of SCAN_b are complete.
     Barrier,
 }
 
@@ -172,34 +172,34 @@ impl Synchronization {
     }
 }
 
-/// How often a query runs.
+/// Numbers of runs of a query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Effort {
-    /// Runs before those that count.
+pub struct QueryRuns {
+    /// Runs that do not count, before the others.
     pub warm_ups: usize,
     /// Runs that count.
     pub runs: usize,
 }
 
-impl Effort {
+impl QueryRuns {
     /// Source: Fürst 2024, 6.1.
-    pub const FULL: Effort = Effort { warm_ups: 5, runs: 5 };
-    /// To see that it works.
-    pub const QUICK: Effort = Effort { warm_ups: 1, runs: 2 };
+    pub const FULL: QueryRuns = QueryRuns { warm_ups: 5, runs: 5 };
+    /// As short as possible: checks that it works.
+    pub const QUICK: QueryRuns = QueryRuns { warm_ups: 1, runs: 2 };
 }
 
-/// What a query yields of one figure.
+/// Values of one metric of a query.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
-    /// Which one.
-    pub figure: Figure,
-    /// Of each run, in the figure's unit; empty if it has none here, and then there is a note.
+pub struct QueryMeasurement {
+    /// The metric.
+    pub metric: QueryMetric,
+    /// One value per run, in the metric's unit. Empty if there is none here; the note then says why.
     pub values: Vec<f64>,
-    /// What to know of it, if anything.
+    /// A remark for readers.
     pub note: Option<String>,
 }
 
-/// Whoever runs queries.
+/// Runs queries on cores or in the model.
 #[derive(Debug)]
 pub struct Qdp(On);
 
@@ -210,32 +210,32 @@ enum On {
 }
 
 impl Qdp {
-    /// The cores of this machine, and for copies its DSA queues if it has some that this process may use.
+    /// The cores of this machine. Copies go through its DSA queues if this process may use any.
     ///
     /// # Errors
-    /// [`Skipped::Failed`]: a queue that is there cannot be used.
+    /// [`Skipped::Failed`]: a queue exists and cannot be used.
     pub fn on_machine(machine: Machine) -> Result<Qdp, Skipped> {
         Ok(Qdp(On::Cores(Box::new(Cores::of_this_machine(machine)?))))
     }
 
-    /// The cores of this machine, and for copies emulated devices where `machine` has some; one if it is this machine
-    /// and has none. Each takes the time of that timing. All memory is this machine's.
+    /// The cores of this machine. Copies go through emulated devices on the nodes of `machine`'s devices; this machine gets
+    /// one if it has none. All devices have this timing. All memory is this machine's.
     ///
     /// # Errors
-    /// [`Skipped::Cannot`]: another machine has no devices. [`Skipped::Failed`]: one does not start.
+    /// [`Skipped::Cannot`]: another machine has no devices. [`Skipped::Failed`]: a device does not start.
     pub fn on_emulated(machine: Machine, timing: Timing) -> Result<Qdp, Skipped> {
         Ok(Qdp(On::Cores(Box::new(Cores::with_emulated(machine, timing)?))))
     }
 
-    /// [`crate::model`] on a machine that need not be here.
+    /// The model of a machine.
     ///
     /// # Errors
-    /// [`ModelError`]: the machine's parameters are none.
+    /// [`ModelError`]: the machine lacks parameters.
     pub fn on_model(machine: Machine) -> Result<Qdp, ModelError> {
         Ok(Qdp(On::Model(Modelled::new(machine)?)))
     }
 
-    /// The machine that it is, has devices like, or computes.
+    /// The machine that is measured, emulated or modelled.
     pub fn machine(&self) -> &Arc<Machine> {
         match &self.0 {
             On::Cores(cores) => &cores.machine,
@@ -243,12 +243,12 @@ impl Qdp {
         }
     }
 
-    /// Runs a query; every figure but [`Figure::SpeedUp`], which takes two queries. Answers are checked. The model has
-    /// no noise: there once is enough, whatever the effort.
+    /// Runs a query and checks its answers. Returns every metric but [`QueryMetric::SpeedUp`], which needs two queries. The
+    /// model has no noise and runs once.
     ///
     /// # Errors
-    /// [`Skipped::Cannot`] is a result too, and [`Skipped::Failed`], also a wrong answer, the end of the run.
-    pub fn run(&self, query: &Query, effort: Effort) -> Result<Vec<Taken>, Skipped> {
+    /// [`Skipped::Cannot`] is recorded; [`Skipped::Failed`], for example a wrong answer, ends the run.
+    pub fn run(&self, query: &Query, effort: QueryRuns) -> Result<Vec<QueryMeasurement>, Skipped> {
         query.check()?;
         for node in [Some(query.nodes.home), query.nodes.near, query.nodes.other].into_iter().flatten() {
             self.machine().node(node).map_err(|error| Skipped::Cannot(error.to_string()))?;

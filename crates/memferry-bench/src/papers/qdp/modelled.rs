@@ -7,25 +7,23 @@ use memferry::model::{Advice, Column, Fairness, Fetch, Hardware, ModelError, Off
 use memferry::mover::Route;
 use memferry::topology::{Machine, NodeId};
 
-use super::{Figure, Query, Skipped, Synchronization, Taken, Variant};
+use super::{Query, QueryMeasurement, QueryMetric, Skipped, Synchronization, Variant};
 
-/// [`crate::model`] on a machine.
+/// Runs queries in the model of a machine.
 #[derive(Debug)]
 pub(super) struct Modelled {
     pub(super) machine: Arc<Machine>,
     hardware: Hardware,
 }
 
-/// The query as the model has it.
-///
-/// Where advice is to decide, nothing is fetched yet.
+/// The pipeline of a query, without copies if advice is to decide.
 ///
 /// # Errors
-/// [`Skipped::Cannot`]: the variant needs a node that is not there.
+/// [`Skipped::Cannot`]: the variant needs a missing node.
 pub(super) fn pipeline(machine: &Machine, query: &Query) -> Result<Pipeline, Skipped> {
     let Query { variant, column_bytes, nodes, .. } = *query;
     let column = |name: &str, node| Column { name: name.to_owned(), size_bytes: column_bytes, node };
-    let crew = query.crew(false);
+    let task_threads = query.task_threads(false);
     let stage = |name: &str, column, threads_of_group: usize| Stage {
         name: name.to_owned(),
         reads: vec![column],
@@ -39,7 +37,7 @@ pub(super) fn pipeline(machine: &Machine, query: &Query) -> Result<Pipeline, Ski
     };
     Ok(Pipeline {
         columns: vec![column("a", nodes.home), column("b", nodes.of_b(variant)?)],
-        stages: vec![stage("SCAN_a", 0, crew.scan_a), stage("AGGREGATE", 1, crew.aggregate)],
+        stages: vec![stage("SCAN_a", 0, task_threads.scan_a), stage("AGGREGATE", 1, task_threads.aggregate)],
         cpus: nodes.home,
         groups_count: query.groups,
         chunk_bytes: query.chunk_bytes,
@@ -58,7 +56,7 @@ impl Modelled {
         Ok(Modelled { machine: Arc::new(machine), hardware })
     }
 
-    pub(super) fn run(&self, query: &Query) -> Result<Vec<Taken>, Skipped> {
+    pub(super) fn run(&self, query: &Query) -> Result<Vec<QueryMeasurement>, Skipped> {
         let mut pipeline = pipeline(&self.machine, query)?;
         let mut note = None;
         if query.variant.is_advised() {
@@ -85,41 +83,42 @@ impl Modelled {
                 (pipeline.run(&self.machine, &hardware).map_err(cannot)?, Some(hits))
             }
         };
-        let taken = |figure, value: f64| Taken { figure, values: vec![value], note: note.clone() };
+        let taken = |metric, value: f64| QueryMeasurement { metric, values: vec![value], note: note.clone() };
         let mut all = vec![
-            taken(Figure::Total, run.total_s * 1e3),
-            taken(Figure::ScanA, run.stages_s[0] * 1e3),
-            taken(Figure::Aggregate, run.stages_s[1] * 1e3),
+            taken(QueryMetric::Total, run.total_s * 1e3),
+            taken(QueryMetric::ScanA, run.stages_s[0] * 1e3),
+            taken(QueryMetric::Aggregate, run.stages_s[1] * 1e3),
         ];
         if !pipeline.fetches.is_empty() {
             all.insert(2, self.scan_b(query, run.copied_s));
         }
-        all.extend(hits.map(|hits| taken(Figure::HitRate, hits)));
+        all.extend(hits.map(|hits| taken(QueryMetric::HitRate, hits)));
         Ok(all)
     }
 
-    /// The model has no threads of SCAN_b: what submitting takes, or how long copies take to arrive.
-    fn scan_b(&self, query: &Query, copied_s: f64) -> Taken {
-        let figure = Figure::ScanB;
+    /// Time of SCAN_b, for which the model has no threads: of the submissions, or until the copies complete.
+    fn scan_b(&self, query: &Query, copied_s: f64) -> QueryMeasurement {
+        let metric = QueryMetric::ScanB;
         if query.sync == Synchronization::Barrier {
             let note = Some("until the last copy of all groups has arrived".to_owned());
-            return Taken { figure, values: vec![copied_s * 1e3], note };
+            return QueryMeasurement { metric, values: vec![copied_s * 1e3], note };
         }
         match Offload::of(&self.hardware) {
             Ok(costs) if !self.machine.accelerators().is_empty() => {
                 let of_thread =
-                    query.chunks_count().div_ceil(query.groups * query.crew(true).scan_b.max(1)) as f64;
+                    query.chunks_count().div_ceil(query.groups * query.task_threads(true).scan_b.max(1))
+                        as f64;
                 let note = Some("submitting alone: the model knows no time that a cache takes".to_owned());
-                Taken { figure, values: vec![of_thread * costs.submit_s() * 1e3], note }
+                QueryMeasurement { metric, values: vec![of_thread * costs.submit_s() * 1e3], note }
             }
             _ => {
                 let note = Some("the model does not know what handing a copy to a core takes".to_owned());
-                Taken { figure, values: Vec::new(), note }
+                QueryMeasurement { metric, values: Vec::new(), note }
             }
         }
     }
 
-    /// The node that is the cache of home's memory, or would be, and the share of reads that hit.
+    /// The node that caches home's memory, and the share of reads that hit.
     fn side_cache(&self, query: &Query) -> Result<(NodeId, f64), Skipped> {
         let node = |node| self.machine.node(node).map_err(|error| Skipped::Cannot(error.to_string()));
         let home = node(query.nodes.home)?;
@@ -141,7 +140,7 @@ impl Modelled {
     }
 }
 
-/// What was advised, and why.
+/// The advice and its reason.
 pub(super) fn told(advice: &Advice) -> String {
     match advice.words().join("; ") {
         words if words.is_empty() => "advice: nothing could be brought nearer".to_owned(),

@@ -1,26 +1,26 @@
-//! One query: where its columns are, and who works on them.
+//! One query: nodes of its columns, and its threads.
 
 use memferry::topology::{Machine, Node, NodeId};
 
 use super::{Skipped, Synchronization, Variant};
 
-/// The nodes that variants put columns on.
+/// The nodes of columns in the variants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nodes {
-    /// Of column a; its CPUs run all threads.
+    /// Node of column a; its CPUs run all threads.
     pub home: NodeId,
-    /// A memory that is faster for these CPUs.
+    /// Node of a memory that is faster for these CPUs.
     pub near: Option<NodeId>,
-    /// A memory like that of home.
+    /// Another node with memory of home's kind.
     pub other: Option<NodeId>,
 }
 
 impl Nodes {
-    /// `home`, or the first node that has CPUs and memory; the nearest faster one, and the nearest other one of home's
+    /// `home`, by default the first node with CPUs and memory; the nearest faster node, and the nearest other node of home's
     /// kind.
     ///
     /// # Errors
-    /// [`Skipped::Cannot`]: there is no node with both.
+    /// [`Skipped::Cannot`]: no node has both.
     pub fn of(machine: &Machine, home: Option<NodeId>) -> Result<Nodes, Skipped> {
         let is_home = |node: &&Node| node.has_memory() && node.is_allowed && !node.allowed_cpus.is_empty();
         let found =
@@ -39,10 +39,10 @@ impl Nodes {
         Ok(Nodes { home: home.id, near: near.map(|node| node.id), other: other.map(|node| node.id) })
     }
 
-    /// Where b is at the start.
+    /// The node of b at the start.
     ///
     /// # Errors
-    /// [`Skipped::Cannot`] for a node that is not there.
+    /// [`Skipped::Cannot`] for a missing node.
     pub(super) fn of_b(&self, variant: Variant) -> Result<NodeId, Skipped> {
         let missing = |what: &str| {
             Skipped::Cannot(format!(
@@ -60,44 +60,44 @@ impl Nodes {
     }
 }
 
-/// One thing that runs.
+/// A complete description of one run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Query {
-    /// Where columns are, and what is done about it.
+    /// The variant.
     pub variant: Variant,
-    /// Of each of the two columns; a multiple of [`PAGE_BYTES`].
+    /// Size of each of the two columns; a multiple of [`PAGE_BYTES`].
     pub column_bytes: u64,
     /// Groups of threads.
     pub groups: usize,
-    /// Threads of the first stage over all groups: SCAN_a, and SCAN_b where there is one.
+    /// Threads of the first stage over all groups: SCAN_a, and SCAN_b if there is one.
     pub scan_threads: usize,
-    /// Those of them that do SCAN_b where all of b is prefetched.
+    /// Threads of these for SCAN_b, if all of b is prefetched.
     pub prefetch_threads: usize,
     /// Threads of AGGREGATE over all groups.
     pub aggregate_threads: usize,
-    /// What is scanned, copied and looked for at a time; a multiple of [`PAGE_BYTES`].
+    /// Unit of scans, copies and lookups; a multiple of [`PAGE_BYTES`].
     pub chunk_bytes: u64,
-    /// What AGGREGATE waits for.
+    /// The condition on which AGGREGATE starts.
     pub sync: Synchronization,
-    /// Where.
+    /// The nodes of the columns.
     pub nodes: Nodes,
 }
 
-/// Columns and chunks consist of these.
+/// Columns and chunks are multiples of this size.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Most threads that a query has: as many as the largest machines have CPUs.
+/// Maximum of threads of a query: as many as the largest machines have CPUs.
 const THREADS_MAX: usize = 1024;
 
 /// Threads of each task in one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Crew {
+pub(super) struct TaskThreads {
     pub(super) scan_a: usize,
     pub(super) scan_b: usize,
     pub(super) aggregate: usize,
 }
 
-impl Crew {
+impl TaskThreads {
     pub(super) fn threads_count(self) -> usize {
         self.scan_a + self.scan_b + self.aggregate
     }
@@ -110,7 +110,7 @@ impl Query {
     }
 
     /// # Errors
-    /// [`Skipped::Cannot`]: what contradicts itself.
+    /// [`Skipped::Cannot`]: a contradiction.
     pub(super) fn check(&self) -> Result<(), Skipped> {
         if self.column_bytes == 0 || !self.column_bytes.is_multiple_of(PAGE_BYTES) {
             return Skipped::cannot(format!("a column is a multiple of {PAGE_BYTES} bytes"));
@@ -140,15 +140,15 @@ impl Query {
         Ok(())
     }
 
-    /// The threads; `is_fetching` says whether advice was to fetch something. As nothing then is submitted while the
-    /// scan runs, all threads scan, and one of each group more submits.
-    pub(super) fn crew(&self, is_fetching: bool) -> Crew {
+    /// The threads. With advised copies (`is_fetching`) nothing is submitted during the scan: all threads scan, and one more
+    /// per group submits.
+    pub(super) fn task_threads(&self, is_fetching: bool) -> TaskThreads {
         let scan = self.scan_threads / self.groups;
         let scan_b = match self.variant {
             variant if variant.is_prefetching() => self.prefetch_threads / self.groups,
             _ => usize::from(is_fetching),
         };
         let scan_a = if self.variant.is_prefetching() { scan - scan_b } else { scan };
-        Crew { scan_a, scan_b, aggregate: self.aggregate_threads / self.groups }
+        TaskThreads { scan_a, scan_b, aggregate: self.aggregate_threads / self.groups }
     }
 }

@@ -20,8 +20,8 @@ fn query(qdp: &Qdp, is_model: bool, variant: Variant) -> Query {
     queries.into_iter().find(|query| query.variant == variant).unwrap()
 }
 
-fn value(taken: &[Taken], figure: Figure) -> Option<f64> {
-    let values = &taken.iter().find(|taken| taken.figure == figure)?.values;
+fn value(taken: &[QueryMeasurement], metric: QueryMetric) -> Option<f64> {
+    let values = &taken.iter().find(|taken| taken.metric == metric)?.values;
     Some(values[values.len() / 2])
 }
 
@@ -41,45 +41,45 @@ fn table_6_2_in_the_model() {
     let qdp = Qdp::on_model(xeon_max()).unwrap();
     let of = |variant| {
         let query = query(&qdp, true, variant);
-        (query.clone(), qdp.run(&query, Effort::FULL).unwrap())
+        (query.clone(), qdp.run(&query, QueryRuns::FULL).unwrap())
     };
-    let total = |variant| value(&of(variant).1, Figure::Total).unwrap();
+    let total = |variant| value(&of(variant).1, QueryMetric::Total).unwrap();
     let [baseline, limit, prefetching, distributed] =
         [Variant::Baseline, Variant::UpperLimit, Variant::Prefetching, Variant::Distributed].map(total);
     assert!(limit < distributed && distributed < baseline && baseline < prefetching);
     for variant in [Variant::Baseline, Variant::UpperLimit, Variant::Prefetching, Variant::Distributed] {
         let (query, taken) = of(variant);
-        let printed = published(&query, Figure::Total).unwrap();
-        let ratio = value(&taken, Figure::Total).unwrap() / printed.value;
+        let printed = published(&query, QueryMetric::Total).unwrap();
+        let ratio = value(&taken, QueryMetric::Total).unwrap() / printed.value;
         assert!((0.93..1.01).contains(&ratio), "{variant:?}: {ratio} of {}", printed.name);
     }
     let (query, taken) = of(Variant::Distributed);
-    assert!((value(&taken, Figure::HitRate).unwrap() - 0.932).abs() < 0.005);
-    assert_eq!(published(&query, Figure::HitRate).unwrap().value, 0.932);
-    assert_eq!(published(&query, Figure::SpeedUp).unwrap().value, 1.23);
-    assert_eq!(published(&Query { scan_threads: 32, ..query }, Figure::Total), None);
+    assert!((value(&taken, QueryMetric::HitRate).unwrap() - 0.932).abs() < 0.005);
+    assert_eq!(published(&query, QueryMetric::HitRate).unwrap().value, 0.932);
+    assert_eq!(published(&query, QueryMetric::SpeedUp).unwrap().value, 1.23);
+    assert_eq!(published(&Query { scan_threads: 32, ..query }, QueryMetric::Total), None);
     // Nobody who asks for advice is slower than without.
     assert!(total(Variant::Advised) <= baseline * 1.001);
     assert!(total(Variant::AdvisedDistributed) < total(Variant::DistributedAlone) * 0.92);
     // All of the column is worth it, for every group.
     let (_, advised) = of(Variant::AdvisedDistributed);
-    assert!(value(&advised, Figure::HitRate).unwrap() > 0.9, "{advised:?}");
+    assert!(value(&advised, QueryMetric::HitRate).unwrap() > 0.9, "{advised:?}");
     let (_, alone) = of(Variant::Baseline);
-    assert_eq!((value(&alone, Figure::HitRate), value(&alone, Figure::ScanB)), (None, None));
+    assert_eq!((value(&alone, QueryMetric::HitRate), value(&alone, QueryMetric::ScanB)), (None, None));
 }
 
 #[test]
 fn cache_mode_is_slow_first_and_fast_again() {
     let qdp = Qdp::on_model(xeon_max()).unwrap();
-    let run = |variant| qdp.run(&query(&qdp, true, variant), Effort::FULL).unwrap();
-    let total = |variant| value(&run(variant), Figure::Total).unwrap();
+    let run = |variant| qdp.run(&query(&qdp, true, variant), QueryRuns::FULL).unwrap();
+    let total = |variant| value(&run(variant), QueryMetric::Total).unwrap();
     let cold = total(Variant::CacheModeCold) / total(Variant::Baseline);
     assert!((cold - 1.0).abs() < 1e-3, "a cache without hits is as fast as what is behind it: {cold}");
     // Column a is cached as well, which nobody brings near otherwise.
     let warm = run(Variant::CacheMode);
-    assert!(value(&warm, Figure::Total).unwrap() < total(Variant::UpperLimit));
+    assert!(value(&warm, QueryMetric::Total).unwrap() < total(Variant::UpperLimit));
     // Two columns of 4 GiB in 16 GiB.
-    assert!((value(&warm, Figure::HitRate).unwrap() - (-0.5_f64).exp()).abs() < 1e-9);
+    assert!((value(&warm, QueryMetric::HitRate).unwrap() - (-0.5_f64).exp()).abs() < 1e-9);
     assert!(warm.iter().all(|taken| taken.note.as_ref().is_some_and(|note| note.contains("assumed"))));
 }
 
@@ -87,10 +87,10 @@ fn cache_mode_is_slow_first_and_fast_again() {
 fn a_barrier_waits_for_copies_in_the_model_too() {
     let qdp = Qdp::on_model(xeon_max()).unwrap();
     let query = Query { sync: Synchronization::Barrier, ..query(&qdp, true, Variant::Prefetching) };
-    let taken = qdp.run(&query, Effort::FULL).unwrap();
-    assert_eq!(value(&taken, Figure::HitRate), Some(1.0));
-    assert!(value(&taken, Figure::ScanB) > value(&taken, Figure::ScanA));
-    assert_eq!(published(&query, Figure::Total), None);
+    let taken = qdp.run(&query, QueryRuns::FULL).unwrap();
+    assert_eq!(value(&taken, QueryMetric::HitRate), Some(1.0));
+    assert!(value(&taken, QueryMetric::ScanB) > value(&taken, QueryMetric::ScanA));
+    assert_eq!(published(&query, QueryMetric::Total), None);
 }
 
 /// Whatever nodes this machine has. Answers are checked by every run.
@@ -98,12 +98,12 @@ fn a_barrier_waits_for_copies_in_the_model_too() {
 fn every_variant_here_has_figures_or_a_reason() {
     let qdp = Qdp::on_machine(Machine::discover().unwrap()).unwrap();
     for query in axes(&qdp, false).queries() {
-        match qdp.run(&query, Effort::QUICK) {
+        match qdp.run(&query, QueryRuns::QUICK) {
             Ok(taken) => {
                 assert!(taken.iter().all(|taken| taken.values.len() == 2), "{taken:?}");
-                assert!(value(&taken, Figure::Total) > Some(0.0), "{taken:?}");
+                assert!(value(&taken, QueryMetric::Total) > Some(0.0), "{taken:?}");
                 let is_fetching = query.variant.is_prefetching();
-                assert_eq!(value(&taken, Figure::HitRate).is_some(), is_fetching, "{query:?}");
+                assert_eq!(value(&taken, QueryMetric::HitRate).is_some(), is_fetching, "{query:?}");
             }
             Err(Skipped::Cannot(why)) => {
                 assert!(query.variant != Variant::Baseline && why.contains(' '), "{why}")
@@ -117,7 +117,7 @@ fn every_variant_here_has_figures_or_a_reason() {
 /// about the devices that a description has.
 #[test]
 fn advice_here_is_about_this_machine_and_its_engines() {
-    let advised = |qdp: &Qdp, variant| match qdp.run(&query(qdp, false, variant), Effort::QUICK) {
+    let advised = |qdp: &Qdp, variant| match qdp.run(&query(qdp, false, variant), QueryRuns::QUICK) {
         Ok(taken) => taken[0].note.clone().unwrap(),
         Err(Skipped::Cannot(why)) => why,
         Err(error) => panic!("{error}"),
@@ -161,8 +161,8 @@ fn with_a_barrier_every_chunk_is_a_hit() {
         sync: Synchronization::Barrier,
         ..query(&qdp, false, Variant::Prefetching)
     };
-    let taken = qdp.run(&query, Effort { warm_ups: 0, runs: 3 }).unwrap();
-    let hits = taken.iter().find(|taken| taken.figure == Figure::HitRate).unwrap();
+    let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 3 }).unwrap();
+    let hits = taken.iter().find(|taken| taken.metric == QueryMetric::HitRate).unwrap();
     assert_eq!(hits.values, [1.0; 3]);
 }
 
@@ -172,15 +172,16 @@ fn emulated_devices_copy() {
     let qdp = Qdp::on_emulated(xeon_max(), Timing::sapphire_rapids()).unwrap();
     for variant in [Variant::Prefetching, Variant::Distributed] {
         let query = Query { sync: Synchronization::Barrier, ..query(&qdp, false, variant) };
-        let taken = qdp.run(&query, Effort { warm_ups: 0, runs: 1 }).unwrap();
-        assert_eq!(value(&taken, Figure::HitRate), Some(1.0));
+        let taken = qdp.run(&query, QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
+        assert_eq!(value(&taken, QueryMetric::HitRate), Some(1.0));
         let note = taken[0].note.as_deref().unwrap();
         assert!(note.contains("emulated devices") && note.contains(XEON_MAX), "{note}");
     }
-    let taken = qdp.run(&query(&qdp, false, Variant::UpperLimit), Effort { warm_ups: 0, runs: 1 }).unwrap();
+    let taken =
+        qdp.run(&query(&qdp, false, Variant::UpperLimit), QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
     assert!(taken[0].note.as_deref().unwrap().contains("no device takes part"));
     // The model decides what is fetched, as it does for the modelled machine: not at once with a scan of the same node.
-    let taken = qdp.run(&query(&qdp, false, Variant::Advised), Effort { warm_ups: 0, runs: 1 }).unwrap();
+    let taken = qdp.run(&query(&qdp, false, Variant::Advised), QueryRuns { warm_ups: 0, runs: 1 }).unwrap();
     assert!(taken[0].note.as_deref().unwrap().contains("advice: "), "{taken:?}");
 }
 
@@ -246,7 +247,7 @@ fn what_contradicts_itself_is_said() {
             "no other memory",
         ),
     ] {
-        match qdp.run(&query, Effort::QUICK) {
+        match qdp.run(&query, QueryRuns::QUICK) {
             Err(Skipped::Cannot(why)) => assert!(why.contains(word), "{word:?} is not in {why:?}"),
             other => panic!("{word}: {other:?}"),
         }
@@ -255,7 +256,7 @@ fn what_contradicts_itself_is_said() {
     // What the model does not know of a machine.
     let qdp = Qdp::on_model(Machine::two_tiers().unwrap()).unwrap();
     for variant in [Variant::Baseline, Variant::Advised, Variant::CacheMode] {
-        let error = qdp.run(&query(&qdp, true, variant), Effort::QUICK).unwrap_err();
+        let error = qdp.run(&query(&qdp, true, variant), QueryRuns::QUICK).unwrap_err();
         assert!(matches!(&error, Skipped::Cannot(why) if why.contains("not known")), "{error}");
     }
 }
@@ -272,7 +273,8 @@ fn names_tell_rows_apart() {
     let queries = axes.queries();
     assert_eq!(queries.len(), 9 * 8);
     assert!(queries[..9].iter().all(|query| query.groups == 4 && query.sync == Synchronization::Relaxed));
-    let mut names: Vec<String> = queries.iter().map(|query| axes.row_name(query, Figure::HitRate)).collect();
+    let mut names: Vec<String> =
+        queries.iter().map(|query| axes.row_name(query, QueryMetric::HitRate)).collect();
     assert_eq!(names[2], "qdp_hit_rate_prefetching_groups4_chunk2MiB_relaxed");
     names.sort();
     names.dedup();

@@ -11,56 +11,57 @@ use memferry::topology::NodeId;
 use memferry_dsa::affinity::confine;
 
 use super::columns::{Columns, MASK_BYTES, aggregate, scan};
-use super::query::Crew;
-use super::{Figure, Skipped, Synchronization};
+use super::query::TaskThreads;
+use super::{QueryMetric, Skipped, Synchronization};
 
-/// What all threads see.
-pub(super) struct Run<'a> {
+/// A run, shared by its threads, which only read it. `masks` are atomic: SCAN_a writes them, AGGREGATE reads them after
+/// the group's barrier.
+pub(super) struct QueryRun<'a> {
     pub(super) columns: &'a Columns,
-    /// Of all of column a; what is in it does not matter.
+    /// One bit per row of column a; SCAN_a overwrites all of them.
     pub(super) masks: &'a [AtomicU64],
     pub(super) near: Option<Near<'a>>,
     pub(super) groups: usize,
-    pub(super) crew: Crew,
+    pub(super) task_threads: TaskThreads,
     pub(super) chunk_bytes: usize,
     pub(super) sync: Synchronization,
-    /// Where the threads run; empty: anywhere.
+    /// CPUs of the threads; empty: any.
     pub(super) cpus: &'a [u32],
 }
 
-/// Column b as the cache knows it.
+/// Column b in the cache.
 pub(super) struct Near<'a> {
     pub(super) cache: &'a Cache,
     pub(super) region: &'a Region,
     pub(super) node: NodeId,
-    /// How many chunks of each group are brought near, of those read last.
+    /// Number of chunks of each group that are copied near: those that are read last.
     pub(super) chunks_count: usize,
 }
 
-/// What came of a run.
+/// Times and results of a run.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct RunTimes {
     pub(super) total_s: f64,
     /// Mean time of a group in SCAN_a, SCAN_b and AGGREGATE.
     pub(super) tasks_s: [f64; 3],
-    /// Chunks of b that were read near, and all that AGGREGATE read.
+    /// Chunks of b that were read near, and all chunks that AGGREGATE read.
     pub(super) hits: (usize, usize),
     pub(super) sum: u64,
 }
 
-/// The tasks, in the order of [`Seen::tasks_s`].
-pub(super) const TASKS: [Figure; 3] = [Figure::ScanA, Figure::ScanB, Figure::Aggregate];
+/// The tasks, in the order of [`RunTimes::tasks_s`].
+pub(super) const TASKS: [QueryMetric; 3] = [QueryMetric::ScanA, QueryMetric::ScanB, QueryMetric::Aggregate];
 
-/// A group's chunks, and what its AGGREGATE waits at.
+/// Chunks of a group, and the barrier before its AGGREGATE.
 struct Group {
     chunks: Range<usize>,
     scanned: Barrier,
 }
 
-/// What a thread did.
-struct Done {
+/// Result of a thread.
+struct ThreadResult {
     group: usize,
-    task: Figure,
+    task: QueryMetric,
     begin: Instant,
     end: Instant,
     hits: usize,
@@ -68,13 +69,13 @@ struct Done {
     sum: u64,
 }
 
-impl Run<'_> {
+impl QueryRun<'_> {
     /// Runs it once.
     ///
     /// # Errors
-    /// [`Skipped::Failed`]: threads that cannot be started or confined, or a cache that refuses.
-    pub(super) fn once(&self) -> Result<Seen, Skipped> {
-        let Crew { scan_a, scan_b, aggregate } = self.crew;
+    /// [`Skipped::Failed`]: a thread cannot be started or confined, or the cache refuses an access.
+    pub(super) fn once(&self) -> Result<RunTimes, Skipped> {
+        let TaskThreads { scan_a, scan_b, aggregate } = self.task_threads;
         let chunks_count = self.columns.b.len().div_ceil(self.chunk_bytes);
         let group = |index: usize| Group {
             chunks: index * chunks_count / self.groups..(index + 1) * chunks_count / self.groups,
@@ -84,8 +85,8 @@ impl Run<'_> {
         };
         let groups: Vec<Group> = (0..self.groups).map(group).collect();
         let gate = Gate::default();
-        let done: Vec<Done> = thread::scope(|scope| {
-            let mut threads = Vec::with_capacity(self.groups * self.crew.threads_count());
+        let done: Vec<ThreadResult> = thread::scope(|scope| {
+            let mut threads = Vec::with_capacity(self.groups * self.task_threads.threads_count());
             let gate = &gate;
             for (index, group) in groups.iter().enumerate() {
                 for (task, count) in TASKS.into_iter().zip([scan_a, scan_b, aggregate]) {
@@ -93,7 +94,7 @@ impl Run<'_> {
                         let work = move || self.work(group, index, task, (turn, count), gate);
                         let thread = thread::Builder::new().spawn_scoped(scope, work);
                         threads.push(thread.map_err(|error| {
-                            // Those that wait already must not wait for it.
+                            // The threads at the gate must not wait for this one.
                             gate.open(false);
                             let what = format!("a thread cannot be started ({error}); use fewer of them");
                             Skipped::Failed(what.into())
@@ -103,36 +104,36 @@ impl Run<'_> {
             }
             gate.open_for(threads.len());
             let done = threads.into_iter().map(|thread| thread.join().expect("no task panics"));
-            // All of them, before the first error counts.
+            // All threads are joined before the first error is returned.
             done.collect::<Vec<_>>().into_iter().filter_map(Result::transpose).collect::<Result<_, Skipped>>()
         })?;
         Ok(self.seen(&done))
     }
 
-    /// What a thread does: each `count`-th chunk of its group from `turn` on. `None` if there was no run.
+    /// The work of a thread: each `count`-th chunk of its group from `turn` on. `None` if the run was cancelled.
     fn work(
         &self,
         group: &Group,
         index: usize,
-        task: Figure,
+        task: QueryMetric,
         (turn, count): (usize, usize),
         gate: &Gate,
-    ) -> Result<Option<Done>, Skipped> {
+    ) -> Result<Option<ThreadResult>, Skipped> {
         let confined = if self.cpus.is_empty() { Ok(()) } else { confine(self.cpus) };
         if !gate.wait() {
             return Ok(None);
         }
         let mine = || group.chunks.clone().skip(turn).step_by(count);
-        if task == Figure::Aggregate {
+        if task == QueryMetric::Aggregate {
             group.scanned.wait();
         }
         let (begin, mut hits, mut sum) = (Instant::now(), 0, 0);
         let mut refused = None;
         match task {
-            Figure::ScanA => {
+            QueryMetric::ScanA => {
                 mine().for_each(|chunk| scan(&self.columns.a[self.bytes(chunk)], self.masks(chunk)))
             }
-            Figure::ScanB => refused = self.prefetch(group, mine()).err(),
+            QueryMetric::ScanB => refused = self.prefetch(group, mine()).err(),
             _ => {
                 for chunk in mine() {
                     match self.aggregate(chunk) {
@@ -143,8 +144,9 @@ impl Run<'_> {
             }
         }
         let end = Instant::now();
-        // Also after an error: the others wait for all.
-        if task == Figure::ScanA || (task == Figure::ScanB && self.sync == Synchronization::Barrier) {
+        // Also after an error: the other threads wait at the barrier.
+        if task == QueryMetric::ScanA || (task == QueryMetric::ScanB && self.sync == Synchronization::Barrier)
+        {
             group.scanned.wait();
         }
         if let Err(error) = confined {
@@ -153,13 +155,19 @@ impl Run<'_> {
         }
         match refused {
             Some(error) => Err(Skipped::Failed(error.into())),
-            None => {
-                Ok(Some(Done { group: index, task, begin, end, hits, chunks_count: mine().count(), sum }))
-            }
+            None => Ok(Some(ThreadResult {
+                group: index,
+                task,
+                begin,
+                end,
+                hits,
+                chunks_count: mine().count(),
+                sum,
+            })),
         }
     }
 
-    /// Asks for the chunks that are to come near, and with a barrier waits for them.
+    /// Requests copies of the chunks, and with a barrier waits for them.
     fn prefetch(&self, group: &Group, chunks: impl Iterator<Item = usize>) -> Result<(), AccessError> {
         let Some(Near { cache, region, node, chunks_count }) = &self.near else { return Ok(()) };
         let first = group.chunks.end.saturating_sub(*chunks_count);
@@ -186,7 +194,7 @@ impl Run<'_> {
             return Ok((false, aggregate(&self.columns.b[bytes], self.masks(chunk))));
         };
         let is_hit = matches!(entry.location(), Location::Near(_));
-        // What arrives just now is read where it was when it was looked at, or, at the latest, near: both are right.
+        // A copy that completes now is read from either place: the bytes are equal.
         Ok((is_hit, aggregate(entry.as_slice(), self.masks(chunk))))
     }
 
@@ -200,8 +208,8 @@ impl Run<'_> {
         &self.masks[bytes.start / MASK_BYTES..bytes.end / MASK_BYTES]
     }
 
-    fn seen(&self, done: &[Done]) -> Seen {
-        let task_s = |task: Figure| {
+    fn seen(&self, done: &[ThreadResult]) -> RunTimes {
+        let task_s = |task: QueryMetric| {
             let of_group = |index: usize| {
                 let own = || done.iter().filter(move |done| done.task == task && done.group == index);
                 let begin = own().map(|done| done.begin).min()?;
@@ -210,11 +218,11 @@ impl Run<'_> {
             };
             (0..self.groups).filter_map(of_group).sum::<f64>() / self.groups as f64
         };
-        // The query has ended when the last group has its sum, whatever is still on its way.
-        let last = done.iter().filter(|done| done.task == Figure::Aggregate).map(|done| done.end).max();
+        // The query ends when the last group has its sum, even if copies are still in flight.
+        let last = done.iter().filter(|done| done.task == QueryMetric::Aggregate).map(|done| done.end).max();
         let begin = done.iter().map(|done| done.begin).min();
-        let reads = || done.iter().filter(|done| done.task == Figure::Aggregate);
-        Seen {
+        let reads = || done.iter().filter(|done| done.task == QueryMetric::Aggregate);
+        RunTimes {
             total_s: begin.zip(last).map_or(0.0, |(begin, end)| (end - begin).as_secs_f64()),
             tasks_s: TASKS.map(task_s),
             hits: (done.iter().map(|done| done.hits).sum(), reads().map(|done| done.chunks_count).sum()),
@@ -223,7 +231,7 @@ impl Run<'_> {
     }
 }
 
-/// Where threads wait until all of them are there.
+/// A start line for threads. All fields are under the mutex: the number of waiting threads, and the decision to start.
 #[derive(Default)]
 struct Gate {
     state: Mutex<(usize, Option<bool>)>,
@@ -231,7 +239,7 @@ struct Gate {
 }
 
 impl Gate {
-    /// Waits until it is opened; false if there is nothing to begin.
+    /// Waits until the gate opens; false if the run is cancelled.
     fn wait(&self) -> bool {
         let mut state = self.lock();
         state.0 += 1;
@@ -253,7 +261,7 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Opens it as soon as so many wait.
+    /// Opens the gate when `count` threads wait.
     fn open_for(&self, count: usize) {
         let mut state = self.lock();
         while state.0 < count {

@@ -1,13 +1,13 @@
-//! What processes get of a device that they share, by thresholds and priorities.
+//! Shares of processes that use one device, by thresholds and priorities.
 //!
 //! ```text
-//! bench ── memferry bench emulate --device       an emulation; queues as standard input says
-//!             └─ ... --together QUEUE,COUNT ...  in it: lets processes begin at the same time
-//!                  └─ ... --contend QUEUE,COUNT  each keeps 16 copies in flight, COUNT in all
+//! bench ── memferry bench emulate --device       an emulation; standard input configures the queues
+//!             └─ ... --together QUEUE,COUNT ...  inside: starts processes at the same time
+//!                  └─ ... --contend QUEUE,COUNT  each keeps 16 copies in flight, COUNT in total
 //! ```
 //!
-//! The device takes a millisecond for each copy, which is more than anything else here takes. So what is seen is the
-//! device's time, and not the machine's.
+//! The device takes a millisecond per copy, far longer than all other work here: times are those of the device, not of the
+//! machine.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,14 +15,11 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
-use memferry_bench::dsa::Effort;
-use memferry_bench::dsa::sharing::{self, Load};
+use memferry_bench::dsa::sharing::{self, ProcessLoad};
+use memferry_bench::harness::{Effort, Provenance, Row};
 use memferry_dsa_emulator::Timing;
 use memferry_emulate::{Options, Setup, exit_as};
 use serde_json::{Value, json};
-
-use crate::bench::record::Row;
-use crate::provenance::Provenance;
 
 /// An engine's time for a descriptor.
 const OCCUPANCY_NS: u64 = 1_000_000;
@@ -31,7 +28,7 @@ const DEPTH: usize = 16;
 /// Bytes of a copy.
 const SIZE_BYTES: u32 = 64;
 
-/// What this process is to do of it.
+/// The step that this process runs.
 #[derive(Debug, clap::Args)]
 pub(super) struct Step {
     /// Runs `--together` on a device with the queues of standard input.
@@ -45,7 +42,7 @@ pub(super) struct Step {
     contend: Option<Share>,
 }
 
-/// What a process does: how many copies, through which queue of the device.
+/// The work of a process: a number of copies through a queue.
 #[derive(Clone, Debug)]
 struct Share {
     queue: String,
@@ -57,7 +54,7 @@ impl FromStr for Share {
 
     fn from_str(text: &str) -> Result<Share, &'static str> {
         let parts = text.split_once(',').and_then(|(queue, count)| Some((queue, count.parse().ok()?)));
-        let (queue, count) = parts.ok_or("a queue and a number, such as wq0.0,100")?;
+        let (queue, count) = parts.ok_or("not a queue and a number; write it such as wq0.0,100")?;
         Ok(Share { queue: queue.to_owned(), count })
     }
 }
@@ -69,7 +66,7 @@ impl Share {
 }
 
 impl Step {
-    /// Whether this process was started for a step.
+    /// Runs the step; false if this process was not started for one.
     pub(super) fn run(&self) -> Result<bool> {
         if let Some(Share { queue, count }) = &self.contend {
             sharing::contend(&Path::new("/dev/dsa").join(queue), *count, DEPTH, SIZE_BYTES)?;
@@ -97,18 +94,18 @@ impl Step {
             command
         };
         let loads = sharing::together(self.together.iter().map(contend))?;
-        let loads: Vec<Load> = loads.into_iter().map(|(load, _)| load).collect();
+        let loads: Vec<ProcessLoad> = loads.into_iter().map(|(load, _)| load).collect();
         println!("{}", serde_json::to_string(&loads)?);
         Ok(true)
     }
 }
 
-/// A row for each of two queues with priorities, and for two thresholds of a queue that two processes share, beside one
-/// process that has it for itself.
+/// Rows for two queues with priorities, for two thresholds of a queue that two processes share, and for one process
+/// alone.
 pub(super) fn rows(effort: Effort) -> Result<Vec<Row>> {
     let count = effort.of(96, 24);
     let mut rows = Vec::new();
-    // In turns of four, three and one: both have enough to do until about the same time.
+    // Of four turns, one queue gets three and the other one: both end at about the same time.
     let queues = [(16, 12), (16, 4)];
     let loads = loads(&queues, &[share(0, count), share(1, count / 3)])?;
     for ((_, priority), load) in queues.iter().zip(&loads) {
@@ -129,21 +126,21 @@ fn share(queue: usize, count: usize) -> Share {
     Share { queue: format!("wq0.{queue}"), count }
 }
 
-/// The time from a copy's acceptance to its record, of all processes.
-fn row(name: String, loads: &[Load]) -> Row {
+/// Times from acceptance of a copy to its completion, of all processes.
+fn row(name: String, loads: &[ProcessLoad]) -> Row {
     let latencies = loads.iter().flat_map(|load| &load.latencies_ns);
     let milliseconds: Vec<f64> = latencies.map(|ns| *ns as f64 / 1e6).collect();
     Row::median(name, "ms", Provenance::Emulated, &milliseconds)
 }
 
-/// What each share gets of a device with these shared queues, (threshold, priority), of one engine.
-fn loads(queues: &[(u32, u32)], shares: &[Share]) -> Result<Vec<Load>> {
+/// The latencies of each share on a device with one engine and these shared queues, (threshold, priority).
+fn loads(queues: &[(u32, u32)], shares: &[Share]) -> Result<Vec<ProcessLoad>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", "emulate", "--device"]);
     shares.iter().for_each(|share| _ = command.args(["--together", &share.argument()]));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = command.spawn().context("cannot run this command again")?;
-    let mut input = running.stdin.take().context("it has no standard input")?;
+    let mut input = running.stdin.take().context("the measuring process has no standard input")?;
     input.write_all(configuration(queues).to_string().as_bytes())?;
     drop(input);
     let output = running.wait_with_output()?;
@@ -153,7 +150,7 @@ fn loads(queues: &[(u32, u32)], shares: &[Share]) -> Result<Vec<Load>> {
     serde_json::from_slice(&output.stdout).context("the measuring processes printed no measurement")
 }
 
-/// As accel-config has it.
+/// The configuration in accel-config's format.
 fn configuration(queues: &[(u32, u32)]) -> Value {
     let queue = |(index, (threshold, priority)): (usize, &(u32, u32))| {
         json!({

@@ -1,23 +1,25 @@
-//! `memferry bench atomics`: what sharing costs by distance, on this machine or by the latencies of another. What it is
-//! is said in `memferry_bench::papers::atomics`.
+//! `memferry bench atomics`: the cost of sharing by distance, on this machine or by the latencies of another. See
+//! `memferry_bench::papers::atomics`.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
+use memferry_bench::harness::Provenance;
 use memferry_bench::papers::Skipped;
-use memferry_bench::papers::atomics::{Atomics, Axes, Distance, Effort, Figure, Point, Threads, Work};
+use memferry_bench::papers::atomics::{
+    Atomics, AtomicsMetric, AtomicsRuns, Axes, Distance, Point, SharedWork, Threads,
+};
 use memferry_query::load::Progress as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::options::{On, place};
 use super::row::{About, PaperRow, Space};
-use super::taking::{RunArguments, Taking};
+use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 use crate::topology;
 
 /// A hit in the cache, a shared counter and one's own by the distance of the threads, and hits while blocks come and go
@@ -30,7 +32,7 @@ pub(crate) struct Arguments {
     run: RunArguments,
 }
 
-/// What can be said on the command line and in a file alike.
+/// Options of the command line and of a file.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Options {
@@ -53,10 +55,10 @@ struct Options {
     /// What is done: hit, entry, shared, own [default: all].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     works: Option<Vec<Word>>,
-    /// How many threads, or all [default: 1, 2 and all].
+    /// Numbers of threads, or all [default: 1, 2 and all].
     #[arg(long, value_name = "N|all,...", value_delimiter = ',')]
     threads: Option<Vec<Word>>,
-    /// How far they are from each other: sibling, node, nodes, sockets [default: all].
+    /// Distances between the threads: sibling, node, nodes, sockets [default: all].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     distances: Option<Vec<Word>>,
     /// Whether other blocks leave and come meanwhile: off, on [default: both].
@@ -65,7 +67,7 @@ struct Options {
 }
 
 impl Options {
-    /// These, and others where these say nothing.
+    /// These options; `other` for the missing ones.
     fn or(self, other: Options) -> Options {
         Options {
             on: self.on.or(other.on),
@@ -99,12 +101,12 @@ impl Options {
         })
     }
 
-    fn effort(&self) -> Effort {
-        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
-        Effort { iterations: self.iterations.unwrap_or(effort.iterations), ..effort }
+    fn effort(&self) -> AtomicsRuns {
+        let effort = if self.quick { AtomicsRuns::QUICK } else { AtomicsRuns::FULL };
+        AtomicsRuns { iterations: self.iterations.unwrap_or(effort.iterations), ..effort }
     }
 
-    /// What a record says: every value of every axis, whoever chose it.
+    /// The options in a record: every value of every axis, chosen or default.
     fn record(&self, on: On, axes: &Axes) -> Value {
         let threads = |threads: &Threads| match threads {
             Threads::Count(count) => json!(count),
@@ -116,7 +118,7 @@ impl Options {
             "calibration": self.calibration,
             "quick": self.quick,
             "iterations": self.effort().iterations,
-            "works": axes.works.iter().copied().map(Work::name).collect::<Vec<_>>(),
+            "works": axes.works.iter().copied().map(SharedWork::name).collect::<Vec<_>>(),
             "threads": axes.threads.iter().map(threads).collect::<Vec<_>>(),
             "distances": axes.distances.iter().copied().map(Distance::name).collect::<Vec<_>>(),
             "churn": axes.churns,
@@ -140,7 +142,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let on = place(options.on, options.machine.as_deref(), options.iterations)?;
     let axes = options.axes()?;
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
-    let (atomics, how) = match on {
+    let (atomics, provenance) = match on {
         On::Machine => (Atomics::on_machine(machine), Provenance::Measured),
         On::Emulated => (Atomics::on_emulated(machine), Provenance::Emulated),
         On::Model => (Atomics::on_model(machine), Provenance::Modelled),
@@ -151,7 +153,7 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
             "no combination of these values makes sense: counters have no churn; leave out some options",
         ));
     }
-    let mut taking = Taking::<Points>::begin(
+    let mut session = Session::<Points>::begin(
         "atomics",
         on.suffix(),
         atomics.machine().clone(),
@@ -161,24 +163,31 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let bar = Bar::of("running the benchmark", points.len());
     for point in &points {
         bar.advance(1);
-        let first = point.row_name(Figure::Latency);
-        if taking.row(&first).is_some() {
+        let first = point.row_name(AtomicsMetric::Latency);
+        if session.row(&first).is_some() {
             continue;
         }
-        let row = |figure: Figure, values: &[f64], note: Option<&str>| {
-            let name = point.row_name(figure);
-            let about =
-                About { name, figure: figure.name(), unit: figure.unit(), how, point: point.columns() };
-            PaperRow::new(about, note).with_values(values, None, figure.is_more_better())
+        let row = |metric: AtomicsMetric, values: &[f64], note: Option<&str>| {
+            let name = point.row_name(metric);
+            let about = About {
+                name,
+                metric: metric.name(),
+                unit: metric.unit(),
+                provenance,
+                point: point.columns(),
+            };
+            PaperRow::new(about, note).with_values(values, None, metric.is_more_better())
         };
         match atomics.run(point, options.effort()) {
-            Ok(taken) => taking.add(taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())))?,
-            Err(Skipped::Cannot(why)) => taking.add([row(Figure::Latency, &[], Some(&why))])?,
+            Ok(taken) => {
+                session.add(taken.iter().map(|it| row(it.metric, &it.values, it.note.as_deref())))?
+            }
+            Err(Skipped::Cannot(why)) => session.add([row(AtomicsMetric::Latency, &[], Some(&why))])?,
             Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
             }
         }
     }
     drop(bar);
-    taking.end(arguments.run.keep.json, out)
+    session.end(arguments.run.keep.json, out)
 }

@@ -1,20 +1,20 @@
-//! `memferry bench submit`, `threads` and so on: the benchmarks of the papers, on this machine, on the emulated device
-//! or in the model. What they are is said in `memferry_bench::papers`; this is what all of them do with their points.
+//! `memferry bench submit`, `threads` and so on: the benchmarks of the papers, on this machine, on the emulated device or
+//! in the model. `memferry_bench::papers` defines them; this module runs their points and records the rows.
 //!
 //! ```text
-//! options ─▶ axes ─▶ points     those that an interrupted run has done are taken from its file
-//!                      │ each: Backend::run, rows, the file of unfinished rows
+//! options ─▶ axes ─▶ points     skips points in the file of an interrupted run
+//!                      │ each: Backend::run, rows, file of unfinished rows
 //!                      ▼
-//!                   record      CSV, JSON; the file of unfinished rows is gone
+//!                   record      CSV, JSON; removes the file of unfinished rows
 //! ```
 //!
-//! `qdp` and `atomics` have points of their own, and do the same with them.
+//! `qdp` and `atomics` do the same with their own points.
 
 pub(super) mod atomics;
 mod options;
 pub(super) mod qdp;
 mod row;
-mod taking;
+mod session;
 mod unfinished;
 mod values;
 
@@ -23,6 +23,8 @@ use std::io::Write;
 use anyhow::{Context, Result, anyhow};
 use memferry::model::ModelError;
 use memferry::topology::{Machine, Tier};
+use memferry_bench::dsa::{are_devices_emulated, device_provenance};
+use memferry_bench::harness::Provenance;
 use memferry_bench::papers::{
     Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Skipped, Way, benchmark,
 };
@@ -32,16 +34,13 @@ use memferry_query::load::Progress as _;
 
 use self::options::{On, Options};
 use self::row::PaperRow;
-use self::taking::{RunArguments, Taking};
-use super::dsa::{how_of_this_machines_devices, is_emulated as dsa_is_emulated};
+use self::session::{RunArguments, Session};
 use crate::error::usage;
 use crate::output::{Align, Table, count, number, wrapped};
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 use crate::topology;
 
-/// From this size on measuring should take less than 1 % of what is measured; where less is done, looking at a clock
-/// counts.
+/// From this size on measuring should take less than 1 % of the measured time; below it, readings of the clock count.
 const OVERHEAD_BYTES_MIN: f64 = 65536.0;
 
 /// Subcommands by the names of `memferry_bench::papers`.
@@ -88,7 +87,7 @@ papers!(
     Pollution "pollution"
 );
 
-/// What all of them take.
+/// Arguments of all benchmarks of the papers.
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
@@ -122,11 +121,11 @@ fn run_benchmark(
         options.axes(benchmark.axes_on(backend.machine(), options.quick), |ways| backend.ways(ways))?;
     let points = benchmark.points(&axes);
     if points.is_empty() {
-        return Err(usage("no combination of these values makes sense here; leave out some options"));
+        return Err(usage("no combination of these values can run here; leave out some options"));
     }
     options.check_used(&axes, &points)?;
     let effort = options.effort(on);
-    let mut taking = Taking::begin(
+    let mut session = Session::begin(
         benchmark.name,
         on.suffix(),
         backend.machine().clone(),
@@ -136,39 +135,41 @@ fn run_benchmark(
     let bar = Bar::of("running the benchmark", points.len());
     for point in &points {
         bar.advance(1);
-        let row_name = |figure| benchmark.row_name(&axes, point, figure);
-        let first = row_name(benchmark.figures[0]);
-        if taking.row(&first).is_some() {
+        let row_name = |metric| benchmark.row_name(&axes, point, metric);
+        let first = row_name(benchmark.metrics[0]);
+        if session.row(&first).is_some() {
             continue;
         }
-        match backend.run(point, benchmark.figures, effort) {
+        match backend.run(point, benchmark.metrics, effort) {
             Ok(taken) => {
-                let row = |it| PaperRow::taken(benchmark.name, row_name, point, how(on, point.way), it);
-                taking.add(taken.iter().map(row))?;
+                let row =
+                    |it| PaperRow::taken(benchmark.name, row_name, point, provenance(on, point.way), it);
+                session.add(taken.iter().map(row))?;
             }
             Err(Skipped::Cannot(why)) => {
-                let row = PaperRow::missing(first, point, benchmark.figures[0], how(on, point.way), &why);
-                taking.add([row])?;
+                let row =
+                    PaperRow::missing(first, point, benchmark.metrics[0], provenance(on, point.way), &why);
+                session.add([row])?;
             }
             Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
             }
         }
     }
     drop(bar);
     let mut absent = lacking(benchmark, backend.machine(), on, &points[0]);
-    absent.retain(|row| taking.row(row.name()).is_none());
-    taking.add(absent)?;
-    taking.end(arguments.run.keep.json, out)
+    absent.retain(|row| session.row(row.name()).is_none());
+    session.add(absent)?;
+    session.end(arguments.run.keep.json, out)
 }
 
-/// A row for each kind of memory that the benchmark is about and the machine does not have.
+/// A row for each kind of memory under test that the machine lacks.
 fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> Vec<PaperRow> {
     let nowhere = Point { source: None, target: None, route: None, ..point.clone() };
     let row = |tier: Tier| {
         let name = format!("{}_{}", benchmark.name, tier.to_string().to_lowercase());
         let why = format!("{} has no {tier} memory to copy from or to", machine.name());
-        PaperRow::missing(name, &nowhere, benchmark.figures[0], how(on, point.way), &why)
+        PaperRow::missing(name, &nowhere, benchmark.metrics[0], provenance(on, point.way), &why)
     };
     benchmark.lacks(machine).into_iter().map(row).collect()
 }
@@ -176,7 +177,7 @@ fn lacking(benchmark: &Benchmark, machine: &Machine, on: On, point: &Point) -> V
 fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
     Ok(match on {
-        On::Machine => Box::new(OnMachine::new(machine, SystemState::discover()?, dsa_is_emulated())),
+        On::Machine => Box::new(OnMachine::new(machine, SystemState::discover()?, are_devices_emulated())),
         On::Emulated => Box::new(OnEmulated::new(machine, Timing::sapphire_rapids())),
         On::Model => Box::new(OnModel::new(machine).map_err(|error| match error {
             ModelError::Unknown { .. } => usage(error),
@@ -185,16 +186,16 @@ fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     })
 }
 
-fn how(on: On, way: Way) -> Provenance {
+fn provenance(on: On, way: Way) -> Provenance {
     match (on, way) {
         (On::Machine, Way::Core) => Provenance::Measured,
-        (On::Machine, _) => how_of_this_machines_devices(),
+        (On::Machine, _) => device_provenance(),
         (On::Emulated, _) => Provenance::Emulated,
         (On::Model, _) => Provenance::Modelled,
     }
 }
 
-/// The rows with a value as a table, and what the others say.
+/// The rows with a value as a table, and the notes.
 fn text<S>(rows: &[PaperRow<S>], out: &mut dyn Write) -> Result<()> {
     use Align::{Left, Right};
     let columns =

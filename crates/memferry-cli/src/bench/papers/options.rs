@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_bench::dsa::load::Work;
-use memferry_bench::papers::{Axes, Axis, Data, Effort, Pages, Point, Way};
+use memferry_bench::dsa::load::LoadOperation;
+use memferry_bench::papers::{Axes, Axis, Data, Pages, Point, RunLength, Way};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -17,10 +17,10 @@ use crate::bench::BUILD_PROFILE;
 use crate::error::usage;
 use crate::options::size_bytes;
 
-/// Enough for every interval that one could want.
+/// Enough for any confidence interval.
 const ITERATIONS_MAX: usize = 100_000;
 
-/// Where a benchmark runs.
+/// The backend of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum On {
@@ -33,7 +33,7 @@ pub(super) enum On {
 }
 
 impl On {
-    /// Its name in records and options.
+    /// Name in records and options.
     pub(super) fn name(self) -> &'static str {
         match self {
             On::Machine => "machine",
@@ -42,7 +42,7 @@ impl On {
         }
     }
 
-    /// What the names of its records end with.
+    /// Suffix of the names of its records.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             On::Machine => "",
@@ -52,7 +52,7 @@ impl On {
     }
 }
 
-/// What can be said on the command line and in a file alike. An axis that is left out has the papers' values.
+/// Options of the command line and of a file. An axis without an option has the papers' values.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(super) struct Options {
@@ -88,7 +88,7 @@ pub(super) struct Options {
     /// Threads that submit.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     submitters: Option<Vec<Word>>,
-    /// Submissions that each has under way in its queue.
+    /// Submissions in flight of each thread.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     depths: Option<Vec<Word>>,
     /// Queues that submitters are spread over; of each device, with a route.
@@ -125,7 +125,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// These, and others where these say nothing.
+    /// These options; `other` for the missing ones.
     pub(super) fn or(self, other: Options) -> Options {
         Options {
             on: self.on.or(other.on),
@@ -158,15 +158,15 @@ impl Options {
         place(self.on, self.machine.as_deref(), self.iterations)
     }
 
-    /// What has no noise is done once.
-    pub(super) fn effort(&self, on: On) -> Effort {
-        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
+    /// The length of a run; backends without noise run one iteration.
+    pub(super) fn effort(&self, on: On) -> RunLength {
+        let effort = if self.quick { RunLength::QUICK } else { RunLength::FULL };
         let iterations = if on == On::Machine { self.iterations.unwrap_or(effort.iterations) } else { 1 };
-        Effort { iterations, ..effort }
+        RunLength { iterations, ..effort }
     }
 
     /// # Errors
-    /// A value that somebody asked for is in no point, so that it would be ignored.
+    /// A requested value is in no point, so that it would be ignored.
     pub(super) fn check_used(&self, axes: &Axes, points: &[Point]) -> Result<()> {
         let Some((axis, value)) = Axis::ALL
             .into_iter()
@@ -177,12 +177,12 @@ impl Options {
         };
         let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         Err(usage(format!(
-            "no combination with {value} as {} makes sense here: leave it out, or change what it goes with, such as --ways",
+            "no combination with {value} as {} can run here: leave it out, or change other options, such as --ways",
             axis.column()
         )))
     }
 
-    /// What was said of an axis.
+    /// The option of an axis.
     fn words(&self, axis: Axis) -> Option<&Vec<Word>> {
         let words = match axis {
             Axis::Way => &self.ways,
@@ -205,7 +205,7 @@ impl Options {
         words.as_ref()
     }
 
-    /// A benchmark's axes with these values; `ways` says which of the ways there are where it runs.
+    /// A benchmark's axes with these values; `ways` selects the ways of the backend.
     pub(super) fn axes(&self, own: Axes, ways: impl Fn(&[Way]) -> Vec<Way>) -> Result<Axes> {
         let own_ways = ways(&own.ways);
         Ok(Axes {
@@ -228,8 +228,8 @@ impl Options {
         })
     }
 
-    /// What a record says: every value of every axis, whoever chose it.
-    pub(super) fn record(&self, on: On, axes: &Axes, effort: &Effort) -> Value {
+    /// The options in a record: every value of every axis, chosen or default.
+    pub(super) fn record(&self, on: On, axes: &Axes, effort: &RunLength) -> Value {
         let nodes =
             |nodes: &[Option<NodeId>]| nodes.iter().map(|node| node.map(|node| node.0)).collect::<Vec<_>>();
         let route = |route: &Option<Route>| route.map(|route| format!("{route:?}"));
@@ -240,7 +240,7 @@ impl Options {
             "quick": self.quick,
             "iterations": effort.iterations,
             "ways": axes.ways.iter().map(Way::to_string).collect::<Vec<_>>(),
-            "operations": axes.operations.iter().map(Work::to_string).collect::<Vec<_>>(),
+            "operations": axes.operations.iter().map(LoadOperation::to_string).collect::<Vec<_>>(),
             "sizes": axes.sizes_bytes,
             "batches": axes.batches,
             "submitters": axes.submitters,
@@ -272,7 +272,7 @@ pub(super) fn read<O: DeserializeOwned>(file: &Path, benchmark: &str) -> Result<
     })
 }
 
-/// Where it runs, of what options say.
+/// The backend that the options select.
 ///
 /// # Errors
 /// Iterations that are none or too many; a machine that is not here cannot be measured, and a model needs one.

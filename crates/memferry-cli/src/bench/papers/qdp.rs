@@ -1,13 +1,16 @@
 //! `memferry bench qdp`: the papers' query with one column brought near, in all variants, on this machine, with
-//! emulated devices, or in the model. What it is is said in `memferry_bench::papers::qdp`.
+//! emulated devices, or in the model. See `memferry_bench::papers::qdp`.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, anyhow};
 use memferry::model::ModelError;
 use memferry::topology::NodeId;
+use memferry_bench::dsa::device_provenance;
+use memferry_bench::harness::{Provenance, median};
 use memferry_bench::papers::qdp::{
-    Axes, Axis, Effort, Figure, Nodes, Qdp, Query, Synchronization, Taken, Variant, published,
+    Axes, Axis, Nodes, Qdp, Query, QueryMeasurement, QueryMetric, QueryRuns, Synchronization, Variant,
+    published,
 };
 use memferry_bench::papers::{Published, Skipped};
 use memferry_dsa_emulator::Timing;
@@ -17,14 +20,12 @@ use serde_json::{Value, json};
 
 use super::options::{On, place};
 use super::row::{About, PaperRow, Space};
-use super::taking::{RunArguments, Taking};
+use super::session::{RunArguments, Session};
 use super::values::{Word, counted, named, values};
 use crate::bench::BUILD_PROFILE;
-use crate::bench::dsa::how_of_this_machines_devices;
 use crate::error::usage;
 use crate::options::size_bytes;
 use crate::progress::Bar;
-use crate::provenance::Provenance;
 use crate::topology;
 
 /// The papers' query, SELECT sum(b) WHERE a < x: column b in DDR, in faster memory, copied there meanwhile, and the
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     run: RunArguments,
 }
 
-/// What can be said on the command line and in a file alike.
+/// Options of the command line and of a file.
 #[derive(Clone, Debug, Default, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct Options {
@@ -97,15 +98,14 @@ struct Options {
     other: Option<u32>,
 }
 
-/// Why a speed-up is not there.
-const NO_BASELINE: &str =
-    "there is no time of the baseline to compare with: add it to --variants, or see its row";
+/// The reason for a missing speed-up.
+const NO_BASELINE: &str = "the baseline has no time to compare with: add it to --variants, or see its row";
 
-/// More runs before the first that counts help nobody.
+/// More warm-up runs have no effect.
 const WARM_UPS_MAX: usize = 1000;
 
 impl Options {
-    /// These, and others where these say nothing.
+    /// These options; `other` for the missing ones.
     fn or(self, other: Options) -> Options {
         Options {
             on: self.on.or(other.on),
@@ -128,15 +128,15 @@ impl Options {
         }
     }
 
-    fn effort(&self, on: On) -> Result<Effort> {
-        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
+    fn effort(&self, on: On) -> Result<QueryRuns> {
+        let effort = if self.quick { QueryRuns::QUICK } else { QueryRuns::FULL };
         if self.warm_ups.is_some_and(|count| count > WARM_UPS_MAX) {
             return Err(usage(format!("--warm-ups is a number up to {WARM_UPS_MAX}")));
         }
         if on == On::Model {
-            return Ok(Effort { warm_ups: 0, runs: 1 });
+            return Ok(QueryRuns { warm_ups: 0, runs: 1 });
         }
-        Ok(Effort {
+        Ok(QueryRuns {
             warm_ups: self.warm_ups.unwrap_or(effort.warm_ups),
             runs: self.iterations.unwrap_or(effort.runs),
         })
@@ -157,7 +157,7 @@ impl Options {
         };
         let own = Axes::on(qdp.machine(), nodes, is_model, self.quick);
         let mut variants = values("variants", &self.variants, own.variants, named)?;
-        // Others are compared with it.
+        // The baseline comes first: other variants are compared with it.
         variants.sort_by_key(|variant| *variant != Variant::Baseline);
         Ok(Axes {
             variants,
@@ -182,8 +182,8 @@ impl Options {
         })
     }
 
-    /// What a record says: every value of every axis, whoever chose it.
-    fn record(&self, on: On, axes: &Axes, effort: Effort) -> Value {
+    /// The options in a record: every value of every axis, chosen or default.
+    fn record(&self, on: On, axes: &Axes, effort: QueryRuns) -> Value {
         json!({
             "on": on.name(),
             "machine": self.machine,
@@ -224,43 +224,44 @@ pub(crate) fn run(arguments: &Arguments, out: &mut dyn Write) -> Result<()> {
     let qdp = qdp(on, &options)?;
     let axes = options.axes(&qdp, on == On::Model)?;
     let queries = axes.queries();
-    let mut taking = Taking::<Queries>::begin(
+    let mut session = Session::<Queries>::begin(
         "qdp",
         on.suffix(),
         qdp.machine().as_ref().clone(),
         options.record(on, &axes, effort),
         (&arguments.run, options.quick),
     )?;
-    let how = how(on);
+    let provenance = provenance(on);
     let bar = Bar::of("running the query", queries.len());
     for query in &queries {
         bar.advance(1);
-        let name = |figure| axes.row_name(query, figure);
-        let first = name(Figure::Total);
-        if taking.row(&first).is_some() {
+        let name = |metric| axes.row_name(query, metric);
+        let first = name(QueryMetric::Total);
+        if session.row(&first).is_some() {
             continue;
         }
-        let row =
-            |figure, values: &[f64], note: Option<&str>| row(name(figure), query, how, figure, values, note);
+        let row = |metric, values: &[f64], note: Option<&str>| {
+            row(name(metric), query, provenance, metric, values, note)
+        };
         match qdp.run(query, effort) {
             Ok(taken) => {
-                let speed_up = match speed_up(&taking, &axes, query, &taken) {
+                let speed_up = match speed_up(&session, &axes, query, &taken) {
                     _ if query.variant == Variant::Baseline => None,
-                    Some(value) => Some(row(Figure::SpeedUp, &[value], None)),
-                    None => Some(row(Figure::SpeedUp, &[], Some(NO_BASELINE))),
+                    Some(value) => Some(row(QueryMetric::SpeedUp, &[value], None)),
+                    None => Some(row(QueryMetric::SpeedUp, &[], Some(NO_BASELINE))),
                 };
                 let rows: Vec<_> =
-                    taken.iter().map(|it| row(it.figure, &it.values, it.note.as_deref())).collect();
-                taking.add(rows.into_iter().chain(speed_up))?;
+                    taken.iter().map(|it| row(it.metric, &it.values, it.note.as_deref())).collect();
+                session.add(rows.into_iter().chain(speed_up))?;
             }
-            Err(Skipped::Cannot(why)) => taking.add([row(Figure::Total, &[], Some(&why))])?,
+            Err(Skipped::Cannot(why)) => session.add([row(QueryMetric::Total, &[], Some(&why))])?,
             Err(Skipped::Failed(error)) => {
-                return Err(anyhow!(error)).with_context(|| taking.cannot_go_on(&first));
+                return Err(anyhow!(error)).with_context(|| session.cannot_go_on(&first));
             }
         }
     }
     drop(bar);
-    taking.end(arguments.run.keep.json, out)
+    session.end(arguments.run.keep.json, out)
 }
 
 fn qdp(on: On, options: &Options) -> Result<Qdp> {
@@ -276,33 +277,38 @@ fn qdp(on: On, options: &Options) -> Result<Qdp> {
     }
 }
 
-fn how(on: On) -> Provenance {
+fn provenance(on: On) -> Provenance {
     match on {
-        // A query with devices and one without are compared, so that both are what the devices are.
-        On::Machine => how_of_this_machines_devices(),
+        // Queries with and without devices are compared, so both have the provenance of the devices.
+        On::Machine => device_provenance(),
         On::Emulated => Provenance::Emulated,
         On::Model => Provenance::Modelled,
     }
 }
 
 /// The time of the baseline among the rows, divided by this query's.
-fn speed_up(taking: &Taking<'_, Queries>, axes: &Axes, query: &Query, taken: &[Taken]) -> Option<f64> {
+fn speed_up(
+    session: &Session<'_, Queries>,
+    axes: &Axes,
+    query: &Query,
+    taken: &[QueryMeasurement],
+) -> Option<f64> {
     let baseline = Query { variant: Variant::Baseline, ..query.clone() };
-    let baseline_ms = taking.row(&axes.row_name(&baseline, Figure::Total))?.number("value")?;
-    let total = taken.iter().find(|taken| taken.figure == Figure::Total)?;
-    Some(baseline_ms / crate::bench::stats::median(&total.values))
+    let baseline_ms = session.row(&axes.row_name(&baseline, QueryMetric::Total))?.number("value")?;
+    let total = taken.iter().find(|taken| taken.metric == QueryMetric::Total)?;
+    Some(baseline_ms / median(&total.values))
 }
 
 fn row(
     name: String,
     query: &Query,
-    how: Provenance,
-    figure: Figure,
+    provenance: Provenance,
+    metric: QueryMetric,
     values: &[f64],
     note: Option<&str>,
 ) -> PaperRow<Queries> {
     let point = Axis::ALL.into_iter().map(|axis| (axis.column().to_owned(), axis.value(query))).collect();
-    let about = About { name, figure: figure.name(), unit: figure.unit(), how, point };
-    let peer: Option<Published> = published(query, figure);
-    PaperRow::new(about, note).with_values(values, peer, figure.is_more_better())
+    let about = About { name, metric: metric.name(), unit: metric.unit(), provenance, point };
+    let peer: Option<Published> = published(query, metric);
+    PaperRow::new(about, note).with_values(values, peer, metric.is_more_better())
 }

@@ -2,23 +2,17 @@
 
 use std::marker::PhantomData;
 
-use memferry_bench::papers::{Axis, Figure, Point, Published, Taken, published};
+use memferry_bench::harness::{CsvRow, Provenance, Row, median};
+use memferry_bench::papers::{Axis, Measurement, Metric, Point, Published, published};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::bench::record::Line;
-use crate::bench::stats::median;
-use crate::output::csv_field;
-use crate::provenance::Provenance;
-
-/// A row by the names of its columns, as it is in the JSON of a record, and read from there when a run is continued.
-///
-/// `S` says which columns its points have.
+/// A row as a JSON object, which a continued run reads back. `S` defines the columns of its points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent, bound = "")]
 pub(super) struct PaperRow<S = Copies>(Map<String, Value>, #[serde(skip)] PhantomData<S>);
 
-/// What the points of a benchmark are made of.
+/// The columns of a benchmark's points.
 pub(super) trait Space {
     /// The names of a point's columns, in their order.
     fn columns() -> Vec<&'static str>;
@@ -34,77 +28,61 @@ impl Space for Copies {
     }
 }
 
-/// What a row is about, in the words of its columns.
+/// The fields of a row without its values.
 pub(super) struct About {
     pub(super) name: String,
-    pub(super) figure: &'static str,
+    pub(super) metric: &'static str,
     pub(super) unit: &'static str,
-    pub(super) how: Provenance,
+    pub(super) provenance: Provenance,
     /// The columns of the point.
     pub(super) point: Map<String, Value>,
 }
 
-/// The columns that all benchmarks have.
-const COMMON: [&str; 12] = [
-    "name",
-    "value",
-    "unit",
-    "how",
-    "samples",
-    "min",
-    "max",
-    "peer",
-    "peer_value",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-];
-
 impl PaperRow {
-    /// What a point has yielded.
+    /// A row of a measurement.
     pub(super) fn taken(
         benchmark: &str,
-        name: impl Fn(Figure) -> String,
+        name: impl Fn(Metric) -> String,
         point: &Point,
-        how: Provenance,
-        taken: &Taken,
+        provenance: Provenance,
+        taken: &Measurement,
     ) -> PaperRow {
-        let figure = taken.figure;
-        let mut row = PaperRow::new(about(name(figure), point, figure, how), taken.note.as_deref());
+        let metric = taken.metric;
+        let mut row = PaperRow::new(about(name(metric), point, metric, provenance), taken.note.as_deref());
         row.set("overhead", json!(taken.overhead));
         let beside = taken.peer.map(|(name, value)| Published { name: name.to_owned(), value });
-        let peer = beside.or_else(|| published(benchmark, point, figure));
-        row.with_values(&taken.values, peer, figure.is_more_better())
+        let peer = beside.or_else(|| published(benchmark, point, metric));
+        row.with_values(&taken.values, peer, metric.is_more_better())
     }
 
-    /// A point that cannot be run, and why.
+    /// A row of a point that cannot run, with the reason.
     pub(super) fn missing(
         name: String,
         point: &Point,
-        figure: Figure,
-        how: Provenance,
+        metric: Metric,
+        provenance: Provenance,
         why: &str,
     ) -> PaperRow {
-        PaperRow::new(about(name, point, figure, how), Some(why))
+        PaperRow::new(about(name, point, metric, provenance), Some(why))
     }
 }
 
-fn about(name: String, point: &Point, figure: Figure, how: Provenance) -> About {
-    About { name, figure: figure.name(), unit: figure.unit(), how, point: point.columns() }
+fn about(name: String, point: &Point, metric: Metric, provenance: Provenance) -> About {
+    About { name, metric: metric.name(), unit: metric.unit(), provenance, point: point.columns() }
 }
 
 impl<S> PaperRow<S> {
     /// A row without a value.
     pub(super) fn new(about: About, note: Option<&str>) -> PaperRow<S> {
-        let About { name, figure, unit, how, point } = about;
+        let About { name, metric, unit, provenance, point } = about;
         let mut row = PaperRow(point, PhantomData);
         for (column, value) in [
             ("name", json!(name)),
             ("value", Value::Null),
             ("unit", json!(unit)),
-            ("how", json!(how)),
+            ("how", json!(provenance)),
             ("samples", json!(0)),
-            ("figure", json!(figure)),
+            ("figure", json!(metric)),
             ("note", json!(note)),
         ] {
             row.set(column, value);
@@ -112,7 +90,7 @@ impl<S> PaperRow<S> {
         row
     }
 
-    /// The same with values, if there are some, and what they are compared with.
+    /// Adds values, if there are any, and their peer.
     pub(super) fn with_values(
         mut self,
         values: &[f64],
@@ -153,27 +131,24 @@ impl<S> PaperRow<S> {
     }
 }
 
-/// All columns in their order.
-fn columns<S: Space>() -> impl Iterator<Item = &'static str> {
-    COMMON.into_iter().chain(["figure"]).chain(S::columns()).chain(["overhead", "note"])
-}
-
-impl<S: Space> Line for PaperRow<S> {
-    fn heading() -> String {
-        columns::<S>().collect::<Vec<_>>().join(",")
+impl<S: Space> CsvRow for PaperRow<S> {
+    fn columns() -> Vec<&'static str> {
+        let own = ["figure"].into_iter().chain(S::columns()).chain(["overhead", "note"]);
+        Row::COLUMNS.into_iter().chain(own).collect()
     }
 
-    fn line(&self) -> String {
+    fn fields(&self) -> Vec<String> {
         let field = |column| match self.0.get(column) {
             None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => csv_field(text),
+            Some(Value::String(text)) => text.clone(),
+            // JSON has `1e3` and `2.0` where CSV has `1000` and `2`.
             Some(Value::Number(number)) => match number.as_u64() {
                 Some(whole) => whole.to_string(),
                 None => number.as_f64().map_or(String::new(), |number| number.to_string()),
             },
-            Some(other) => csv_field(&other.to_string()),
+            Some(other) => other.to_string(),
         };
-        columns::<S>().map(field).collect::<Vec<_>>().join(",")
+        Self::columns().into_iter().map(field).collect()
     }
 }
 
@@ -189,49 +164,49 @@ mod tests {
 
     #[test]
     fn a_row_with_a_published_peer() {
-        let figure = Figure::Throughput;
+        let metric = Metric::Throughput;
         let gib = f64::from(1 << 30);
         let values = vec![15.0 * gib, 45.0 * gib, 20.0 * gib];
-        let taken = Taken { figure, values, note: None, peer: None, overhead: Some(0.001) };
+        let taken = Measurement { metric, values, note: None, peer: None, overhead: Some(0.001) };
         let row =
             PaperRow::taken("submit", |_| "submit_x".to_owned(), &point(), Provenance::Emulated, &taken);
-        let expected = "submit_x,21474836480,bytes/s,emulated,3,16106127360,48318382080,\
-                        \"published (Fürst 2024, F021)\",32212254720,0.6666666666666666,,,throughput,shared,copy,\
-                        1073741824,1,1,1,1,,,,,,touched,,,,0.001,";
-        assert_eq!(row.line(), expected);
-        assert_eq!(PaperRow::<Copies>::heading().split(',').count(), 12 + 1 + 16 + 2);
-        // What was measured beside it comes first; of a latency less is better.
+        let expected = "submit_x|21474836480|bytes/s|emulated|3|16106127360|48318382080|\
+                        published (Fürst 2024, F021)|32212254720|0.6666666666666666|||throughput|shared|copy|\
+                        1073741824|1|1|1|1||||||touched||||0.001|";
+        assert_eq!(row.fields().join("|"), expected);
+        assert_eq!(PaperRow::<Copies>::columns().len(), 12 + 1 + 16 + 2);
+        // A measured peer has precedence; for a latency less is better.
         let beside = Some(("alone", 2.0));
         let taken =
-            Taken { figure: Figure::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
+            Measurement { metric: Metric::Load, values: vec![4.0], note: None, peer: beside, overhead: None };
         let row = PaperRow::taken("pollution", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
         assert_eq!((row.text("peer"), row.number("ratio")), ("alone", Some(0.5)));
     }
 
     #[test]
-    fn a_row_is_read_as_it_was_written() {
+    fn a_row_survives_json() {
         let note = Some("a".to_owned());
         let taken =
-            Taken { figure: Figure::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
+            Measurement { metric: Metric::Latency, values: vec![0.1], note, peer: None, overhead: Some(0.5) };
         let row = PaperRow::taken("latency", |_| "x".to_owned(), &point(), Provenance::Measured, &taken);
-        let expected = row.line();
-        // As it is read back from JSON.
+        let expected = row.fields();
         let json = serde_json::to_string(&row).unwrap();
         let read: PaperRow = serde_json::from_str(&json).unwrap();
-        assert_eq!(read.line(), expected);
+        assert_eq!(read.fields(), expected);
     }
 
     #[test]
-    fn a_row_without_a_value_says_why() {
+    fn a_row_without_a_value_has_a_reason() {
         let row = PaperRow::missing(
             "x".to_owned(),
             &point(),
-            Figure::Latency,
+            Metric::Latency,
             Provenance::Measured,
             "no queue, sorry",
         );
-        assert!(row.line().starts_with("x,,ns,measured,0,,,"), "{}", row.line());
-        assert!(row.line().ends_with(",\"no queue, sorry\""), "{}", row.line());
+        let fields = row.fields();
+        assert_eq!(fields[..7], ["x", "", "ns", "measured", "0", "", ""]);
+        assert_eq!(fields.last().unwrap(), "no queue, sorry");
         assert_eq!(row.number("value"), None);
     }
 }

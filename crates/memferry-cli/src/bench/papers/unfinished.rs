@@ -1,23 +1,21 @@
-//! The rows of a run that has not ended, so that it can go on after it was interrupted.
+//! The file of rows of an unfinished run, so that an interrupted run can continue.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use memferry_bench::harness::Record;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-
-use crate::bench::record::{Line, Record, advice};
-use crate::output::Part;
 
 /// The file.
 pub(super) struct Unfinished {
     path: PathBuf,
 }
 
-/// What of a record tells whether it can be continued.
+/// The fields of a record that decide whether it can be continued.
 #[derive(Deserialize)]
 struct Kept<R> {
     version: String,
@@ -28,15 +26,15 @@ struct Kept<R> {
 }
 
 impl Unfinished {
-    /// The file of this record, which may not be there, below the directory of all records.
-    pub(super) fn of<R: Serialize + Line>(record: &Record<R>, name: &str, directory: &Path) -> Unfinished {
+    /// The file of this record, which may not exist, below the directory of all records.
+    pub(super) fn of<R>(record: &Record<R>, name: &str, directory: &Path) -> Unfinished {
         Unfinished { path: record.directory(directory).join(format!("{name}.unfinished.json")) }
     }
 
-    /// When the run began that can be continued, and its rows; `None` if there is none.
+    /// Start and rows of a run that can be continued; `None` if there is none.
     ///
     /// # Errors
-    /// There is one of another version, of other options, or what is there cannot be read.
+    /// The run is of another version or with other options, or the file cannot be read.
     pub(super) fn rows<R: DeserializeOwned>(&self, record: &Record<R>) -> Result<Option<(String, Vec<R>)>> {
         let path = self.path.display();
         let text = match fs::read_to_string(&self.path) {
@@ -51,7 +49,7 @@ impl Unfinished {
             .with_context(|| format!("{path} holds no unfinished run; begin anew with --restart"))?;
         if (kept.version.as_str(), kept.commit.as_str()) != (record.version, record.commit) {
             bail!(
-                "{path} is an unfinished run of memferry {} ({}), and this is {} ({}): their rows do not belong into one \
+                "{path} is an unfinished run of memferry {} ({}), and this is {} ({}): their rows cannot be in one \
                  record; finish it with that version, or begin anew with --restart",
                 kept.version,
                 kept.commit,
@@ -68,16 +66,12 @@ impl Unfinished {
         Ok(Some((kept.started, kept.rows)))
     }
 
-    /// Keeps what there is so far.
+    /// Saves the rows so far.
     pub(super) fn keep<R: Serialize>(&self, record: &Record<R>) -> Result<()> {
-        let directory = self.path.parent().unwrap_or(Path::new("."));
-        let advice = || advice(directory);
-        fs::create_dir_all(directory).with_context(advice)?;
-        let text = serde_json::to_string(record)? + "\n";
-        Part::write(&self.path, text.as_bytes()).and_then(Part::keep).with_context(advice)
+        Ok(record.write_json(&self.path)?)
     }
 
-    /// The run has ended.
+    /// Removes the file after the run.
     pub(super) fn remove(self) -> Result<()> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).with_context(|| {

@@ -5,14 +5,14 @@ use std::str::FromStr;
 use anyhow::Result;
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_bench::dsa::load::Work;
+use memferry_bench::dsa::load::LoadOperation;
 use serde::de::value::{Error as WordError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Deserializer};
 
 use crate::error::usage;
 
-/// One value of an axis, not yet read.
+/// One value of an axis, not yet parsed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Word(String);
 
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for Word {
     }
 }
 
-/// The values of an option, or those that there are without it.
+/// The values of an option, or the defaults.
 pub(super) fn values<T>(
     option: &str,
     words: &Option<Vec<Word>>,
@@ -48,9 +48,9 @@ pub(super) fn values<T>(
 ) -> Result<Vec<T>> {
     let Some(words) = words else { return Ok(own) };
     if words.is_empty() {
-        return Err(usage(format!("--{option} has no values; leave it out for the papers'")));
+        return Err(usage(format!("--{option} has no values; leave it out for those of the papers")));
     }
-    let wrong = |word: &Word, why| usage(format!("--{option}: {:?} is none: {why}", word.0));
+    let wrong = |word: &Word, why| usage(format!("--{option}: {:?} is not valid: {why}", word.0));
     words.iter().map(|word| read(word.0.trim()).map_err(|why| wrong(word, why))).collect()
 }
 
@@ -60,9 +60,9 @@ pub(super) fn named<T: DeserializeOwned>(word: &str) -> Result<T, String> {
     T::deserialize(word).map_err(|error| error.to_string())
 }
 
-pub(super) fn operation(word: &str) -> Result<Work, String> {
-    let found = Work::ALL.into_iter().find(|work| work.name() == word);
-    found.ok_or_else(|| format!("there are {}", Work::ALL.map(Work::name).join(", ")))
+pub(super) fn operation(word: &str) -> Result<LoadOperation, String> {
+    let found = LoadOperation::ALL.into_iter().find(|work| work.name() == word);
+    found.ok_or_else(|| format!("there are {}", LoadOperation::ALL.map(LoadOperation::name).join(", ")))
 }
 
 pub(super) fn route(word: &str) -> Result<Option<Route>, String> {

@@ -6,7 +6,7 @@ use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, short};
 use super::{WIDTH, distinct, is_rule, series};
 use crate::canvas::{Anchor, Block, LINE, Path, SMALL, fitted, wrapped};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 const PLOT_HEIGHT: i64 = 190;
 const TOP: i64 = 24;

@@ -6,7 +6,7 @@ use super::marks::{series_class, swatch};
 use super::scale::fixed;
 use super::{WIDTH, distinct};
 use crate::canvas::{Anchor, BODY, Block, Path, SMALL, fitted, flow, text_width, wrapped};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// The series that is a number in the middle, not a part.
 const TOTAL: &str = "total";

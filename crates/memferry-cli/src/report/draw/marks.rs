@@ -1,7 +1,7 @@
 //! Marks: the form shows the provenance of a number, the colour its series.
 
 use crate::canvas::Path;
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// Half the width of a mark on a line.
 const HALF: f64 = 3.6;

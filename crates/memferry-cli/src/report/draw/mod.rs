@@ -18,7 +18,7 @@ pub(super) mod scale;
 use self::marks::{series_class, swatch};
 use super::figure::{Figure, Kind, Point};
 use crate::canvas::{self, BODY, Block, LINE, SMALL, fitted, flow, paragraphs, text_width};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// Width within the margins.
 const WIDTH: i64 = 400;

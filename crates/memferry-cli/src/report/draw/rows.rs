@@ -6,7 +6,7 @@ use super::marks::{bar, dot, series_class};
 use super::scale::{Mapping, fixed, percent};
 use super::{WIDTH, distinct, is_rule, series};
 use crate::canvas::{Anchor, Block, Path, SMALL, fitted, text_width, wrapped};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 const LABEL_WIDTH_MAX: i64 = 170;
 const BAR_HEIGHT: i64 = 13;

@@ -2,7 +2,7 @@ use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::super::papers::Papers;
 use super::*;
 use crate::canvas::tests::xml_error;
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 /// The figures of the publications, and extreme ones.
 fn figures() -> Vec<Figure> {

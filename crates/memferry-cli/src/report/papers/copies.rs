@@ -7,7 +7,7 @@ use memferry::topology::{Machine, NodeId};
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::{Papers, XEON_MAX};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 const SAPPHIRE_RAPIDS: &str = "spr-56c";
 const GIB: f64 = (1 << 30) as f64;

@@ -6,7 +6,7 @@ use memferry_bench::model::Prediction;
 
 use super::super::figure::{Axis, Figure, Kind, Point, Scale};
 use super::Papers;
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 impl Papers {
     /// Figures of sub-domains: published rates and latencies, and modelled scans.

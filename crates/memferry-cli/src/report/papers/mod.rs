@@ -12,12 +12,12 @@ pub(super) use self::copies::{copy_rate, device_and_core};
 pub(super) use self::domains::{latency_ns, links, read_gb_per_s};
 
 use super::figure::{Axis, Figure, Kind, Point, Scale};
-use crate::provenance::Provenance;
+use memferry_bench::harness::Provenance;
 
 const XEON_MAX: &str = "xeon-max-9468-2s-flat";
 
 /// The published rows by their ids.
-struct Published(Vec<model::Figure>);
+struct Published(Vec<model::PublishedFigure>);
 
 impl Published {
     fn get(&self, row: &str) -> Option<f64> {
@@ -116,7 +116,8 @@ impl Papers {
             ("errors-greinsmark", "Greinsmark 2020", &["G"]),
         ];
         of.map(|(name, title, letters)| {
-            let mut figure = Figure::new(name, Kind::Rows, format!("How far the model is off: {title}"));
+            let mut figure =
+                Figure::new(name, Kind::Rows, format!("Provenance far the model is off: {title}"));
             figure.about =
                 "Predictions of published numbers that nothing was calibrated on; where a range was \
                  published, its nearest end counts."

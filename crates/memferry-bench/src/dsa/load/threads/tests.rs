@@ -22,26 +22,27 @@ impl AsMut<[u8]> for Paged {
     }
 }
 
-fn lane(load: Load, way: Way) -> Lane<Paged> {
+fn lane(load: Load, executor: Executor) -> Lane<Paged> {
     let bytes = Lane::<Paged>::region_bytes(&load);
     let extra = Lane::<Paged>::extra_bytes(&load);
     let regions = [bytes, bytes, extra].map(Paged::new);
-    Lane { load, way, cpu: None, times_submissions: true, placed: Placed::default(), regions }
+    Lane { load, executor, cpu: None, times_submissions: true, placed: Placed::default(), regions }
 }
 
-fn load(work: Work, batch: u32) -> Load {
-    Load { work, size_bytes: 4096, batch, depth: 2, repetitions: 5, pages: Pages::Touched }
+fn load(work: LoadOperation, batch: u32) -> Load {
+    Load { work, size_bytes: 4096, batch, depth: 2, repetitions: 5, pages: PageState::Touched }
 }
 
 /// Every operation, on cores and through a queue: as often as it says, and with its effect.
 #[test]
 fn all_operations_everywhere() {
     let emulator = device::emulated().unwrap();
-    for way in [Way::Core, Way::Queue(emulator.portal(0))] {
+    for executor in [Executor::Core, Executor::Queue(emulator.portal(0))] {
         for batch in [1, 4] {
             let before = emulator.counters().completed_count();
-            for work in Work::ALL {
-                let lanes = vec![lane(load(work, batch), way.clone()), lane(load(work, batch), Way::Core)];
+            for work in LoadOperation::ALL {
+                let lanes =
+                    vec![lane(load(work, batch), executor.clone()), lane(load(work, batch), Executor::Core)];
                 let (seen, _) = threads(lanes, 3).unwrap();
                 assert_eq!(seen.len(), 3);
                 assert!(
@@ -50,7 +51,8 @@ fn all_operations_everywhere() {
                 );
             }
             let members = if batch == 1 { 1 } else { batch + 1 };
-            let expected = if matches!(way, Way::Core) { 0 } else { 14 * 3 * 5 * u64::from(members) };
+            let expected =
+                if matches!(executor, Executor::Core) { 0 } else { 14 * 3 * 5 * u64::from(members) };
             assert_eq!(emulator.counters().completed_count() - before, expected);
         }
     }
@@ -61,17 +63,17 @@ fn all_operations_everywhere() {
 fn phases_of_a_submission() {
     let emulator = device::emulated().unwrap();
     for (depth, batch) in [(1, 1), (1, 4), (2, 4)] {
-        let load = Load { depth, ..load(Work::Crc, batch) };
-        let (seen, _) = threads(vec![lane(load, Way::Queue(emulator.portal(0)))], 1).unwrap();
-        let Seen { elapsed_ns, allocating_ns, preparing_ns, submitting_ns, .. } = seen[0][0];
+        let load = Load { depth, ..load(LoadOperation::Crc, batch) };
+        let (seen, _) = threads(vec![lane(load, Executor::Queue(emulator.portal(0)))], 1).unwrap();
+        let SubmitterTimes { elapsed_ns, allocating_ns, preparing_ns, submitting_ns, .. } = seen[0][0];
         assert_eq!((allocating_ns.is_some(), preparing_ns.is_some()), (depth == 1, depth == 1));
         let phases: f64 = [allocating_ns, preparing_ns, submitting_ns].into_iter().flatten().sum();
         assert!(submitting_ns.is_some_and(|ns| ns > 0.0) && phases < elapsed_ns, "{seen:?}");
     }
-    let mut plain = lane(load(Work::Copy, 1), Way::Queue(emulator.portal(0)));
+    let mut plain = lane(load(LoadOperation::Copy, 1), Executor::Queue(emulator.portal(0)));
     plain.times_submissions = false;
     let (seen, _) = threads(vec![plain], 1).unwrap();
-    assert_eq!(seen[0][0], Seen { elapsed_ns: seen[0][0].elapsed_ns, ..Seen::default() });
+    assert_eq!(seen[0][0], SubmitterTimes { elapsed_ns: seen[0][0].elapsed_ns, ..SubmitterTimes::default() });
 }
 
 #[test]
@@ -80,8 +82,8 @@ fn targets_go_where_they_should() {
     let placed = |is_target_cached: bool| Placed { is_source_cached: !is_target_cached, is_target_cached };
     for (depth, batch) in [(1, 1), (2, 4)] {
         for is_target_cached in [false, true] {
-            let load = Load { depth, ..load(Work::Copy, batch) };
-            let mut placed_lane = lane(load, Way::Queue(emulator.portal(0)));
+            let load = Load { depth, ..load(LoadOperation::Copy, batch) };
+            let mut placed_lane = lane(load, Executor::Queue(emulator.portal(0)));
             placed_lane.placed = placed(is_target_cached);
             let regions = placed_lane.regions.each_mut().map(AsMut::as_mut);
             let portal = emulator.portal(0);
@@ -95,9 +97,9 @@ fn targets_go_where_they_should() {
             assert!(lanes[0].regions[1].as_mut().iter().all(|byte| *byte == 9), "whole after a flush");
         }
     }
-    let mut wrong = lane(load(Work::Fill, 1), Way::Queue(emulator.portal(0)));
+    let mut wrong = lane(load(LoadOperation::Fill, 1), Executor::Queue(emulator.portal(0)));
     wrong.placed = placed(true);
-    assert!(matches!(threads(vec![wrong], 1), Err(Failed::Load(_))));
+    assert!(matches!(threads(vec![wrong], 1), Err(LoadError::Load(_))));
 }
 
 /// Stops at pages that count as absent, goes on after each, and all of it arrives, in a part of its own each.
@@ -107,23 +109,23 @@ fn copies_to_absent_pages_arrive() {
     let queue = WorkQueueInfo { block_on_fault: false, ..shared_queue("wq0.0", 8) };
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues: vec![queue] }]);
     let emulator = Emulator::start(&config, nasty).unwrap();
-    let absent = |pages, way| {
-        let load = Load { pages, size_bytes: 3 * 4096, ..load(Work::Copy, 1) };
-        let mut lane = lane(load, way);
+    let absent = |pages, executor| {
+        let load = Load { pages, size_bytes: 3 * 4096, ..load(LoadOperation::Copy, 1) };
+        let mut lane = lane(load, executor);
         lane.regions[1] = Paged::new(Lane::<Paged>::target_bytes(&load));
         lane.regions[0].as_mut().fill(9);
         lane
     };
-    let way = || Way::Queue(emulator.portal(0));
-    let (seen, mut lanes) = threads(vec![absent(Pages::AbsentResume, way())], 1).unwrap();
+    let executor = || Executor::Queue(emulator.portal(0));
+    let (seen, mut lanes) = threads(vec![absent(PageState::AbsentResume, executor())], 1).unwrap();
     assert!(seen[0][0].faults_count > 0, "{seen:?}");
     let target = lanes[0].regions[1].as_mut();
     assert_eq!(target.len(), 5 * 3 * 4096);
     assert!(target.iter().all(|byte| *byte == 9));
     for (wrong, iterations, word) in [
-        (absent(Pages::AbsentBlock, way()), 1, "block_on_fault"),
-        (absent(Pages::AbsentResume, way()), 2, "new lanes"),
-        (absent(Pages::AbsentResume, Way::Core), 1, "does not resume"),
+        (absent(PageState::AbsentBlock, executor()), 1, "block_on_fault"),
+        (absent(PageState::AbsentResume, executor()), 2, "new lanes"),
+        (absent(PageState::AbsentResume, Executor::Core), 1, "does not resume"),
     ] {
         let Err(error) = threads(vec![wrong], iterations) else { panic!("{word}") };
         assert!(error.to_string().contains(word), "{error}");
@@ -134,20 +136,20 @@ fn copies_to_absent_pages_arrive() {
 fn data_is_flushed_unless_it_is_to_be_cached() {
     use Before::{Flushed, Left, Read};
     let of = |is_source_cached, is_target_cached, is_core| {
-        before(Pages::Touched, Placed { is_source_cached, is_target_cached }, is_core)
+        before(PageState::Touched, Placed { is_source_cached, is_target_cached }, is_core)
     };
     assert_eq!(of(false, false, true), [Flushed; 3]);
     assert_eq!(of(true, false, false), [Read, Flushed, Flushed]);
     assert_eq!(of(false, true, true), [Flushed, Read, Read]);
     // It is the device that brings its target into a cache.
     assert_eq!(of(true, true, false), [Read, Flushed, Flushed]);
-    assert_eq!(before(Pages::AbsentResume, Placed::default(), false), [Flushed, Left, Flushed]);
+    assert_eq!(before(PageState::AbsentResume, Placed::default(), false), [Flushed, Left, Flushed]);
 }
 
 #[test]
 fn copies_arrive() {
     let emulator = device::emulated().unwrap();
-    let mut copying = lane(load(Work::Copy, 1), Way::Queue(emulator.portal(0)));
+    let mut copying = lane(load(LoadOperation::Copy, 1), Executor::Queue(emulator.portal(0)));
     copying.regions[0].as_mut().fill(9);
     let (_, lanes) = threads(vec![copying], 1).unwrap();
     let mut lanes = lanes;
@@ -157,10 +159,12 @@ fn copies_arrive() {
 #[test]
 fn a_device_that_is_gone_is_an_error() {
     let emulator = device::emulated().unwrap();
-    let lanes =
-        vec![lane(load(Work::Copy, 1), Way::Queue(emulator.portal(0))), lane(load(Work::Copy, 1), Way::Core)];
+    let lanes = vec![
+        lane(load(LoadOperation::Copy, 1), Executor::Queue(emulator.portal(0))),
+        lane(load(LoadOperation::Copy, 1), Executor::Core),
+    ];
     emulator.abort();
-    assert!(matches!(threads(lanes, 3), Err(Failed::BackoffError(_))));
+    assert!(matches!(threads(lanes, 3), Err(LoadError::BackoffError(_))));
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn the_command_line_comes_before_the_file() {
     assert_eq!(axes.targets, [None, Some(NodeId(8))]);
     assert_eq!((axes.data, axes.priorities), (vec![Data::Cached], vec![None, Some((15, 1))]));
     assert_eq!(axes.read_buffers, [Some((96, 4))]);
-    assert_eq!((both.on().unwrap(), both.effort(On::Machine)), (On::Emulated, Effort::QUICK));
+    assert_eq!((both.on().unwrap(), both.effort(On::Machine)), (On::Emulated, RunLength::QUICK));
 }
 
 /// Of every option.

@@ -1,10 +1,11 @@
-//! A record while it is being taken: rows of an interrupted run first, and each row kept at once.
+//! A run that can be interrupted: starts with the rows of an earlier run, and saves each new row at once.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use memferry::topology::Machine;
+use memferry_bench::harness::Record;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -12,11 +13,10 @@ use super::options::read;
 use super::row::{PaperRow, Space};
 use super::text;
 use super::unfinished::Unfinished;
-use crate::bench::Keep;
-use crate::bench::record::Record;
+use crate::bench::{Keep, start_record};
 use crate::output;
 
-/// What all of these benchmarks take besides their own options.
+/// Arguments of all papers' benchmarks besides their own options.
 #[derive(Debug, clap::Args)]
 pub(super) struct RunArguments {
     /// Takes options from a TOML file, with keys as on the command line, such as `iterations = 3`; those on the command
@@ -31,7 +31,7 @@ pub(super) struct RunArguments {
 }
 
 impl RunArguments {
-    /// Options `given` on the command line, and by `or` those of the file where these say nothing.
+    /// Options `given` on the command line; `or` adds those of the file.
     ///
     /// # Errors
     /// As [`read`].
@@ -48,28 +48,28 @@ impl RunArguments {
     }
 }
 
-/// The record, and where its rows are kept meanwhile.
-pub(super) struct Taking<'a, S> {
+/// The record, and the file of its rows until it is complete.
+pub(super) struct Session<'a, S> {
     pub(super) record: Record<PaperRow<S>>,
     name: String,
     directory: Option<&'a Path>,
     unfinished: Option<Unfinished>,
 }
 
-impl<'a, S: Space> Taking<'a, S> {
-    /// Begins a record of the benchmark `bench`, kept under that name and `suffix`, or continues one.
+impl<'a, S: Space> Session<'a, S> {
+    /// Starts a record of the benchmark `bench` under that name and `suffix`, or continues one.
     ///
     /// # Errors
-    /// The record could not be written, or there is an unfinished run of other options or another version.
+    /// The record cannot be written, or there is an unfinished run with other options or of another version.
     pub(super) fn begin(
         bench: &'static str,
         suffix: &str,
         machine: Machine,
         options: Value,
         (run, is_quick): (&'a RunArguments, bool),
-    ) -> Result<Taking<'a, S>> {
+    ) -> Result<Session<'a, S>> {
         let directory = run.keep.directory(is_quick)?;
-        let mut record = Record::start(bench, machine, 0, options);
+        let mut record: Record<PaperRow<S>> = start_record(bench, machine, 0, options);
         let name = format!("{bench}{suffix}");
         let unfinished = directory.map(|directory| Unfinished::of(&record, &name, directory));
         if let Some(unfinished) = &unfinished
@@ -78,24 +78,24 @@ impl<'a, S: Space> Taking<'a, S> {
         {
             (record.started, record.rows) = (started, rows);
         }
-        Ok(Taking { record, name, directory, unfinished })
+        Ok(Session { record, name, directory, unfinished })
     }
 
-    /// The row of this name, if it was taken.
+    /// The row of this name, if it exists.
     pub(super) fn row(&self, name: &str) -> Option<&PaperRow<S>> {
         self.record.rows.iter().find(|row| row.name() == name)
     }
 
-    /// Adds rows, all of one point.
+    /// Adds and saves the rows of one point.
     pub(super) fn add(&mut self, rows: impl IntoIterator<Item = PaperRow<S>>) -> Result<()> {
         self.record.rows.extend(rows);
         self.unfinished.as_ref().map_or(Ok(()), |unfinished| unfinished.keep(&self.record))
     }
 
-    /// What to say of a run that ends here.
+    /// The context of an error that ends the run.
     pub(super) fn cannot_go_on(&self, row: &str) -> String {
         let kept = match &self.unfinished {
-            Some(_) => "; what was done before is kept, and the same command goes on from there",
+            Some(_) => "; earlier rows are kept, and the same command continues from there",
             None => "",
         };
         format!("{row} cannot be run{kept}")
@@ -103,7 +103,7 @@ impl<'a, S: Space> Taking<'a, S> {
 
     /// Writes and prints the record.
     pub(super) fn end(self, is_json: bool, out: &mut dyn Write) -> Result<()> {
-        let Taking { record, name, directory, unfinished } = self;
+        let Session { record, name, directory, unfinished } = self;
         let written = directory.map(|directory| record.write_as(&name, directory)).transpose()?;
         if let Some(unfinished) = unfinished {
             unfinished.remove()?;

@@ -4,8 +4,9 @@
 
 use std::fs;
 
-use arrow::array::RecordBatchReader;
 use memferry::topology::Origin;
+use memferry_query::load::{BATCH_ROWS, PartitionReader, PartitionedSource, Progress, from_readers};
+use memferry_query::{Layout, LoadError, TableData};
 use tpchgen::generators::{
     CustomerGenerator, LineItemGenerator, NationGenerator, OrderGenerator, PartGenerator, PartSuppGenerator,
     RegionGenerator, SupplierGenerator,
@@ -15,27 +16,21 @@ use tpchgen_arrow::{
     SupplierArrow,
 };
 
-use super::parallel::in_parallel;
-use super::{BATCH_ROWS, LoadError, Progress};
-use crate::data::{Layout, PartitionWriter, RowGroup, TableData, TableError};
-
 /// Below this scale some tables have so few rows that the generator cannot draw their keys.
 pub const TPCH_SCALE_MIN: f64 = 0.001;
 
 /// Memory that the tables take for each unit of scale, measured at scale 1 (1.78 GB).
 pub const TPCH_BYTES_PER_SCALE: u64 = 1_800_000_000;
 
-/// What generating takes beside the tables: the generator's pool of text, and unfinished groups.
+/// Memory of generation beside the tables: the generator's pool of text, and unfinished groups.
 const OVERHEAD_BYTES: u64 = 600_000_000;
-
-type Reader = Box<dyn RecordBatchReader + Send>;
 
 struct Table {
     name: &'static str,
-    /// About how many rows there are at a scale.
+    /// Number of rows at a scale, roughly.
     rows: fn(f64) -> u64,
     /// Part `p` of `n`, counted from 1.
-    open: fn(f64, i32, i32) -> Reader,
+    open: fn(f64, i32, i32) -> PartitionReader,
 }
 
 macro_rules! table {
@@ -50,7 +45,7 @@ macro_rules! table {
     };
 }
 
-/// The largest first, so that no worker is left with a long last job.
+/// The largest first, so that no worker gets a long last job.
 static TABLES: [Table; 8] = [
     // An order has 1 to 7 items, evenly distributed.
     table!("lineitem", LineItemGenerator, LineItemArrow, |scale| 4 * (1_500_000.0 * scale) as u64),
@@ -63,56 +58,83 @@ static TABLES: [Table; 8] = [
     table!("region", RegionGenerator, RegionArrow, |_| 5),
 ];
 
+/// A TPC-H data set that cannot be generated.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TpchError {
+    /// TPC-H data of this scale does not exist.
+    #[error("{scale} is no scale for TPC-H; use a number of at least {TPCH_SCALE_MIN}, for example 1")]
+    Scale {
+        /// The requested scale.
+        scale: f64,
+    },
+    /// The data does not fit into memory.
+    #[error(
+        "TPC-H at scale {scale} needs about {:.1} GiB and {:.1} GiB of memory are available; {}",
+        gib(*needed_bytes), gib(*available_bytes), smaller(*scale_max)
+    )]
+    NoRoom {
+        /// The requested scale.
+        scale: f64,
+        /// The largest scale that fits.
+        scale_max: f64,
+        /// Memory that the scale needs, roughly.
+        needed_bytes: u64,
+        /// Available memory.
+        available_bytes: u64,
+    },
+    /// A table cannot be kept in memory.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / (1u64 << 30) as f64
+}
+
+/// Advice if no more than this scale fits.
+fn smaller(scale_max: f64) -> String {
+    // Rounded down, so that the advice holds.
+    let scale = (scale_max / TPCH_SCALE_MIN).floor() * TPCH_SCALE_MIN;
+    if scale < TPCH_SCALE_MIN {
+        "free some memory".to_owned()
+    } else {
+        format!("use a scale up to {scale:.3}")
+    }
+}
+
 /// All tables at `scale` with their names, the largest first.
 ///
 /// Partition `p` of `n` is the generator's part `p` of `n`: the rows of a table and their order depend on `scale` only.
 ///
 /// # Errors
-/// [`LoadError::Scale`] and [`LoadError::NoRoom`] before anything is generated; [`LoadError::Table`].
-pub fn tpch(
+/// [`TpchError::Scale`] and [`TpchError::NoRoom`] before anything is generated; [`TpchError::Load`].
+pub fn tpch_tables(
     scale: f64,
     layout: &Layout,
     progress: &dyn Progress,
-) -> Result<Vec<(String, TableData)>, LoadError> {
-    // The tables must fit on their node, and with what the generator takes into the machine.
+) -> Result<Vec<(String, TableData)>, TpchError> {
+    // The tables must fit on their node. With the generator's memory they must fit into the machine.
     let node_bytes = match layout.machine.origin() {
         Origin::Discovered => layout.machine.node(layout.home).ok().and_then(|node| node.memory_bytes),
         _ => None,
     };
     check(scale, available_memory(), OVERHEAD_BYTES)?;
     check(scale, node_bytes, 0)?;
-    progress.total(TABLES.iter().map(|table| (table.rows)(scale)).sum());
-
-    let parts_of = |table: &Table| layout.partitions_of((table.rows)(scale));
-    let jobs: Vec<(&Table, usize)> =
-        TABLES.iter().flat_map(|table| (0..parts_of(table)).map(move |part| (table, part))).collect();
-    let generate = |&(table, part): &(&Table, usize)| {
-        generate((table.open)(scale, part as i32 + 1, parts_of(table) as i32), layout, progress)
+    let source = |table: &'static Table| PartitionedSource {
+        rows: (table.rows)(scale),
+        open: Box::new(move |part, parts| (table.open)(scale, part as i32 + 1, parts as i32)),
     };
-    let mut partitions = in_parallel(&jobs, generate)?.into_iter();
-    let table = |table: &Table| {
-        let schema = (table.open)(scale, 1, 1).schema();
-        let partitions = partitions.by_ref().take(parts_of(table)).collect();
-        (table.name.to_owned(), TableData::new(schema, partitions, layout.home))
-    };
-    Ok(TABLES.iter().map(table).collect())
+    let sources: Vec<PartitionedSource<'_>> = TABLES.iter().map(source).collect();
+    let tables = from_readers(&sources, layout, progress)?;
+    Ok(TABLES.iter().map(|table| table.name.to_owned()).zip(tables).collect())
 }
 
-fn generate(reader: Reader, layout: &Layout, progress: &dyn Progress) -> Result<Vec<RowGroup>, LoadError> {
-    let mut writer = PartitionWriter::new(reader.schema(), layout)?;
-    for batch in reader {
-        let batch = batch.map_err(TableError::from)?;
-        writer.push(&batch)?;
-        progress.advance(batch.num_rows() as u64);
-    }
-    Ok(writer.finish()?)
-}
-
-/// Whether the tables and `overhead_bytes` fit into what is available, if that is known.
-fn check(scale: f64, available_bytes: Option<u64>, overhead_bytes: u64) -> Result<(), LoadError> {
-    // Also refuses what is not a number.
+/// Checks that the tables and `overhead_bytes` fit into the available memory, if that is known.
+fn check(scale: f64, available_bytes: Option<u64>, overhead_bytes: u64) -> Result<(), TpchError> {
+    // Also refuses NaN.
     if !(TPCH_SCALE_MIN..).contains(&scale) || scale.is_infinite() {
-        return Err(LoadError::Scale { scale });
+        return Err(TpchError::Scale { scale });
     }
     // Saturates for scales beyond all memories.
     let needed_bytes = ((scale * TPCH_BYTES_PER_SCALE as f64) as u64).saturating_add(overhead_bytes);
@@ -120,13 +142,13 @@ fn check(scale: f64, available_bytes: Option<u64>, overhead_bytes: u64) -> Resul
         Some(available_bytes) if needed_bytes > available_bytes => {
             let room_bytes = available_bytes.saturating_sub(overhead_bytes);
             let scale_max = room_bytes as f64 / TPCH_BYTES_PER_SCALE as f64;
-            Err(LoadError::NoRoom { scale, scale_max, needed_bytes, available_bytes })
+            Err(TpchError::NoRoom { scale, scale_max, needed_bytes, available_bytes })
         }
         _ => Ok(()),
     }
 }
 
-/// What the kernel says can be had without swapping; `None` where it does not say.
+/// Memory that is available without swapping; `None` if the kernel does not report it.
 fn available_memory() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

@@ -4,18 +4,18 @@ use memferry::mover::CopyMethod;
 use memferry::topology::{Node, NodeId};
 
 use super::arena::Arena;
-use super::effort::Sampler;
+use super::sampling::Sampler;
 use super::{CalibrateError, Spread, kernels};
 
-/// What CPUs have of a memory. Rates in bytes per second; a byte that is copied counts once.
+/// Latency and bandwidth between the CPUs of a node and a memory. Rates in bytes per second; a copied byte counts once.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Way {
-    /// Whose CPUs.
+pub struct MemoryPath {
+    /// Node of the CPUs.
     pub cpus: NodeId,
-    /// Which memory.
+    /// Node of the memory.
     pub memory: NodeId,
-    /// Following a chain of pointers, over hardware threads.
+    /// Seconds per step along a chain of pointers, over hardware threads.
     pub latency_s: Spread,
     /// Reading by one thread alone, over hardware threads.
     pub core_read: Spread,
@@ -29,9 +29,9 @@ pub struct Way {
     pub copy: f64,
 }
 
-impl Way {
-    pub(super) fn or_better(self, other: Way) -> Way {
-        Way {
+impl MemoryPath {
+    pub(super) fn or_better(self, other: MemoryPath) -> MemoryPath {
+        MemoryPath {
             latency_s: self.latency_s.or_better(other.latency_s, f64::min),
             core_read: self.core_read.or_better(other.core_read, f64::max),
             core_copy: self.core_copy.or_better(other.core_copy, f64::max),
@@ -42,7 +42,7 @@ impl Way {
         }
     }
 
-    /// The most that goes in and out of the memory.
+    /// The maximum traffic of the memory, in and out.
     pub(super) fn traffic(&self) -> f64 {
         self.read.max(self.write).max(2.0 * self.copy)
     }
@@ -51,19 +51,19 @@ impl Way {
 /// Steps of a chain in a round: some milliseconds.
 const CHAIN_STEPS: usize = 20_000;
 
-/// How many figures a way has of which samples are taken, with so many threads one by one.
+/// Number of sampled values of a path, with `threads` measured one by one.
 pub(super) const fn figures_count(threads: usize) -> usize {
     3 + 3 * threads
 }
 
-/// `arenas` are in `memory`, one at least for each CPU; the source of the first one is a chain.
+/// Measures a path. `arenas` are in `memory`, at least one per CPU; the source of the first one is a chain.
 pub(super) fn measure(
     node: &Node,
     memory: NodeId,
     arenas: &mut [Arena],
     threads_max: usize,
     sampler: &mut Sampler,
-) -> Result<Way, CalibrateError> {
+) -> Result<MemoryPath, CalibrateError> {
     let cpus = &node.allowed_cpus[..];
     let round_bytes = sampler.effort.round_bytes();
     let mut rate = |cpus: &[u32], arenas: &mut [Arena], work: &(dyn Fn(&mut Arena) + Sync)| {
@@ -75,7 +75,7 @@ pub(super) fn measure(
     let copy = |arena: &mut Arena| arena.copy(CopyMethod::Memcpy, round_bytes);
     let (all_read, all_write) = (rate(cpus, arenas, &read)?, rate(cpus, arenas, &write)?);
     let all_copy = rate(cpus, arenas, &copy)?;
-    // Of one thread alone: evenly among all.
+    // Single threads, evenly distributed among all.
     let (mut reads, mut copies, mut latencies) = (Vec::new(), Vec::new(), Vec::new());
     for cpu in cpus.iter().step_by(cpus.len().div_ceil(threads_max)).copied() {
         reads.push(rate(&[cpu], arenas, &read)?);
@@ -85,7 +85,7 @@ pub(super) fn measure(
         latencies.push(latency_s(cpu, &arenas[0], sampler)?);
     }
     let spread = |figures: &[f64]| Spread::of(figures).ok_or(CalibrateError::NoCpus);
-    Ok(Way {
+    Ok(MemoryPath {
         cpus: node.id,
         memory,
         latency_s: spread(&latencies)?,
@@ -97,7 +97,7 @@ pub(super) fn measure(
     })
 }
 
-/// Seconds for a step along the chain in the arena's source.
+/// Seconds per step along the chain in the arena's source.
 fn latency_s(cpu: u32, arena: &Arena, sampler: &mut Sampler) -> Result<f64, CalibrateError> {
     let time_s = sampler.together_s(&[cpu], &mut [0], |line| {
         *line = kernels::follow(arena.source(), *line, CHAIN_STEPS);

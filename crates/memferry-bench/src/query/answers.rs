@@ -1,10 +1,10 @@
-//! Whether two results of a query are the same.
+//! Comparison of two results of a query.
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::{SortColumn, cast, concat_batches, lexsort_to_indices, take_record_batch};
-use arrow::datatypes::{DataType, Float64Type};
-use arrow::error::ArrowError;
-use arrow::util::display::array_value_to_string;
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::{SortColumn, cast, concat_batches, lexsort_to_indices, take_record_batch};
+use datafusion::arrow::datatypes::{DataType, Float64Type};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::util::display::array_value_to_string;
 
 /// Relative difference that floating-point sums may have: they depend on the order of the rows, and partitions are
 /// summed in any order.
@@ -57,12 +57,12 @@ pub enum Difference {
     Incomparable(#[from] ArrowError),
 }
 
-/// Compares two results whatever the order of their rows and however they are cut into batches. Floating-point numbers
-/// may differ by a billionth, nothing else may; names of columns are not compared.
+/// Compares two results. The order of rows, the batches and the names of columns do not count. Floating-point numbers may
+/// differ by a billionth; other values must be equal.
 ///
-/// Rows are sorted by all columns, floating-point ones last. Where rows are equal in all others, numbers that differ
-/// within the tolerance may sort differently on the two sides; then rows with several such columns may seem different
-/// that are not.
+/// Rows are sorted by all columns, floating-point ones last. Among rows that are equal in the other columns, numbers that
+/// differ within the tolerance may sort differently on the two sides. Equal rows with several such columns may then be
+/// reported as different.
 ///
 /// # Errors
 /// [`Difference`]: the first one found.
@@ -139,7 +139,7 @@ fn is_close(left: f64, right: f64) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Decimal128Array, Float64Array, Int64Array, StringViewArray};
+    use datafusion::arrow::array::{Decimal128Array, Float64Array, Int64Array, StringViewArray};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! What a scan asks the model: its columns where they are now, and who would copy.
+//! The query of a scan to the cost model: its columns at their current places, and the engines of copies.
 
 use std::collections::BTreeSet;
 
@@ -7,31 +7,31 @@ use memferry::topology::TopologyError;
 
 use super::TieredScanExec;
 
-/// A scan as the model has it.
-pub(super) struct Question {
+/// A scan in terms of the model.
+pub(super) struct CostQuery {
     pub(super) plan: Plan,
-    /// What each of the plan's columns stands for.
+    /// The meaning of each column of the plan.
     pub(super) parts: Vec<Part>,
-    /// A clause for each late column of which something is near, for EXPLAIN.
+    /// For EXPLAIN, one clause per late column that is near in part.
     pub(super) near_already: Vec<String>,
 }
 
-/// A column of the table, or what is near of it, or what is not.
+/// A column of the table, or its near or its missing part.
 pub(super) struct Part {
     pub(super) column: usize,
-    /// Of the column's bytes.
+    /// Share of the column's bytes.
     pub(super) share: f64,
 }
 
-impl Question {
-    /// Nothing is asked of the cache but what it has.
+impl CostQuery {
+    /// Describes the scan. It reads the state of the cache and changes nothing.
     ///
     /// # Errors
-    /// The machine does not have the node of the data.
-    pub(super) fn of(scan: &TieredScanExec, late: &BTreeSet<usize>) -> Result<Question, TopologyError> {
+    /// The machine lacks the node of the data.
+    pub(super) fn of(scan: &TieredScanExec, late: &BTreeSet<usize>) -> Result<CostQuery, TopologyError> {
         let (data, tiers) = (&scan.columns.data, &scan.columns.tiers);
         let groups = || scan.columns.regions.iter().flatten();
-        // A dynamic filter may read late columns too.
+        // A dynamic filter may read late columns, too.
         let early: BTreeSet<usize> = scan.filter_columns().difference(late).copied().collect();
         let (mut columns, mut parts, mut near_already) = (Vec::new(), Vec::new(), Vec::new());
         for &column in early.union(late) {
@@ -58,7 +58,7 @@ impl Question {
             name: name.to_owned(),
             reads: (0..parts.len()).filter(|&place| read.contains(&parts[place].column)).collect(),
             threads_count: data.partitions().len().max(1),
-            // Known of machines that were calibrated.
+            // Known for calibrated machines.
             thread_rate_max: tiers.machine().parameter(rate).map_or(f64::INFINITY, |rate| rate.value * 1e6),
         };
         let chunk_bytes = late
@@ -77,11 +77,11 @@ impl Question {
             near: Some(tiers.near()),
             reads_to_come: u32::try_from(scan.settings.options.reads_to_come).unwrap_or(u32::MAX),
         };
-        Ok(Question { plan, parts, near_already })
+        Ok(CostQuery { plan, parts, near_already })
     }
 }
 
-/// Down, so that what is not near is seen.
+/// Rounded down, so that a missing part shows.
 fn percent(part: u64, whole: u64) -> f64 {
     (part as f64 / whole.max(1) as f64 * 100.0).floor()
 }

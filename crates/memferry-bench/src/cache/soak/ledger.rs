@@ -1,4 +1,4 @@
-//! What the threads of a soak did, and how it must compare with what was counted.
+//! Counts of the threads' calls, and their comparison with the counters of cache and engines.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,84 +6,91 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memferry::cache::{Cache, CacheStats, Region};
 use memferry::mover::{EngineStats, MoverStats};
 
-use super::{CHUNK_BYTES, REGION_BYTES, SoakReport, World, Wrong, within_patience};
+use super::{CHUNK_BYTES, REGION_BYTES, SoakReport, SoakState, Violation, within_patience};
 
-/// What the threads did.
+/// Counts of the threads' calls. Every thread adds to them; `finish` reads them after the threads are joined.
 #[derive(Default)]
-pub(super) struct Done {
+pub(super) struct Ledger {
     pub(super) steps: AtomicU64,
     pub(super) checked_bytes: AtomicU64,
     pub(super) accesses: AtomicU64,
     pub(super) panics: AtomicU64,
     pub(super) forgotten: AtomicU64,
-    /// What `invalidate` returned.
+    /// Sum of the results of `invalidate`.
     pub(super) invalidated: AtomicU64,
-    /// What `refresh` returned: copies.
+    /// Sum of the results of `refresh`: copies.
     pub(super) refreshed: AtomicU64,
-    /// What `flush` and `clear` returned.
+    /// Sum of the results of `flush` and `clear`.
     pub(super) dropped: AtomicU64,
     pub(super) rewrites: AtomicU64,
-    /// The largest number of a version whose publication had returned.
+    /// The largest version number whose publication has returned.
     pub(super) version: AtomicU64,
     pub(super) versions: AtomicU64,
-    /// Copies of drafts, to and fro.
+    /// Copies of drafts, in both directions.
     pub(super) draft_copies: AtomicU64,
-    /// Drafts that were outdated: perhaps copied before that was seen.
+    /// Drafts that were outdated, perhaps after their copy.
     pub(super) outdated: AtomicU64,
 }
 
 pub(super) fn count(counter: &AtomicU64, amount: usize) {
-    counter.fetch_add(amount as u64, Ordering::SeqCst);
+    // ORDERING: Relaxed, no partner: joining the threads publishes the counts.
+    counter.fetch_add(amount as u64, Ordering::Relaxed);
 }
 
 fn load(counter: &AtomicU64) -> u64 {
+    // ORDERING: SeqCst, as strong as the increment in `CheckedOwner::drop`; other counters need no ordering.
     counter.load(Ordering::SeqCst)
 }
 
-/// All that can be found.
+/// Number of entries on all nodes.
 fn entries_count(stats: &CacheStats) -> u64 {
     stats.nodes.iter().map(|node| node.entries_count as u64).sum()
 }
 
-impl World {
-    /// Lets go of everything, and counts. No thread is at work any more.
-    pub(super) fn finish(self) -> Result<SoakReport, Wrong> {
-        let World { cache, nodes: _, regions, changing, rewritten, ended, registered, done } = self;
+impl SoakState {
+    /// Releases everything and checks the counts, after all threads are joined.
+    pub(super) fn finish(self) -> Result<SoakReport, Violation> {
+        let SoakState { cache, nodes: _, regions, changing, rewritten, dropped_owners, registered, ledger } =
+            self;
         let regions = regions.map(|place| place.into_inner().unwrap_or_else(PoisonError::into_inner).0);
-        // Of regions that ended as well.
+        // Includes copies of dropped regions.
         let copies = cache.mover().drain();
-        within_patience(|| copies.is_done())
-            .map_err(|()| format!("copies did not come to an end: {cache:?}"))?;
+        within_patience(|| copies.is_done()).map_err(|()| format!("copies did not complete: {cache:?}"))?;
         let stats = cache.stats();
-        done.compare(&stats, changing.version())?;
-        done.compare_copies(&stats, &cache.mover().stats())?;
+        ledger.compare(&stats, changing.version())?;
+        ledger.compare_copies(&stats, &cache.mover().stats())?;
         let report = SoakReport {
-            steps_count: load(&done.steps),
-            checked_bytes: load(&done.checked_bytes),
-            panics_count: load(&done.panics),
-            forgotten_count: load(&done.forgotten),
+            steps_count: load(&ledger.steps),
+            checked_bytes: load(&ledger.checked_bytes),
+            panics_count: load(&ledger.panics),
+            forgotten_count: load(&ledger.forgotten),
             versions_count: changing.version(),
-            rewrites_count: load(&done.rewrites),
+            rewrites_count: load(&ledger.rewrites),
             stats,
         };
         empty(&cache, &regions, report.forgotten_count)?;
         drop((regions, changing, rewritten));
-        // Each forgotten one keeps a copy of one byte, or of the chunk around it, and its source.
+        // Each forgotten entry keeps its source and a copy of one byte, or of the chunk around it.
         let kept_bytes_max = report.forgotten_count as usize * CHUNK_BYTES;
         within_patience(|| {
             let used_bytes: usize = cache.stats().nodes.iter().map(|node| node.used_bytes).sum();
-            used_bytes <= kept_bytes_max && load(&ended) + report.forgotten_count >= load(&registered)
+            used_bytes <= kept_bytes_max
+                && load(&dropped_owners) + report.forgotten_count >= load(&registered)
         })
         .map_err(|()| {
-            format!("memory was not freed, {} of {} ended: {cache:?}", load(&ended), load(&registered))
+            format!(
+                "memory was not freed, {} of {} sources were dropped: {cache:?}",
+                load(&dropped_owners),
+                load(&registered)
+            )
         })?;
         Ok(report)
     }
 }
 
-impl Done {
-    /// The sums that [`CacheStats`] promises of a cache at rest, and what calls returned.
-    fn compare(&self, stats: &CacheStats, version: u64) -> Result<(), Wrong> {
+impl Ledger {
+    /// Checks the sums that [`CacheStats`] promises of an idle cache, and the results of calls.
+    fn compare(&self, stats: &CacheStats, version: u64) -> Result<(), Violation> {
         let wrong = |what: &str| Err(format!("{what}: {stats:?}"));
         let left = stats.evictions + stats.invalidated + stats.dropped;
         let came_or_left = left + entries_count(stats);
@@ -93,9 +100,10 @@ impl Done {
         {
             return wrong("the counters do not add up");
         }
-        // Entries whose copy failed, or had no room, leave without being counted, if nobody was faster.
+        // Entries without a copy, after a failure or without room, are removed without being counted, unless another call
+        // removed and counted them first.
         if came_or_left < stats.arrived || came_or_left > stats.submissions + stats.no_room {
-            return wrong("entries came from nowhere, or left for it");
+            return wrong("the numbers of created and removed entries do not match");
         }
         if stats
             .nodes
@@ -104,7 +112,7 @@ impl Done {
         {
             return wrong("a budget was exceeded");
         }
-        // A refresh is one access for each entry that it invalidates; a publication invalidates as well.
+        // A refresh makes one access per entry that it invalidates; a publication invalidates as well.
         let [accesses, invalidated] = [&self.accesses, &self.invalidated].map(load);
         let by_others = stats.invalidated.checked_sub(invalidated);
         let by_refreshes = stats.accesses.checked_sub(accesses);
@@ -127,17 +135,17 @@ impl Done {
         Ok(())
     }
 
-    /// The sums that [`EngineStats`] promises of an engine at rest, and who made the copies.
-    fn compare_copies(&self, stats: &CacheStats, mover: &MoverStats) -> Result<(), Wrong> {
+    /// Checks the sums that [`EngineStats`] promises of an idle engine, and the number of copies.
+    fn compare_copies(&self, stats: &CacheStats, mover: &MoverStats) -> Result<(), Violation> {
         let adds_up = |engine: &EngineStats| {
-            let ended = engine.descriptors_done
+            let completed = engine.descriptors_done
                 + engine.faults_resumed
                 + engine.descriptors_failed
                 + engine.descriptors_skipped
                 + engine.descriptors_lost;
             engine.accepted == engine.operations + engine.errors
                 && engine.accepted == engine.latencies.count()
-                && engine.descriptors == ended
+                && engine.descriptors == completed
         };
         if let Some(engine) = mover.engines.iter().find(|engine| !adds_up(engine)) {
             return Err(format!("the counters of an engine do not add up: {engine:?}"));
@@ -146,14 +154,14 @@ impl Done {
         let copies = accepted + mover.inline_operations;
         let expected = stats.submissions + load(&self.draft_copies);
         if !(expected..=expected + load(&self.outdated)).contains(&copies) {
-            return Err(format!("{expected} copies or more were asked for, and {copies} made: {mover:?}"));
+            return Err(format!("at least {expected} copies were requested, and {copies} made: {mover:?}"));
         }
         Ok(())
     }
 }
 
-/// Takes everything out: what each call returns is what then is gone, and counted.
-fn empty(cache: &Cache, regions: &[Region], forgotten_count: u64) -> Result<(), Wrong> {
+/// Removes all entries. The result of each call must match the removed and the counted entries.
+fn empty(cache: &Cache, regions: &[Region], forgotten_count: u64) -> Result<(), Violation> {
     let checked = |name: &str, counter: fn(&CacheStats) -> u64, take: &dyn Fn() -> usize| {
         let before = cache.stats();
         let returned = take() as u64;
@@ -168,10 +176,10 @@ fn empty(cache: &Cache, regions: &[Region], forgotten_count: u64) -> Result<(), 
     checked("invalidate", |stats| stats.invalidated, &|| regions.iter().take(1).map(invalidate).sum())?;
     let left = checked("flush", |stats| stats.dropped, &|| cache.flush())?;
     if left > forgotten_count {
-        return Err(format!("a flush left more than was forgotten: {cache:?}"));
+        return Err(format!("a flush left more entries than were forgotten: {cache:?}"));
     }
     match checked("clear", |stats| stats.dropped, &|| cache.clear())? {
         0 => Ok(()),
-        _ => Err(format!("a clear left something: {cache:?}")),
+        _ => Err(format!("a clear left entries: {cache:?}")),
     }
 }

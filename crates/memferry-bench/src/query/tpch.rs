@@ -1,27 +1,25 @@
-//! The 22 queries of TPC-H with their validation parameters, the answers published for scale 1, and the query of the
-//! papers on prefetching.
+//! The 22 queries of TPC-H with their validation parameters, and the answers published for scale 1.
 //!
 //! Source: TPC Benchmark H specification, revision 3, section 2.4 (each query's text, "substitution parameters for
-//! query validation", and how many rows it returns); texts and answers from `tpchgen`.
+//! query validation", and the number of its rows); texts and answers from `tpchgen`.
 
 use std::ops::RangeInclusive;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::DataType;
-use arrow::error::ArrowError;
-use arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::DataType;
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use tpchgen::q_and_a::{answers_sf1, queries};
 
-use crate::answers::Difference;
-use crate::load::AB_VALUES;
+use super::Difference;
 
 /// Numbers of the queries.
 pub const QUERIES: RangeInclusive<usize> = 1..=22;
 
 /// TPC-H query `number` with the validation parameters for `scale`, one statement.
 ///
-/// Query 15 is the specification's variant A, with a common table expression in place of a view, so that it leaves
-/// nothing behind and may run beside itself.
+/// Query 15 is the specification's variant A, with a common table expression in place of a view, so that
+/// several sessions can run it at once.
 ///
 /// # Panics
 /// If `number` is not in [`QUERIES`].
@@ -31,7 +29,7 @@ pub fn query(number: usize, scale: f64) -> String {
     if number == 15 {
         sql = with_expression(&sql);
     }
-    // The largest number first: `:1` is also how `:10` begins.
+    // The largest number first: `:1` is a prefix of `:10`.
     for (index, parameter) in parameters(number, scale).iter().enumerate().rev() {
         sql = sql.replace(&format!(":{}", index + 1), parameter);
     }
@@ -42,12 +40,6 @@ pub fn query(number: usize, scale: f64) -> String {
         Some(rows) => format!("{sql}\nlimit {rows}"),
         None => sql.to_owned(),
     }
-}
-
-/// The query of the papers on prefetching: a filter on one column of table `ab` ([`load::ab`](crate::load::ab())) that
-/// passes `selectivity` of the rows, and the sum of the other.
-pub fn paper_query(selectivity: f64) -> String {
-    format!("select sum(b) from ab where a < {}", (selectivity * AB_VALUES as f64).round())
 }
 
 /// Compares the result of query `number` at scale 1 with the published answer: rows in order, numbers as they are
@@ -95,7 +87,7 @@ fn answer_sf1(number: usize) -> Vec<Vec<String>> {
     lines.map(|line| line.split('|').map(|value| value.trim().to_owned()).collect()).collect()
 }
 
-/// A value as text, and whether it has digits behind the point.
+/// A value as text, and whether it has decimals.
 struct Cell {
     text: String,
     is_fraction: bool,
@@ -106,7 +98,7 @@ impl Cell {
         if !self.is_fraction {
             return self.text.trim() == published;
         }
-        // Half of the last published digit, and what binary fractions add to it.
+        // Half of the last published digit, and the rounding of binary fractions.
         const TOLERANCE: f64 = 0.005 + 1e-6;
         match (self.text.parse::<f64>(), published.parse::<f64>()) {
             (Ok(found), Ok(published)) => (found - published).abs() <= TOLERANCE,
@@ -148,7 +140,7 @@ fn with_expression(sql: &str) -> String {
     format!("with {name} as (\n{body}\n)\n{select}").replace("revenue:s", "revenue")
 }
 
-/// How many rows a query returns at most, where the specification says so.
+/// The maximum number of rows of a query, where the specification has one.
 fn rows_max(number: usize) -> Option<usize> {
     match number {
         2 | 18 | 21 => Some(100),
@@ -158,7 +150,7 @@ fn rows_max(number: usize) -> Option<usize> {
     }
 }
 
-/// The parameters that the published answers are for; query 11's depends on the scale.
+/// The validation parameters, for which answers are published; that of query 11 depends on the scale.
 fn parameters(number: usize, scale: f64) -> Vec<String> {
     let parameters: &[&str] = match number {
         1 => &["90"],
@@ -192,7 +184,7 @@ fn parameters(number: usize, scale: f64) -> Vec<String> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+    use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! How much is measured: as often as it helps, and no longer than the time allows.
+//! The number of samples: as many as help, within the time limit.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -8,43 +8,43 @@ use memferry::topology::Fact;
 use super::threads::{together, undisturbed};
 use super::{CalibrateError, arena, fact};
 
-/// How much to measure.
+/// Limits of a calibration.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Effort {
-    /// How often everything is measured at most, in turns: what disturbs a machine may last longer than all samples of
-    /// a figure.
+pub struct SamplingPlan {
+    /// Maximum number of passes: a disturbance of the machine may last longer than all samples of one value.
     pub passes: usize,
-    /// Samples of each figure in a pass, at most.
+    /// Maximum number of samples of each value in a pass.
     pub rounds: usize,
-    /// What all passes together may take; see [`has_time`](Effort::has_time).
+    /// Time limit of all passes together; see [`has_time`](SamplingPlan::has_time).
     pub limit: Duration,
-    /// Whether memory is small, so that everything is over soon. The figures are then those of caches.
+    /// Whether to use little memory and time. The results are then those of caches.
     pub is_quick: bool,
 }
 
-/// A pass in which every figure used up its share of the time would take this part of the limit. With what is not
-/// sampled, such as making arenas and threads, two passes at least fit.
+/// Share of the limit for a pass in which every value uses up its time. Together with unsampled work, such as allocating
+/// arenas and starting threads, at least two passes fit.
 const PASS_SHARE: f64 = 0.25;
 
-impl Effort {
-    /// For figures to keep, in less than two minutes: the limit leaves time for what is not sampled.
-    pub const FULL: Effort =
-        Effort { passes: 6, rounds: 20, limit: Duration::from_secs(100), is_quick: false };
-    /// To see that it works.
-    pub const QUICK: Effort = Effort { passes: 2, rounds: 2, limit: Duration::from_secs(20), is_quick: true };
+impl SamplingPlan {
+    /// For profiles, in less than two minutes: the limit leaves time for unsampled work.
+    pub const FULL: SamplingPlan =
+        SamplingPlan { passes: 6, rounds: 20, limit: Duration::from_secs(100), is_quick: false };
+    /// As short as possible: checks that it works.
+    pub const QUICK: SamplingPlan =
+        SamplingPlan { passes: 2, rounds: 2, limit: Duration::from_secs(20), is_quick: true };
 
-    /// Whether there is time for another pass, after some that have taken `elapsed` in all, the last one `last`.
+    /// Whether there is time for another pass, after `elapsed` in all passes and `last` in the last one.
     pub fn has_time(self, elapsed: Duration, last: Duration) -> bool {
         elapsed + last <= self.limit
     }
 
-    /// What each of so many figures may take in a pass.
+    /// Time for each of `figures_count` values in a pass.
     pub fn slice(self, figures_count: usize) -> Duration {
         self.limit.mul_f64(PASS_SHARE / figures_count.max(1) as f64)
     }
 
-    /// What each CPU walks through, so that all together exceed the caches several times: of twice a cache's size,
-    /// caches that do not evict in the order of use still have a part.
+    /// Size of each CPU's arena, so that all together exceed the caches several times. Caches that do not evict in the order
+    /// of use would still hold a part of twice their size.
     pub(super) fn arena_bytes(self, cpus: &[u32]) -> usize {
         if self.is_quick {
             return 16 << 20;
@@ -53,38 +53,38 @@ impl Effort {
         (8 * cache_bytes / cpus.len().max(1)).max(32 << 20)
     }
 
-    /// What is read or written in one round: some milliseconds, so that some rounds go undisturbed.
+    /// Bytes of one round: some milliseconds, so that some rounds are undisturbed.
     pub(super) fn round_bytes(self) -> usize {
         if self.is_quick { 1 << 20 } else { 16 << 20 }
     }
 
-    /// Hardware threads of a node that are measured one by one, on so many ways between nodes.
-    pub(super) fn threads_max(self, ways_count: usize) -> usize {
-        if self.is_quick { 2 } else { (64 / ways_count.max(1)).clamp(2, 8) }
+    /// Number of hardware threads of a node that are measured one by one, with `paths_count` paths.
+    pub(super) fn threads_max(self, paths_count: usize) -> usize {
+        if self.is_quick { 2 } else { (64 / paths_count.max(1)).clamp(2, 8) }
     }
 }
 
-/// Takes samples of figures, of each as many as its share of the time allows.
+/// Takes samples of each value within its share of the time.
 pub(super) struct Sampler {
-    pub(super) effort: Effort,
+    pub(super) effort: SamplingPlan,
     slice: Duration,
     taken: Option<(usize, usize)>,
 }
 
 impl Sampler {
-    /// For a pass with so many figures.
-    pub(super) fn new(effort: Effort, figures_count: usize) -> Sampler {
+    /// A sampler for a pass with `figures_count` values.
+    pub(super) fn new(effort: SamplingPlan, figures_count: usize) -> Sampler {
         Sampler { effort, slice: effort.slice(figures_count), taken: None }
     }
 
-    /// Fewest and most samples of a figure so far.
+    /// Fewest and most samples of a value so far.
     pub(super) fn taken(&self) -> (usize, usize) {
         self.taken.unwrap_or_default()
     }
 
-    /// How many samples there should be beside a first one, which took `first_s`.
+    /// Number of samples to take after a first one, which took `first_s`.
     pub(super) fn more(&mut self, first_s: f64) -> usize {
-        // A first sample finds nothing warm, so that this is rather too few.
+        // The first sample is cold and slow, so that this is rather too few.
         let fitting = (self.slice.as_secs_f64() / first_s) as usize;
         let more = fitting.min(self.effort.rounds).saturating_sub(1);
         self.count(1 + more);
@@ -108,7 +108,7 @@ impl Sampler {
         Ok(undisturbed(&together(cpus, works, more, &work)?).min(first))
     }
 
-    /// Seconds that `one` tells, undisturbed, of `factor` times as many samples as others have.
+    /// Undisturbed seconds of `one`, from up to `factor` times as many samples as usual.
     pub(super) fn least_s(
         &mut self,
         factor: usize,
@@ -124,17 +124,17 @@ impl Sampler {
     }
 }
 
-/// How much of a machine a calibration has looked at: what time did not allow is not behind its figures.
+/// The extent of a calibration, which the time limit may reduce.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sampling {
-    /// How often everything was measured.
+    /// Number of passes.
     pub passes: usize,
-    /// Fewest and most samples of a figure in a pass.
+    /// Fewest and most samples of a value in a pass.
     pub samples: (usize, usize),
-    /// Hardware threads of a node that were measured one by one, and how many the largest node has.
+    /// Hardware threads of a node that were measured one by one, and those of the largest node.
     pub threads: (usize, usize),
-    /// What each thread walked through, where it was least.
+    /// Size of the smallest arena of a thread.
     pub arena_bytes: usize,
 }
 
@@ -179,31 +179,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_pass_has_to_fit() {
+    fn another_pass_must_fit() {
         let seconds = Duration::from_secs;
-        assert!(Effort::FULL.has_time(seconds(60), seconds(20)));
-        assert!(!Effort::FULL.has_time(seconds(90), seconds(20)));
+        assert!(SamplingPlan::FULL.has_time(seconds(60), seconds(20)));
+        assert!(!SamplingPlan::FULL.has_time(seconds(90), seconds(20)));
     }
 
-    /// The more figures there are, the fewer samples of each; but one.
+    /// More values get fewer samples each, but at least one.
     #[test]
     fn figures_share_the_time() {
-        let samples = |figures_count, first_s| Sampler::new(Effort::FULL, figures_count).more(first_s) + 1;
-        assert_eq!(samples(25, 0.01), Effort::FULL.rounds);
+        let samples =
+            |figures_count, first_s| Sampler::new(SamplingPlan::FULL, figures_count).more(first_s) + 1;
+        assert_eq!(samples(25, 0.01), SamplingPlan::FULL.rounds);
         assert_eq!(samples(1250, 0.0039), 5);
         assert_eq!(samples(1250, 100.0), 1);
-        // What takes samples one by one looks at the clock.
-        let mut sampler = Sampler::new(Effort { limit: Duration::ZERO, ..Effort::FULL }, 1);
+        // `least_s` takes samples one by one and reads the clock.
+        let mut sampler = Sampler::new(SamplingPlan { limit: Duration::ZERO, ..SamplingPlan::FULL }, 1);
         assert_eq!(sampler.least_s(2, || Ok(0.5)).unwrap(), 0.5);
         assert_eq!(sampler.taken(), (1, 1));
-        let mut sampler = Sampler::new(Effort::FULL, 1);
+        let mut sampler = Sampler::new(SamplingPlan::FULL, 1);
         sampler.least_s(2, || Ok(0.5)).unwrap();
         sampler.more(f64::INFINITY);
-        assert_eq!(sampler.taken(), (1, 2 * Effort::FULL.rounds));
+        assert_eq!(sampler.taken(), (1, 2 * SamplingPlan::FULL.rounds));
     }
 
     #[test]
-    fn two_samplings() {
+    fn samplings_are_merged() {
         let one = Sampling { passes: 2, samples: (3, 20), threads: (2, 24), arena_bytes: 48 << 20 };
         let both = one.with(Sampling { passes: 1, samples: (1, 5), arena_bytes: 32 << 20, ..one });
         assert_eq!((both.passes, both.samples, both.arena_bytes), (3, (1, 20), 32 << 20));

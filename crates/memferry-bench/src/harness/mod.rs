@@ -1,0 +1,43 @@
+//! The parts that all benchmarks share: samples in pairs, statistics, rows, records.
+//!
+//! ```text
+//! alternate ─▶ Pairs ─▶ Comparison ─▶ Row ─▶ Record ─▶ results/MACHINE/DATE-BENCH.{csv,json}
+//! ```
+
+mod allocations;
+mod pairs;
+mod provenance;
+mod random;
+mod record;
+mod row;
+
+pub use allocations::{CountingAllocator, allocations_count};
+pub use pairs::{Estimate, Pairs, alternate, geomean, geomean_ratio, median, try_alternate};
+pub use provenance::Provenance;
+pub use random::Random;
+pub use record::{CsvRow, Record, RecordError, check_writable, machine_slug, rfc3339};
+pub use row::{Comparison, Peer, Row};
+
+/// The length of a benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effort {
+    /// Long enough for a record.
+    Full,
+    /// As short as possible: tests execute every line.
+    Quick,
+}
+
+impl Effort {
+    /// Selects one of two values.
+    ///
+    /// ```
+    /// # use memferry_bench::harness::Effort;
+    /// assert_eq!(Effort::Quick.of(1000, 2), 2);
+    /// ```
+    pub fn of<T>(self, full: T, quick: T) -> T {
+        match self {
+            Effort::Full => full,
+            Effort::Quick => quick,
+        }
+    }
+}

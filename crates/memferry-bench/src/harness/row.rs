@@ -1,0 +1,172 @@
+//! Rows of records, and comparisons that become rows.
+
+use serde::Serialize;
+
+use super::{CsvRow, Estimate, Pairs, Provenance, geomean_ratio, median};
+
+/// Samples of ours beside a peer's, on the way to a [`Row`].
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// Name of the row.
+    pub name: String,
+    /// Unit of the samples: less is better.
+    pub unit: &'static str,
+    /// Name of the peer.
+    pub peer_name: String,
+    /// One pair of samples per round.
+    pub pairs: Pairs,
+}
+
+impl Comparison {
+    /// A comparison under a name and with a peer.
+    pub fn new(
+        name: impl Into<String>,
+        unit: &'static str,
+        peer_name: impl Into<String>,
+        pairs: Pairs,
+    ) -> Comparison {
+        Comparison { name: name.into(), unit, peer_name: peer_name.into(), pairs }
+    }
+}
+
+/// One number of a record.
+///
+/// ```
+/// # use memferry_bench::harness::{Provenance, Row};
+/// let row = Row::median("copy_4KiB", "ns", Provenance::Measured, &[3.0, 1.0, 2.0]);
+/// assert_eq!((row.value, row.min, row.max), (2.0, 1.0, 3.0));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Unique within the record.
+    pub name: String,
+    /// The median of several samples.
+    pub value: f64,
+    /// Unit of the value.
+    pub unit: &'static str,
+    /// How the number was obtained.
+    #[serde(rename = "how")]
+    pub provenance: Provenance,
+    /// Number of samples; the model yields one.
+    pub samples: usize,
+    /// Smallest sample.
+    pub min: f64,
+    /// Largest sample.
+    pub max: f64,
+    /// The number beside it, if there is one.
+    #[serde(flatten)]
+    pub peer: Option<Peer>,
+}
+
+/// The number that a row is compared with. Both come from the same run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Peer {
+    /// Name of the peer.
+    #[serde(rename = "peer")]
+    pub name: String,
+    /// Its number, in the unit of the row.
+    #[serde(rename = "peer_value")]
+    pub value: f64,
+    /// Above 1: memferry is better.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// Lower end of the ratio's 95 % confidence interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_low: Option<f64>,
+    /// Upper end of that interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio_high: Option<f64>,
+}
+
+impl Peer {
+    /// A peer and the ratio to it, with its confidence interval.
+    pub fn new(name: impl Into<String>, value: f64, ratio: Estimate) -> Peer {
+        let Estimate { value: ratio, low, high } = ratio;
+        Peer { name: name.into(), value, ratio: Some(ratio), ratio_low: Some(low), ratio_high: Some(high) }
+    }
+}
+
+impl Row {
+    /// The median of samples without a peer.
+    ///
+    /// # Panics
+    /// Without samples.
+    pub fn median(
+        name: impl Into<String>,
+        unit: &'static str,
+        provenance: Provenance,
+        samples: &[f64],
+    ) -> Row {
+        let (min, max) = (samples.iter().copied())
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(min, max), value| (min.min(value), max.max(value)));
+        let value = median(samples);
+        Row { name: name.into(), value, unit, provenance, samples: samples.len(), min, max, peer: None }
+    }
+
+    /// The medians of a measured comparison. `seed` is that of the confidence interval.
+    pub fn compared(comparison: Comparison, seed: u64) -> Row {
+        let Comparison { name, unit, peer_name, pairs } = comparison;
+        let peer = Peer::new(peer_name, median(&pairs.peer), geomean_ratio([&pairs], seed));
+        Row { peer: Some(peer), ..Row::median(name, unit, Provenance::Measured, &pairs.ours) }
+    }
+
+    /// A number of the model without a peer.
+    pub fn modelled(name: impl Into<String>, value: f64, unit: &'static str) -> Row {
+        Row::median(name, unit, Provenance::Modelled, &[value])
+    }
+
+    /// Adds a peer without a ratio.
+    pub fn beside(self, name: impl Into<String>, value: f64) -> Row {
+        let peer = Peer { name: name.into(), value, ratio: None, ratio_low: None, ratio_high: None };
+        Row { peer: Some(peer), ..self }
+    }
+
+    /// Adds a peer with a ratio without interval; above 1 means better.
+    pub fn against(self, name: impl Into<String>, value: f64, ratio: f64) -> Row {
+        let row = self.beside(name, value);
+        Row { peer: row.peer.map(|peer| Peer { ratio: Some(ratio), ..peer }), ..row }
+    }
+
+    /// The columns that every benchmark has.
+    pub const COLUMNS: [&'static str; 12] = [
+        "name",
+        "value",
+        "unit",
+        "how",
+        "samples",
+        "min",
+        "max",
+        "peer",
+        "peer_value",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+    ];
+}
+
+impl CsvRow for Row {
+    fn columns() -> Vec<&'static str> {
+        Row::COLUMNS.to_vec()
+    }
+
+    fn fields(&self) -> Vec<String> {
+        let Row { name, value, unit, provenance, samples, min, max, peer } = self;
+        let peer = peer.as_ref();
+        let number =
+            |of: fn(&Peer) -> Option<f64>| peer.and_then(of).map_or(String::new(), |it| it.to_string());
+        vec![
+            name.clone(),
+            value.to_string(),
+            (*unit).to_owned(),
+            provenance.to_string(),
+            samples.to_string(),
+            min.to_string(),
+            max.to_string(),
+            peer.map_or(String::new(), |peer| peer.name.clone()),
+            number(|peer| Some(peer.value)),
+            number(|peer| peer.ratio),
+            number(|peer| peer.ratio_low),
+            number(|peer| peer.ratio_high),
+        ]
+    }
+}

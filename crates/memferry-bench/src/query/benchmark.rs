@@ -1,0 +1,337 @@
+//! TPC-H and the papers' query beside plain DataFusion over the same batches.
+//!
+//! Four questions: are all answers equal, whichever way the columns come near; what does each way of prefetching cost or
+//! gain, query by query; how much does each technique of the scan gain; and how much memory does it all take.
+//!
+//! Every timed run starts with an empty cache and includes planning. It is paired with a run of its peer (A B B A ...),
+//! so that slow changes of the machine affect both.
+
+use std::sync::Arc;
+
+use datafusion::config::{ConfigExtension, ExtensionOptions};
+use memferry::mover::EngineKind;
+use memferry::topology::{Machine, Measured, Parameter, TopologyError};
+use memferry_query::load::Progress;
+use memferry_query::{MemferryOptions, Prefetch, SessionOptions, Tiers};
+use tokio::runtime::Runtime;
+
+use super::{
+    Dsa, NamedTable, QueryError, QueryRun, QueryRunner, QueryTiers, answers_equal, layout, paper_query,
+    paper_table, tpch, tpch_tables,
+};
+use crate::harness::{Pairs, Peer, Provenance, Row, geomean, geomean_ratio, median, try_alternate};
+
+/// The benchmark of queries on a machine.
+pub struct QueryBenchmark {
+    machine: Arc<Machine>,
+    runtime: Runtime,
+    options: SessionOptions,
+    seed: u64,
+    pairs_count: usize,
+    progress: NewProgress,
+}
+
+/// Starts to show the progress of a piece of work.
+type NewProgress = fn(&'static str) -> Box<dyn Progress>;
+
+/// The comparison of all answers with plain DataFusion's.
+#[derive(Clone, Debug)]
+pub struct Answers {
+    /// Numbers of equal answers.
+    pub rows: Vec<Row>,
+    /// Descriptions of the answers that differ.
+    pub differences: Vec<String>,
+}
+
+impl QueryBenchmark {
+    /// A benchmark with `pairs_count` pairs of runs per query. `progress` is called for each piece of work.
+    ///
+    /// # Errors
+    /// [`QueryError::Threads`].
+    pub fn new(
+        machine: Arc<Machine>,
+        options: SessionOptions,
+        seed: u64,
+        pairs_count: usize,
+        progress: NewProgress,
+    ) -> Result<QueryBenchmark, QueryError> {
+        let runtime = Runtime::new().map_err(QueryError::Threads)?;
+        Ok(QueryBenchmark { machine, runtime, options, seed, pairs_count, progress })
+    }
+
+    fn load(&self, scale: f64, tiers: &Tiers) -> Result<Vec<NamedTable>, QueryError> {
+        let layout = layout(tiers, self.options.partitions);
+        let tables = tpch_tables(scale, &layout, &*(self.progress)("generating TPC-H"))?;
+        Ok(tables.into_iter().map(|(name, data)| (name, Arc::new(data))).collect())
+    }
+
+    /// A progress display with `total` steps.
+    fn steps(&self, what: &'static str, total: usize) -> Box<dyn Progress> {
+        let progress = (self.progress)(what);
+        progress.total(total as u64);
+        progress
+    }
+
+    fn tiered(
+        &self,
+        name: &'static str,
+        tables: &[NamedTable],
+        tiers: &QueryTiers,
+        prefetch: Prefetch,
+    ) -> Result<QueryRunner, QueryError> {
+        QueryRunner::tiered(name, tables, tiers, &self.options, prefetch)
+    }
+
+    fn run(&self, way: &QueryRunner, sql: &str) -> Result<QueryRun, QueryError> {
+        self.runtime.block_on(way.run_cold(sql))
+    }
+
+    /// Compares all answers at `scale` with plain DataFusion's.
+    ///
+    /// # Errors
+    /// [`QueryError::Invalid`]: a way that should prefetch did not, so its answers prove nothing. Others as the queries.
+    pub fn answers(&self, scale: f64) -> Result<Answers, QueryError> {
+        let here = || Tiers::builder(Arc::clone(&self.machine));
+        let two_tiers = QueryTiers::build(Tiers::builder(Arc::new(two_tiers_with_rates()?)), Dsa::None)?;
+        let home = QueryTiers::build(here(), Dsa::None)?;
+        let tables = self.load(scale, &home)?;
+        let tables_of_two_tiers = self.load(scale, &two_tiers)?;
+        let faulty = QueryTiers::build(here(), Dsa::Emulated { seed: Some(self.seed) })?;
+        let plain = QueryRunner::plain(&tables, &self.options)?;
+        let ways = [
+            (Provenance::Measured, self.tiered("off", &tables, &home, Prefetch::Off)?),
+            (Provenance::Measured, self.tiered("always_cpu", &tables, &home, Prefetch::Always)?),
+            (Provenance::Emulated, self.tiered("always_dsa", &tables, &faulty, Prefetch::Always)?),
+            (
+                Provenance::Emulated,
+                self.tiered("auto_two_tiers", &tables_of_two_tiers, &two_tiers, Prefetch::Auto)?,
+            ),
+        ];
+        // Within one query few copies pay, since all columns of a table have one home.
+        self.set(&ways[3].1, "reads_to_come", "1000")?;
+
+        let bar = self.steps("comparing answers", tpch::QUERIES.count() * ways.len());
+        let mut equal = [0; 4];
+        let mut prefetched_bytes = [0; 4];
+        let mut differences = Vec::new();
+        for number in tpch::QUERIES {
+            let sql = tpch::query(number, scale);
+            let expected = self.run(&plain, &sql)?.batches;
+            for (index, (_, way)) in ways.iter().enumerate() {
+                let outcome = self.run(way, &sql)?;
+                prefetched_bytes[index] += outcome.report.bytes_prefetched;
+                match answers_equal(&expected, &outcome.batches) {
+                    Ok(()) => equal[index] += 1,
+                    Err(difference) => differences.push(format!("Q{number} {}: {difference}", way.name)),
+                }
+                bar.advance(1);
+            }
+        }
+        drop(bar);
+        if faulty.mover().stats().bytes_by(EngineKind::Dsa) == 0 {
+            let what = "the emulated DSA copied nothing: the answers of `always_dsa` prove nothing about it";
+            return Err(QueryError::Invalid(what.to_owned()));
+        }
+        for (index, (_, way)) in ways.iter().enumerate() {
+            match (way.name, prefetched_bytes[index]) {
+                ("off", bytes @ 1..) => {
+                    return Err(QueryError::Invalid(format!("prefetching was off and copied {bytes} bytes")));
+                }
+                ("off", 0) | (_, 1..) => {}
+                (name, 0) => {
+                    let what = format!("`{name}` copied nothing: its answers prove nothing");
+                    return Err(QueryError::Invalid(what));
+                }
+            }
+        }
+
+        let counted = |name: String, value: usize, how| Row::median(name, "answers", how, &[value as f64]);
+        let mut rows =
+            vec![counted("tpch_answers_equal".to_owned(), equal.iter().sum(), Provenance::Emulated)];
+        for (index, (how, way)) in ways.iter().enumerate() {
+            rows.push(counted(format!("tpch_answers_equal_{}", way.name), equal[index], *how));
+        }
+        Ok(Answers { rows, differences })
+    }
+
+    /// Times of all queries in three ways, of the selective ones, and of the selective ones without each technique.
+    ///
+    /// # Errors
+    /// As the queries.
+    pub fn times(&self, scale: f64) -> Result<Vec<Row>, QueryError> {
+        let tiers = QueryTiers::build(Tiers::builder(Arc::clone(&self.machine)), Dsa::None)?;
+        let mut tables = self.load(scale, &tiers)?;
+        let layout = layout(&tiers, self.options.partitions);
+        let progress = (self.progress)("generating the papers' table");
+        tables.push(("ab".to_owned(), Arc::new(paper_table((6e6 * scale) as u64, 1, &layout, &*progress)?)));
+        drop(progress);
+        let plain = QueryRunner::plain(&tables, &self.options)?;
+        let way = |name, prefetch| self.tiered(name, &tables, &tiers, prefetch);
+        let ways =
+            [way("off", Prefetch::Off)?, way("auto", Prefetch::Auto)?, way("always", Prefetch::Always)?];
+        let ablations = ablations();
+        let queries = queries(scale);
+        let selective: Vec<&Query> = queries.iter().filter(|query| query.selective).collect();
+
+        let runs = queries.len() * ways.len() + selective.len() * ablations.len();
+        let bar = self.steps("timing queries", runs * self.pairs_count);
+        let (mut rows, mut rows_by_query) = (Vec::new(), Vec::new());
+        for way in &ways {
+            let mut timed = Vec::new();
+            for query in &queries {
+                timed.push((query, self.pairs(way, &plain, &query.sql, &*bar)?));
+            }
+            let prefix = format!("tpch_sf{scale}_{}", way.name);
+            let all = timed.iter().filter(|(query, _)| query.tpch).map(|(_, pairs)| pairs);
+            rows.push(self.geomean_row(format!("{prefix}_geomean"), "datafusion", all));
+            if way.name == "auto" {
+                // The default of users.
+                let selective = timed.iter().filter(|(query, _)| query.selective).map(|(_, pairs)| pairs);
+                rows.push(self.geomean_row("selective_geomean".to_owned(), "datafusion", selective));
+            }
+            for (query, pairs) in &timed {
+                rows_by_query.push(self.row(format!("{prefix}_{}", query.name), "datafusion", pairs));
+            }
+        }
+        let [off, ..] = &ways;
+        for (name, techniques) in ablations {
+            let without = self.tiered("without a technique", &tables, &tiers, Prefetch::Off)?;
+            for technique in &techniques {
+                self.set(&without, technique, "false")?;
+            }
+            let mut timed = Vec::new();
+            for query in &selective {
+                timed.push(self.pairs(off, &without, &query.sql, &*bar)?);
+            }
+            let peer = format!("memferry without {}", techniques.join(", "));
+            rows.push(self.geomean_row(format!("selective_ablation_{name}"), &peer, &timed));
+        }
+        // Summaries come first.
+        rows.append(&mut rows_by_query);
+        Ok(rows)
+    }
+
+    fn set(&self, way: &QueryRunner, option: &str, value: &str) -> Result<(), QueryError> {
+        let statement = format!("SET {}.{option} = '{value}'", MEMFERRY);
+        self.runtime.block_on(async { way.context.sql(&statement).await?.collect().await })?;
+        Ok(())
+    }
+
+    /// Pairs of times, after one run of each that is not timed.
+    fn pairs(
+        &self,
+        ours: &QueryRunner,
+        peer: &QueryRunner,
+        sql: &str,
+        bar: &dyn Progress,
+    ) -> Result<Pairs, QueryError> {
+        let time_ms = |way| Ok::<_, QueryError>(self.run(way, sql)?.elapsed.as_secs_f64() * 1e3);
+        time_ms(ours)?;
+        time_ms(peer)?;
+        let peer_ms = || time_ms(peer).inspect(|_| bar.advance(1));
+        let (ours, peer) = try_alternate(self.pairs_count, || time_ms(ours), peer_ms)?;
+        Ok(Pairs { ours, peer })
+    }
+
+    fn row(&self, name: String, peer: &str, pairs: &Pairs) -> Row {
+        self.geomean_row(name, peer, [pairs])
+    }
+
+    /// Geometric means over queries: of medians, of shortest and of longest times, and of the ratios.
+    fn geomean_row<'a>(&self, name: String, peer: &str, queries: impl IntoIterator<Item = &'a Pairs>) -> Row {
+        let queries: Vec<&Pairs> = queries.into_iter().collect();
+        let over = |figure: fn(&Pairs) -> f64| geomean(queries.iter().map(|query| figure(query)));
+        let ratio = geomean_ratio(queries.iter().copied(), self.seed);
+        Row {
+            name,
+            value: over(|query| median(&query.ours)),
+            unit: "ms",
+            provenance: Provenance::Measured,
+            samples: self.pairs_count,
+            min: over(|query| query.ours.iter().copied().fold(f64::INFINITY, f64::min)),
+            max: over(|query| query.ours.iter().copied().fold(0.0, f64::max)),
+            peer: Some(Peer::new(peer, over(|query| median(&query.peer)), ratio)),
+        }
+    }
+
+    /// Generates TPC-H, runs all queries with every late column copied near, and returns this process's peak of resident
+    /// memory.
+    ///
+    /// # Errors
+    /// As the queries; [`QueryError::Invalid`] if Linux does not report the peak.
+    pub fn peak_memory_bytes(&self, scale: f64) -> Result<u64, QueryError> {
+        let tiers = QueryTiers::build(Tiers::builder(Arc::clone(&self.machine)), Dsa::None)?;
+        let tables = self.load(scale, &tiers)?;
+        let way = self.tiered("always", &tables, &tiers, Prefetch::Always)?;
+        for number in tpch::QUERIES {
+            // The cache is not cleared between queries: it then holds as much as it ever does.
+            self.runtime.block_on(way.run(&tpch::query(number, scale)))?;
+        }
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let peak_kib: Option<u64> = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        let missing = || QueryError::Invalid("/proc/self/status has no VmHWM; is this Linux?".to_owned());
+        Ok(peak_kib.ok_or_else(missing)? * 1024)
+    }
+}
+
+/// The made-up machine with made-up rates, by which it pays to copy columns that are read again.
+fn two_tiers_with_rates() -> Result<Machine, TopologyError> {
+    let rates = [
+        ("dram_mb_per_s", 40e3),
+        ("hbm_mb_per_s", 200e3),
+        ("core_mb_per_s", 100e3),
+        ("core_copy_mb_per_s", 20e3),
+    ];
+    let parameters = rates.map(|(name, rate)| Parameter::assumed(name, rate, "made up, as the machine is"));
+    let reference = ("made up".to_owned(), "rates of ours that describe no machine".to_owned());
+    let measured = Measured { reference, parameters: parameters.to_vec(), ..Measured::default() };
+    Machine::two_tiers()?.with_measured(measured)
+}
+
+/// Prefix of memferry's settings in SQL.
+const MEMFERRY: &str = <MemferryOptions as ConfigExtension>::PREFIX;
+
+struct Query {
+    name: String,
+    sql: String,
+    /// One of the 22 queries of TPC-H.
+    tpch: bool,
+    /// Few rows pass its filters.
+    selective: bool,
+}
+
+/// The 22 queries of TPC-H, and the one of the papers on prefetching.
+fn queries(scale: f64) -> Vec<Query> {
+    let mut queries: Vec<Query> = tpch::QUERIES
+        .map(|number| Query {
+            name: format!("q{number:02}"),
+            sql: tpch::query(number, scale),
+            tpch: true,
+            selective: [6, 12, 14, 19].contains(&number),
+        })
+        .collect();
+    queries.push(Query {
+        name: "paper".to_owned(),
+        sql: paper_query(PAPER_SELECTIVITY),
+        tpch: false,
+        selective: true,
+    });
+    queries
+}
+
+/// Share of the rows that pass in the papers' query.
+const PAPER_SELECTIVITY: f64 = 0.02;
+
+/// Names of ablations and the settings that they switch off: each technique of the scan (a setting that is on by default),
+/// and all of them. The gain that remains without any is that of one scan over a filter, a coalescer and a source.
+fn ablations() -> Vec<(String, Vec<String>)> {
+    let options = MemferryOptions::default().entries().into_iter();
+    let on = options.filter(|option| option.value.as_deref() == Some("true"));
+    let techniques: Vec<String> = on.map(|option| option.key).collect();
+    let mut ablations: Vec<_> =
+        techniques.iter().map(|technique| (technique.clone(), vec![technique.clone()])).collect();
+    ablations.push(("all".to_owned(), techniques));
+    ablations
+}

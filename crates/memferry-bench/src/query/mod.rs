@@ -1,0 +1,65 @@
+//! Queries beside plain DataFusion: TPC-H, the papers' query, and the benchmark over both. Feature `query`.
+//!
+//! ```text
+//! tpch_tables, paper_table ─▶ tables ─▶ QueryRunner   plain DataFusion, or tiered tables with prefetching
+//! tpch::query, paper_query ─▶ SQL ────▶    │ run
+//!                                          ▼
+//!                             QueryRun: batches, bytes by engine, time ─▶ QueryBenchmark ─▶ rows
+//! ```
+
+mod answers;
+mod benchmark;
+mod dsa;
+mod paper_table;
+mod runner;
+pub mod tpch;
+mod tpch_tables;
+
+pub use answers::{Difference, answers_equal};
+pub use benchmark::{Answers, QueryBenchmark};
+pub use dsa::{Dsa, QueryTiers};
+pub use paper_table::{paper_query, paper_table};
+pub use runner::{CarriedBytes, EngineShare, NamedTable, QueryRun, QueryRunner, layout, tiered_session};
+pub use tpch_tables::{TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, tpch_tables};
+
+use datafusion::error::DataFusionError;
+use memferry::mover::MoverError;
+use memferry::topology::TopologyError;
+use memferry_dsa_emulator::StartError;
+use memferry_query::{BudgetTooSmall, LoadError, TiersError};
+
+/// A query that cannot be set up, run or trusted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// The machine cannot be described.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// Near memory cannot be set up.
+    #[error(transparent)]
+    Tiers(#[from] TiersError),
+    /// The DSA queues of this machine cannot be used.
+    #[error(transparent)]
+    Dsa(#[from] MoverError),
+    /// The emulated device cannot be started.
+    #[error(transparent)]
+    Emulator(#[from] StartError),
+    /// TPC-H data cannot be generated.
+    #[error(transparent)]
+    Tpch(#[from] TpchError),
+    /// A table cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The near budget is too small for a table.
+    #[error(transparent)]
+    Budget(#[from] BudgetTooSmall),
+    /// DataFusion cannot plan or run the query.
+    #[error(transparent)]
+    DataFusion(#[from] DataFusionError),
+    /// The threads of the queries cannot be started.
+    #[error("the threads for the queries cannot be started")]
+    Threads(#[source] std::io::Error),
+    /// The benchmark would prove nothing.
+    #[error("{0}")]
+    Invalid(String),
+}
