@@ -70,7 +70,6 @@ const TOGETHER: &[Step] = &[
     ("loom models", || loom::run("")),
 ];
 const BACKGROUND: &[Chore] = &[
-    ("public API", &["api", "--check"]),
     ("AddressSanitizer", &["asan"]),
     ("ThreadSanitizer", &["tsan"]),
     ("fuzzing, 60 s a target", &["fuzz", "all", "60"]),
