@@ -144,7 +144,7 @@ fn wrong_files_and_options_are_errors() {
     let unknown = with("\"mode\"", "\"colour\": 7, \"mode\"");
     file(&unknown, &["colour"]);
     let output = prints(&["configure", "--file", &unknown, "--root", root, "--ignore-unknown"]);
-    assert!(output.contains("Note: wq0.0: colour is left out"), "{output}");
+    assert!(output.contains("Note: wq0.0: colour is skipped"), "{output}");
 
     fails(
         &["configure", "--profile", "8n1d1e1w", "--root", root],

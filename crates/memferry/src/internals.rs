@@ -5,5 +5,4 @@ pub use crate::copy_method::calibration::{Bytes, Trial};
 pub use crate::model::clients::{Part, queries_per_s};
 pub use crate::model::cores::{copies_s, reads_s, worker_copy_s};
 pub use crate::model::side_cache::hit_share;
-pub use crate::mover::guidelines::{BATCH_LEN_MAX, batch_len};
 pub use crate::topology::list::parse as parse_id_list;

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use memferry::internals::{BATCH_LEN_MAX, batch_len};
 use memferry::mover::{
     CopyError, CopyReport, Engine, EngineKind, EngineStats, RawRequest, Refusal, Rejected,
 };
 use memferry::topology::NodeId;
+use memferry_dsa::driver::{BATCH_LEN_MAX, batch_len};
 use memferry_dsa::{Completion, CompletionRecord, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DirectMemory, FaultPlan, GroupConfig, Stepped, Timing, dedicated_queue,

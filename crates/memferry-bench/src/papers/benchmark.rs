@@ -3,8 +3,8 @@
 use memferry::topology::{Machine, NodeId, Tier};
 
 use super::axis::Axis;
+use super::benchmarks::BENCHMARKS;
 use super::metric::Metric;
-use super::papers::BENCHMARKS;
 use super::point::{Axes, Point};
 
 /// A benchmark of the papers.

@@ -22,24 +22,24 @@
 pub mod atomics;
 mod axis;
 mod benchmark;
+mod benchmarks;
 mod emulated;
 mod load;
 mod machine;
 mod metric;
 mod modelled;
-mod papers;
 mod peers;
 mod point;
 pub mod qdp;
 
 pub use axis::Axis;
 pub use benchmark::{Benchmark, benchmark};
+pub use benchmarks::BENCHMARKS;
 pub use emulated::OnEmulated;
 pub use machine::OnMachine;
 use memferry::topology::Machine;
 pub use metric::Metric;
 pub use modelled::OnModel;
-pub use papers::BENCHMARKS;
 pub use peers::{Published, published};
 pub use point::{Axes, Data, Pages, Point, Way};
 

@@ -25,11 +25,11 @@ use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
 /// A fake driver and its files.
 ///
 /// ```
-/// use memferry_dsa::system::{DeviceId, State};
+/// use memferry_dsa::system::{DeviceId, SystemState};
 /// use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 ///
 /// let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
-/// let state = State::read(&driver)?;
+/// let state = SystemState::read(&driver)?;
 /// assert_eq!(state.devices.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
