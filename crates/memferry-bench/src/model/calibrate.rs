@@ -92,7 +92,7 @@ impl Thesis {
     }
 }
 
-/// The result of a recipe: names of [`PARAMETERS`](super::PARAMETERS) and their values.
+/// The result of a recipe: names of [`PARAMETERS`](memferry::model::PARAMETERS) and their values.
 pub type Calibrated = Vec<(&'static str, f64)>;
 
 /// Rows F072, F073 and F084.

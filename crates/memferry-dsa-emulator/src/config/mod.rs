@@ -44,7 +44,7 @@ impl Capabilities {
     pub const CACHE_CONTROL: Capabilities = Capabilities(1 << 2);
     /// Cache control for Cache Flush.
     pub const CACHE_CONTROL_OF_FLUSH: Capabilities = Capabilities(1 << 3);
-    /// The flag [`DESTINATION_READBACK`](crate::Flags::DESTINATION_READBACK).
+    /// The flag [`DESTINATION_READBACK`](memferry_dsa::Flags::DESTINATION_READBACK).
     pub const DESTINATION_READBACK: Capabilities = Capabilities(1 << 8);
     /// The readback flags and addresses of Drain.
     pub const DRAIN_READBACK: Capabilities = Capabilities(1 << 9);

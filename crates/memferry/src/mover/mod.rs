@@ -32,7 +32,7 @@
 //!
 //! **Other operations** ([`Mover::run`], [`Mover::replicate`]) go the same way to engines that support them, and are not
 //! split. [`Mover::drain`] waits for all of them. Small ones are best submitted together ([`Mover::batch`]). The mover's
-//! own decisions follow published advice ([`guidelines`]).
+//! own decisions follow published advice (`guidelines`).
 //!
 //! **Forks.** A mover works in a forked child: its engines start threads and open queues on the child's first copy.
 //! Copies in flight at the fork belong to the parent; in the child they complete with [`CopyError::Forked`].

@@ -53,7 +53,7 @@ pub struct DsaOptions {
     pub retries_max: u32,
     /// Page faults that may cut one piece short before the CPU does the rest of it.
     pub faults_max: u32,
-    /// Members that a batch may have; below [`BATCH_LEN_MIN`](super::guidelines::BATCH_LEN_MIN) there are no batches.
+    /// Members that a batch may have; below [`BATCH_LEN_MIN`](memferry_dsa::driver::BATCH_LEN_MIN) there are no batches.
     pub batch_len_max: usize,
     /// Version of the devices, which decides about operations that are newer than 1.0.
     pub version: Version,
