@@ -38,7 +38,7 @@ pub(super) const FIGURES_COUNT: usize = 4;
 /// The rate of a device, and the costs of a core to use it. Times are the minima in seconds.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct DeviceCosts {
+pub struct MeasuredCosts {
     /// Name in the kernel, `dsa0`.
     pub device: String,
     /// The queue, and the memories of source and target.
@@ -59,14 +59,14 @@ pub struct DeviceCosts {
     pub waited_s: f64,
 }
 
-impl DeviceCosts {
+impl MeasuredCosts {
     /// Time of a copy with a waiter beyond its bytes.
     pub fn offload_s(&self) -> f64 {
         (self.waited_s - f64::from(WAITED_BYTES) / self.bytes_per_s).max(0.0)
     }
 
-    fn or_better(self, other: DeviceCosts) -> DeviceCosts {
-        DeviceCosts {
+    fn or_better(self, other: MeasuredCosts) -> MeasuredCosts {
+        MeasuredCosts {
             bytes_per_s: self.bytes_per_s.max(other.bytes_per_s),
             submit_s: self.submit_s.min(other.submit_s),
             descriptor_s: self.descriptor_s.min(other.descriptor_s),
@@ -82,7 +82,7 @@ impl DeviceCosts {
     /// Measured quantity and conditions, as a source of the measurement `name`.
     fn how(&self, name: &str, size_bytes: u32, depth: usize) -> String {
         let emulated = if self.is_emulated { ", which is emulated" } else { "" };
-        let DeviceCosts { device, conditions, .. } = self;
+        let MeasuredCosts { device, conditions, .. } = self;
         format!(
             "{name}: copies of {size_bytes} bytes, {depth} under way, by {device}{emulated}, {conditions}"
         )
@@ -94,7 +94,7 @@ impl DeviceCosts {
 #[non_exhaustive]
 pub struct Devices {
     /// The measured devices.
-    pub costs: Vec<DeviceCosts>,
+    pub costs: Vec<MeasuredCosts>,
     /// One sentence per device, queue or driver that cannot be used, or only in part.
     pub diagnostics: Vec<String>,
 }
@@ -133,7 +133,7 @@ impl Devices {
     }
 
     pub(super) fn facts(&self, name: &str) -> Vec<Fact> {
-        let facts = |costs: &DeviceCosts| {
+        let facts = |costs: &MeasuredCosts| {
             let of = |size_bytes| costs.how(name, size_bytes, costs.depth);
             let (copy, submit) = (format!("copy_{}", costs.device), format!("submit_{}", costs.device));
             [
@@ -197,7 +197,7 @@ impl Device {
         machine: &Machine,
         home: &Node,
         sampler: &mut Sampler,
-    ) -> Result<DeviceCosts, Unmeasured> {
+    ) -> Result<MeasuredCosts, Unmeasured> {
         let info = self.portal.work_queue();
         let is_of_use = |node: &&Node| node.has_memory() && node.is_allowed;
         let near = info.node.and_then(|node| machine.node(NodeId(node)).ok()).filter(is_of_use);
@@ -238,7 +238,7 @@ impl Device {
         let (_, submitting_s, lane) = seconds(Lane { times_submissions: true, ..lane }, sampler)?;
         let waited = Load { size_bytes: WAITED_BYTES, depth: 1, ..small };
         let (waited_s, ..) = seconds(Lane { load: waited, times_submissions: false, ..lane }, sampler)?;
-        Ok(DeviceCosts {
+        Ok(MeasuredCosts {
             device: self.name.clone(),
             conditions: format!("{}, from node {} to node {target}", self.queue, node.id),
             is_emulated: self.is_emulated,
@@ -282,8 +282,8 @@ mod tests {
     use super::*;
     use crate::dsa::device;
 
-    fn costs(bytes_per_s: f64, seconds: f64) -> DeviceCosts {
-        DeviceCosts {
+    fn costs(bytes_per_s: f64, seconds: f64) -> MeasuredCosts {
+        MeasuredCosts {
             device: "dsa0".to_owned(),
             conditions: "queue wq0.0 by ENQCMD, from node 0 to node 0".to_owned(),
             is_emulated: false,

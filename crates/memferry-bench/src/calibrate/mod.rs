@@ -31,7 +31,7 @@ pub(crate) mod threads;
 
 pub use check::{Check, Checked};
 pub use copies::{Copies, CopyRate, best_methods};
-pub use devices::{DeviceCosts, Devices};
+pub use devices::{Devices, MeasuredCosts};
 pub use error::CalibrateError;
 pub use fit::{Line, Spread};
 use memferry::mover::CopyMethods;

@@ -217,7 +217,7 @@ fn measured(
 
 /// Notes on the measured devices, and on devices that could not be measured.
 fn device_notes(devices: &Devices) -> Vec<String> {
-    let measured = |it: &calibrate::DeviceCosts| {
+    let measured = |it: &calibrate::MeasuredCosts| {
         let emulated = if it.is_emulated { ", emulated" } else { "" };
         format!(
             "{}{emulated}: {:.1} GB/s with {} copies under way, {:.0} ns to submit one; {}",

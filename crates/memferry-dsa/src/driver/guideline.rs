@@ -5,27 +5,27 @@
 
 use crate::portal::{QueueMode, WorkQueueInfo};
 
-/// Fewer are not worth a batch: the device reads the list before it reads the first member.
+/// Smallest batch: the device reads the list before the first member.
 ///
 /// Source: Kuper et al. (2024), G1 and figure 14.
 pub const BATCH_LEN_MIN: usize = 4;
-/// More make a device slower: it keeps books on each member.
+/// Largest batch: the device tracks each member, which slows larger ones down.
 ///
-/// Source: as [`BATCH_LEN_MIN`].
+/// Source: that of [`BATCH_LEN_MIN`].
 pub const BATCH_LEN_MAX: usize = 8;
-/// Larger copies are no members of batches: from 4 KiB on four of them in flight are all that a device can do.
+/// Largest member of a batch: from 4 KiB on, four descriptors in flight saturate a device.
 ///
 /// Source: Kuper et al. (2024), section 4.2 ("after asynchronously offloading 4 KB with batch sizes of 4").
 pub const BATCHED_BYTES_MAX: usize = 4096;
 
-/// G1: how many of `waiting` small pieces go into one batch; none are as good alone.
+/// G1: the length of a batch of `waiting` small items; `None` if a batch does not pay.
 pub fn batch_len(waiting: usize, len_max: usize) -> Option<usize> {
     let len = waiting.min(len_max).min(BATCH_LEN_MAX);
     (len >= BATCH_LEN_MIN).then_some(len)
 }
 
-/// G2, G6: how many descriptors a queue is given: as many as it takes. Fewer leave the device without work while
-/// completions are noticed, more are refused by a shared queue and lost by a dedicated one.
+/// G2, G6: the number of descriptors for a queue: its full depth. With fewer the device idles until completions are
+/// handled; more are refused by a shared queue and lost by a dedicated one.
 pub fn depth(queue: &WorkQueueInfo) -> usize {
     let entries = match queue.mode {
         QueueMode::Dedicated => queue.size,
@@ -34,8 +34,8 @@ pub fn depth(queue: &WorkQueueInfo) -> usize {
     entries.max(1) as usize
 }
 
-/// G5, G6: of `count` equals the one with the least to do for its size, beginning at `first`, which is the answer where
-/// there are several. `load` says how much each has and how much it can have; `None` for those out of question.
+/// G5, G6: the one of `count` equals with the least load for its size; on a tie the first from `first` on. `load` returns
+/// load and capacity, or `None` for excluded ones.
 pub fn least_loaded(first: usize, count: usize, load: impl Fn(usize) -> Option<(usize, usize)>) -> usize {
     let candidates = (0..count).map(|step| (first + step) % count);
     let loads = candidates.filter_map(|index| load(index).map(|(has, size)| (index, has, size.max(1))));
@@ -86,9 +86,9 @@ mod tests {
     fn the_least_loaded_is_chosen_by_its_size() {
         let loads = [Some((4, 8)), Some((3, 4)), None, Some((2, 8)), Some((1, 4))];
         let from = |first| least_loaded(first, loads.len(), |index| loads[index]);
-        assert_eq!((from(0), from(3), from(4), from(2)), (3, 3, 4, 3), "equals: who comes first");
+        assert_eq!((from(0), from(3), from(4), from(2)), (3, 3, 4, 3), "on a tie the first");
         assert_eq!(least_loaded(1, 3, |_| None), 1);
-        assert_eq!(least_loaded(2, 3, |_| Some((0, 0))), 2, "nothing of nothing is nothing");
-        assert_eq!(least_loaded(7, 0, |_| None), 7, "nobody to ask");
+        assert_eq!(least_loaded(2, 3, |_| Some((0, 0))), 2, "no load and no capacity");
+        assert_eq!(least_loaded(7, 0, |_| None), 7, "no candidates");
     }
 }

@@ -33,7 +33,7 @@ mod traffic;
 
 pub use advise::{Advice, Alternative, Plan, advise};
 pub use error::ModelError;
-pub use hardware::{Hardware, PARAMETERS};
+pub use hardware::{Hardware, NodeMemory, PARAMETERS};
 pub use offload::{Offload, copy_s};
 pub use pipeline::{Column, Fetch, Pipeline, Run, Stage};
 pub use traffic::Fairness;

@@ -40,7 +40,6 @@
 #[allow(unsafe_code)]
 mod batch;
 mod builder;
-mod dsa;
 mod engine;
 mod error;
 #[cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
@@ -66,14 +65,12 @@ use crate::moment::Moment;
 use crate::topology::{Machine, NodeId};
 pub(crate) use request::{Epoch, Epochs};
 use schedule::Scheduler;
-use stats::trace;
 
 pub use crate::copy_method::{CopyMethod, CopyMethods};
 pub use crate::route::{Endpoints, EngineKind, EngineSite, Route, SHARE_BYTES_MIN, Share};
 pub use batch::Batch;
 pub use builder::MoverBuilder;
-pub use dsa::{DsaEngine, DsaOptions};
-pub use engine::{CpuEngine, CpuOptions, Engine, Faults, Faulty, Refusal, Rejected};
+pub use engine::{CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Faults, Faulty, Refusal, Rejected};
 pub use error::{CopyError, MoverError};
 pub use guidelines::{Consumer, Guidelines, Move};
 pub use ordered::{Full, Ordered};

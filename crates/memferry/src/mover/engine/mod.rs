@@ -3,6 +3,7 @@
 //! Every engine runs the conformance suite `tests/engines.rs`.
 
 mod cpu;
+mod dsa;
 mod faulty;
 pub(in crate::mover) mod halt_poll;
 #[cfg(all(test, memferry_loom))]
@@ -19,6 +20,7 @@ use crate::route::EngineKind;
 use crate::topology::NodeId;
 
 pub use cpu::{CpuEngine, CpuOptions};
+pub use dsa::{DsaEngine, DsaOptions};
 pub use faulty::{Faults, Faulty};
 
 /// An executor of copies.

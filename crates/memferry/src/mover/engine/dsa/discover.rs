@@ -1,4 +1,4 @@
-//! Engines of the devices that this machine has.
+//! Engines of this machine's devices.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use super::{DsaEngine, DsaOptions};
 use crate::mover::MoverError;
 
 impl DsaEngine {
-    /// An engine for each DSA of this machine, over all of its work queues that this process can use; named `dsa0`
-    /// and so on, as the kernel does.
+    /// Creates an engine for each DSA of this machine, with all work queues that this process can use. Their names are
+    /// those of the kernel, such as `dsa0`.
     ///
-    /// The version in `options` is lowered to that of the device, and the name is not used. Queues that cannot be used
-    /// are left out as long as there are others; `memferry topology` tells of them.
+    /// The name in `options` is ignored, and the version is at most that of the device. Unusable queues are skipped if
+    /// there are others; `memferry topology` shows the reasons.
     ///
     /// # Errors
-    /// [`MoverError::NoDsa`] without any queue, and says why; otherwise as [`new`](DsaEngine::new).
+    /// [`MoverError::NoDsa`] without any usable queue, with the reasons; those of [`new`](DsaEngine::new).
     pub fn discover(options: &DsaOptions) -> Result<Vec<DsaEngine>, MoverError> {
         let OpenQueues { queues, diagnostics } = OpenQueues::open(&QueueFilter::default())?;
         if queues.is_empty() {

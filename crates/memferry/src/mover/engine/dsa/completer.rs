@@ -1,47 +1,47 @@
-//! The one thread of a DSA engine: it looks for completions, goes on where page faults stopped a copy, and tells.
+//! The thread of a DSA engine: it polls for completions, resumes copies after page faults, and reports their end.
 //!
 //! ```text
-//! poll the records, without lock
-//!   nothing there, and not for long: spin, later yield, and poll again
-//! complete what is there: done, failed, or cut short by a page fault
-//! touch missed pages, and do on the CPU what no device would, both without lock
-//! submit what waits
-//! finish copies, without lock
-//! sleep: a little longer each time that nothing came; until a submission if there is no copy
+//! poll the records, without the lock
+//!   no completion: spin, after a while yield, and poll again
+//! complete the descriptors whose records are written: done, failed, or stopped by a page fault
+//! touch missing pages, and execute the CPU's work items, both without the lock
+//! submit waiting items
+//! finish copies, without the lock
+//! sleep: longer after each poll without a completion; until a submission if no copy is in progress
 //! ```
 //!
 //! Linux gives user space no completion interrupts for DSA, and UMONITOR watches a single line: hence polling.
 //!
-//! This is not the process' [`Completer`](memferry_dsa::wait::Completer), which only looks and wakes: page faults, the
-//! CPU's share and foreign callbacks take milliseconds, which nobody else shall wait for, and the slots that
-//! completions free are what keeps a device busy.
+//! This is not the [`Completer`](memferry_dsa::wait::Completer) of the process, which only polls and wakes waiters. Page
+//! faults, work items on the CPU and callbacks take milliseconds, for which other waiters must not wait. And a device
+//! stays busy only if its slots are free again soon after their completions.
 
-use std::hint;
 use std::io::{self, Write};
 use std::process::abort;
 use std::sync::{MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{hint, thread};
 
 use memferry_dsa::driver::{CpuWork, Failure, Faulted, Finished, Written};
 use memferry_dsa::wait;
 use tracing::{debug, warn};
 
-use super::super::{CopyError, CopyReport, RawRequest, trace};
 use super::{Shared, State};
+use crate::mover::stats::trace;
+use crate::mover::{CopyError, CopyReport, RawRequest};
 
-/// Spinning covers what a device does in no time: 1 MiB at the 30 GB/s of one device takes 35 us.
+/// Spinning covers short copies: 1 MiB at the 30 GB/s of one device takes 35 us.
 ///
 /// Source of the rate: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in
 /// 4th Gen Intel Xeon Scalable Processors" (2024).
 const SPIN_MAX: Duration = Duration::from_micros(40);
-/// Then the core is offered to others, for a few larger copies' time, before the thread sleeps.
+/// Then the thread yields the core, for the time of a few larger copies, before it sleeps.
 const YIELD_MAX: Duration = Duration::from_micros(200);
-/// How often devices are asked whether they still live, and flights for their age, while nothing completes.
+/// The interval of looking for devices that are gone and descriptors that are lost.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
-/// Aborts the process if the completer panics, which only a bug of ours can make it do. Unwinding would drop
-/// the copies, and so give their buffers back while devices write to them.
+/// Aborts the process if the completer panics, which only a bug in this crate causes. Unwinding would drop the copies, and
+/// so free their buffers while devices write to them.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {
@@ -50,7 +50,7 @@ impl Drop for AbortOnPanic {
             // Not `eprintln!`, which panics when stderr is closed.
             let _ = writeln!(
                 io::stderr(),
-                "memferry: the completer of a DSA engine panicked; devices may be writing, so this aborts"
+                "memferry: the completer of a DSA engine panicked while devices may write to memory; ending the process"
             );
             abort();
         }
@@ -89,7 +89,7 @@ pub(super) fn run(shared: &Shared) {
         }
         let since_check = checked.elapsed();
         if since_check >= CHECK_EVERY {
-            // Without the lock, since portals ask sysfs.
+            // Without the lock, because portals read sysfs.
             shared.queues.ask(&shared.counters);
         }
         let mut faulted = Vec::new();
@@ -135,7 +135,7 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Touches the pages that were missed, and goes on; without the lock, since the kernel may have to find a page first.
+/// Touches missing pages and resumes the items. Not under the lock, because the kernel may take long to bring a page in.
 fn resume<'a>(
     shared: &'a Shared,
     state: MutexGuard<'a, State>,
@@ -151,7 +151,7 @@ fn resume<'a>(
     state
 }
 
-/// Does the requests that devices would not do, without the lock.
+/// Executes the work items that no device executes, without the lock.
 fn do_on_this_cpu<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
     let mut works = state.driver.take_cpu_work();
     if works.is_empty() {
@@ -167,7 +167,7 @@ fn do_on_this_cpu<'a>(shared: &'a Shared, mut state: MutexGuard<'a, State>) -> M
     state
 }
 
-/// Counts a copy that has ended, and reports it.
+/// Counts a finished copy and calls back its submitter.
 fn finish(shared: &Shared, Finished { tag: copy, report, result }: Finished<RawRequest>) {
     let report = CopyReport { cpu_bytes: report.cpu_bytes, dsa_bytes: report.device_bytes };
     let result = match result {

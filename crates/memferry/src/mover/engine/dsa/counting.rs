@@ -2,7 +2,7 @@
 
 use memferry_dsa::driver::{Event, Observer};
 
-use super::super::stats::Counters;
+use crate::mover::stats::Counters;
 
 impl Observer for Counters {
     fn count(&self, event: Event) {

@@ -2,22 +2,21 @@
 //!
 //! ```text
 //!   submit ──▶ lock: Driver ── descriptor ──▶ portal ──▶ device
-//!                 ▲      │ page faults, the CPU's share        │
+//!                 ▲      │ page faults, work for the CPU       │
 //!                 │      ▼                                     ▼
 //!               lock: completer, a thread ◀──────── completion record, polled
 //! ```
 //!
-//! The rules are those of [`memferry_dsa::driver`]. Submitting takes one lock and offers the copy to each queue once; it
-//! never waits. Everything that takes time is the business of one thread, the completer. Nothing falls back silently: each refusal, resumption and
-//! piece that the CPU did is counted, and the [statistics](EngineStats) add up.
+//! The rules are those of [`memferry_dsa::driver`]. A submission takes one lock, offers the copy to each queue once, and
+//! never waits. One thread, the completer, does everything that takes time. No fallback is silent: the
+//! [statistics](EngineStats) count each refusal, each resumption and each part that the CPU executes, and they add up.
 //!
-//! A descriptor whose completion never comes is given up when the portal says that the device is gone, or after
-//! [`DsaOptions::completion_timeout`]: some errors never reach the record. The device might still write then,
-//! so both buffers of the copy are leaked, with the queue's records, and the queue gets no more work.
+//! A descriptor without a completion is given up when the portal reports that the device is gone, or after
+//! [`DsaOptions::completion_timeout`], because some errors never reach the record. The device may still write then. So
+//! the engine leaks both buffers of the copy and the records of the queue, and the queue gets no more work.
 //!
-//! A forked child has neither the parent's thread nor its portals. Its first submission makes slots, books and counters
-//! of its own, and starts a completer; the portals open themselves again. What the parent has in flight stays the
-//! parent's.
+//! A forked child has neither the thread nor the portals of its parent. Its first submission creates a driver and
+//! counters, and starts a completer; the portals open the queues again. Copies in flight remain the parent's.
 //!
 //! Source: DSA specification, sections 3.10 to 3.12 (page faults) and 5.8 (errors that reach no record).
 
@@ -36,37 +35,38 @@ use memferry_dsa::fork::{self, PerProcess};
 use memferry_dsa::system::Version;
 use memferry_dsa::{Opcode, OperationSet, Portal};
 
-use super::guidelines;
-use super::stats::Counters;
-use super::{CopyReport, Engine, EngineKind, EngineStats, MoverError, RawRequest, Refusal, Rejected};
+use super::{Engine, EngineKind, EngineStats, RawRequest, Refusal, Rejected};
+use crate::mover::guidelines;
+use crate::mover::stats::Counters;
+use crate::mover::{CopyReport, MoverError};
 use crate::topology::NodeId;
 
-/// How to build a [`DsaEngine`].
+/// The options of a [`DsaEngine`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DsaOptions {
-    /// What reports call the engine, and the start of its thread's name.
+    /// Name of the engine in reports, and prefix of its thread's name.
     pub name: String,
-    /// Pieces that may wait for a free slot; with as many waiting, the engine is full.
+    /// Work items that may wait for a free slot. With as many waiting, the engine is full.
     pub backlog_max: usize,
-    /// Times in a row that all queues may refuse a piece, with a pause after each that doubles from 2 us to 1
-    /// ms, before the CPU does it.
+    /// Consecutive refusals by all queues before the CPU executes a work item. The pause after each refusal doubles from
+    /// 2 us to 1 ms.
     pub retries_max: u32,
-    /// Page faults that may cut one piece short before the CPU does the rest of it.
+    /// Page faults that may stop a work item before the CPU executes the rest of it.
     pub faults_max: u32,
     /// Members that a batch may have; below [`BATCH_LEN_MIN`](memferry_dsa::driver::BATCH_LEN_MIN) there are no batches.
     pub batch_len_max: usize,
     /// Version of the devices, which decides about operations that are newer than 1.0.
     pub version: Version,
-    /// A descriptor is lost when its queue has made no progress that it waits for in so long: no descriptor before it
-    /// has completed. Others may have as many descriptors in the device as the queue has entries, for whose largest
-    /// transfers there is more time, at 1 GB/s. Time during which this process was stopped does not count.
-    /// Cost: below 100 ms it is no sharper than the pauses that the scheduler makes.
+    /// A descriptor is lost if no descriptor ahead of it in its queue has completed for this time. Before the device has
+    /// started with it, the time of as many largest transfers as the queue has entries is added, at 1 GB/s, because
+    /// other processes may have submitted them. Time during which this process was stopped does not count.
+    /// Precision: 100 ms, because of pauses of the scheduler.
     pub completion_timeout: Duration,
 }
 
 impl Default for DsaOptions {
-    /// Patient with devices: 64 waiting pieces, 10 retries (2 ms), 8 faults, batches of 8, version 1.0, 10 s, which is
-    /// more than a device needs for the 2 GiB that its largest descriptor can ask for, by a factor of 100.
+    /// 64 waiting work items, 10 retries (2 ms), 8 faults, batches of 8, version 1.0, a time-out
+    /// of 10 s, which is 100 times what a device needs for its largest descriptor of 2 GiB.
     fn default() -> DsaOptions {
         DsaOptions {
             name: "dsa".to_owned(),
@@ -92,14 +92,14 @@ impl DsaOptions {
     }
 }
 
-/// Copies with the devices behind some portals.
+/// An engine that copies with the devices behind some portals.
 ///
-/// Dropping it finishes the copies that it accepted, then ends its thread.
+/// Dropping it finishes the accepted copies, then ends its thread.
 pub struct DsaEngine {
     options: DsaOptions,
     portals: Box<[Arc<dyn Portal>]>,
     node: Option<NodeId>,
-    /// Those that at least one queue has.
+    /// The operations of all queues together.
     operations: OperationSet,
     life: PerProcess<Life>,
 }
@@ -110,11 +110,11 @@ struct Life {
     completer: Option<JoinHandle<()>>,
 }
 
-/// What the engine and its completer share.
+/// The state that submitting threads share with the completer.
 struct Shared {
     options: DsaOptions,
     queues: Arc<Queues>,
-    /// The driver's time counts from here.
+    /// The origin of the driver's time.
     start: Instant,
     state: Mutex<State>,
     /// Signalled after a submission if `state.completer_sleeps`.
@@ -122,12 +122,12 @@ struct Shared {
     counters: Counters,
 }
 
-/// What the lock protects.
+/// The state under the lock.
 struct State {
     driver: Driver<RawRequest>,
-    /// The completer sleeps on the condition and wants to be woken by a submission.
+    /// The completer sleeps on the condition, and a submission wakes it.
     completer_sleeps: bool,
-    /// Raised with each submission, so that the completer knows when to be attentive again.
+    /// Submissions so far. The completer polls without pauses again after a new one.
     submissions_count: u64,
     closing: bool,
 }
@@ -157,10 +157,10 @@ impl DsaEngine {
         Ok(engine)
     }
 
-    /// What this process has of the engine.
+    /// The engine in this process.
     fn life(&self) -> &Life {
         self.life.get_or_init(|| {
-            // A child that gets no thread has no queue either, and refuses everything.
+            // Without a thread, a child refuses every copy.
             Life::start(&self.portals, &self.options).unwrap_or_else(|_| Life::without_queues(&self.options))
         })
     }
@@ -179,7 +179,7 @@ impl Engine for DsaEngine {
         self.node
     }
 
-    /// Its queues: they may be those of several devices.
+    /// The number of queues, possibly of several devices.
     fn width(&self) -> usize {
         self.portals.len()
     }
@@ -196,14 +196,14 @@ impl Engine for DsaEngine {
         self.life().shared.submit(copy)
     }
 
-    /// Takes the lock once, so that what is small finds its fellows for a batch.
+    /// Takes the lock once, so that small copies form batches.
     fn submit_all(&self, copies: Vec<RawRequest>) -> Vec<Rejected> {
         self.life().shared.submit_all(copies)
     }
 
     fn stats(&self) -> EngineStats {
-        let unborn = Counters::default();
-        let counters = self.life.get().map_or(&unborn, |life| &life.shared.counters);
+        let zeros = Counters::default();
+        let counters = self.life.get().map_or(&zeros, |life| &life.shared.counters);
         let reopened = self.portals.iter().map(|portal| portal.counters().reopened).sum();
         EngineStats { reopened, ..counters.read(self.name(), self.kind(), self.node()) }
     }
@@ -228,8 +228,7 @@ impl Drop for Life {
     fn drop(&mut self) {
         self.shared.lock().closing = true;
         self.shared.submitted.notify_one();
-        // The last owner of an engine may be the `done` of a copy, which runs on the completer: that one ends
-        // by itself.
+        // The callback of a copy may own the last handle of the engine. It runs on the completer, which cannot join itself.
         if let Some(completer) = self.completer.take()
             && completer.thread().id() != thread::current().id()
         {
@@ -260,7 +259,7 @@ impl Shared {
         let counters = &self.counters;
         counters.submission(|| {
             if copy.size_bytes() == 0 && !copy.is_operation() {
-                // A device would call that a bad size.
+                // A device completes a copy of no bytes with an error.
                 counters.end(copy.made(), Ok(CopyReport::default()));
                 copy.finish(Ok(CopyReport::default()));
                 return Ok(());
@@ -273,12 +272,12 @@ impl Shared {
     }
 
     fn submit_all(&self, copies: Vec<RawRequest>) -> Vec<Rejected> {
-        let is_nothing = |copy: &RawRequest| copy.size_bytes() == 0 && !copy.is_operation();
-        let (nothing, copies): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_nothing);
-        let mut rejected: Vec<_> = nothing.into_iter().filter_map(|copy| self.submit(copy).err()).collect();
+        let is_empty = |copy: &RawRequest| copy.size_bytes() == 0 && !copy.is_operation();
+        let (empty, copies): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_empty);
+        let mut rejected: Vec<_> = empty.into_iter().filter_map(|copy| self.submit(copy).err()).collect();
         let mut state = self.lock();
         for copy in copies {
-            // Of a full backlog some goes to the device.
+            // Submitting makes room in a full backlog.
             if state.driver.backlog_len() >= self.options.backlog_max {
                 self.feed_driver(&mut state);
             }
@@ -309,7 +308,7 @@ impl Shared {
         state.driver.feed(|| self.now(), &self.counters);
     }
 
-    /// Submits what can be, and wakes the completer.
+    /// Submits waiting items and wakes the completer.
     fn feed(&self, mut state: MutexGuard<'_, State>) {
         self.feed_driver(&mut state);
         let completer_sleeps = state.completer_sleeps;
