@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use memferry_dsa_emulator::{FaultPlan, Timing};
+use memferry_dsa_emulator::{DeviceCosts, FaultPlan};
 use memferry_emulate::{Leftovers, Options, Setup, exit_as};
 
 const AFTER_HELP: &str = "\
@@ -84,7 +84,7 @@ impl Arguments {
             devices: self.devices,
             setup,
             fault_plan: fault_plan(self.seed, &self.faults),
-            timing: self.timing.then(Timing::sapphire_rapids),
+            timing: self.timing.then(DeviceCosts::sapphire_rapids),
             keep_user: self.keep_user,
             patch: !self.no_patch,
             trace: self.trace.clone(),

@@ -16,7 +16,7 @@
 //! | [`Deterministic`] | steps a device in the calling thread; a seed replays a run exactly |
 //! | [`Emulator`] | steps a device in a thread of its own, over the memory of this process; has portals |
 //! | [`FaultPlan`] | injected misbehaviour within the specification: faults, delays, reordering |
-//! | [`Timing`] | modelled durations, in virtual or real time; a measurement with them is `emulated` |
+//! | [`DeviceCosts`] | modelled durations, in virtual or real time; a measurement with them is `emulated` |
 //! | [`shared`] | devices that several processes share |
 //! | [`FakeDriver`], [`FakePlatform`] | the files of the driver `idxd`; Linux and the CPU as portals see them |
 //! | [`conformance`] | checks for everything that executes requests, devices and software alike |
@@ -57,8 +57,8 @@ pub mod shared;
 mod sync;
 
 pub use config::{
-    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, ENTRIES_MAX, FaultPlan, GroupConfig, OPERATIONS,
-    QUEUES_MAX, TRANSFER_BYTES_MAX, Timing, dedicated_queue, shared_queue,
+    BATCH_MAX, Capabilities, ConfigError, DeviceConfig, DeviceCosts, ENTRIES_MAX, FaultPlan, GroupConfig,
+    OPERATIONS, QUEUES_MAX, TRANSFER_BYTES_MAX, dedicated_queue, shared_queue,
 };
 pub use device::{Device, DeviceCounters, Stepped};
 pub use driver::{FakeDevice, FakeDriver, FakeKernel, FakePlatform};

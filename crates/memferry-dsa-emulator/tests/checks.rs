@@ -4,7 +4,7 @@ mod common;
 
 use common::{PASID, RECORDS, complete, generous, plain, record, run, status, submit};
 use memferry_dsa::{Address, Descriptor, DifBlock, DifFormat, DifSource, DifTarget, Flags, Opcode, Status};
-use memferry_dsa_emulator::{Capabilities, Deterministic, DeviceConfig, FakeMemory, FaultPlan, Timing};
+use memferry_dsa_emulator::{Capabilities, Deterministic, DeviceConfig, DeviceCosts, FakeMemory, FaultPlan};
 
 const DATA: Address = Address(0x10_0000);
 
@@ -603,7 +603,7 @@ fn invalid_configurations_are_refused() {
         (|config| config.capabilities = Capabilities::from_bits(0x0001_0107), "batch"),
         (
             |config| {
-                let timing = Timing { bytes_per_second: 0, ..Timing::sapphire_rapids() };
+                let timing = DeviceCosts { bytes_per_second: 0, ..DeviceCosts::sapphire_rapids() };
                 config.timing = Some(timing);
             },
             "bandwidth",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::{CompletionRecord, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
-    DeviceConfig, Emulator, FaultPlan, GroupConfig, Timing, dedicated_queue, shared_queue,
+    DeviceConfig, DeviceCosts, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
 };
 
 /// Reached only if a descriptor is lost.
@@ -27,7 +27,7 @@ fn processor_time() -> Duration {
 
 /// A large transfer takes as long as the model says, and the thread sleeps for most of it.
 fn a_large_transfer() {
-    let timing = Timing { bytes_per_second: 100_000_000, ..Timing::sapphire_rapids() };
+    let timing = DeviceCosts { bytes_per_second: 100_000_000, ..DeviceCosts::sapphire_rapids() };
     let mut config = DeviceConfig::one_dedicated_queue().with_timing(timing);
     config.groups[0].queues[0].transfer_bytes_max = 1 << 28;
     let emulator = Emulator::start(&config, FaultPlan::none()).unwrap();
@@ -58,7 +58,7 @@ fn a_large_transfer() {
 /// Its first version never released the entries of the dedicated queue, which worked while that queue dropped
 /// descriptors. Since the portal counts entries, it correctly answered Retry, and the loop did not end.
 fn many_small_ones() {
-    let timing = Timing { latency_ns: 300_000, ..Timing::sapphire_rapids() };
+    let timing = DeviceCosts { latency_ns: 300_000, ..DeviceCosts::sapphire_rapids() };
     let queues = vec![shared_queue("wq0.0", 4), dedicated_queue("wq0.1", 4)];
     let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]).with_timing(timing);
     let emulator = Emulator::start(&config, FaultPlan::none()).unwrap();

@@ -14,7 +14,8 @@ use memferry_dsa_emulator::shared::{
     Client, DeviceSetup, Devices, Listener, Options, QueueAt, Server, Submitted,
 };
 use memferry_dsa_emulator::{
-    Capabilities, CheckedMemory, ConfigError, FaultPlan, OPERATIONS, Timing, dedicated_queue, shared_queue,
+    Capabilities, CheckedMemory, ConfigError, DeviceCosts, FaultPlan, OPERATIONS, dedicated_queue,
+    shared_queue,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -207,7 +208,7 @@ fn queues_come_and_go() {
 /// An abort drops the descriptors in flight of all clients, and the device can be enabled again.
 #[test]
 fn aborts() {
-    let slow = Timing { latency_ns: 3_600_000_000_000, ..Timing::sapphire_rapids() };
+    let slow = DeviceCosts { latency_ns: 3_600_000_000_000, ..DeviceCosts::sapphire_rapids() };
     let options = Options { timing: Some(slow), ..Options::default() };
     let state = state_with(&options, &[shared_queue("", 16)]);
     let (one, two) = (join(&state), join(&state));
@@ -236,7 +237,7 @@ fn aborts() {
 /// Under a timing the descriptors of all processes share the device's time.
 #[test]
 fn processes_share_engines_and_bandwidth() {
-    let timing = Timing { occupancy_ns: 10_000_000, ..Timing::sapphire_rapids() };
+    let timing = DeviceCosts { occupancy_ns: 10_000_000, ..DeviceCosts::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
     let state = Server::create(&options).unwrap();
     enable(&state, &[shared_queue("", 16)], [Some(0), None, None, None]);
@@ -261,7 +262,8 @@ fn processes_share_engines_and_bandwidth() {
 /// three times as often, although two clients use them.
 #[test]
 fn priorities_hold_between_processes() {
-    let timing = Timing { occupancy_ns: 1_000_000, submit_shared_ns: 0, ..Timing::sapphire_rapids() };
+    let timing =
+        DeviceCosts { occupancy_ns: 1_000_000, submit_shared_ns: 0, ..DeviceCosts::sapphire_rapids() };
     let options = Options { timing: Some(timing), ..Options::default() };
     let state = Server::create(&options).unwrap();
     let of = |priority| WorkQueueInfo { priority, ..shared_queue("", 64) };
@@ -414,7 +416,7 @@ fn processes_are_killed_at_any_moment() {
                 page_faults_per_mille: 0,
                 ..FaultPlan::from_seed(seed)
             }),
-            timing: timing.then(Timing::sapphire_rapids),
+            timing: timing.then(DeviceCosts::sapphire_rapids),
             ..Options::default()
         };
         let queue = WorkQueueInfo { threshold: 9, block_on_fault: true, ..shared_queue("", 16) };

@@ -4,13 +4,15 @@ mod common;
 
 use common::{PASID, generous, record, run};
 use memferry_dsa::{Address, Descriptor, Flags, Submission};
-use memferry_dsa_emulator::{DeviceConfig, FaultPlan, GroupConfig, Timing, dedicated_queue, shared_queue};
+use memferry_dsa_emulator::{
+    DeviceConfig, DeviceCosts, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
+};
 
 const DATA: Address = Address(0x10_0000);
 const LIST: Address = Address(0x8_0000);
 
-fn timing() -> Timing {
-    Timing {
+fn timing() -> DeviceCosts {
+    DeviceCosts {
         submit_shared_ns: 400,
         submit_dedicated_ns: 40,
         dispatch_ns: 150,
@@ -166,7 +168,7 @@ fn faulty_and_timed() {
 /// The default parameters agree with published figures of silicon.
 #[test]
 fn sapphire_rapids() {
-    let timing = Timing::sapphire_rapids();
+    let timing = DeviceCosts::sapphire_rapids();
     assert_eq!(timing.transfer_ns(30_000_000_000), 1_000_000_000);
     let of = |size| {
         let fixed = timing.submit_shared_ns + timing.dispatch_ns + timing.occupancy_ns + timing.latency_ns;

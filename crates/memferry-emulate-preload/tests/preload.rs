@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use common::{Machine, told};
 use memferry_dsa_emulator::shared::Options;
-use memferry_dsa_emulator::{FaultPlan, Timing};
+use memferry_dsa_emulator::{DeviceCosts, FaultPlan};
 use serde_json::{Value, json};
 
 const USES_DSA: &str = env!("CARGO_BIN_EXE_uses_dsa");
@@ -75,7 +75,7 @@ fn threads_at_a_site_that_is_being_patched() {
 
 #[test]
 fn devices_with_modelled_times() {
-    let timing = Some(Timing::sapphire_rapids());
+    let timing = Some(DeviceCosts::sapphire_rapids());
     runs("many", &Options { timing, ..Options::default() });
     runs("instructions", &Options { timing, ..Options::default() });
 }

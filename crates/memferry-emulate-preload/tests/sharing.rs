@@ -11,7 +11,7 @@ use common::{Machine, contends};
 use memferry_bench::dsa::sharing::{self, ProcessLoad};
 use memferry_dsa::WorkQueueInfo;
 use memferry_dsa_emulator::shared::Options;
-use memferry_dsa_emulator::{Timing, shared_queue};
+use memferry_dsa_emulator::{DeviceCosts, shared_queue};
 use serde_json::Value;
 
 /// How long a descriptor occupies an engine.
@@ -33,7 +33,7 @@ fn run(
     depth: usize,
 ) -> ([(ProcessLoad, u32); 2], Vec<Started>) {
     let trace = tempfile::NamedTempFile::new().unwrap();
-    let timing = Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() };
+    let timing = DeviceCosts { occupancy_ns: OCCUPANCY_NS, ..DeviceCosts::sapphire_rapids() };
     let options =
         Options { timing: Some(timing), trace: Some(trace.path().to_owned()), ..Options::default() };
     let machine = Machine::with(&options, queues);

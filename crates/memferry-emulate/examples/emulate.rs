@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use memferry_dsa_emulator::{FaultPlan, Timing};
+use memferry_dsa_emulator::{DeviceCosts, FaultPlan};
 use memferry_emulate::{Leftovers, Options, Setup, exit_as, run};
 
 const USAGE: &str = "usage: emulate [--devices N] [--config FILE | --disabled] [--seed N [--no-retries] [--no-faults]] \
@@ -29,7 +29,7 @@ fn options() -> Option<Options> {
             "--wait" => options.leftovers = Leftovers::Wait,
             "--stats" => options.stats = true,
             "--no-patch" => options.patch = false,
-            "--timing" => options.timing = Some(Timing::sapphire_rapids()),
+            "--timing" => options.timing = Some(DeviceCosts::sapphire_rapids()),
             "--trace" => options.trace = Some(arguments.next()?.into()),
             "--preload" => options.preload = true,
             "--" => break,

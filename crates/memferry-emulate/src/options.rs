@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use memferry_dsa_emulator::{FaultPlan, Timing};
+use memferry_dsa_emulator::{DeviceCosts, FaultPlan};
 
 use crate::supervise::Leftovers;
 
@@ -29,7 +29,7 @@ pub struct Options {
     /// Delays and faults of the devices, within the specification, from a seed.
     pub fault_plan: FaultPlan,
     /// The times of a modelled device. `None`: as fast as possible here.
-    pub timing: Option<Timing>,
+    pub timing: Option<DeviceCosts>,
     /// Whether the program keeps the user and group of the caller. Otherwise it is root in the namespace.
     ///
     /// A user who is not root cannot change the configuration. The queues belong to that user, who can submit with

@@ -8,7 +8,7 @@ use memferry_dsa::portal::{Backoff, BackoffError, Portal, submit_with_backoff};
 use memferry_dsa::wait::{Completer, Wait, thread_cpu_time};
 use memferry_dsa::{CompletionRecord, Descriptor, Status};
 use memferry_dsa_emulator::{
-    DeviceConfig, Emulator, FaultPlan, GroupConfig, StartError, Timing, shared_queue,
+    DeviceConfig, DeviceCosts, Emulator, FaultPlan, GroupConfig, StartError, shared_queue,
 };
 
 use crate::harness::Effort;
@@ -51,7 +51,7 @@ pub fn timed_device() -> Result<Arc<Emulator>, StartError> {
     let mut queue = shared_queue("wq0.0", 8);
     queue.transfer_bytes_max = 1 << 31;
     let mut config = DeviceConfig::new(vec![GroupConfig { engines: 1, queues: vec![queue] }]);
-    config.timing = Some(Timing::sapphire_rapids());
+    config.timing = Some(DeviceCosts::sapphire_rapids());
     Emulator::start(&config, FaultPlan::none())
 }
 
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(costs.len(), Wait::ALL.len());
             for cost in costs {
                 assert_eq!((cost.core_shares.len(), cost.durations.len()), (count, count));
-                let modelled = Timing::sapphire_rapids().transfer_ns(size_bytes.into());
+                let modelled = DeviceCosts::sapphire_rapids().transfer_ns(size_bytes.into());
                 assert!(cost.durations[0] >= Duration::from_nanos(modelled), "{cost:?}");
             }
         }

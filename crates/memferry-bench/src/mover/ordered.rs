@@ -11,7 +11,7 @@ use memferry::mover::{
     CopyError, CopyMethod, CopyMethods, CopyOptions, CopyReport, Mover, Ordered, TransferResult,
 };
 use memferry::topology::Machine;
-use memferry_dsa_emulator::Timing;
+use memferry_dsa_emulator::DeviceCosts;
 
 use super::Size;
 use super::virtual_device::VirtualDevice;
@@ -37,7 +37,7 @@ type Pipeline = Ordered<Vec<u8>, Vec<u8>>;
 /// `ordered_512B`, modelled: nanoseconds of a core per packet through an [`Ordered`] pipeline, beside a copy by the core.
 ///
 /// The device is emulated in virtual time. The core's rates and costs are those of the profile `spr-56c`, the device's
-/// are [`Timing::sapphire_rapids`]. The copies and their order are real.
+/// are [`DeviceCosts::sapphire_rapids`]. The copies and their order are real.
 ///
 /// `ordered_512B_forwarding`: the same with as much other work per packet as in the paper, where copies took 30 % of the
 /// core's time.
@@ -49,7 +49,7 @@ pub fn ordered_modelled() -> Result<[Comparison; 2], Box<dyn Error>> {
     let offload = Offload::of(&Hardware::of(&machine)?)?;
     let copy_ns = offload.core_s(PACKET_BYTES as f64) * 1e9;
     let row = |name: &str, other_ns: f64| -> Result<Comparison, Box<dyn Error>> {
-        let device = VirtualDevice::new(Timing::sapphire_rapids(), offload.submit_s() * 1e9)?;
+        let device = VirtualDevice::new(DeviceCosts::sapphire_rapids(), offload.submit_s() * 1e9)?;
         let ours = forwarded_ns(&machine, device, other_ns)?;
         let pairs = Pairs { ours: vec![ours], peer: vec![copy_ns + other_ns] };
         Ok(Comparison::new(name, "ns", format!("copying on the core of {PROFILE}"), pairs))

@@ -10,7 +10,7 @@ use memferry::topology::NodeId;
 use memferry_dsa::driver::{BATCH_LEN_MAX, batch_len};
 use memferry_dsa::{Completion, CompletionRecord, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
-    Deterministic, DeviceConfig, DirectMemory, FaultPlan, GroupConfig, Stepped, Timing, dedicated_queue,
+    Deterministic, DeviceConfig, DeviceCosts, DirectMemory, FaultPlan, GroupConfig, Stepped, dedicated_queue,
 };
 
 /// Entries of the queue. Kuper et al. (2024), figure 4, find 32 sufficient.
@@ -20,7 +20,7 @@ const QUEUE_LEN: usize = 32;
 /// [work](VirtualDevice::work) or [wait](VirtualDevice::wait); [`poll`](VirtualDevice::poll) completes copies.
 pub(super) struct VirtualDevice {
     simulation: Mutex<Simulation>,
-    timing: Timing,
+    timing: DeviceCosts,
     /// Time of the core per descriptor, beside the instruction that submits a batch.
     descriptor_ns: f64,
 }
@@ -43,7 +43,7 @@ struct Submitted {
 impl VirtualDevice {
     /// A device with four engines and a dedicated queue.
     pub(super) fn new(
-        timing: Timing,
+        timing: DeviceCosts,
         descriptor_ns: f64,
     ) -> Result<VirtualDevice, Box<dyn std::error::Error>> {
         let queue = dedicated_queue("wq0.0", QUEUE_LEN as u32);

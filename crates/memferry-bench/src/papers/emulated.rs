@@ -2,7 +2,7 @@
 
 use memferry::topology::{Machine, Origin};
 use memferry_dsa_emulator::{
-    BATCH_MAX, DeviceConfig, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, Timing, dedicated_queue,
+    BATCH_MAX, DeviceConfig, DeviceCosts, ENTRIES_MAX, GroupConfig, TRANSFER_BYTES_MAX, dedicated_queue,
     shared_queue,
 };
 
@@ -14,12 +14,12 @@ use crate::dsa::load::{Load, SubmitterTimes, TOUCH_NS, emulated};
 #[derive(Debug)]
 pub struct OnEmulated {
     machine: Machine,
-    timing: Timing,
+    timing: DeviceCosts,
 }
 
 impl OnEmulated {
     /// Devices on the nodes of `machine`'s devices, all with this timing.
-    pub fn new(machine: Machine, timing: Timing) -> OnEmulated {
+    pub fn new(machine: Machine, timing: DeviceCosts) -> OnEmulated {
         OnEmulated { machine, timing }
     }
 
@@ -160,7 +160,10 @@ mod tests {
     use crate::papers::{Axes, benchmark};
 
     fn backend() -> OnEmulated {
-        OnEmulated::new(Machine::from_profile("xeon-max-9468-2s-flat").unwrap(), Timing::sapphire_rapids())
+        OnEmulated::new(
+            Machine::from_profile("xeon-max-9468-2s-flat").unwrap(),
+            DeviceCosts::sapphire_rapids(),
+        )
     }
 
     fn throughput(point: &Point) -> f64 {
@@ -232,7 +235,8 @@ mod tests {
     #[test]
     fn a_machine_without_devices_has_none() {
         let machine = Machine::from_profile("skylake-8180-snc-off").unwrap();
-        let error = OnEmulated::new(machine, Timing::sapphire_rapids()).run(&point(), &[], RunLength::QUICK);
+        let error =
+            OnEmulated::new(machine, DeviceCosts::sapphire_rapids()).run(&point(), &[], RunLength::QUICK);
         assert!(error.unwrap_err().to_string().contains("has no DSA"));
         let taken = backend().run(&point(), &[Metric::Throughput], RunLength::QUICK).unwrap();
         assert!(

@@ -2,7 +2,7 @@
 
 use memferry::mover::Route;
 use memferry::topology::NodeId;
-use memferry_dsa_emulator::Timing;
+use memferry_dsa_emulator::DeviceCosts;
 
 use super::*;
 use crate::dsa::load::LoadOperation;
@@ -92,7 +92,7 @@ fn told(backend: &dyn Backend, point: &Point, metrics: &[Metric]) -> Option<Stri
 fn options_count_where_nothing_is_random() {
     let machine = || Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
     let model = OnModel::new(machine()).unwrap();
-    let emulated = OnEmulated::new(machine(), Timing::sapphire_rapids());
+    let emulated = OnEmulated::new(machine(), DeviceCosts::sapphire_rapids());
     let backends: [(&dyn Backend, &[Way]); 2] =
         [(&model, &[Way::Core, Way::Any]), (&emulated, &[Way::Shared, Way::Dedicated])];
     let mut differing = 0;
@@ -121,7 +121,7 @@ fn options_count_where_nothing_is_random() {
 #[test]
 fn every_option_has_an_effect_somewhere() {
     let machine = Machine::from_profile("xeon-max-9468-2s-flat").unwrap();
-    let emulated = OnEmulated::new(machine, Timing::sapphire_rapids());
+    let emulated = OnEmulated::new(machine, DeviceCosts::sapphire_rapids());
     let metrics = [Metric::Throughput, Metric::Tenant1];
     let has_effect = |change: &&Change| {
         let mut before = base(Way::Shared);

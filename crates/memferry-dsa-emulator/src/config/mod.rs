@@ -4,14 +4,13 @@
 //! limits of the DSA 1.0 parts as listed by `accel-config list` (Sapphire Rapids, Emerald Rapids).
 
 mod fault_plan;
-mod timing;
 
+pub(crate) use fault_plan::Random;
+pub use memferry_dsa::costs::DeviceCosts;
 use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
 use memferry_dsa::{Opcode, OperationSet};
 
 pub use self::fault_plan::FaultPlan;
-pub(crate) use fault_plan::Random;
-pub use timing::Timing;
 
 /// Maximum number of groups of a 1.0 device.
 pub(crate) const GROUPS_MAX: usize = 4;
@@ -86,10 +85,10 @@ impl Capabilities {
 /// The configuration of an emulated device.
 ///
 /// ```
-/// use memferry_dsa_emulator::{DeviceConfig, GroupConfig, Timing, dedicated_queue, shared_queue};
+/// use memferry_dsa_emulator::{DeviceConfig, GroupConfig, DeviceCosts, dedicated_queue, shared_queue};
 ///
 /// let queues = vec![shared_queue("wq0.0", 64), dedicated_queue("wq0.1", 16)];
-/// let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]).with_timing(Timing::sapphire_rapids());
+/// let config = DeviceConfig::new(vec![GroupConfig { engines: 2, queues }]).with_timing(DeviceCosts::sapphire_rapids());
 /// assert!(config.validate().is_ok());
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -101,7 +100,7 @@ pub struct DeviceConfig {
     /// Its register GENCAP.
     pub capabilities: Capabilities,
     /// The modelled durations. `None`: as fast as this machine executes.
-    pub timing: Option<Timing>,
+    pub timing: Option<DeviceCosts>,
 }
 
 /// Work queues and the engines that serve them.
@@ -159,7 +158,7 @@ impl DeviceConfig {
     }
 
     /// The same device with modelled durations.
-    pub fn with_timing(self, timing: Timing) -> DeviceConfig {
+    pub fn with_timing(self, timing: DeviceCosts) -> DeviceConfig {
         DeviceConfig { timing: Some(timing), ..self }
     }
 

@@ -1,10 +1,20 @@
 //! The clock of a device with a timing, and the time at which its bandwidth is free.
+//!
+//! ```text
+//! submit ──▶ queue ──▶ engine: occupancy, bytes at the device's bandwidth ──▶ record
+//!  cost     dispatch   (batch: list fetch; page request: response of the OS)   latency
+//! ```
+//!
+//! The durations are those of [`DeviceCosts`]. The engine is free for the next descriptor when its bytes have passed; the
+//! latency overlaps with that. All engines of a device share its bandwidth. Data moves when an engine executes a part of
+//! a descriptor; only completions wait for the clock, and come no earlier than modelled. A measurement of such a device
+//! is marked `emulated`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arc_ref::ArcRef;
-use crate::config::Timing;
+use crate::config::DeviceCosts;
 
 /// The time by which an engine may move data ahead of the real clock, so that its thread sleeps seldom and long.
 /// Completion records are never written ahead.
@@ -16,7 +26,7 @@ pub(crate) const SPIN_NS_MAX: u64 = 60_000;
 
 /// The clock of a device with a timing, and the time at which its bandwidth is free.
 pub(crate) struct Clock {
-    timing: Option<Timing>,
+    timing: Option<DeviceCosts>,
     now_ns: u64,
     bandwidth: Bandwidth,
     lead_ns: u64,
@@ -38,7 +48,7 @@ pub(crate) const AHEAD_MAX_NS: u64 = 2_000_000_000;
 const FRACTIONS: u64 = 1 << 12;
 
 impl Clock {
-    pub(crate) fn new(timing: Option<Timing>) -> Clock {
+    pub(crate) fn new(timing: Option<DeviceCosts>) -> Clock {
         Clock { timing, now_ns: 0, bandwidth: Bandwidth::Own(0, 0), lead_ns: 0 }
     }
 
@@ -48,7 +58,7 @@ impl Clock {
     }
 
     /// The timing, if there is one.
-    pub(crate) fn timing(&self) -> Option<&Timing> {
+    pub(crate) fn timing(&self) -> Option<&DeviceCosts> {
         self.timing.as_ref()
     }
 

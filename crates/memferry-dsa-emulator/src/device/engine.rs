@@ -2,7 +2,7 @@
 
 use memferry_dsa::{Completion, Descriptor, Status};
 
-use crate::config::Timing;
+use crate::config::DeviceCosts;
 use crate::device::Device;
 use crate::device::batch::Batch;
 use crate::device::counters::{Counters, get};
@@ -133,7 +133,7 @@ impl Device {
     }
 
     /// Adds time to the work of an engine.
-    fn charge(&mut self, number: usize, ns: impl FnOnce(&Timing) -> u64) {
+    fn charge(&mut self, number: usize, ns: impl FnOnce(&DeviceCosts) -> u64) {
         if let Some(timing) = self.clock.timing() {
             let engine = &mut self.engines[number];
             engine.free_ns = engine.free_ns.max(self.clock.now_ns()) + ns(timing);

@@ -9,8 +9,7 @@ use memferry_dsa::system::SoftwareError;
 use memferry_dsa::{Descriptor, Status};
 
 use crate::arc_ref::ArcRef;
-use crate::config::DeviceConfig;
-use crate::config::FaultPlan;
+use crate::config::{DeviceConfig, FaultPlan};
 use crate::device::counters::{Counters, DeviceCounters, QueueTotals};
 use crate::device::error_register::{ErrorRegister, error_of};
 use crate::monotonic::monotonic_ns;

@@ -8,7 +8,7 @@
 //!
 //! Delays are counted in steps, and every choice that the specification leaves open is drawn from the seed. A group
 //! with one engine writes data in the order of submission to a queue, as the specification promises; completion records
-//! may be written in any order, as it allows. With a [`Timing`](crate::Timing) the device has a clock, which advances
+//! may be written in any order, as it allows. With a [`DeviceCosts`](crate::DeviceCosts) the device has a clock, which advances
 //! when no work is possible at the current time.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, chapters 3 and 4.

@@ -18,9 +18,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
+use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
+
 pub use self::device::{FakeDevice, FakeKernel};
 pub use self::platform::FakePlatform;
-use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
 
 /// A fake driver and its files.
 ///

@@ -17,7 +17,7 @@ pub use self::order::order;
 use self::watched::Watched;
 pub use self::watched::names;
 use super::{
-    Deterministic, DeviceConfig, DeviceCounters, FakeMemory, FaultPlan, GroupConfig, Stepped, Timing,
+    Deterministic, DeviceConfig, DeviceCosts, DeviceCounters, FakeMemory, FaultPlan, GroupConfig, Stepped,
     dedicated_queue, shared_queue,
 };
 
@@ -161,7 +161,7 @@ fn config(choice: u8) -> DeviceConfig {
         DeviceConfig::new(vec![GroupConfig { engines: 1 + u32::from(choice >> 4 & 1) * 2, queues }, other]);
     let config = if choice >> 5 & 1 == 1 { config.as_production() } else { config };
     match choice >> 6 & 1 {
-        1 => config.with_timing(Timing::sapphire_rapids()),
+        1 => config.with_timing(DeviceCosts::sapphire_rapids()),
         _ => config,
     }
 }

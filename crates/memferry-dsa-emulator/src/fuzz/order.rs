@@ -10,7 +10,7 @@ use super::input::Bytes;
 use super::watched::Watched;
 use super::{FakeMemory, memory};
 use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, Server};
-use crate::{Capabilities, OPERATIONS, Timing, dedicated_queue, shared_queue};
+use crate::{Capabilities, DeviceCosts, OPERATIONS, dedicated_queue, shared_queue};
 
 /// Maximum number of actions in a run.
 const STEPS_MAX: usize = 300;
@@ -49,7 +49,7 @@ pub fn order(data: &[u8]) {
 
 impl Run {
     fn new(has_timing: bool, memory: FakeMemory) -> Run {
-        let options = Options { timing: has_timing.then(Timing::sapphire_rapids), ..Options::default() };
+        let options = Options { timing: has_timing.then(DeviceCosts::sapphire_rapids), ..Options::default() };
         let state = Server::create(&options).expect("memory");
         let (operations, capabilities) = (OPERATIONS, Capabilities::ALL);
         let engine_groups = [Some(0), Some(0), None, None];

@@ -14,8 +14,7 @@ use memferry_dsa::OperationSet;
 use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
 
 use crate::arc_ref::ArcRef;
-use crate::config::Timing;
-use crate::config::{FaultPlan, Random};
+use crate::config::{DeviceCosts, FaultPlan, Random};
 use crate::queue::ring::{CacheLine, ClientId, Entries, PushError, Ring, Stamp};
 
 /// The parts of a queue for one client. A queue of zeroed parts refuses everything.
@@ -104,7 +103,7 @@ impl QueueConfig {
         info: &WorkQueueInfo,
         number: usize,
         fault_plan: &FaultPlan,
-        timing: Option<&Timing>,
+        timing: Option<&DeviceCosts>,
     ) {
         let config = self;
         let (mode, limit, submit_ns) = match info.mode {

@@ -1,7 +1,6 @@
 //! A device that is stepped in the calling thread: the same seed and calls give the same run, bit for bit.
 
-use crate::config::FaultPlan;
-use crate::config::{ConfigError, DeviceConfig};
+use crate::config::{ConfigError, DeviceConfig, FaultPlan};
 use crate::device::{Device, Stepped};
 use crate::memory::Memory;
 

@@ -9,8 +9,7 @@ use super::layout::{Board, CPUS_MAX, DEVICES_MAX, DeviceBoard, DeviceOrder, MAGI
 use super::memory::{Mapping, Writers};
 use super::{QueueAt, options};
 use crate::arc_ref::ArcRef;
-use crate::config::FaultPlan;
-use crate::config::Timing;
+use crate::config::{DeviceCosts, FaultPlan};
 use crate::monotonic::monotonic_ns;
 
 /// The memory of devices that processes share; cheap to clone.
@@ -76,7 +75,7 @@ impl Devices {
         }))
     }
 
-    pub(super) fn timing(&self) -> Option<Timing> {
+    pub(super) fn timing(&self) -> Option<DeviceCosts> {
         let words = std::array::from_fn(|index| self.board().header.timing[index].load(Ordering::Relaxed));
         (words != [0; 9]).then(|| options::timing_of(words))
     }

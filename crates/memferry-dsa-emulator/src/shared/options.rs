@@ -10,8 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use super::layout::Header;
-use crate::config::FaultPlan;
-use crate::config::Timing;
+use crate::config::{DeviceCosts, FaultPlan};
 
 /// Options of an emulation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -19,7 +18,7 @@ pub struct Options {
     /// The injected misbehaviour of the devices.
     pub fault_plan: FaultPlan,
     /// The modelled durations; `None`: as fast as this machine executes.
-    pub timing: Option<Timing>,
+    pub timing: Option<DeviceCosts>,
     /// Whether call sites are patched after their first trap.
     pub patches: bool,
     /// The file to which the server appends the trace of descriptors.
@@ -112,7 +111,7 @@ as_words!(FaultPlan, 12, fault_plan_words, fault_plan_of:
     rounded_differences_per_mille, spread_batches_per_mille, work_ahead_per_mille, hardware_errors_per_mille,
     lost_records_per_mille, piece_bytes_max);
 
-as_words!(Timing, 9, timing_words, timing_of:
+as_words!(DeviceCosts, 9, timing_words, timing_of:
     submit_shared_ns, submit_dedicated_ns, dispatch_ns, occupancy_ns, latency_ns, batch_fetch_ns, batch_member_ns,
     bytes_per_second, page_request_ns);
 
@@ -128,7 +127,7 @@ mod tests {
             Options::default(),
             Options {
                 fault_plan: FaultPlan::from_seed(0x1234_5678_9abc_def0),
-                timing: Some(Timing::sapphire_rapids()),
+                timing: Some(DeviceCosts::sapphire_rapids()),
                 patches: false,
                 trace: Some(directory.path().join("a trace\u{e4}.jsonl")),
             },

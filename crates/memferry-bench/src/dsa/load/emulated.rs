@@ -282,7 +282,7 @@ fn repeat(block: &[u8; PROTECTED_BYTES], offset: u64, bytes: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use memferry_dsa_emulator::{GroupConfig, Timing, dedicated_queue, shared_queue};
+    use memferry_dsa_emulator::{DeviceCosts, GroupConfig, dedicated_queue, shared_queue};
 
     use super::*;
 
@@ -293,7 +293,7 @@ mod tests {
         };
         (queue.transfer_bytes_max, queue.batch_max, queue.block_on_fault) = (1 << 31, 1024, true);
         let groups = vec![GroupConfig { engines, queues: vec![queue] }];
-        DeviceConfig::new(groups).with_timing(Timing::sapphire_rapids())
+        DeviceConfig::new(groups).with_timing(DeviceCosts::sapphire_rapids())
     }
 
     fn load(size_bytes: u32, batch: u32, depth: usize) -> Load {

@@ -10,7 +10,7 @@ use memferry::mover::{DsaEngine, DsaOptions, Engine, Mover, MoverError};
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::WorkQueueInfo;
 use memferry_dsa_emulator::{
-    BATCH_MAX, DeviceConfig, Emulator, FaultPlan, GroupConfig, TRANSFER_BYTES_MAX, Timing, shared_queue,
+    BATCH_MAX, DeviceConfig, DeviceCosts, Emulator, FaultPlan, GroupConfig, TRANSFER_BYTES_MAX, shared_queue,
 };
 
 use super::columns::{Columns, masks};
@@ -64,7 +64,7 @@ impl Cores {
         Cores { machine: Arc::new(machine), planned, engines, why_none, is_emulated }
     }
 
-    pub(super) fn with_emulated(machine: Machine, timing: Timing) -> Result<Cores, Skipped> {
+    pub(super) fn with_emulated(machine: Machine, timing: DeviceCosts) -> Result<Cores, Skipped> {
         let mut nodes: Vec<Option<NodeId>> =
             machine.accelerators().iter().map(|device| device.node).collect();
         if nodes.is_empty() {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 pub use axes::{Axes, Axis};
 use memferry::model::ModelError;
 use memferry::topology::Machine;
-use memferry_dsa_emulator::Timing;
+use memferry_dsa_emulator::DeviceCosts;
 pub use published::published;
 pub use query::{Nodes, PAGE_BYTES, Query};
 use serde::Deserialize;
@@ -223,7 +223,7 @@ impl Qdp {
     ///
     /// # Errors
     /// [`Skipped::Cannot`]: another machine has no devices. [`Skipped::Failed`]: a device does not start.
-    pub fn on_emulated(machine: Machine, timing: Timing) -> Result<Qdp, Skipped> {
+    pub fn on_emulated(machine: Machine, timing: DeviceCosts) -> Result<Qdp, Skipped> {
         Ok(Qdp(On::Cores(Box::new(Cores::with_emulated(machine, timing)?))))
     }
 

@@ -17,7 +17,7 @@ use std::str::FromStr;
 use anyhow::{Context, Result, bail};
 use memferry_bench::dsa::sharing::{self, ProcessLoad};
 use memferry_bench::harness::{Effort, Provenance, Row};
-use memferry_dsa_emulator::Timing;
+use memferry_dsa_emulator::DeviceCosts;
 use memferry_emulate::{Options, Setup, exit_as};
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ impl Step {
             exit_as(memferry_emulate::run(Options {
                 arguments,
                 setup: Setup::File("/dev/stdin".into()),
-                timing: Some(Timing { occupancy_ns: OCCUPANCY_NS, ..Timing::sapphire_rapids() }),
+                timing: Some(DeviceCosts { occupancy_ns: OCCUPANCY_NS, ..DeviceCosts::sapphire_rapids() }),
                 ..Options::new(std::env::current_exe()?)
             })?)
         }

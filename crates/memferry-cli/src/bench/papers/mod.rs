@@ -29,7 +29,7 @@ use memferry_bench::papers::{
     Backend, Benchmark, OnEmulated, OnMachine, OnModel, Point, Skipped, Way, benchmark,
 };
 use memferry_dsa::system::SystemState;
-use memferry_dsa_emulator::Timing;
+use memferry_dsa_emulator::DeviceCosts;
 use memferry_query::load::Progress as _;
 
 use self::options::{On, Options};
@@ -178,7 +178,7 @@ fn backend(on: On, options: &Options) -> Result<Box<dyn Backend>> {
     let machine = topology::open_calibrated(options.machine.as_deref(), options.calibration.as_deref())?;
     Ok(match on {
         On::Machine => Box::new(OnMachine::new(machine, SystemState::discover()?, are_devices_emulated())),
-        On::Emulated => Box::new(OnEmulated::new(machine, Timing::sapphire_rapids())),
+        On::Emulated => Box::new(OnEmulated::new(machine, DeviceCosts::sapphire_rapids())),
         On::Model => Box::new(OnModel::new(machine).map_err(|error| match error {
             ModelError::Unknown { .. } => usage(error),
             _ => error.into(),

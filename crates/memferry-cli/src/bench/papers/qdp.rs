@@ -13,7 +13,7 @@ use memferry_bench::papers::qdp::{
     published,
 };
 use memferry_bench::papers::{Published, Skipped};
-use memferry_dsa_emulator::Timing;
+use memferry_dsa_emulator::DeviceCosts;
 use memferry_query::load::Progress as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -269,7 +269,7 @@ fn qdp(on: On, options: &Options) -> Result<Qdp> {
     let started = |qdp: Result<Qdp, Skipped>| qdp.context("the benchmark cannot begin");
     match on {
         On::Machine => started(Qdp::on_machine(machine)),
-        On::Emulated => started(Qdp::on_emulated(machine, Timing::sapphire_rapids())),
+        On::Emulated => started(Qdp::on_emulated(machine, DeviceCosts::sapphire_rapids())),
         On::Model => Qdp::on_model(machine).map_err(|error| match error {
             ModelError::Unknown { .. } => usage(error),
             _ => error.into(),

@@ -35,7 +35,6 @@ pub(crate) use entries::{Entries, PoppedEntry};
 pub(crate) use repair::RingSnapshot;
 
 use self::mark::{Mark, POSITION, Stage, distance, next};
-
 use crate::sync::{AtomicU64, Ordering};
 
 /// The bit of the tail that marks the ring as closed.
