@@ -1,8 +1,8 @@
 //! A batch from its check to its outcomes, in rounds:
 //!
 //! ```text
-//! the members that have not ended, as far as no fence behind a failed one abandons them
-//!   a queue takes batches, and all of these: the batch, with the fences that they have
+//! the members in progress that no fence behind a failed one abandons
+//!   if a queue takes batches and admits them all: the batch, with its fences
 //!   otherwise: the first of them alone
 //! ```
 //!
@@ -28,12 +28,12 @@ impl<'a> Member<'a> {
         Member { item: WorkItem::new(work).with_fence(has_fence), ended: None }
     }
 
-    /// Its end; it is abandoned without one.
+    /// Its outcome; a member without one was abandoned.
     pub(super) fn into_end(self) -> Result<End, MemberError> {
         self.ended.unwrap_or(Err(MemberError::Abandoned))
     }
 
-    /// Whether it has ended in a way that stops the members behind a fence.
+    /// Whether its outcome stops the members behind a fence.
     fn has_failed(&self) -> bool {
         match &self.ended {
             Some(Ok(end)) => !end.is_success(self.item.work().expected()),
@@ -43,7 +43,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The members that have not ended, in order. Those behind a fence that will not be passed end here.
+/// The members in progress, in order. Members behind a fence that is never passed are abandoned here.
 fn pending<'m, 'a>(members: &'m mut [Member<'a>]) -> Vec<&'m mut Member<'a>> {
     let (mut pending, mut has_failure, mut is_abandoned) = (Vec::new(), false, false);
     for member in members {
@@ -87,7 +87,8 @@ impl Client {
         }
     }
 
-    /// Submits the members as a batch, as many as a queue takes, and takes in how they ended. Whether a queue took it.
+    /// Submits the members as a batch, as many as a queue takes, and applies their completions. Returns whether a queue
+    /// took it.
     fn batch_round(&self, members: &mut [&mut Member<'_>], memory: Memory) -> Result<bool, ClientError> {
         let limits = self.limits();
         for number in self.turns() {

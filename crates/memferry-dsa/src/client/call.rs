@@ -1,4 +1,4 @@
-//! A request from its check to its outcome: the [driver](crate::driver) on the calling thread, which waits.
+//! A request from its check to its outcome: the [driver](crate::driver), pumped by the calling thread, which waits.
 
 use std::cell::Cell;
 
@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// Executes what is left of a request on the CPU. No device has any of it.
+    /// Executes the rest of a request on the CPU. No device has any of it.
     fn finish_on_cpu(&self, item: &mut WorkItem<'_>, why: OnCpu) -> Result<End, ClientError> {
         if !self.options.may_use_cpu {
             return Err(ClientError::NoDevice(why));
@@ -55,8 +55,8 @@ impl Client {
             .map_err(|completion| ClientError::Failed { queue: "the CPU".to_owned(), completion })
     }
 
-    /// Submits the next descriptor to the first queue that takes it, and waits for it. The number of the queue, or why
-    /// none took it.
+    /// Submits the next descriptor to the first queue that takes it, and waits for it. Returns the number of the queue, or
+    /// the reason why no queue took it.
     fn execute_next(
         &self,
         item: &mut WorkItem<'_>,
@@ -72,7 +72,7 @@ impl Client {
         Ok(Err(why))
     }
 
-    /// Submits the next descriptor to a queue and waits for it; or why it was not submitted there.
+    /// Submits the next descriptor to a queue and waits for it. Returns the completion, or the reason for the refusal.
     fn execute_on(
         &self,
         number: usize,
@@ -127,7 +127,7 @@ impl Client {
         }
     }
 
-    /// Waits for all that was submitted to a queue. One that takes no drain is drained if its device is gone.
+    /// Waits for all descriptors of a queue. A queue that takes no drain counts as drained if its device is gone.
     pub(super) fn drain<O>(
         &self,
         number: usize,
@@ -153,6 +153,6 @@ impl Client {
 
 /// Keeps a record that no device has for the next call of this thread.
 fn keep(line: Box<RecordLine>) {
-    // A thread that ends has no place for it any more.
+    // A thread that is ending has no thread-locals.
     let _ = SPARE.try_with(|spare| spare.set(Some(line)));
 }

@@ -1,11 +1,11 @@
 //! The wait for one descriptor in a device, until its completion.
 //!
-//! It rests on what [`Portal`](crate::Portal) says of completions and of devices that are gone. The promise: while a
-//! device may access the memory of a call, neither does the call return nor does a panic leave it.
+//! It relies on the promises of [`Portal`](crate::Portal) about completions and devices that are gone. Its own promise:
+//! while a device may access the memory of a call, the call does not return, and no panic leaves it.
 //!
 //! ```text
 //! completed          the memory is the caller's again
-//! gone               the portal says that the device processes nothing any more: an error, the memory is the caller's
+//! gone               the portal reports that the device has stopped: an error, the memory is the caller's
 //! silent             no progress for a long time, and the device is not gone: it may still write
 //!   borrowed memory    cannot be given back and cannot be leaked: the process ends
 //!   owned memory       is leaked
@@ -21,13 +21,13 @@ use crate::driver::queue::Queue;
 use crate::driver::{Loss, Observer, RecordLine};
 use crate::wait::{AttendedTime, Wait};
 
-/// How long to wait before asking whether the device is gone. Portals look at most as often as that.
+/// The interval of asking whether the device is gone. Portals read its state at most as often.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// What becomes of memory that a silent device may still write.
+/// The ownership of memory that a silent device may still write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Memory {
-    /// Others have access to it when the call has ended: the process must not live on.
+    /// Others have access to it after the call: the process must end.
     Borrowed,
     /// It can be leaked.
     Owned,
@@ -57,7 +57,7 @@ impl<'c> Waiting<'c> {
     /// Waits for the completion. A silent device ends the process if the memory is borrowed.
     ///
     /// # Errors
-    /// Why there is none, and how long it was waited for.
+    /// The reason, and the duration of the wait.
     pub(super) fn wait(
         mut self,
         wait: Wait,
@@ -69,7 +69,7 @@ impl<'c> Waiting<'c> {
         let mut time = AttendedTime::default();
         loop {
             let round = Instant::now();
-            // Before the record is looked at once more: it may have been written just before the device was gone.
+            // Read before the record, which may have been written just before the device was gone.
             let was_gone = self.queue.facts().is_gone();
             if let Ok(completion) = wait.wait(self.record, ASK_EVERY.min(timeout)) {
                 if let Some(in_flight) = self.in_flight.take() {
@@ -81,7 +81,7 @@ impl<'c> Waiting<'c> {
             self.queue.ask(observer);
             let in_flight = self.in_flight.as_mut().expect("it is taken when the wait ends");
             match in_flight.loss(was_gone, self.queue, self.members, now, timeout) {
-                // Not heard of and gone: the last look at the record is still to come.
+                // Silent, but gone by now: the record is read once more.
                 Some(Loss::Silent) if self.queue.facts().is_gone() => {}
                 Some(loss) => {
                     if loss == Loss::Silent && memory == Memory::Borrowed {
@@ -107,7 +107,7 @@ impl<'c> Waiting<'c> {
     }
 }
 
-/// Only when a panic passes through `wait`.
+/// Runs only if a panic passes through `wait`.
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.in_flight.is_none() {
@@ -116,7 +116,7 @@ impl Drop for Waiting<'_> {
         /// Longer than 128 entries of 2 GiB take a slow device, at 1 GB/s.
         const UNWINDING: Duration = Duration::from_secs(300);
         let start = Instant::now();
-        // Not `wait`, which may be what panicked: nothing but the record is asked here.
+        // Not `wait`, which may have panicked: only the record is read here.
         while self.record.poll().is_none() {
             if start.elapsed() > UNWINDING {
                 std::process::abort();

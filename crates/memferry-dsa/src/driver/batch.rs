@@ -1,4 +1,4 @@
-//! Batches: items that are submitted together, and what the completion of a batch means for each.
+//! Batches: items that are submitted together, and the meaning of the batch's completion for each.
 //!
 //! ```text
 //! member with a record     its own completion
@@ -6,7 +6,7 @@
 //!   list fault             submitted again; after too many such faults alone
 //!   batch not supported    submitted again; the queue gets no more batches
 //!   success, some records  submitted again: a fence stopped the device before it
-//!   otherwise              failed: nothing is said about it, so it may have been executed
+//!   otherwise              failed: without a record it may have been executed
 //! ```
 
 use super::list::List;
@@ -16,7 +16,7 @@ use super::{Event, Observer};
 use crate::completion::{Completion, Status};
 use crate::descriptor::Descriptor;
 
-/// Writes the list of a batch for a queue that admits all of its members. The batch, without a record.
+/// Writes the list of a batch for a queue that admits all of its members. Returns the batch, without a record.
 pub(crate) fn write<'i, 'a: 'i>(
     members: impl Iterator<Item = &'i mut WorkItem<'a>>,
     queue: &Queue,
@@ -32,12 +32,13 @@ pub(crate) struct Completed<'b> {
     pub(crate) completion: Completion,
     pub(crate) list: &'b List,
     pub(crate) queue: (usize, &'b Queue),
-    /// Why members without a record fail; `None` if they are submitted again.
+    /// The failure of members without a record; `None` if they are submitted again.
     failure: Option<Completion>,
 }
 
 impl<'b> Completed<'b> {
-    /// Of the batch of the first `count` members of `list`. Learns from it, and touches the page if the list has faulted.
+    /// Interprets the completion of the batch of the first `count` members of `list`: remembers that a device refuses
+    /// batches, and touches the page of a list fault.
     pub(crate) fn new(
         completion: Completion,
         list: &'b List,
@@ -67,7 +68,7 @@ impl<'b> Completed<'b> {
         self.failure
     }
 
-    /// Takes in the completion of a member, as [`WorkItem::complete`] does, and frees its record.
+    /// Applies the completion of a member, as [`WorkItem::complete`] does, and clears its record.
     ///
     /// # Safety
     /// The batch has completed, and `item` was its member with this index.

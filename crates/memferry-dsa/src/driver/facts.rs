@@ -1,4 +1,4 @@
-//! Facts about a queue that its submitters share: they are learnt once, and stay true.
+//! Facts about a queue that its submitters share. A fact that is set stays set.
 
 use crate::flags::Flags;
 use crate::sync::{AtomicU64, Ordering};
@@ -34,8 +34,8 @@ impl Facts {
     /// The device is gone. Records that are read after this have their last content.
     #[inline]
     pub(crate) fn is_gone(&self) -> bool {
-        // ORDERING: Acquire pairs with the Release in `set`: records are read after the portal has said that the device
-        // is gone.
+        // ORDERING: Acquire pairs with the Release in `set`: records are read after the portal has reported that the
+        // device is gone.
         self.0.load(Ordering::Acquire) & GONE != 0
     }
 
@@ -50,12 +50,12 @@ impl Facts {
         Flags::from_bits(self.get() as u32)
     }
 
-    /// The queue gets no more work. Whether it did until now.
+    /// Marks the queue as lost: it gets no more work. Returns true on the first call.
     pub(super) fn lose(&self) -> bool {
         self.set(LOST) & LOST == 0
     }
 
-    /// The portal says that the device is gone. Whether the queue got work until now.
+    /// Marks the device as gone and the queue as lost. Returns true if the queue was not lost before.
     pub(super) fn lose_gone(&self) -> bool {
         self.set(LOST | GONE) & LOST == 0
     }

@@ -1,4 +1,4 @@
-//! A descriptor that a queue has accepted: how much of the queue is before it, and when it counts as lost.
+//! A descriptor that a queue has accepted: its position in the queue, and when it counts as lost.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::queue::Queue;
 use super::traffic::Accepted;
 use crate::wait::Patience;
 
-/// Why a descriptor gets no completion.
+/// The reason why a descriptor gets no completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
-    /// The portal says that the device processes nothing any more: nothing accesses the memory.
+    /// The portal reports that the device has stopped: nothing accesses the memory.
     Gone,
     /// The queue made no progress for the time-out: the device may still access the memory.
     Silent,
@@ -18,7 +18,7 @@ pub enum Loss {
 
 /// An accepted descriptor, or a batch of them.
 #[derive(Debug)]
-#[must_use = "its completion, or its loss, is to be noticed"]
+#[must_use = "call `complete`, or `loss` until it is lost"]
 pub(crate) struct InFlight {
     /// Descriptors, with the members of a batch.
     count: u64,
@@ -35,14 +35,15 @@ impl InFlight {
         InFlight { count, counted: 0, patience: Patience::new(ahead, completed, time) }
     }
 
-    /// The record is written.
+    /// Counts its completion: the record is written.
     #[inline]
     pub(crate) fn complete(self, queue: &Queue) {
         queue.progress(self.count - self.counted);
         queue.portal().completed(1);
     }
 
-    /// Whether the descriptor is lost, its record not being written. `members` are the records of a batch.
+    /// Returns the loss of a descriptor whose record is not written, if it counts as lost. `members` are the records of a
+    /// batch.
     ///
     /// `was_gone` is what [`Facts::is_gone`](super::facts::Facts::is_gone) returned before the record was read: then the
     /// record has its last content.

@@ -10,10 +10,10 @@ use crate::completion::Completion;
 use crate::operation::Opcode;
 use crate::request::{End, Task};
 
-/// An item in a box: it changes its owner several times.
+/// An item in a box, because it changes its owner several times.
 pub(super) type BoxedItem = Box<Item>;
 
-/// Two lines, of which the submitting thread writes what the completing thread reads.
+/// Two cache lines, which the submitting thread writes and the completing thread reads.
 #[repr(align(64))]
 pub(super) struct Item {
     pub(super) request: WorkItem<'static>,
@@ -39,25 +39,25 @@ impl Item {
         Item { request: WorkItem::new(work), job, refusals_count: 0, submitter, beyond_bytes }
     }
 
-    /// The bytes that are left.
+    /// The remaining bytes.
     #[inline]
     pub(super) fn left_bytes(&self) -> u64 {
         u64::from(self.request.work().left_bytes()) + self.beyond_bytes
     }
 
-    /// It is a copy of no bytes.
+    /// Whether it is a copy of no bytes.
     #[inline]
     pub(super) fn is_empty_copy(&self) -> bool {
         self.request.work().opcode() == Some(Opcode::Memmove) && self.left_bytes() == 0
     }
 
-    /// It may be a member of a batch.
+    /// Whether it may be a member of a batch.
     #[inline]
     pub(super) fn is_small(&self) -> bool {
         self.request.may_join() && self.left_bytes() <= BATCHED_BYTES_MAX as u64
     }
 
-    /// Cuts a copy so that at most `bytes_max` are left of this item. The rest, if there is any.
+    /// Cuts a copy so that this item has at most `bytes_max`. Returns the rest, if there is one.
     #[inline]
     pub(super) fn split(&mut self, bytes_max: u32) -> Option<Item> {
         if self.left_bytes() <= bytes_max.into() {
@@ -70,7 +70,7 @@ impl Item {
     }
 }
 
-/// An item that a page fault has stopped.
+/// An item after a page fault.
 pub struct Faulted {
     /// The number of its driver.
     pub(super) driver: u64,
@@ -79,14 +79,14 @@ pub struct Faulted {
 }
 
 impl Faulted {
-    /// Touches the page, for which the kernel may have to find memory: not under a lock.
+    /// Touches the page. The kernel may have to find memory: do not call it under a lock.
     pub fn touch(&mut self, observer: &impl Observer) {
         // SAFETY: no device has the item.
         unsafe { self.item.request.touch(&self.completion, observer) };
     }
 }
 
-/// An item that the CPU is to execute.
+/// An item for the CPU.
 pub struct CpuWork {
     /// The number of its driver.
     pub(super) driver: u64,
@@ -106,12 +106,12 @@ impl CpuWork {
         self.size_bytes
     }
 
-    /// Executes it: not under a lock.
+    /// Executes it. Do not call it under a lock.
     pub fn execute(&mut self) {
         let _ = self.end();
     }
 
-    /// Its end; executes it before, if nobody has.
+    /// Its outcome; executes it if `execute` was not called.
     pub(super) fn end(&mut self) -> Result<End, Completion> {
         // SAFETY: no device has the item.
         *self.end.get_or_insert_with(|| unsafe { self.item.request.finish() })

@@ -29,7 +29,7 @@ pub struct List {
 }
 
 impl List {
-    /// Room for so many members. Writing it also makes its pages present.
+    /// A list with room for `members_max`. Its initialisation makes the pages present.
     pub fn new(members_max: usize) -> List {
         let descriptors = (0..members_max).map(|_| DescriptorLine::default()).collect();
         List { descriptors, records: (0..members_max).map(|_| RecordLine::default()).collect() }
@@ -53,19 +53,19 @@ impl List {
         &self.records[..members_count]
     }
 
-    /// Reads from the page of a fault, if the list is there. Whether it is.
+    /// Reads from the page of a fault. Returns false if no part of the list is on that page.
     pub(crate) fn touch(&self, fault: Address) -> bool {
         let page = fault.page();
         let is_there = |line: &&DescriptorLine| Address::from(std::ptr::from_ref(*line)).page() == page;
         let line = self.descriptors.iter().find(is_there);
         line.is_some_and(|line| {
-            // An atomic load is not left out.
+            // The compiler keeps an atomic load.
             std::hint::black_box(line.0[0].load(Ordering::Relaxed));
             true
         })
     }
 
-    /// Its size, for those who leak it.
+    /// Its size, for counts of leaked memory.
     pub(crate) fn bytes(&self) -> u64 {
         (size_of_val(&*self.descriptors) + size_of_val(&*self.records)) as u64
     }

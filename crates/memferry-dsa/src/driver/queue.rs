@@ -70,14 +70,14 @@ impl Queue {
         }
     }
 
-    /// Asks whether the device is gone, which [`Facts`] keep. May look into sysfs: not under a lock.
+    /// Asks the portal whether the device is gone, and remembers it. It may read sysfs: do not call it under a lock.
     pub(crate) fn ask(&self, observer: &impl Observer) {
         if !self.facts.is_gone() && self.portal.is_gone() && self.facts.lose_gone() {
             observer.count(Event::QueueLost);
         }
     }
 
-    /// So many more descriptors have completed. All so far.
+    /// Counts completions. Returns their total.
     #[inline]
     pub(super) fn progress(&self, count: u64) -> u64 {
         self.traffic.progress(count)
@@ -87,7 +87,7 @@ impl Queue {
     /// and the batch itself. `time` is the owner's attended time.
     ///
     /// # Errors
-    /// Nothing was submitted; why not.
+    /// The reason why nothing was submitted.
     ///
     /// # Safety
     /// As [`Portal::submit`] if the answer is `Ok`.

@@ -1,4 +1,4 @@
-//! The queues of a driver, as far as they need no lock: the thread that polls the records takes none.
+//! The part of a driver without a lock: the thread that polls the records takes none.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Queues {
         let slotted = |portal: Arc<dyn Portal>| {
             let slots_count = depth(portal.work_queue());
             let lists_count = if portal.supports_batch() { slots_count } else { 0 };
-            // Writing them here also makes their pages present.
+            // The initialisation makes the pages present.
             SlottedQueue {
                 queue: Queue::new(portal),
                 records: (0..slots_count).map(|_| RecordLine::default()).collect(),
@@ -49,7 +49,7 @@ impl Queues {
         }
     }
 
-    /// Asks the portals whether their devices are gone. They may look into sysfs: not under a lock.
+    /// Asks the portals whether their devices are gone. They may read sysfs: do not call it under a lock.
     pub fn ask(&self, observer: &impl Observer) {
         self.0.iter().for_each(|queue| queue.queue.ask(observer));
     }

@@ -42,7 +42,7 @@ pub struct DriverOptions {
 
 /// Requests in progress on some queues: a state machine. Its owner provides a lock, a thread and the time.
 ///
-/// `T` is a tag that the owner gets back with the end of a request. It may own the memory of the request: a driver that
+/// `T` is a tag that the owner gets back with the result of a request. It may own the memory of the request: a driver that
 /// is dropped leaks the tags if a device, a [`Faulted`] or a [`CpuWork`] has an item, and those of lost requests.
 pub struct Driver<T> {
     /// No two drivers have the same.
@@ -61,7 +61,7 @@ pub struct Driver<T> {
     turn: usize,
     /// The most that every queue takes in one descriptor, so that an item can go to any of them.
     item_bytes_max: u32,
-    /// Nothing is submitted before, because all queues refused.
+    /// The end of the pause after all queues refused an item.
     backoff_until: Option<Duration>,
     /// The age of descriptors is counted in this time.
     time: AttendedTime,
@@ -73,7 +73,7 @@ pub struct Driver<T> {
     completed: Vec<(BoxedItem, Progress)>,
 }
 
-/// A request, with its items, wherever they are. It ends with the last of them.
+/// A request with items in progress. It finishes with the last of them.
 struct Job<T> {
     tag: T,
     items_count: usize,
@@ -82,7 +82,7 @@ struct Job<T> {
     failure: Option<Failure>,
 }
 
-/// Who executed how many bytes of a request.
+/// The bytes of a request by executor.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Report {
     /// Bytes that devices completed.
@@ -91,7 +91,7 @@ pub struct Report {
     pub cpu_bytes: u64,
 }
 
-/// Why a request has no outcome. The content of its target is unspecified.
+/// The failure of a request. The content of its target is unspecified.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Failure {
     /// A device failed. No device accesses the memory.
@@ -100,12 +100,12 @@ pub enum Failure {
     Lost(Loss),
 }
 
-/// A request that has ended.
+/// A finished request.
 #[derive(Debug)]
 pub struct Finished<T> {
-    /// What was enqueued with it.
+    /// The tag of [`Driver::enqueue`].
     pub tag: T,
-    /// Who executed it.
+    /// Its bytes by executor.
     pub report: Report,
     /// Its outcome.
     pub result: Result<Ended, Failure>,
@@ -144,17 +144,17 @@ impl<T> Driver<T> {
         &self.queues
     }
 
-    /// Nothing is in progress.
+    /// Whether no request is in progress.
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.finished.is_empty()
     }
 
-    /// No queue takes work any more.
+    /// Whether all queues are lost.
     pub fn all_lost(&self) -> bool {
         self.queues.0.iter().all(|slotted| slotted.queue.facts().is_lost())
     }
 
-    /// Items that wait for a slot.
+    /// The number of items that wait for a slot.
     pub fn backlog_len(&self) -> usize {
         self.backlog.len()
     }
@@ -170,7 +170,7 @@ impl<T> Driver<T> {
         let job = u32::try_from(self.jobs.insert(job)).expect("fewer than 2^32 requests");
         let item = self.boxed(Item::new(task, job, submitter as u32));
         if item.is_empty_copy() {
-            // A device would call that a bad size.
+            // A device completes a copy of no bytes with an error.
             return self.close(item);
         }
         self.backlog.push_back(item);
@@ -227,7 +227,7 @@ impl<T> Driver<T> {
         let time = self.time.advance(elapsed);
         let timeout = self.options.completion_timeout;
         for queue in 0..self.slots.len() {
-            // First the fact, then the records: what had completed before the device was gone is found.
+            // First the fact, then the records, so that no completion from before the device was gone is missed.
             let was_gone = self.queues.0[queue].queue.facts().is_gone();
             let in_flight: Vec<usize> = self.slots[queue].in_flight().collect();
             for slot in in_flight {
@@ -243,13 +243,13 @@ impl<T> Driver<T> {
         }
     }
 
-    /// The items that the CPU is to execute, without the lock. They come back to [`executed`](Self::executed).
+    /// Takes the items for the CPU. Execute them without the lock, then pass them to [`executed`](Self::executed).
     pub fn take_cpu_work(&mut self) -> Vec<CpuWork> {
         self.handed_out_count += self.for_cpu.len();
         std::mem::take(&mut self.for_cpu)
     }
 
-    /// The CPU has executed an item.
+    /// Takes back an item that the CPU has executed.
     ///
     /// # Panics
     /// If it is of another driver.
@@ -271,7 +271,7 @@ impl<T> Driver<T> {
         self.close(item);
     }
 
-    /// The requests that have ended since the last call.
+    /// Takes the requests that have finished since the last call.
     pub fn take_finished(&mut self) -> Vec<Finished<T>> {
         std::mem::take(&mut self.finished)
     }
@@ -292,7 +292,7 @@ impl<T> Driver<T> {
         }
     }
 
-    /// An item has ended.
+    /// Frees an item that needs no more work.
     fn close(&mut self, item: BoxedItem) {
         let job = item.job;
         self.boxes.push(item);

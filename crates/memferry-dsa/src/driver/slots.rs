@@ -1,4 +1,4 @@
-//! The slots of a queue: the items that its device has, each with the record that says when it is done.
+//! The slots of a queue: the items that its device has, each with its completion record.
 //!
 //! All submissions and completions of a driver are here. A slot keeps what it has submitted until the record is written
 //! or the descriptor is lost, and a lost one is never returned.
@@ -127,21 +127,20 @@ impl Slots {
         }
     }
 
-    /// Completes a slot whose record is written; others stay as they are. Its items go to `completed`, with the bytes that
-    /// they completed and what comes next for them; whether they were.
+    /// Completes a slot if its record is written. Its items go to `completed`, with their completed bytes and next steps.
     pub(super) fn complete(
         &mut self,
         slot: usize,
         limits: &Limits,
         observer: &impl Observer,
         mut completed: impl FnMut(BoxedItem, u64, Progress),
-    ) -> bool {
+    ) {
         let Slots { queues, number, free, loads } = self;
         let SlottedQueue { queue, records, lists } = &queues.0[*number];
-        let Some(completion) = records.get(slot).and_then(|line| line.0.poll()) else { return false };
+        let Some(completion) = records.get(slot).and_then(|line| line.0.poll()) else { return };
         records[slot].0.reset();
         // None: the descriptor had been given up. The slot stays out of use, as the queue does.
-        let Some(Load { items, in_flight }) = loads[slot].take() else { return false };
+        let Some(Load { items, in_flight }) = loads[slot].take() else { return };
         in_flight.complete(queue);
         let on = (*number, queue);
         match items {
@@ -162,11 +161,10 @@ impl Slots {
             }
         }
         free.push(slot);
-        true
     }
 
-    /// Gives up a slot whose descriptor is lost; others stay as they are. Its record was read, and not written, after
-    /// `was_gone` was. The jobs of its items go to `lost`.
+    /// Gives up a slot if its descriptor is lost. The caller has read `was_gone` before it read the record, which was not
+    /// written. The jobs of the items go to `lost`.
     pub(super) fn give_up(
         &mut self,
         slot: usize,
@@ -196,7 +194,7 @@ impl Slots {
         jobs.into_iter().for_each(|job| lost(job, loss));
     }
 
-    /// Leaks the records and lists if a device may write to them. Whether it may.
+    /// Leaks the records and lists if a device may write to them. Returns whether it may.
     pub(super) fn leak(&self) -> bool {
         let has_flights = self.in_flight().next().is_some();
         if has_flights {

@@ -1,6 +1,6 @@
 //! Counts of the descriptors of this process in a queue: how many were submitted, how many have completed.
 //!
-//! Several threads submit to one queue, so that a thread does not know its place in it. The counts bound it:
+//! Several threads submit to one queue, so a thread does not know its position in it. The counts bound the position:
 //!
 //! ```text
 //! enter    before the submission, since the device may complete the descriptor before it returns
@@ -17,7 +17,7 @@ pub(super) struct Traffic {
 }
 
 /// Descriptors that are counted and not submitted yet.
-#[must_use = "they are accepted, or leave"]
+#[must_use = "pass them to `accept` or to `leave`"]
 pub(super) struct Entered {
     count: u64,
     /// Descriptors that had completed before.
@@ -67,7 +67,7 @@ impl Traffic {
         Accepted { count, ahead: submitted.saturating_sub(completed + 1), completed }
     }
 
-    /// So many more have completed. All so far.
+    /// Counts completions. Returns their total.
     #[inline]
     pub(super) fn progress(&self, count: u64) -> u64 {
         // ORDERING: Relaxed, as in `enter`.

@@ -1,4 +1,4 @@
-//! One request in progress: what is submitted of it next, and what a completion means for it.
+//! One request in progress: its next descriptor, and the meaning of a completion for it.
 //!
 //! ```text
 //! admits ── no queue ─────────────────────────────────────────▶ finish on the CPU
@@ -37,13 +37,13 @@ pub(crate) struct WorkItem<'a> {
     excluded: u64,
     /// No queue gets it any more.
     only_cpu: Option<OnCpu>,
-    /// It is no member of batches any more.
+    /// It is submitted alone, not in batches.
     is_alone: bool,
-    /// As a member of a batch it waits for those before it.
+    /// As a member of a batch, it waits for the members before it.
     has_fence: bool,
 }
 
-/// What comes next for an item.
+/// The next step of an item.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Progress {
     /// Nothing: it has ended.
@@ -88,7 +88,7 @@ impl<'a> WorkItem<'a> {
         self.has_fence
     }
 
-    /// It may be a member of batches.
+    /// Whether it may be a member of a batch.
     #[inline]
     pub(crate) fn may_join(&self) -> bool {
         !self.is_alone && self.only_cpu.is_none()
@@ -102,7 +102,7 @@ impl<'a> WorkItem<'a> {
     /// Whether the queue with this number may get it: in parts, or whole as a member of a batch.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     #[inline]
     pub(crate) fn admits(
         &self,
@@ -123,7 +123,7 @@ impl<'a> WorkItem<'a> {
         self.work.fits(queue.portal().work_queue(), limits.version, !is_member).map_err(OnCpu::from)
     }
 
-    /// What to submit to this queue, which admits it; without a record, and without hints that the queue lacks.
+    /// Its next descriptor for this queue, which admits it: without a record, and without hints that the queue lacks.
     pub(crate) fn next(&mut self, queue: &Queue, is_member: bool, observer: &impl Observer) -> Descriptor {
         let lacking = queue.lacking_hints();
         if self.work.has_any(lacking) {
@@ -137,8 +137,8 @@ impl<'a> WorkItem<'a> {
         if self.has_fence { next.with_flags(Flags::FENCE) } else { next }
     }
 
-    /// Takes in the completion of the descriptor that [`next`](Self::next) returned for this queue. How many bytes of the
-    /// item it completed, and what comes next.
+    /// Applies the completion of the descriptor that [`next`](Self::next) returned for this queue. Returns the completed
+    /// bytes of the item, and its next step.
     ///
     /// # Safety
     /// `completion` is that of a device that executed that descriptor and does not access its memory any more.
@@ -199,7 +199,7 @@ impl<'a> WorkItem<'a> {
         }
     }
 
-    /// A device has not come to it, because the list of the batch faulted.
+    /// Notes that the list of its batch faulted before the device reached it.
     pub(super) fn skip_by_fault(&mut self, limits: &Limits) {
         self.list_faults_count += 1;
         self.is_alone |= self.list_faults_count > limits.faults_max;
@@ -216,10 +216,10 @@ impl<'a> WorkItem<'a> {
         observer.count(if is_touched { Event::Touched } else { Event::StrangeFault });
     }
 
-    /// Executes what is left of it on the CPU.
+    /// Executes the rest of it on the CPU.
     ///
     /// # Errors
-    /// A completion that says what the CPU cannot do. Checked requests have none.
+    /// A completion with the error of the operation. Checked requests have none.
     ///
     /// # Safety
     /// No device has the item.
@@ -229,8 +229,8 @@ impl<'a> WorkItem<'a> {
     }
 }
 
-/// The bit of a queue in a set of queues. Those from 63 on share one, so that a set is a word: an item that one of them
-/// does not execute is not offered to the others.
+/// The bit of a queue in a set of queues. Queues from number 63 on share one bit, so that a set is a word: if one of them
+/// does not execute an item, the others do not get it.
 fn bit(number: usize) -> u64 {
     1 << number.min(63)
 }

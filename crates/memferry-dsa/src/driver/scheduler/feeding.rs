@@ -5,9 +5,9 @@ use std::time::Duration;
 use super::{BoxedItem, CpuWork, Driver, Event, Observer, OnCpu};
 use crate::driver::{BATCH_LEN_MAX, BATCH_LEN_MIN, batch_len, least_loaded};
 
-/// Why no queue took an item.
+/// The reason why no queue took an item.
 enum Unsent {
-    /// No queue will.
+    /// No queue takes it at any time.
     Never(OnCpu),
     /// All slots are in use: a completion will free one.
     NoSlot,
@@ -16,7 +16,7 @@ enum Unsent {
 }
 
 impl<T> Driver<T> {
-    /// Submits as much of the backlog as there are slots for. Never waits; `now` is asked only in a back-off.
+    /// Submits items of the backlog while there are free slots. Never waits. Calls `now` only in a back-off.
     pub fn feed(&mut self, now: impl Fn() -> Duration, observer: &impl Observer) {
         if self.backoff_until.is_some_and(|until| now() < until) {
             return;
@@ -51,7 +51,7 @@ impl<T> Driver<T> {
         }
     }
 
-    /// Submits the front of the backlog as a batch, if enough of it is small and a queue takes it.
+    /// Submits the front of the backlog as a batch, if enough items are small and a queue takes the batch.
     fn feed_batch(&mut self, observer: &impl Observer) -> bool {
         if self.backlog.len() < BATCH_LEN_MIN {
             return false;
@@ -122,8 +122,8 @@ impl<T> Driver<T> {
         ))
     }
 
-    /// The queue to be tried first. Small items go to the queue of their submitter, unless another has a whole batch less
-    /// to do; others to the queue with the least to do, of equals to the one whose turn it is.
+    /// The queue to try first. Small items go to the queue of their submitter, unless the load of another is a whole batch
+    /// less. Other items go to the queue with the least load; on a tie, queues take turns.
     fn first_queue(&self, small_of: Option<usize>) -> usize {
         let count = self.slots.len();
         if count == 1 {
@@ -138,7 +138,7 @@ impl<T> Driver<T> {
     }
 }
 
-/// How long to wait after so many refusals in a row: 2 us, doubled each time, up to a millisecond.
+/// The pause after so many refusals in a row: 2 us, doubled each time, up to a millisecond.
 fn backoff(refusals_count: u32) -> Duration {
     Duration::from_micros(1 << refusals_count.min(10))
 }
