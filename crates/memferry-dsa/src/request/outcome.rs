@@ -50,14 +50,14 @@ impl End {
 /// | DIF Update | `Result<(DifTags, DifTags), Mismatch>`, of source and target |
 ///
 /// Data that is not what was expected is an outcome: the operation has done its work.
-pub trait Outcome: Sized + sealed::Sealed {
-    #[doc(hidden)]
-    fn from_end(end: Ended) -> Option<Self>;
-}
+pub trait Outcome: sealed::FromEnd {}
 
 mod sealed {
     /// Only the types in the table are outcomes.
-    pub trait Sealed {}
+    pub trait FromEnd: Sized {
+        /// The outcome; `None` if the operation was another.
+        fn from_end(end: super::Ended) -> Option<Self>;
+    }
 }
 
 /// How a [`Task`](super::Task) ended, of whatever operation it is.
@@ -82,8 +82,8 @@ pub(crate) fn outcome<O: Outcome>(end: End) -> Option<O> {
 
 macro_rules! outcomes {
     ($($type:ty: $pattern:pat => $value:expr;)*) => {
-        $(impl sealed::Sealed for $type {}
-        impl Outcome for $type {
+        $(impl Outcome for $type {}
+        impl sealed::FromEnd for $type {
             fn from_end(end: Ended) -> Option<$type> {
                 match end.0 {
                     $pattern => Some($value),
