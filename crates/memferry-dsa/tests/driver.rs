@@ -87,11 +87,12 @@ impl Events {
     }
 }
 
-/// A driver, its devices, and its events. `T` are tags.
+/// A driver, its devices, its events, and the memory of its requests. `T` are tags.
 struct Fixture<T> {
     devices: Vec<Arc<ScriptedDevice>>,
     driver: Driver<T>,
     events: Events,
+    buffers: Vec<Box<[u8]>>,
 }
 
 impl<T> Fixture<T> {
@@ -109,17 +110,24 @@ impl<T> Fixture<T> {
             completion_timeout: TIMEOUT,
         };
         let portals = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Portal>);
-        Fixture { driver: Driver::new(portals, options), devices, events: Events::default() }
+        let driver = Driver::new(portals, options);
+        Fixture { driver, devices, events: Events::default(), buffers: Vec::new() }
     }
 
-    /// Enqueues a copy of so many bytes, which nobody frees, and feeds.
+    /// Enqueues a copy of so many bytes, and feeds.
     fn copy(&mut self, bytes: usize, into_cache: bool, tag: T) {
-        let (source, target) = (vec![7_u8; bytes].leak(), vec![0_u8; bytes].leak());
-        // SAFETY: both are leaked, and nobody else has them.
+        self.enqueue_copy(bytes, into_cache, tag);
+        self.feed();
+    }
+
+    fn enqueue_copy(&mut self, bytes: usize, into_cache: bool, tag: T) {
+        let (source, mut target) =
+            (vec![7_u8; bytes].into_boxed_slice(), vec![0_u8; bytes].into_boxed_slice());
+        // SAFETY: both live as long as the driver and its devices, and nobody else uses them.
         let mut task = unsafe { Task::copy(source.as_ptr(), target.as_mut_ptr(), bytes) };
+        self.buffers.extend([source, target]);
         task.add_hints(into_cache, false);
         self.driver.enqueue(task, 0, tag);
-        self.feed();
     }
 
     fn feed(&mut self) {
@@ -283,12 +291,7 @@ fn another_queue_and_then_the_cpu() {
 }
 
 fn batch(fixture: &mut Fixture<usize>) -> Descriptor {
-    let small = |_| (vec![7_u8; 100].leak(), vec![0_u8; 100].leak());
-    for (tag, (source, target)) in (0..4).map(small).enumerate() {
-        // SAFETY: both are leaked, and nobody else has them.
-        let task = unsafe { Task::copy(source.as_ptr(), target.as_mut_ptr(), 100) };
-        fixture.driver.enqueue(task, 0, tag);
-    }
+    (0..4).for_each(|tag| fixture.enqueue_copy(100, false, tag));
     fixture.feed();
     let batch = fixture.devices[0].next();
     assert_eq!((batch.opcode(), batch.size(), fixture.devices[0].is_idle()), (Ok(Opcode::Batch), 4, true));

@@ -238,10 +238,11 @@ fn record(record: &Record) -> String {
     let how = record.how().map_or(String::new(), |how| format!(", {how}"));
     let on = record.on().map_or(String::new(), |on| format!(" on {on}"));
     format!(
-        "<details class=\"rows\">\n<summary>{}{}{how}, {}, commit {}: {} rows</summary>\n{}</details>\n",
+        "<details class=\"rows\">\n<summary>{}{}{how}, {}, memferry {}, commit {}: {} rows</summary>\n{}</details>\n",
         escaped(&record.bench),
         escaped(&on),
         escaped(&record.started),
+        escaped(&record.version),
         escaped(&record.commit),
         record.rows.len(),
         table(&heads, &rows)

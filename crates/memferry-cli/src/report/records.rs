@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use memferry_bench::harness::Provenance;
 #[derive(Debug, Deserialize)]
 pub(super) struct Record {
     pub(super) bench: String,
-    version: String,
+    pub(super) version: String,
     pub(super) commit: String,
     /// UTC, as in RFC 3339.
     pub(super) started: String,
@@ -119,7 +119,7 @@ impl Record {
 /// The newest record of each benchmark in a directory, sorted by name. Empty if the directory does not exist.
 ///
 /// # Errors
-/// A file is not a record, or its version differs: the report would compare numbers of two versions.
+/// A file is not a record.
 pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -138,24 +138,12 @@ pub(super) fn read(directory: &Path) -> Result<Vec<Record>> {
     }
     // File names begin with the date.
     files.sort();
-    let mut newest: Vec<(PathBuf, Record)> = Vec::new();
+    let mut records: Vec<Record> = Vec::new();
     for file in files {
         let record = parse(&file)?;
-        newest.retain(|(_, it)| (&it.bench, it.on()) != (&record.bench, record.on()));
-        newest.push((file, record));
+        records.retain(|it| (&it.bench, it.on()) != (&record.bench, record.on()));
+        records.push(record);
     }
-    for (file, record) in &newest {
-        let (theirs, ours) = (&record.version, env!("CARGO_PKG_VERSION"));
-        if theirs != ours {
-            bail!(
-                "{} is a record of memferry {theirs}, but this is {ours}; record it again with `memferry bench {}`, or \
-                 choose other --results",
-                file.display(),
-                record.bench
-            );
-        }
-    }
-    let mut records: Vec<Record> = newest.into_iter().map(|(_, record)| record).collect();
     // Measured records come before modelled ones.
     records.sort_by(|one, other| {
         (&one.bench, one.how(), one.on()).cmp(&(&other.bench, other.how(), other.on()))
