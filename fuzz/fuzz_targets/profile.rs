@@ -1,7 +1,7 @@
 //! A machine profile with parts replaced, or arbitrary text.
 #![no_main]
 
-#[path = "../../crates/memferry/tests/fixtures/broken.rs"]
+#[path = "../../crates/memferry/tests/integration/fixtures/broken.rs"]
 #[allow(dead_code)] // Each target uses a part.
 mod broken;
 

@@ -1,7 +1,7 @@
 //! The JSON of a recording, damaged or arbitrary.
 #![no_main]
 
-#[path = "../../crates/memferry/tests/fixtures/broken.rs"]
+#[path = "../../crates/memferry/tests/integration/fixtures/broken.rs"]
 #[allow(dead_code)] // Each target uses a part.
 mod broken;
 

@@ -1,7 +1,7 @@
 //! A machine with damaged files: the bytes are a list of changes to a complete recording.
 #![no_main]
 
-#[path = "../../crates/memferry/tests/fixtures/broken.rs"]
+#[path = "../../crates/memferry/tests/integration/fixtures/broken.rs"]
 #[allow(dead_code)] // Each target uses a part.
 mod broken;
 

@@ -51,23 +51,33 @@ const RUNS: &[Tests] = &[
     Tests { package: "memferry", targets: &["--lib"], arguments: &["cache::", "mover::", "memory::"] },
     Tests {
         package: "memferry",
-        targets: &["--test", "cache_*", "--test", "mover*", "--test", "ordered", "--test", "engines"],
-        arguments: &["--skip", "children_", "--skip", "every_row_is_measured"],
+        targets: &["--test", "integration"],
+        arguments: &["cache_", "mover", "ordered::", "engines::", "--skip", "children_"],
     },
     Tests {
         package: "memferry-dsa",
         targets: &["--lib", "--test", "client", "--test", "driver"],
         arguments: &[],
     },
+    Tests { package: "memferry-dsa-emulator", targets: &["--lib"], arguments: &[] },
     Tests {
         package: "memferry-dsa-emulator",
-        targets: &["--lib", "--test", "batch", "--test", "operations"],
-        arguments: &[],
+        targets: &["--test", "integration"],
+        arguments: &["batch::", "operations::"],
     },
     Tests {
         package: "memferry-bench",
-        targets: &["--lib", "--test", "cache_measure", "--test", "mover_measure"],
-        arguments: &["--skip", "every_row_is_measured", "--skip", "papers::", "--skip", "calibrate::"],
+        targets: &["--lib", "--test", "cache_measure", "--test", "integration"],
+        arguments: &[
+            "--skip",
+            "every_row_is_measured",
+            "--skip",
+            "papers::",
+            "--skip",
+            "calibrate::",
+            "--skip",
+            "model::",
+        ],
     },
 ];
 

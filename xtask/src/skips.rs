@@ -36,12 +36,12 @@ const LISTED: &[(&str, Needs)] = &[
     // Five tries may all lose a race against the kernel.
     ("*/numa_memory::a_node_that_fills_up_meanwhile_is_an_answer", Needs::Root),
     // Virtual machines rarely have UMWAIT. Other tests cover the loop around it with a fake.
-    ("waits::every_wait_returns", Needs::Instruction("UMWAIT")),
+    ("integration::waits::every_wait_returns", Needs::Instruction("UMWAIT")),
     // Entry point of processes that other tests start.
     ("shared::child", Needs::Consent),
     // Too slow for an emulated CPU, too large for a small machine. CONTRIBUTING.md says how to run them.
     ("numa_cli::a_calibration_of_all_nodes_is_a_profile_for_reports", Needs::Consent),
-    ("tpch::published_answers_of_scale_1", Needs::Consent),
+    ("integration::tpch::published_answers_of_scale_1", Needs::Consent),
 ];
 
 /// The file that tests of this run append to.
@@ -175,6 +175,7 @@ fn test_binaries(messages: &str) -> Vec<(String, PathBuf)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::root;
 
     /// memferry-testing writes this format.
     #[test]
@@ -220,5 +221,22 @@ mod tests {
 {"reason":"compiler-artifact","target":{"name":"waits"},"profile":{"test":true},"executable":"/t/waits-1"}
 not JSON"#;
         assert_eq!(test_binaries(messages), [("waits".to_owned(), PathBuf::from("/t/waits-1"))]);
+    }
+
+    /// The compiler says nothing of a file that no module declaration names.
+    #[test]
+    fn all_integration_tests_are_declared() {
+        let crates = std::fs::read_dir(root().join("crates")).unwrap();
+        for directory in
+            crates.map(|it| it.unwrap().path().join("tests/integration")).filter(|it| it.is_dir())
+        {
+            let main = std::fs::read_to_string(directory.join("main.rs")).unwrap();
+            for file in std::fs::read_dir(&directory).unwrap().map(|it| it.unwrap().path()) {
+                let name = file.file_stem().unwrap().to_str().unwrap();
+                let is_module = file.is_dir() || file.extension().is_some_and(|it| it == "rs");
+                let is_declared = name == "main" || main.contains(&format!("mod {name};"));
+                assert!(!is_module || is_declared, "{} is not declared in main.rs", file.display());
+            }
+        }
     }
 }

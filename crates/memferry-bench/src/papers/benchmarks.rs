@@ -63,7 +63,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "queues",
         about: "one dedicated queue with batches, as many dedicated queues as submitters, or one shared by them \
-                (Kuper et al. 2024, metric 9)",
+                (Kuper et al. 2024, figure 9)",
         metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch, Axis::Submitters, Axis::Queues],
         axes: |is_quick| Axes {
@@ -103,7 +103,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "operations",
         about: "each operation by size, waited for and 32 under way, by a device and by a core (Kuper et al. 2024, \
-                metric 2)",
+                figure 2)",
         metrics: &[Metric::Throughput],
         varied: &[Axis::Way, Axis::Operation, Axis::SizeBytes, Axis::Depth],
         axes: |is_quick| Axes {
@@ -149,7 +149,7 @@ pub const BENCHMARKS: &[Benchmark] = &[
     Benchmark {
         name: "latency",
         about: "what a submission takes that is waited for: allocating, preparing, submitting, waiting (Kuper et al. 2024, \
-                metric 5)",
+                figure 5)",
         metrics: &[Metric::Latency, Metric::Allocate, Metric::Prepare, Metric::Submit, Metric::Wait],
         varied: &[Axis::Way, Axis::SizeBytes, Axis::Batch],
         axes: |is_quick| Axes {

@@ -71,7 +71,7 @@ pub struct Point {
     pub submitters: usize,
     /// Submissions in flight per submitter.
     pub depth: usize,
-    /// LoadOperation queues that the submitters are spread over.
+    /// Work queues that the submitters are spread over.
     pub queues: usize,
     /// Entries of each queue; `None`: as configured.
     pub entries: Option<u32>,

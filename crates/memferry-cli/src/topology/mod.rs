@@ -135,7 +135,7 @@ pub(crate) fn open_calibrated(profile: Option<&str>, calibration: Option<&str>) 
     let named = match (profile, calibration) {
         (Some(_), Some(_)) => {
             return Err(usage(
-                "--machine names another machine, whose profile has metrics of its own; leave out --calibration, which \
+                "--machine names another machine, whose profile has figures of its own; leave out --calibration, which \
                  is about this one",
             ));
         }

@@ -1,0 +1,6 @@
+//! The tests of measuring that may share a process: linking one program takes less time than linking many.
+
+mod model;
+mod mover_measure;
+#[cfg(feature = "query")]
+mod tpch;

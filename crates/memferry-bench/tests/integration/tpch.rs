@@ -1,0 +1,181 @@
+//! TPC-H and the papers' query: tables as their generators make them, and answers that do not depend on the layout.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use datafusion::arrow::array::{AsArray, RecordBatch};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::catalog::MemTable;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use memferry::topology::Machine;
+use memferry_bench::query::{
+    TPCH_BYTES_PER_SCALE, TPCH_SCALE_MIN, TpchError, answers_equal, paper_query, paper_table, tpch,
+    tpch_tables,
+};
+use memferry_query::load::Progress;
+use memferry_query::{Layout, TableData};
+use tpchgen::generators::LineItemGenerator;
+use tpchgen_arrow::LineItemArrow;
+
+/// A layout with small groups, so that small tables have several.
+fn layout(partitions: usize, row_group_rows: usize) -> Layout {
+    let machine = Arc::new(Machine::discover().unwrap());
+    let home = machine.nodes()[0].id;
+    Layout { partitions, row_group_rows, ..Layout::new(machine, home) }
+}
+
+fn rows_of(table: &TableData) -> RecordBatch {
+    let batches: Vec<_> = table.batches(1000).into_iter().flatten().collect();
+    concat_batches(table.schema(), &batches).unwrap()
+}
+
+#[derive(Default)]
+struct Counter {
+    total: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Progress for Counter {
+    fn total(&self, rows: u64) {
+        self.total.fetch_add(rows, Ordering::Relaxed);
+    }
+
+    fn advance(&self, rows: u64) {
+        self.done.fetch_add(rows, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn tpch_is_what_its_generator_makes() {
+    let counter = Counter::default();
+    let tables = tpch_tables(0.01, &layout(3, 8192), &counter).unwrap();
+    let shapes: Vec<_> =
+        tables.iter().map(|(name, table)| (name.as_str(), table.rows(), table.partitions().len())).collect();
+    let expected = [
+        ("lineitem", 60_175, 3),
+        ("orders", 15_000, 3),
+        ("partsupp", 8000, 1),
+        ("part", 2000, 1),
+        ("customer", 1500, 1),
+        ("supplier", 100, 1),
+        ("nation", 25, 1),
+        ("region", 5, 1),
+    ];
+    assert_eq!(shapes, expected);
+    assert_eq!(counter.done.into_inner(), expected.iter().map(|(_, rows, _)| *rows as u64).sum::<u64>());
+    let total = counter.total.into_inner();
+    assert!((86_000..87_000).contains(&total), "{total}");
+
+    let lineitem: Vec<_> =
+        LineItemArrow::new(LineItemGenerator::new(0.01, 1, 1)).map(Result::unwrap).collect();
+    assert_eq!(rows_of(&tables[0].1), concat_batches(tables[0].1.schema(), &lineitem).unwrap());
+    // A table of 25 rows takes no more than its rows do.
+    assert!(tables[6].1.size_bytes() < 8192, "{}", tables[6].1.size_bytes());
+}
+
+#[test]
+fn scales_are_checked_before_anything_is_generated() {
+    for scale in [0.0, -1.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0009] {
+        let error = tpch_tables(scale, &layout(1, 512), &()).unwrap_err();
+        assert!(matches!(error, TpchError::Scale { .. }), "{scale}: {error}");
+    }
+    for scale in [1e5, 1e300] {
+        let error = tpch_tables(scale, &layout(1, 512), &()).unwrap_err();
+        let TpchError::NoRoom { scale_max, available_bytes, .. } = error else { panic!("{scale}: {error}") };
+        let bytes_max = scale_max * TPCH_BYTES_PER_SCALE as f64;
+        assert!((0.0..available_bytes as f64).contains(&bytes_max), "{error}");
+    }
+    // The smallest scale, in more partitions than some tables have rows.
+    let tables = tpch_tables(TPCH_SCALE_MIN, &layout(700, 512), &()).unwrap();
+    assert_eq!(tables[1].1.rows(), 1500);
+    assert_eq!(tables[1].1.partitions().len(), 700);
+}
+
+fn session(tables: &[(String, TableData)], batch_size: usize) -> SessionContext {
+    let config = SessionConfig::new().with_batch_size(batch_size).with_target_partitions(2);
+    let session = SessionContext::new_with_config(config);
+    for (name, table) in tables {
+        let provider = MemTable::try_new(table.schema().clone(), table.batches(batch_size)).unwrap();
+        session.register_table(name.as_str(), Arc::new(provider)).unwrap();
+    }
+    session
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn queries_answer_the_same_whatever_the_layout() {
+    let one = session(&tpch_tables(0.01, &layout(1, 131_072), &()).unwrap(), 8192);
+    let many = session(&tpch_tables(0.01, &layout(3, 1024), &()).unwrap(), 1000);
+    let mut rows = 0;
+    for number in tpch::QUERIES {
+        let sql = tpch::query(number, 0.01);
+        let one = one.sql(&sql).await.unwrap().collect().await.unwrap();
+        let many = many.sql(&sql).await.unwrap().collect().await.unwrap();
+        if let Err(difference) = answers_equal(&one, &many) {
+            panic!("query {number}: {difference}");
+        }
+        rows += one.iter().map(RecordBatch::num_rows).sum::<usize>();
+    }
+    assert!(rows > 200, "{rows}: most queries find nothing");
+}
+
+#[tokio::test]
+async fn the_papers_query_passes_the_share_of_rows_asked_for() {
+    let counter = Counter::default();
+    let table = paper_table(100_000, 7, &layout(3, 2048), &counter).unwrap();
+    assert_eq!((counter.total.into_inner(), counter.done.into_inner()), (100_000, 100_000));
+    assert_eq!(table.partitions().len(), 3);
+    let elsewhere = paper_table(100_000, 7, &layout(1, 131_072), &()).unwrap();
+    assert_eq!(rows_of(&table), rows_of(&elsewhere), "rows depend on the layout");
+    let other = paper_table(100_000, u64::MAX, &layout(1, 131_072), &()).unwrap();
+    assert_ne!(rows_of(&other).column(0), rows_of(&table).column(0));
+
+    let rows = rows_of(&table);
+    let values = |column: usize| rows.column(column).as_primitive::<Int64Type>().values();
+    let sorted = |column: usize| {
+        let mut values = values(column).to_vec();
+        values.sort_unstable();
+        values
+    };
+    assert_ne!(sorted(0), sorted(1), "one column has the other's values");
+    let expected: i64 = values(0).iter().zip(values(1)).filter(|(a, _)| **a < 20_000).map(|(_, b)| b).sum();
+    let passed = values(0).iter().filter(|a| **a < 20_000).count();
+    assert!((1850..2150).contains(&passed), "{passed} of 100000 at 2 %");
+    let session = session(&[("ab".to_owned(), table)], 8192);
+    let answer = session.sql(&paper_query(0.02)).await.unwrap().collect().await.unwrap();
+    assert_eq!(answer[0].column(0).as_primitive::<Int64Type>().value(0), expected);
+}
+
+/// Peak of this process's memory.
+fn rss_peak_bytes() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes 2 GiB and some ten seconds: cargo test -p memferry-bench --features query --test integration -- --ignored --nocapture"]
+async fn published_answers_of_scale_1() {
+    let started = std::time::Instant::now();
+    let layout = layout(2, 131_072);
+    let tables = tpch_tables(1.0, &layout, &()).unwrap();
+    let generated = started.elapsed();
+    let size_bytes: usize = tables.iter().map(|(_, table)| table.size_bytes()).sum();
+    println!("generated in {generated:.1?}, {size_bytes} bytes, {} resident at most", rss_peak_bytes());
+    for (name, table) in &tables {
+        println!("{name:10} {:8} rows {:10} bytes", table.rows(), table.size_bytes());
+    }
+    assert!(size_bytes as u64 <= TPCH_BYTES_PER_SCALE, "{size_bytes}");
+    let session = session(&tables, 8192);
+    let mut wrong = Vec::new();
+    for number in tpch::QUERIES {
+        let answer = session.sql(&tpch::query(number, 1.0)).await.unwrap().collect().await.unwrap();
+        if let Err(difference) = tpch::check_answer_sf1(number, &answer) {
+            wrong.push(format!("query {number}: {difference}"));
+        }
+    }
+    println!("{} resident at most", rss_peak_bytes());
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(rss_peak_bytes() < 5 << 30);
+}

@@ -1,0 +1,13 @@
+//! The tests of the command: linking one program takes less time than linking many.
+
+mod bench_papers;
+mod bench_qdp;
+mod calibrate;
+mod cli;
+mod configure;
+mod emulate;
+#[path = "../../../memferry-query/tests/integration/rates_support/mod.rs"]
+mod rates_support;
+mod report;
+mod sim;
+mod support;

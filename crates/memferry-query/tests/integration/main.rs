@@ -1,0 +1,7 @@
+//! The tests of tables, scans and prefetching: linking one program takes less time than linking many.
+
+#[path = "../dsa_support/mod.rs"]
+mod dsa_support;
+mod prefetch;
+mod rates_support;
+mod tables;
