@@ -177,7 +177,11 @@ impl Summary<'_> {
         };
         if self.carried.shares().next().is_none() {
             let predicted = predicted(report.time_predicted_with, "with copies");
-            return format!("prefetch {}: nothing was copied{predicted}", self.mode);
+            let decisions = match self.report.decisions.as_slice() {
+                [] => "no table was scanned".to_owned(),
+                decisions => decisions.join("; "),
+            };
+            return format!("prefetch {}: nothing was copied: {decisions}{predicted}", self.mode);
         }
         let hits = match report.hit_ratio() {
             Some(ratio) => format!("{:.0} % of what was read late was near", 100.0 * ratio),
@@ -207,6 +211,7 @@ impl Summary<'_> {
             "near_node": self.tiers.near(),
             "machine": self.tiers.machine().name(),
             "machine_origin": self.tiers.machine().origin(),
+            "decisions": report.decisions,
             "columns": report.columns_prefetched,
             "bytes": report.bytes_prefetched,
             "bytes_by_engine": engines,

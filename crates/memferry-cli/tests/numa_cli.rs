@@ -114,7 +114,7 @@ fn auto_follows_a_calibration_and_copies_nothing_without() {
     let (unknown, off) = (run("auto", first, &[]), run("off", first, &calibrated));
     assert_eq!(unknown["prefetch"]["bytes"], 0);
     if let Some(Node { id, .. }) = machine.nearest_faster(first) {
-        let words = format!("prefetch=none (what copying to node {id} gains is not known: ");
+        let words = format!("prefetch=none (the gain of copies to node {id} is unknown: ");
         assert!(plan(&unknown).contains(&words), "{unknown}");
         assert!(plan(&unknown).contains("`memferry calibrate --out FILE`"), "{unknown}");
     }

@@ -139,7 +139,7 @@ async fn columns_come_to_the_node_beside_the_tables_home() {
     }
 }
 
-/// The kernel tells of the guest which memory is faster, and not what a core copies: what that gains is not known.
+/// The kernel of the guest tells which memory is faster, and not the copy rate of a core: the gain is unknown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_figures_nothing_is_copied() {
     let Some((machine, _)) = several_nodes() else { return };
@@ -153,7 +153,7 @@ async fn without_figures_nothing_is_copied() {
         assert_eq!((report.bytes_prefetched, tiers.cache().stats().submissions), (0, 0), "{report:?}");
         match machine.nearest_faster(home) {
             Some(near) => {
-                let words = format!("prefetch=none (what copying to node {} gains is not known: ", near.id);
+                let words = format!("prefetch=none (the gain of copies to node {} is unknown: ", near.id);
                 assert!(plan.contains(&words) && plan.contains("memferry calibrate"), "home {home}: {plan}");
             }
             None => assert!(plan.contains("no node is faster than home node"), "{plan}"),

@@ -166,7 +166,7 @@ fn sql_on_a_made_up_machine_prefetches_what_pays() {
 
     let (prefetch, plan) = run("made-up-two-tiers");
     assert_eq!(prefetch["bytes"], 0, "{prefetch}");
-    assert!(plan.contains("prefetch=none (what copying to node 1 gains is not known: "), "{plan}");
+    assert!(plan.contains("prefetch=none (the gain of copies to node 1 is unknown: "), "{plan}");
 }
 
 /// A calibration of this machine is used; a profile of another machine is refused by every command.

@@ -26,7 +26,7 @@ pub(super) enum Admission {
     Prefetch(Near),
     /// Copies nothing, but reads ready copies on this node.
     Reuse { node: NodeId, why: String, predicted: Option<Predicted> },
-    /// Nothing, because ...
+    /// Copies nothing and leaves the cache untouched; the reason.
     Refused(String),
 }
 
@@ -66,10 +66,11 @@ impl Near {
         Near { node, why, wanted: late.iter().map(|&column| (column, whole)).collect(), predicted: None }
     }
 
-    /// Whether a column of a row group is copied, and its route. Copied row groups are spread evenly.
+    /// Whether a column of a row group of the table is copied, and its route. Copied row groups are spread evenly over the
+    /// table, so that small partitions have their share too.
     pub(super) fn copies(&self, column: usize, group: usize) -> Option<Option<Route>> {
         let Wanted { share, route } = *self.wanted.get(&column)?;
-        let copied_before = |group: usize| (group as f64 * share) as usize;
+        let copied_before = |group: usize| (group as f64 * share).round() as usize;
         (copied_before(group + 1) > copied_before(group)).then_some(route)
     }
 }
@@ -117,7 +118,12 @@ impl TieredScanExec {
             return Admission::Refused("off".into());
         }
         if mode == Prefetch::Auto && !tiers.near_is_faster() {
-            return Admission::Refused(format!("no node is faster than home node {}", tiers.home()));
+            let (home, near) = (tiers.home(), tiers.near());
+            return Admission::Refused(match (near == home, tiers.machine().nearest_faster(home)) {
+                (true, None) => format!("no node is faster than home node {home}"),
+                (true, Some(_)) => format!("copies to home node {home} itself gain nothing"),
+                (false, _) => format!("node {near} is not faster than home node {home}"),
+            });
         }
         let (late, node) = (self.late_columns(), tiers.near());
         if mode == Prefetch::Auto
@@ -140,13 +146,10 @@ impl TieredScanExec {
             Ok(advice) => advised(node, &advice, &cost_query, self.share_of_partition()),
             Err(error @ ModelError::Unknown { .. }) => {
                 let remedy = match tiers.machine().is_this_machine() {
-                    true => "`memferry calibrate --out FILE` measures it, for --calibration FILE; ",
+                    true => " (`memferry calibrate` measures this machine)",
                     false => "",
                 };
-                reuse(format!(
-                    "what copying to node {node} gains is not known: {error}; {remedy}--prefetch always copies all the \
-                     same"
-                ))
+                reuse(format!("the gain of copies to node {node} is unknown: {error}{remedy}"))
             }
             Err(error) => reuse(error.to_string()),
         }
@@ -227,8 +230,9 @@ mod tests {
         let copied =
             |share| (0..8).filter(|&group| near(share).copies(3, group).is_some()).collect::<Vec<_>>();
         assert_eq!(copied(1.0), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(copied(0.5), [1, 3, 5, 7]);
-        assert_eq!(copied(0.4), [2, 4, 7]);
+        assert_eq!(copied(0.5), [0, 2, 4, 6]);
+        assert_eq!(copied(0.4), [1, 3, 6]);
+        assert_eq!(copied(0.1), [4]);
         assert_eq!(copied(0.0), [0; 0]);
         assert_eq!(near(1.0).copies(3, 0), Some(route));
         assert_eq!(near(1.0).copies(4, 0), None, "another column");

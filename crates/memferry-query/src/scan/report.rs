@@ -89,6 +89,9 @@ impl ScanMetrics {
 /// Sums over the scans of an executed plan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScanReport {
+    /// The decisions of the scans to prefetch or not, as EXPLAIN shows them: `none (REASON)` copies nothing. Equal ones are
+    /// listed once.
+    pub decisions: Vec<String>,
     /// Requested late columns, of one row group each.
     pub columns_prefetched: u64,
     /// Bytes of copies that the scans started.
@@ -125,9 +128,13 @@ impl ScanReport {
     }
 
     fn add(&mut self, plan: &dyn ExecutionPlan) {
-        if plan.is::<TieredScanExec>()
+        if let Some(scan) = plan.downcast_ref::<TieredScanExec>()
             && let Some(metrics) = plan.metrics()
         {
+            let decision = scan.admission().to_string();
+            if !self.decisions.contains(&decision) {
+                self.decisions.push(decision);
+            }
             let sum = |name| metrics.sum_by_name(name).map_or(0, |value| value.as_usize()) as u64;
             self.columns_prefetched += sum(COLUMNS_PREFETCHED);
             self.bytes_prefetched += sum(BYTES_PREFETCHED);

@@ -81,6 +81,8 @@ struct PartitionScan {
     near: Option<NodeId>,
     /// The copies to that node.
     prefetch: Option<Near>,
+    /// Row groups of the partitions before this one.
+    groups_before: usize,
     window_groups: usize,
     wait_max: Duration,
     filter: RowFilter,
@@ -177,8 +179,10 @@ impl PartitionScan {
             ScanMetrics::predicted(&scan.metrics, partition, predicted);
         }
         let chunk_rows_max = options.chunk_rows.clamp(1, ROW_GROUP_ROWS).checked_next_multiple_of(batch_rows);
+        let groups_before = scan.columns.data.partitions()[..partition].iter().map(Vec::len).sum();
         Ok(Self {
             partition,
+            groups_before,
             needed,
             output,
             filtered,
@@ -300,7 +304,7 @@ impl PartitionScan {
 
     /// Whether this scan requests a copy of a column of a row group, and its route.
     fn copies(&self, column: usize, usage: Use, group: usize) -> Option<Option<Route>> {
-        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, group)
+        self.prefetch.as_ref().filter(|_| usage == Use::Late)?.copies(column, self.groups_before + group)
     }
 
     /// Runs the filter over the next rows of the window's first group.
