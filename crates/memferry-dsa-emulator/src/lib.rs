@@ -46,7 +46,6 @@ mod config;
 pub mod conformance;
 mod device;
 mod driver;
-pub mod fuzz;
 mod memory;
 mod monotonic;
 mod ops;
