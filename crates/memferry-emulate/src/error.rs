@@ -148,8 +148,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Error {
-        move |source| Error::System { what, source }
+    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Error {
+        move |error| Error::System { what, source: error.into() }
     }
 }
 
