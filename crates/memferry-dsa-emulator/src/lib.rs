@@ -64,4 +64,4 @@ pub use driver::{FakeDevice, FakeDriver, FakeKernel, FakePlatform};
 pub use memory::{
     Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, Vanished, Visit,
 };
-pub use runner::{Deterministic, Emulator, EnableError, StartError};
+pub use runner::{Deterministic, Emulator, StartError};
