@@ -37,8 +37,7 @@ pub(crate) fn enter(keep_user: bool) -> Result<InnerUser, Error> {
     if user == 0 {
         match unshare(CloneFlags::CLONE_NEWNS).map_err(io::Error::from) {
             Ok(()) => {
-                let failed = |source| Error::Mount { path: "/".into(), source };
-                return isolate().map_err(failed).map(|()| root);
+                return isolate().map_err(Error::mount("/")).map(|()| root);
             }
             // Root in a container may lack the privilege and still be allowed user namespaces.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -90,7 +89,7 @@ fn why_refused(error: &io::Error, settings: &Path) -> &'static str {
 pub(crate) fn mount_fuse(inner: InnerUser) -> Result<File, Error> {
     let fuse = open_fuse()?;
     let at = tree();
-    fs::create_dir_all(&at).map_err(|source| Error::Mount { path: at.clone(), source })?;
+    fs::create_dir_all(&at).map_err(Error::mount(&at))?;
     // The kernel checks permissions, and admits processes of all users in the namespace.
     let options = format!(
         "fd={},rootmode=40755,user_id={},group_id={},allow_other,default_permissions",
@@ -126,7 +125,7 @@ pub(crate) fn replace_dev() -> Result<(), Error> {
     // All users of the namespace load the preload library from it, whatever the umask is.
     fs::create_dir(PRIVATE)
         .and_then(|()| fs::set_permissions(PRIVATE, fs::Permissions::from_mode(0o755)))
-        .map_err(|source| Error::Mount { path: PRIVATE.into(), source })
+        .map_err(Error::mount(PRIVATE))
 }
 
 /// Binds the directories of the served tree to the paths of the kernel. `buses` are the directories in `/sys/devices`.
@@ -145,12 +144,11 @@ pub(crate) fn bind_tree(buses: &[String]) -> Result<(), Error> {
     places.extend(buses.iter().map(|bus| (format!("devices/{bus}"), format!("/sys/devices/{bus}"))));
     for (source, target) in places {
         let target = Path::new(&target);
-        fs::create_dir(target).map_err(|source| Error::Mount { path: target.to_owned(), source })?;
+        fs::create_dir(target).map_err(Error::mount(target))?;
         mount(tree().join(source), target, "", MsFlags::MS_BIND, "")?;
     }
     // Programs do not need the tree itself.
-    umount2(&tree(), MntFlags::MNT_DETACH)
-        .map_err(|error| Error::Mount { path: tree(), source: error.into() })
+    umount2(&tree(), MntFlags::MNT_DETACH).map_err(Error::mount(tree()))
 }
 
 /// Returns the links in the real `/dev/char`, which the served one repeats.
@@ -165,15 +163,11 @@ pub(crate) fn character_links() -> Vec<(String, String)> {
 
 /// Mounts a tmpfs on a directory, with the same entries except the hidden ones.
 fn replace_by_tmpfs(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Mount { path, source }
-    };
     // The replaced directory stays reachable through the working directory only.
     let before = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    std::env::set_current_dir(directory).map_err(failed(directory))?;
+    std::env::set_current_dir(directory).map_err(Error::mount(directory))?;
     let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(".").and_then(Iterator::collect);
-    let entries = entries.map_err(failed(directory))?;
+    let entries = entries.map_err(Error::mount(directory))?;
     mount("memferry", directory, "tmpfs", MsFlags::MS_NOSUID, "mode=755,size=256m")?;
     for entry in entries {
         let name = entry.file_name();
@@ -182,14 +176,16 @@ fn replace_by_tmpfs(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
         }
         let target = directory.join(&name);
         match bind_entry(&entry, &target) {
-            Err(error) if limit(&error).is_some() => return Err(failed(&target)(error)),
+            Err(error) if limit(&error).is_some() => return Err(Error::mount(&target)(error)),
             // An entry that has disappeared or cannot be bound is left out.
             Err(_) => _ = fs::remove_file(&target).or_else(|_| fs::remove_dir(&target)),
             Ok(()) => {}
         }
     }
     // The directory may have been removed.
-    std::env::set_current_dir(&before).or_else(|_| std::env::set_current_dir("/")).map_err(failed(&before))
+    std::env::set_current_dir(&before)
+        .or_else(|_| std::env::set_current_dir("/"))
+        .map_err(Error::mount(&before))
 }
 
 /// Makes an entry of a replaced directory visible again. The path of `entry` is relative to the replaced directory.
@@ -218,8 +214,7 @@ fn mount(
     flags: MsFlags,
     options: &str,
 ) -> Result<(), Error> {
-    attach(source.as_ref(), target, kind, flags, options)
-        .map_err(|source| Error::Mount { path: target.to_owned(), source })
+    attach(source.as_ref(), target, kind, flags, options).map_err(Error::mount(target))
 }
 
 #[cfg(test)]
