@@ -1,13 +1,12 @@
 //! `cargo xtask fuzz`: runs the targets of `fuzz/` with libFuzzer, each for some seconds.
 //!
-//! Only this chore needs cargo-fuzz. `cargo test` calls the same functions with random bytes.
+//! Only this chore needs cargo-fuzz. `cargo test` calls the same functions, in `tests/fuzzed` of the crates, with random
+//! bytes.
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use crate::sanitizer::Sanitizer;
-use crate::shell::{self, Failure, cargo, nightly, root, target_directory};
+use crate::shell::{self, Failure, nightly, root, target_directory};
 
 /// Seconds per target that CONTRIBUTING.md asks for after a change of fuzzed code.
 const SECONDS: &str = "120";
@@ -39,24 +38,15 @@ pub(crate) fn run(target: &str, seconds: Option<&str>) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure(failed.join("\n"))) }
 }
 
-/// The binaries of `fuzz/Cargo.toml`.
+/// The names of the files in `fuzz/fuzz_targets`.
 fn targets() -> Result<Vec<String>, Failure> {
-    let manifest = root().join("fuzz/Cargo.toml");
-    let metadata = cargo(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"])
-        .arg(&manifest.to_string_lossy())
-        .output()?;
-    let metadata: Value = serde_json::from_str(&metadata)
-        .map_err(|error| Failure(format!("cannot read the metadata of {}: {error}", manifest.display())))?;
-    Ok(binaries(&metadata))
-}
-
-fn binaries(metadata: &Value) -> Vec<String> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let targets = list(&metadata["packages"]).into_iter().flat_map(|package| list(&package["targets"]));
-    targets
-        .filter(|target| list(&target["kind"]).contains(&"bin".into()))
-        .filter_map(|target| target["name"].as_str().map(str::to_owned))
-        .collect()
+    let directory = root().join("fuzz/fuzz_targets");
+    let entries = std::fs::read_dir(&directory)
+        .map_err(|error| Failure(format!("cannot read {}: {error}", directory.display())))?;
+    let stem = |path: PathBuf| Some(path.file_stem()?.to_str()?.to_owned());
+    let mut names: Vec<String> = entries.flatten().filter_map(|entry| stem(entry.path())).collect();
+    names.sort();
+    Ok(names)
 }
 
 fn run_one(target: &str, seconds: &str, kept: &Path, suppressions: &Path) -> Result<(), Failure> {
@@ -97,14 +87,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_are_the_binaries_of_the_manifest() {
-        let metadata = serde_json::json!({"packages": [{"targets": [
-            {"kind": ["lib"], "name": "x"},
-            {"kind": ["bin"], "name": "sysfs"},
-            {"kind": ["bin"], "name": "ring"},
-        ]}]});
-        assert_eq!(binaries(&metadata), ["sysfs", "ring"]);
-        assert!(binaries(&Value::Null).is_empty());
+    fn targets_are_in_the_manifest() {
+        let manifest = std::fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
+        let targets = targets().unwrap();
+        assert_eq!(manifest.matches("[[bin]]").count(), targets.len());
+        for name in targets {
+            assert!(
+                manifest.contains(&format!("name = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"")),
+                "{name}"
+            );
+        }
     }
 
     #[test]

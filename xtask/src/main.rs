@@ -7,6 +7,7 @@
 mod api;
 mod asan;
 mod background;
+mod binaries;
 mod ci;
 mod docs;
 mod fuzz;

@@ -7,13 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 use memferry_testing::{FILE_VARIABLE, Needs};
-use serde_json::Value;
 
-use crate::shell::{Failure, cargo, target_directory};
+use crate::binaries::{self, Binary};
+use crate::shell::{Failure, target_directory};
 
 /// The allowed skips: test and class. A test is `BINARY::TEST`, in a guest `PROFILE/BINARY::TEST`; one `*` matches any
 /// text.
@@ -144,32 +143,11 @@ impl fmt::Display for Skips {
 
 /// The tests with `#[ignore]` in the selected packages, built with the options of their step.
 fn ignored(selection: &[&str]) -> Result<Vec<String>, Failure> {
-    let messages = cargo(["test", "--locked", "--no-run", "--message-format=json-render-diagnostics"])
-        .args(selection)
-        .output()
-        .map_err(|_| Failure("cannot build the tests, see above".to_owned()))?;
     let mut tests = Vec::new();
-    for (name, path) in test_binaries(&messages) {
-        let listing = Command::new(&path).args(["--ignored", "--list", "--format", "terse"]).output();
-        let listing = listing.map_err(|error| Failure(format!("{}: {error}", path.display())))?;
-        let text = String::from_utf8_lossy(&listing.stdout);
-        tests.extend(
-            text.lines().filter_map(|line| Some(format!("{name}::{}", line.strip_suffix(": test")?))),
-        );
+    for Binary { name, path, .. } in binaries::build(selection)?.iter().filter(|binary| binary.is_test) {
+        tests.extend(binaries::tests(path, ["--ignored"])?.iter().map(|test| format!("{name}::{test}")));
     }
     Ok(tests)
-}
-
-/// Names and paths of test binaries in cargo's messages, one JSON object per line.
-fn test_binaries(messages: &str) -> Vec<(String, PathBuf)> {
-    let objects = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let tests = objects.filter(|object| object["profile"]["test"] == true);
-    tests
-        .filter_map(|object| {
-            let path = Path::new(object["executable"].as_str()?).to_owned();
-            Some((object["target"]["name"].as_str()?.to_owned(), path))
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -212,15 +190,6 @@ mod tests {
         ] {
             assert_eq!(unlisted(&format!("{line}: why")), [line]);
         }
-    }
-
-    #[test]
-    fn test_binaries_in_cargos_messages() {
-        let messages = r#"
-{"reason":"compiler-artifact","target":{"name":"memferry"},"profile":{"test":false},"executable":"/t/memferry"}
-{"reason":"compiler-artifact","target":{"name":"waits"},"profile":{"test":true},"executable":"/t/waits-1"}
-not JSON"#;
-        assert_eq!(test_binaries(messages), [("waits".to_owned(), PathBuf::from("/t/waits-1"))]);
     }
 
     /// The compiler says nothing of a file that no module declaration names.

@@ -46,7 +46,6 @@ mod config;
 pub mod conformance;
 mod device;
 mod driver;
-pub mod fuzz;
 mod memory;
 mod monotonic;
 mod ops;
@@ -65,4 +64,4 @@ pub use driver::{FakeDevice, FakeDriver, FakeKernel, FakePlatform};
 pub use memory::{
     Access, AddressSpace, CheckedMemory, DirectMemory, FakeMemory, Memory, ProcessMemory, Vanished, Visit,
 };
-pub use runner::{Deterministic, Emulator, EnableError, StartError};
+pub use runner::{Deterministic, Emulator, StartError};

@@ -148,8 +148,13 @@ impl Error {
         }
     }
 
-    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Error {
-        move |source| Error::System { what, source }
+    pub(crate) fn mount<E: Into<io::Error>>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Error {
+        let path = path.into();
+        move |error| Error::Mount { path, source: error.into() }
+    }
+
+    pub(crate) fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Error {
+        move |error| Error::System { what, source: error.into() }
     }
 }
 

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry_dsa::portal::Submission;
 use memferry_dsa::{Descriptor, Flags, Opcode};
@@ -178,7 +178,7 @@ impl Inner {
             let waited = self.wake.wait_timeout(executors, time).unwrap_or_else(PoisonError::into_inner);
             executors = waited.0;
             if !waited.1.timed_out() {
-                self.shared.maintain();
+                self.shared.maintain(Instant::now());
             }
         }
     }

@@ -27,6 +27,9 @@
 
 mod error;
 mod executor;
+/// The body of the fuzz target `requests`, which needs private items.
+#[cfg(feature = "internals")]
+#[path = "../tests/fuzzed/mod.rs"]
 pub mod fuzz;
 mod layout;
 mod namespace;

@@ -11,8 +11,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use nix::mount::{MntFlags, MsFlags, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+
 use crate::error::{Error, limit};
-use crate::system;
 
 /// The directory of this crate's own files, in the private `/dev`.
 pub(crate) const PRIVATE: &str = "/dev/.memferry";
@@ -29,13 +32,12 @@ pub(crate) struct InnerUser {
 ///
 /// Root needs a mount namespace only. Other users need a user namespace too, in which they are root unless `keep_user`.
 pub(crate) fn enter(keep_user: bool) -> Result<InnerUser, Error> {
-    let (user, group) = system::identity();
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let root = InnerUser { user: 0, group: 0 };
     if user == 0 {
-        match system::unshare(libc::CLONE_NEWNS) {
+        match unshare(CloneFlags::CLONE_NEWNS).map_err(io::Error::from) {
             Ok(()) => {
-                let failed = |source| Error::Mount { path: "/".into(), source };
-                return isolate().map_err(failed).map(|()| root);
+                return isolate().map_err(Error::mount("/")).map(|()| root);
             }
             // Root in a container may lack the privilege and still be allowed user namespaces.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
@@ -44,7 +46,8 @@ pub(crate) fn enter(keep_user: bool) -> Result<InnerUser, Error> {
     }
     // Some kernels refuse the namespace. AppArmor grants one in which nothing is allowed.
     let refused = |source| Error::Namespace { advice: why_refused(&source, Path::new("/proc/sys")), source };
-    system::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).map_err(refused)?;
+    let user_and_mounts = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS;
+    unshare(user_and_mounts).map_err(|error| refused(error.into()))?;
     let inner = if keep_user { InnerUser { user, group } } else { root };
     let map = |file: &str, line: String| fs::write(file, line).map_err(refused);
     map("/proc/self/setgroups", "deny".to_owned())?;
@@ -56,7 +59,7 @@ pub(crate) fn enter(keep_user: bool) -> Result<InnerUser, Error> {
 
 fn isolate() -> io::Result<()> {
     // Later mounts outside still appear here, but mounts here do not appear outside.
-    system::mount(Path::new("none"), Path::new("/"), "", libc::MS_REC | libc::MS_SLAVE, "")
+    attach(Path::new("none"), Path::new("/"), "", MsFlags::MS_REC | MsFlags::MS_SLAVE, "")
 }
 
 const NOT_ALLOWED: &str = "user namespaces are not allowed here: run as root, or, in a container, start it with \
@@ -86,7 +89,7 @@ fn why_refused(error: &io::Error, settings: &Path) -> &'static str {
 pub(crate) fn mount_fuse(inner: InnerUser) -> Result<File, Error> {
     let fuse = open_fuse()?;
     let at = tree();
-    fs::create_dir_all(&at).map_err(|source| Error::Mount { path: at.clone(), source })?;
+    fs::create_dir_all(&at).map_err(Error::mount(&at))?;
     // The kernel checks permissions, and admits processes of all users in the namespace.
     let options = format!(
         "fd={},rootmode=40755,user_id={},group_id={},allow_other,default_permissions",
@@ -94,7 +97,7 @@ pub(crate) fn mount_fuse(inner: InnerUser) -> Result<File, Error> {
         inner.user,
         inner.group
     );
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     mount("memferry", &at, "fuse", flags, &options)?;
     Ok(fuse)
 }
@@ -122,7 +125,7 @@ pub(crate) fn replace_dev() -> Result<(), Error> {
     // All users of the namespace load the preload library from it, whatever the umask is.
     fs::create_dir(PRIVATE)
         .and_then(|()| fs::set_permissions(PRIVATE, fs::Permissions::from_mode(0o755)))
-        .map_err(|source| Error::Mount { path: PRIVATE.into(), source })
+        .map_err(Error::mount(PRIVATE))
 }
 
 /// Binds the directories of the served tree to the paths of the kernel. `buses` are the directories in `/sys/devices`.
@@ -141,11 +144,11 @@ pub(crate) fn bind_tree(buses: &[String]) -> Result<(), Error> {
     places.extend(buses.iter().map(|bus| (format!("devices/{bus}"), format!("/sys/devices/{bus}"))));
     for (source, target) in places {
         let target = Path::new(&target);
-        fs::create_dir(target).map_err(|source| Error::Mount { path: target.to_owned(), source })?;
-        mount(tree().join(source), target, "", libc::MS_BIND, "")?;
+        fs::create_dir(target).map_err(Error::mount(target))?;
+        mount(tree().join(source), target, "", MsFlags::MS_BIND, "")?;
     }
     // Programs do not need the tree itself.
-    system::unmount_lazily(&tree()).map_err(|source| Error::Mount { path: tree(), source })
+    umount2(&tree(), MntFlags::MNT_DETACH).map_err(Error::mount(tree()))
 }
 
 /// Returns the links in the real `/dev/char`, which the served one repeats.
@@ -160,16 +163,12 @@ pub(crate) fn character_links() -> Vec<(String, String)> {
 
 /// Mounts a tmpfs on a directory, with the same entries except the hidden ones.
 fn replace_by_tmpfs(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| Error::Mount { path, source }
-    };
     // The replaced directory stays reachable through the working directory only.
     let before = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
-    std::env::set_current_dir(directory).map_err(failed(directory))?;
+    std::env::set_current_dir(directory).map_err(Error::mount(directory))?;
     let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(".").and_then(Iterator::collect);
-    let entries = entries.map_err(failed(directory))?;
-    mount("memferry", directory, "tmpfs", libc::MS_NOSUID, "mode=755,size=256m")?;
+    let entries = entries.map_err(Error::mount(directory))?;
+    mount("memferry", directory, "tmpfs", MsFlags::MS_NOSUID, "mode=755,size=256m")?;
     for entry in entries {
         let name = entry.file_name();
         if hidden.iter().any(|hidden| name == *hidden) {
@@ -177,14 +176,16 @@ fn replace_by_tmpfs(directory: &Path, hidden: &[&str]) -> Result<(), Error> {
         }
         let target = directory.join(&name);
         match bind_entry(&entry, &target) {
-            Err(error) if limit(&error).is_some() => return Err(failed(&target)(error)),
+            Err(error) if limit(&error).is_some() => return Err(Error::mount(&target)(error)),
             // An entry that has disappeared or cannot be bound is left out.
             Err(_) => _ = fs::remove_file(&target).or_else(|_| fs::remove_dir(&target)),
             Ok(()) => {}
         }
     }
     // The directory may have been removed.
-    std::env::set_current_dir(&before).or_else(|_| std::env::set_current_dir("/")).map_err(failed(&before))
+    std::env::set_current_dir(&before)
+        .or_else(|_| std::env::set_current_dir("/"))
+        .map_err(Error::mount(&before))
 }
 
 /// Makes an entry of a replaced directory visible again. The path of `entry` is relative to the replaced directory.
@@ -198,18 +199,22 @@ fn bind_entry(entry: &fs::DirEntry, target: &Path) -> io::Result<()> {
     } else {
         File::create(target)?;
     }
-    system::mount(&entry.path(), target, "", libc::MS_BIND | libc::MS_REC, "")
+    attach(&entry.path(), target, "", MsFlags::MS_BIND | MsFlags::MS_REC, "")
+}
+
+/// mount(2).
+fn attach(source: &Path, target: &Path, kind: &str, flags: MsFlags, options: &str) -> io::Result<()> {
+    Ok(nix::mount::mount(Some(source), target, Some(kind), flags, Some(options))?)
 }
 
 fn mount(
     source: impl AsRef<Path>,
     target: &Path,
     kind: &str,
-    flags: libc::c_ulong,
+    flags: MsFlags,
     options: &str,
 ) -> Result<(), Error> {
-    system::mount(source.as_ref(), target, kind, flags, options)
-        .map_err(|source| Error::Mount { path: target.to_owned(), source })
+    attach(source.as_ref(), target, kind, flags, options).map_err(Error::mount(target))
 }
 
 #[cfg(test)]

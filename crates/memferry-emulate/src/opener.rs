@@ -60,7 +60,7 @@ impl Openers {
         }
         let user = Status::of(thread).map_err(no_descriptors)?.ok_or(libc::ESRCH)?.user;
         let count = known.values().filter_map(Weak::upgrade).filter(|opener| opener.user == user).count();
-        if user != system::real_user() && count >= USERS_MAX {
+        if user != nix::unistd::getuid().as_raw() && count >= USERS_MAX {
             eprintln!(
                 "memferry: {count} processes of user {user} have queues open, which is the limit; end some of them"
             );

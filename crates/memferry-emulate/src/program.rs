@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::unistd::{getegid, geteuid};
+
 use crate::error::Error;
 
 /// Length of the file's start that may contain `#!` and an interpreter; BINPRM_BUF_SIZE of Linux.
@@ -177,7 +179,7 @@ fn changes_identity(file: &File) -> bool {
     const SET_USER: u32 = 0o4000;
     const SET_GROUP: u32 = 0o2010; // without the permission to execute, the bit means mandatory locking
     let Ok(found) = file.metadata() else { return false };
-    let (user, group) = crate::system::identity();
+    let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     let takes_user = found.mode() & SET_USER != 0 && found.uid() != user;
     let takes_group = found.mode() & SET_GROUP == SET_GROUP && found.gid() != group;
     user == 0 && (takes_user || takes_group)

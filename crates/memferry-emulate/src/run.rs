@@ -11,6 +11,9 @@ use std::thread;
 
 use memferry_dsa::system::DeviceId;
 use memferry_dsa_emulator::FakeDriver;
+use nix::sys::prctl;
+use nix::sys::signal::SigSet;
+use nix::unistd::{ForkResult, getpgid, setpgid};
 
 use crate::error::Error;
 use crate::layout;
@@ -22,7 +25,7 @@ use crate::queues::Queues;
 use crate::server::Server;
 use crate::setup::Machine;
 use crate::supervise;
-use crate::system::{self, Forked, Pid, Signals};
+use crate::system::{self, Pid};
 
 /// Threads that answer FUSE requests: one serves while the other waits for the driver's lock.
 const SERVER_THREADS: usize = 2;
@@ -54,22 +57,22 @@ pub fn run(options: Options) -> Result<ExitStatus, Error> {
     }
 
     let before = supervise::children(&[]);
-    let group = system::process_group(0).map_err(Error::system("ask for the process group"))?;
+    let group = getpgid(None).map_err(Error::system("ask for the process group"))?;
     let (mine, theirs) = UnixStream::pair().map_err(Error::system("make a pair of sockets"))?;
-    system::become_subreaper().map_err(Error::system("adopt orphans"))?;
+    prctl::set_child_subreaper(true).map_err(Error::system("adopt orphans"))?;
     let signals = supervise::handled_signals();
-    let mask = signals.block().map_err(Error::system("block signals"))?;
+    let mask = system::block(&signals).map_err(Error::system("block signals"))?;
     let outcome = match system::fork().map_err(Error::system("start a process"))? {
-        Forked::Child => {
+        ForkResult::Child => {
             drop(mine);
             supervisor(options, program, machine, theirs, &Caller { group, mask, signals });
         }
-        Forked::Parent(supervisor) => {
+        ForkResult::Parent { child: supervisor } => {
             drop((theirs, trace));
-            supervise::wait_for_supervisor(supervisor, mine, &signals, &before)
+            supervise::wait_for_supervisor(supervisor.as_raw(), mine, &signals, &before)
         }
     };
-    mask.block().map_err(Error::system("unblock signals"))?;
+    system::block(&mask).map_err(Error::system("unblock signals"))?;
     outcome
 }
 
@@ -84,9 +87,9 @@ pub fn exit_as(status: ExitStatus) -> ! {
 
 /// Properties of the calling process that the supervisor needs.
 struct Caller {
-    group: Pid,
-    mask: Signals,
-    signals: Signals,
+    group: nix::unistd::Pid,
+    mask: SigSet,
+    signals: SigSet,
 }
 
 /// The main function of the supervisor.
@@ -123,10 +126,10 @@ fn supervise_program(
 ) -> Result<Option<ExitStatus>, Error> {
     // A process group and a name of its own: signals to the caller's group and `killall` of the command do not reach
     // it. The call fails for the leader of a session only, which a child is not.
-    let _ = system::join_group(0);
-    supervise::supervisor_signals().block().map_err(Error::system("block signals"))?;
-    system::set_name(c"idxd-emulator");
-    system::become_subreaper().map_err(Error::system("adopt orphans"))?;
+    let _ = setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
+    system::block(&supervise::supervisor_signals()).map_err(Error::system("block signals"))?;
+    let _ = prctl::set_name(c"idxd-emulator");
+    prctl::set_child_subreaper(true).map_err(Error::system("adopt orphans"))?;
     let inner = namespace::enter(options.keep_user)?;
     let links = namespace::character_links();
     namespace::replace_dev()?;
@@ -145,7 +148,7 @@ fn supervise_program(
             preload::install(before.as_deref()).map_err(Error::system("write the preload library"))?;
         command.env("LD_PRELOAD", value);
     }
-    system::prepare_exec(&mut command, caller.group, caller.mask);
+    system::prepare_exec(&mut command, caller.group.as_raw(), caller.mask);
     let shown = program.path.display().to_string();
     let failed = |source: io::Error| match program.machine {
         Some(machine) if source.raw_os_error() == Some(libc::ENOEXEC) => {
@@ -160,7 +163,7 @@ fn supervise_program(
     // After the start of the program, which keeps its limit: each address space that opens a queue takes three
     // descriptors of this process.
     system::raise_descriptor_limit();
-    let signals = caller.signals.descriptor().map_err(Error::system("receive signals"))?;
+    let signals = system::signal_descriptor(&caller.signals).map_err(Error::system("receive signals"))?;
     let status = supervise::wait_for_program(child.id() as Pid, channel, &signals, options.leftovers)
         .map_err(Error::system("wait for the program"))?;
     queues.finish_trace();

@@ -14,16 +14,18 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use memferry_dsa_emulator::procfs::{self, Stat};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::SignalFd;
 
 use crate::error::Error;
-use crate::system::{self, Pid, Signals};
+use crate::system::{self, Pid};
 
 /// Time between SIGTERM and SIGKILL for processes that outlive the program: enough to write a file, and short for a
 /// user.
@@ -47,19 +49,26 @@ pub enum Leftovers {
 
 /// Signals that the caller and the supervisor receive and forward: all except those that stop a job, which must stop
 /// the caller together with the program, and those of their own errors.
-pub(crate) fn handled_signals() -> Signals {
-    Signals::all_but(&[&STOPS[..], &ERRORS].concat())
+pub(crate) fn handled_signals() -> SigSet {
+    system::all_signals_but(&[&STOPS[..], &ERRORS].concat())
 }
 
 /// Signals that the supervisor blocks: also those that stop a job. A terminal stops a background process group that
 /// writes a message (`stty tostop`), and the program would wait for the stopped supervisor.
-pub(crate) fn supervisor_signals() -> Signals {
-    Signals::all_but(&ERRORS)
+pub(crate) fn supervisor_signals() -> SigSet {
+    system::all_signals_but(&ERRORS)
 }
 
-const STOPS: [i32; 3] = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
-const ERRORS: [i32; 7] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
+const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+const ERRORS: [Signal; 7] = [
+    Signal::SIGSEGV,
+    Signal::SIGBUS,
+    Signal::SIGILL,
+    Signal::SIGFPE,
+    Signal::SIGTRAP,
+    Signal::SIGABRT,
+    Signal::SIGSYS,
+];
 
 /// The last message of the supervisor.
 enum Report {
@@ -73,12 +82,12 @@ enum Report {
 pub(crate) fn wait_for_supervisor(
     supervisor: Pid,
     mut channel: UnixStream,
-    signals: &Signals,
+    signals: &SigSet,
     before: &[Pid],
 ) -> Result<ExitStatus, Error> {
     let failed = Error::system("wait for signals");
     let how = loop {
-        let signal = signals.wait(WAIT_INTERVAL).map_err(&failed)?;
+        let signal = system::wait_for_signal(signals, WAIT_INTERVAL).map_err(&failed)?;
         match signal {
             Some(signal) if signal.number == libc::SIGCHLD => {}
             Some(signal) if signal.is_from_process() => {
@@ -121,7 +130,7 @@ pub(crate) fn wait_for_supervisor(
 pub(crate) fn wait_for_program(
     program: Pid,
     channel: &mut UnixStream,
-    signals: &OwnedFd,
+    signals: &SignalFd,
     leftovers: Leftovers,
 ) -> io::Result<Option<ExitStatus>> {
     let mut exited = None;
@@ -149,8 +158,7 @@ pub(crate) fn wait_for_program(
             }
         }
         let interval = if deadline.is_some() { KILL_POLL_INTERVAL } else { WAIT_INTERVAL };
-        let [has_signal, has_message] =
-            system::wait_readable([signals.as_raw_fd(), channel.as_raw_fd()], interval)?;
+        let [has_signal, has_message] = system::wait_readable([signals.as_fd(), channel.as_fd()], interval)?;
         if has_signal {
             for signal in system::take_signals(signals)? {
                 if signal != libc::SIGCHLD {

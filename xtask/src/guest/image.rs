@@ -122,22 +122,11 @@ fn library(line: &str) -> Option<String> {
     (path.starts_with('/') && address.starts_with("(0x")).then(|| path.to_owned())
 }
 
-/// A copy of `program` without symbols and debug information in `directory`; the larger program itself if neither strip
-/// nor objcopy is installed.
-pub(crate) fn stripped(program: &Path, directory: &Path) -> Result<PathBuf, Failure> {
-    let name = program.file_name().unwrap_or_default();
-    let copy = directory.join(name);
-    for tool in ["strip", "objcopy"] {
-        let mut command = Command::new(tool);
-        match tool {
-            "strip" => command.arg("-o").arg(&copy).arg(program),
-            _ => command.arg("--strip-all").arg(program).arg(&copy),
-        };
-        if command.status().is_ok_and(|status| status.success()) {
-            return Ok(copy);
-        }
-    }
-    Ok(program.to_owned())
+/// A copy of `program` without symbols and debug information in `directory`; the larger program itself without `strip`.
+pub(crate) fn stripped(program: &Path, directory: &Path) -> PathBuf {
+    let copy = directory.join(program.file_name().unwrap_or_default());
+    let status = Command::new("strip").arg("-o").arg(&copy).arg(program).status();
+    if status.is_ok_and(|status| status.success()) { copy } else { program.to_owned() }
 }
 
 #[cfg(test)]

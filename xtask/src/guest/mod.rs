@@ -28,9 +28,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use crate::binaries::{self, Binary};
 use crate::shell::{Failure, target_directory};
 use crate::skips;
-use build::TestBinary;
 use image::Image;
 use layout::Layout;
 use plan::{Plan, PlanCommand};
@@ -220,7 +220,7 @@ struct Host {
     image: Vec<u8>,
     /// Size of the files that stay in the guest's memory.
     files_mib: u64,
-    tests: Vec<TestBinary>,
+    tests: Vec<Binary>,
     has_command: bool,
     record: Option<PathBuf>,
     limit: Duration,
@@ -243,7 +243,7 @@ impl Host {
         }
         let this = std::env::current_exe()
             .map_err(|error| Failure(format!("cannot find the path of xtask: {error}")))?;
-        image.program("init", &image::stripped(&this, &scratch.0)?)?;
+        image.program("init", &image::stripped(&this, &scratch.0))?;
         let mut files_bytes = 0;
         let command = built.command.iter().map(|path| ("memferry".to_owned(), path));
         let programs = built.tests.iter().map(|test| (test.name.clone(), &test.path)).chain(command);
@@ -254,7 +254,7 @@ impl Host {
                     "two packages have a test binary {name}, but a guest can hold one; choose one with --package"
                 )));
             }
-            let stripped = image::stripped(path, &scratch.0)?;
+            let stripped = image::stripped(path, &scratch.0);
             files_bytes += fs::metadata(&stripped).map_or(0, |metadata| metadata.len());
             image.program(&format!("{}/{name}", plan::ARRIVALS), &stripped)?;
         }
@@ -327,7 +327,7 @@ impl Host {
             // A filter that matches the name of the file selects all of its tests.
             let is_named = filters.iter().any(|filter| test.name.contains(filter.as_str()));
             let filters = if is_named { &[] } else { filters };
-            if build::count(&test.path, filters)? > 0 {
+            if !binaries::tests(&test.path, filters)?.is_empty() {
                 let mut argv = vec![format!("{}/{}", plan::PROGRAMS, test.name)];
                 argv.extend_from_slice(filters);
                 // One at a time: tests check free memory, and the last printed name is the test that hangs.

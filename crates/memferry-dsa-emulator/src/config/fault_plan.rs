@@ -8,6 +8,13 @@ use std::fmt;
 /// The configuration of injected misbehaviour: faults, delays, reordering. Probabilities are in thousandths.
 ///
 /// The same seed, configuration, descriptors and steps give the same behaviour, bit for bit.
+///
+/// ```
+/// use memferry_dsa_emulator::FaultPlan;
+///
+/// let plan = FaultPlan { page_faults_per_mille: 500, ..FaultPlan::from_seed(42) };
+/// assert!(plan.to_string().starts_with("seed 0x2a, changed to"), "a failing test prints the whole plan");
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FaultPlan {
     /// The seed of all random decisions; print it when something fails.

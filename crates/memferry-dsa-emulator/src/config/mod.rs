@@ -30,6 +30,15 @@ pub const OPERATIONS: OperationSet = OperationSet::of(&Opcode::ALL);
 
 /// The capabilities of a device besides its operations: the register GENCAP.
 ///
+/// ```
+/// use memferry_dsa_emulator::{Capabilities, DeviceConfig};
+///
+/// let mut config = DeviceConfig::four_engines();
+/// let without_readback = Capabilities::ALL.bits() & !Capabilities::DRAIN_READBACK.bits();
+/// config.capabilities = Capabilities::from_bits(without_readback);
+/// assert!(!config.capabilities.contains(Capabilities::DRAIN_READBACK));
+/// ```
+///
 /// Source: DSA specification 9.2.2.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Capabilities(u64);
@@ -103,7 +112,7 @@ pub struct DeviceConfig {
     pub timing: Option<DeviceCosts>,
 }
 
-/// Work queues and the engines that serve them.
+/// Work queues and the engines that serve them. An example is at [`DeviceConfig`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct GroupConfig {
     /// Engines of the group. One engine writes data in the order of submission, several in any order.

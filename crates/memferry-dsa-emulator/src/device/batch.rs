@@ -117,7 +117,7 @@ impl Batch {
             }
             first.waits = false;
         }
-        let free = match chance.reorders() {
+        let free = match chance.fault_plan().reorder {
             true => self.members.iter().take_while(|member| !member.waits).count(),
             false => 1,
         };

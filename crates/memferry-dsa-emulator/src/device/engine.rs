@@ -48,7 +48,7 @@ impl Device {
                     self.start(number, job);
                 }
             } else if self.engines[number].may_work_ahead()
-                && self.chance.works_ahead()
+                && self.chance.draws(|plan| plan.work_ahead_per_mille)
                 && let Some(job) = self.take(number)
             {
                 let engine = &mut self.engines[number];
@@ -224,7 +224,7 @@ impl Device {
     }
 
     fn start_batch(&mut self, number: usize) {
-        let is_spread = self.chance.spreads_batch();
+        let is_spread = self.chance.draws(|plan| plan.spread_batches_per_mille);
         let engine = &mut self.engines[number];
         let Some(Job { origin, .. }) = engine.job.take() else { return };
         engine.batch = Some(Batch::new(origin.descriptor, origin.queue, origin.sequence, is_spread));

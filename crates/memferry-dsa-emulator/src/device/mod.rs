@@ -50,6 +50,19 @@ use crate::shared::Trace;
 ///
 /// [`Deterministic`](crate::Deterministic) steps it in the calling thread, [`Emulator`](crate::Emulator) in a thread of
 /// its own.
+///
+/// ```
+/// use memferry_dsa::portal::Submission;
+/// use memferry_dsa::Descriptor;
+/// use memferry_dsa_emulator::{Device, DeviceConfig, FakeMemory, FaultPlan, Stepped};
+///
+/// let mut device = Device::new(&DeviceConfig::one_shared_queue(), FaultPlan::none())?;
+/// assert_eq!(device.submit(0, &Descriptor::noop(), 1)?, Submission::Accepted);
+/// assert_eq!(device.counters().in_flight(), 1);
+/// while device.step(&FakeMemory::new()) == Stepped::Busy {}
+/// assert_eq!(device.counters().completed_count(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Device {
     config: DeviceConfig,
     interface: Arc<Interface>,
@@ -93,19 +106,15 @@ impl Device {
         Device::with_clock(config, fault_plan, false)
     }
 
-    /// A device that follows the real clock if it has a timing.
-    pub(crate) fn in_real_time(config: &DeviceConfig, fault_plan: FaultPlan) -> Result<Device, ConfigError> {
-        Device::with_clock(config, fault_plan, true)
-    }
-
-    fn with_clock(
+    /// A device that follows the real clock if it has a timing and `is_real`.
+    pub(crate) fn with_clock(
         config: &DeviceConfig,
         fault_plan: FaultPlan,
         is_real: bool,
     ) -> Result<Device, ConfigError> {
         config.validate()?;
         let interface = Interface::new(config, &fault_plan, is_real);
-        Ok(Device::with_front(config, fault_plan, interface))
+        Ok(Device::with_interface(config, fault_plan, interface))
     }
 
     /// A client's part of a device that processes share.
@@ -115,7 +124,7 @@ impl Device {
         interface: Interface,
     ) -> Result<Device, ConfigError> {
         config.validate()?;
-        let mut device = Device::with_front(config, fault_plan, interface);
+        let mut device = Device::with_interface(config, fault_plan, interface);
         if let (Some(shared_device), Some(_)) = (&device.interface.shared_device, config.timing) {
             device.clock.share(shared_device.bandwidth());
             let arbiters = device.arbiters.iter_mut().enumerate();
@@ -124,7 +133,7 @@ impl Device {
         Ok(device)
     }
 
-    fn with_front(config: &DeviceConfig, fault_plan: FaultPlan, interface: Interface) -> Device {
+    fn with_interface(config: &DeviceConfig, fault_plan: FaultPlan, interface: Interface) -> Device {
         let mut first = 0;
         let mut arbiters = Vec::new();
         let mut engines = Vec::new();

@@ -95,30 +95,14 @@ impl FaultInjector {
         }
     }
 
-    /// Whether the plan reorders.
-    pub(crate) fn reorders(&self) -> bool {
-        self.fault_plan.reorder
-    }
-
     /// The index of the next of `count` candidates: the first, unless the plan reorders.
     pub(crate) fn pick(&mut self, count: usize) -> usize {
         if self.fault_plan.reorder && count > 1 { self.random.below(count as u64) as usize } else { 0 }
     }
 
-    pub(crate) fn runs_backwards(&mut self) -> bool {
-        self.random.chance(self.fault_plan.backwards_per_mille)
-    }
-
-    pub(crate) fn rounds_difference(&mut self) -> bool {
-        self.random.chance(self.fault_plan.rounded_differences_per_mille)
-    }
-
-    pub(crate) fn spreads_batch(&mut self) -> bool {
-        self.random.chance(self.fault_plan.spread_batches_per_mille)
-    }
-
-    pub(crate) fn works_ahead(&mut self) -> bool {
-        self.random.chance(self.fault_plan.work_ahead_per_mille)
+    /// Whether to do something now that the plan does with this probability.
+    pub(crate) fn draws(&mut self, per_mille: impl FnOnce(&FaultPlan) -> u16) -> bool {
+        self.random.chance(per_mille(&self.fault_plan))
     }
 
     /// True in half of the calls.

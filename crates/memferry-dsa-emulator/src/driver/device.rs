@@ -5,6 +5,16 @@ use memferry_dsa::system::DeviceId;
 use crate::config::Capabilities;
 
 /// The description of a device in a [`FakeDriver`](super::FakeDriver).
+///
+/// ```
+/// use memferry_dsa::system::{DeviceId, SystemState};
+/// use memferry_dsa_emulator::{FakeDevice, FakeDriver};
+///
+/// let without_pasid = FakeDevice { pasid: false, ..FakeDevice::sapphire_rapids(DeviceId(0), 0) };
+/// let state = SystemState::read(&FakeDriver::new(&[without_pasid]))?;
+/// assert_eq!(state.devices[0].id, DeviceId(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FakeDevice {
     /// The name.

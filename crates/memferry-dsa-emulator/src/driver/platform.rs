@@ -19,6 +19,24 @@ use memferry_dsa::portal::{Platform, Portal, QueueMode, StateFiles, Submission};
 use memferry_dsa::{Descriptor, Flags, Opcode, PAGE_BYTES};
 
 /// Linux and a CPU, as portals see them, in front of another portal.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use memferry_dsa::portal::{DevicePortal, OpenOptions};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FakePlatform, FaultPlan};
+///
+/// let config = DeviceConfig::one_shared_queue();
+/// let emulator = Emulator::start(&config, FaultPlan::none())?;
+/// let platform = FakePlatform::new(emulator.uncounted_portal(0));
+/// let queue = config.queues().next().unwrap().clone();
+/// let open = || DevicePortal::open_on(platform.clone(), Path::new("/dev/dsa/wq0.0"), queue.clone(), OpenOptions::default());
+/// assert!(open().is_ok());
+///
+/// platform.fail_open(libc::ENXIO);
+/// assert!(open().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct FakePlatform(Arc<Inner>);
 

@@ -32,6 +32,15 @@ use super::{Access, Memory, Vanished, copy_by_pages};
 use crate::procfs::Status;
 
 /// The address space of another process. It stays the same if the process executes another program or ends.
+///
+/// ```no_run
+/// use memferry_dsa_emulator::AddressSpace;
+///
+/// let space = AddressSpace::of_thread(4711)?;
+/// // SAFETY: process 4711 is another one, and has submitted the descriptors.
+/// let memory = unsafe { space.memory() };
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct AddressSpace(Arc<Files>);
 

@@ -27,6 +27,19 @@ const PAGE: usize = PAGE_BYTES as usize;
 /// The memory of this process, accessed through system calls that return an error where a plain access would crash.
 ///
 /// Slower than [`DirectMemory`](super::DirectMemory) by some system calls for each piece of work.
+///
+/// ```
+/// use memferry_dsa::Address;
+/// use memferry_dsa_emulator::{Access, CheckedMemory, Memory};
+///
+/// // SAFETY: the reads below are of a live array and of the null page.
+/// let memory = unsafe { CheckedMemory::open() }?;
+/// let (mut copy, bytes) = ([0; 5], b"bytes");
+/// memory.read(Address::from(bytes.as_ptr()), &mut copy).expect("it is mapped");
+/// assert_eq!(&copy, bytes);
+/// assert!(memory.read(Address(0), &mut copy).is_err() && !memory.is_present(Address(0), Access::Read));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct CheckedMemory {
     page_map: PageMap,

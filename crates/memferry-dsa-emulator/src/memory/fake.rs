@@ -14,6 +14,18 @@ const PAGE: usize = PAGE_BYTES as usize;
 /// Accesses of the device are recorded ([`visits`](Self::visits)) and checked: an access outside present pages panics,
 /// because it is a bug of the device. Software on the other side uses `load`, `store` and `touch`, which bring pages in
 /// as the operating system would.
+///
+/// ```
+/// use memferry_dsa::Address;
+/// use memferry_dsa_emulator::{Access, FakeMemory, Memory};
+///
+/// let memory = FakeMemory::new();
+/// memory.map(Address(0x1000), 4096);
+/// memory.page_out(Address(0x1000));
+/// assert!(!memory.is_present(Address(0x1000), Access::Read));
+/// memory.store(Address(0x1800), b"bytes"); // software touches the page
+/// assert!(memory.is_present(Address(0x1000), Access::Read) && memory.visits().is_empty());
+/// ```
 #[derive(Debug, Default)]
 pub struct FakeMemory {
     state: RefCell<Pages>,

@@ -4,7 +4,7 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Compare, Compare Pattern).
 
-use memferry_dsa::{Completion, Descriptor, Flags, Status};
+use memferry_dsa::{Address, Completion, Descriptor, Flags, Status, software};
 
 use super::fill::repeat;
 use super::walk::{Interrupted, Walk};
@@ -12,18 +12,11 @@ use super::{Env, Execute, Stop};
 use crate::device::translation::Fault;
 use crate::memory::{Access, Memory};
 
-/// A comparison of two regions in progress.
+/// A comparison of two regions in progress, or of one region with a pattern.
 #[derive(Debug)]
-pub(crate) struct Compare {
-    walk: Walk<2>,
-    expected: Expected,
-}
-
-/// A comparison with a pattern in progress.
-#[derive(Debug)]
-pub(crate) struct ComparePattern {
-    walk: Walk<1>,
-    pattern: u64,
+pub(crate) struct Compare<const REGIONS: usize> {
+    walk: Walk<REGIONS>,
+    pattern: u64, // for one region
     expected: Expected,
 }
 
@@ -58,60 +51,44 @@ impl Expected {
     }
 }
 
-impl Compare {
-    pub(super) fn new(descriptor: &Descriptor) -> Compare {
-        let sources = [(descriptor.address_1(), Access::Read), (descriptor.address_2(), Access::Read)];
-        Compare { walk: Walk::new(sources, descriptor), expected: Expected::of_comparison(descriptor) }
+impl Compare<2> {
+    pub(super) fn new(descriptor: &Descriptor) -> Compare<2> {
+        Compare::over([descriptor.address_1(), descriptor.address_2()], descriptor)
     }
 }
 
-impl Execute for Compare {
-    fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
-        let expected = self.expected;
-        self.walk.piece(env, |env, span| {
-            let size = span.bytes as usize;
-            let (first, second) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-            env.memory.read(span.at[0], first)?;
-            env.memory.read(span.at[1], second)?;
-            match first_difference(first, second) {
-                Some(at) => Err(expected.differs_at(span.offset + at)),
-                None => Ok(()),
-            }
-        })
-    }
-
-    fn succeeded(&self) -> Completion {
-        self.expected.completion(0)
-    }
-
-    fn stopped(&self, fault: Fault) -> Completion {
-        fault.completion(self.walk.done())
+impl Compare<1> {
+    pub(super) fn with_pattern(descriptor: &Descriptor) -> Compare<1> {
+        Compare::over([descriptor.address_1()], descriptor)
     }
 }
 
-impl ComparePattern {
-    pub(super) fn new(descriptor: &Descriptor) -> ComparePattern {
-        ComparePattern {
-            walk: Walk::new([(descriptor.address_1(), Access::Read)], descriptor),
+impl<const REGIONS: usize> Compare<REGIONS> {
+    fn over(sources: [Address; REGIONS], descriptor: &Descriptor) -> Compare<REGIONS> {
+        Compare {
+            walk: Walk::new(sources.map(|source| (source, Access::Read)), descriptor),
             pattern: descriptor.pattern(),
             expected: Expected::of_comparison(descriptor),
         }
     }
 }
 
-impl Execute for ComparePattern {
+impl<const REGIONS: usize> Execute for Compare<REGIONS> {
     fn advance<M: Memory>(&mut self, env: &mut Env<'_, M>) -> Result<bool, Stop> {
         let (expected, pattern) = (self.expected, self.pattern);
         self.walk.piece(env, |env, span| {
             let size = span.bytes as usize;
-            let (data, wanted) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
-            env.memory.read(span.at[0], data)?;
-            repeat(pattern, span.offset, wanted);
-            let Some(at) = first_difference(data, wanted) else { return Ok(()) };
-            let offset = span.offset + at;
-            // The specification only promises an offset that is not after the first difference.
-            let rounded = if env.chance.rounds_difference() { offset & !7 } else { offset };
-            Err(expected.differs_at(rounded))
+            let (first, second) = (&mut env.scratch.first[..size], &mut env.scratch.second[..size]);
+            env.memory.read(span.at[0], first)?;
+            match span.at.get(1) {
+                Some(other) => env.memory.read(*other, second)?,
+                None => repeat(pattern, span.offset, second),
+            }
+            let Some(at) = software::compare(first, second) else { return Ok(()) };
+            let offset = span.offset + at as u32;
+            // For a pattern the specification only promises an offset that is not after the first difference.
+            let is_rounded = REGIONS == 1 && env.chance.draws(|plan| plan.rounded_differences_per_mille);
+            Err(expected.differs_at(if is_rounded { offset & !7 } else { offset }))
         })
     }
 
@@ -122,12 +99,4 @@ impl Execute for ComparePattern {
     fn stopped(&self, fault: Fault) -> Completion {
         fault.completion(self.walk.done())
     }
-}
-
-fn first_difference(first: &[u8], second: &[u8]) -> Option<u32> {
-    // Comparing whole slices is a fast call of memcmp; the search for the place is not.
-    if first == second {
-        return None;
-    }
-    first.iter().zip(second).position(|(one, other)| one != other).map(|at| at as u32)
 }

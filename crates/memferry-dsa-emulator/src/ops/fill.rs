@@ -4,7 +4,7 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Memory Fill).
 
-use memferry_dsa::{Completion, Descriptor};
+use memferry_dsa::{Completion, Descriptor, software};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop};
@@ -44,8 +44,5 @@ impl Execute for Fill {
 
 /// Fills `bytes`, which start at `offset` in a region with the pattern.
 pub(super) fn repeat(pattern: u64, offset: u32, bytes: &mut [u8]) {
-    let turned = pattern.rotate_right(8 * (offset % 8)).to_le_bytes();
-    let (words, rest) = bytes.as_chunks_mut::<8>();
-    words.fill(turned);
-    rest.copy_from_slice(&turned[..rest.len()]);
+    software::fill(pattern.rotate_right(8 * (offset % 8)), bytes);
 }

@@ -121,5 +121,5 @@ fn runs_backwards(source: Address, target: Address, size: u32, chance: &mut Faul
         return false; // a region that wraps is copied up to the last page, which is never present
     };
     let overlap = source.0 < target_end && target.0 < source_end;
-    if overlap { source < target } else { chance.runs_backwards() }
+    if overlap { source < target } else { chance.draws(|plan| plan.backwards_per_mille) }
 }

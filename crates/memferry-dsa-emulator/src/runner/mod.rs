@@ -5,4 +5,4 @@ mod portal;
 mod threaded;
 
 pub use deterministic::Deterministic;
-pub use threaded::{Emulator, EnableError, StartError};
+pub use threaded::{Emulator, StartError};

@@ -41,7 +41,23 @@ const ABORT: u8 = 2;
 ///
 /// It lives until the last handle and the last portal are dropped; then it completes the accepted descriptors. With a
 /// timing, completions come no earlier than modelled, and the thread sleeps meanwhile. In a forked child, which lacks
-/// the thread, the device is gone. An example is at the [crate's](crate) head.
+/// the thread, the device is gone.
+///
+/// ```
+/// use memferry_dsa::request::Request;
+/// use memferry_dsa::{Client, ClientOptions};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
+///
+/// let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?;
+/// let client = Client::new(vec![emulator.portal(0)], ClientOptions::default());
+/// assert_eq!(client.run(Request::crc(0, b"123456789"))?, 0xe306_9283);
+/// assert_eq!(emulator.counters().bytes_done, 9);
+///
+/// emulator.abort(); // from now on every submission fails, and the client uses the CPU
+/// assert_eq!(client.run(Request::crc(0, b"123456789"))?, 0xe306_9283);
+/// assert_eq!(emulator.counters().bytes_done, 9);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Emulator {
     config: DeviceConfig,
     fault_plan: FaultPlan,
@@ -81,7 +97,7 @@ struct WorkerControl {
     is_asleep: AtomicBool,
 }
 
-/// An error of [`Emulator::start`]: no device was started.
+/// An error of [`Emulator::start`] or [`Emulator::enable`]: no device was started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -94,18 +110,9 @@ pub enum StartError {
     /// The operating system refuses the page that detects forks.
     #[error("cannot watch for forks of this process: {0}")]
     Forks(#[source] io::Error),
-}
-
-/// An error of [`Emulator::enable`]: no device was enabled.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum EnableError {
     /// The device is enabled already.
     #[error("the device is enabled already: disable or abort it first")]
     IsEnabled,
-    /// The device did not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
 }
 
 impl Emulator {
@@ -186,11 +193,11 @@ impl Emulator {
     /// that no thread waits for descriptors of before; get new ones.
     ///
     /// # Errors
-    /// [`EnableError`]: the device is unchanged.
-    pub fn enable(&self) -> Result<(), EnableError> {
+    /// [`StartError`]: the device is unchanged.
+    pub fn enable(&self) -> Result<(), StartError> {
         let mut running = self.lock();
         if !running.handle.is_gone() {
-            return Err(EnableError::IsEnabled);
+            return Err(StartError::IsEnabled);
         }
         *running = RunningDevice::start(&self.config, &self.fault_plan)?;
         Ok(())
@@ -208,7 +215,7 @@ impl Emulator {
 impl RunningDevice {
     fn start(config: &DeviceConfig, fault_plan: &FaultPlan) -> Result<RunningDevice, StartError> {
         fork::watch().map_err(StartError::Forks)?;
-        let device = Device::in_real_time(config, fault_plan.clone())?;
+        let device = Device::with_clock(config, fault_plan.clone(), true)?;
         let interface = Arc::clone(device.interface());
         let control =
             Arc::new(WorkerControl { order: AtomicU8::new(RUN), is_asleep: AtomicBool::new(false) });

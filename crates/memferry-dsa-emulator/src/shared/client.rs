@@ -180,9 +180,10 @@ impl Client {
         &self.0.devices.order().sleepers[usize::from(self.0.id)][device].0
     }
 
-    /// All memory that only this client can write, as words.
-    pub(crate) fn own_words(&self) -> &[AtomicU64] {
-        self.0.own.words()
+    /// All memory that the client's process can write, as words: its own memory and the order of the entries. For tests
+    /// with a hostile client, which forges them.
+    pub fn writable_words(&self) -> [&[AtomicU64]; 2] {
+        [self.0.own.words(), self.0.devices.order_words()]
     }
 
     pub(super) fn own(&self) -> &Arc<Mapping<ClientMemory>> {

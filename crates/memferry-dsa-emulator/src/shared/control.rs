@@ -89,7 +89,7 @@ impl Server {
     /// when all processes have seen the command, and can be disabled then.
     pub fn abort_device(&self, device: usize) {
         (0..QUEUES_MAX).for_each(|queue| self.close_queue(QueueAt { device, queue }));
-        // ORDERING: Release pairs with the Acquire of `command` in `ClientEngine::step`: the queues are closed.
+        // ORDERING: Release pairs with the Acquire of `command` in `ClientEngine::step_now`: the queues are closed.
         self.devices().device(device).command.store(Command::Abort as u32, Ordering::Release);
         self.wake_all(device);
     }
@@ -153,7 +153,7 @@ impl Server {
         state.generation.store(generation + 1, Ordering::Relaxed);
         // ORDERING: a sequence lock. The Release fence keeps the changes after the odd number, the Release store keeps
         // them before the even one. They pair with the Acquire fence and the Acquire load in `Devices::shape`; the
-        // store also pairs with the Acquire in `ClientEngine::step` and `was_configured`.
+        // store also pairs with the Acquire in `ClientEngine::step_now` and `was_configured`.
         std::sync::atomic::fence(Ordering::Release);
         change(state);
         state.generation.store(generation + 2, Ordering::Release);

@@ -80,8 +80,7 @@ impl Devices {
         (words != [0; 9]).then(|| options::timing_of(words))
     }
 
-    /// All memory that any client can write, as words.
-    pub(crate) fn order_words(&self) -> &[AtomicU64] {
+    pub(super) fn order_words(&self) -> &[AtomicU64] {
         self.order.words()
     }
 

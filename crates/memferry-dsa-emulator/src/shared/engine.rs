@@ -13,7 +13,7 @@ use crate::arc_ref::ArcRef;
 use crate::config::ConfigError;
 use crate::device::clock::SPIN_NS_MAX;
 use crate::device::interface::{Interface, Queue};
-use crate::device::{Device, StepOutcome};
+use crate::device::{Device, StepOutcome, Stepped};
 use crate::memory::Memory;
 use crate::queue::QueueParts;
 
@@ -66,7 +66,7 @@ impl ClientEngine {
         let (mut idle_steps, mut steps) = (0, 0u32);
         loop {
             steps = steps.wrapping_add(1);
-            let asks = match self.step(memory)? {
+            let asks = match self.step_now(memory)? {
                 StepOutcome::Work => {
                     idle_steps = 0;
                     false
@@ -104,7 +104,7 @@ impl ClientEngine {
         let asleep = client.asleep(self.number);
         futex::announce(asleep);
         // This step sees entries from before the announcement; submitters of later entries see the sleeping engine.
-        let time = match self.step(memory)? {
+        let time = match self.step_now(memory)? {
             StepOutcome::Work => Duration::ZERO,
             StepOutcome::Nothing => SLEEP_MAX,
             StepOutcome::WaitUntil(ns) => {
@@ -121,12 +121,29 @@ impl ClientEngine {
         Ok(())
     }
 
+    /// Executes the next piece of work that is possible now, for callers that do not want a thread in
+    /// [`run`](Self::run). [`Stepped::Busy`] includes work that waits for its time.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the server has published an invalid configuration.
+    pub fn step(&mut self, memory: &impl Memory) -> Result<Stepped, ConfigError> {
+        let is_idle = match self.step_now(memory)? {
+            StepOutcome::Work => false,
+            StepOutcome::Nothing => !self.start_stranded(),
+            StepOutcome::WaitUntil(_) => {
+                self.start_stranded();
+                false
+            }
+        };
+        Ok(if is_idle { Stepped::Idle } else { Stepped::Busy })
+    }
+
     /// Starts an entry that has lost its place in the order, which hostile clients can write.
-    pub(crate) fn start_stranded(&mut self) -> bool {
+    fn start_stranded(&mut self) -> bool {
         self.device.as_mut().is_some_and(Device::start_stranded)
     }
 
-    pub(crate) fn step(&mut self, memory: &impl Memory) -> Result<StepOutcome, ConfigError> {
+    fn step_now(&mut self, memory: &impl Memory) -> Result<StepOutcome, ConfigError> {
         let devices = self.client.devices();
         // ORDERING: Acquire pairs with the Release of `generation` in `reconfigure`. `build` reads the words again
         // under the sequence lock.

@@ -26,9 +26,9 @@ use crate::queue::ring::{CacheLine, Entries};
 use crate::queue::{QueueConfig, QueueOrder};
 
 /// Maximum number of devices: those of four sockets.
-pub const DEVICES_MAX: usize = 16;
+pub(crate) const DEVICES_MAX: usize = 16;
 /// Number of client numbers; no client has the number 0.
-pub const CLIENTS_MAX: usize = 512;
+pub(super) const CLIENTS_MAX: usize = 512;
 
 /// Maximum number of CPUs: those of a `cpu_set_t`.
 pub(super) const CPUS_MAX: usize = libc::CPU_SETSIZE as usize;

@@ -25,11 +25,11 @@ pub(super) struct StallWatch {
 }
 
 impl Server {
-    /// Reaps dead clients and repairs stalled queues and engines. Call it every few tens of milliseconds while there
-    /// are clients; [`listen`](Self::listen) does so.
-    pub fn maintain(&self) {
+    /// Reaps dead clients, and repairs queues and engines that have stalled at the time `now`. Call it every few tens of
+    /// milliseconds while there are clients; [`listen`](Self::listen) does so.
+    pub fn maintain(&self, now: Instant) {
         self.reap();
-        self.check_stalls(Instant::now());
+        self.check_stalls(now);
     }
 
     pub(super) fn lock_stalls(&self) -> MutexGuard<'_, StallWatch> {
@@ -37,7 +37,7 @@ impl Server {
     }
 
     /// Checks all queues and engines at the time `now`.
-    pub(crate) fn check_stalls(&self, now: Instant) {
+    fn check_stalls(&self, now: Instant) {
         let mut stalls = self.lock_stalls();
         stalls.rings.resize_with(DEVICES_MAX * QUEUES_MAX, Default::default);
         stalls.engines.resize_with(DEVICES_MAX * super::layout::ENGINES, Default::default);

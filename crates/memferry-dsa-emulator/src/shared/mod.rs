@@ -78,7 +78,7 @@ pub use clients::JoinError;
 pub use control::DeviceSetup;
 pub use devices::Devices;
 pub use engine::ClientEngine;
-pub use layout::{CLIENTS_MAX, DEVICES_MAX};
+use layout::DEVICES_MAX;
 pub use options::Options;
 pub use report::{ClientReport, QueueReport, Submitted};
 pub use server::Server;
@@ -94,7 +94,7 @@ pub const IS_OPENERS: u32 = (b'M' as u32) << 8;
 /// The number of a work queue of a shared device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct QueueAt {
-    /// The number of the device, below [`DEVICES_MAX`].
+    /// The number of the device, below 16.
     pub device: usize,
     /// The number of the queue in the device, below [`QUEUES_MAX`](super::QUEUES_MAX).
     pub queue: usize,

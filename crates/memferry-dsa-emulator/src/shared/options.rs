@@ -61,18 +61,13 @@ impl Options {
 }
 
 /// A type of a field that the board has as a word.
-trait Word: Copy {
-    fn to_word(self) -> u64;
+trait Word: Into<u64> {
     fn from_word(word: u64) -> Self;
 }
 
-macro_rules! words {
+macro_rules! numbers {
     ($($type:ty),*) => {
         $(impl Word for $type {
-            fn to_word(self) -> u64 {
-                self.into()
-            }
-
             fn from_word(word: u64) -> $type {
                 word as $type
             }
@@ -80,13 +75,9 @@ macro_rules! words {
     };
 }
 
-words!(u16, u32, u64);
+numbers!(u16, u32, u64);
 
 impl Word for bool {
-    fn to_word(self) -> u64 {
-        self.into()
-    }
-
     fn from_word(word: u64) -> bool {
         word != 0
     }
@@ -97,7 +88,7 @@ macro_rules! as_words {
     ($type:ident, $count:literal, $to_words:ident, $from_words:ident: $($field:ident),*) => {
         fn $to_words(value: &$type) -> [u64; $count] {
             let $type { $($field),* } = *value;
-            [$($field.to_word()),*]
+            [$($field.into()),*]
         }
 
         pub(super) fn $from_words([$($field),*]: [u64; $count]) -> $type {

@@ -81,8 +81,8 @@ impl Server {
         sum.snapshot(&totals)
     }
 
-    /// The processes that use or have used devices, by process id. The list has at most
-    /// [`CLIENTS_MAX`](super::CLIENTS_MAX) processes that have ended, the latest.
+    /// The processes that use or have used devices, by process id. Of those that have ended, the list has the latest 512
+    /// at most.
     pub fn client_reports(&self) -> Vec<ClientReport> {
         let clients = self.clients();
         let live = clients.live.iter().map(|(id, client)| self.client_report(*id, client));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use memferry_dsa::{Address, CompletionRecord, Descriptor, Status, Submission, SubmitError};
-use memferry_dsa_emulator::{DeviceConfig, Emulator, EnableError, FaultPlan};
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, StartError};
 
 use crate::common;
 use crate::common::{PASID, complete, pattern, plain, record, run};
@@ -120,7 +120,7 @@ fn a_seed_replays_aborts_and_enables() {
 #[test]
 fn a_threaded_device_comes_back() {
     let emulator = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).unwrap();
-    assert!(matches!(emulator.enable(), Err(EnableError::IsEnabled)));
+    assert!(matches!(emulator.enable(), Err(StartError::IsEnabled)));
     for life in 0..20 {
         let portal = emulator.portal(0);
         let records: Vec<_> = (0..20).map(|_| CompletionRecord::new()).collect();

@@ -6,6 +6,8 @@ mod checks;
 mod common;
 mod conformance;
 mod drain;
+#[path = "../fuzzed/mod.rs"]
+mod fuzzed;
 mod lifecycle;
 mod memmove;
 mod operations;

@@ -1,16 +1,18 @@
 //! Arbitrary descriptors on arbitrary devices: no panic, no access to memory that they do not name, all accounted for,
 //! and the same run for the same seed.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use memferry_dsa::system::SoftwareError;
 use memferry_dsa::{Address, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
-    Access, DeviceConfig, DeviceCounters, FaultPlan, GroupConfig, Visit, dedicated_queue, fuzz, shared_queue,
+    Access, DeviceConfig, DeviceCounters, FaultPlan, GroupConfig, Visit, dedicated_queue, shared_queue,
 };
 use proptest::prelude::*;
 
 use crate::common::{PASID, RECORDS, run};
+use crate::fuzzed;
 
 const DATA: Address = Address(0x10_0000);
 const DATA_PAGES: u64 = 6;
@@ -121,7 +123,7 @@ proptest! {
 
         let all = || submissions.iter().map(|(_, descriptor)| descriptor).chain(&list);
         for visit in &trace.visits {
-            prop_assert!(all().any(|descriptor| fuzz::names(descriptor, visit)), "no descriptor names {visit:?}");
+            prop_assert!(all().any(|descriptor| fuzzed::watched::names(descriptor, visit)), "no descriptor names {visit:?}");
         }
         let counters = &trace.counters;
         prop_assert_eq!(counters.in_flight(), 0, "{:?}", counters);
@@ -144,7 +146,7 @@ proptest! {
         head in prop::collection::vec(any::<u8>(), 19),
         data in prop::collection::vec(any::<u8>(), 0..67 * 96),
     ) {
-        fuzz::descriptors(&[head, data].concat());
+        fuzzed::descriptors(&[head, data].concat());
     }
 }
 
@@ -154,7 +156,7 @@ proptest! {
     /// The fuzz target `order`: one of two clients forges words in shared memory.
     #[test]
     fn one_of_two_processes_tampers(data in prop::collection::vec(any::<u8>(), 0..3000)) {
-        fuzz::order(&data);
+        fuzzed::order::order(&data);
     }
 }
 
@@ -163,7 +165,7 @@ proptest! {
 fn seeds_of_tampering() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/order");
     for entry in std::fs::read_dir(&directory).expect("seeds") {
-        fuzz::order(&std::fs::read(entry.expect("a seed").path()).expect("a seed"));
+        fuzzed::order::order(&std::fs::read(entry.expect("a seed").path()).expect("a seed"));
     }
 }
 
@@ -193,12 +195,59 @@ fn seeds_of_the_fuzzer() {
         assert!(expected.iter().any(|(expected, ..)| name == **expected), "what does {name:?} lead to?");
     }
     for (name, statuses) in expected {
-        let counters = fuzz::descriptors(&std::fs::read(directory.join(name)).expect(name));
+        let counters = fuzzed::descriptors(&std::fs::read(directory.join(name)).expect(name));
         let missing: Vec<_> =
             statuses.iter().filter(|status| !counters.completed.contains_key(status)).collect();
         assert!(missing.is_empty(), "{name}: no {missing:?}: {counters:?}");
         // All operations except Batch, all successful.
         assert!(*name != "every-operation" || counters.completed == [(Success, 16)].into(), "{counters:?}");
+    }
+}
+
+/// Random bytes pass the checks and reach every status of a completion; otherwise fuzzing shows little.
+#[test]
+fn every_status_is_reached() {
+    let mut state = 2u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    };
+    let mut ends: BTreeMap<Status, u64> = BTreeMap::new();
+    for _ in 0..2500 {
+        let mut data: Vec<u8> = (0..800).flat_map(|_| next().to_le_bytes()).collect();
+        data[8] = 0; // no lost records
+        data[9] = if next() % 10 == 0 { 20 } else { 0 };
+        for (status, count) in fuzzed::descriptors(&data).completed {
+            *ends.entry(status).or_default() += count;
+        }
+    }
+    for status in [
+        Status::Success,
+        Status::PredicateFalse,
+        Status::PageFault,
+        Status::PageFaultRefused,
+        Status::BatchFailed,
+        Status::BatchListFault,
+        Status::DeltaOrder,
+        Status::DeltaOffset,
+        Status::DifMismatch,
+        Status::BadOpcode,
+        Status::InvalidFlags,
+        Status::ReservedNotZero,
+        Status::BadSize,
+        Status::BadCount,
+        Status::BadDeltaSize,
+        Status::Overlap,
+        Status::CompletionAlignment,
+        Status::Alignment,
+        Status::ReadbackFault,
+        Status::HardwareRead,
+        Status::HardwareWrite,
+        Status::Translation,
+    ] {
+        assert!(ends.get(&status) > Some(&20), "{status}: {ends:?}");
     }
 }
 

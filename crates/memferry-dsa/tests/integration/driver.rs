@@ -1,6 +1,7 @@
 //! The driver alone, on devices that a test plays, in virtual time: each request ends once, nothing is executed twice, and
 //! memory is left alone once its request has ended.
 
+
 use std::cell::RefCell;
 use std::path::Path;
 use std::ptr::with_exposed_provenance;
@@ -15,7 +16,7 @@ use memferry_dsa::{
     Completion, CompletionRecord, Descriptor, Flags, Opcode, Portal, PortalCounters, PortalKind, Status,
     Submission, SubmitError, WorkQueueInfo,
 };
-use memferry_dsa_emulator::{fuzz, shared_queue};
+use memferry_dsa_emulator::shared_queue;
 use proptest::prelude::*;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
@@ -407,7 +408,7 @@ proptest! {
     /// What the fuzzer does, from random bytes.
     #[test]
     fn any_bytes(data in prop::collection::vec(any::<u8>(), 0..1200)) {
-        fuzz::driver(&data);
+        fuzzed::driver(&data);
     }
 }
 
@@ -419,7 +420,7 @@ fn seeds_of_the_fuzzer() {
     for entry in std::fs::read_dir(&directory).expect("seeds") {
         let entry = entry.expect("a seed");
         let name = entry.file_name().into_string().expect("a name").replace('-', " ");
-        let counts = fuzz::driver(&std::fs::read(entry.path()).expect("a seed"));
+        let counts = fuzzed::driver(&std::fs::read(entry.path()).expect("a seed"));
         assert!(counts.get(name.as_str()).is_some_and(|count| *count > 0), "{name}: {counts:?}");
         names.push(name);
     }

@@ -5,6 +5,8 @@ mod driver;
 mod faults;
 mod fork;
 mod fork_support;
+#[path = "../fuzzed/mod.rs"]
+mod fuzzed;
 mod gone;
 mod layout;
 mod patience;

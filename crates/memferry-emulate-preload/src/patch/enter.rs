@@ -13,8 +13,8 @@ use std::arch::global_asm;
 use super::sites::SITES;
 use super::trampoline::{FAST_PATH, RED_ZONE, SLOW_PATH, site_of};
 use crate::trap::context::Register;
+use crate::trap::emulate;
 use crate::trap::instruction::Registers;
-use crate::trap::{STATUS_FLAGS, emulate};
 
 global_asm!(
     ".pushsection .text.memferry_enter, \"ax\", @progbits",
@@ -141,12 +141,7 @@ impl Registers for Frame {
 extern "C" fn submit(frame: &mut Frame) {
     let slot = frame.back - FAST_PATH;
     let instruction = SITES.get(site_of(slot) as usize).and_then(|site| site.instruction());
-    match instruction.map(|instruction| emulate(&instruction, frame)) {
-        Some(Ok(outcome)) => {
-            if let Some(flags) = outcome.flags {
-                frame.set_flags(frame.flags() & !STATUS_FLAGS | flags);
-            }
-        }
-        _ => frame.back = slot + SLOW_PATH,
+    if instruction.is_none_or(|instruction| emulate(&instruction, frame).is_err()) {
+        frame.back = slot + SLOW_PATH;
     }
 }

@@ -16,40 +16,37 @@ use super::wait;
 use crate::fork_local;
 
 /// The flags that the instructions set or clear: CF, PF, AF, ZF, SF, OF.
-pub(crate) const STATUS_FLAGS: u64 = CARRY | 1 << 2 | 1 << 4 | ZERO | 1 << 7 | 1 << 11;
+const STATUS_FLAGS: u64 = CARRY | 1 << 2 | 1 << 4 | ZERO | 1 << 7 | 1 << 11;
 pub(super) const CARRY: u64 = 1 << 0;
 const ZERO: u64 = 1 << 6;
 
-/// The effect of an executed instruction on the flags.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Outcome {
-    /// The status flags after the instruction, if it changes them.
-    pub(crate) flags: Option<u64>,
+/// The status flags after an instruction; `None` if it does not change them.
+pub(super) type NewFlags = Option<u64>;
+
+/// All status flags are clear, except for `flag` if it `is_set`.
+pub(super) fn only(flag: u64, is_set: bool) -> NewFlags {
+    Some(if is_set { flag } else { 0 })
 }
 
-impl Outcome {
-    pub(super) const NO_FLAGS: Outcome = Outcome { flags: None };
-
-    pub(super) fn with_flag(flag: u64, is_set: bool) -> Outcome {
-        Outcome { flags: Some(if is_set { flag } else { 0 }) }
-    }
-}
-
-/// Executes an instruction.
+/// Executes an instruction, and sets the status flags.
 ///
 /// # Errors
 /// [`Fault`]: the processor would raise it. The instruction has had no effect.
 #[inline]
-pub(crate) fn emulate(instruction: &Instruction, registers: &impl Registers) -> Result<Outcome, Fault> {
+pub(crate) fn emulate(instruction: &Instruction, registers: &mut impl Registers) -> Result<(), Fault> {
     let operand = instruction.operand(registers);
-    match instruction.mnemonic {
+    let flags = match instruction.mnemonic {
         Mnemonic::Enqcmd => enqcmd(operand, instruction.source(registers)),
         Mnemonic::Movdir64b => movdir64b(operand, instruction.source(registers)),
         Mnemonic::Enqcmds => Err(Fault::PROTECTION),
         Mnemonic::Umonitor => wait::monitor(operand),
         Mnemonic::Umwait => wait::wait(operand, deadline(registers), true),
         Mnemonic::Tpause => wait::wait(operand, deadline(registers), false),
+    }?;
+    if let Some(flags) = flags {
+        registers.set_flags(registers.flags() & !STATUS_FLAGS | flags);
     }
+    Ok(())
 }
 
 /// The deadline of UMWAIT and TPAUSE: EDX:EAX.
@@ -58,7 +55,7 @@ fn deadline(registers: &impl Registers) -> u64 {
     half(super::context::RDX) << 32 | half(super::context::RAX)
 }
 
-fn enqcmd(portal: u64, source: u64) -> Result<Outcome, Fault> {
+fn enqcmd(portal: u64, source: u64) -> Result<NewFlags, Fault> {
     if !portal.is_multiple_of(64) {
         return Err(Fault::PROTECTION);
     }
@@ -76,10 +73,10 @@ fn enqcmd(portal: u64, source: u64) -> Result<Outcome, Fault> {
             Submission::Retry
         }
     };
-    Ok(Outcome::with_flag(ZERO, answer == Submission::Retry))
+    Ok(only(ZERO, answer == Submission::Retry))
 }
 
-fn movdir64b(target: u64, source: u64) -> Result<Outcome, Fault> {
+fn movdir64b(target: u64, source: u64) -> Result<NewFlags, Fault> {
     if !target.is_multiple_of(64) {
         return Err(Fault::PROTECTION);
     }
@@ -91,5 +88,5 @@ fn movdir64b(target: u64, source: u64) -> Result<Outcome, Fault> {
         Some((at, process)) => process.client.movdir64b(at, &mut words),
         None => guarded::write_64(target, &words)?,
     }
-    Ok(Outcome::NO_FLAGS)
+    Ok(None)
 }

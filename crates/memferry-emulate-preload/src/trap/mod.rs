@@ -17,13 +17,13 @@ mod kernel;
 pub(crate) mod signals;
 mod wait;
 
-pub(crate) use emulate::{Outcome, STATUS_FLAGS, emulate};
+pub(crate) use emulate::emulate;
 
 use libc::{c_int, c_void, siginfo_t};
 
 use self::context::Context;
 use self::guarded::Fault;
-use self::instruction::{Instruction, Registers};
+use self::instruction::Instruction;
 use self::signals::{Action, HANDLED, HANDLED_SET, actions};
 use crate::patch;
 use crate::sys;
@@ -116,13 +116,7 @@ fn fault(signal: c_int, information: &siginfo_t, context: &mut Context) -> bool 
 /// Emulates the instruction at the program's instruction pointer. Its fault is delivered as if the processor raised it.
 fn at_site(context: &mut Context, instruction: Instruction) -> bool {
     match emulate(&instruction, context) {
-        Ok(Outcome { flags }) => {
-            if let Some(flags) = flags {
-                let before = context.flags();
-                context.set_flags(before & !STATUS_FLAGS | flags);
-            }
-            context.jump(context.instruction_pointer().wrapping_add(instruction.bytes.into()));
-        }
+        Ok(()) => context.jump(context.instruction_pointer().wrapping_add(instruction.bytes.into())),
         Err(fault) => forward::deliver(fault, context),
     }
     true

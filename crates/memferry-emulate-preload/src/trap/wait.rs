@@ -7,7 +7,7 @@ use std::arch::x86_64::_rdtsc;
 use std::arch::{asm, global_asm};
 use std::cell::Cell;
 
-use super::emulate::{CARRY, Outcome};
+use super::emulate::{CARRY, NewFlags, only};
 use super::guarded::{self, Fault};
 use crate::sys;
 
@@ -50,37 +50,37 @@ fn watched() -> &'static Cell<Watched> {
     }
 }
 
-pub(super) fn monitor(address: u64) -> Result<Outcome, Fault> {
+pub(super) fn monitor(address: u64) -> Result<NewFlags, Fault> {
     let line = address & !63;
     let mut words = [0; 8];
     guarded::read_64(line, &mut words)?;
     watched().set((line, words));
-    Ok(Outcome::NO_FLAGS)
+    Ok(None)
 }
 
 /// Waits until `deadline`. With `watches` (UMWAIT), also until the watched line changes; returns at once if there is
 /// none.
-pub(super) fn wait(control: u64, deadline: u64, watches: bool) -> Result<Outcome, Fault> {
+pub(super) fn wait(control: u64, deadline: u64, watches: bool) -> Result<NewFlags, Fault> {
     if control as u32 > 1 {
         return Err(Fault::PROTECTION);
     }
     let (line, before) = if watches { watched().replace((0, [0; 8])) } else { (0, [0; 8]) };
     if watches && line == 0 {
-        return Ok(Outcome::with_flag(CARRY, false));
+        return Ok(only(CARRY, false));
     }
     let limit = now().saturating_add(LIMIT);
     loop {
         // An unmapped line counts as changed.
         let mut words = [0; 8];
         if line != 0 && (guarded::read_64(line, &mut words).is_err() || words != before) {
-            return Ok(Outcome::with_flag(CARRY, false));
+            return Ok(only(CARRY, false));
         }
         let now = now();
         if now >= deadline {
-            return Ok(Outcome::with_flag(CARRY, false));
+            return Ok(only(CARRY, false));
         }
         if now >= limit {
-            return Ok(Outcome::with_flag(CARRY, true));
+            return Ok(only(CARRY, true));
         }
         sys::yield_now();
     }

@@ -134,7 +134,7 @@ fn request(path: &Path, request: Request) -> Result<(u16, Vec<OwnedFd>), Connect
 fn request_once(path: &Path, request: Request) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
     let socket = UnixStream::connect(path)?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    send(&socket, &[request.to_byte()], &[])?;
+    send(&socket, &[request as u8], &[])?;
     let mut bytes = vec![0; ANSWER_BYTES_MAX];
     let (count, files) = receive(&socket, &mut bytes)?;
     bytes.truncate(count);

@@ -25,23 +25,18 @@ use std::{io, ptr};
 pub use connect::{ConnectError, Connected};
 pub use serve::Listener;
 
-/// A request of a client.
+/// A request of a client, and its byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 enum Request {
-    Look,
-    Join,
-    Trace,
+    Look = b'L',
+    Join = b'J',
+    Trace = b'T',
 }
 
 impl Request {
-    const ALL: [(Request, u8); 3] = [(Request::Look, b'L'), (Request::Join, b'J'), (Request::Trace, b'T')];
-
-    fn to_byte(self) -> u8 {
-        Request::ALL[self as usize].1
-    }
-
     fn from_byte(byte: u8) -> Option<Request> {
-        Request::ALL.into_iter().find(|(_, other)| *other == byte).map(|(request, _)| request)
+        [Request::Look, Request::Join, Request::Trace].into_iter().find(|request| *request as u8 == byte)
     }
 }
 

@@ -166,7 +166,7 @@ impl Serving {
             }
         });
         if has_clients {
-            self.state.maintain();
+            self.state.maintain(Instant::now());
         }
     }
 

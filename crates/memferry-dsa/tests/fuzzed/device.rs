@@ -1,4 +1,4 @@
-//! A device that executes, faults, refuses and falls silent as a fuzzer says.
+//! A scripted device: a fuzzer decides when it executes, faults, refuses and becomes silent.
 
 use std::collections::{HashMap, VecDeque};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
@@ -19,7 +19,7 @@ pub(super) enum Answer {
     Gone,
 }
 
-/// A device that executes what the fuzzer says.
+/// A device whose steps the fuzzer chooses.
 pub(super) struct Device {
     pub(super) info: WorkQueueInfo,
     pub(super) state: Mutex<DeviceState>,
@@ -31,7 +31,7 @@ pub(super) struct DeviceState {
     /// It accepts descriptors and never completes them.
     pub(super) is_deaf: bool,
     pub(super) accepted: VecDeque<Descriptor>,
-    /// How often a device has written each byte, by its address.
+    /// The number of writes to each byte, by its address.
     pub(super) written: Arc<Mutex<HashMap<u64, u32>>>,
 }
 
@@ -73,7 +73,7 @@ unsafe impl Portal for Device {
 }
 
 impl DeviceState {
-    /// Executes the first descriptor, and ends it as `choose` says. Whether there was one.
+    /// Executes the first descriptor and completes it as `choose` decides; returns whether there was one.
     pub(super) fn execute_one(&mut self, choose: &mut impl FnMut() -> u8) -> bool {
         let Some(descriptor) = self.accepted.pop_front() else { return false };
         let completion = match descriptor.opcode() {
@@ -170,7 +170,7 @@ impl DeviceState {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&address.0)
     }
 
-    /// Whether a descriptor that the device has names this byte as a target.
+    /// Whether a descriptor in the device names this byte as a target.
     pub(super) fn names(&self, address: Address) -> bool {
         let covers =
             |d: &Descriptor| (d.address_2().0..d.address_2().0 + u64::from(d.size())).contains(&address.0);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 
 use memferry_dsa::{Address, CompletionRecord, DIF_BYTES, Descriptor, Flags, Opcode, PAGE_BYTES};
 
-use crate::{Access, FakeMemory, Memory, Vanished, Visit};
+use memferry_dsa_emulator::{Access, FakeMemory, Memory, Vanished, Visit};
 
 /// Bytes of a descriptor.
 const MEMBER_BYTES: u64 = size_of::<Descriptor>() as u64;
@@ -115,7 +115,7 @@ impl Memory for Watched {
 }
 
 /// Whether the descriptor allows the device this access.
-pub fn names(descriptor: &Descriptor, visit: &Visit) -> bool {
+pub(crate) fn names(descriptor: &Descriptor, visit: &Visit) -> bool {
     let regions = regions(descriptor, visit.access);
     regions.into_iter().flatten().any(|(start, size)| within(start, size, visit))
 }

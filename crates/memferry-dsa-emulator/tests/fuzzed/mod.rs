@@ -1,25 +1,21 @@
-//! Entry points for fuzzing: arbitrary descriptors over arbitrary memory, and arbitrary words in shared memory.
+//! Bodies of fuzz targets: arbitrary descriptors over arbitrary memory, and arbitrary words in shared memory.
 //!
-//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order`] that of `order`, [`driver`] that of `driver`. The
-//! property tests call them with random bytes.
+//! [`descriptors`] is the body of the fuzz target `descriptor`, [`order::order`] that of `order`. The tests call them with
+//! random bytes and with the seeds.
 
-mod driver;
 mod input;
-mod order;
-mod watched;
+pub(crate) mod order;
+pub(crate) mod watched;
 
 use memferry_dsa::portal::Submission;
 use memferry_dsa::{Address, Descriptor, Opcode, PAGE_BYTES};
-
-pub use self::driver::driver;
-use self::input::Bytes;
-pub use self::order::order;
-use self::watched::Watched;
-pub use self::watched::names;
-use super::{
+use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DeviceCosts, DeviceCounters, FakeMemory, FaultPlan, GroupConfig, Stepped,
     dedicated_queue, shared_queue,
 };
+
+use self::input::Bytes;
+use self::watched::Watched;
 
 /// The start of the data pages, which the page of lists follows. No other page is mapped.
 const ARENA: Address = Address(0x10_0000);
@@ -53,7 +49,7 @@ const STEPS_MAX: u64 = 20_000_000;
 /// # Panics
 /// If the device panics, accesses memory that no submitted descriptor names, accesses data for a refused descriptor,
 /// does not account for a descriptor, or does not become idle.
-pub fn descriptors(data: &[u8]) -> DeviceCounters {
+pub(crate) fn descriptors(data: &[u8]) -> DeviceCounters {
     let mut data = Bytes(data);
     let seed = data.word();
     let habits = if seed == 0 { FaultPlan::none() } else { FaultPlan::from_seed(seed) };
@@ -186,55 +182,4 @@ fn memory(data: &mut Bytes) -> FakeMemory {
         }
     }
     memory
-}
-
-#[cfg(all(test, not(memferry_loom)))]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use memferry_dsa::Status;
-
-    use super::*;
-    use crate::config::Random;
-
-    /// Random bytes pass the checks and reach every status of a completion; otherwise fuzzing shows little.
-    #[test]
-    fn every_status_is_reached() {
-        let mut random = Random::new(1);
-        let mut ends: BTreeMap<Status, u64> = BTreeMap::new();
-        for _ in 0..2500 {
-            let mut data: Vec<u8> = (0..800).flat_map(|_| random.next().to_le_bytes()).collect();
-            data[8] = 0; // no lost records
-            data[9] = if random.chance(900) { 0 } else { 20 };
-            for (status, count) in descriptors(&data).completed {
-                *ends.entry(status).or_default() += count;
-            }
-        }
-        for status in [
-            Status::Success,
-            Status::PredicateFalse,
-            Status::PageFault,
-            Status::PageFaultRefused,
-            Status::BatchFailed,
-            Status::BatchListFault,
-            Status::DeltaOrder,
-            Status::DeltaOffset,
-            Status::DifMismatch,
-            Status::BadOpcode,
-            Status::InvalidFlags,
-            Status::ReservedNotZero,
-            Status::BadSize,
-            Status::BadCount,
-            Status::BadDeltaSize,
-            Status::Overlap,
-            Status::CompletionAlignment,
-            Status::Alignment,
-            Status::ReadbackFault,
-            Status::HardwareRead,
-            Status::HardwareWrite,
-            Status::Translation,
-        ] {
-            assert!(ends.get(&status) > Some(&20), "{status}: {ends:?}");
-        }
-    }
 }

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use memferry_dsa::Descriptor;
 use memferry_dsa::portal::Submission;
+use memferry_dsa_emulator::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, Server};
+use memferry_dsa_emulator::{
+    Capabilities, DeviceCosts, FakeMemory, OPERATIONS, dedicated_queue, shared_queue,
+};
 
 use super::input::Bytes;
+use super::memory;
 use super::watched::Watched;
-use super::{FakeMemory, memory};
-use crate::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, Server};
-use crate::{Capabilities, DeviceCosts, OPERATIONS, dedicated_queue, shared_queue};
 
 /// Maximum number of actions in a run.
 const STEPS_MAX: usize = 300;
@@ -34,7 +36,7 @@ struct Run {
 /// # Panics
 /// If a client or the server panics or hangs, accesses memory that the honest client has not named, or does not work
 /// again after the forgery has ended.
-pub fn order(data: &[u8]) {
+pub(crate) fn order(data: &[u8]) {
     let mut data = Bytes(data);
     let timing = data.byte() & 1 == 1;
     let mut run = Run::new(timing, memory(&mut data));
@@ -77,10 +79,8 @@ impl Run {
 
     /// Forges a word, or the mark of an entry.
     fn tamper(&self, data: &mut Bytes<'_>) {
-        let words = match data.byte() & 7 {
-            0 => self.hostile.own_words(),
-            _ => self.state.devices().order_words(),
-        };
+        let [own, order] = self.hostile.writable_words();
+        let words = if data.byte() & 7 == 0 { own } else { order };
         // The queues of the first device are at the start.
         let reach = words.len().min(1 << (data.byte() % 18 + 4));
         let at = &words[data.word() as usize % reach];
@@ -119,12 +119,11 @@ impl Run {
 
     fn work(&mut self) {
         self.engine.step(&self.memory).expect("a valid configuration");
-        self.engine.start_stranded();
     }
 
     fn maintain(&mut self) {
         self.now += Duration::from_millis(1500);
-        self.state.check_stalls(self.now);
+        self.state.maintain(self.now);
     }
 
     /// Exercises the server's reports and its configuration.

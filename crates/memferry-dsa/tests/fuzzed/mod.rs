@@ -1,13 +1,11 @@
-//! A driver on devices of our own, in virtual time: any requests, any completions, faults, full queues and queues that
-//! are gone.
+//! The body of the fuzz target `driver`: a driver on scripted devices, in virtual time, with any requests, completions,
+//! faults, full queues and queues that are gone.
 //!
 //! ```text
 //! configuration 8: for each of 1 to 3 queues its size, largest transfer, largest batch and operations
-//! until the end: a step 1, and what it needs
-//! then: the devices work as they should, and the driver is pumped until nothing is in progress
+//! until the end: a step 1, and its operands
+//! then: the devices work as specified, and the driver is polled until nothing is in flight
 //! ```
-
-#![allow(unsafe_code)]
 
 mod device;
 
@@ -22,16 +20,24 @@ use memferry_dsa::request::{Request, Task};
 use memferry_dsa::software::crc32c;
 use memferry_dsa::system::Version;
 use memferry_dsa::{Address, Opcode, OperationSet};
+use memferry_dsa_emulator::shared_queue;
 
 use self::device::{Answer, Device, DeviceState};
-use super::input::Bytes;
-use crate::shared_queue;
 
 /// Requests of a run.
 const REQUESTS_MAX: usize = 60;
 /// Rounds in which a run must end: each completes a descriptor, or gives one up.
 const ROUNDS_MAX: usize = 20_000;
 const TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Bytes of a fuzzer, followed by zeros.
+struct Bytes<'a>(std::slice::Iter<'a, u8>);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u8 {
+        self.0.next().copied().unwrap_or(0)
+    }
+}
 
 /// A request of the run: its memory, which lives as long as the run.
 struct TestRequest {
@@ -80,15 +86,15 @@ struct Run {
     now: Duration,
 }
 
-/// Runs a driver on what the bytes say. How often each event happened, by name.
+/// Runs a driver as the bytes say. Returns the number of events of each kind, by name.
 ///
 /// # Panics
 /// If a request does not end exactly once, ends with other bytes than it should, is executed twice, or ends while a
 /// device has it; if memory changes after its request has ended; if the events do not add up; or if the driver hangs.
-pub fn driver(data: &[u8]) -> HashMap<&'static str, u64> {
-    let mut data = Bytes(data);
+pub(crate) fn driver(data: &[u8]) -> HashMap<&'static str, u64> {
+    let mut data = Bytes(data.iter());
     let mut run = Run::new(&mut data);
-    while !data.is_empty() {
+    while data.0.len() > 0 {
         run.step(&mut data);
     }
     run.finish();
@@ -96,7 +102,7 @@ pub fn driver(data: &[u8]) -> HashMap<&'static str, u64> {
 }
 
 impl Run {
-    fn new(data: &mut Bytes<'_>) -> Run {
+    fn new(data: &mut Bytes) -> Run {
         let written = Arc::new(Mutex::default());
         let choices: [u8; 8] = std::array::from_fn(|_| data.byte());
         let device = |number: usize| {
@@ -132,7 +138,7 @@ impl Run {
         Run { devices, driver, requests: Vec::new(), counts: Counts::default(), now: Duration::ZERO }
     }
 
-    fn step(&mut self, data: &mut Bytes<'_>) {
+    fn step(&mut self, data: &mut Bytes) {
         let step = data.byte();
         let number = usize::from(step >> 4) % self.devices.len();
         match step & 15 {
@@ -167,7 +173,7 @@ impl Run {
         }
     }
 
-    fn enqueue(&mut self, data: &mut Bytes<'_>) {
+    fn enqueue(&mut self, data: &mut Bytes) {
         if self.requests.len() == REQUESTS_MAX {
             return;
         }
@@ -203,7 +209,7 @@ impl Run {
     fn complete(&mut self) {
         let (mut written, mut faulted) = (Vec::new(), Vec::new());
         self.driver.queues().poll(&mut written);
-        // Twice, as a thread may that polls before another has completed it: the second says nothing new.
+        // Twice, as if another thread had polled before the completion: the second call has no effect.
         for written in written.iter().chain(&written) {
             self.driver.complete(*written, &mut faulted, &self.counts);
         }
@@ -265,7 +271,7 @@ impl Run {
         }
     }
 
-    /// Lets the devices work as they should, until nothing is in progress.
+    /// Lets the devices work as specified until nothing is in flight.
     fn finish(&mut self) {
         for device in &self.devices {
             let mut state = device.state();
