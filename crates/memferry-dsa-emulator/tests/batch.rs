@@ -3,7 +3,8 @@
 mod common;
 
 use common::{PASID, complete, generous, pattern, record, run, submit};
-use memferry_dsa::{Address, Completion, Descriptor, Flags, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, Descriptor, Flags, Status};
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 
 const LIST: Address = Address(0x20_0000);

@@ -3,7 +3,8 @@
 mod common;
 
 use common::{complete, copy_with_resume, generous, pattern, plain, run, status};
-use memferry_dsa::{Address, Descriptor, Flags, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Descriptor, Flags, Status};
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 
 const BASE: Address = Address(0x10_0000);

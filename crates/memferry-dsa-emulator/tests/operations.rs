@@ -9,9 +9,10 @@ mod common;
 mod oracle;
 
 use common::{Run, complete, generous, pattern, plain, run};
+use memferry_dsa::internals::PAGE_BYTES;
 use memferry_dsa::{
     Address, Completion, DIF_BYTES, DeltaResult, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags,
-    DifTags, DifTarget, DifTargetFlags, Flags, Opcode, PAGE_BYTES, Status,
+    DifTags, DifTarget, DifTargetFlags, Flags, Opcode, Status,
 };
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memferry_dsa::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
-use memferry_dsa::request::Task;
+use memferry_dsa::internals::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
+use memferry_dsa::internals::request::Task;
 use memferry_dsa::system::Version;
 use memferry_dsa::{
     Completion, CompletionRecord, Descriptor, Flags, Opcode, Portal, PortalCounters, PortalKind, Status,

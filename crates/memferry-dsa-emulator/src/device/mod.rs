@@ -28,9 +28,8 @@ mod work_ahead;
 
 use std::sync::Arc;
 
-use memferry_dsa::Descriptor;
-use memferry_dsa::portal::{Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa::system::SoftwareError;
+use memferry_dsa::{Descriptor, Submission, SubmitError, WorkQueueInfo};
 
 use self::clock::Clock;
 use self::completion::DueRecord;

@@ -14,9 +14,10 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Platform, Portal, QueueMode, StateFiles, Submission};
-use memferry_dsa::{Descriptor, Flags, Opcode, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::internals::instructions::CpuFeatures;
+use memferry_dsa::internals::portal::{Platform, StateFiles};
+use memferry_dsa::{Descriptor, Flags, Opcode, Portal, QueueMode, Submission};
 
 /// Linux and a CPU, as portals see them, in front of another portal.
 #[derive(Clone)]

@@ -8,8 +8,8 @@ mod input;
 mod order;
 mod watched;
 
-use memferry_dsa::portal::Submission;
-use memferry_dsa::{Address, Descriptor, Opcode, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Descriptor, Opcode, Submission};
 
 pub use self::driver::driver;
 use self::input::Bytes;

@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::Descriptor;
-use memferry_dsa::portal::Submission;
+use memferry_dsa::{Descriptor, Submission};
 
 use super::input::Bytes;
 use super::watched::Watched;

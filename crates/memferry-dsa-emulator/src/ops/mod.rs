@@ -7,7 +7,7 @@
 //! at the end, or at a fault:  the completion, from which software can resume
 //! ```
 //!
-//! This shares no code with the same operations on the CPU (`memferry_dsa::software`), so that each checks the other.
+//! This shares no code with the same operations on the CPU (`memferry_dsa::internals::software`), so that each checks the other.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 and appendices A and B.
 
@@ -22,7 +22,8 @@ mod memmove;
 mod walk;
 
 pub(super) use delta::ENTRY_BYTES as DELTA_ENTRY_BYTES;
-use memferry_dsa::{Address, Completion, Descriptor, Flags, Opcode, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, Descriptor, Flags, Opcode, Status};
 
 use crate::device::counters::{Counters, count};
 use crate::device::translation::{Fault, FaultInjector};

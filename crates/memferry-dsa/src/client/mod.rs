@@ -10,7 +10,7 @@
 //! no queue left                                    CPU, or an error if it must not
 //! ```
 //!
-//! All of this is counted ([`ClientStats`]); what the CPU does, by reason ([`OnCpu`]).
+//! All of this is counted ([`ClientStats`]); what the CPU does, by reason ([`OnCpu`](crate::OnCpu)).
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.8, 3.10 and 5.8.
 
@@ -30,13 +30,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-pub use discover::Discovered;
 pub use error::ClientError;
-pub use owned::{Owned, OwnedError};
+pub use owned::OwnedError;
 pub use stats::ClientStats;
 use waiting::Memory;
 
-pub use crate::driver::OnCpu;
 use crate::driver::queue::Queue;
 use crate::driver::work_item::WorkItem;
 use crate::operation::Opcode;

@@ -5,8 +5,8 @@ use super::waiting::Memory;
 use super::{Batch, Client, Outcome, Outcomes, Request};
 use crate::request::bytes_of;
 
-/// The buffers of a call that owned them, and what it yields.
-pub type Owned<B, R> = Result<(Box<B>, R), OwnedError<B>>;
+/// The buffers of a call that owned them, and its outcome.
+type Owned<B, R> = Result<(Box<B>, R), OwnedError<B>>;
 
 /// A call with owned buffers has no outcome.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ impl Client {
     ///
     /// # Errors
     /// [`OwnedError`]: why, and the buffers unless they are leaked, which is counted.
-    pub fn run_owned<B, O, M>(&self, buffers: Box<B>, make: M) -> Owned<B, O>
+    pub fn run_owned<B, O, M>(&self, buffers: Box<B>, make: M) -> Result<(Box<B>, O), OwnedError<B>>
     where
         B: 'static,
         O: Outcome,
@@ -55,7 +55,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`run_owned`](Self::run_owned).
-    pub fn run_batch_owned<B, T, M>(&self, buffers: Box<B>, make: M) -> Owned<B, (Outcomes, T)>
+    pub fn run_batch_owned<B, T, M>(
+        &self,
+        buffers: Box<B>,
+        make: M,
+    ) -> Result<(Box<B>, (Outcomes, T)), OwnedError<B>>
     where
         B: 'static,
         M: for<'a> FnOnce(&'a mut B) -> (Batch<'a>, T),

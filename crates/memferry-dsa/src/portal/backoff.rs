@@ -27,31 +27,21 @@ pub struct Backoff {
     tries: u32,
 }
 
-/// The error of a [`Backoff`] at its limit. Try the next queue, then the CPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the queue is still full after {retries} retries: use another queue, or the CPU")]
-pub struct Exhausted {
-    /// The pauses made so far.
-    pub retries: u32,
-}
-
 impl Backoff {
     /// Allows `retries_max` pauses of 1, 2, 4, ... up to 128 PAUSEs; all later ones have 128.
     pub const fn new(retries_max: u32) -> Backoff {
         Backoff { tries_max: retries_max, tries: 0 }
     }
 
-    /// Pauses before the next try.
-    ///
-    /// # Errors
-    /// [`Exhausted`], without a pause, after the limit.
-    pub fn pause(&mut self) -> Result<(), Exhausted> {
+    /// Pauses before the next try. Returns false, without a pause, after the limit: try the next queue, then the CPU.
+    #[must_use]
+    pub fn pause(&mut self) -> bool {
         if self.tries >= self.tries_max {
-            return Err(Exhausted { retries: self.tries });
+            return false;
         }
         pause(1 << self.tries.min(DOUBLINGS_MAX));
         self.tries += 1;
-        Ok(())
+        true
     }
 
     /// The pauses made so far.
@@ -88,8 +78,11 @@ pub(crate) fn pause(count: u32) {
 #[non_exhaustive]
 pub enum BackoffError {
     /// The queue stayed full during all retries.
-    #[error(transparent)]
-    Exhausted(#[from] Exhausted),
+    #[error("the queue is still full after {retries} retries: use another queue, or the CPU")]
+    Exhausted {
+        /// The pauses made.
+        retries: u32,
+    },
     /// The portal refused the descriptor, or its device is gone.
     #[error(transparent)]
     Portal(#[from] SubmitError),
@@ -112,7 +105,8 @@ pub unsafe fn submit_with_backoff(
         // SAFETY: passed on to the caller.
         match unsafe { portal.submit(descriptor)? } {
             Submission::Accepted => return Ok(backoff.retries() - before),
-            Submission::Retry => backoff.pause()?,
+            Submission::Retry if backoff.pause() => {}
+            Submission::Retry => return Err(BackoffError::Exhausted { retries: backoff.retries() }),
         }
     }
 }
@@ -127,12 +121,12 @@ mod tests {
     fn retries_are_limited() {
         let mut backoff = Backoff::new(3);
         for _ in 0..3 {
-            assert_eq!(backoff.pause(), Ok(()));
+            assert!(backoff.pause());
         }
-        assert_eq!(backoff.pause(), Err(Exhausted { retries: 3 }));
+        assert_eq!((backoff.pause(), backoff.retries()), (false, 3));
         backoff.reset();
-        assert_eq!((backoff.retries(), backoff.pause()), (0, Ok(())));
-        assert_eq!(Backoff::new(0).pause(), Err(Exhausted { retries: 0 }));
+        assert_eq!((backoff.retries(), backoff.pause()), (0, true));
+        assert!(!Backoff::new(0).pause());
     }
 
     /// Many retries do not overflow the shift, and end soon. Takes the shortest of some rounds, since the machine may be
@@ -142,7 +136,7 @@ mod tests {
         let round = || {
             let start = Instant::now();
             let mut backoff = Backoff::new(40);
-            while backoff.pause().is_ok() {}
+            while backoff.pause() {}
             start.elapsed()
         };
         let least = (0..5).map(|_| round()).min().expect("five rounds");

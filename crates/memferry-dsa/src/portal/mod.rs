@@ -30,7 +30,7 @@ mod states;
 #[allow(unsafe_code)]
 mod write;
 
-pub use backoff::{Backoff, BackoffError, Exhausted, submit_with_backoff};
+pub use backoff::{Backoff, BackoffError, submit_with_backoff};
 pub use batch::{BatchProbe, probe_batch};
 pub use counters::{PortalCounters, SubmissionCounters};
 pub use credits::Credits;

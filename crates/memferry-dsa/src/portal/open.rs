@@ -116,7 +116,7 @@ impl DevicePortal<Linux> {
         info: WorkQueueInfo,
         options: OpenOptions,
     ) -> Result<Arc<DevicePortal>, OpenError> {
-        DevicePortal::open_on(Linux, path, info, options)
+        DevicePortal::open_with(Linux, path, info, options)
     }
 }
 
@@ -125,7 +125,17 @@ impl<P: Platform> DevicePortal<P> {
     ///
     /// # Errors
     /// As [`open`](DevicePortal::open).
+    #[cfg(feature = "internals")]
     pub fn open_on(
+        platform: P,
+        path: &Path,
+        info: WorkQueueInfo,
+        options: OpenOptions,
+    ) -> Result<Arc<DevicePortal<P>>, OpenError> {
+        DevicePortal::open_with(platform, path, info, options)
+    }
+
+    fn open_with(
         platform: P,
         path: &Path,
         info: WorkQueueInfo,
@@ -173,6 +183,7 @@ impl<P: Platform> DevicePortal<P> {
     }
 
     /// The result of the batch probe, if it ran.
+    #[cfg(feature = "internals")]
     pub fn batch_probe(&self) -> Option<&BatchProbe> {
         self.batch_probe.get()
     }

@@ -123,7 +123,7 @@ impl<'a> Request<'a, Delta> {
     /// Writes to `delta` what must be changed in `old` to get `new`.
     ///
     /// Shapes: `old` and `new` aligned to 8 bytes, equally long, a multiple of 8, at most 512 KiB. `delta` at least
-    /// [`DELTA_ROOM_BYTES_MIN`], overlaps neither; what is beyond the last multiple of 10 is not used.
+    /// 80 bytes, overlaps neither; what is beyond the last multiple of 10 is not used.
     pub fn create_delta(
         old: impl Into<Source<'a>>,
         new: impl Into<Source<'a>>,

@@ -63,9 +63,7 @@ pub(crate) use work::{HINTS, Step, Work};
 use crate::completion::DeltaResult;
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
-use crate::portal::WorkQueueInfo;
 use crate::software::Delta;
-use crate::system::Version;
 
 /// An operation on borrowed memory, which yields an `O`.
 ///
@@ -115,14 +113,6 @@ impl<O> Request<'_, O> {
     /// Whether some of its memory is cells, to which others may have access.
     pub(crate) fn has_cells(&self) -> bool {
         self.has_cells
-    }
-
-    /// Whether a queue of a device of `version` takes the request, if necessary in pieces.
-    ///
-    /// # Errors
-    /// [`Unfit`]: why not.
-    pub fn fits(&self, queue: &WorkQueueInfo, version: Version) -> Result<(), Unfit> {
-        check::fits(&self.descriptor, queue, version, true)
     }
 }
 

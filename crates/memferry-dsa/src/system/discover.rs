@@ -34,7 +34,7 @@ impl SystemState {
     /// # Errors
     /// An existing file cannot be read or parsed.
     pub fn discover() -> Result<SystemState, SystemError> {
-        SystemState::read(&Directory::system())
+        read(&Directory::system())
     }
 
     /// Reads the state below another root: `root/sys`, `root/dev`, `root/proc`.
@@ -42,35 +42,40 @@ impl SystemState {
     /// # Errors
     /// As [`discover`](SystemState::discover).
     pub fn discover_at(root: &Path) -> Result<SystemState, SystemError> {
-        SystemState::read(&Directory::below(root))
+        read(&Directory::below(root))
     }
 
     /// Reads the state through a seam.
     ///
     /// # Errors
     /// As [`discover`](SystemState::discover).
+    #[cfg(feature = "internals")]
     pub fn read(files: &dyn Files) -> Result<SystemState, SystemError> {
-        let tree = Tree { files };
-        let mut devices = Vec::new();
-        let mut others = Vec::new();
-        for name in tree.entries(DEVICES)? {
-            match name.parse::<DeviceId>() {
-                Ok(id) => devices.push(tree.device(id)?),
-                Err(_) if name.strip_prefix("iax").and_then(super::id::number).is_some() => others.push(name),
-                Err(_) => {} // groups, engines and queues, which are links here
-            }
-        }
-        devices.sort_by_key(|device| device.id);
-        let drivers = tree.entries(DRIVERS)?;
-        Ok(SystemState {
-            kernel: tree.text("proc/sys/kernel/osrelease")?,
-            module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
-            drivers,
-            devices,
-            others,
-            process: tree.process()?,
-        })
+        read(files)
     }
+}
+
+fn read(files: &dyn Files) -> Result<SystemState, SystemError> {
+    let tree = Tree { files };
+    let mut devices = Vec::new();
+    let mut others = Vec::new();
+    for name in tree.entries(DEVICES)? {
+        match name.parse::<DeviceId>() {
+            Ok(id) => devices.push(tree.device(id)?),
+            Err(_) if name.strip_prefix("iax").and_then(super::id::number).is_some() => others.push(name),
+            Err(_) => {} // groups, engines and queues, which are links here
+        }
+    }
+    devices.sort_by_key(|device| device.id);
+    let drivers = tree.entries(DRIVERS)?;
+    Ok(SystemState {
+        kernel: tree.text("proc/sys/kernel/osrelease")?,
+        module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
+        drivers,
+        devices,
+        others,
+        process: tree.process()?,
+    })
 }
 
 struct Tree<'a> {

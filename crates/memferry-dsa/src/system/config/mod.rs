@@ -9,7 +9,7 @@
 //! validate_on(&state)           all problems, before anything is changed
 //!        │
 //! to_json()                     a file for `accel-config load-config -c FILE`
-//! apply::Plan                   or the writes to sysfs
+//! Plan                          or the writes to sysfs
 //! ```
 //!
 //! A setting that is `None` is not in the file, and the driver's value stays.
@@ -28,11 +28,11 @@ mod write;
 
 pub use error::ConfigError;
 pub use json::Json;
-pub use profile::{Profile, ProfileError};
+pub use profile::Profile;
 pub use read::UnknownKeys;
-pub use shape::{BadShape, Shape, TooFewDevices};
+pub use shape::Shape;
 pub(super) use validate::READ_BUFFERS_PER_ENGINE;
-pub use validate::{Limits, Problem, Problems};
+pub use validate::{Limits, Problems};
 
 use std::fmt;
 
@@ -44,8 +44,7 @@ use crate::portal::QueueMode;
 /// Settings of devices.
 ///
 /// ```
-/// use memferry_dsa::system::config::{Config, Limits, Shape};
-/// use memferry_dsa::system::DeviceId;
+/// use memferry_dsa::system::{Config, DeviceId, Limits, Shape};
 ///
 /// let shape: Shape = "1n1d4e8w-dedicated".parse()?;
 /// let config = Config::for_devices(&[DeviceId(0)], &shape);
