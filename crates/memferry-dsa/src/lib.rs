@@ -103,7 +103,6 @@ pub use descriptor::Descriptor;
 pub use dif::{
     DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
 };
-pub use driver::OnCpu;
 pub use flags::Flags;
 pub use instructions::SleepState;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
@@ -114,7 +113,7 @@ pub use portal::{
 };
 #[cfg(not(memferry_loom))]
 pub use request::{Batch, MemberError, Outcomes, Ticket};
-pub use request::{Invalid, Outcome, Request, Source, Target};
+pub use request::{Invalid, OnCpu, Outcome, Request, Source, Target};
 pub use wait::TimedOut;
 #[cfg(not(memferry_loom))]
 pub use wait::Wait;

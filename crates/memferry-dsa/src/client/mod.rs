@@ -39,7 +39,7 @@ use crate::driver::queue::Queue;
 use crate::driver::work_item::WorkItem;
 use crate::operation::Opcode;
 use crate::portal::{Backoff, Portal};
-use crate::request::{Batch, Outcome, Outcomes, Request, Work, outcome};
+use crate::request::{Batch, Ended, Outcome, Outcomes, Request, Work};
 use crate::system::Version;
 use crate::wait::Wait;
 
@@ -156,10 +156,10 @@ impl Client {
             for queue in 0..self.queues.len() {
                 self.drain(queue, &request, memory)?;
             }
-            return Ok(outcome(crate::request::End::Done).expect("a drain yields nothing"));
+            return Ok(Ended::Done.outcome().expect("a drain yields nothing"));
         }
         let end = self.drive(&mut WorkItem::new(Work::new(&request)), memory)?;
-        Ok(outcome(end).expect("an operation ends as its request's type says"))
+        Ok(end.outcome().expect("an operation ends as its request's type says"))
     }
 
     fn counted<T>(&self, call: impl FnOnce() -> Result<T, ClientError>) -> Result<T, ClientError> {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::outcome::{End, Outcome, outcome};
+use super::outcome::{Ended, Outcome};
 use super::work::Work;
 use super::{Invalid, Request};
 use crate::completion::Completion;
@@ -63,7 +63,7 @@ pub struct Ticket<O> {
 #[derive(Debug)]
 pub struct Outcomes {
     batch: u64,
-    members: Vec<Result<End, MemberError>>,
+    members: Vec<Result<Ended, MemberError>>,
 }
 
 /// Why a member has no outcome.
@@ -154,7 +154,7 @@ impl Default for Batch<'_> {
 
 impl Outcomes {
     /// Of the batch with this number.
-    pub(crate) fn new(batch: u64, members: Vec<Result<End, MemberError>>) -> Outcomes {
+    pub(crate) fn new(batch: u64, members: Vec<Result<Ended, MemberError>>) -> Outcomes {
         Outcomes { batch, members }
     }
 
@@ -167,7 +167,7 @@ impl Outcomes {
             return Err(MemberError::Foreign);
         }
         let end = self.members.get(ticket.index).copied().ok_or(MemberError::Foreign)??;
-        outcome(end).ok_or(MemberError::Foreign)
+        end.outcome().ok_or(MemberError::Foreign)
     }
 
     /// Whether every member has an outcome.

@@ -5,6 +5,7 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 and table 5-3.
 
+use super::OnCpu;
 use crate::address::Address;
 use crate::descriptor::Descriptor;
 use crate::dif::DIF_BYTES;
@@ -107,24 +108,6 @@ pub enum Invalid {
     /// Drain in a batch.
     #[error("a batch cannot wait for what was submitted before; drain before it")]
     DrainInBatch,
-}
-
-/// Why a queue cannot be given a request that is otherwise right.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unfit {
-    /// The operation is not in the queue's set.
-    #[error("no queue has the operation")]
-    Operation,
-    /// A flag of a newer version.
-    #[error("the operation needs a device of version 2.0")]
-    Version,
-    /// Larger than the queue takes, and not to be cut.
-    #[error("the request is larger than a queue takes; configure a larger max_transfer_size")]
-    Size,
-    /// The rest of a delta record's room.
-    #[error("the room left for the delta record is less than a device takes")]
-    DeltaRoom,
 }
 
 /// Checks what all devices check.
@@ -232,29 +215,29 @@ pub(crate) fn fits(
     queue: &WorkQueueInfo,
     version: Version,
     may_cut: bool,
-) -> Result<(), Unfit> {
+) -> Result<(), OnCpu> {
     if !queue.operations.contains_code(descriptor.operation_code()) {
-        return Err(Unfit::Operation);
+        return Err(OnCpu::Operation);
     }
     let (opcode, bytes_max) = (descriptor.opcode(), queue.transfer_bytes_max);
     match opcode {
         Ok(Opcode::Fill)
             if descriptor.flags().contains(Flags::FILL_PATTERN_16) && version.0 < Version::V2_0.0 =>
         {
-            return Err(Unfit::Version);
+            return Err(OnCpu::Version);
         }
         Ok(Opcode::CreateDelta) if (descriptor.delta_bytes() as usize) < DELTA_ROOM_BYTES_MIN => {
-            return Err(Unfit::DeltaRoom);
+            return Err(OnCpu::DeltaRoom);
         }
         Ok(Opcode::CreateDelta | Opcode::ApplyDelta) if descriptor.delta_bytes() > bytes_max => {
-            return Err(Unfit::Size);
+            return Err(OnCpu::Size);
         }
         _ => {}
     }
     // What a delta record describes cannot be cut without reading the record.
     let may_cut = may_cut && opcode != Ok(Opcode::ApplyDelta);
     let least = if may_cut { unit_bytes(descriptor).min(descriptor.size()) } else { descriptor.size() };
-    if least > bytes_max { Err(Unfit::Size) } else { Ok(()) }
+    if least > bytes_max { Err(OnCpu::Size) } else { Ok(()) }
 }
 
 /// What the size of a piece is a multiple of, and so is what a page fault leaves done.

@@ -34,6 +34,7 @@ mod check;
 mod execute;
 mod make;
 mod memory;
+mod on_cpu;
 mod outcome;
 mod resume;
 #[allow(unsafe_code)]
@@ -48,14 +49,12 @@ use std::marker::PhantomData;
 
 #[cfg(not(memferry_loom))]
 pub use batch::{Batch, MemberError, Outcomes, Ticket};
-pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
+pub use check::{DELTA_ROOM_BYTES_MIN, Invalid};
 #[cfg(not(memferry_loom))]
 pub(crate) use execute::bytes_of;
 pub use execute::touch;
 pub use memory::{Source, Target};
-pub(crate) use outcome::End;
-#[cfg(not(memferry_loom))]
-pub(crate) use outcome::outcome;
+pub use on_cpu::OnCpu;
 pub use outcome::{Ended, Outcome};
 pub use task::Task;
 pub(crate) use work::{HINTS, Step, Work};

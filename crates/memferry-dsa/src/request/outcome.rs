@@ -5,33 +5,46 @@ use crate::dif::DifTags;
 use crate::software::dif::Mismatch;
 use crate::software::{Delta, DeltaError};
 
-/// How an operation ended, as far as it ended as the specification says it should.
+/// The end of an operation that the device or the CPU has executed as the specification describes, with its outcome.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum End {
+pub enum Ended {
+    /// Without a result.
     Done,
+    /// CRC Generation, Copy with CRC.
     Crc(u32),
+    /// Compare, Compare Pattern.
     Compared(Option<usize>),
+    /// Create Delta.
     Created(Delta),
+    /// Apply Delta.
     Applied(Result<(), DeltaError>),
+    /// DIF Insert.
     Inserted(DifTags),
+    /// DIF Check, DIF Strip.
     Checked(Result<DifTags, Mismatch>),
+    /// DIF Update.
     Updated(Result<(DifTags, DifTags), Mismatch>),
 }
 
-impl End {
+impl Ended {
+    /// The outcome; `None` if the operation does not yield an `O`.
+    pub fn outcome<O: Outcome>(self) -> Option<O> {
+        O::from_end(self)
+    }
+
     /// Whether the members behind a fence run: not if data was bad, nor with another result than those in `expected`,
     /// where bit `n` stands for result `n`.
     pub(crate) fn is_success(&self, expected: Option<u8>) -> bool {
         let is_expected = |result: u32| expected.is_none_or(|results| results >> result & 1 == 1);
         match self {
-            End::Done | End::Crc(_) | End::Inserted(_) => true,
-            End::Compared(difference) => is_expected(difference.is_some().into()),
-            End::Created(Delta::Equal) => is_expected(0),
-            End::Created(Delta::Complete { .. }) => is_expected(1),
-            End::Created(Delta::Overflow { .. }) => is_expected(2),
-            End::Applied(applied) => applied.is_ok(),
-            End::Checked(checked) => checked.is_ok(),
-            End::Updated(updated) => updated.is_ok(),
+            Ended::Done | Ended::Crc(_) | Ended::Inserted(_) => true,
+            Ended::Compared(difference) => is_expected(difference.is_some().into()),
+            Ended::Created(Delta::Equal) => is_expected(0),
+            Ended::Created(Delta::Complete { .. }) => is_expected(1),
+            Ended::Created(Delta::Overflow { .. }) => is_expected(2),
+            Ended::Applied(applied) => applied.is_ok(),
+            Ended::Checked(checked) => checked.is_ok(),
+            Ended::Updated(updated) => updated.is_ok(),
         }
     }
 }
@@ -60,32 +73,12 @@ mod sealed {
     }
 }
 
-/// How a [`Task`](super::Task) ended, of whatever operation it is.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Ended(pub(super) End);
-
-impl Ended {
-    pub(crate) fn new(end: End) -> Ended {
-        Ended(end)
-    }
-
-    /// What it yields; `None` if its operation does not yield an `O`.
-    pub fn outcome<O: Outcome>(self) -> Option<O> {
-        O::from_end(self)
-    }
-}
-
-#[cfg(not(memferry_loom))] // where there is no client
-pub(crate) fn outcome<O: Outcome>(end: End) -> Option<O> {
-    Ended(end).outcome()
-}
-
 macro_rules! outcomes {
     ($($type:ty: $pattern:pat => $value:expr;)*) => {
         $(impl Outcome for $type {}
         impl sealed::FromEnd for $type {
             fn from_end(end: Ended) -> Option<$type> {
-                match end.0 {
+                match end {
                     $pattern => Some($value),
                     _ => None,
                 }
@@ -95,14 +88,14 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    (): End::Done => ();
-    u32: End::Crc(crc) => crc;
-    Option<usize>: End::Compared(difference) => difference;
-    Delta: End::Created(delta) => delta;
-    Result<(), DeltaError>: End::Applied(applied) => applied;
-    DifTags: End::Inserted(next) => next;
-    Result<DifTags, Mismatch>: End::Checked(checked) => checked;
-    Result<(DifTags, DifTags), Mismatch>: End::Updated(updated) => updated;
+    (): Ended::Done => ();
+    u32: Ended::Crc(crc) => crc;
+    Option<usize>: Ended::Compared(difference) => difference;
+    Delta: Ended::Created(delta) => delta;
+    Result<(), DeltaError>: Ended::Applied(applied) => applied;
+    DifTags: Ended::Inserted(next) => next;
+    Result<DifTags, Mismatch>: Ended::Checked(checked) => checked;
+    Result<(DifTags, DifTags), Mismatch>: Ended::Updated(updated) => updated;
 }
 
 /// The set with these results of Create Delta, as descriptors have it.

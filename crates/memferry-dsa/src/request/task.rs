@@ -89,7 +89,7 @@ impl Task {
         loop {
             let rest = self.work.split_copy(self.beyond_bytes, u32::MAX);
             // SAFETY: passed on to the caller; no device has the task.
-            let end = unsafe { self.work.finish() }.map(Ended).map_err(|completion| completion.status);
+            let end = unsafe { self.work.finish() }.map_err(|completion| completion.status);
             match rest {
                 Some(rest) if end.is_ok() => (self.work, self.beyond_bytes) = rest,
                 _ => return end,

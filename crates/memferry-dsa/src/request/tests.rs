@@ -11,7 +11,7 @@ use crate::operation::Opcode;
 use crate::portal::{QueueMode, WorkQueueInfo};
 use crate::system::Version;
 
-fn fits<O>(request: &Request<'_, O>, queue: &WorkQueueInfo, version: Version) -> Result<(), Unfit> {
+fn fits<O>(request: &Request<'_, O>, queue: &WorkQueueInfo, version: Version) -> Result<(), OnCpu> {
     check::fits(&request.descriptor, queue, version, true)
 }
 
@@ -156,13 +156,13 @@ fn a_queue_that_does_not_fit() {
     let fits_in = |request: &Request<'_, ()>, bytes_max| fits(request, &queue(bytes_max), Version::V1_0);
     assert_eq!(fits_in(&Request::fill(0, &mut target), 64), Ok(()), "in pieces");
     let wide = Request::fill_16(0, &mut target);
-    assert_eq!(fits_in(&wide, 4096), Err(Unfit::Version));
+    assert_eq!(fits_in(&wide, 4096), Err(OnCpu::Version));
     assert_eq!(fits(&wide, &queue(4096), Version::V2_0), Ok(()));
     let source = vec![0u8; 520];
     let check = Request::dif_check(&source, Default::default(), Default::default());
-    assert_eq!(fits(&check, &queue(512), Version::V1_0), Err(Unfit::Size));
+    assert_eq!(fits(&check, &queue(512), Version::V1_0), Err(OnCpu::Size));
     let without = WorkQueueInfo { operations: Default::default(), ..queue(4096) };
-    assert_eq!(fits(&check, &without, Version::V1_0), Err(Unfit::Operation));
+    assert_eq!(fits(&check, &without, Version::V1_0), Err(OnCpu::Operation));
 }
 
 /// Pieces of a copy onto its own upper part come from the end, so that none overwrites what another reads.
@@ -180,7 +180,7 @@ fn pieces_of_an_overlapping_copy() {
         // SAFETY: no device has it.
         match unsafe { work.absorb(&Completion::new(Status::Success)) } {
             Step::Next => {}
-            step => break assert_eq!(step, Step::Ended(End::Done)),
+            step => break assert_eq!(step, Step::Ended(Ended::Done)),
         }
     }
     // What is left in the end does not overlap any more, and may begin anywhere.

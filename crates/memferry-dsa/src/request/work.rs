@@ -13,9 +13,9 @@ use std::marker::PhantomData;
 
 use super::check::{fits, overlap, unit_bytes};
 use super::execute::{self, bytes_at};
-use super::outcome::End;
+use super::outcome::Ended;
 use super::resume::{has_room_for, is_partial, piece, rest};
-use super::{Request, Unfit};
+use super::{OnCpu, Request};
 use crate::address::Address;
 use crate::completion::{Completion, Status};
 use crate::descriptor::Descriptor;
@@ -49,7 +49,7 @@ struct Rest {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Step {
     /// It has ended.
-    Ended(End),
+    Ended(Ended),
     /// A piece is done, and another comes.
     Next,
     /// A page fault: [`Work::touch`] the page and go on.
@@ -108,7 +108,7 @@ impl<'a> Work<'a> {
         execute::bytes_of(&self.request())
     }
 
-    /// The set of results that count as success, as [`End::is_success`] takes it.
+    /// The set of results that count as success, as [`Ended::is_success`] takes it.
     pub(crate) fn expected(&self) -> Option<u8> {
         let expected = self.request().expected_result();
         self.request().flags().contains(Flags::CHECK_RESULT).then_some(match self.opcode() {
@@ -119,7 +119,7 @@ impl<'a> Work<'a> {
 
     /// Whether a queue takes what is to be done next; in pieces, if it `may_cut`.
     #[inline]
-    pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
+    pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), OnCpu> {
         let next = if self.is_begun() { self.piece() } else { self.whole() };
         fits(&next, queue, version, may_cut && !self.is_begun())
     }
@@ -210,7 +210,7 @@ impl<'a> Work<'a> {
                 left.piece = rest(&piece, completion.bytes_completed, completion);
                 left.is_begun = true;
                 match self.last_entry_misplaced() {
-                    Some(error) => Step::Ended(End::Applied(Err(error))),
+                    Some(error) => Step::Ended(Ended::Applied(Err(error))),
                     None => Step::Fault,
                 }
             }
@@ -220,7 +220,7 @@ impl<'a> Work<'a> {
             }
             Status::DeltaOrder | Status::DeltaOffset if self.opcode() == Some(Opcode::ApplyDelta) => {
                 let applied_bytes = self.done() + completion.bytes_completed as usize;
-                Step::Ended(End::Applied(Err(match completion.status {
+                Step::Ended(Ended::Applied(Err(match completion.status {
                     Status::DeltaOrder => DeltaError::NotAscending { applied_bytes },
                     _ => DeltaError::OutOfRange { applied_bytes },
                 })))
@@ -230,8 +230,8 @@ impl<'a> Work<'a> {
                 let wrong = completion.dif_errors();
                 let mismatch = Mismatch { bytes_completed, wrong };
                 match self.opcode() {
-                    Some(Opcode::DifCheck | Opcode::DifStrip) => Step::Ended(End::Checked(Err(mismatch))),
-                    Some(Opcode::DifUpdate) => Step::Ended(End::Updated(Err(mismatch))),
+                    Some(Opcode::DifCheck | Opcode::DifStrip) => Step::Ended(Ended::Checked(Err(mismatch))),
+                    Some(Opcode::DifUpdate) => Step::Ended(Ended::Updated(Err(mismatch))),
                     _ => Step::Failed,
                 }
             }
@@ -255,7 +255,7 @@ impl<'a> Work<'a> {
                     return Step::Failed;
                 }
                 // SAFETY: `at` is inside the request, and the device is done.
-                return Step::Ended(End::Compared(Some(unsafe { self.exact_difference(at) })));
+                return Step::Ended(Ended::Compared(Some(unsafe { self.exact_difference(at) })));
             }
             Some(Opcode::CreateDelta) => {
                 if !has_room_for(&self.piece(), completion) {
@@ -266,14 +266,11 @@ impl<'a> Work<'a> {
                 if completion.result == 2 {
                     let bytes_compared = self.done() + completion.bytes_completed as usize;
                     let size_bytes = self.delta_written() + completion.delta_bytes() as usize;
-                    return Step::Ended(End::Created(Delta::Overflow { size_bytes, bytes_compared }));
+                    return Step::Ended(Ended::Created(Delta::Overflow { size_bytes, bytes_compared }));
                 }
                 // The next piece goes on where the record of this one ends.
                 if let Some(Rest { whole, piece, .. }) = self.rest.as_deref_mut() {
-                    let (first, second, flags) = (whole.address_1(), whole.address_2(), whole.flags());
-                    let (to, room) = (piece.delta_address(), piece.delta_bytes());
-                    *whole =
-                        Descriptor::create_delta(first, second, whole.size(), to, room).with_flags(flags);
+                    whole.operation = piece.operation;
                 }
             }
             _ => {}
@@ -293,20 +290,20 @@ impl<'a> Work<'a> {
     }
 
     /// The end of the last piece.
-    fn end(&self, completion: &Completion) -> End {
+    fn end(&self, completion: &Completion) -> Ended {
         let (source, target) = (completion.dif_source_tags(), completion.dif_target_tags());
         match self.opcode() {
-            Some(Opcode::Compare | Opcode::ComparePattern) => End::Compared(None),
+            Some(Opcode::Compare | Opcode::ComparePattern) => Ended::Compared(None),
             Some(Opcode::CreateDelta) => match self.delta_written() + completion.delta_bytes() as usize {
-                0 => End::Created(Delta::Equal),
-                size_bytes => End::Created(Delta::Complete { size_bytes }),
+                0 => Ended::Created(Delta::Equal),
+                size_bytes => Ended::Created(Delta::Complete { size_bytes }),
             },
-            Some(Opcode::ApplyDelta) => End::Applied(Ok(())),
-            Some(Opcode::CrcGeneration | Opcode::CopyCrc) => End::Crc(completion.crc()),
-            Some(Opcode::DifInsert) => End::Inserted(target),
-            Some(Opcode::DifCheck | Opcode::DifStrip) => End::Checked(Ok(source)),
-            Some(Opcode::DifUpdate) => End::Updated(Ok((source, target))),
-            _ => End::Done,
+            Some(Opcode::ApplyDelta) => Ended::Applied(Ok(())),
+            Some(Opcode::CrcGeneration | Opcode::CopyCrc) => Ended::Crc(completion.crc()),
+            Some(Opcode::DifInsert) => Ended::Inserted(target),
+            Some(Opcode::DifCheck | Opcode::DifStrip) => Ended::Checked(Ok(source)),
+            Some(Opcode::DifUpdate) => Ended::Updated(Ok((source, target))),
+            _ => Ended::Done,
         }
     }
 
@@ -409,7 +406,7 @@ impl<'a> Work<'a> {
     ///
     /// # Safety
     /// As [`execute`](Self::execute), until this returns.
-    pub(crate) unsafe fn finish(&mut self) -> Result<End, Completion> {
+    pub(crate) unsafe fn finish(&mut self) -> Result<Ended, Completion> {
         loop {
             // SAFETY: passed on to the caller.
             let completion = unsafe { self.execute() };

@@ -123,15 +123,9 @@ impl Tree<'_> {
             clients: device.number("clients")?,
             command_status: device.hexadecimal("cmd_status")?.map(CommandStatus),
             error: device.operations("errors")?.and_then(|bits| SoftwareError::from_words(bits.to_words())),
-            groups: own(&names, id, |group: &GroupId| (group.device, group.index))
-                .map(|group| device.inside(group).group(group))
-                .collect::<Result<_, _>>()?,
-            engines: own(&names, id, |engine: &EngineId| (engine.device, engine.index))
-                .map(|engine| device.inside(engine).engine(engine))
-                .collect::<Result<_, _>>()?,
-            queues: own(&names, id, |queue: &QueueId| (queue.device, queue.index))
-                .map(|queue| device.inside(queue).queue(queue))
-                .collect::<Result<_, _>>()?,
+            groups: own(&names, |it: &GroupId| it.device == id, |it| device.inside(it).group(it))?,
+            engines: own(&names, |it: &EngineId| it.device == id, |it| device.inside(it).engine(it))?,
+            queues: own(&names, |it: &QueueId| it.device == id, |it| device.inside(it).queue(it))?,
         })
     }
 
@@ -196,16 +190,15 @@ impl Tree<'_> {
     }
 }
 
-/// The objects among `names` that belong to a device, by number.
-fn own<T: FromStr>(
+/// Reads the objects among `names` that belong to a device, by number.
+fn own<I: FromStr + Copy + Ord, T>(
     names: &BTreeSet<String>,
-    device: DeviceId,
-    key: impl Fn(&T) -> (DeviceId, u32),
-) -> impl Iterator<Item = T> {
-    let mut found: Vec<T> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    found.retain(|id| key(id).0 == device);
-    found.sort_by_key(|id| key(id).1);
-    found.into_iter()
+    is_own: impl Fn(&I) -> bool,
+    read: impl Fn(I) -> Result<T, SystemError>,
+) -> Result<Vec<T>, SystemError> {
+    let mut ids: Vec<I> = names.iter().filter_map(|name| name.parse().ok()).filter(is_own).collect();
+    ids.sort_unstable();
+    ids.into_iter().map(read).collect()
 }
 
 /// Whether an error means that an attribute is absent: the kernel lacks it (`ENOENT`), it does not apply (`EOPNOTSUPP`,

@@ -61,7 +61,7 @@ pub struct Config {
 }
 
 /// Settings of a device.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct DeviceSettings {
     /// Its name.
     pub id: DeviceId,
@@ -80,7 +80,7 @@ pub struct DeviceSettings {
 }
 
 /// Settings of a group.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct GroupSettings {
     /// Its name.
     pub id: GroupId,
@@ -107,7 +107,7 @@ pub struct GroupSettings {
 }
 
 /// Settings of a work queue.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct QueueSettings {
     /// Its name.
     pub id: QueueId,
@@ -142,7 +142,7 @@ pub struct QueueSettings {
 }
 
 /// Settings of an engine.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct EngineSettings {
     /// Its name.
     pub id: EngineId,

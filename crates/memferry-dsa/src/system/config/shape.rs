@@ -124,11 +124,8 @@ impl Shape {
         DeviceSettings {
             id,
             read_buffer_limit: Some(0),
-            event_log_size: None,
             groups: (0..self.groups).map(|index| self.group(id.group(index))).collect(),
-            ungrouped_queues: Vec::new(),
-            ungrouped_engines: Vec::new(),
-            kept: Vec::new(),
+            ..DeviceSettings::default()
         }
     }
 
@@ -136,19 +133,12 @@ impl Shape {
         let numbers = |each: u32| id.index * each..(id.index + 1) * each;
         GroupSettings {
             id,
-            // The default is all read buffers of the device.
-            read_buffers_reserved: None,
-            use_read_buffer_limit: None,
-            read_buffers_allowed: None,
-            traffic_class_a: None,
-            traffic_class_b: None,
-            desc_progress_limit: None,
-            batch_progress_limit: None,
             queues: numbers(self.queues_per_group).map(|index| self.queue(id.device, index)).collect(),
             engines: numbers(self.engines_per_group)
                 .map(|index| EngineSettings { id: id.device.engine(index), kept: Vec::new() })
                 .collect(),
-            kept: Vec::new(),
+            // The default is all read buffers of the device.
+            ..GroupSettings::default()
         }
     }
 
@@ -171,10 +161,7 @@ impl Shape {
                 QueueMode::Shared => size,
                 QueueMode::Dedicated => 0,
             }),
-            ats_disable: None,
-            prs_disable: None,
-            operations: None,
-            kept: Vec::new(),
+            ..QueueSettings::default()
         }
     }
 }

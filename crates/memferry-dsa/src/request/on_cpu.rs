@@ -1,7 +1,5 @@
 //! Why the CPU executes a request.
 
-use crate::request::Unfit;
-
 /// Why the CPU did a request, or its rest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 pub enum OnCpu {
@@ -56,14 +54,3 @@ const _: () = {
         number += 1;
     }
 };
-
-impl From<Unfit> for OnCpu {
-    fn from(unfit: Unfit) -> OnCpu {
-        match unfit {
-            Unfit::Operation => OnCpu::Operation,
-            Unfit::Version => OnCpu::Version,
-            Unfit::Size => OnCpu::Size,
-            Unfit::DeltaRoom => OnCpu::DeltaRoom,
-        }
-    }
-}
