@@ -51,6 +51,22 @@ impl DifBlock {
 }
 
 /// The format of blocks and guards: byte 42 of a descriptor.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientOptions, Request};
+/// use memferry_dsa::{DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifTarget};
+///
+/// let client = Client::new(Vec::new(), ClientOptions::default());
+/// let (format, data) = (DifFormat::new(DifBlock::Bytes512), [7u8; 512]);
+/// let mut protected = [0u8; 512 + DIF_BYTES as usize];
+/// client.run(Request::dif_insert(&data, &mut protected, format, DifTarget::default()))?;
+/// assert!(client.run(Request::dif_check(&protected, format, DifSource::default()))?.is_ok());
+///
+/// protected[9] ^= 1;
+/// let mismatch = client.run(Request::dif_check(&protected, format, DifSource::default()))?.unwrap_err();
+/// assert_eq!(mismatch.wrong, DifErrors::GUARD);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DifFormat {
     /// The size of the blocks.

@@ -65,6 +65,13 @@ flags! {
     ///
     /// Bits 0-15 mean the same for every operation that allows them; bits 16-23 are specific to the operation.
     ///
+    /// ```
+    /// use memferry_dsa::{Descriptor, Flags};
+    ///
+    /// let fenced = Descriptor::noop().with_flags(Flags::FENCE | Flags::REQUEST_COMPLETION);
+    /// assert!(fenced.flags().contains(Flags::FENCE));
+    /// ```
+    ///
     /// Source: DSA specification 8.1 and table 5-3; `IDXD_OP_FLAG_*` in `idxd.h`.
     Flags: u32 & 0x00ff_ffff {
         /// Batch members only: wait for all earlier members of the batch.

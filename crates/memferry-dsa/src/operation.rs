@@ -9,6 +9,13 @@ macro_rules! opcodes {
     ($($code:literal $opcode:ident $name:literal $about:literal)*) => {
         /// The operations of DSA 1.0.
         ///
+        /// ```
+        /// use memferry_dsa::{Opcode, UnknownOpcode};
+        ///
+        /// assert_eq!(Opcode::try_from(0x03), Ok(Opcode::Memmove));
+        /// assert_eq!(Opcode::try_from(0xff), Err(UnknownOpcode(0xff)));
+        /// ```
+        ///
         /// Source: DSA specification, table of operations; `enum dsa_opcode` in `idxd.h`.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
@@ -75,6 +82,13 @@ impl TryFrom<u8> for Opcode {
 }
 
 /// A set of operations: the 256 bits of `op_cap` and `op_config`.
+///
+/// ```
+/// use memferry_dsa::{Opcode, OperationSet};
+///
+/// let copies = OperationSet::of(&[Opcode::Memmove, Opcode::Dualcast]);
+/// assert!(copies.contains(Opcode::Dualcast) && !copies.contains(Opcode::Fill));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct OperationSet([u64; 4]);
 

@@ -21,6 +21,14 @@ const PAUSE_TICKS: u64 = 140;
 const DOUBLINGS_MAX: u32 = 7;
 
 /// A limited number of pauses between retries, each twice as long as the one before.
+///
+/// ```
+/// use memferry_dsa::Backoff;
+///
+/// let mut backoff = Backoff::new(2);
+/// while backoff.pause() {} // submit here, until the queue accepts the descriptor
+/// assert_eq!(backoff.retries(), 2);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     tries_max: u32,
@@ -89,6 +97,20 @@ pub enum BackoffError {
 }
 
 /// Submits, and retries while the queue is full and `backoff` allows. Returns the number of retries.
+///
+/// ```
+/// use memferry_dsa::{Backoff, CompletionRecord, Descriptor, Wait, submit_with_backoff};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
+/// use std::time::Duration;
+///
+/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?.portal(0);
+/// let record = CompletionRecord::new();
+/// let noop = Descriptor::noop().with_completion(&record);
+/// // SAFETY: a no-op names no memory but the record, which outlives the wait.
+/// unsafe { submit_with_backoff(&*portal, &noop, Backoff::default())? };
+/// Wait::Pause.wait(&record, Duration::from_secs(10))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`BackoffError`]: nothing was submitted.

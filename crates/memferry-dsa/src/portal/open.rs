@@ -41,6 +41,19 @@ const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A portal to a work queue of Linux.
 ///
+/// ```no_run
+/// use memferry_dsa::system::{QueueFilter, SystemState};
+/// use memferry_dsa::{DevicePortal, OpenOptions, SubmitMethod};
+///
+/// let state = SystemState::discover()?;
+/// let (device, queue) = state.diagnose(&QueueFilter::default()).usable[0];
+/// let file = queue.file.as_ref().expect("a usable queue has a file");
+/// let options = OpenOptions { method: SubmitMethod::Mapped, ..OpenOptions::default() };
+/// let portal = DevicePortal::open(file.path.as_ref(), queue.info(device)?, options)?;
+/// println!("{} is open", portal.path().display());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Memory safety depends on the kernel and the platform only, not on the caller's arguments. A wrong path or
 /// [`WorkQueueInfo`] costs descriptors, never memory: with too large a `size` a dedicated queue loses descriptors, with
 /// the wrong `mode` or `operations` all of them are refused, with too large a `transfer_bytes_max` they complete with an

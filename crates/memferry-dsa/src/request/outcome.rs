@@ -1,4 +1,4 @@
-//! What an operation yields.
+//! The outcomes of operations.
 
 use crate::completion::DeltaResult;
 use crate::dif::DifTags;
@@ -32,8 +32,8 @@ impl Ended {
         O::from_end(self)
     }
 
-    /// Whether the members behind a fence run: not if data was bad, nor with another result than those in `expected`,
-    /// where bit `n` stands for result `n`.
+    /// Whether the members behind a fence run: the data was good, and the result is in `expected`, whose bit `n` stands for
+    /// result `n`.
     pub(crate) fn is_success(&self, expected: Option<u8>) -> bool {
         let is_expected = |result: u32| expected.is_none_or(|results| results >> result & 1 == 1);
         match self {
@@ -49,20 +49,28 @@ impl Ended {
     }
 }
 
-/// The type that a request yields, by its operation.
+/// The type of a request's outcome, by its operation.
 ///
 /// | operation | outcome |
 /// |---|---|
 /// | No-op, Memory Move, Fill, Dualcast, Cache Flush | `()` |
-/// | CRC Generation, Copy with CRC | `u32`, the CRC and the seed of what follows |
+/// | CRC Generation, Copy with CRC | `u32`, the CRC, which is the seed for the data that follows |
 /// | Compare, Compare Pattern | `Option<usize>`, the exact offset of the first difference |
 /// | Create Delta | [`Delta`] |
 /// | Apply Delta | `Result<(), DeltaError>` |
-/// | DIF Insert | [`DifTags`] of the block that comes next |
-/// | DIF Check, Strip | `Result<DifTags, Mismatch>`, of the source's block that comes next |
+/// | DIF Insert | [`DifTags`] of the next block |
+/// | DIF Check, Strip | `Result<DifTags, Mismatch>`, of the source's next block |
 /// | DIF Update | `Result<(DifTags, DifTags), Mismatch>`, of source and target |
 ///
-/// Data that is not what was expected is an outcome: the operation has done its work.
+/// Unexpected data is an outcome too: the operation has completed.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientError, Outcome, Request};
+///
+/// fn run<O: Outcome>(client: &Client, request: Request<'_, O>) -> Result<O, ClientError> {
+///     client.run(request)
+/// }
+/// ```
 pub trait Outcome: sealed::FromEnd {}
 
 mod sealed {
@@ -98,13 +106,7 @@ outcomes! {
     Result<(DifTags, DifTags), Mismatch>: Ended::Updated(updated) => updated;
 }
 
-/// The set with these results of Create Delta, as descriptors have it.
+/// The set of these results of Create Delta in the format of descriptors.
 pub(super) fn delta_results(results: &[DeltaResult]) -> u8 {
-    results.iter().fold(0, |set, result| {
-        set | match result {
-            DeltaResult::Equal => 1 << 0,
-            DeltaResult::Complete => 1 << 1,
-            DeltaResult::Overflow => 1 << 2,
-        }
-    })
+    results.iter().fold(0, |set, result| set | 1 << *result as u8)
 }

@@ -1,16 +1,16 @@
-//! What is left of an operation that a page fault stopped, or of a request that is larger than a queue takes.
+//! The rest of an operation after a page fault, and pieces of a request above the limit of a queue.
 //!
-//! | operation | what goes on |
+//! | operation | changes in the rest |
 //! |---|---|
 //! | Memory Move, Dualcast, Cache Flush | addresses; the size alone if a copy ran from the end |
-//! | Fill, Compare Pattern | the pattern, turned by the bytes done modulo its length |
-//! | Compare | addresses; the offset counts from where the request began |
+//! | Fill, Compare Pattern | addresses; the pattern, rotated by the completed bytes |
+//! | Compare | addresses; the offset counts from the start of the request |
 //! | Create Delta | sources, the record's end and its room; later entries count from the new start and are corrected |
 //! | Apply Delta | the record's start; the next entry must still be above the last one applied |
-//! | CRC | the seed is the CRC so far, if any byte was done |
-//! | DIF | the tags are those that the record tells, if any block was done |
+//! | CRC | addresses; the seed is the CRC so far, if a byte was completed |
+//! | DIF | addresses; the tags are those of the record, if a block was completed |
 //!
-//! Source: Intel DSA Architecture Specification 3.0, section 8.3, what bytes completed means for each operation.
+//! Source: Intel DSA Architecture Specification 3.0, section 8.3 (bytes completed of each operation).
 
 use super::check::unit_bytes;
 use crate::address::Address;
@@ -21,9 +21,9 @@ use crate::flags::Flags;
 use crate::operation::Opcode;
 use crate::software::{CrcMode, ENTRY_BYTES};
 
-/// What is left of `d` when the first `done` bytes are, of which `completion` tells the state.
+/// The rest of `d` after its first `done` bytes, whose state is in `completion`.
 ///
-/// For Apply Delta `done` counts bytes of the record, for a copy that ran backwards bytes from the end.
+/// For Apply Delta `done` counts bytes of the record, for a backward copy bytes from the end.
 pub(super) fn rest(d: &Descriptor, done: u32, completion: &Completion) -> Descriptor {
     let Ok(opcode) = d.opcode() else { return *d };
     let bytes = u64::from(done);
@@ -85,7 +85,7 @@ pub(super) fn rest(d: &Descriptor, done: u32, completion: &Completion) -> Descri
     }
 }
 
-/// The pattern as it goes on after `done` bytes.
+/// The pattern for the bytes after the first `done`.
 fn turned(pattern: u64, done: u32) -> u64 {
     pattern.rotate_right(8 * (done % 8))
 }
@@ -97,7 +97,7 @@ pub(super) fn piece(whole: &Descriptor, size: u32, is_last: bool) -> Descriptor 
     Descriptor { address_1, address_2, size, ..*whole }
 }
 
-/// Whether what a partial completion tells can be: memory that is still to be written is computed from it.
+/// Whether a partial completion is possible: addresses of later writes are computed from it.
 pub(super) fn is_partial(descriptor: &Descriptor, completion: &Completion) -> bool {
     let done = completion.bytes_completed;
     match descriptor.opcode() {
@@ -110,13 +110,13 @@ pub(super) fn is_partial(descriptor: &Descriptor, completion: &Completion) -> bo
     }
 }
 
-/// Whether the delta record that was written is one.
+/// Whether the size of the written delta record is possible.
 pub(super) fn has_room_for(descriptor: &Descriptor, completion: &Completion) -> bool {
     let written = completion.delta_bytes();
     written <= descriptor.delta_bytes() && written.is_multiple_of(ENTRY_BYTES as u32)
 }
 
-/// How the flags of a descriptor turn seed, data and result.
+/// The mode in the flags of a descriptor.
 pub(super) fn crc_mode(flags: Flags) -> CrcMode {
     CrcMode {
         bypass_inversion: flags.contains(Flags::CRC_BYPASS_INVERSION),

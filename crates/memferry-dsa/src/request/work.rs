@@ -1,12 +1,12 @@
-//! A request on its way: what is left of it, and what has come out so far.
+//! A request in progress: its rest, and its results so far.
 //!
 //! ```text
-//! next:    the piece at hand, or a new one as large as the queue takes
-//! a device, or the CPU, executes it and tells a completion
-//! absorb:  a page fault leaves a smaller piece; the end of a piece leaves the next one, or is the end of the request
+//! next:    the current piece, or a new one within the limit of the queue
+//! a device, or the CPU, executes it and returns a completion
+//! absorb:  a page fault leaves a smaller piece; the end of a piece leads to the next one, or ends the request
 //! ```
 //!
-//! The CPU's completions are made of the same stuff as the device's, so that both may do parts of one request.
+//! The CPU's completions have the format of the device's, so that both can execute parts of one request.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -26,37 +26,37 @@ use crate::software::dif::Mismatch;
 use crate::software::{Delta, DeltaError, ENTRY_BYTES};
 use crate::system::Version;
 
-/// Flags without which a request has the same outcome.
+/// Flags that do not change the outcome of a request.
 pub(crate) const HINTS: Flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
 
-/// A checked request on its way. Its memory is borrowed by the request that it was made of.
+/// A checked request in progress. The request borrows its memory.
 pub(crate) struct Work<'a> {
-    request: [u64; 8], // the descriptor as it was asked for; not aligned as one, to be small
-    rest: Option<Box<Rest>>, // unless all of it is left, in one piece
-    borrow: PhantomData<&'a Cell<u8>>, // not to be sent: the memory may be cells
+    request: [u64; 8], // the descriptor of the request; as words, whose alignment is smaller
+    rest: Option<Box<Rest>>, // none while the request is whole
+    borrow: PhantomData<&'a Cell<u8>>, // not `Send`: the memory may be cells
 }
 
-/// What is left of a request that is done in several pieces, or in part. Most requests never have one.
+/// The rest of a request that runs in several pieces, or has completed in part. Most requests never have one.
 #[derive(Clone, Copy)]
 struct Rest {
-    whole: Descriptor, // from the piece at hand to the end
-    piece: Descriptor, // what is left of the piece
-    piece_bytes: u32,  // that the piece had when it was cut
-    is_begun: bool,    // a part of the piece is done, so that it cannot be cut anew
+    whole: Descriptor, // from the current piece to the end
+    piece: Descriptor, // the rest of the piece
+    piece_bytes: u32,  // the size of the whole piece
+    is_begun: bool,    // a part of the piece has completed, so its size is fixed
 }
 
-/// What a completion means for a request.
+/// The meaning of a completion for a request.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Step {
     /// It has ended.
     Ended(Ended),
-    /// A piece is done, and another comes.
+    /// A piece has completed, and another follows.
     Next,
-    /// A page fault: [`Work::touch`] the page and go on.
+    /// A page fault: [`Work::touch`] the page and continue.
     Fault,
-    /// The device does not take it like that: an operation or a flag that it does not have.
+    /// The device lacks the operation, or these flags.
     NotTaken(Flags),
-    /// The device failed, or tells what cannot be.
+    /// The device failed, or its completion is impossible.
     Failed,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Work<'a> {
         Work::of(request.descriptor)
     }
 
-    /// A request by its descriptor alone. Who calls this sees to it that the memory is there for `'a`.
+    /// A request by its descriptor alone. The caller keeps the memory for `'a`.
     #[inline]
     pub(super) fn of(request: Descriptor) -> Work<'a> {
         Work { request: request.to_words(), rest: None, borrow: PhantomData }
@@ -117,7 +117,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Whether a queue takes what is to be done next; in pieces, if it `may_cut`.
+    /// Whether the next piece is within the limits of a queue; it may be cut if `may_cut`.
     #[inline]
     pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), OnCpu> {
         let next = if self.is_begun() { self.piece() } else { self.whole() };
@@ -129,7 +129,7 @@ impl<'a> Work<'a> {
         self.request = self.request().with_flags(flags).to_words();
     }
 
-    /// Leaves out flags that are not essential.
+    /// Removes flags that do not change the outcome.
     pub(crate) fn drop_flags(&mut self, flags: Flags) {
         self.request = self.request().without_flags(flags).to_words();
         if let Some(rest) = &mut self.rest {
@@ -144,8 +144,8 @@ impl<'a> Work<'a> {
         self.request().flags().without(flags) != self.request().flags()
     }
 
-    /// Cuts a copy of regions that do not overlap, and of which nothing is done, so that at most `bytes_max` are left of it;
-    /// `beyond_bytes` lie behind it. The rest, and the bytes behind that; `None` if there is no rest, or it is no such copy.
+    /// Cuts a copy of regions that do not overlap, of which nothing has completed, to at most `bytes_max`; `beyond_bytes`
+    /// lie behind it. Returns the rest and the bytes behind that; `None` without a rest, or for another operation.
     #[inline]
     pub(crate) fn split_copy(&mut self, beyond_bytes: u64, bytes_max: u32) -> Option<(Work<'a>, u64)> {
         let whole = self.whole();
@@ -164,7 +164,7 @@ impl<'a> Work<'a> {
         Some((part(bytes_max, named_bytes), rest_bytes - u64::from(named_bytes)))
     }
 
-    /// What is to be done next, at most `bytes_max` of it.
+    /// The next piece, of at most `bytes_max`.
     #[inline]
     pub(crate) fn next(&mut self, bytes_max: u32) -> Descriptor {
         let whole = self.whole();
@@ -195,11 +195,11 @@ impl<'a> Work<'a> {
         self.opcode() == Some(Opcode::Memmove) && source < target && overlap((source, bytes), (target, bytes))
     }
 
-    /// Takes in how [`next`](Self::next) ended.
+    /// Applies the completion of [`next`](Self::next).
     ///
     /// # Safety
-    /// `completion` is from a device, or the CPU, that executed what `next` last returned and does not access its
-    /// memory any more.
+    /// `completion` is from a device, or the CPU, that executed the last result of `next` and does not access its memory any
+    /// more.
     pub(crate) unsafe fn absorb(&mut self, completion: &Completion) -> Step {
         let piece = self.piece();
         match completion.status {
@@ -239,7 +239,7 @@ impl<'a> Work<'a> {
                 Step::NotTaken(completion.invalid_flags())
             }
             Status::BadOpcode => Step::NotTaken(Flags::NONE),
-            // Requests overlap in copies only; a device may lack that (GENCAP bit 1), which queues do not tell.
+            // Only copies may overlap. A device may lack that (GENCAP bit 1), which the description of a queue does not have.
             Status::Overlap if self.opcode() == Some(Opcode::Memmove) => Step::NotTaken(Flags::NONE),
             _ => Step::Failed,
         }
@@ -307,17 +307,17 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Bytes in front of the piece at hand: of the record for Apply Delta, of the source for others that have one.
+    /// Bytes before the current piece: of the record for Apply Delta, of the source for other operations with a source.
     fn done(&self) -> usize {
         (self.piece().address_1().0.wrapping_sub(self.request().address_1().0)) as usize
     }
 
-    /// Create Delta: bytes of the record in front of the piece at hand.
+    /// Create Delta: bytes of the record before the current piece.
     fn delta_written(&self) -> usize {
         (self.piece().delta_address().0.wrapping_sub(self.request().delta_address().0)) as usize
     }
 
-    /// Create Delta: what the device wrote counts from the start of the piece.
+    /// Create Delta: corrects offsets that the device counted from the start of the piece.
     ///
     /// # Safety
     /// As [`absorb`](Self::absorb); the record has the size that `completion` tells.
@@ -339,8 +339,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Apply Delta: the device does not know the last entry that it applied before, and so not that the next one is not
-    /// above it.
+    /// Apply Delta: checks that the next entry is above the last applied one, which the device does not know any more.
     fn last_entry_misplaced(&self) -> Option<DeltaError> {
         let applied_bytes = self.done();
         if self.opcode() != Some(Opcode::ApplyDelta) || applied_bytes == 0 {
@@ -356,7 +355,7 @@ impl<'a> Work<'a> {
         (entry(next) <= entry(last)).then_some(DeltaError::NotAscending { applied_bytes })
     }
 
-    /// The place of a difference that devices may round down to a multiple of 8.
+    /// The exact offset of a difference, which devices may round down to a multiple of 8.
     ///
     /// # Safety
     /// As [`absorb`](Self::absorb); `at` is inside the request.
@@ -370,8 +369,8 @@ impl<'a> Work<'a> {
         at + crate::software::compare_pattern(rest.pattern(), bytes).unwrap_or(0)
     }
 
-    /// Bytes of the operation that are left, of those that its descriptor names as its size. The state of Apply Delta is
-    /// in its record: there all are left until the end.
+    /// The remaining bytes of the size in the descriptor. For Apply Delta it is the whole size until the end, since its
+    /// progress is in the record.
     #[inline]
     pub(crate) fn left_bytes(&self) -> u32 {
         let Some(rest) = &self.rest else { return self.request().size() };
@@ -379,8 +378,8 @@ impl<'a> Work<'a> {
         rest.whole.size() - in_piece
     }
 
-    /// Touches the page that a fault was about, as its owner would, so that it comes under the memory policy of its
-    /// range. Whether it was one of the request's.
+    /// Touches the page of a fault as its owner would, so that the memory policy of its range places it. Returns whether
+    /// the page belongs to the request.
     ///
     /// # Safety
     /// No device accesses the memory of the request.
@@ -389,7 +388,7 @@ impl<'a> Work<'a> {
         unsafe { execute::touch(&self.request(), completion) }
     }
 
-    /// Does what [`next`](Self::next) returned on the CPU.
+    /// Executes the next piece on the CPU.
     ///
     /// # Safety
     /// No device accesses the memory of the request.
@@ -399,10 +398,10 @@ impl<'a> Work<'a> {
         unsafe { execute::execute(&next) }
     }
 
-    /// Does all that is left on the CPU.
+    /// Executes the rest on the CPU.
     ///
     /// # Errors
-    /// What cannot be: the CPU has neither page faults nor limits, and knows every operation that requests are made of.
+    /// None in practice: the CPU has neither page faults nor limits, and has every operation of a request.
     ///
     /// # Safety
     /// As [`execute`](Self::execute), until this returns.
@@ -410,7 +409,7 @@ impl<'a> Work<'a> {
         loop {
             // SAFETY: passed on to the caller.
             let completion = unsafe { self.execute() };
-            // SAFETY: that is how it ended.
+            // SAFETY: it is the completion of that piece.
             match unsafe { self.absorb(&completion) } {
                 Step::Ended(end) => return Ok(end),
                 Step::Next => {}

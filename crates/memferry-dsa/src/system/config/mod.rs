@@ -54,7 +54,7 @@ use crate::portal::QueueMode;
 /// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {
-    /// The devices.
+    /// The devices. The types of their settings are in `internals`.
     pub devices: Vec<DeviceSettings>,
     /// Settings of other accelerators (`iax1`) in the file. They are written back and never applied.
     pub others: Vec<Json>,
