@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use memferry_dsa::internals::system::{Applied, Files};
+use memferry_dsa::internals::system::Files;
 use memferry_dsa::system::{
     ApplyError, ApplyOptions, Config, ConfigError, DeviceId, Limits, Plan, PlanError, Problems, Profile,
     Shape, SystemState, UnknownKeys, UnknownName,
