@@ -3,7 +3,7 @@
 //! The text shows a configuration, from a file or from the devices. Without a device, its state is left out.
 
 use memferry_dsa::QueueMode;
-use memferry_dsa::system::config::{GroupSettings, QueueSettings};
+use memferry_dsa::internals::system::{GroupSettings, QueueSettings};
 use memferry_dsa::system::{Activity, Config, Diagnostic, QueueFilter, QueueId, SystemState};
 use serde::Serialize;
 

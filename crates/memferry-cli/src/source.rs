@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use memferry::topology::{DsaFiles, Machine, Recording, TopologyError};
-use memferry_dsa::system::{Directory, Files};
+use memferry_dsa::internals::system::{Directory, Files};
 
 /// A source of sysfs files.
 pub(crate) enum Source {

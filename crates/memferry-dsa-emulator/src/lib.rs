@@ -24,8 +24,7 @@
 //! A copy through a device that faults, delays and reorders:
 //!
 //! ```
-//! use memferry_dsa::request::Request;
-//! use memferry_dsa::{Client, ClientOptions};
+//! use memferry_dsa::{Client, ClientOptions, Request};
 //! use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 //!
 //! let emulator = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::from_seed(42))?;

@@ -3,9 +3,8 @@
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use memferry_dsa::{
-    Address, Completion, CompletionRecord, Descriptor, Flags, PAGE_BYTES, Status, Submission,
-};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, Status, Submission};
 use memferry_dsa_emulator::{
     Access, AddressSpace, CheckedMemory, Deterministic, DeviceConfig, FaultPlan, Memory,
 };

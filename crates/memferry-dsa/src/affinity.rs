@@ -1,7 +1,7 @@
 //! CPU affinity of threads: the CPUs that the scheduler may run them on.
 //!
 //! ```
-//! use memferry_dsa::affinity;
+//! use memferry_dsa::internals::affinity;
 //!
 //! let all = affinity::allowed()?;
 //! std::thread::scope(|scope| {

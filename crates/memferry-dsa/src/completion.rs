@@ -203,11 +203,11 @@ impl CompletionRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum DeltaResult {
     /// The sources are equal, and the record is empty.
-    Equal,
+    Equal = 0,
     /// The record lists all differences.
-    Complete,
+    Complete = 1,
     /// The record is full; it lists the differences of the first [`Completion::bytes_completed`] bytes.
-    Overflow,
+    Overflow = 2,
 }
 
 /// The content of a completion record.

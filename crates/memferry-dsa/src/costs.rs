@@ -18,7 +18,7 @@
 /// The assumed figures agree with the published break-even of about 4 KiB for synchronous copies (Kuper et al.).
 ///
 /// ```
-/// use memferry_dsa::costs::DeviceCosts;
+/// use memferry_dsa::DeviceCosts;
 ///
 /// assert_eq!(DeviceCosts::sapphire_rapids().transfer_ns(3 << 20), 104_858);
 /// ```

@@ -28,15 +28,15 @@ use crate::operation::{Opcode, UnknownOpcode};
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, align(64))]
 pub struct Descriptor {
-    submitter: u32,        // 19:0 PASID, 30:20 reserved, 31 privileged
-    flags_operation: u32,  // 23:0 flags, 31:24 operation
-    completion: Address,   // completion record, 32-byte aligned; 0 without COMPLETION_ADDRESS_VALID
-    address_1: Address,    // source, pattern, descriptor list, or first readback address
-    address_2: Address,    // target, second source, compare pattern, or second readback address
-    size: u32,             // bytes; descriptors for Batch
-    interrupt_handle: u16, // 0 without REQUEST_INTERRUPT
-    reserved: u16,         // 0
-    operation: [u64; 3],   // operation specific
+    pub(crate) submitter: u32,        // 19:0 PASID, 30:20 reserved, 31 privileged
+    pub(crate) flags_operation: u32,  // 23:0 flags, 31:24 operation
+    pub(crate) completion: Address, // completion record, 32-byte aligned; 0 without COMPLETION_ADDRESS_VALID
+    pub(crate) address_1: Address,  // source, pattern, descriptor list, or first readback address
+    pub(crate) address_2: Address,  // target, second source, compare pattern, or second readback address
+    pub(crate) size: u32,           // bytes; descriptors for Batch
+    pub(crate) interrupt_handle: u16, // 0 without REQUEST_INTERRUPT
+    pub(crate) reserved: u16,       // 0
+    pub(crate) operation: [u64; 3], // operation specific
 }
 
 const _: () = assert!(size_of::<Descriptor>() == 64 && align_of::<Descriptor>() == 64);
@@ -56,6 +56,17 @@ impl Descriptor {
         Descriptor { flags_operation: u32::from(opcode as u8) << 24, ..Descriptor::default() }
     }
 
+    /// A descriptor of `opcode` with these addresses and this size.
+    fn on(
+        opcode: Opcode,
+        address_1: impl Into<Address>,
+        address_2: impl Into<Address>,
+        size: u32,
+    ) -> Descriptor {
+        let (address_1, address_2) = (address_1.into(), address_2.into());
+        Descriptor { address_1, address_2, size, ..Descriptor::of(opcode) }
+    }
+
     /// Does nothing but complete.
     ///
     /// Source: DSA specification 8.3.1.
@@ -70,7 +81,7 @@ impl Descriptor {
     ///
     /// Source: DSA specification 3.8 and 8.3.2.
     pub fn batch(list: impl Into<Address>, count: u32) -> Descriptor {
-        Descriptor { address_1: list.into(), size: count, ..Descriptor::of(Opcode::Batch) }
+        Descriptor::on(Opcode::Batch, list, 0, count)
     }
 
     /// Waits for the submitter's earlier descriptors in the same queue; needs a completion record.
@@ -86,12 +97,7 @@ impl Descriptor {
     ///
     /// Source: DSA specification 8.3.4.
     pub fn memmove(source: impl Into<Address>, target: impl Into<Address>, size_bytes: u32) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            address_2: target.into(),
-            size: size_bytes,
-            ..Descriptor::of(Opcode::Memmove)
-        }
+        Descriptor::on(Opcode::Memmove, source, target, size_bytes)
     }
 
     /// Fills `size_bytes` at `target` with copies of `pattern`, whose least significant byte goes to `target`.
@@ -100,12 +106,7 @@ impl Descriptor {
     ///
     /// Source: DSA specification 8.3 (Memory Fill).
     pub fn fill(pattern: u64, target: impl Into<Address>, size_bytes: u32) -> Descriptor {
-        Descriptor {
-            address_1: Address(pattern),
-            address_2: target.into(),
-            size: size_bytes,
-            ..Descriptor::of(Opcode::Fill)
-        }
+        Descriptor::on(Opcode::Fill, pattern, target, size_bytes)
     }
 
     /// Fills with a pattern of 16 bytes; devices of version 1.0 refuse its flag.
@@ -129,12 +130,7 @@ impl Descriptor {
         source_2: impl Into<Address>,
         size_bytes: u32,
     ) -> Descriptor {
-        Descriptor {
-            address_1: source_1.into(),
-            address_2: source_2.into(),
-            size: size_bytes,
-            ..Descriptor::of(Opcode::Compare)
-        }
+        Descriptor::on(Opcode::Compare, source_1, source_2, size_bytes)
     }
 
     /// Compares `size_bytes` at `source` with copies of `pattern`, the first at `source`; needs a completion record.
@@ -143,12 +139,7 @@ impl Descriptor {
     ///
     /// Source: DSA specification 8.3 (Compare Pattern).
     pub fn compare_pattern(pattern: u64, source: impl Into<Address>, size_bytes: u32) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            address_2: Address(pattern),
-            size: size_bytes,
-            ..Descriptor::of(Opcode::ComparePattern)
-        }
+        Descriptor::on(Opcode::ComparePattern, source, pattern, size_bytes)
     }
 
     /// Writes to `delta` the differences from `old` to `new`; needs a completion record.
@@ -165,13 +156,8 @@ impl Descriptor {
         delta: impl Into<Address>,
         delta_bytes_max: u32,
     ) -> Descriptor {
-        Descriptor {
-            address_1: old.into(),
-            address_2: new.into(),
-            size: size_bytes,
-            operation: [delta.into().0, delta_bytes_max.into(), 0],
-            ..Descriptor::of(Opcode::CreateDelta)
-        }
+        let operation = [delta.into().0, delta_bytes_max.into(), 0];
+        Descriptor { operation, ..Descriptor::on(Opcode::CreateDelta, old, new, size_bytes) }
     }
 
     /// Applies the delta record of `delta_bytes` at `delta` to `target`.
@@ -185,13 +171,8 @@ impl Descriptor {
         target: impl Into<Address>,
         size_bytes: u32,
     ) -> Descriptor {
-        Descriptor {
-            address_1: delta.into(),
-            address_2: target.into(),
-            size: size_bytes,
-            operation: [delta_bytes.into(), 0, 0],
-            ..Descriptor::of(Opcode::ApplyDelta)
-        }
+        let operation = [delta_bytes.into(), 0, 0];
+        Descriptor { operation, ..Descriptor::on(Opcode::ApplyDelta, delta, target, size_bytes) }
     }
 
     /// Copies `source` to two targets, whose addresses agree in bits 11:0. No two of the three regions overlap.
@@ -203,13 +184,8 @@ impl Descriptor {
         target_2: impl Into<Address>,
         size_bytes: u32,
     ) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            address_2: target_1.into(),
-            size: size_bytes,
-            operation: [target_2.into().0, 0, 0],
-            ..Descriptor::of(Opcode::Dualcast)
-        }
+        let operation = [target_2.into().0, 0, 0];
+        Descriptor { operation, ..Descriptor::on(Opcode::Dualcast, source, target_1, size_bytes) }
     }
 
     /// Computes the CRC-32C of `source`; needs a completion record, which has the result ([`Completion::crc`]).
@@ -219,12 +195,8 @@ impl Descriptor {
     ///
     /// Source: DSA specification 8.3 (CRC Generation) and appendix A.
     pub fn crc(seed: u32, source: impl Into<Address>, size_bytes: u32) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            size: size_bytes,
-            operation: [seed.into(), 0, 0],
-            ..Descriptor::of(Opcode::CrcGeneration)
-        }
+        let operation = [seed.into(), 0, 0];
+        Descriptor { operation, ..Descriptor::on(Opcode::CrcGeneration, source, 0, size_bytes) }
     }
 
     /// Copies `source` to `target` and computes its CRC-32C as [`crc`](Self::crc) does. The regions do not overlap.
@@ -236,8 +208,8 @@ impl Descriptor {
         target: impl Into<Address>,
         size_bytes: u32,
     ) -> Descriptor {
-        Descriptor { address_2: target.into(), ..Descriptor::crc(seed, source, size_bytes) }
-            .with_opcode(Opcode::CopyCrc)
+        let operation = [seed.into(), 0, 0];
+        Descriptor { operation, ..Descriptor::on(Opcode::CopyCrc, source, target, size_bytes) }
     }
 
     /// Checks the data integrity fields of `source`; needs a completion record.
@@ -251,12 +223,8 @@ impl Descriptor {
         format: DifFormat,
         expected: DifSource,
     ) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            size: size_bytes,
-            operation: dif_words(format, Some(expected), None),
-            ..Descriptor::of(Opcode::DifCheck)
-        }
+        let operation = dif_words(format, Some(expected), None);
+        Descriptor { operation, ..Descriptor::on(Opcode::DifCheck, source, 0, size_bytes) }
     }
 
     /// Copies the blocks of `source` to `target` and inserts a data integrity field behind each.
@@ -271,13 +239,8 @@ impl Descriptor {
         format: DifFormat,
         made: DifTarget,
     ) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            address_2: target.into(),
-            size: size_bytes,
-            operation: dif_words(format, None, Some(made)),
-            ..Descriptor::of(Opcode::DifInsert)
-        }
+        let operation = dif_words(format, None, Some(made));
+        Descriptor { operation, ..Descriptor::on(Opcode::DifInsert, source, target, size_bytes) }
     }
 
     /// Checks the data integrity fields of `source` and copies the blocks without them to `target`.
@@ -293,8 +256,8 @@ impl Descriptor {
         format: DifFormat,
         expected: DifSource,
     ) -> Descriptor {
-        Descriptor { address_2: target.into(), ..Descriptor::dif_check(source, size_bytes, format, expected) }
-            .with_opcode(Opcode::DifStrip)
+        let operation = dif_words(format, Some(expected), None);
+        Descriptor { operation, ..Descriptor::on(Opcode::DifStrip, source, target, size_bytes) }
     }
 
     /// Checks the data integrity fields of `source` and copies the blocks to `target` with new fields.
@@ -310,20 +273,15 @@ impl Descriptor {
         expected: DifSource,
         made: DifTarget,
     ) -> Descriptor {
-        Descriptor {
-            address_1: source.into(),
-            address_2: target.into(),
-            size: size_bytes,
-            operation: dif_words(format, Some(expected), Some(made)),
-            ..Descriptor::of(Opcode::DifUpdate)
-        }
+        let operation = dif_words(format, Some(expected), Some(made));
+        Descriptor { operation, ..Descriptor::on(Opcode::DifUpdate, source, target, size_bytes) }
     }
 
     /// Flushes the cache lines of `size_bytes` at `target`, including lines that lie only partly in it.
     ///
     /// Source: DSA specification 8.3 (Cache Flush).
     pub fn cache_flush(target: impl Into<Address>, size_bytes: u32) -> Descriptor {
-        Descriptor { address_2: target.into(), size: size_bytes, ..Descriptor::of(Opcode::CacheFlush) }
+        Descriptor::on(Opcode::CacheFlush, 0, target, size_bytes)
     }
 
     /// Compare operations: completes with [`Status::PredicateFalse`] unless the result is the expected one.
@@ -351,11 +309,6 @@ impl Descriptor {
     /// Drain: the same for the memory of a second address.
     pub fn with_readback_2(self, address: impl Into<Address>) -> Descriptor {
         Descriptor { address_2: address.into(), ..self }.with_flags(Flags::DRAIN_READBACK_2)
-    }
-
-    fn with_opcode(self, opcode: Opcode) -> Descriptor {
-        let flags_operation = self.flags_operation & 0x00ff_ffff | u32::from(opcode as u8) << 24;
-        Descriptor { flags_operation, ..self }
     }
 
     /// Requests a completion in `record`, which must be reset ([`CompletionRecord::reset`]) before submission.

@@ -13,7 +13,8 @@
 //! Linux' `idxd.h`.
 
 use std::fmt;
-use std::ops::{BitOr, BitOrAssign};
+
+use crate::flags::flags;
 
 /// Bytes of one data integrity field.
 pub const DIF_BYTES: u32 = 8;
@@ -50,6 +51,22 @@ impl DifBlock {
 }
 
 /// The format of blocks and guards: byte 42 of a descriptor.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientOptions, Request};
+/// use memferry_dsa::{DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifTarget};
+///
+/// let client = Client::new(Vec::new(), ClientOptions::default());
+/// let (format, data) = (DifFormat::new(DifBlock::Bytes512), [7u8; 512]);
+/// let mut protected = [0u8; 512 + DIF_BYTES as usize];
+/// client.run(Request::dif_insert(&data, &mut protected, format, DifTarget::default()))?;
+/// assert!(client.run(Request::dif_check(&protected, format, DifSource::default()))?.is_ok());
+///
+/// protected[9] ^= 1;
+/// let mismatch = client.run(Request::dif_check(&protected, format, DifSource::default()))?.unwrap_err();
+/// assert_eq!(mismatch.wrong, DifErrors::GUARD);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct DifFormat {
     /// The size of the blocks.
@@ -81,60 +98,11 @@ impl DifFormat {
     }
 }
 
-/// Declares a byte of flags with the same queries as [`Flags`](crate::Flags).
-macro_rules! byte_of_flags {
-    ($(#[$about:meta])* $name:ident { $($(#[$flag_about:meta])* $flag:ident = $bits:expr;)* }) => {
-        $(#[$about])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-        #[repr(transparent)]
-        pub struct $name(u8);
-
-        impl $name {
-            /// No flag.
-            pub const NONE: $name = $name(0);
-            $($(#[$flag_about])* pub const $flag: $name = $name($bits);)*
-
-            /// The flags with these bits.
-            pub const fn from_bits(bits: u8) -> $name {
-                $name(bits)
-            }
-
-            /// The flags as a byte.
-            pub const fn bits(self) -> u8 {
-                self.0
-            }
-
-            /// Whether all of `flags` are set.
-            pub const fn contains(self, flags: $name) -> bool {
-                self.0 & flags.0 == flags.0
-            }
-
-            /// Whether no flag is set.
-            pub const fn is_empty(self) -> bool {
-                self.0 == 0
-            }
-        }
-
-        impl BitOr for $name {
-            type Output = $name;
-            fn bitor(self, other: $name) -> $name {
-                $name(self.0 | other.0)
-            }
-        }
-
-        impl BitOrAssign for $name {
-            fn bitor_assign(&mut self, other: $name) {
-                self.0 |= other.0;
-            }
-        }
-    };
-}
-
-byte_of_flags! {
+flags! {
     /// The checks of the source's fields: byte 40 of a descriptor.
     ///
     /// A field that one of the `DETECT` flags recognises is not checked.
-    DifSourceFlags {
+    DifSourceFlags: u8 & 0xff {
         /// With `DETECT_ALL_F`: a field of ones is an error ([`DifErrors::ALL_F`]) instead of unchecked.
         ALL_F_IS_ERROR = 1 << 0;
         /// Recognise fields whose eight bytes are all 0xff.
@@ -154,11 +122,11 @@ byte_of_flags! {
     }
 }
 
-byte_of_flags! {
+flags! {
     /// The rules for the target's fields: byte 41 of a descriptor. Bits 2:0 are reserved.
     ///
     /// The `PASS` flags copy that part from the source's field; only DIF Update has one.
-    DifTargetFlags {
+    DifTargetFlags: u8 & 0xff {
         /// Copy the application tag from the source.
         PASS_APPLICATION = 1 << 3;
         /// The application tag counts up from block to block.
@@ -172,9 +140,9 @@ byte_of_flags! {
     }
 }
 
-byte_of_flags! {
+flags! {
     /// The mismatching parts of a field: byte 1 of a completion record with [`Status::DifMismatch`](crate::Status::DifMismatch).
-    DifErrors {
+    DifErrors: u8 & 0xff {
         /// The guard is not the CRC of the block.
         GUARD = 1 << 0;
         /// The application tag is not the expected one.

@@ -97,73 +97,13 @@ impl SleepState {
     }
 }
 
-/// Writes the descriptor to a portal of a *shared* queue; returns whether the queue accepted it.
-///
-/// The first four bytes must be zero, or the instruction faults; the CPU writes the PASID there.
-///
-/// # Safety
-/// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue;
-/// and the contract of [`Portal::submit`](crate::Portal::submit) holds.
-#[inline]
-pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
-    // SAFETY: passed on to the caller.
-    unsafe { imp::enqcmd(portal, descriptor) }
-}
+#[cfg(not(target_arch = "x86_64"))]
+use absent as imp;
+#[cfg(target_arch = "x86_64")]
+use x86 as imp;
 
-/// Writes the descriptor to a portal of a *dedicated* queue, which loses it if it is full.
-///
-/// # Safety
-/// As [`enqcmd`], for MOVDIR64B.
-#[inline]
-pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
-    // SAFETY: passed on to the caller.
-    unsafe { imp::movdir64b(portal, descriptor) }
-}
-
-/// Makes all earlier stores visible before any later one. ENQCMD and MOVDIR64B are not ordered with earlier stores:
-/// without this fence a device may read stale bytes.
-#[inline]
-pub(crate) fn sfence() {
-    imp::sfence();
-}
-
-/// Watches the cache line at `address` for the [`umwait`] that follows.
-///
-/// # Safety
-/// The CPU has WAITPKG, and the address is readable.
-#[inline]
-pub unsafe fn umonitor(address: *const u8) {
-    // SAFETY: passed on to the caller.
-    unsafe { imp::umonitor(address) }
-}
-
-/// Sleeps until the watched line is written, the time stamp counter reaches `until`, or another event. Returns whether
-/// the operating system's limit ended the sleep.
-///
-/// # Safety
-/// The CPU has WAITPKG.
-#[inline]
-pub unsafe fn umwait(state: SleepState, until: u64) -> bool {
-    // SAFETY: passed on to the caller; the control value sets no reserved bit.
-    unsafe { imp::umwait(state.control(), until) }
-}
-
-/// Sleeps until the time stamp counter reaches `until`, or another event. Returns whether the operating system's limit
-/// ended the sleep.
-///
-/// # Safety
-/// The CPU has WAITPKG.
-#[inline]
-pub unsafe fn tpause(state: SleepState, until: u64) -> bool {
-    // SAFETY: passed on to the caller; the control value sets no reserved bit.
-    unsafe { imp::tpause(state.control(), until) }
-}
-
-/// The time stamp counter; 0 on CPUs without one.
-#[inline]
-pub fn time_stamp() -> u64 {
-    imp::time_stamp()
-}
+pub(crate) use imp::sfence;
+pub use imp::{enqcmd, movdir64b, time_stamp, tpause, umonitor, umwait};
 
 /// The time stamp counter after all earlier instructions: all loads of an earlier copy are finished.
 #[inline]
@@ -173,11 +113,11 @@ pub fn time_stamp_after() -> u64 {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod imp {
+mod x86 {
     use std::arch::asm;
     use std::arch::x86_64::{__cpuid, __cpuid_count, _mm_lfence, _mm_sfence, _rdtsc};
 
-    use super::Descriptor;
+    use super::{Descriptor, SleepState};
 
     pub(super) fn leaf_7_ecx() -> u32 {
         if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).ecx }
@@ -186,8 +126,15 @@ mod imp {
     // The four assembly blocks below that touch memory are not marked `nomem`: the compiler must store all bytes that a
     // device reads before them, and load again all bytes that a device may have written.
 
+    /// Writes the descriptor to a portal of a *shared* queue; returns whether the queue accepted it.
+    ///
+    /// The first four bytes must be zero, or the instruction faults; the CPU writes the PASID there.
+    ///
+    /// # Safety
+    /// The CPU has ENQCMD; `portal` is 64-byte aligned and inside a page that this process has mapped from a work queue;
+    /// and the contract of [`Portal::submit`](crate::Portal::submit) holds.
     #[inline]
-    pub(super) unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
+    pub unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
         let refused: u8;
         // SAFETY: the caller guarantees the instruction and the portal. It reads the 64 bytes of the descriptor, and sets
         // flags; ZF means that the queue did not accept it (SDM, ENQCMD).
@@ -204,8 +151,12 @@ mod imp {
         refused == 0
     }
 
+    /// Writes the descriptor to a portal of a *dedicated* queue, which loses it if it is full.
+    ///
+    /// # Safety
+    /// As [`enqcmd`], for MOVDIR64B.
     #[inline]
-    pub(super) unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
+    pub unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
         // SAFETY: as in `enqcmd`; no flag changes.
         unsafe {
             asm!(
@@ -217,8 +168,10 @@ mod imp {
         }
     }
 
+    /// Makes all earlier stores visible before any later one. ENQCMD and MOVDIR64B are not ordered with earlier stores:
+    /// without this fence a device may read stale bytes.
     #[inline]
-    pub(super) fn sfence() {
+    pub(crate) fn sfence() {
         // SAFETY: SSE is part of x86-64.
         unsafe { _mm_sfence() }
     }
@@ -229,25 +182,34 @@ mod imp {
         unsafe { _mm_lfence() }
     }
 
+    /// Watches the cache line at `address` for the [`umwait`] that follows.
+    ///
+    /// # Safety
+    /// The CPU has WAITPKG, and the address is readable.
     #[inline]
-    pub(super) unsafe fn umonitor(address: *const u8) {
+    pub unsafe fn umonitor(address: *const u8) {
         // SAFETY: the caller guarantees the instruction and a readable address.
         unsafe { asm!("umonitor rax", in("rax") address, options(nostack, preserves_flags)) }
     }
 
     /// UMWAIT and TPAUSE have the same operands and results.
     macro_rules! wait_until {
-        ($name:ident, $instruction:literal) => {
+        ($(#[$doc:meta])* $name:ident, $instruction:literal) => {
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// The CPU has WAITPKG.
             #[inline]
-            pub(super) unsafe fn $name(control: u32, until: u64) -> bool {
+            pub unsafe fn $name(state: SleepState, until: u64) -> bool {
                 let limited: u8;
-                // SAFETY: the caller guarantees the instruction and a valid control value; CF means that the limit ended it.
+                // SAFETY: the caller guarantees the instruction; the control value sets no reserved bit; CF means that the
+                // limit ended it.
                 unsafe {
                     asm!(
                         $instruction,
                         "setc {limited}",
                         limited = out(reg_byte) limited,
-                        in("ecx") control,
+                        in("ecx") state.control(),
                         in("edx") (until >> 32) as u32,
                         in("eax") until as u32,
                         options(nostack),
@@ -257,11 +219,22 @@ mod imp {
             }
         };
     }
-    wait_until!(umwait, "umwait ecx");
-    wait_until!(tpause, "tpause ecx");
+    wait_until!(
+        /// Sleeps until the watched line is written, the time stamp counter reaches `until`, or another event. Returns whether
+        /// the operating system's limit ended the sleep.
+        umwait,
+        "umwait ecx"
+    );
+    wait_until!(
+        /// Sleeps until the time stamp counter reaches `until`, or another event. Returns whether the operating system's limit
+        /// ended the sleep.
+        tpause,
+        "tpause ecx"
+    );
 
+    /// The time stamp counter; 0 on CPUs without one.
     #[inline]
-    pub(super) fn time_stamp() -> u64 {
+    pub fn time_stamp() -> u64 {
         // SAFETY: every x86-64 CPU has a time stamp counter, and Linux lets programs read it.
         unsafe { _rdtsc() }
     }
@@ -269,29 +242,30 @@ mod imp {
 
 /// Stubs: without the instructions the contracts cannot be met, so they are never called.
 #[cfg(not(target_arch = "x86_64"))]
-mod imp {
-    use super::Descriptor;
+#[allow(missing_docs, clippy::missing_safety_doc)]
+mod absent {
+    use super::{Descriptor, SleepState};
 
     pub(super) fn leaf_7_ecx() -> u32 {
         0
     }
-    pub(super) unsafe fn enqcmd(_: *mut u8, _: &Descriptor) -> bool {
+    pub unsafe fn enqcmd(_: *mut u8, _: &Descriptor) -> bool {
         false
     }
-    pub(super) unsafe fn movdir64b(_: *mut u8, _: &Descriptor) {}
-    pub(super) fn sfence() {
+    pub unsafe fn movdir64b(_: *mut u8, _: &Descriptor) {}
+    pub(crate) fn sfence() {
         // ORDERING: SeqCst orders all stores, as SFENCE; without these instructions there is no device to pair with.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
     }
     pub(super) fn lfence() {}
-    pub(super) unsafe fn umonitor(_: *const u8) {}
-    pub(super) unsafe fn umwait(_: u32, _: u64) -> bool {
+    pub unsafe fn umonitor(_: *const u8) {}
+    pub unsafe fn umwait(_: SleepState, _: u64) -> bool {
         false
     }
-    pub(super) unsafe fn tpause(_: u32, _: u64) -> bool {
+    pub unsafe fn tpause(_: SleepState, _: u64) -> bool {
         false
     }
-    pub(super) fn time_stamp() -> u64 {
+    pub fn time_stamp() -> u64 {
         0
     }
 }

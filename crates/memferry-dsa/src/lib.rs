@@ -5,7 +5,7 @@
 //! ```
 //! use memferry_dsa::{Client, ClientOptions, Request};
 //!
-//! let client = Client::discover(ClientOptions::default())?.client;
+//! let (client, _) = Client::discover(ClientOptions::default())?;
 //! let (source, mut target) = (vec![7u8; 4096], vec![0u8; 4096]);
 //! client.run(Request::copy(&source, &mut target))?;
 //! assert_eq!(source, target);
@@ -19,11 +19,10 @@
 //! | [`Client`] | safe calls: it runs a [`Request`] or a [`Batch`], picks a queue, resumes after page faults, and uses the CPU without a device |
 //! | [`Descriptor`], [`CompletionRecord`] | the 64 bytes that describe an operation, and the 32 bytes of its result |
 //! | [`Portal`], [`DevicePortal`] | the submission of descriptors to a work queue |
-//! | [`wait`] | waiting for completion records |
+//! | [`Wait`] | waiting for completion records |
 //! | [`system`] | discovery, configuration and diagnostics of the devices of Linux |
-//! | [`software`] | the same operations on the CPU |
-//! | [`costs`] | rates and costs of a device, for models |
-//! | [`fork`], [`instructions`], [`affinity`], [`panics`] | helpers: detection of forks, the CPU's instructions, threads |
+//! | [`software`] | operations on the CPU whose results programs store or send |
+//! | [`DeviceCosts`] | rates and costs of a device, for models |
 //!
 //! A copy without a client, by the emulated device of the crate `memferry-dsa-emulator`:
 //!
@@ -54,8 +53,15 @@
 //!
 //! Source: Intel DSA Architecture Specification, revision 3.0 (document 341204-006US); this crate implements the features
 //! of devices of version 1.0. Linux' `include/uapi/linux/idxd.h`.
+//!
+//! # Features
+//!
+//! `internals` adds a module of the same name for the other crates of this project. It is no part of the API: its
+//! content may change with any version.
 
 #![deny(unsafe_code)]
+// Without the feature, a part of the crate has no users outside its tests.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unreachable_pub, unused_imports))]
 
 #[cfg(not(target_endian = "little"))]
 compile_error!(
@@ -64,45 +70,50 @@ compile_error!(
 
 mod address;
 #[allow(unsafe_code)]
-pub mod affinity;
+mod affinity;
 #[cfg(not(memferry_loom))]
-pub mod client;
+mod client;
 mod completion;
-pub mod costs;
+mod costs;
 mod descriptor;
 mod dif;
 #[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
-pub mod driver;
+mod driver;
 mod flags;
-pub mod fork;
-pub mod instructions;
+mod fork;
+mod instructions;
+#[cfg(feature = "internals")]
+pub mod internals;
 mod operation;
-pub mod panics;
-pub mod portal;
+mod panics;
+mod portal;
 #[cfg_attr(memferry_loom, allow(dead_code))] // where there is no client
-pub mod request;
+mod request;
 pub mod software;
 mod sync;
 pub mod system;
-pub mod wait;
+mod wait;
 
-pub use address::{Address, PAGE_BYTES};
+pub use address::Address;
 #[cfg(not(memferry_loom))]
-pub use client::{Client, ClientError, ClientOptions, ClientStats};
+pub use client::{Client, ClientError, ClientOptions, ClientStats, OwnedError};
 pub use completion::{Completion, CompletionRecord, DeltaResult, Status};
+pub use costs::DeviceCosts;
 pub use descriptor::Descriptor;
 pub use dif::{
     DIF_BYTES, DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
 };
-pub use driver::OnCpu;
 pub use flags::Flags;
+pub use instructions::SleepState;
 pub use operation::{Opcode, OperationSet, UnknownOpcode};
 pub use portal::{
-    DevicePortal, OpenError, Portal, PortalCounters, PortalKind, QueueMode, Submission, SubmitError,
-    WorkQueueInfo,
+    Backoff, BackoffError, DevicePortal, OpenError, OpenOptions, Portal, PortalCounters, PortalKind,
+    QueueMode, Refused, Slots, Submission, SubmitError, SubmitMethod, WorkQueueInfo, WriteReason,
+    submit_with_backoff,
 };
 #[cfg(not(memferry_loom))]
-pub use request::Batch;
-pub use request::Request;
+pub use request::{Batch, MemberError, Outcomes, Ticket};
+pub use request::{Invalid, OnCpu, Outcome, Request, Source, Target};
+pub use wait::TimedOut;
 #[cfg(not(memferry_loom))]
 pub use wait::Wait;

@@ -4,92 +4,57 @@
 
 use std::fmt;
 
-/// The operations of DSA 1.0.
-///
-/// Source: DSA specification, table of operations; `enum dsa_opcode` in `idxd.h`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u8)]
-pub enum Opcode {
-    /// Touches no memory and completes.
-    Noop = 0x00,
-    /// Processes an array of descriptors.
-    Batch = 0x01,
-    /// Waits for all descriptors submitted before it.
-    Drain = 0x02,
-    /// Copies memory.
-    Memmove = 0x03,
-    /// Fills memory with a pattern.
-    Fill = 0x04,
-    /// Compares two regions.
-    Compare = 0x05,
-    /// Compares a region with an 8-byte pattern.
-    ComparePattern = 0x06,
-    /// Records the differences of two regions.
-    CreateDelta = 0x07,
-    /// Applies the record of `CreateDelta`.
-    ApplyDelta = 0x08,
-    /// Copies one source to two targets.
-    Dualcast = 0x09,
-    /// Computes a CRC.
-    CrcGeneration = 0x10,
-    /// Copies and computes a CRC.
-    CopyCrc = 0x11,
-    /// Checks the data integrity fields of a region.
-    DifCheck = 0x12,
-    /// Copies and inserts data integrity fields.
-    DifInsert = 0x13,
-    /// Copies without the data integrity fields.
-    DifStrip = 0x14,
-    /// Copies and replaces the data integrity fields.
-    DifUpdate = 0x15,
-    /// Flushes a region from the CPU's caches.
-    CacheFlush = 0x20,
+/// Lists the operations once and derives the enum, their order and their names from the list.
+macro_rules! opcodes {
+    ($($code:literal $opcode:ident $name:literal $about:literal)*) => {
+        /// The operations of DSA 1.0.
+        ///
+        /// ```
+        /// use memferry_dsa::{Opcode, UnknownOpcode};
+        ///
+        /// assert_eq!(Opcode::try_from(0x03), Ok(Opcode::Memmove));
+        /// assert_eq!(Opcode::try_from(0xff), Err(UnknownOpcode(0xff)));
+        /// ```
+        ///
+        /// Source: DSA specification, table of operations; `enum dsa_opcode` in `idxd.h`.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum Opcode {
+            $(#[doc = $about] $opcode = $code,)*
+        }
+
+        impl Opcode {
+            /// Every operation, in the order of the codes.
+            pub const ALL: [Opcode; [$($code,)*].len()] = [$(Opcode::$opcode,)*];
+
+            /// The operation's name in the specification.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Opcode::$opcode => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Opcode {
-    /// Every operation, in the order of the codes.
-    pub const ALL: [Opcode; 17] = [
-        Opcode::Noop,
-        Opcode::Batch,
-        Opcode::Drain,
-        Opcode::Memmove,
-        Opcode::Fill,
-        Opcode::Compare,
-        Opcode::ComparePattern,
-        Opcode::CreateDelta,
-        Opcode::ApplyDelta,
-        Opcode::Dualcast,
-        Opcode::CrcGeneration,
-        Opcode::CopyCrc,
-        Opcode::DifCheck,
-        Opcode::DifInsert,
-        Opcode::DifStrip,
-        Opcode::DifUpdate,
-        Opcode::CacheFlush,
-    ];
-
-    /// The operation's name in the specification.
-    pub fn name(self) -> &'static str {
-        match self {
-            Opcode::Noop => "No-op",
-            Opcode::Batch => "Batch",
-            Opcode::Drain => "Drain",
-            Opcode::Memmove => "Memory Move",
-            Opcode::Fill => "Memory Fill",
-            Opcode::Compare => "Compare",
-            Opcode::ComparePattern => "Compare Pattern",
-            Opcode::CreateDelta => "Create Delta Record",
-            Opcode::ApplyDelta => "Apply Delta Record",
-            Opcode::Dualcast => "Dualcast",
-            Opcode::CrcGeneration => "CRC Generation",
-            Opcode::CopyCrc => "Copy with CRC",
-            Opcode::DifCheck => "DIF Check",
-            Opcode::DifInsert => "DIF Insert",
-            Opcode::DifStrip => "DIF Strip",
-            Opcode::DifUpdate => "DIF Update",
-            Opcode::CacheFlush => "Cache Flush",
-        }
-    }
+opcodes! {
+    0x00 Noop "No-op" "Touches no memory and completes."
+    0x01 Batch "Batch" "Processes an array of descriptors."
+    0x02 Drain "Drain" "Waits for all descriptors submitted before it."
+    0x03 Memmove "Memory Move" "Copies memory."
+    0x04 Fill "Memory Fill" "Fills memory with a pattern."
+    0x05 Compare "Compare" "Compares two regions."
+    0x06 ComparePattern "Compare Pattern" "Compares a region with an 8-byte pattern."
+    0x07 CreateDelta "Create Delta Record" "Records the differences of two regions."
+    0x08 ApplyDelta "Apply Delta Record" "Applies the record of `CreateDelta`."
+    0x09 Dualcast "Dualcast" "Copies one source to two targets."
+    0x10 CrcGeneration "CRC Generation" "Computes a CRC."
+    0x11 CopyCrc "Copy with CRC" "Copies and computes a CRC."
+    0x12 DifCheck "DIF Check" "Checks the data integrity fields of a region."
+    0x13 DifInsert "DIF Insert" "Copies and inserts data integrity fields."
+    0x14 DifStrip "DIF Strip" "Copies without the data integrity fields."
+    0x15 DifUpdate "DIF Update" "Copies and replaces the data integrity fields."
+    0x20 CacheFlush "Cache Flush" "Flushes a region from the CPU's caches."
 }
 
 /// The operation of each code. A table, because the emulator looks up every descriptor.
@@ -117,6 +82,13 @@ impl TryFrom<u8> for Opcode {
 }
 
 /// A set of operations: the 256 bits of `op_cap` and `op_config`.
+///
+/// ```
+/// use memferry_dsa::{Opcode, OperationSet};
+///
+/// let copies = OperationSet::of(&[Opcode::Memmove, Opcode::Dualcast]);
+/// assert!(copies.contains(Opcode::Dualcast) && !copies.contains(Opcode::Fill));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct OperationSet([u64; 4]);
 
@@ -215,7 +187,7 @@ impl OperationSet {
 }
 
 /// Parses digits without sign or prefix; `from_str_radix` would accept a sign.
-fn hexadecimal(digits: &str) -> Option<u64> {
+pub(crate) fn hexadecimal(digits: &str) -> Option<u64> {
     let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     plain.then(|| u64::from_str_radix(digits, 16).ok())?
 }

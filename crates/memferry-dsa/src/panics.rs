@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// second panic is caught, too, and its payload leaked, since its destructor could be a third one.
 ///
 /// ```
-/// assert_eq!(memferry_dsa::panics::contain(|| 7), Some(7));
+/// assert_eq!(memferry_dsa::internals::panics::contain(|| 7), Some(7));
 /// ```
 pub fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(run)) {

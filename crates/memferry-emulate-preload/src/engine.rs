@@ -9,8 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::affinity;
-use memferry_dsa::panics;
+use memferry_dsa::internals::{affinity, panics};
 use memferry_dsa_emulator::CheckedMemory;
 use memferry_dsa_emulator::shared::{Client, Connected};
 

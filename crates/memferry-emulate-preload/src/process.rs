@@ -9,7 +9,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
-use memferry_dsa::instructions::CpuFeatures;
+use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa_emulator::shared::{Client, Connected, Devices};
 
 use crate::fork_local::{self, ForkLocal};
@@ -171,7 +171,7 @@ impl ForkLocal {
 }
 
 /// Returns the instructions that are emulated in this process, as bits of register ECX of CPUID leaf 7, for programs
-/// that ask before they use an instruction. See `memferry_dsa::instructions::CpuFeatures`.
+/// that ask before they use an instruction. See `memferry_dsa::internals::instructions::CpuFeatures`.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub(crate) extern "C" fn memferry_emulated_instructions() -> u32 {
     if is_active() { CpuFeatures::ALL.to_ecx() } else { 0 }

@@ -13,8 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::Submission;
-use memferry_dsa::{Descriptor, Flags, Opcode};
+use memferry_dsa::{Descriptor, Flags, Opcode, Submission};
 use memferry_dsa_emulator::shared::{Client, Server as Shared};
 use memferry_dsa_emulator::{AddressSpace, ProcessMemory};
 

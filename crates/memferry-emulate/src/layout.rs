@@ -13,7 +13,8 @@
 
 use std::collections::BTreeMap;
 
-use memferry_dsa::system::{DeviceId, Files, QueueId};
+use memferry_dsa::internals::system::Files;
+use memferry_dsa::system::{DeviceId, QueueId};
 use memferry_dsa_emulator::FakeDriver;
 
 const DEVICES: &str = "sys/bus/dsa/devices";

@@ -15,9 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fuser::FopenFlags;
-use memferry_dsa::portal::QueueMode;
 use memferry_dsa::system::{Device, DeviceId, Queue, QueueId, SystemState};
-use memferry_dsa::{Opcode, OperationSet};
+use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::FakeDriver;
 use memferry_dsa_emulator::shared::{
     DeviceSetup, Listener, Options as SharedOptions, QueueAt, Server as Shared,
@@ -284,7 +283,7 @@ impl Queues {
 
     /// Returns how often the driver retries, from the queue's attribute.
     fn retries(&self, queue: QueueId) -> u32 {
-        use memferry_dsa::system::Files;
+        use memferry_dsa::internals::system::Files;
         let path = format!("sys/bus/dsa/devices/{}/{queue}/enqcmds_retries", queue.device);
         let bytes = self.driver.read(&path).unwrap_or_default();
         String::from_utf8_lossy(&bytes).trim().parse().unwrap_or(0)

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use memferry_dsa::system::apply::{Options as Apply, Plan, PlanError};
-use memferry_dsa::system::config::{ConfigError, Problems};
-use memferry_dsa::system::{Config, DeviceId, SystemState, UnknownKeys};
+use memferry_dsa::system::{
+    ApplyOptions as Apply, Config, ConfigError, DeviceId, Plan, PlanError, Problems, SystemState, UnknownKeys,
+};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
 use crate::error::Error;
@@ -43,7 +43,7 @@ impl Machine {
             PlanError::Invalid(problems) => failed(in_one_line(&problems)),
             error => failed(error.to_string()),
         })?;
-        plan.apply(&driver, &mut |_| ()).map_err(|error| failed(error.to_string()))?;
+        plan.apply_to(&driver).map_err(|error| failed(error.to_string()))?;
         Ok(Machine { devices, driver })
     }
 }

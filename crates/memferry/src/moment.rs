@@ -12,7 +12,7 @@ use std::hint::spin_loop;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::instructions::{time_stamp, time_stamp_after};
+use memferry_dsa::internals::instructions::{time_stamp, time_stamp_after};
 
 /// A point in time, valid also in forked children.
 #[derive(Copy, Clone, Debug)]

@@ -23,7 +23,7 @@ use std::sync::TryLockError;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::{fork, panics};
+use memferry_dsa::internals::{fork, panics};
 use slab::Slab;
 
 #[cfg(memferry_loom)]

@@ -10,7 +10,7 @@ use memferry::cache::{Access, Cache, CacheMut, Entry, Location, NearestFaster, P
 use memferry::memory::{Binding, Mapping, nodes_of_pages};
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover};
 use memferry::topology::{Machine, NodeId};
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_testing::{Needs, skip};
 use numa_support::{

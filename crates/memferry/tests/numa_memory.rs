@@ -16,7 +16,7 @@ use memferry::memory::{
     interleave_weights, nodes_of_pages, pages_per_node,
 };
 use memferry::topology::{Machine, NodeId, NodeSet};
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 use memferry_testing::{Needs, skip};
 use numa_support::smaps::anon_huge_bytes;
 use numa_support::*;

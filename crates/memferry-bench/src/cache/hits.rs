@@ -10,7 +10,7 @@ use memferry::cache::{Access, AccessError, Cache, Region};
 use memferry::memory::Pool;
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
-use memferry_dsa::affinity;
+use memferry_dsa::internals::affinity;
 
 use super::ThesisCache;
 use crate::harness::{Comparison, Pairs, Random, median};

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use memferry::memory::{Binding, Mapping, MemoryError};
 use memferry::topology::{Basis, Fact, Machine, Node, NodeId, Parameter};
-use memferry_dsa::portal::OpenQueues;
+use memferry_dsa::internals::portal::OpenQueues;
 use memferry_dsa::system::QueueFilter;
 use memferry_dsa::{Opcode, OperationSet, Portal, QueueMode};
 

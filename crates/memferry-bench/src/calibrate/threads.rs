@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::time::Instant;
 use std::{io, thread};
 
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 
 /// The time of work on an idle machine: the minimum of the samples, since other programs make work only slower. Infinite
 /// without samples.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{Backoff, BackoffError, submit_with_backoff};
-use memferry_dsa::wait::TimedOut;
-use memferry_dsa::{CompletionRecord, Descriptor, Portal, Status, Wait};
+use memferry_dsa::{
+    Backoff, BackoffError, CompletionRecord, Descriptor, Portal, Status, TimedOut, Wait, submit_with_backoff,
+};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, StartError, shared_queue};
 
 /// A record on a cache line of its own.

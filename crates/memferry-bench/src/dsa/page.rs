@@ -6,8 +6,9 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
-use memferry_dsa::instructions::{self, CpuFeatures};
-use memferry_dsa::{Descriptor, PAGE_BYTES};
+use memferry_dsa::Descriptor;
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::internals::instructions::{self, CpuFeatures};
 
 /// The page of a shared queue.
 pub(super) struct Page(NonNull<u8>);

@@ -4,11 +4,10 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::software::dif;
-use memferry_dsa::software::{
-    CrcMode, DELTA_BYTES_MAX, Delta, apply_delta, compare, compare_pattern, copy_crc, crc32c, create_delta,
-    dualcast, fill,
+use memferry_dsa::internals::software::{
+    DELTA_BYTES_MAX, compare, compare_pattern, copy_crc, dif, dualcast, fill,
 };
+use memferry_dsa::software::{CrcMode, Delta, apply_delta, crc32c, create_delta};
 use memferry_dsa::{DIF_BYTES, DifBlock, DifFormat, DifSource, DifTags, DifTarget};
 
 use crate::harness::{Effort, Pairs, Random};

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::wait::thread_cpu_time;
+use memferry_dsa::internals::wait::thread_cpu_time;
 use memferry_dsa::{CompletionRecord, Descriptor};
 use serde::{Deserialize, Serialize};
 

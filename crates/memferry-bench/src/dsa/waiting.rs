@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{Backoff, BackoffError, Portal, submit_with_backoff};
-use memferry_dsa::wait::{Completer, Wait, thread_cpu_time};
-use memferry_dsa::{CompletionRecord, Descriptor, Status};
+use memferry_dsa::internals::wait::{Completer, thread_cpu_time};
+use memferry_dsa::{
+    Backoff, BackoffError, CompletionRecord, Descriptor, Portal, Status, Wait, submit_with_backoff,
+};
 use memferry_dsa_emulator::{
     DeviceConfig, DeviceCosts, Emulator, FaultPlan, GroupConfig, StartError, shared_queue,
 };

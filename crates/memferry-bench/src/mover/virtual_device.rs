@@ -7,7 +7,7 @@ use memferry::mover::{
     CopyError, CopyReport, Engine, EngineKind, EngineStats, RawRequest, Refusal, Rejected,
 };
 use memferry::topology::NodeId;
-use memferry_dsa::driver::{BATCH_LEN_MAX, batch_len};
+use memferry_dsa::internals::driver::{BATCH_LEN_MAX, batch_len};
 use memferry_dsa::{Completion, CompletionRecord, Descriptor, Status, Submission};
 use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DeviceCosts, DirectMemory, FaultPlan, GroupConfig, Stepped, dedicated_queue,

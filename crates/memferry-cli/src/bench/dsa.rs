@@ -10,9 +10,8 @@ use clap::ValueEnum;
 use memferry::topology::Machine;
 use memferry_bench::dsa::{device, device_provenance, software, waiting};
 use memferry_bench::harness::{Effort, Peer, Provenance, Record, Row, geomean_ratio, median};
-use memferry_dsa::portal::OpenOptions;
 use memferry_dsa::system::{QueueFilter, QueueId, SystemState};
-use memferry_dsa::{DevicePortal, Portal, Wait};
+use memferry_dsa::{DevicePortal, OpenOptions, Portal, Wait};
 use memferry_query::load::Progress as _;
 use serde_json::json;
 

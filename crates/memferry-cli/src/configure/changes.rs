@@ -1,7 +1,7 @@
 //! The writes of a plan with the current values: in order as JSON, and as a table for each group of similar devices.
 
-use memferry_dsa::system::apply::{Action, Plan, Step};
-use memferry_dsa::system::{DeviceId, Files};
+use memferry_dsa::internals::system::Files;
+use memferry_dsa::system::{Action, DeviceId, Plan, Step};
 use serde::Serialize;
 
 use crate::output::{Align, Table, printable, wrapped};

@@ -14,10 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use memferry_dsa::system::apply::{Applied, ApplyError, Options, Plan, PlanError};
-use memferry_dsa::system::config::{ConfigError, Problems};
+use memferry_dsa::internals::system::Files;
 use memferry_dsa::system::{
-    Config, DeviceId, Files, Limits, Profile, Shape, SystemState, UnknownKeys, UnknownName,
+    ApplyError, ApplyOptions, Config, ConfigError, DeviceId, Limits, Plan, PlanError, Problems, Profile,
+    Shape, SystemState, UnknownKeys, UnknownName,
 };
 use serde::Serialize;
 
@@ -106,7 +106,8 @@ fn on(arguments: &Arguments, files: &dyn Files, out: &mut dyn Write) -> Result<(
     let changes = plan.as_ref().map_or(Vec::new(), |plan| changes(plan, files));
     let applied = match &plan {
         Some(plan) if arguments.apply => {
-            Some(plan.apply(files, &mut |_| ()).map_err(|error| failed(&error))?)
+            let enabled = plan.apply_to(files).map_err(|error| failed(&error))?;
+            Some(Applied { writes_count: plan.steps().len(), enabled })
         }
         _ => None,
     };
@@ -131,7 +132,7 @@ fn wanted(arguments: &Arguments, state: &SystemState) -> Result<Wanted> {
         |name: String| Wanted { name: Some(name), purpose: None, source: None, config: Config::default() };
     let (mut wanted, whose) = if let Some(name) = &arguments.profile {
         let (shape, profile) = match (Profile::named(name), name.parse::<Shape>()) {
-            (Ok(profile), _) => (profile.shape()?, Some(profile)),
+            (Ok(profile), _) => (profile.shape(), Some(profile)),
             (_, Ok(shape)) => (shape, None),
             _ => return Err(usage(unknown_profile(name))),
         };
@@ -197,7 +198,7 @@ fn plan(config: &Config, state: &SystemState, arguments: &Arguments) -> Result<O
     }
     // Without --apply, show the writes of --force.
     let disable_first = arguments.force || !arguments.apply;
-    Plan::new(config, state, Options { disable_first, enable: true }).map(Some).map_err(|error| match error {
+    Plan::new(config, state, ApplyOptions { disable_first, enable: true }).map(Some).map_err(|error| match error {
         PlanError::Invalid(problems) => impossible(&problems),
         PlanError::Enabled { device } => anyhow!(
             "{device} is enabled, but only a disabled device can be configured; --force disables it first, and its users \
@@ -229,6 +230,14 @@ fn findings_after_apply(files: &dyn Files) -> Result<Findings> {
         }
         thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// The result of a completely executed plan.
+#[derive(Serialize)]
+struct Applied {
+    writes_count: usize,
+    /// The enabled devices and queues, in order.
+    enabled: Vec<String>,
 }
 
 #[derive(Serialize)]

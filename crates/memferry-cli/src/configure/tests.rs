@@ -46,7 +46,7 @@ fn profiles_are_applied_one_after_the_other() {
     let driver = FakeDriver::xeon_max();
     for profile in Profile::all() {
         let mut line = format!("--profile {} --apply", profile.name());
-        let config = profile.config().unwrap();
+        let config = profile.config();
         if profile.for_machine(&SystemState::read(&driver).unwrap()).is_err() {
             fails(
                 &driver,

@@ -1,7 +1,7 @@
 use std::fs;
 
 use memferry::topology::{Link, NodeId, NodeSet};
-use memferry_dsa::system::apply;
+use memferry_dsa::system::{ApplyOptions, Plan, Profile};
 use memferry_dsa_emulator::FakeDriver;
 use serde_json::json;
 
@@ -114,10 +114,10 @@ fn any_profile(seed: u64) -> serde_json::Value {
 /// The state of a Xeon Max's devices after a configuration.
 fn configured(profile: &str) -> SystemState {
     let driver = FakeDriver::xeon_max();
-    let config = memferry_dsa::system::Profile::named(profile).unwrap().config().unwrap();
+    let config = Profile::named(profile).unwrap().config();
     let state = SystemState::read(&driver).unwrap();
-    let options = apply::Options { disable_first: false, enable: true };
-    apply::Plan::new(&config, &state, options).unwrap().apply(&driver, &mut |_| ()).unwrap();
+    let options = ApplyOptions { disable_first: false, enable: true };
+    Plan::new(&config, &state, options).unwrap().apply_to(&driver).unwrap();
     SystemState::read(&driver).unwrap()
 }
 

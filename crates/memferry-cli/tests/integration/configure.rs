@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{Config, DeviceId, Profile, SystemState, UnknownKeys};
+use memferry_dsa::system::{ApplyOptions, Config, DeviceId, Plan, Profile, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
 use crate::support::{FAILURE, USAGE, fails, prints, prints_json};
@@ -16,10 +15,10 @@ fn driver() -> FakeDriver {
 }
 
 fn apply(driver: &FakeDriver, profile: &str) {
-    let config = Profile::named(profile).unwrap().config().unwrap();
+    let config = Profile::named(profile).unwrap().config();
     let state = SystemState::read(driver).unwrap();
-    let plan = Plan::new(&config, &state, Options { disable_first: false, enable: true }).unwrap();
-    plan.apply(driver, &mut |_| ()).unwrap();
+    let plan = Plan::new(&config, &state, ApplyOptions { disable_first: false, enable: true }).unwrap();
+    plan.apply_to(driver).unwrap();
 }
 
 /// Writes the file tree of a machine with a node for each device.
@@ -86,7 +85,7 @@ fn the_current_configuration_is_saved_and_loaded() {
     }
     // A profile can be saved as well, for the devices of this machine or others.
     let text = prints(&["configure", "--profile", "2n1d1e1w", "--save", "-", "--root", root]);
-    assert_eq!(text, Profile::named("2n1d1e1w").unwrap().config().unwrap().to_json());
+    assert_eq!(text, Profile::named("2n1d1e1w").unwrap().config().to_json());
     let text =
         prints(&["configure", "--profile", "2n1d1e1w", "--save", "-", "--root", root, "--device", "dsa4"]);
     assert!(text.contains("wq4.0") && !text.contains("wq0.0"), "{text}");

@@ -6,9 +6,8 @@
 mod fault_plan;
 
 pub(crate) use fault_plan::Random;
-pub use memferry_dsa::costs::DeviceCosts;
-use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
-use memferry_dsa::{Opcode, OperationSet};
+pub use memferry_dsa::DeviceCosts;
+use memferry_dsa::{Opcode, OperationSet, QueueMode, WorkQueueInfo};
 
 pub use self::fault_plan::FaultPlan;
 

@@ -2,8 +2,7 @@
 
 use std::cell::Cell;
 
-use memferry_dsa::request::{Batch, MemberError, Request};
-use memferry_dsa::{DifBlock, DifFormat, DifSource, DifTarget};
+use memferry_dsa::{Batch, DifBlock, DifFormat, DifSource, DifTarget, MemberError, Request};
 
 use super::oracle;
 use super::suite::Suite;

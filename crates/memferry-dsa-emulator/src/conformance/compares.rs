@@ -1,6 +1,6 @@
 //! Compare, Compare Pattern, CRC Generation, Copy with CRC.
 
-use memferry_dsa::request::Request;
+use memferry_dsa::Request;
 use memferry_dsa::software::CrcMode;
 
 use super::oracle;

@@ -1,7 +1,9 @@
 //! Create Delta Record and Apply Delta Record.
 
-use memferry_dsa::request::{DELTA_ROOM_BYTES_MIN, Request};
-use memferry_dsa::software::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES};
+use memferry_dsa::Request;
+use memferry_dsa::internals::request::DELTA_ROOM_BYTES_MIN;
+use memferry_dsa::internals::software::{DELTA_BYTES_MAX, ENTRY_BYTES};
+use memferry_dsa::software::{Delta, DeltaError};
 
 use super::oracle;
 use super::suite::{Buffer, Suite};

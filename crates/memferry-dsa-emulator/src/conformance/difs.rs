@@ -2,10 +2,9 @@
 //!
 //! Masks of application tags are all ones or zeros, since the specification leaves other masks open.
 
-use memferry_dsa::request::Request;
-use memferry_dsa::software::dif::Mismatch;
+use memferry_dsa::software::Mismatch;
 use memferry_dsa::{
-    DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags,
+    DifBlock, DifErrors, DifFormat, DifSource, DifSourceFlags, DifTags, DifTarget, DifTargetFlags, Request,
 };
 
 use super::suite::{Buffer, Suite};

@@ -12,7 +12,7 @@
 //!
 //! By default the CPU executes the requests that a device cannot, and the report counts them
 //! ([`ClientStats::on_cpu`]). Without
-//! [`ClientOptions::may_use_cpu`](memferry_dsa::client::ClientOptions::may_use_cpu), [`Report::lacking`] lists them.
+//! [`ClientOptions::may_use_cpu`](memferry_dsa::ClientOptions::may_use_cpu), [`Report::lacking`] lists them.
 //!
 //! The suite is no cargo feature, since other crates run it as well, and a feature that only tests enable would build
 //! this crate twice.
@@ -29,7 +29,7 @@ mod suite;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use memferry_dsa::client::{Client, ClientStats};
+use memferry_dsa::{Client, ClientStats};
 use suite::Suite;
 
 /// The number of requests.

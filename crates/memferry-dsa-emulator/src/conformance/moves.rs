@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-use memferry_dsa::request::Request;
+use memferry_dsa::Request;
 
 use super::suite::Suite;
 

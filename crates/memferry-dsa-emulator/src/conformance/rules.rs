@@ -1,8 +1,9 @@
 //! Invalid requests are refused, each with its reason, and write nothing.
 
-use memferry_dsa::client::ClientError;
-use memferry_dsa::request::{Batch, Invalid, Outcome, Request};
-use memferry_dsa::{DifBlock, DifFormat, DifSource, DifTarget, DifTargetFlags, Opcode};
+use memferry_dsa::{
+    Batch, ClientError, DifBlock, DifFormat, DifSource, DifTarget, DifTargetFlags, Invalid, Opcode, Outcome,
+    Request,
+};
 
 use super::suite::Suite;
 

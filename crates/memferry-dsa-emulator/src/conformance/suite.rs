@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 
-use memferry_dsa::client::{Client, ClientError};
-use memferry_dsa::request::{Batch, Outcome, Outcomes, Request};
+use memferry_dsa::{Batch, Client, ClientError, Outcome, Outcomes, Request};
 
 use super::{Report, Thoroughness};
 use crate::config::Random;
@@ -13,7 +12,7 @@ use crate::config::Random;
 const FAILURES_MAX: usize = 20;
 /// Bytes around a buffer that nothing may change.
 const GUARD_BYTES: usize = 128;
-const PAGE_BYTES: usize = memferry_dsa::PAGE_BYTES as usize;
+const PAGE_BYTES: usize = memferry_dsa::internals::PAGE_BYTES as usize;
 
 /// Sizes around lines, pages, and the pieces of software and devices.
 const SIZES_QUICK: [usize; 12] = [1, 7, 8, 63, 64, 65, 511, 4095, 4096, 4097, 8209, 20_000];

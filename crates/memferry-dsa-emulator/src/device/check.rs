@@ -6,8 +6,7 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 5.4 and table 5-3.
 
-use memferry_dsa::portal::WorkQueueInfo;
-use memferry_dsa::{Address, Completion, DIF_BYTES, Descriptor, Flags, Opcode, Status};
+use memferry_dsa::{Address, Completion, DIF_BYTES, Descriptor, Flags, Opcode, Status, WorkQueueInfo};
 
 use crate::config::Capabilities;
 use crate::ops::DELTA_ENTRY_BYTES;

@@ -4,9 +4,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use memferry_dsa::portal::{QueueMode, Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa::system::SoftwareError;
-use memferry_dsa::{Descriptor, Status};
+use memferry_dsa::{Descriptor, QueueMode, Status, Submission, SubmitError, WorkQueueInfo};
 
 use crate::arc_ref::ArcRef;
 use crate::config::{DeviceConfig, FaultPlan};

@@ -1,7 +1,6 @@
 //! A descriptor in an engine: checked first, then executed piece by piece.
 
-use memferry_dsa::portal::QueueMode;
-use memferry_dsa::{Completion, Descriptor, Flags, Opcode, Status};
+use memferry_dsa::{Completion, Descriptor, Flags, Opcode, QueueMode, Status};
 
 use crate::config::Capabilities;
 use crate::device::check::check;

@@ -28,9 +28,8 @@ mod work_ahead;
 
 use std::sync::Arc;
 
-use memferry_dsa::Descriptor;
-use memferry_dsa::portal::{Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa::system::SoftwareError;
+use memferry_dsa::{Descriptor, Submission, SubmitError, WorkQueueInfo};
 
 use self::clock::Clock;
 use self::completion::DueRecord;
@@ -52,7 +51,7 @@ use crate::shared::Trace;
 /// its own.
 ///
 /// ```
-/// use memferry_dsa::portal::Submission;
+/// use memferry_dsa::Submission;
 /// use memferry_dsa::Descriptor;
 /// use memferry_dsa_emulator::{Device, DeviceConfig, FakeMemory, FaultPlan, Stepped};
 ///

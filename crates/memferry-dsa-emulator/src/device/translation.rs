@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use memferry_dsa::{Address, Completion, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, Status};
 
 use crate::config::{FaultPlan, Random};
 use crate::device::counters::{Counters, count};

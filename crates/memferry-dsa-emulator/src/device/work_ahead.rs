@@ -14,7 +14,8 @@
 
 use std::cell::RefCell;
 
-use memferry_dsa::{Address, Completion, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion};
 
 use crate::device::job::Job;
 use crate::memory::{Access, Memory, Vanished};

@@ -4,7 +4,8 @@
 //! `idxd_wq_disable_cleanup`), `cdev.c` (`idxd_user_drv_probe`).
 
 use libc::{EBUSY, ENODEV, ENXIO, EOPNOTSUPP};
-use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Owner, QueueId};
+use memferry_dsa::internals::system::{DEVICES, DRIVERS, Owner};
+use memferry_dsa::system::{DeviceId, QueueId};
 
 use super::rules::WriteResult;
 use super::{FakeKernel, Tree};

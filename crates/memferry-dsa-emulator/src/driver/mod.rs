@@ -18,7 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
-use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, Files, Owner};
+use memferry_dsa::internals::system::{DEVICES, DRIVERS, Files, Owner};
+use memferry_dsa::system::DeviceId;
 
 pub use self::device::{FakeDevice, FakeKernel};
 pub use self::platform::FakePlatform;

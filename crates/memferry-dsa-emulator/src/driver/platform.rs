@@ -14,16 +14,17 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Platform, Portal, QueueMode, StateFiles, Submission};
-use memferry_dsa::{Descriptor, Flags, Opcode, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::internals::instructions::CpuFeatures;
+use memferry_dsa::internals::portal::{Platform, StateFiles};
+use memferry_dsa::{Descriptor, Flags, Opcode, Portal, QueueMode, Submission};
 
 /// Linux and a CPU, as portals see them, in front of another portal.
 ///
 /// ```
 /// use std::path::Path;
 ///
-/// use memferry_dsa::portal::{DevicePortal, OpenOptions};
+/// use memferry_dsa::{DevicePortal, OpenOptions};
 /// use memferry_dsa_emulator::{DeviceConfig, Emulator, FakePlatform, FaultPlan};
 ///
 /// let config = DeviceConfig::one_shared_queue();

@@ -4,7 +4,8 @@
 
 use libc::{EINVAL, ENOENT, ENXIO, EOPNOTSUPP, EPERM};
 use memferry_dsa::OperationSet;
-use memferry_dsa::system::{DEVICES, DRIVERS, DeviceId, EngineId, GroupId, QueueId};
+use memferry_dsa::internals::system::{DEVICES, DRIVERS};
+use memferry_dsa::system::{DeviceId, EngineId, GroupId, QueueId};
 
 use super::{FakeKernel, Tree};
 

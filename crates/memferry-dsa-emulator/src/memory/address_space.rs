@@ -25,7 +25,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use memferry_dsa::{Address, Completion, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion};
 
 use super::page_map::PageMap;
 use super::{Access, Memory, Vanished, copy_by_pages};

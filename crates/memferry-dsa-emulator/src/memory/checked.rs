@@ -17,7 +17,8 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use memferry_dsa::{Address, Completion, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion};
 
 use super::page_map::PageMap;
 use super::{Access, Memory, Vanished, copy_by_pages};
@@ -53,7 +54,7 @@ impl CheckedMemory {
     ///
     /// # Safety
     /// Descriptors that a device processes over this memory may name memory that is unmapped or protected. The
-    /// accessible memory that they name is theirs to use as [`Portal::submit`](memferry_dsa::portal::Portal::submit)
+    /// accessible memory that they name is theirs to use as [`Portal::submit`](memferry_dsa::Portal::submit)
     /// demands.
     pub unsafe fn open() -> io::Result<CheckedMemory> {
         let page_map = Arc::new(File::open("/proc/self/pagemap")?);

@@ -4,7 +4,8 @@
 
 use std::ptr;
 
-use memferry_dsa::{Address, Completion, CompletionRecord, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, CompletionRecord};
 
 use super::{Access, Memory, Vanished};
 
@@ -20,7 +21,7 @@ impl DirectMemory {
     ///
     /// # Safety
     /// Every descriptor that a device processes over this memory keeps the contract of
-    /// [`Portal::submit`](memferry_dsa::portal::Portal::submit), and only that device calls the methods of [`Memory`]
+    /// [`Portal::submit`](memferry_dsa::Portal::submit), and only that device calls the methods of [`Memory`]
     /// on it.
     pub unsafe fn new() -> DirectMemory {
         DirectMemory(())

@@ -19,7 +19,8 @@ pub use address_space::{AddressSpace, ProcessMemory};
 pub use checked::CheckedMemory;
 pub use direct::DirectMemory;
 pub use fake::{FakeMemory, Visit};
-use memferry_dsa::{Address, Completion, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion};
 
 use crate::device::translation::{bytes_from_page_start, bytes_to_page_end};
 

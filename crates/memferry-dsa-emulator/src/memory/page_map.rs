@@ -7,7 +7,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use memferry_dsa::{Address, PAGE_BYTES};
+use memferry_dsa::Address;
+use memferry_dsa::internals::PAGE_BYTES;
 
 use super::Access;
 

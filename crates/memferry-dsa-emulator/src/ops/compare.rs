@@ -4,7 +4,8 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Compare, Compare Pattern).
 
-use memferry_dsa::{Address, Completion, Descriptor, Flags, Status, software};
+use memferry_dsa::internals::software;
+use memferry_dsa::{Address, Completion, Descriptor, Flags, Status};
 
 use super::fill::repeat;
 use super::walk::{Interrupted, Walk};

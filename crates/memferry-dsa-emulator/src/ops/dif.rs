@@ -11,7 +11,7 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 8.3.14-8.3.17 and appendix B.
 
-use memferry_dsa::software::dif;
+use memferry_dsa::internals::software::dif;
 use memferry_dsa::{
     Address, Completion, DIF_BYTES, Descriptor, DifFormat, DifSource, DifTags, DifTarget, Opcode, Status,
 };

@@ -4,7 +4,8 @@
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 (Memory Fill).
 
-use memferry_dsa::{Completion, Descriptor, software};
+use memferry_dsa::internals::software;
+use memferry_dsa::{Completion, Descriptor};
 
 use super::walk::Walk;
 use super::{Env, Execute, Stop};

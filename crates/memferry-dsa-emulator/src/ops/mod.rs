@@ -23,7 +23,8 @@ mod memmove;
 mod walk;
 
 pub(super) use delta::ENTRY_BYTES as DELTA_ENTRY_BYTES;
-use memferry_dsa::{Address, Completion, Descriptor, Flags, Opcode, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, Descriptor, Flags, Opcode, Status};
 
 use crate::device::counters::{Counters, count};
 use crate::device::translation::{Fault, FaultInjector};

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memferry_dsa::portal::WorkQueueInfo;
+use memferry_dsa::WorkQueueInfo;
 
 use crate::arc_ref::ArcRef;
 use crate::device::clock::AHEAD_MAX_NS;

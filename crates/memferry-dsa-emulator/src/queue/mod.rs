@@ -10,8 +10,7 @@ pub(crate) mod ring;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memferry_dsa::OperationSet;
-use memferry_dsa::portal::{QueueMode, WorkQueueInfo};
+use memferry_dsa::{OperationSet, QueueMode, WorkQueueInfo};
 
 use crate::arc_ref::ArcRef;
 use crate::config::{DeviceCosts, FaultPlan, Random};

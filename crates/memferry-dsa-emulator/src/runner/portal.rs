@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use memferry_dsa::portal::{Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
-use memferry_dsa::{Descriptor, fork};
+use memferry_dsa::internals::fork;
+use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
 
 use super::threaded::{DeviceHandle, Emulator, QueueAccount};
 

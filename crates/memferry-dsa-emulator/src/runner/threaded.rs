@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use memferry_dsa::fork;
-use memferry_dsa::portal::{Credits, Portal, QueueMode, SubmissionCounters};
+use memferry_dsa::internals::fork;
+use memferry_dsa::internals::portal::{Credits, SubmissionCounters};
 use memferry_dsa::system::SoftwareError;
+use memferry_dsa::{Portal, QueueMode};
 
 use super::portal::EmulatedPortal;
 use crate::config::{ConfigError, DeviceConfig, FaultPlan};
@@ -44,7 +45,7 @@ const ABORT: u8 = 2;
 /// the thread, the device is gone.
 ///
 /// ```
-/// use memferry_dsa::request::Request;
+/// use memferry_dsa::Request;
 /// use memferry_dsa::{Client, ClientOptions};
 /// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 ///
@@ -176,7 +177,7 @@ impl Emulator {
     }
 
     /// Stops the device with its work: no descriptor in flight completes, and later submissions return
-    /// [`SubmitError::Gone`](memferry_dsa::portal::SubmitError::Gone). After the return the device accesses no memory any more, and its portals report that it
+    /// [`SubmitError::Gone`](memferry_dsa::SubmitError::Gone). After the return the device accesses no memory any more, and its portals report that it
     /// is gone. (Silicon does not promise that.)
     pub fn abort(&self) {
         self.lock().stop(ABORT);

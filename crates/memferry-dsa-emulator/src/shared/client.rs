@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use memferry_dsa::portal::{QueueMode, Submission};
-use memferry_dsa::{Descriptor, Status};
+use memferry_dsa::{Descriptor, QueueMode, Status, Submission};
 
 use super::layout::{ClientMemory, ClientQueue, DeviceOrder};
 use super::memory::Mapping;

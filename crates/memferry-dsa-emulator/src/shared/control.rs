@@ -2,9 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use memferry_dsa::OperationSet;
-use memferry_dsa::portal::WorkQueueInfo;
 use memferry_dsa::system::SoftwareError;
+use memferry_dsa::{OperationSet, WorkQueueInfo};
 
 use super::layout::{Command, DeviceBoard};
 use super::{QueueAt, Server, futex};

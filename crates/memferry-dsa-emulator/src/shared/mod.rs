@@ -19,8 +19,7 @@
 //! that hold its entries, until it continues or ends.
 //!
 //! ```
-//! use memferry_dsa::Descriptor;
-//! use memferry_dsa::portal::Submission;
+//! use memferry_dsa::{Descriptor, Submission};
 //! use memferry_dsa_emulator::shared::{DeviceSetup, Options, QueueAt, Server};
 //! use memferry_dsa_emulator::{Capabilities, OPERATIONS, shared_queue};
 //!

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use memferry_dsa::affinity;
+use memferry_dsa::internals::affinity;
 
 use super::clients::Clients;
 use super::layout::{MAGIC, VERSION};

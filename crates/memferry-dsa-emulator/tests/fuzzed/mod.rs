@@ -7,8 +7,8 @@ mod input;
 pub(crate) mod order;
 pub(crate) mod watched;
 
-use memferry_dsa::portal::Submission;
-use memferry_dsa::{Address, Descriptor, Opcode, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Descriptor, Opcode, Submission};
 use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DeviceCosts, DeviceCounters, FakeMemory, FaultPlan, GroupConfig, Stepped,
     dedicated_queue, shared_queue,

@@ -3,8 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::Descriptor;
-use memferry_dsa::portal::Submission;
+use memferry_dsa::{Descriptor, Submission};
 use memferry_dsa_emulator::shared::{Client, ClientEngine, DeviceSetup, Options, QueueAt, Server};
 use memferry_dsa_emulator::{
     Capabilities, DeviceCosts, FakeMemory, OPERATIONS, dedicated_queue, shared_queue,

@@ -2,7 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use memferry_dsa::{Address, CompletionRecord, DIF_BYTES, Descriptor, Flags, Opcode, PAGE_BYTES};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, CompletionRecord, DIF_BYTES, Descriptor, Flags, Opcode};
 
 use memferry_dsa_emulator::{Access, FakeMemory, Memory, Vanished, Visit};
 

@@ -1,6 +1,7 @@
 //! Batches: members, fences, abandoned members, and the batch's own completion record.
 
-use memferry_dsa::{Address, Completion, Descriptor, Flags, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Completion, Descriptor, Flags, Status};
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 
 use crate::common;

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memferry_dsa::portal::{Backoff, OpenOptions, SubmitMethod};
-use memferry_dsa::{Client, ClientOptions, DevicePortal, OnCpu, Opcode, Portal, PortalKind, Wait};
+use memferry_dsa::{
+    Backoff, Client, ClientOptions, DevicePortal, OnCpu, Opcode, OpenOptions, Portal, PortalKind,
+    SubmitMethod, Wait,
+};
 use memferry_dsa_emulator::conformance::{self, Report, Thoroughness};
 use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FakePlatform, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
@@ -106,7 +108,7 @@ fn the_ways_into_a_queue() {
         let mut info = config.queues().next().expect("a queue").clone();
         // As Linux shows them.
         info.operations = config.operations_shown();
-        let features = memferry_dsa::instructions::CpuFeatures::ALL;
+        let features = memferry_dsa::internals::instructions::CpuFeatures::ALL;
         let platform = FakePlatform::with(device.uncounted_portal(0), features, true, false);
         let options = OpenOptions { method: way, ..OpenOptions::default() };
         let portal = DevicePortal::open_on(platform.clone(), Path::new("/dev/dsa/wq0.0"), info, options);

@@ -1,6 +1,7 @@
 //! Memory Move equals a plain copy, for all sizes, overlaps and page faults.
 
-use memferry_dsa::{Address, Descriptor, Flags, PAGE_BYTES, Status};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::{Address, Descriptor, Flags, Status};
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 
 use crate::common;

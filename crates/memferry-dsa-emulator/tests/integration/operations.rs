@@ -3,9 +3,10 @@
 //!
 //! The software that resumes after page faults is a second implementation of the specification's table.
 
+use memferry_dsa::internals::PAGE_BYTES;
 use memferry_dsa::{
     Address, Completion, DIF_BYTES, DeltaResult, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags,
-    DifTags, DifTarget, DifTargetFlags, Flags, Opcode, PAGE_BYTES, Status,
+    DifTags, DifTarget, DifTargetFlags, Flags, Opcode, Status,
 };
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};
 

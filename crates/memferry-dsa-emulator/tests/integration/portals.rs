@@ -5,14 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{
-    Backoff, BackoffError, BatchProbe, OpenOptions, Refused, Slots, SubmitMethod, WriteReason, probe_batch,
-    submit_with_backoff,
-};
+use memferry_dsa::internals::instructions::CpuFeatures;
+use memferry_dsa::internals::portal::{BatchProbe, probe_batch};
 use memferry_dsa::{
-    CompletionRecord, Descriptor, DevicePortal, Opcode, OpenError, OperationSet, Portal, PortalKind,
-    QueueMode, Status, Submission, SubmitError, Wait, WorkQueueInfo,
+    Backoff, BackoffError, CompletionRecord, Descriptor, DevicePortal, Opcode, OpenError, OpenOptions,
+    OperationSet, Portal, PortalKind, QueueMode, Refused, Slots, Status, Submission, SubmitError,
+    SubmitMethod, Wait, WorkQueueInfo, WriteReason, submit_with_backoff,
 };
 use memferry_dsa_emulator::{
     DeviceConfig, Emulator, FakePlatform, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
@@ -243,8 +241,8 @@ fn patience_ends() {
     // SAFETY: a no-op without a record names no memory.
     let submit = |retries_max| unsafe { submit_with_backoff(&*portal, &noop, Backoff::new(retries_max)) };
     assert_eq!(submit(5), Ok(0));
-    let Err(BackoffError::Exhausted(exhausted)) = submit(5) else { panic!("it is full") };
-    assert_eq!((exhausted.retries, portal.counters().retries), (5, 6));
+    let Err(BackoffError::Exhausted { retries }) = submit(5) else { panic!("it is full") };
+    assert_eq!((retries, portal.counters().retries), (5, 6));
     portal.completed(1);
     assert_eq!(submit(0), Ok(0));
 }

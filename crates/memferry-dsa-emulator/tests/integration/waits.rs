@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::wait::{Completer, CompleterOptions, Full, Watch, thread_cpu_time};
+use memferry_dsa::internals::instructions::CpuFeatures;
+use memferry_dsa::internals::wait::{Completer, CompleterOptions, Full, Watch, thread_cpu_time};
 use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Portal, Status, Submission, Wait};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 use memferry_testing::{Needs, skip};

@@ -5,15 +5,15 @@ use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
 
 /// Opens the client and prints its device.
 pub(crate) fn client() -> Result<Client, Box<dyn std::error::Error>> {
-    let found = Client::discover(ClientOptions::default())?;
-    if found.client.portals().len() > 0 {
-        for portal in found.client.portals() {
+    let (client, diagnostics) = Client::discover(ClientOptions::default())?;
+    if client.portals().len() > 0 {
+        for portal in client.portals() {
             println!("on the hardware: {} by {:?}", portal.work_queue().name, portal.kind());
         }
-        return Ok(found.client);
+        return Ok(client);
     }
     println!("on the emulated device, since no other is usable:");
-    for diagnostic in &found.diagnostics {
+    for diagnostic in diagnostics {
         println!("  {diagnostic}");
     }
     let device = Emulator::start(&DeviceConfig::four_engines(), FaultPlan::none())?;

@@ -15,12 +15,12 @@ use super::{Client, SUBMITTED};
 use crate::driver::batch::{self, Completed};
 use crate::driver::work_item::{Progress, WorkItem};
 use crate::driver::{Event, List, Observer, RecordLine};
-use crate::request::{End, MemberError, Work};
+use crate::request::{Ended, MemberError, Work};
 
 /// A member in progress.
 pub(super) struct Member<'a> {
     item: WorkItem<'a>,
-    ended: Option<Result<End, MemberError>>,
+    ended: Option<Result<Ended, MemberError>>,
 }
 
 impl<'a> Member<'a> {
@@ -29,7 +29,7 @@ impl<'a> Member<'a> {
     }
 
     /// Its outcome; a member without one was abandoned.
-    pub(super) fn into_end(self) -> Result<End, MemberError> {
+    pub(super) fn into_end(self) -> Result<Ended, MemberError> {
         self.ended.unwrap_or(Err(MemberError::Abandoned))
     }
 

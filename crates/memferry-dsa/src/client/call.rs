@@ -9,7 +9,7 @@ use crate::completion::Completion;
 use crate::driver::queue::Queue;
 use crate::driver::work_item::{Limits, Progress, WorkItem};
 use crate::driver::{Event, Loss, Observer, OnCpu, RecordLine};
-use crate::request::{End, Request, Work};
+use crate::request::{Ended, Request, Work};
 
 thread_local! {
     /// The record of this thread's last descriptor. Allocating one for each took a third of what a call costs besides
@@ -23,7 +23,7 @@ impl Client {
     }
 
     /// Executes a request.
-    pub(super) fn drive(&self, item: &mut WorkItem<'_>, memory: Memory) -> Result<End, ClientError> {
+    pub(super) fn drive(&self, item: &mut WorkItem<'_>, memory: Memory) -> Result<Ended, ClientError> {
         loop {
             let (number, completion) = match self.execute_next(item, memory)? {
                 Ok(completed) => completed,
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// Executes the rest of a request on the CPU. No device has any of it.
-    fn finish_on_cpu(&self, item: &mut WorkItem<'_>, why: OnCpu) -> Result<End, ClientError> {
+    fn finish_on_cpu(&self, item: &mut WorkItem<'_>, why: OnCpu) -> Result<Ended, ClientError> {
         if !self.options.may_use_cpu {
             return Err(ClientError::NoDevice(why));
         }

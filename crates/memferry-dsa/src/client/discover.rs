@@ -1,4 +1,4 @@
-//! A client of what this machine has.
+//! The client of this machine's queues.
 
 use std::sync::Arc;
 
@@ -6,28 +6,21 @@ use super::{Client, ClientOptions};
 use crate::portal::{OpenQueues, Portal};
 use crate::system::{QueueFilter, SystemError};
 
-/// A client of all queues that this process can use, and why not of others.
-#[derive(Debug)]
-pub struct Discovered {
-    /// The client; without queues if there are none.
-    pub client: Client,
-    /// A sentence for each queue, device or driver that cannot be used.
-    pub diagnostics: Vec<String>,
-}
-
 impl Client {
-    /// Opens every work queue of Linux that this process can use.
+    /// Opens every work queue of Linux that this process can use. Returns the client, and a sentence for each queue,
+    /// device or driver that cannot be used.
     ///
-    /// The version in `options` is lowered to that of the oldest device.
+    /// A machine without usable queues is not an error: the CPU executes the client's requests. The version in `options`
+    /// is lowered to that of the oldest device.
     ///
     /// # Errors
-    /// sysfs makes no sense; having no device is no error.
-    pub fn discover(mut options: ClientOptions) -> Result<Discovered, SystemError> {
+    /// An attribute in sysfs cannot be read or parsed.
+    pub fn discover(mut options: ClientOptions) -> Result<(Client, Vec<String>), SystemError> {
         let OpenQueues { queues, diagnostics } = OpenQueues::open(&QueueFilter::default())?;
         for queue in &queues {
             options.version = options.version.min(queue.version);
         }
         let portals = queues.into_iter().map(|queue| queue.portal as Arc<dyn Portal>).collect();
-        Ok(Discovered { client: Client::new(portals, options), diagnostics })
+        Ok((Client::new(portals, options), diagnostics))
     }
 }

@@ -1,16 +1,16 @@
-//! Calls: a request in, its outcome out, by whichever queue takes it and by the CPU where none does.
+//! Calls: a client executes a request on the first queue that accepts it, or on the CPU, and returns its outcome.
 //!
 //! ```text
 //! check the request                                Invalid
-//! for each queue, beginning with another one each time:
-//!   does it take the operation, the size?          no: next queue
+//! for each queue, from another one in each call:
+//!   check its operations and limits                the request does not fit: next queue
 //!   submit, with pauses while it is full           still full: next queue
 //!   wait                                           completed, gone, silent
-//!   page fault: touch the page, the rest again     too many: CPU
-//! no queue left                                    CPU, or an error if it must not
+//!   page fault: touch the page, submit the rest    too many: CPU
+//! no queue left                                    CPU, or an error if it may not be used
 //! ```
 //!
-//! All of this is counted ([`ClientStats`]); what the CPU does, by reason ([`OnCpu`]).
+//! [`ClientStats`] counts all of this, and requests on the CPU by reason ([`OnCpu`](crate::OnCpu)).
 //!
 //! Source: Intel DSA Architecture Specification 3.0, sections 3.8, 3.10 and 5.8.
 
@@ -30,27 +30,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-pub use discover::Discovered;
 pub use error::ClientError;
-pub use owned::{Owned, OwnedError};
+pub use owned::OwnedError;
 pub use stats::ClientStats;
 use waiting::Memory;
 
-pub use crate::driver::OnCpu;
 use crate::driver::queue::Queue;
 use crate::driver::work_item::WorkItem;
 use crate::operation::Opcode;
 use crate::portal::{Backoff, Portal};
-use crate::request::{Batch, Outcome, Outcomes, Request, Work, outcome};
+use crate::request::{Batch, Ended, Outcome, Outcomes, Request, Work};
 use crate::system::Version;
 use crate::wait::Wait;
 
-/// The attended time of a call when it submits: each wait counts its own.
+/// The attended time at a submission: each wait counts its own.
 const SUBMITTED: Duration = Duration::ZERO;
 
-/// Executes requests, and returns when they are done.
+/// Executes requests, and returns when they are complete.
 ///
-/// Any number of threads may call at once. Queues are used in turns.
+/// Any number of threads may call at once. Queues take turns.
 ///
 /// ```
 /// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
@@ -72,25 +70,34 @@ pub struct Client {
     stats: stats::Cells,
 }
 
-/// How a client goes about it.
+/// The options of a client.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientOptions, Wait};
+///
+/// let options = ClientOptions { wait: Wait::Block, faults_max: 4, ..ClientOptions::default() };
+/// let (client, _) = Client::discover(options)?;
+/// assert_eq!(client.options().faults_max, 4);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// How to wait.
+    /// The kind of waiting.
     pub wait: Wait,
-    /// Pauses while a queue is full, before the next one is asked.
+    /// Pauses while a queue is full, before the next queue gets the request.
     pub backoff: Backoff,
-    /// Page faults of a request after which its rest is submitted again; at the next one the CPU does the rest.
+    /// Page faults of a request after which its rest is submitted again; at the next one the CPU executes the rest.
     pub faults_max: u32,
-    /// Whether the CPU does what no device does; otherwise [`ClientError::NoDevice`].
+    /// Whether the CPU executes requests that no device executes; otherwise they fail with [`ClientError::NoDevice`].
     pub may_use_cpu: bool,
-    /// How long a queue may make no progress before its device counts as silent: none of this client's descriptors
-    /// before the one that is waited for has completed. A transfer of 2 GiB takes 0.1 s. Others may have as many
-    /// descriptors in the device as the queue has entries, for whose largest transfers there is more time, at 1 GB/s.
+    /// The time without progress after which the device of a queue counts as silent. Progress is a completion of one of this
+    /// client's descriptors before the awaited one. A transfer of 2 GiB takes 0.1 s. Other processes may have as many
+    /// descriptors in the device as the queue has entries, so the wait is longer by their largest transfers at 1 GB/s.
     /// Time during which this process was stopped does not count.
     ///
-    /// If the memory is borrowed, the process ends then ([`Client::run`]).
+    /// If the memory is borrowed, a silent device ends the process ([`Client::run`]).
     pub timeout: Duration,
-    /// The version of the devices, which decides about operations newer than 1.0.
+    /// The version of the devices, which limits the operations.
     pub version: Version,
 }
 
@@ -109,7 +116,7 @@ impl Default for ClientOptions {
 }
 
 impl Client {
-    /// A client of these queues; without any, the CPU does everything.
+    /// A client of these queues; without any, the CPU executes all requests.
     pub fn new(portals: Vec<Arc<dyn Portal>>, options: ClientOptions) -> Client {
         Client {
             queues: portals.into_iter().map(Queue::new).collect(),
@@ -121,25 +128,25 @@ impl Client {
 
     /// Executes a request.
     ///
-    /// Cost: a descriptor, or one for each piece of what the queue takes at once, and the wait for it.
+    /// Cost: one descriptor for each piece within the limit of the queue, and the wait for it.
     ///
-    /// Its memory is borrowed, so this neither returns nor unwinds while a device may access it. If nothing is heard
-    /// of a device for [`ClientOptions::timeout`], and it is not known to be gone, there is no way out but to end the
-    /// process; [`run_owned`](Self::run_owned) has one.
+    /// The request borrows its memory, so this neither returns nor unwinds while a device may access it. If a device is
+    /// silent for [`ClientOptions::timeout`], and it is not known to be gone, this ends the process;
+    /// [`run_owned`](Self::run_owned) leaks the memory instead.
     ///
     /// # Errors
-    /// [`ClientError`], which says what was written.
+    /// [`ClientError`]: the cause, and the state of the target.
     pub fn run<O: Outcome>(&self, request: Request<'_, O>) -> Result<O, ClientError> {
         self.counted(|| self.run_in(request, Memory::Borrowed))
     }
 
-    /// Executes the members of a batch, by a batch of the device where there is one that takes them.
+    /// Executes the members of a batch, as a batch of a device if a queue accepts it.
     ///
-    /// Members that are stopped by page faults, or that the device did not come to, are submitted again; the order that
-    /// fences demand is kept. Members may fail one by one, which [`Outcomes::get`] tells.
+    /// Members that stopped at a page fault, and members that the device skipped, are submitted again in the order of the
+    /// fences. Members may fail one by one, which [`Outcomes::get`] reports.
     ///
     /// # Errors
-    /// As [`run`](Self::run); members that have ended before are done nevertheless.
+    /// As [`run`](Self::run). Some members may have completed.
     pub fn run_batch(&self, batch: Batch<'_>) -> Result<Outcomes, ClientError> {
         self.counted(|| self.run_batch_in(batch, Memory::Borrowed))
     }
@@ -158,10 +165,10 @@ impl Client {
             for queue in 0..self.queues.len() {
                 self.drain(queue, &request, memory)?;
             }
-            return Ok(outcome(crate::request::End::Done).expect("a drain yields nothing"));
+            return Ok(Ended::Done.outcome().expect("a drain yields nothing"));
         }
         let end = self.drive(&mut WorkItem::new(Work::new(&request)), memory)?;
-        Ok(outcome(end).expect("an operation ends as its request's type says"))
+        Ok(end.outcome().expect("an operation ends as its request's type says"))
     }
 
     fn counted<T>(&self, call: impl FnOnce() -> Result<T, ClientError>) -> Result<T, ClientError> {
@@ -171,7 +178,7 @@ impl Client {
         result
     }
 
-    /// What was done so far.
+    /// The counters.
     pub fn stats(&self) -> ClientStats {
         self.stats.snapshot()
     }
@@ -181,15 +188,15 @@ impl Client {
         self.queues.iter().map(Queue::shared_portal)
     }
 
-    /// How the client goes about it.
+    /// The options.
     pub fn options(&self) -> &ClientOptions {
         &self.options
     }
 
-    /// The numbers of the queues, beginning with another one each time.
+    /// The numbers of the queues, from another one in each call.
     fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let count = self.queues.len();
-        // ORDERING: Relaxed: whoever gets the same number shares a queue.
+        // ORDERING: Relaxed: threads with the same number only share a queue.
         let first = if count > 1 { self.next.fetch_add(1, Ordering::Relaxed) % count } else { 0 };
         (0..count).map(move |turn| (first + turn) % count)
     }

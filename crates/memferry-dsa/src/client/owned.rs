@@ -1,18 +1,27 @@
-//! Calls that own their memory, and can leave it to a device that does not answer.
+//! Calls that own their memory, and can leak it if a device is silent.
 
 use super::error::ClientError;
 use super::waiting::Memory;
 use super::{Batch, Client, Outcome, Outcomes, Request};
 use crate::request::bytes_of;
 
-/// The buffers of a call that owned them, and what it yields.
-pub type Owned<B, R> = Result<(Box<B>, R), OwnedError<B>>;
+/// The buffers of a call that owned them, and its outcome.
+type Owned<B, R> = Result<(Box<B>, R), OwnedError<B>>;
 
-/// A call with owned buffers has no outcome.
+/// The error of a call with owned buffers.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientOptions, Request};
+///
+/// let client = Client::new(Vec::new(), ClientOptions::default());
+/// let result = client.run_owned(Box::new([0u8; 0]), |empty| Request::fill(0, &mut empty[..]));
+/// let error = result.expect_err("no bytes");
+/// assert!(error.buffers.is_some(), "{error}");
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct OwnedError<B> {
-    /// Why.
+    /// The cause.
     #[source]
     pub error: ClientError,
     /// The buffers; `None` if a device may still access them, so that they are leaked.
@@ -20,10 +29,10 @@ pub struct OwnedError<B> {
 }
 
 impl Client {
-    /// Executes a request on buffers that it owns until it is done.
+    /// Executes a request on buffers that the call owns until it is complete.
     ///
-    /// The same as [`run`](Self::run), but a silent device costs the buffers and not the process. Not so if the request
-    /// names cells, which may be somebody else's as well, leaked or not.
+    /// The same as [`run`](Self::run), except that a silent device leaks the buffers instead of ending the process. A request
+    /// with cells still ends the process, since other code may have the cells.
     ///
     /// ```
     /// use memferry_dsa::{Client, ClientOptions, Request};
@@ -35,7 +44,7 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`OwnedError`]: why, and the buffers unless they are leaked, which is counted.
+    /// [`OwnedError`]: the cause, and the buffers unless they are leaked, which is counted.
     pub fn run_owned<B, O, M>(&self, buffers: Box<B>, make: M) -> Owned<B, O>
     where
         B: 'static,
@@ -50,8 +59,8 @@ impl Client {
         })
     }
 
-    /// Executes a batch on buffers that it owns until it is done, as [`run_owned`](Self::run_owned) does. What `make`
-    /// returns next to the batch, its tickets, is handed back.
+    /// Executes a batch on buffers that the call owns, as [`run_owned`](Self::run_owned) does. Returns the tickets that `make`
+    /// returned with the batch.
     ///
     /// # Errors
     /// As [`run_owned`](Self::run_owned).
@@ -69,14 +78,14 @@ impl Client {
         })
     }
 
-    /// `call` says how many bytes of the buffers a device may access, and how the call ended.
+    /// `call` returns the number of bytes that a device may access, and the result.
     fn owned<B, R>(
         &self,
         buffers: Box<B>,
         call: impl FnOnce(&mut B) -> (u64, Result<R, ClientError>),
     ) -> Owned<B, R> {
         let owner = Owner(Box::into_raw(buffers));
-        // SAFETY: the pointer is of a box, and nobody else has it.
+        // SAFETY: the pointer is from a box, and no other code has it.
         let (bytes, result) = call(unsafe { &mut *owner.0 });
         let pointer = owner.0;
         std::mem::forget(owner);
@@ -93,19 +102,19 @@ impl Client {
     }
 }
 
-/// Slices that outlive the call are the buffers', or nobody else writes them. Cells, in contrast, may be `'static` or
-/// counted, and in the caller's hands.
+/// Slices that outlive the call belong to the buffers, or no code writes them. Cells may be `'static` or counted, and the
+/// caller may have them.
 fn memory(has_cells: bool) -> Memory {
     if has_cells { Memory::Borrowed } else { Memory::Owned }
 }
 
-/// Owns buffers as a pointer, since a box that is moved would claim that nobody else accesses them; frees them when a
-/// panic passes, which a flight lets through only when the device is done.
+/// Owns buffers as a pointer, since moving a box asserts that no other pointer accesses them. A panic frees them; `Waiting`
+/// lets it pass only after the device has completed.
 struct Owner<B>(*mut B);
 
 impl<B> Drop for Owner<B> {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw`, and freed nowhere else: who takes the box forgets this.
+        // SAFETY: from `Box::into_raw`; the only other owner of the box forgets this value first.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }

@@ -1,4 +1,4 @@
-//! What a client has done, counted.
+//! The counters of a client.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,19 +7,29 @@ use crate::driver::{Event, Observer, OnCpu};
 /// Lists the counters once, for the atomics and for the snapshot.
 macro_rules! counters {
     ($($(#[$about:meta])* $name:ident)*) => {
-        /// What a client has done so far.
+        /// The counters of a client.
         ///
         /// Descriptors add up: `submitted` is `succeeded` + `partial` + `not_taken` + `failed` + `skipped` + `lost`
-        /// when no call is under way.
+        /// when no call is in progress.
+        ///
+        /// ```
+        /// use memferry_dsa::{Client, ClientOptions, Request};
+        ///
+        /// let client = Client::new(Vec::new(), ClientOptions::default());
+        /// client.run(Request::fill(7, &mut [0u8; 100]))?;
+        /// let stats = client.stats();
+        /// assert_eq!((stats.calls, stats.on_cpu_total(), stats.submitted), (1, 1, 0));
+        /// # Ok::<(), Box<dyn std::error::Error>>(())
+        /// ```
         #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
         #[non_exhaustive]
         pub struct ClientStats {
             $($(#[$about])* pub $name: u64,)*
-            /// Requests that the CPU did or finished, by why: in the order of [`OnCpu::ALL`].
+            /// Requests that the CPU executed in whole or in part, by reason: in the order of [`OnCpu::ALL`].
             pub on_cpu: [u64; OnCpu::ALL.len()],
         }
 
-        /// The counters where they are counted.
+        /// The live counters. Every call adds to them (Relaxed), `snapshot` reads them.
         #[derive(Default)]
         #[repr(align(128))]
         pub(super) struct Cells {
@@ -43,56 +53,55 @@ counters! {
     calls
     /// Calls that ended with an error.
     errors
-    /// Descriptors that queues took: alone, or as members of batches.
+    /// Descriptors that queues accepted: alone, or as members of batches.
     submitted
-    /// Of these, how many did their work, data errors and results other than expected included.
+    /// Of these, the completed ones, with data errors and unexpected results.
     succeeded
-    /// Of these, how many were stopped by a page fault.
+    /// Of these, those that a page fault stopped.
     partial
-    /// Of these, how many the device refused for an operation or a flag, and were done otherwise.
+    /// Of these, those that the device refused for an operation or a flag. They were executed in another way.
     not_taken
-    /// Of these, how many failed in a way that the caller was told.
+    /// Of these, the failed ones, which the caller got as errors.
     failed
-    /// Of these, how many were in a batch that did not come to them.
+    /// Of these, members that a batch did not reach.
     skipped
-    /// Of these, how many were in a device that has gone or fallen silent.
+    /// Of these, those in a device that is gone or silent.
     lost
-    /// Batches that queues took.
+    /// Batches that queues accepted.
     batches
-    /// Batches of callers whose members were submitted one by one, at least in part, because no queue takes batches or
-    /// the like.
+    /// Batches of callers whose members were submitted one by one, at least in part, for example because no queue accepts
+    /// batches.
     batches_unrolled
     /// Pauses because a queue was full.
     retries
-    /// Times that a queue stayed full, so that the next one, or the CPU, was asked.
+    /// Times that a queue stayed full, so that the next queue or the CPU got the request.
     queues_full
     /// Times that a portal refused a descriptor.
     portal_refusals
     /// Pages that were touched after a fault.
     pages_touched
-    /// Page faults outside the memory of the request, which nothing could be done about but try again.
+    /// Page faults outside the memory of the request, which was submitted again.
     strange_faults
-    /// Requests without a hint that they asked for: the queue does not allow block on fault, the device knows no cache
-    /// control.
+    /// Requests that lost a hint: the queue does not allow block on fault, or the device has no cache control.
     hints_dropped
-    /// Queues that are not used any more because their device has gone or fallen silent.
+    /// Queues that are no longer used because their device is gone or silent.
     queues_lost
     /// Bytes of buffers, lists and records that a lost device may still access, and which are therefore never freed.
     leaked_bytes
 }
 
 impl ClientStats {
-    /// Requests that the CPU did or finished for this reason.
+    /// Requests that the CPU executed in whole or in part for this reason.
     pub fn on_cpu(&self, why: OnCpu) -> u64 {
         self.on_cpu[why as usize]
     }
 
-    /// Requests that the CPU did or finished.
+    /// Requests that the CPU executed in whole or in part.
     pub fn on_cpu_total(&self) -> u64 {
         self.on_cpu.iter().sum()
     }
 
-    /// Whether every descriptor is accounted for; true when no call is under way.
+    /// Whether the counts of descriptors add up; true when no call is in progress.
     pub fn adds_up(&self) -> bool {
         let ended = self.succeeded + self.partial + self.not_taken + self.failed + self.skipped + self.lost;
         self.submitted == ended
@@ -121,7 +130,7 @@ impl Observer for Cells {
             Event::Touched => self.pages_touched.add(1),
             Event::StrangeFault => self.strange_faults.add(1),
             Event::OnCpu(why, _) => self.on_cpu[why as usize].add(1),
-            // A queue that is lost is counted; the others are of drivers.
+            // `QueueLost` counts the first; the others are events of `Driver`.
             Event::Unavailable | Event::Diverted | Event::Backoff => {}
         }
     }

@@ -8,7 +8,7 @@ use super::work_item::WorkItem;
 use super::{BATCHED_BYTES_MAX, Observer, OnCpu};
 use crate::completion::Completion;
 use crate::operation::Opcode;
-use crate::request::{End, Task};
+use crate::request::{Ended, Task};
 
 /// An item in a box, because it changes its owner several times.
 pub(super) type BoxedItem = Box<Item>;
@@ -93,7 +93,7 @@ pub struct CpuWork {
     pub(super) item: BoxedItem,
     pub(super) why: OnCpu,
     pub(super) size_bytes: u64,
-    end: Option<Result<End, Completion>>,
+    end: Option<Result<Ended, Completion>>,
 }
 
 impl CpuWork {
@@ -112,7 +112,7 @@ impl CpuWork {
     }
 
     /// Its outcome; executes it if `execute` was not called.
-    pub(super) fn end(&mut self) -> Result<End, Completion> {
+    pub(super) fn end(&mut self) -> Result<Ended, Completion> {
         // SAFETY: no device has the item.
         *self.end.get_or_insert_with(|| unsafe { self.item.request.finish() })
     }

@@ -48,7 +48,6 @@ pub(crate) mod in_flight;
 #[allow(unsafe_code)]
 mod item;
 mod list;
-mod on_cpu;
 #[allow(unsafe_code)]
 pub(crate) mod queue;
 mod queues;
@@ -64,6 +63,7 @@ pub use guideline::{BATCH_LEN_MAX, BATCH_LEN_MIN, BATCHED_BYTES_MAX, batch_len, 
 pub use in_flight::Loss;
 pub use item::{CpuWork, Faulted};
 pub use list::{List, RecordLine};
-pub use on_cpu::OnCpu;
 pub use queues::{Queues, Written};
 pub use scheduler::{Driver, DriverOptions, Failure, Finished, Report};
+
+pub(crate) use crate::request::OnCpu;

@@ -113,8 +113,8 @@ impl Queue {
         };
         self.traffic.leave(entered);
         match error {
-            BackoffError::Exhausted(exhausted) => {
-                observer.count(Event::Full(exhausted.retries.into()));
+            BackoffError::Exhausted { retries } => {
+                observer.count(Event::Full(retries.into()));
                 Err(OnCpu::QueueFull)
             }
             // The kernel refuses this descriptor, and perhaps no other.

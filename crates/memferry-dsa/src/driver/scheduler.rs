@@ -17,7 +17,7 @@ use super::work_item::{Limits, Progress};
 use super::{Event, Observer, OnCpu};
 use crate::completion::Status;
 use crate::portal::Portal;
-use crate::request::{End, Ended, Task};
+use crate::request::{Ended, Task};
 use crate::system::Version;
 use crate::wait::AttendedTime;
 
@@ -78,7 +78,7 @@ struct Job<T> {
     tag: T,
     items_count: usize,
     report: Report,
-    end: End,
+    end: Ended,
     failure: Option<Failure>,
 }
 
@@ -166,7 +166,7 @@ impl<T> Driver<T> {
 
     /// Accepts a request. `submitter` is a number of the thread: small requests of one thread meet in one queue.
     pub fn enqueue(&mut self, task: Task, submitter: usize, tag: T) {
-        let job = Job { tag, items_count: 1, report: Report::default(), end: End::Done, failure: None };
+        let job = Job { tag, items_count: 1, report: Report::default(), end: Ended::Done, failure: None };
         let job = u32::try_from(self.jobs.insert(job)).expect("fewer than 2^32 requests");
         let item = self.boxed(Item::new(task, job, submitter as u32));
         if item.is_empty_copy() {
@@ -306,7 +306,7 @@ impl<T> Driver<T> {
             return;
         }
         let Job { tag, report, end, failure, .. } = self.jobs.remove(key as usize);
-        self.finished.push(Finished { tag, report, result: failure.map_or(Ok(Ended::new(end)), Err) });
+        self.finished.push(Finished { tag, report, result: failure.map_or(Ok(end), Err) });
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Event, Observer, OnCpu};
 use crate::completion::Completion;
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
-use crate::request::{End, HINTS, Step, Work};
+use crate::request::{Ended, HINTS, Step, Work};
 use crate::system::Version;
 
 /// The limits that an owner sets to its items.
@@ -47,7 +47,7 @@ pub(crate) struct WorkItem<'a> {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Progress {
     /// Nothing: it has ended.
-    Ended(End),
+    Ended(Ended),
     /// Another submission.
     Submit,
     /// [`WorkItem::touch`] the page, then another submission.
@@ -120,7 +120,7 @@ impl<'a> WorkItem<'a> {
         if queue.facts().is_lost() {
             return Err(OnCpu::Gone);
         }
-        self.work.fits(queue.portal().work_queue(), limits.version, !is_member).map_err(OnCpu::from)
+        self.work.fits(queue.portal().work_queue(), limits.version, !is_member)
     }
 
     /// Its next descriptor for this queue, which admits it: without a record, and without hints that the queue lacks.
@@ -223,7 +223,7 @@ impl<'a> WorkItem<'a> {
     ///
     /// # Safety
     /// No device has the item.
-    pub(crate) unsafe fn finish(&mut self) -> Result<End, Completion> {
+    pub(crate) unsafe fn finish(&mut self) -> Result<Ended, Completion> {
         // SAFETY: passed on to the caller.
         unsafe { self.work.finish() }
     }

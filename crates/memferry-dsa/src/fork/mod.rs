@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// anonymous memory, as `madvise` requires. The first thread of a process that asks writes `word`, all threads read it.
 static PAGE: Page = Page { word: AtomicU32::new(0), _rest: [0; PAGE_BYTES - 4] };
 
-const PAGE_BYTES: usize = crate::PAGE_BYTES as usize;
+const PAGE_BYTES: usize = crate::address::PAGE_BYTES as usize;
 
 #[repr(C, align(4096))]
 struct Page {

@@ -12,7 +12,7 @@ use crate::sync::{AtomicPtr, Ordering};
 /// that do not exist there, nor freed.
 ///
 /// ```
-/// use memferry_dsa::fork::PerProcess;
+/// use memferry_dsa::internals::fork::PerProcess;
 ///
 /// static BUFFERS: PerProcess<Vec<u8>> = PerProcess::new();
 /// assert_eq!(BUFFERS.get_or_init(|| vec![0; 8]).len(), 8);

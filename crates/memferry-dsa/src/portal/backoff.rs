@@ -21,18 +21,18 @@ const PAUSE_TICKS: u64 = 140;
 const DOUBLINGS_MAX: u32 = 7;
 
 /// A limited number of pauses between retries, each twice as long as the one before.
+///
+/// ```
+/// use memferry_dsa::Backoff;
+///
+/// let mut backoff = Backoff::new(2);
+/// while backoff.pause() {} // submit here, until the queue accepts the descriptor
+/// assert_eq!(backoff.retries(), 2);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Backoff {
     tries_max: u32,
     tries: u32,
-}
-
-/// The error of a [`Backoff`] at its limit. Try the next queue, then the CPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the queue is still full after {retries} retries: use another queue, or the CPU")]
-pub struct Exhausted {
-    /// The pauses made so far.
-    pub retries: u32,
 }
 
 impl Backoff {
@@ -41,17 +41,15 @@ impl Backoff {
         Backoff { tries_max: retries_max, tries: 0 }
     }
 
-    /// Pauses before the next try.
-    ///
-    /// # Errors
-    /// [`Exhausted`], without a pause, after the limit.
-    pub fn pause(&mut self) -> Result<(), Exhausted> {
+    /// Pauses before the next try. Returns false, without a pause, after the limit: try the next queue, then the CPU.
+    #[must_use]
+    pub fn pause(&mut self) -> bool {
         if self.tries >= self.tries_max {
-            return Err(Exhausted { retries: self.tries });
+            return false;
         }
         pause(1 << self.tries.min(DOUBLINGS_MAX));
         self.tries += 1;
-        Ok(())
+        true
     }
 
     /// The pauses made so far.
@@ -88,14 +86,31 @@ pub(crate) fn pause(count: u32) {
 #[non_exhaustive]
 pub enum BackoffError {
     /// The queue stayed full during all retries.
-    #[error(transparent)]
-    Exhausted(#[from] Exhausted),
+    #[error("the queue is still full after {retries} retries: use another queue, or the CPU")]
+    Exhausted {
+        /// The pauses made.
+        retries: u32,
+    },
     /// The portal refused the descriptor, or its device is gone.
     #[error(transparent)]
     Portal(#[from] SubmitError),
 }
 
 /// Submits, and retries while the queue is full and `backoff` allows. Returns the number of retries.
+///
+/// ```
+/// use memferry_dsa::{Backoff, CompletionRecord, Descriptor, Wait, submit_with_backoff};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
+/// use std::time::Duration;
+///
+/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?.portal(0);
+/// let record = CompletionRecord::new();
+/// let noop = Descriptor::noop().with_completion(&record);
+/// // SAFETY: a no-op names no memory but the record, which outlives the wait.
+/// unsafe { submit_with_backoff(&*portal, &noop, Backoff::default())? };
+/// Wait::Pause.wait(&record, Duration::from_secs(10))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// [`BackoffError`]: nothing was submitted.
@@ -112,7 +127,8 @@ pub unsafe fn submit_with_backoff(
         // SAFETY: passed on to the caller.
         match unsafe { portal.submit(descriptor)? } {
             Submission::Accepted => return Ok(backoff.retries() - before),
-            Submission::Retry => backoff.pause()?,
+            Submission::Retry if backoff.pause() => {}
+            Submission::Retry => return Err(BackoffError::Exhausted { retries: backoff.retries() }),
         }
     }
 }
@@ -127,12 +143,12 @@ mod tests {
     fn retries_are_limited() {
         let mut backoff = Backoff::new(3);
         for _ in 0..3 {
-            assert_eq!(backoff.pause(), Ok(()));
+            assert!(backoff.pause());
         }
-        assert_eq!(backoff.pause(), Err(Exhausted { retries: 3 }));
+        assert_eq!((backoff.pause(), backoff.retries()), (false, 3));
         backoff.reset();
-        assert_eq!((backoff.retries(), backoff.pause()), (0, Ok(())));
-        assert_eq!(Backoff::new(0).pause(), Err(Exhausted { retries: 0 }));
+        assert_eq!((backoff.retries(), backoff.pause()), (0, true));
+        assert!(!Backoff::new(0).pause());
     }
 
     /// Many retries do not overflow the shift, and end soon. Takes the shortest of some rounds, since the machine may be
@@ -142,7 +158,7 @@ mod tests {
         let round = || {
             let start = Instant::now();
             let mut backoff = Backoff::new(40);
-            while backoff.pause().is_ok() {}
+            while backoff.pause() {}
             start.elapsed()
         };
         let least = (0..5).map(|_| round()).min().expect("five rounds");

@@ -30,45 +30,21 @@ impl Credits {
 
     /// Takes an entry, if one is free.
     pub fn take(&self, generation: u32) -> bool {
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
+        let next = |word| {
             let taken = taken(word, generation);
-            if taken >= self.limit {
-                return false;
-            }
-            // ORDERING: Acquire pairs with the Release in `release`: the releasing thread's accesses to its descriptor
-            // and record happen before this thread's. The count itself needs no ordering: exchanges of one word are in
-            // one order.
-            let exchange = self.word.compare_exchange_weak(
-                word,
-                pack(generation, taken + 1),
-                Ordering::Acquire,
-                Ordering::Relaxed,
-            );
-            match exchange {
-                Ok(_) => return true,
-                Err(now) => word = now,
-            }
-        }
+            (taken < self.limit).then(|| pack(generation, taken + 1))
+        };
+        // ORDERING: Acquire pairs with the Release in `release`: the releasing thread's accesses to its descriptor and record
+        // happen before this thread's. The count itself needs no ordering: updates of one word are in one order.
+        self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, next).is_ok()
     }
 
     /// Gives entries back; at most as many as this process has in use, the excess is ignored.
     pub fn release(&self, generation: u32, count: u32) {
-        let mut word = self.word.load(Ordering::Relaxed);
-        loop {
-            let left = taken(word, generation).saturating_sub(count);
-            // ORDERING: Release pairs with the Acquire in `take`, which then sees the use of the entry as finished.
-            let exchange = self.word.compare_exchange_weak(
-                word,
-                pack(generation, left),
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
-            match exchange {
-                Ok(_) => return,
-                Err(now) => word = now,
-            }
-        }
+        let next = |word| Some(pack(generation, taken(word, generation).saturating_sub(count)));
+        // ORDERING: Release pairs with the Acquire in `take`, which then sees the use of the entry as finished. The update
+        // always succeeds.
+        let _ = self.word.fetch_update(Ordering::Release, Ordering::Relaxed, next);
     }
 
     /// The entries in use.

@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Platform, Submission};
-use crate::PAGE_BYTES;
+use crate::address::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::instructions;
 

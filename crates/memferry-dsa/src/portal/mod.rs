@@ -30,7 +30,7 @@ mod states;
 #[allow(unsafe_code)]
 mod write;
 
-pub use backoff::{Backoff, BackoffError, Exhausted, submit_with_backoff};
+pub use backoff::{Backoff, BackoffError, submit_with_backoff};
 pub use batch::{BatchProbe, probe_batch};
 pub use counters::{PortalCounters, SubmissionCounters};
 pub use credits::Credits;
@@ -163,6 +163,17 @@ impl QueueMode {
 }
 
 /// The description of a work queue for its submitters.
+///
+/// ```
+/// use memferry_dsa::{Opcode, Portal, PortalKind, QueueMode};
+/// use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};
+///
+/// let portal = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none())?.portal(0);
+/// let queue = portal.work_queue();
+/// assert_eq!((queue.mode, portal.kind()), (QueueMode::Shared, PortalKind::Emulated));
+/// assert!(queue.operations.contains(Opcode::Memmove));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WorkQueueInfo {
     /// The name, `wq0.1` for queue 1 of device 0.

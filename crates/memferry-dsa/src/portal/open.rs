@@ -41,6 +41,19 @@ const GONE_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A portal to a work queue of Linux.
 ///
+/// ```no_run
+/// use memferry_dsa::system::{QueueFilter, SystemState};
+/// use memferry_dsa::{DevicePortal, OpenOptions, SubmitMethod};
+///
+/// let state = SystemState::discover()?;
+/// let (device, queue) = state.diagnose(&QueueFilter::default()).usable[0];
+/// let file = queue.file.as_ref().expect("a usable queue has a file");
+/// let options = OpenOptions { method: SubmitMethod::Mapped, ..OpenOptions::default() };
+/// let portal = DevicePortal::open(file.path.as_ref(), queue.info(device)?, options)?;
+/// println!("{} is open", portal.path().display());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Memory safety depends on the kernel and the platform only, not on the caller's arguments. A wrong path or
 /// [`WorkQueueInfo`] costs descriptors, never memory: with too large a `size` a dedicated queue loses descriptors, with
 /// the wrong `mode` or `operations` all of them are refused, with too large a `transfer_bytes_max` they complete with an
@@ -116,7 +129,7 @@ impl DevicePortal<Linux> {
         info: WorkQueueInfo,
         options: OpenOptions,
     ) -> Result<Arc<DevicePortal>, OpenError> {
-        DevicePortal::open_on(Linux, path, info, options)
+        DevicePortal::open_with(Linux, path, info, options)
     }
 }
 
@@ -125,7 +138,17 @@ impl<P: Platform> DevicePortal<P> {
     ///
     /// # Errors
     /// As [`open`](DevicePortal::open).
+    #[cfg(feature = "internals")]
     pub fn open_on(
+        platform: P,
+        path: &Path,
+        info: WorkQueueInfo,
+        options: OpenOptions,
+    ) -> Result<Arc<DevicePortal<P>>, OpenError> {
+        DevicePortal::open_with(platform, path, info, options)
+    }
+
+    fn open_with(
         platform: P,
         path: &Path,
         info: WorkQueueInfo,
@@ -173,6 +196,7 @@ impl<P: Platform> DevicePortal<P> {
     }
 
     /// The result of the batch probe, if it ran.
+    #[cfg(feature = "internals")]
     pub fn batch_probe(&self) -> Option<&BatchProbe> {
         self.batch_probe.get()
     }

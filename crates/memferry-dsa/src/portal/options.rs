@@ -12,8 +12,8 @@ pub struct OpenOptions {
     pub method: SubmitMethod,
     /// The addresses in a mapped page that descriptors are written to.
     pub slots: Slots,
-    /// Time limit of the batch probe ([`probe_batch`](super::probe_batch)), which runs only if `op_cap` does not answer
-    /// the question; `None` skips the probe.
+    /// Time limit of the batch probe, a batch of two no-ops that runs only if `op_cap` does not list Batch; `None` skips
+    /// the probe.
     pub batch_probe_timeout: Option<Duration>,
 }
 

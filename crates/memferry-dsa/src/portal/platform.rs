@@ -10,7 +10,7 @@ use std::path::Path;
 use std::ptr::{self, NonNull};
 
 use super::StateFiles;
-use crate::PAGE_BYTES;
+use crate::address::PAGE_BYTES;
 use crate::descriptor::Descriptor;
 use crate::fork;
 use crate::instructions::{self, CpuFeatures};

@@ -1,18 +1,18 @@
-//! Several requests in one.
+//! Several requests in one submission.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::outcome::{End, Outcome, outcome};
+use super::outcome::{Ended, Outcome};
 use super::work::Work;
 use super::{Invalid, Request};
 use crate::completion::Completion;
 use crate::operation::Opcode;
 
-/// Requests that are submitted together, and run in any order except for fences.
+/// Requests that are submitted together and run in any order, except for fences.
 ///
-/// Members may share memory through cells ([`Source`](super::Source)). What one writes and another accesses is
-/// unspecified unless a fence stands between them.
+/// Members may share memory through cells ([`Source`](super::Source)). Bytes that one member writes and another accesses
+/// are unspecified unless a fence is between the two.
 ///
 /// ```
 /// use memferry_dsa::{Batch, Client, ClientOptions, Request};
@@ -29,7 +29,7 @@ use crate::operation::Opcode;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Since cells are of one thread, so are requests and batches:
+/// Cells belong to one thread, and so do requests and batches:
 ///
 /// ```compile_fail
 /// fn send(_: impl Send) {}
@@ -51,7 +51,7 @@ struct Added<'a> {
     has_fence: bool,
 }
 
-/// Stands for a member of a batch, to ask for its outcome.
+/// A member of a batch, for [`Outcomes::get`]; see the example of [`Batch`].
 #[derive(Debug)]
 pub struct Ticket<O> {
     batch: u64,
@@ -59,21 +59,21 @@ pub struct Ticket<O> {
     outcome: PhantomData<fn() -> O>,
 }
 
-/// How the members of a batch ended.
+/// The outcomes of a batch; see the example of [`Batch`].
 #[derive(Debug)]
 pub struct Outcomes {
     batch: u64,
-    members: Vec<Result<End, MemberError>>,
+    members: Vec<Result<Ended, MemberError>>,
 }
 
-/// Why a member has no outcome.
+/// The reason why a member has no outcome.
 #[derive(Clone, Copy, PartialEq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemberError {
     /// A member in front of a fence did not succeed, so this one was not executed.
     #[error("not executed, because a member in front of a fence did not succeed: see its outcome")]
     Abandoned,
-    /// The device could not do it; what it should have written is unspecified.
+    /// The device failed. The content of its target is unspecified.
     #[error("the device failed with {}: its memory is unspecified", .0.status)]
     Failed(Completion),
     /// The ticket is of another batch.
@@ -106,8 +106,8 @@ impl<'a> Batch<'a> {
         Ticket { batch: self.id, index, outcome: PhantomData }
     }
 
-    /// Lets members that are added from now on wait for all that were added so far, and run only if those succeed: with
-    /// a good data integrity field, with the expected result, without an error.
+    /// Adds a fence: later members wait for all earlier ones, and run only if those succeed, with good data integrity
+    /// fields, with the expected result, and without an error.
     pub fn fence(&mut self) {
         self.has_fence = !self.members.is_empty();
     }
@@ -125,17 +125,17 @@ impl<'a> Batch<'a> {
     /// Checks all members as [`Request::check`] does.
     ///
     /// # Errors
-    /// The first member that is wrong, by its number, and why.
+    /// The number of the first invalid member, and its error.
     pub fn check(&self) -> Result<(), (usize, Invalid)> {
         self.problem.map_or(Ok(()), Err)
     }
 
-    /// Bytes of all memory that the members name.
+    /// The bytes of the members' memory.
     pub(crate) fn bytes(&self) -> u64 {
         self.members.iter().map(|member| member.work.bytes()).sum()
     }
 
-    /// Whether some of that memory is cells, to which others may have access.
+    /// Whether some of that memory is cells, which other code may access.
     pub(crate) fn has_cells(&self) -> bool {
         self.has_cells
     }
@@ -153,8 +153,8 @@ impl Default for Batch<'_> {
 }
 
 impl Outcomes {
-    /// Of the batch with this number.
-    pub(crate) fn new(batch: u64, members: Vec<Result<End, MemberError>>) -> Outcomes {
+    /// The outcomes of the batch with this number.
+    pub(crate) fn new(batch: u64, members: Vec<Result<Ended, MemberError>>) -> Outcomes {
         Outcomes { batch, members }
     }
 
@@ -167,7 +167,7 @@ impl Outcomes {
             return Err(MemberError::Foreign);
         }
         let end = self.members.get(ticket.index).copied().ok_or(MemberError::Foreign)??;
-        outcome(end).ok_or(MemberError::Foreign)
+        end.outcome().ok_or(MemberError::Foreign)
     }
 
     /// Whether every member has an outcome.

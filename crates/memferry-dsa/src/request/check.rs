@@ -1,10 +1,11 @@
-//! What is checked before anything is submitted: the rules of the operations, and the limits of a queue.
+//! The checks before a submission: the rules of the operations, and the limits of a queue.
 //!
-//! A request that breaks a rule is wrong everywhere ([`Invalid`]); one that is beyond a queue is right elsewhere, on
-//! the CPU at the latest ([`Unfit`]).
+//! A request that breaks a rule is wrong on every device ([`Invalid`]). A request beyond the limits of a queue fits another
+//! queue, or the CPU ([`OnCpu`]).
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 and table 5-3.
 
+use super::OnCpu;
 use crate::address::Address;
 use crate::descriptor::Descriptor;
 use crate::dif::DIF_BYTES;
@@ -14,24 +15,30 @@ use crate::portal::WorkQueueInfo;
 use crate::software::{DELTA_BYTES_MAX, ENTRY_BYTES};
 use crate::system::Version;
 
-/// The least room for a delta record that a device takes.
+/// The smallest room for a delta record that a device accepts.
 ///
 /// Source: DSA specification 8.3 (Create Delta Record).
 pub const DELTA_ROOM_BYTES_MIN: usize = 80;
 
-/// What a delta record's sources and size are multiples of.
+/// The alignment of a delta record's sources and of their size.
 const WORD_BYTES: u64 = 8;
-/// Addresses of Dualcast's targets are equal modulo this.
+/// The addresses of Dualcast's targets are equal modulo this number.
 const DUALCAST_BYTES: u64 = 4096;
 
 /// A request that no device executes. Nothing was submitted or written.
+///
+/// ```
+/// use memferry_dsa::{Invalid, Opcode, Request};
+///
+/// assert_eq!(Request::fill(0, &mut []).check(), Err(Invalid::Empty(Opcode::Fill)));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
     /// No bytes.
-    #[error("{}: there is nothing to do for no bytes; leave the request out", .0.name())]
+    #[error("{}: the request has no bytes; leave it out", .0.name())]
     Empty(Opcode),
-    /// More bytes than a descriptor can say.
+    /// More bytes than a descriptor can have.
     #[error("{}: {bytes} bytes are more than {bytes_max}; split the request", .operation.name())]
     TooLong {
         /// The operation.
@@ -41,7 +48,7 @@ pub enum Invalid {
         /// The largest size of the operation.
         bytes_max: usize,
     },
-    /// Regions that must have certain lengths together.
+    /// Regions whose lengths do not match.
     #[error("{}: a region has {bytes} bytes and needs {bytes_needed}", .operation.name())]
     Length {
         /// The operation.
@@ -63,7 +70,7 @@ pub enum Invalid {
     Alignment {
         /// The operation.
         operation: Opcode,
-        /// What they must be multiples of.
+        /// The required alignment.
         bytes: u64,
     },
     /// The targets of Dualcast.
@@ -90,7 +97,7 @@ pub enum Invalid {
     /// Parts of fields cannot be passed through, or flags are reserved.
     #[error("{}: flags of data integrity fields that the operation does not have", .0.name())]
     DifFlags(Opcode),
-    /// An option that means nothing for the operation.
+    /// An option that the operation does not have.
     #[error("{}: the operation has no {option}", .operation.name())]
     Option {
         /// The operation.
@@ -102,32 +109,14 @@ pub enum Invalid {
     #[error("{}: memory that came as cells belongs to one thread; pass slices", .0.name())]
     Cells(Opcode),
     /// A task that concerns a queue and no memory.
-    #[error("a drain is a matter of one queue; wait for the operations instead")]
+    #[error("a drain concerns one queue and cannot be a task; wait for the operations instead")]
     DrainAsTask,
     /// Drain in a batch.
-    #[error("a batch cannot wait for what was submitted before; drain before it")]
+    #[error("a batch cannot wait for earlier submissions; drain before it")]
     DrainInBatch,
 }
 
-/// Why a queue cannot be given a request that is otherwise right.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Unfit {
-    /// The operation is not in the queue's set.
-    #[error("no queue has the operation")]
-    Operation,
-    /// A flag of a newer version.
-    #[error("the operation needs a device of version 2.0")]
-    Version,
-    /// Larger than the queue takes, and not to be cut.
-    #[error("the request is larger than a queue takes; configure a larger max_transfer_size")]
-    Size,
-    /// The rest of a delta record's room.
-    #[error("the room left for the delta record is less than a device takes")]
-    DeltaRoom,
-}
-
-/// Checks what all devices check.
+/// Checks the rules that all devices check.
 pub(super) fn check(descriptor: &Descriptor) -> Result<(), Invalid> {
     let Ok(operation) = descriptor.opcode() else { return Ok(()) };
     let (first, second, size) = (descriptor.address_1(), descriptor.address_2(), descriptor.size());
@@ -226,38 +215,38 @@ pub(super) fn has_option(operation: Opcode, hint: Flags) -> bool {
     !matches!(operation, Opcode::Noop | Opcode::Drain | Opcode::Batch)
 }
 
-/// Whether a queue takes the descriptor, or pieces of it if `may_cut`.
+/// Whether the descriptor, or pieces of it if `may_cut`, are within the limits of a queue.
 pub(crate) fn fits(
     descriptor: &Descriptor,
     queue: &WorkQueueInfo,
     version: Version,
     may_cut: bool,
-) -> Result<(), Unfit> {
+) -> Result<(), OnCpu> {
     if !queue.operations.contains_code(descriptor.operation_code()) {
-        return Err(Unfit::Operation);
+        return Err(OnCpu::Operation);
     }
     let (opcode, bytes_max) = (descriptor.opcode(), queue.transfer_bytes_max);
     match opcode {
         Ok(Opcode::Fill)
             if descriptor.flags().contains(Flags::FILL_PATTERN_16) && version.0 < Version::V2_0.0 =>
         {
-            return Err(Unfit::Version);
+            return Err(OnCpu::Version);
         }
         Ok(Opcode::CreateDelta) if (descriptor.delta_bytes() as usize) < DELTA_ROOM_BYTES_MIN => {
-            return Err(Unfit::DeltaRoom);
+            return Err(OnCpu::DeltaRoom);
         }
         Ok(Opcode::CreateDelta | Opcode::ApplyDelta) if descriptor.delta_bytes() > bytes_max => {
-            return Err(Unfit::Size);
+            return Err(OnCpu::Size);
         }
         _ => {}
     }
-    // What a delta record describes cannot be cut without reading the record.
+    // The region of a delta record cannot be cut without reading the record.
     let may_cut = may_cut && opcode != Ok(Opcode::ApplyDelta);
     let least = if may_cut { unit_bytes(descriptor).min(descriptor.size()) } else { descriptor.size() };
-    if least > bytes_max { Err(Unfit::Size) } else { Ok(()) }
+    if least > bytes_max { Err(OnCpu::Size) } else { Ok(()) }
 }
 
-/// What the size of a piece is a multiple of, and so is what a page fault leaves done.
+/// The unit of an operation: sizes of pieces, and the bytes completed before a page fault, are multiples of it.
 pub(super) fn unit_bytes(descriptor: &Descriptor) -> u32 {
     match descriptor.opcode() {
         Ok(Opcode::CreateDelta) => WORD_BYTES as u32,

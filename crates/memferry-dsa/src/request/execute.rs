@@ -1,6 +1,6 @@
-//! The memory of a request, accessed by the CPU: to do the work itself, and to touch pages.
+//! The CPU's accesses to the memory of a request: it executes operations and touches pages.
 //!
-//! Results come as the completion that a device would write, so that a request may be done by both in turns.
+//! Results have the form of a device's completion, so that both can execute parts of one request.
 
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use std::slice;
 /// Memory that a request reads.
 ///
 /// # Safety
-/// The region is valid and initialised, its pointer was exposed, and nobody writes it while the slice is used.
+/// The region is valid and initialised, its pointer was exposed, and no code writes it while the slice is used.
 pub(super) unsafe fn bytes_at<'m>(address: Address, bytes: usize) -> &'m [u8] {
     // SAFETY: passed on to the caller.
     unsafe { slice::from_raw_parts(with_exposed_provenance(address.0 as usize), bytes) }
@@ -28,7 +28,7 @@ pub(super) unsafe fn bytes_at<'m>(address: Address, bytes: usize) -> &'m [u8] {
 /// Memory that a request writes.
 ///
 /// # Safety
-/// As [`bytes_at`]; the pointer may be written through, and nobody reads the region meanwhile.
+/// As [`bytes_at`]; the pointer allows writes, and no other code reads the region meanwhile.
 pub(super) unsafe fn bytes_at_mut<'m>(address: Address, bytes: usize) -> &'m mut [u8] {
     // SAFETY: passed on to the caller.
     unsafe { slice::from_raw_parts_mut(with_exposed_provenance_mut(address.0 as usize), bytes) }
@@ -74,8 +74,8 @@ pub(crate) fn bytes_of(descriptor: &Descriptor) -> u64 {
     regions(descriptor).iter().map(|(_, bytes, _)| bytes).sum()
 }
 
-/// Reads a byte of the faulting page, or writes it as it is if the device wanted to write; only in a region of the
-/// descriptor, since the rest of the page is somebody else's. Whether there was such a byte.
+/// Reads a byte of the faulting page, and writes it back if the device's access was a write. Touches only regions of the
+/// descriptor, since other code owns the rest of the page. Returns whether the page has a byte of a region.
 ///
 /// # Safety
 /// The regions of the descriptor are valid, exposed, borrowed, and not accessed by a device.
@@ -89,7 +89,7 @@ pub unsafe fn touch(descriptor: &Descriptor, completion: &Completion) -> bool {
         }
         let byte = with_exposed_provenance_mut::<u8>(at.0 as usize);
         // SAFETY: the byte is in a region of the descriptor, in one that is borrowed for writing if it is written.
-        // Volatile, since the access is meant and not its value.
+        // Volatile: the access has a purpose, the value has none.
         unsafe {
             let value = byte.read_volatile();
             if completion.write_fault {
@@ -152,7 +152,7 @@ pub(super) unsafe fn execute(d: &Descriptor) -> Completion {
             // SAFETY: passed on to the caller.
             return unsafe { execute_dif(opcode, d) };
         }
-        // Devices may leave lines in the caches or not; what is asked for is that memory has them.
+        // The request is that memory has the lines; devices may keep them in the caches or not.
         Opcode::CacheFlush => software::flush(read(second, size), Flush::Invalidate),
     }
     Completion::new(Status::Success)

@@ -1,4 +1,4 @@
-//! The memory that a request names: slices, or cells where several requests of a batch share it.
+//! The memory of a request: slices, or cells if several requests of a batch share it.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -15,7 +15,14 @@ pub struct Source<'a> {
     borrow: PhantomData<&'a [Cell<u8>]>,
 }
 
-/// Bytes that a request writes: a slice that is borrowed for that, or cells.
+/// Bytes that a request writes: a mutably borrowed slice, or cells.
+///
+/// ```
+/// use memferry_dsa::{Source, Target};
+///
+/// let (source, mut target) = (vec![1u8; 8], [0u8; 8]);
+/// let (_read, _written) = (Source::from(&source), Target::from(&mut target));
+/// ```
 #[derive(Debug)]
 pub struct Target<'a> {
     pub(super) start: *mut u8,

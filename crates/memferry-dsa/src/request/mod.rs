@@ -1,30 +1,29 @@
-//! Every operation of DSA 1.0 as a request: typed, checked before anything is submitted, with the memory that it names
-//! borrowed.
+//! Every operation of DSA 1.0 as a request: typed, checked before its submission, and with a borrow of its memory.
 //!
 //! ```text
-//! Request<'a, O>   a descriptor and the borrow 'a of its memory; O is what it yields
+//! Request<'a, O>   a descriptor and the borrow 'a of its memory; O is its outcome
 //!   check          rules of the operation: sizes, alignment, overlap, options     Invalid: wrong on every device
-//!   fits           limits of a queue: operations, version, sizes                  Unfit: another queue, or the CPU
+//!   fits           limits of a queue: operations, version, sizes                  OnCpu: another queue, or the CPU
 //! Batch<'a>        requests with fences between them; a Ticket<O> for each outcome
-//! Work<'a>         a request on its way: pieces, page faults, parts done by the CPU
+//! Work<'a>         a request in progress: pieces, page faults, parts that the CPU executes
 //! Task             the same without the borrow, for a driver whose owner keeps the memory
 //! ```
 //!
 //! # Page faults
 //!
-//! Devices stop at a page that is not there, and tell how far they came. The page is touched by an ordinary access to
-//! the request's own memory, so that the kernel puts it where the memory policy of its range says; then *the rest is
-//! submitted again*, because a fault is usually one page of many, and a device is what the caller asked for. After a
-//! number of faults ([`ClientOptions::faults_max`](crate::ClientOptions::faults_max)) the CPU does what is left:
-//! whoever works on memory that faults again and again pays for a submission with each page, and the CPU takes its
-//! faults cheaper. Either way the outcome is that of a request without faults, to the bit.
+//! A device stops at an absent page and reports the completed bytes. An ordinary access to the request's own memory
+//! touches the page, so that the kernel places it by the memory policy of its range. Then *the rest is submitted again*,
+//! because a fault usually concerns one page of many, and the caller has asked for a device. After a number of faults
+//! ([`ClientOptions::faults_max`](crate::ClientOptions::faults_max)) the CPU executes the rest: with many faults each page
+//! costs a submission, and faults of the CPU are cheaper. The outcome is always that of a request without faults, to the
+//! bit.
 //!
-//! A request that is larger than its queue takes is cut into pieces, which follow each other like parts between faults.
-//! Where a piece cannot be cut (Apply Delta, members of a batch, blocks larger than the limit), it does not fit.
+//! A request that is larger than the limit of its queue is cut into pieces, which follow each other like parts between
+//! faults. A request that cannot be cut (Apply Delta, members of a batch, blocks larger than the limit) does not fit.
 //!
 //! # Newer than 1.0
 //!
-//! [`Request::fill_16`] is for devices of version 2.0; those of 1.0 are not asked, the CPU does it.
+//! [`Request::fill_16`] is for devices of version 2.0. With devices of version 1.0, the CPU executes it.
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3.
 
@@ -34,6 +33,7 @@ mod check;
 mod execute;
 mod make;
 mod memory;
+mod on_cpu;
 mod outcome;
 mod resume;
 #[allow(unsafe_code)]
@@ -48,14 +48,12 @@ use std::marker::PhantomData;
 
 #[cfg(not(memferry_loom))]
 pub use batch::{Batch, MemberError, Outcomes, Ticket};
-pub use check::{DELTA_ROOM_BYTES_MIN, Invalid, Unfit};
+pub use check::{DELTA_ROOM_BYTES_MIN, Invalid};
 #[cfg(not(memferry_loom))]
 pub(crate) use execute::bytes_of;
 pub use execute::touch;
 pub use memory::{Source, Target};
-pub(crate) use outcome::End;
-#[cfg(not(memferry_loom))]
-pub(crate) use outcome::outcome;
+pub use on_cpu::OnCpu;
 pub use outcome::{Ended, Outcome};
 pub use task::Task;
 pub(crate) use work::{HINTS, Step, Work};
@@ -63,14 +61,20 @@ pub(crate) use work::{HINTS, Step, Work};
 use crate::completion::DeltaResult;
 use crate::descriptor::Descriptor;
 use crate::flags::Flags;
-use crate::portal::WorkQueueInfo;
 use crate::software::Delta;
-use crate::system::Version;
 
-/// An operation on borrowed memory, which yields an `O`.
+/// An operation on borrowed memory with an outcome `O`.
 ///
-/// Made by [`copy`](Request::copy), [`fill`](Request::fill) and so on; run by a [`Client`](crate::Client), alone or in
-/// a [`Batch`].
+/// Constructors such as [`copy`](Request::copy) and [`fill`](Request::fill) make it; a [`Client`](crate::Client) runs it,
+/// alone or in a [`Batch`].
+///
+/// ```
+/// use memferry_dsa::{Client, ClientOptions, Request};
+///
+/// let client = Client::new(Vec::new(), ClientOptions::default()); // without queues: the CPU
+/// assert_eq!(client.run(Request::compare(b"near", b"neat"))?, Some(3));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a request does nothing until a client runs it"]
 #[derive(Debug)]
 pub struct Request<'a, O> {
@@ -84,15 +88,15 @@ pub struct Request<'a, O> {
 impl<O> Request<'_, O> {
     /// Puts the target's lines into the last-level cache instead of memory: for data that is read soon and fits.
     ///
-    /// A hint: a device that does not know it is asked without it, which the client counts.
+    /// A hint: a device without it gets the request without the hint, which the client counts.
     pub fn into_cache(self) -> Self {
         self.with_flags(Flags::CACHE_CONTROL)
     }
 
     /// Lets the device ask the operating system for absent pages and wait for them, instead of stopping there.
     ///
-    /// A hint: a queue that does not allow it stops as usual, which the client counts. Others who wait for the
-    /// same engine wait as well, and the device is slower at it than the CPU.
+    /// A hint: a queue that does not allow it stops as usual, which the client counts. Other descriptors of the engine
+    /// wait as well, and the device resolves faults more slowly than the CPU.
     pub fn block_on_fault(self) -> Self {
         self.with_flags(Flags::BLOCK_ON_FAULT)
     }
@@ -101,10 +105,10 @@ impl<O> Request<'_, O> {
         Request { descriptor: self.descriptor.with_flags(flags), ..self }
     }
 
-    /// Checks what no device would execute.
+    /// Checks the rules that hold for every device.
     ///
     /// # Errors
-    /// [`Invalid`]: what is wrong and what to do.
+    /// [`Invalid`]: the violated rule and the remedy.
     pub fn check(&self) -> Result<(), Invalid> {
         match self.problem {
             Some(problem) => Err(problem),
@@ -115,14 +119,6 @@ impl<O> Request<'_, O> {
     /// Whether some of its memory is cells, to which others may have access.
     pub(crate) fn has_cells(&self) -> bool {
         self.has_cells
-    }
-
-    /// Whether a queue of a device of `version` takes the request, if necessary in pieces.
-    ///
-    /// # Errors
-    /// [`Unfit`]: why not.
-    pub fn fits(&self, queue: &WorkQueueInfo, version: Version) -> Result<(), Unfit> {
-        check::fits(&self.descriptor, queue, version, true)
     }
 }
 

@@ -1,55 +1,76 @@
-//! What an operation yields.
+//! The outcomes of operations.
 
 use crate::completion::DeltaResult;
 use crate::dif::DifTags;
 use crate::software::dif::Mismatch;
 use crate::software::{Delta, DeltaError};
 
-/// How an operation ended, as far as it ended as the specification says it should.
+/// The end of an operation that the device or the CPU has executed as the specification describes, with its outcome.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum End {
+pub enum Ended {
+    /// Without a result.
     Done,
+    /// CRC Generation, Copy with CRC.
     Crc(u32),
+    /// Compare, Compare Pattern.
     Compared(Option<usize>),
+    /// Create Delta.
     Created(Delta),
+    /// Apply Delta.
     Applied(Result<(), DeltaError>),
+    /// DIF Insert.
     Inserted(DifTags),
+    /// DIF Check, DIF Strip.
     Checked(Result<DifTags, Mismatch>),
+    /// DIF Update.
     Updated(Result<(DifTags, DifTags), Mismatch>),
 }
 
-impl End {
-    /// Whether the members behind a fence run: not if data was bad, nor with another result than those in `expected`,
-    /// where bit `n` stands for result `n`.
+impl Ended {
+    /// The outcome; `None` if the operation does not yield an `O`.
+    pub fn outcome<O: Outcome>(self) -> Option<O> {
+        O::from_end(self)
+    }
+
+    /// Whether the members behind a fence run: the data was good, and the result is in `expected`, whose bit `n` stands for
+    /// result `n`.
     pub(crate) fn is_success(&self, expected: Option<u8>) -> bool {
         let is_expected = |result: u32| expected.is_none_or(|results| results >> result & 1 == 1);
         match self {
-            End::Done | End::Crc(_) | End::Inserted(_) => true,
-            End::Compared(difference) => is_expected(difference.is_some().into()),
-            End::Created(Delta::Equal) => is_expected(0),
-            End::Created(Delta::Complete { .. }) => is_expected(1),
-            End::Created(Delta::Overflow { .. }) => is_expected(2),
-            End::Applied(applied) => applied.is_ok(),
-            End::Checked(checked) => checked.is_ok(),
-            End::Updated(updated) => updated.is_ok(),
+            Ended::Done | Ended::Crc(_) | Ended::Inserted(_) => true,
+            Ended::Compared(difference) => is_expected(difference.is_some().into()),
+            Ended::Created(Delta::Equal) => is_expected(0),
+            Ended::Created(Delta::Complete { .. }) => is_expected(1),
+            Ended::Created(Delta::Overflow { .. }) => is_expected(2),
+            Ended::Applied(applied) => applied.is_ok(),
+            Ended::Checked(checked) => checked.is_ok(),
+            Ended::Updated(updated) => updated.is_ok(),
         }
     }
 }
 
-/// The type that a request yields, by its operation.
+/// The type of a request's outcome, by its operation.
 ///
 /// | operation | outcome |
 /// |---|---|
 /// | No-op, Memory Move, Fill, Dualcast, Cache Flush | `()` |
-/// | CRC Generation, Copy with CRC | `u32`, the CRC and the seed of what follows |
+/// | CRC Generation, Copy with CRC | `u32`, the CRC, which is the seed for the data that follows |
 /// | Compare, Compare Pattern | `Option<usize>`, the exact offset of the first difference |
 /// | Create Delta | [`Delta`] |
 /// | Apply Delta | `Result<(), DeltaError>` |
-/// | DIF Insert | [`DifTags`] of the block that comes next |
-/// | DIF Check, Strip | `Result<DifTags, Mismatch>`, of the source's block that comes next |
+/// | DIF Insert | [`DifTags`] of the next block |
+/// | DIF Check, Strip | `Result<DifTags, Mismatch>`, of the source's next block |
 /// | DIF Update | `Result<(DifTags, DifTags), Mismatch>`, of source and target |
 ///
-/// Data that is not what was expected is an outcome: the operation has done its work.
+/// Unexpected data is an outcome too: the operation has completed.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientError, Outcome, Request};
+///
+/// fn run<O: Outcome>(client: &Client, request: Request<'_, O>) -> Result<O, ClientError> {
+///     client.run(request)
+/// }
+/// ```
 pub trait Outcome: sealed::FromEnd {}
 
 mod sealed {
@@ -60,32 +81,12 @@ mod sealed {
     }
 }
 
-/// How a [`Task`](super::Task) ended, of whatever operation it is.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Ended(pub(super) End);
-
-impl Ended {
-    pub(crate) fn new(end: End) -> Ended {
-        Ended(end)
-    }
-
-    /// What it yields; `None` if its operation does not yield an `O`.
-    pub fn outcome<O: Outcome>(self) -> Option<O> {
-        O::from_end(self)
-    }
-}
-
-#[cfg(not(memferry_loom))] // where there is no client
-pub(crate) fn outcome<O: Outcome>(end: End) -> Option<O> {
-    Ended(end).outcome()
-}
-
 macro_rules! outcomes {
     ($($type:ty: $pattern:pat => $value:expr;)*) => {
         $(impl Outcome for $type {}
         impl sealed::FromEnd for $type {
             fn from_end(end: Ended) -> Option<$type> {
-                match end.0 {
+                match end {
                     $pattern => Some($value),
                     _ => None,
                 }
@@ -95,23 +96,17 @@ macro_rules! outcomes {
 }
 
 outcomes! {
-    (): End::Done => ();
-    u32: End::Crc(crc) => crc;
-    Option<usize>: End::Compared(difference) => difference;
-    Delta: End::Created(delta) => delta;
-    Result<(), DeltaError>: End::Applied(applied) => applied;
-    DifTags: End::Inserted(next) => next;
-    Result<DifTags, Mismatch>: End::Checked(checked) => checked;
-    Result<(DifTags, DifTags), Mismatch>: End::Updated(updated) => updated;
+    (): Ended::Done => ();
+    u32: Ended::Crc(crc) => crc;
+    Option<usize>: Ended::Compared(difference) => difference;
+    Delta: Ended::Created(delta) => delta;
+    Result<(), DeltaError>: Ended::Applied(applied) => applied;
+    DifTags: Ended::Inserted(next) => next;
+    Result<DifTags, Mismatch>: Ended::Checked(checked) => checked;
+    Result<(DifTags, DifTags), Mismatch>: Ended::Updated(updated) => updated;
 }
 
-/// The set with these results of Create Delta, as descriptors have it.
+/// The set of these results of Create Delta in the format of descriptors.
 pub(super) fn delta_results(results: &[DeltaResult]) -> u8 {
-    results.iter().fold(0, |set, result| {
-        set | match result {
-            DeltaResult::Equal => 1 << 0,
-            DeltaResult::Complete => 1 << 1,
-            DeltaResult::Overflow => 1 << 2,
-        }
-    })
+    results.iter().fold(0, |set, result| set | 1 << *result as u8)
 }

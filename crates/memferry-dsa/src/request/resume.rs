@@ -1,141 +1,103 @@
-//! What is left of an operation that a page fault stopped, or of a request that is larger than a queue takes.
+//! The rest of an operation after a page fault, and pieces of a request above the limit of a queue.
 //!
-//! | operation | what goes on |
+//! | operation | changes in the rest |
 //! |---|---|
 //! | Memory Move, Dualcast, Cache Flush | addresses; the size alone if a copy ran from the end |
-//! | Fill, Compare Pattern | the pattern, turned by the bytes done modulo its length |
-//! | Compare | addresses; the offset counts from where the request began |
+//! | Fill, Compare Pattern | addresses; the pattern, rotated by the completed bytes |
+//! | Compare | addresses; the offset counts from the start of the request |
 //! | Create Delta | sources, the record's end and its room; later entries count from the new start and are corrected |
 //! | Apply Delta | the record's start; the next entry must still be above the last one applied |
-//! | CRC | the seed is the CRC so far, if any byte was done |
-//! | DIF | the tags are those that the record tells, if any block was done |
+//! | CRC | addresses; the seed is the CRC so far, if a byte was completed |
+//! | DIF | addresses; the tags are those of the record, if a block was completed |
 //!
-//! Source: Intel DSA Architecture Specification 3.0, section 8.3, what bytes completed means for each operation.
+//! Source: Intel DSA Architecture Specification 3.0, section 8.3 (bytes completed of each operation).
 
 use super::check::unit_bytes;
+use crate::address::Address;
 use crate::completion::Completion;
 use crate::descriptor::Descriptor;
-use crate::dif::{DIF_BYTES, DifSource, DifTarget};
+use crate::dif::DIF_BYTES;
 use crate::flags::Flags;
 use crate::operation::Opcode;
 use crate::software::{CrcMode, ENTRY_BYTES};
 
-/// What is left of `descriptor` when the first `done` bytes are, of which `completion` tells the state.
+/// The rest of `d` after its first `done` bytes, whose state is in `completion`.
 ///
-/// For Apply Delta `done` counts bytes of the record, for a copy that ran backwards bytes from the end.
-pub(super) fn rest(descriptor: &Descriptor, done: u32, completion: &Completion) -> Descriptor {
-    let d = descriptor;
-    let bytes = u64::from(done);
-    let (first, second) = (d.address_1().offset(bytes), d.address_2().offset(bytes));
-    let size = d.size().saturating_sub(done);
+/// For Apply Delta `done` counts bytes of the record, for a backward copy bytes from the end.
+pub(super) fn rest(d: &Descriptor, done: u32, completion: &Completion) -> Descriptor {
     let Ok(opcode) = d.opcode() else { return *d };
-    let kept = d.flags();
-    let rest = match opcode {
+    let bytes = u64::from(done);
+    let (address_1, address_2) = (d.address_1.offset(bytes), d.address_2.offset(bytes));
+    let size = d.size.saturating_sub(done);
+    match opcode {
         Opcode::Noop | Opcode::Batch | Opcode::Drain => *d,
-        Opcode::Memmove if completion.is_backwards() => {
-            Descriptor::memmove(d.address_1(), d.address_2(), size)
+        Opcode::Memmove if completion.is_backwards() => Descriptor { size, ..*d },
+        Opcode::Memmove | Opcode::Compare => Descriptor { address_1, address_2, size, ..*d },
+        Opcode::CacheFlush => Descriptor { address_2, size, ..*d },
+        Opcode::Fill if d.flags().contains(Flags::FILL_PATTERN_16) => {
+            let pattern = d.pattern_16().rotate_right(8 * (done % 16));
+            Descriptor::fill_16(pattern, address_2, size).with_flags(d.flags())
         }
-        Opcode::Memmove => Descriptor::memmove(first, second, size),
-        Opcode::Fill if kept.contains(Flags::FILL_PATTERN_16) => {
-            Descriptor::fill_16(d.pattern_16().rotate_right(8 * (done % 16)), second, size)
+        Opcode::Fill => Descriptor { address_1: Address(turned(d.pattern(), done)), address_2, size, ..*d },
+        Opcode::ComparePattern => {
+            Descriptor { address_1, address_2: Address(turned(d.pattern(), done)), size, ..*d }
         }
-        Opcode::Fill => Descriptor::fill(turned(d.pattern(), done), second, size),
-        Opcode::Compare => Descriptor::compare(first, second, size),
-        Opcode::ComparePattern => Descriptor::compare_pattern(turned(d.pattern(), done), first, size),
         Opcode::CreateDelta => {
-            let written = completion.delta_bytes();
-            let delta = d.delta_address().offset(written.into());
-            Descriptor::create_delta(first, second, size, delta, d.delta_bytes().saturating_sub(written))
+            let written = u64::from(completion.delta_bytes());
+            let [delta, room, mut expected] = d.operation;
+            if written > 0 {
+                // Something differs already, so that a rest without differences (result 0) makes a record (result 1) too.
+                expected = expected & !1 | expected >> 1 & 1;
+            }
+            let operation = [delta.wrapping_add(written), room.saturating_sub(written), expected];
+            Descriptor { address_1, address_2, size, operation, ..*d }
         }
         Opcode::ApplyDelta => {
-            let delta = d.delta_address().offset(bytes);
-            Descriptor::apply_delta(delta, d.delta_bytes().saturating_sub(done), d.address_2(), d.size())
+            let [record_bytes, ..] = d.operation;
+            Descriptor { address_1, operation: [record_bytes.saturating_sub(bytes), 0, 0], ..*d }
         }
-        Opcode::Dualcast => Descriptor::dualcast(first, second, d.target_2().offset(bytes), size),
-        Opcode::CrcGeneration => Descriptor::crc(seed(d, done, completion), first, size),
-        Opcode::CopyCrc => Descriptor::copy_crc(seed(d, done, completion), first, second, size),
+        Opcode::Dualcast => {
+            let operation = [d.target_2().offset(bytes).0, 0, 0];
+            Descriptor { address_1, address_2, size, operation, ..*d }
+        }
+        Opcode::CrcGeneration | Opcode::CopyCrc => {
+            let seed = if done == 0 { d.crc_seed() } else { completion.crc() };
+            let address_2 = if opcode == Opcode::CopyCrc { address_2 } else { d.address_2 };
+            Descriptor { address_1, address_2, size, operation: [seed.into(), 0, 0], ..*d }
+        }
         Opcode::DifCheck | Opcode::DifInsert | Opcode::DifStrip | Opcode::DifUpdate => {
-            dif_rest(opcode, d, done, completion)
+            let (block, field) = (d.dif_format().block.bytes(), DIF_BYTES);
+            let target_block = match opcode {
+                Opcode::DifCheck => 0,
+                Opcode::DifStrip => block,
+                _ => block + field,
+            };
+            let [format, mut source, mut target] = d.operation;
+            if done > 0 && opcode != Opcode::DifInsert {
+                source = completion.dif_source_tags().to_word();
+            }
+            if done > 0 && matches!(opcode, Opcode::DifInsert | Opcode::DifUpdate) {
+                target = completion.dif_target_tags().to_word();
+            }
+            let address_2 = d.address_2.offset(u64::from(done / unit_bytes(d) * target_block));
+            Descriptor { address_1, address_2, size, operation: [format, source, target], ..*d }
         }
-        Opcode::CacheFlush => Descriptor::cache_flush(second, size),
-    };
-    if !kept.contains(Flags::CHECK_RESULT) {
-        return rest.with_flags(kept);
     }
-    let mut expected = d.expected_result();
-    if opcode == Opcode::CreateDelta && completion.delta_bytes() > 0 {
-        // Something differs already, so that a rest without differences (result 0) makes a record (result 1) too.
-        expected = expected & !1 | expected >> 1 & 1;
-    }
-    rest.with_expected_result(expected).with_flags(kept)
 }
 
-/// The pattern as it goes on after `done` bytes.
+/// The pattern for the bytes after the first `done`.
 fn turned(pattern: u64, done: u32) -> u64 {
     pattern.rotate_right(8 * (done % 8))
 }
 
-fn seed(descriptor: &Descriptor, done: u32, completion: &Completion) -> u32 {
-    if done == 0 { descriptor.crc_seed() } else { completion.crc() }
+/// The first `size` bytes of a request; of a copy onto a target above an overlapping source, the last.
+pub(super) fn piece(whole: &Descriptor, size: u32, is_last: bool) -> Descriptor {
+    let skipped = if is_last { u64::from(whole.size - size) } else { 0 };
+    let (address_1, address_2) = (whole.address_1.offset(skipped), whole.address_2.offset(skipped));
+    Descriptor { address_1, address_2, size, ..*whole }
 }
 
-fn dif_rest(opcode: Opcode, d: &Descriptor, done: u32, completion: &Completion) -> Descriptor {
-    let (mut source, mut target) = (d.dif_source(), d.dif_target());
-    if done > 0 {
-        source = DifSource { tags: completion.dif_source_tags(), ..source };
-        target = DifTarget { tags: completion.dif_target_tags(), ..target };
-    }
-    let format = d.dif_format();
-    let blocks = u64::from(done / unit_bytes(d));
-    let (block, field) = (u64::from(format.block.bytes()), u64::from(DIF_BYTES));
-    let from = d.address_1().offset(done.into());
-    let size = d.size().saturating_sub(done);
-    let to = |block_bytes| d.address_2().offset(blocks * block_bytes);
-    match opcode {
-        Opcode::DifInsert => Descriptor::dif_insert(from, to(block + field), size, format, target),
-        Opcode::DifStrip => Descriptor::dif_strip(from, to(block), size, format, source),
-        Opcode::DifUpdate => Descriptor::dif_update(from, to(block + field), size, format, source, target),
-        _ => Descriptor::dif_check(from, size, format, source),
-    }
-}
-
-/// The first `size_bytes` of a request; of a copy onto a target above an overlapping source, the last.
-pub(super) fn piece(whole: &Descriptor, size_bytes: u32, is_last: bool) -> Descriptor {
-    let d = whole;
-    let kept = d.flags();
-    let skipped = if is_last { u64::from(d.size() - size_bytes) } else { 0 };
-    let (first, second) = (d.address_1().offset(skipped), d.address_2().offset(skipped));
-    let piece = match d.opcode() {
-        Ok(Opcode::Memmove) => Descriptor::memmove(first, second, size_bytes),
-        Ok(Opcode::Fill) if kept.contains(Flags::FILL_PATTERN_16) => {
-            Descriptor::fill_16(d.pattern_16(), second, size_bytes)
-        }
-        Ok(Opcode::Fill) => Descriptor::fill(d.pattern(), second, size_bytes),
-        Ok(Opcode::Compare) => Descriptor::compare(first, second, size_bytes),
-        Ok(Opcode::ComparePattern) => Descriptor::compare_pattern(d.pattern(), first, size_bytes),
-        Ok(Opcode::CreateDelta) => {
-            Descriptor::create_delta(first, second, size_bytes, d.delta_address(), d.delta_bytes())
-        }
-        Ok(Opcode::Dualcast) => Descriptor::dualcast(first, second, d.target_2(), size_bytes),
-        Ok(Opcode::CrcGeneration) => Descriptor::crc(d.crc_seed(), first, size_bytes),
-        Ok(Opcode::CopyCrc) => Descriptor::copy_crc(d.crc_seed(), first, second, size_bytes),
-        Ok(Opcode::DifCheck) => Descriptor::dif_check(first, size_bytes, d.dif_format(), d.dif_source()),
-        Ok(Opcode::DifInsert) => {
-            Descriptor::dif_insert(first, second, size_bytes, d.dif_format(), d.dif_target())
-        }
-        Ok(Opcode::DifStrip) => {
-            Descriptor::dif_strip(first, second, size_bytes, d.dif_format(), d.dif_source())
-        }
-        Ok(Opcode::DifUpdate) => {
-            Descriptor::dif_update(first, second, size_bytes, d.dif_format(), d.dif_source(), d.dif_target())
-        }
-        Ok(Opcode::CacheFlush) => Descriptor::cache_flush(second, size_bytes),
-        _ => return *d,
-    };
-    piece.with_flags(kept)
-}
-
-/// Whether what a partial completion tells can be: memory that is still to be written is computed from it.
+/// Whether a partial completion is possible: addresses of later writes are computed from it.
 pub(super) fn is_partial(descriptor: &Descriptor, completion: &Completion) -> bool {
     let done = completion.bytes_completed;
     match descriptor.opcode() {
@@ -148,13 +110,13 @@ pub(super) fn is_partial(descriptor: &Descriptor, completion: &Completion) -> bo
     }
 }
 
-/// Whether the delta record that was written is one.
+/// Whether the size of the written delta record is possible.
 pub(super) fn has_room_for(descriptor: &Descriptor, completion: &Completion) -> bool {
     let written = completion.delta_bytes();
     written <= descriptor.delta_bytes() && written.is_multiple_of(ENTRY_BYTES as u32)
 }
 
-/// How the flags of a descriptor turn seed, data and result.
+/// The mode in the flags of a descriptor.
 pub(super) fn crc_mode(flags: Flags) -> CrcMode {
     CrcMode {
         bypass_inversion: flags.contains(Flags::CRC_BYPASS_INVERSION),

@@ -12,7 +12,7 @@ use crate::descriptor::Descriptor;
 use crate::flags::Flags;
 use crate::operation::Opcode;
 
-/// A checked operation on memory that somebody else keeps.
+/// A checked operation on memory that the caller keeps.
 pub struct Task {
     opcode: Opcode,
     work: Work<'static>,
@@ -20,20 +20,20 @@ pub struct Task {
     beyond_bytes: u64,
 }
 
-// SAFETY: a task is addresses and numbers. That its memory may be used from any thread is what `new` and `copy` demand; it
-// takes no cells, which are why requests stay in their thread.
+// SAFETY: a task is addresses and numbers. The contracts of `new` and `copy` allow the use of its memory on any thread. It has
+// no cells, which keep requests in their thread.
 unsafe impl Send for Task {}
 
 impl Task {
-    /// A task that does what `request` says.
+    /// The task of a request.
     ///
     /// # Errors
     /// As [`Request::check`]; [`Invalid::Cells`] for memory that came as cells; [`Invalid::DrainAsTask`].
     ///
     /// # Safety
     /// Until the task has ended, or is dropped while no device has it, the memory of the request is valid on every
-    /// thread; nobody writes what it reads, and nobody else accesses what it writes. If a driver reports that it is lost,
-    /// and the device silent, that is for ever; so it is if the driver is dropped with the task in it.
+    /// thread; no other code writes its sources or accesses its targets. This holds for ever if a driver reports that the
+    /// task is lost in a silent device, or is dropped with the task in it.
     pub unsafe fn new<O: Outcome>(request: &Request<'_, O>) -> Result<Task, Invalid> {
         request.check()?;
         let descriptor = request.descriptor;
@@ -67,7 +67,7 @@ impl Task {
         u64::from(self.work.left_bytes()) + self.beyond_bytes
     }
 
-    /// Asks for these hints as far as the operation has them: data in the last-level cache, waiting for absent pages.
+    /// Adds these hints if the operation has them: the target in the last-level cache, waiting for absent pages.
     #[inline]
     pub fn add_hints(&mut self, into_cache: bool, block_on_fault: bool) {
         for (is_wanted, hint) in [(into_cache, Flags::CACHE_CONTROL), (block_on_fault, Flags::BLOCK_ON_FAULT)]
@@ -81,15 +81,15 @@ impl Task {
     /// Executes it on the CPU.
     ///
     /// # Errors
-    /// A status that says what the CPU cannot do; there is none that requests pass the check with.
+    /// The status of an operation that the CPU does not have; checked requests have none.
     ///
     /// # Safety
-    /// What [`new`](Self::new) or [`copy`](Self::copy) demands holds until this returns.
+    /// The contract of [`new`](Self::new) or [`copy`](Self::copy) holds until this returns.
     pub unsafe fn execute(&mut self) -> Result<Ended, Status> {
         loop {
             let rest = self.work.split_copy(self.beyond_bytes, u32::MAX);
             // SAFETY: passed on to the caller; no device has the task.
-            let end = unsafe { self.work.finish() }.map(Ended).map_err(|completion| completion.status);
+            let end = unsafe { self.work.finish() }.map_err(|completion| completion.status);
             match rest {
                 Some(rest) if end.is_ok() => (self.work, self.beyond_bytes) = rest,
                 _ => return end,

@@ -11,6 +11,10 @@ use crate::operation::Opcode;
 use crate::portal::{QueueMode, WorkQueueInfo};
 use crate::system::Version;
 
+fn fits<O>(request: &Request<'_, O>, queue: &WorkQueueInfo, version: Version) -> Result<(), OnCpu> {
+    check::fits(&request.descriptor, queue, version, true)
+}
+
 fn partial(bytes_completed: u32) -> Completion {
     Completion { bytes_completed, ..Completion::new(Status::PageFault) }
 }
@@ -149,16 +153,16 @@ fn a_touch_stays_inside_the_request() {
 #[test]
 fn a_queue_that_does_not_fit() {
     let mut target = vec![0u8; 4096];
-    let fits = |request: &Request<'_, ()>, bytes_max| request.fits(&queue(bytes_max), Version::V1_0);
-    assert_eq!(fits(&Request::fill(0, &mut target), 64), Ok(()), "in pieces");
+    let fits_in = |request: &Request<'_, ()>, bytes_max| fits(request, &queue(bytes_max), Version::V1_0);
+    assert_eq!(fits_in(&Request::fill(0, &mut target), 64), Ok(()), "in pieces");
     let wide = Request::fill_16(0, &mut target);
-    assert_eq!(fits(&wide, 4096), Err(Unfit::Version));
-    assert_eq!(wide.fits(&queue(4096), Version::V2_0), Ok(()));
+    assert_eq!(fits_in(&wide, 4096), Err(OnCpu::Version));
+    assert_eq!(fits(&wide, &queue(4096), Version::V2_0), Ok(()));
     let source = vec![0u8; 520];
     let check = Request::dif_check(&source, Default::default(), Default::default());
-    assert_eq!(check.fits(&queue(512), Version::V1_0), Err(Unfit::Size));
+    assert_eq!(fits(&check, &queue(512), Version::V1_0), Err(OnCpu::Size));
     let without = WorkQueueInfo { operations: Default::default(), ..queue(4096) };
-    assert_eq!(check.fits(&without, Version::V1_0), Err(Unfit::Operation));
+    assert_eq!(fits(&check, &without, Version::V1_0), Err(OnCpu::Operation));
 }
 
 /// Pieces of a copy onto its own upper part come from the end, so that none overwrites what another reads.
@@ -176,7 +180,7 @@ fn pieces_of_an_overlapping_copy() {
         // SAFETY: no device has it.
         match unsafe { work.absorb(&Completion::new(Status::Success)) } {
             Step::Next => {}
-            step => break assert_eq!(step, Step::Ended(End::Done)),
+            step => break assert_eq!(step, Step::Ended(Ended::Done)),
         }
     }
     // What is left in the end does not overlap any more, and may begin anywhere.
@@ -218,7 +222,7 @@ fn fault(write_fault: bool, fault_address: u64) -> Completion {
 #[test]
 fn touching_makes_the_missing_page_present() {
     const PAGES: usize = 4;
-    let size_bytes = PAGES * crate::PAGE_BYTES as usize;
+    let size_bytes = PAGES * crate::address::PAGE_BYTES as usize;
     // SAFETY: a new anonymous mapping that nobody else uses, and that stays for ever.
     let target = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -230,7 +234,7 @@ fn touching_makes_the_missing_page_present() {
     let address = target.as_mut_ptr();
     let source = vec![0; size_bytes];
     let work = Work::new(&Request::copy(&source, target));
-    let missed = address.addr() as u64 + 2 * crate::PAGE_BYTES;
+    let missed = address.addr() as u64 + 2 * crate::address::PAGE_BYTES;
     // SAFETY: no device has the request.
     assert!(unsafe { work.touch(&fault(true, missed)) });
     let mut present = [0; PAGES];
@@ -241,7 +245,7 @@ fn touching_makes_the_missing_page_present() {
 
 #[test]
 fn touching_changes_nothing_and_stays_inside() {
-    let source = vec![1; 3 * crate::PAGE_BYTES as usize];
+    let source = vec![1; 3 * crate::address::PAGE_BYTES as usize];
     let mut target: Vec<u8> = (0..source.len()).map(|index| index as u8).collect();
     let before = target.clone();
     let (from, to) = (source.as_ptr().addr() as u64, target.as_ptr().addr() as u64);
@@ -249,7 +253,7 @@ fn touching_changes_nothing_and_stays_inside() {
     for write_fault in [false, true] {
         let start = if write_fault { to } else { from };
         // Addresses before, in and behind the request; those outside would crash.
-        for address in [0, start, start + 5000, start + 5 * crate::PAGE_BYTES, u64::MAX] {
+        for address in [0, start, start + 5000, start + 5 * crate::address::PAGE_BYTES, u64::MAX] {
             // SAFETY: no device has the request.
             unsafe { work.touch(&fault(write_fault, address)) };
         }

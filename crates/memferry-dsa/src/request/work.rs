@@ -1,21 +1,21 @@
-//! A request on its way: what is left of it, and what has come out so far.
+//! A request in progress: its rest, and its results so far.
 //!
 //! ```text
-//! next:    the piece at hand, or a new one as large as the queue takes
-//! a device, or the CPU, executes it and tells a completion
-//! absorb:  a page fault leaves a smaller piece; the end of a piece leaves the next one, or is the end of the request
+//! next:    the current piece, or a new one within the limit of the queue
+//! a device, or the CPU, executes it and returns a completion
+//! absorb:  a page fault leaves a smaller piece; the end of a piece leads to the next one, or ends the request
 //! ```
 //!
-//! The CPU's completions are made of the same stuff as the device's, so that both may do parts of one request.
+//! The CPU's completions have the format of the device's, so that both can execute parts of one request.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 
 use super::check::{fits, overlap, unit_bytes};
 use super::execute::{self, bytes_at};
-use super::outcome::End;
+use super::outcome::Ended;
 use super::resume::{has_room_for, is_partial, piece, rest};
-use super::{Request, Unfit};
+use super::{OnCpu, Request};
 use crate::address::Address;
 use crate::completion::{Completion, Status};
 use crate::descriptor::Descriptor;
@@ -26,37 +26,37 @@ use crate::software::dif::Mismatch;
 use crate::software::{Delta, DeltaError, ENTRY_BYTES};
 use crate::system::Version;
 
-/// Flags without which a request has the same outcome.
+/// Flags that do not change the outcome of a request.
 pub(crate) const HINTS: Flags = Flags::CACHE_CONTROL.union(Flags::BLOCK_ON_FAULT);
 
-/// A checked request on its way. Its memory is borrowed by the request that it was made of.
+/// A checked request in progress. The request borrows its memory.
 pub(crate) struct Work<'a> {
-    request: [u64; 8], // the descriptor as it was asked for; not aligned as one, to be small
-    rest: Option<Box<Rest>>, // unless all of it is left, in one piece
-    borrow: PhantomData<&'a Cell<u8>>, // not to be sent: the memory may be cells
+    request: [u64; 8], // the descriptor of the request; as words, whose alignment is smaller
+    rest: Option<Box<Rest>>, // none while the request is whole
+    borrow: PhantomData<&'a Cell<u8>>, // not `Send`: the memory may be cells
 }
 
-/// What is left of a request that is done in several pieces, or in part. Most requests never have one.
+/// The rest of a request that runs in several pieces, or has completed in part. Most requests never have one.
 #[derive(Clone, Copy)]
 struct Rest {
-    whole: Descriptor, // from the piece at hand to the end
-    piece: Descriptor, // what is left of the piece
-    piece_bytes: u32,  // that the piece had when it was cut
-    is_begun: bool,    // a part of the piece is done, so that it cannot be cut anew
+    whole: Descriptor, // from the current piece to the end
+    piece: Descriptor, // the rest of the piece
+    piece_bytes: u32,  // the size of the whole piece
+    is_begun: bool,    // a part of the piece has completed, so its size is fixed
 }
 
-/// What a completion means for a request.
+/// The meaning of a completion for a request.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Step {
     /// It has ended.
-    Ended(End),
-    /// A piece is done, and another comes.
+    Ended(Ended),
+    /// A piece has completed, and another follows.
     Next,
-    /// A page fault: [`Work::touch`] the page and go on.
+    /// A page fault: [`Work::touch`] the page and continue.
     Fault,
-    /// The device does not take it like that: an operation or a flag that it does not have.
+    /// The device lacks the operation, or these flags.
     NotTaken(Flags),
-    /// The device failed, or tells what cannot be.
+    /// The device failed, or its completion is impossible.
     Failed,
 }
 
@@ -65,7 +65,7 @@ impl<'a> Work<'a> {
         Work::of(request.descriptor)
     }
 
-    /// A request by its descriptor alone. Who calls this sees to it that the memory is there for `'a`.
+    /// A request by its descriptor alone. The caller keeps the memory for `'a`.
     #[inline]
     pub(super) fn of(request: Descriptor) -> Work<'a> {
         Work { request: request.to_words(), rest: None, borrow: PhantomData }
@@ -108,7 +108,7 @@ impl<'a> Work<'a> {
         execute::bytes_of(&self.request())
     }
 
-    /// The set of results that count as success, as [`End::is_success`] takes it.
+    /// The set of results that count as success, as [`Ended::is_success`] takes it.
     pub(crate) fn expected(&self) -> Option<u8> {
         let expected = self.request().expected_result();
         self.request().flags().contains(Flags::CHECK_RESULT).then_some(match self.opcode() {
@@ -117,9 +117,9 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Whether a queue takes what is to be done next; in pieces, if it `may_cut`.
+    /// Whether the next piece is within the limits of a queue; it may be cut if `may_cut`.
     #[inline]
-    pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), Unfit> {
+    pub(crate) fn fits(&self, queue: &WorkQueueInfo, version: Version, may_cut: bool) -> Result<(), OnCpu> {
         let next = if self.is_begun() { self.piece() } else { self.whole() };
         fits(&next, queue, version, may_cut && !self.is_begun())
     }
@@ -129,7 +129,7 @@ impl<'a> Work<'a> {
         self.request = self.request().with_flags(flags).to_words();
     }
 
-    /// Leaves out flags that are not essential.
+    /// Removes flags that do not change the outcome.
     pub(crate) fn drop_flags(&mut self, flags: Flags) {
         self.request = self.request().without_flags(flags).to_words();
         if let Some(rest) = &mut self.rest {
@@ -144,8 +144,8 @@ impl<'a> Work<'a> {
         self.request().flags().without(flags) != self.request().flags()
     }
 
-    /// Cuts a copy of regions that do not overlap, and of which nothing is done, so that at most `bytes_max` are left of it;
-    /// `beyond_bytes` lie behind it. The rest, and the bytes behind that; `None` if there is no rest, or it is no such copy.
+    /// Cuts a copy of regions that do not overlap, of which nothing has completed, to at most `bytes_max`; `beyond_bytes`
+    /// lie behind it. Returns the rest and the bytes behind that; `None` without a rest, or for another operation.
     #[inline]
     pub(crate) fn split_copy(&mut self, beyond_bytes: u64, bytes_max: u32) -> Option<(Work<'a>, u64)> {
         let whole = self.whole();
@@ -164,7 +164,7 @@ impl<'a> Work<'a> {
         Some((part(bytes_max, named_bytes), rest_bytes - u64::from(named_bytes)))
     }
 
-    /// What is to be done next, at most `bytes_max` of it.
+    /// The next piece, of at most `bytes_max`.
     #[inline]
     pub(crate) fn next(&mut self, bytes_max: u32) -> Descriptor {
         let whole = self.whole();
@@ -195,11 +195,11 @@ impl<'a> Work<'a> {
         self.opcode() == Some(Opcode::Memmove) && source < target && overlap((source, bytes), (target, bytes))
     }
 
-    /// Takes in how [`next`](Self::next) ended.
+    /// Applies the completion of [`next`](Self::next).
     ///
     /// # Safety
-    /// `completion` is from a device, or the CPU, that executed what `next` last returned and does not access its
-    /// memory any more.
+    /// `completion` is from a device, or the CPU, that executed the last result of `next` and does not access its memory any
+    /// more.
     pub(crate) unsafe fn absorb(&mut self, completion: &Completion) -> Step {
         let piece = self.piece();
         match completion.status {
@@ -210,7 +210,7 @@ impl<'a> Work<'a> {
                 left.piece = rest(&piece, completion.bytes_completed, completion);
                 left.is_begun = true;
                 match self.last_entry_misplaced() {
-                    Some(error) => Step::Ended(End::Applied(Err(error))),
+                    Some(error) => Step::Ended(Ended::Applied(Err(error))),
                     None => Step::Fault,
                 }
             }
@@ -220,7 +220,7 @@ impl<'a> Work<'a> {
             }
             Status::DeltaOrder | Status::DeltaOffset if self.opcode() == Some(Opcode::ApplyDelta) => {
                 let applied_bytes = self.done() + completion.bytes_completed as usize;
-                Step::Ended(End::Applied(Err(match completion.status {
+                Step::Ended(Ended::Applied(Err(match completion.status {
                     Status::DeltaOrder => DeltaError::NotAscending { applied_bytes },
                     _ => DeltaError::OutOfRange { applied_bytes },
                 })))
@@ -230,8 +230,8 @@ impl<'a> Work<'a> {
                 let wrong = completion.dif_errors();
                 let mismatch = Mismatch { bytes_completed, wrong };
                 match self.opcode() {
-                    Some(Opcode::DifCheck | Opcode::DifStrip) => Step::Ended(End::Checked(Err(mismatch))),
-                    Some(Opcode::DifUpdate) => Step::Ended(End::Updated(Err(mismatch))),
+                    Some(Opcode::DifCheck | Opcode::DifStrip) => Step::Ended(Ended::Checked(Err(mismatch))),
+                    Some(Opcode::DifUpdate) => Step::Ended(Ended::Updated(Err(mismatch))),
                     _ => Step::Failed,
                 }
             }
@@ -239,7 +239,7 @@ impl<'a> Work<'a> {
                 Step::NotTaken(completion.invalid_flags())
             }
             Status::BadOpcode => Step::NotTaken(Flags::NONE),
-            // Requests overlap in copies only; a device may lack that (GENCAP bit 1), which queues do not tell.
+            // Only copies may overlap. A device may lack that (GENCAP bit 1), which the description of a queue does not have.
             Status::Overlap if self.opcode() == Some(Opcode::Memmove) => Step::NotTaken(Flags::NONE),
             _ => Step::Failed,
         }
@@ -255,7 +255,7 @@ impl<'a> Work<'a> {
                     return Step::Failed;
                 }
                 // SAFETY: `at` is inside the request, and the device is done.
-                return Step::Ended(End::Compared(Some(unsafe { self.exact_difference(at) })));
+                return Step::Ended(Ended::Compared(Some(unsafe { self.exact_difference(at) })));
             }
             Some(Opcode::CreateDelta) => {
                 if !has_room_for(&self.piece(), completion) {
@@ -266,14 +266,11 @@ impl<'a> Work<'a> {
                 if completion.result == 2 {
                     let bytes_compared = self.done() + completion.bytes_completed as usize;
                     let size_bytes = self.delta_written() + completion.delta_bytes() as usize;
-                    return Step::Ended(End::Created(Delta::Overflow { size_bytes, bytes_compared }));
+                    return Step::Ended(Ended::Created(Delta::Overflow { size_bytes, bytes_compared }));
                 }
                 // The next piece goes on where the record of this one ends.
                 if let Some(Rest { whole, piece, .. }) = self.rest.as_deref_mut() {
-                    let (first, second, flags) = (whole.address_1(), whole.address_2(), whole.flags());
-                    let (to, room) = (piece.delta_address(), piece.delta_bytes());
-                    *whole =
-                        Descriptor::create_delta(first, second, whole.size(), to, room).with_flags(flags);
+                    whole.operation = piece.operation;
                 }
             }
             _ => {}
@@ -293,34 +290,34 @@ impl<'a> Work<'a> {
     }
 
     /// The end of the last piece.
-    fn end(&self, completion: &Completion) -> End {
+    fn end(&self, completion: &Completion) -> Ended {
         let (source, target) = (completion.dif_source_tags(), completion.dif_target_tags());
         match self.opcode() {
-            Some(Opcode::Compare | Opcode::ComparePattern) => End::Compared(None),
+            Some(Opcode::Compare | Opcode::ComparePattern) => Ended::Compared(None),
             Some(Opcode::CreateDelta) => match self.delta_written() + completion.delta_bytes() as usize {
-                0 => End::Created(Delta::Equal),
-                size_bytes => End::Created(Delta::Complete { size_bytes }),
+                0 => Ended::Created(Delta::Equal),
+                size_bytes => Ended::Created(Delta::Complete { size_bytes }),
             },
-            Some(Opcode::ApplyDelta) => End::Applied(Ok(())),
-            Some(Opcode::CrcGeneration | Opcode::CopyCrc) => End::Crc(completion.crc()),
-            Some(Opcode::DifInsert) => End::Inserted(target),
-            Some(Opcode::DifCheck | Opcode::DifStrip) => End::Checked(Ok(source)),
-            Some(Opcode::DifUpdate) => End::Updated(Ok((source, target))),
-            _ => End::Done,
+            Some(Opcode::ApplyDelta) => Ended::Applied(Ok(())),
+            Some(Opcode::CrcGeneration | Opcode::CopyCrc) => Ended::Crc(completion.crc()),
+            Some(Opcode::DifInsert) => Ended::Inserted(target),
+            Some(Opcode::DifCheck | Opcode::DifStrip) => Ended::Checked(Ok(source)),
+            Some(Opcode::DifUpdate) => Ended::Updated(Ok((source, target))),
+            _ => Ended::Done,
         }
     }
 
-    /// Bytes in front of the piece at hand: of the record for Apply Delta, of the source for others that have one.
+    /// Bytes before the current piece: of the record for Apply Delta, of the source for other operations with a source.
     fn done(&self) -> usize {
         (self.piece().address_1().0.wrapping_sub(self.request().address_1().0)) as usize
     }
 
-    /// Create Delta: bytes of the record in front of the piece at hand.
+    /// Create Delta: bytes of the record before the current piece.
     fn delta_written(&self) -> usize {
         (self.piece().delta_address().0.wrapping_sub(self.request().delta_address().0)) as usize
     }
 
-    /// Create Delta: what the device wrote counts from the start of the piece.
+    /// Create Delta: corrects offsets that the device counted from the start of the piece.
     ///
     /// # Safety
     /// As [`absorb`](Self::absorb); the record has the size that `completion` tells.
@@ -342,8 +339,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Apply Delta: the device does not know the last entry that it applied before, and so not that the next one is not
-    /// above it.
+    /// Apply Delta: checks that the next entry is above the last applied one, which the device does not know any more.
     fn last_entry_misplaced(&self) -> Option<DeltaError> {
         let applied_bytes = self.done();
         if self.opcode() != Some(Opcode::ApplyDelta) || applied_bytes == 0 {
@@ -359,7 +355,7 @@ impl<'a> Work<'a> {
         (entry(next) <= entry(last)).then_some(DeltaError::NotAscending { applied_bytes })
     }
 
-    /// The place of a difference that devices may round down to a multiple of 8.
+    /// The exact offset of a difference, which devices may round down to a multiple of 8.
     ///
     /// # Safety
     /// As [`absorb`](Self::absorb); `at` is inside the request.
@@ -373,8 +369,8 @@ impl<'a> Work<'a> {
         at + crate::software::compare_pattern(rest.pattern(), bytes).unwrap_or(0)
     }
 
-    /// Bytes of the operation that are left, of those that its descriptor names as its size. The state of Apply Delta is
-    /// in its record: there all are left until the end.
+    /// The remaining bytes of the size in the descriptor. For Apply Delta it is the whole size until the end, since its
+    /// progress is in the record.
     #[inline]
     pub(crate) fn left_bytes(&self) -> u32 {
         let Some(rest) = &self.rest else { return self.request().size() };
@@ -382,8 +378,8 @@ impl<'a> Work<'a> {
         rest.whole.size() - in_piece
     }
 
-    /// Touches the page that a fault was about, as its owner would, so that it comes under the memory policy of its
-    /// range. Whether it was one of the request's.
+    /// Touches the page of a fault as its owner would, so that the memory policy of its range places it. Returns whether
+    /// the page belongs to the request.
     ///
     /// # Safety
     /// No device accesses the memory of the request.
@@ -392,7 +388,7 @@ impl<'a> Work<'a> {
         unsafe { execute::touch(&self.request(), completion) }
     }
 
-    /// Does what [`next`](Self::next) returned on the CPU.
+    /// Executes the next piece on the CPU.
     ///
     /// # Safety
     /// No device accesses the memory of the request.
@@ -402,18 +398,18 @@ impl<'a> Work<'a> {
         unsafe { execute::execute(&next) }
     }
 
-    /// Does all that is left on the CPU.
+    /// Executes the rest on the CPU.
     ///
     /// # Errors
-    /// What cannot be: the CPU has neither page faults nor limits, and knows every operation that requests are made of.
+    /// None in practice: the CPU has neither page faults nor limits, and has every operation of a request.
     ///
     /// # Safety
     /// As [`execute`](Self::execute), until this returns.
-    pub(crate) unsafe fn finish(&mut self) -> Result<End, Completion> {
+    pub(crate) unsafe fn finish(&mut self) -> Result<Ended, Completion> {
         loop {
             // SAFETY: passed on to the caller.
             let completion = unsafe { self.execute() };
-            // SAFETY: that is how it ended.
+            // SAFETY: it is the completion of that piece.
             match unsafe { self.absorb(&completion) } {
                 Step::Ended(end) => return Ok(end),
                 Step::Next => {}

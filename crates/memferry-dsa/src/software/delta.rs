@@ -81,7 +81,7 @@ pub enum DeltaError {
 
 /// Writes the differences from `old` to `new` into `delta`. Bytes of `delta` behind the record are unspecified.
 ///
-/// Shapes: `old` and `new` equally long, a multiple of 8, at most [`DELTA_BYTES_MAX`]; `delta` of any length, of which the
+/// Shapes: `old` and `new` equally long, a multiple of 8, at most 512 KiB; `delta` of any length, of which the
 /// last `len % 10` bytes are not used.
 ///
 /// # Panics
@@ -101,7 +101,7 @@ pub fn create_delta(old: &[u8], new: &[u8], delta: &mut [u8]) -> Delta {
 
 /// Applies the record `delta` to `target`.
 ///
-/// Shapes: `delta` a multiple of [`ENTRY_BYTES`], `target` a multiple of 8.
+/// Shapes: `delta` a multiple of 10 bytes, `target` a multiple of 8.
 ///
 /// # Errors
 /// [`DeltaError`]; an entry that neither ascends nor is in range is reported as not ascending.

@@ -16,7 +16,7 @@
 //!
 //! Source: DSA specification 8.3.14 to 8.3.17 and appendix B.
 
-use std::slice::{ChunksExact, ChunksExactMut};
+use std::slice::ChunksExact;
 
 use super::guard::Guard;
 use crate::dif::{
@@ -103,7 +103,7 @@ pub(super) fn check_with(
     data: &[u8],
 ) -> Result<DifTags, Mismatch> {
     let mut checker = Checker::new(method, format, source);
-    for block in protected(format, data) {
+    for block in blocks(data, protected_bytes(format)) {
         checker.check(block)?;
     }
     Ok(checker.expected.tags)
@@ -116,15 +116,9 @@ pub(super) fn insert_with(
     data: &[u8],
     target: &mut [u8],
 ) -> DifTags {
-    let blocks = bare(format, data);
-    let targets = protected_mut(format, target);
-    assert_eq!(
-        blocks.len(),
-        targets.len(),
-        "the target must have room for each block and its field, and not more"
-    );
+    let pairs = pairs((data, bare_bytes(format)), (target, protected_bytes(format)));
     let mut made = Counter::of_target(made);
-    for (block, target) in blocks.zip(targets) {
+    for (block, target) in pairs {
         Field::new(guard(method, format, block), made.tags).join(block, target);
         made.advance();
     }
@@ -138,11 +132,9 @@ pub(super) fn strip_with(
     data: &[u8],
     target: &mut [u8],
 ) -> Result<DifTags, Mismatch> {
-    let blocks = protected(format, data);
-    let targets = bare_mut(format, target);
-    assert_eq!(blocks.len(), targets.len(), "the target must have room for each block, and not more");
+    let pairs = pairs((data, protected_bytes(format)), (target, bare_bytes(format)));
     let mut checker = Checker::new(method, format, source);
-    for (block, target) in blocks.zip(targets) {
+    for (block, target) in pairs {
         checker.check(block)?;
         target.copy_from_slice(&block[..target.len()]);
     }
@@ -157,13 +149,7 @@ pub(super) fn update_with(
     data: &[u8],
     target: &mut [u8],
 ) -> Result<(DifTags, DifTags), Mismatch> {
-    let blocks = protected(format, data);
-    let targets = protected_mut(format, target);
-    assert_eq!(
-        blocks.len(),
-        targets.len(),
-        "the target must have room for each block and its field, and not more"
-    );
+    let pairs = pairs((data, protected_bytes(format)), (target, protected_bytes(format)));
     let mut checker = Checker::new(method, format, source);
     let mut passed = 0;
     for (flag, part) in [
@@ -174,7 +160,7 @@ pub(super) fn update_with(
         passed |= if made.flags.contains(flag) { part } else { 0 };
     }
     let mut made = Counter::of_target(made);
-    for (block, target) in blocks.zip(targets) {
+    for (block, target) in pairs {
         let (found, known_guard) = checker.check(block)?;
         let data = &block[..block.len() - FIELD_BYTES];
         let new = match known_guard {
@@ -189,34 +175,30 @@ pub(super) fn update_with(
     Ok((checker.expected.tags, made.tags))
 }
 
-/// Splits `data` into blocks with fields.
-fn protected(format: DifFormat, data: &[u8]) -> ChunksExact<'_, u8> {
-    whole(data.chunks_exact(format.block.bytes() as usize + FIELD_BYTES))
+/// The size of a block with its field.
+fn protected_bytes(format: DifFormat) -> usize {
+    bare_bytes(format) + FIELD_BYTES
 }
 
-/// Splits `data` into blocks without fields.
-fn bare(format: DifFormat, data: &[u8]) -> ChunksExact<'_, u8> {
-    whole(data.chunks_exact(format.block.bytes() as usize))
+/// The size of a block without its field.
+fn bare_bytes(format: DifFormat) -> usize {
+    format.block.bytes() as usize
 }
 
-/// Splits `target` into room for blocks with fields.
-fn protected_mut(format: DifFormat, target: &mut [u8]) -> ChunksExactMut<'_, u8> {
-    whole_mut(target, format.block.bytes() as usize + FIELD_BYTES)
+/// Splits data and target into as many blocks of these sizes.
+fn pairs<'b>(
+    (data, data_bytes): (&'b [u8], usize),
+    (target, target_bytes): (&'b mut [u8], usize),
+) -> impl Iterator<Item = (&'b [u8], &'b mut [u8])> {
+    assert!(target.len().is_multiple_of(target_bytes), "the target must be whole blocks");
+    let (blocks, targets) = (blocks(data, data_bytes), target.chunks_exact_mut(target_bytes));
+    assert_eq!(blocks.len(), targets.len(), "the target must have room for each block, and not more");
+    blocks.zip(targets)
 }
 
-/// Splits `target` into room for blocks without fields.
-fn bare_mut(format: DifFormat, target: &mut [u8]) -> ChunksExactMut<'_, u8> {
-    whole_mut(target, format.block.bytes() as usize)
-}
-
-fn whole(blocks: ChunksExact<'_, u8>) -> ChunksExact<'_, u8> {
-    assert!(blocks.remainder().is_empty(), "the data must be whole blocks");
-    blocks
-}
-
-fn whole_mut(target: &mut [u8], size_bytes: usize) -> ChunksExactMut<'_, u8> {
-    assert!(target.len().is_multiple_of(size_bytes), "the target must be whole blocks");
-    target.chunks_exact_mut(size_bytes)
+fn blocks(data: &[u8], size_bytes: usize) -> ChunksExact<'_, u8> {
+    assert!(data.len().is_multiple_of(size_bytes), "the data must be whole blocks");
+    data.chunks_exact(size_bytes)
 }
 
 /// The tags of a block, and their steps to the next one.

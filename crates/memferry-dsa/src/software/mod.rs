@@ -17,67 +17,46 @@
 //! Functions with several slices panic if the lengths do not match: that is a bug of the caller, which no data can cause.
 //!
 //! ```
-//! use memferry_dsa::software::{CrcMode, copy_crc};
+//! use memferry_dsa::software::{CrcMode, Delta, apply_delta, crc32c, create_delta};
 //!
-//! let mut target = [0; 9];
-//! assert_eq!(copy_crc(b"123456789", &mut target, 0, CrcMode::default()), 0xe306_9283);
-//! assert_eq!(&target, b"123456789");
+//! assert_eq!(crc32c(0, b"123456789", CrcMode::default()), 0xe306_9283);
+//!
+//! let (old, mut new, mut delta) = ([0; 64], [0; 64], [0; 80]);
+//! new[9] = 1;
+//! assert_eq!(create_delta(&old, &new, &mut delta), Delta::Complete { size_bytes: 10 });
+//! let mut copy = old;
+//! assert_eq!(apply_delta(&delta[..10], &mut copy), Ok(()));
+//! assert_eq!(copy, new);
 //! ```
 //!
 //! Source: Intel DSA Architecture Specification 3.0, section 8.3 and appendices A and B.
 
-mod compare;
-mod crc;
-mod delta;
-pub mod dif;
-mod fill;
+pub(crate) mod compare;
+pub(crate) mod copy;
+pub(crate) mod crc;
+pub(crate) mod delta;
+pub(crate) mod dif;
+pub(crate) mod fill;
 #[allow(unsafe_code)]
-mod flush;
+pub(crate) mod flush;
 mod guard;
 #[allow(unsafe_code)]
 #[cfg_attr(not(target_arch = "x86_64"), path = "simd/none.rs")]
 mod simd;
 
-pub use compare::{compare, compare_pattern};
-pub use crc::{CrcMode, copy_crc, crc32c};
-pub use delta::{DELTA_BYTES_MAX, Delta, DeltaError, ENTRY_BYTES, apply_delta, create_delta};
-pub use fill::fill;
-pub(crate) use fill::fill16;
-pub use flush::{Flush, flush};
+pub(crate) use compare::{compare, compare_pattern};
+pub(crate) use copy::dualcast;
+pub(crate) use crc::copy_crc;
+pub use crc::{CrcMode, crc32c};
+pub(crate) use delta::{DELTA_BYTES_MAX, ENTRY_BYTES};
+pub use delta::{Delta, DeltaError, apply_delta, create_delta};
+pub use dif::Mismatch;
+pub(crate) use fill::{fill, fill16};
+pub(crate) use flush::{Flush, flush};
 
 /// Bytes that are read once and used twice while they are in the first-level cache: half of the smallest one of a CPU
 /// with AVX2 (32 KiB).
 const PIECE_BYTES: usize = 16 << 10;
-
-/// Copies `source` to `target`.
-///
-/// # Panics
-/// If the lengths differ.
-///
-/// Source: DSA specification 8.3.4.
-pub fn copy(source: &[u8], target: &mut [u8]) {
-    target.copy_from_slice(source);
-}
-
-/// Copies `source` to both targets, reading it from memory once.
-///
-/// Unlike the device, this does not require equal low 12 bits of the targets' addresses.
-///
-/// # Panics
-/// If the lengths differ.
-///
-/// Source: DSA specification 8.3.10.
-pub fn dualcast(source: &[u8], target_1: &mut [u8], target_2: &mut [u8]) {
-    assert!(
-        source.len() == target_1.len() && source.len() == target_2.len(),
-        "source and targets differ in length"
-    );
-    let targets = target_1.chunks_mut(PIECE_BYTES).zip(target_2.chunks_mut(PIECE_BYTES));
-    for (source, (target_1, target_2)) in source.chunks(PIECE_BYTES).zip(targets) {
-        target_1.copy_from_slice(source);
-        target_2.copy_from_slice(source);
-    }
-}
 
 #[cfg(test)]
 mod tests;

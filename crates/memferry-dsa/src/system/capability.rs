@@ -8,7 +8,7 @@ use std::fmt;
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
-use crate::operation::{Opcode, OperationSet};
+use crate::operation::{self, Opcode, OperationSet};
 
 /// The version of the architecture, 0x100 for DSA 1.0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -131,10 +131,7 @@ impl Serialize for GeneralCapabilities {
 
 /// Parses `0x40` or `40`.
 pub(super) fn hexadecimal(text: &str) -> Option<u64> {
-    let digits = text.strip_prefix("0x").unwrap_or(text);
-    // `from_str_radix` would accept a sign.
-    let plain = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-    plain.then(|| u64::from_str_radix(digits, 16).ok())?
+    operation::hexadecimal(text.strip_prefix("0x").unwrap_or(text))
 }
 
 /// The operations of a set by name, or by code if they are unknown.

@@ -34,7 +34,7 @@ impl SystemState {
     /// # Errors
     /// An existing file cannot be read or parsed.
     pub fn discover() -> Result<SystemState, SystemError> {
-        SystemState::read(&Directory::system())
+        read(&Directory::system())
     }
 
     /// Reads the state below another root: `root/sys`, `root/dev`, `root/proc`.
@@ -42,35 +42,40 @@ impl SystemState {
     /// # Errors
     /// As [`discover`](SystemState::discover).
     pub fn discover_at(root: &Path) -> Result<SystemState, SystemError> {
-        SystemState::read(&Directory::below(root))
+        read(&Directory::below(root))
     }
 
     /// Reads the state through a seam.
     ///
     /// # Errors
     /// As [`discover`](SystemState::discover).
+    #[cfg(feature = "internals")]
     pub fn read(files: &dyn Files) -> Result<SystemState, SystemError> {
-        let tree = Tree { files };
-        let mut devices = Vec::new();
-        let mut others = Vec::new();
-        for name in tree.entries(DEVICES)? {
-            match name.parse::<DeviceId>() {
-                Ok(id) => devices.push(tree.device(id)?),
-                Err(_) if name.strip_prefix("iax").and_then(super::id::number).is_some() => others.push(name),
-                Err(_) => {} // groups, engines and queues, which are links here
-            }
-        }
-        devices.sort_by_key(|device| device.id);
-        let drivers = tree.entries(DRIVERS)?;
-        Ok(SystemState {
-            kernel: tree.text("proc/sys/kernel/osrelease")?,
-            module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
-            drivers,
-            devices,
-            others,
-            process: tree.process()?,
-        })
+        read(files)
     }
+}
+
+fn read(files: &dyn Files) -> Result<SystemState, SystemError> {
+    let tree = Tree { files };
+    let mut devices = Vec::new();
+    let mut others = Vec::new();
+    for name in tree.entries(DEVICES)? {
+        match name.parse::<DeviceId>() {
+            Ok(id) => devices.push(tree.device(id)?),
+            Err(_) if name.strip_prefix("iax").and_then(super::id::number).is_some() => others.push(name),
+            Err(_) => {} // groups, engines and queues, which are links here
+        }
+    }
+    devices.sort_by_key(|device| device.id);
+    let drivers = tree.entries(DRIVERS)?;
+    Ok(SystemState {
+        kernel: tree.text("proc/sys/kernel/osrelease")?,
+        module_loaded: !drivers.is_empty() || tree.is_directory("sys/module/idxd"),
+        drivers,
+        devices,
+        others,
+        process: tree.process()?,
+    })
 }
 
 struct Tree<'a> {
@@ -118,15 +123,9 @@ impl Tree<'_> {
             clients: device.number("clients")?,
             command_status: device.hexadecimal("cmd_status")?.map(CommandStatus),
             error: device.operations("errors")?.and_then(|bits| SoftwareError::from_words(bits.to_words())),
-            groups: own(&names, id, |group: &GroupId| (group.device, group.index))
-                .map(|group| device.inside(group).group(group))
-                .collect::<Result<_, _>>()?,
-            engines: own(&names, id, |engine: &EngineId| (engine.device, engine.index))
-                .map(|engine| device.inside(engine).engine(engine))
-                .collect::<Result<_, _>>()?,
-            queues: own(&names, id, |queue: &QueueId| (queue.device, queue.index))
-                .map(|queue| device.inside(queue).queue(queue))
-                .collect::<Result<_, _>>()?,
+            groups: own(&names, |it: &GroupId| it.device == id, |it| device.inside(it).group(it))?,
+            engines: own(&names, |it: &EngineId| it.device == id, |it| device.inside(it).engine(it))?,
+            queues: own(&names, |it: &QueueId| it.device == id, |it| device.inside(it).queue(it))?,
         })
     }
 
@@ -191,16 +190,15 @@ impl Tree<'_> {
     }
 }
 
-/// The objects among `names` that belong to a device, by number.
-fn own<T: FromStr>(
+/// Reads the objects among `names` that belong to a device, by number.
+fn own<I: FromStr + Copy + Ord, T>(
     names: &BTreeSet<String>,
-    device: DeviceId,
-    key: impl Fn(&T) -> (DeviceId, u32),
-) -> impl Iterator<Item = T> {
-    let mut found: Vec<T> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    found.retain(|id| key(id).0 == device);
-    found.sort_by_key(|id| key(id).1);
-    found.into_iter()
+    is_own: impl Fn(&I) -> bool,
+    read: impl Fn(I) -> Result<T, SystemError>,
+) -> Result<Vec<T>, SystemError> {
+    let mut ids: Vec<I> = names.iter().filter_map(|name| name.parse().ok()).filter(is_own).collect();
+    ids.sort_unstable();
+    ids.into_iter().map(read).collect()
 }
 
 /// Whether an error means that an attribute is absent: the kernel lacks it (`ENOENT`), it does not apply (`EOPNOTSUPP`,

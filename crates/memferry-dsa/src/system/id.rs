@@ -23,7 +23,7 @@ pub struct UnknownName {
 }
 
 /// A device, `dsa0`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
 pub struct DeviceId(
     /// Its number; the numbers have gaps.
     pub u32,
@@ -74,7 +74,7 @@ impl Serialize for DeviceId {
 macro_rules! inner {
     ($(#[$doc:meta])* $name:ident, $prefix:literal, $what:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
         pub struct $name {
             /// Its device.
             pub device: DeviceId,

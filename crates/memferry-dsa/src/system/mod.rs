@@ -5,11 +5,11 @@
 //!    state.diagnose(&filter)         the usable queues, and a sentence for each obstacle
 //!    queue.info(device)              the description of a queue for its portal
 //! Config, Profile                    accel-config's files: read, written, validated, generated
-//! apply::Plan                        the writes to sysfs that configure devices; dry, or carried out
+//! Plan                               the writes to sysfs that configure devices; dry, or carried out
 //! ```
 //!
-//! Plain data and files; nothing here accesses a device. [`Files`] is the seam to the operating system; `FakeDriver` of
-//! the crate `memferry-dsa-emulator` implements it with the driver's rules.
+//! Plain data and files; nothing here accesses a device. The trait `Files` is the seam to the operating system;
+//! `FakeDriver` of the crate `memferry-dsa-emulator` implements it with the driver's rules.
 //!
 //! ```
 //! use memferry_dsa::system::{QueueFilter, SystemState};
@@ -27,23 +27,22 @@
 //!
 //! Sources: Linux `Documentation/ABI/stable/sysfs-driver-dma-idxd`, `drivers/dma/idxd`; accel-config 3.5.
 
-pub mod apply;
+mod apply;
 mod capability;
-pub mod config;
+pub(crate) mod config;
 mod diagnose;
-mod discover;
+pub(crate) mod discover;
 mod error;
-mod files;
+pub(crate) mod files;
 mod id;
 mod state;
 mod status;
 
+pub use apply::{Action, ApplyError, ApplyOptions, Plan, PlanError, Step};
 pub use capability::{GeneralCapabilities, Version};
-pub use config::{Config, Limits, Profile, Shape, UnknownKeys};
+pub use config::{Config, ConfigError, Limits, Problems, Profile, Shape, UnknownKeys};
 pub use diagnose::{Diagnosis, Diagnostic, QueueFilter};
-pub use discover::{DEVICES, DRIVERS};
 pub use error::SystemError;
-pub use files::{Directory, Files, Owner};
 pub use id::{DeviceId, EngineId, GroupId, QueueId, UnknownName};
 pub use state::{Activity, Device, Engine, Group, Process, Queue, QueueFile, QueueType, SystemState};
 pub use status::{CommandStatus, SoftwareError};

@@ -1,15 +1,15 @@
-//! The process' completer: one thread that looks at records for everybody who has better things to do.
+//! The process' completer: one thread that polls completion records for all other threads and tasks.
 //!
 //! ```text
-//! waiter:     enter the record and who to wake; announce; sleep
-//! completer:  look at all records; wake whose are written, or have waited too long
-//!             none left: sleep until an announcement        else: sleep as the pace says
+//! waiter:     enter the record and its waker; announce; sleep
+//! completer:  poll all records; wake the waiters of records that are written or have timed out
+//!             none left: sleep until an announcement        else: sleep according to `Pace`
 //! ```
 //!
-//! It starts with the first wait and stays. A forked child has no such thread, and starts its own.
+//! The first wait starts it, and it stays. A forked child has no such thread, and starts its own.
 //!
-//! Its share of a core, and what its sleeping adds to a transfer, are in the head of `pace.rs`; in short, at most 5
-//! %, and at most a quarter of the transfer's time or 50 us, never more than 1 ms.
+//! It uses at most 5 % of a core, and notices a completion at most a quarter of the transfer's time or 50 us late, never more
+//! than 1 ms; see `pace.rs`.
 
 use std::future::Future;
 use std::io;
@@ -29,17 +29,17 @@ use crate::completion::{Completion, CompletionRecord};
 use crate::fork::{self, PerProcess};
 use crate::panics;
 
-/// How to build a [`Completer`].
+/// The options of a [`Completer`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CompleterOptions {
     /// The name of its thread.
     pub name: String,
-    /// Records that can be watched at a time; rounded up to a multiple of 64. More are refused.
+    /// Records that are watched at a time, rounded up to a multiple of 64. Further records are refused.
     pub records_max: usize,
 }
 
 impl Default for CompleterOptions {
-    /// 1024 records: what fits into all queues of eight devices.
+    /// 1024 records, the entries of all queues of eight devices.
     fn default() -> CompleterOptions {
         CompleterOptions { name: "dsa-completer".to_owned(), records_max: 1024 }
     }
@@ -47,10 +47,10 @@ impl Default for CompleterOptions {
 
 /// A thread that watches completion records, and wakes threads and tasks when they are written.
 ///
-/// Dropping it leaves the thread to finish what is being watched.
+/// After a drop, the thread ends when it watches no record.
 pub struct Completer {
     shared: Arc<Shared>,
-    /// Held, so that the thread's clock stays its own.
+    /// Kept, so that the clock id stays that of the thread.
     join: Option<JoinHandle<()>>,
     clock: Option<libc::clockid_t>,
 }
@@ -58,9 +58,9 @@ pub struct Completer {
 /// | field | written by | read by |
 /// |---|---|---|
 /// | `table`, `gate` | waiters and the thread | both |
-/// | `thread` | before anybody waits | waiters |
+/// | `thread` | `start`, before the first wait | waiters |
 /// | `closing` | `drop` | the thread |
-/// | counters | the thread; `refused` waiters | anybody |
+/// | counters | the thread; `refused`: waiters | `stats` |
 struct Shared {
     table: Table<Record>,
     gate: Gate,
@@ -74,38 +74,38 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// What a completer has done so far.
+/// The counters of a completer.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CompleterStats {
-    /// Times that it looked at all records.
+    /// Polls of all records.
     pub sweeps: u64,
     /// Times that it slept.
     pub sleeps: u64,
     /// Records that it found written.
     pub found: u64,
-    /// Records that it gave up.
+    /// Records that timed out.
     pub timed_out: u64,
-    /// Records for which it had no place.
+    /// Records that it had no free entry for.
     pub refused: u64,
-    /// Time of a core that its thread took, where the system tells.
+    /// CPU time of its thread, if the system reports it.
     pub cpu_time: Option<Duration>,
 }
 
-/// All places are taken: wait in another way, or try again.
+/// The error of a full completer: wait in another way, or try again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the completer watches as many records as it can: raise `records_max`, or wait in another way")]
+#[error("the completer has no free entry: raise `records_max`, or wait in another way")]
 pub struct Full;
 
-/// A record that is being watched. Whoever entered it keeps it valid.
+/// A watched record. The waiter keeps it valid.
 struct Record(NonNull<CompletionRecord>);
 
-// SAFETY: a record consists of atomics; `Completer::watch` is promised that it stays.
+// SAFETY: a record consists of atomics; the caller of `Completer::watch` keeps it valid.
 unsafe impl Send for Record {}
 
 impl Source for Record {
     type Found = Completion;
     fn poll(&self) -> Option<Completion> {
-        // SAFETY: the table looks only between `enter` and `remove`, during which the record is valid.
+        // SAFETY: the table polls only between `enter` and `remove`, and the record is valid in between.
         unsafe { self.0.as_ref() }.poll()
     }
 }
@@ -114,16 +114,16 @@ impl Completer {
     /// The process' completer, which the first call starts.
     ///
     /// # Errors
-    /// The system gives no thread, or no way to notice forks. The next call tries again.
+    /// The system starts no thread, or forks cannot be detected. The next call tries again.
     pub fn global() -> io::Result<&'static Completer> {
         static GLOBAL: PerProcess<Completer> = PerProcess::new();
         GLOBAL.get_or_try_init(|| Completer::start(CompleterOptions::default()))
     }
 
-    /// A completer of one's own.
+    /// Another completer.
     ///
     /// # Errors
-    /// The system gives no thread, or no way to notice forks.
+    /// The system starts no thread, or forks cannot be detected.
     pub fn start(options: CompleterOptions) -> io::Result<Completer> {
         fork::watch()?;
         let counter = || AtomicU64::new(0);
@@ -148,7 +148,7 @@ impl Completer {
         Ok(Completer { shared, join: Some(join), clock })
     }
 
-    /// Waits for one of the records; `None` if there is no place for them.
+    /// Waits for one of the records; `None` without enough free entries.
     pub(super) fn wait_any(
         &self,
         records: &[&CompletionRecord],
@@ -156,7 +156,7 @@ impl Completer {
     ) -> Option<Result<(usize, Completion), TimedOut>> {
         let start = Instant::now();
         let enter = |record: &&CompletionRecord| {
-            // SAFETY: the watches are dropped before this returns, and so before the records may go.
+            // SAFETY: the watches are dropped before this returns, and the records live until then.
             unsafe { self.enter(NonNull::from(*record), Some(Waiter::Thread(thread::current())), timeout) }
         };
         // One record needs no memory for the list of watches.
@@ -176,7 +176,7 @@ impl Completer {
                 return Some(Ok(found));
             }
             let waited = start.elapsed();
-            // The completer ends it; this is for one that the system does not let run.
+            // Usually the completer ends the wait; its thread may be stopped.
             if waited >= timeout || watches.iter().any(|watch| matches!(watch.outcome(), Some(Err(_)))) {
                 return Some(Err(TimedOut { waited }));
             }
@@ -184,7 +184,7 @@ impl Completer {
         }
     }
 
-    /// Watches a record; the answer is a future that is ready when it is written, or with an error after `timeout`.
+    /// Watches a record. The future is ready when the record is written, or with an error after `timeout`.
     ///
     /// Cost: no memory; one lock now and one at the end.
     ///
@@ -192,7 +192,7 @@ impl Completer {
     /// [`Full`].
     ///
     /// # Safety
-    /// The record stays valid until the answer is dropped, or for ever if it is forgotten.
+    /// The record stays valid until the future is dropped, or for ever if it is forgotten.
     pub unsafe fn watch(&self, record: *const CompletionRecord, timeout: Duration) -> Result<Watch, Full> {
         let record = NonNull::new(record.cast_mut()).ok_or(Full)?;
         // SAFETY: passed on to the caller.
@@ -219,7 +219,7 @@ impl Completer {
         Ok(Watch { shared: shared.clone(), ticket: Some(ticket) })
     }
 
-    /// What it has done so far.
+    /// The counters.
     pub fn stats(&self) -> CompleterStats {
         let Shared { sweeps, sleeps, found, timed_out, refused, .. } = &*self.shared;
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -237,7 +237,7 @@ impl Completer {
 impl Drop for Completer {
     fn drop(&mut self) {
         if self.shared.generation != fork::generation() {
-            // A forked child has no such thread to let go; the number may be that of one of its own by now.
+            // A forked child does not have the thread; the handle may name one of the child's own threads by now.
             return std::mem::forget(self.join.take());
         }
         self.shared.closing.store(true, Ordering::Relaxed);
@@ -246,7 +246,7 @@ impl Drop for Completer {
 }
 
 impl Shared {
-    /// Announces what was entered or said.
+    /// Announces a new entry or the end.
     fn wake_if_lying(&self) {
         if self.gate.announce()
             && let Some(thread) = self.thread.get()
@@ -256,20 +256,20 @@ impl Shared {
     }
 }
 
-/// A record that is being watched, as a future. Dropping it ends that.
+/// A watched record as a future. Dropping it ends the watch.
 pub struct Watch {
     shared: Arc<Shared>,
     ticket: Option<Ticket>,
 }
 
 impl Watch {
-    /// What became of the record, if anything did by now.
+    /// The outcome, if there is one by now.
     pub fn outcome(&self) -> Option<Result<Completion, TimedOut>> {
         self.ask(|shared, ticket| shared.table.outcome(ticket))
     }
 
-    /// Asks the table, unless this is a forked child's copy: nobody looks at that one's records, and its locks may
-    /// be held for ever.
+    /// Asks the table, unless this is a forked child's copy: no thread polls its records, and its locks may be held for
+    /// ever.
     fn ask(
         &self,
         ask: impl FnOnce(&Shared, &Ticket) -> Option<Result<Completion, TimedOut>>,
@@ -306,15 +306,15 @@ fn run(shared: &Shared) {
     let mut wake = Vec::new();
     let mut pace = Pace::new(Instant::now());
     loop {
-        // First the count, then the table: what is entered later is announced later, and keeps this from sleeping.
+        // First the count, then the table: later entries are announced later, and prevent the sleep.
         let seen = shared.gate.seen();
         let swept = shared.table.sweep(Instant::now(), &mut wake);
         shared.sweeps.fetch_add(1, Ordering::Relaxed);
         shared.found.fetch_add(swept.found_count as u64, Ordering::Relaxed);
         shared.timed_out.fetch_add(swept.timed_out_count as u64, Ordering::Relaxed);
         for waiter in wake.drain(..) {
-            // A task's waker is foreign code. If it panics, the others are still to be woken; the panic has been
-            // reported by its hook.
+            // A task's waker is foreign code. If it panics, the other waiters must still be woken; the panic hook has
+            // reported the panic.
             let _ = panics::contain(|| waiter.wake());
         }
         let Some(youngest) = swept.youngest else {
@@ -349,7 +349,7 @@ fn run(shared: &Shared) {
     }
 }
 
-/// The clock of a thread's share of a core.
+/// The clock of a thread's CPU time.
 fn clock_of(join: &JoinHandle<()>) -> Option<libc::clockid_t> {
     use std::os::unix::thread::JoinHandleExt;
     let mut clock = 0;
@@ -365,8 +365,7 @@ fn clock_time(clock: libc::clockid_t) -> Option<Duration> {
     (!failed).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// The time of a core that the calling thread has taken so far, to compare ways of waiting; `None` if the system
-/// does not tell.
+/// The CPU time of the calling thread, to compare kinds of waiting; `None` if the system does not report it.
 pub fn thread_cpu_time() -> Option<Duration> {
     clock_time(libc::CLOCK_THREAD_CPUTIME_ID)
 }

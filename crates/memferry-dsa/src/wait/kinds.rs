@@ -42,7 +42,7 @@ pub enum Wait {
     ///
     /// On a CPU without these instructions it is `Pause`; see [`Wait::effective`].
     Umwait(SleepState),
-    /// Gives up the core; the process' [`Completer`] wakes the thread.
+    /// Gives up the core; the process' completer wakes the thread.
     ///
     /// If the completer has no thread or no free entry, the thread polls every 200 us.
     Block,

@@ -1,8 +1,8 @@
-//! The records that a completer watches, and whom it tells.
+//! The records that a completer watches, with their waiters.
 //!
-//! Entering one allocates nothing: places are there from the start, 64 of them under one lock. The completer goes
-//! through the chunks that have any, looks at each record under its chunk's lock, and wakes without it. A record is
-//! looked at only between `enter` and `remove`, which take the same lock: so its memory may go after `remove`.
+//! Entering a record allocates nothing: all places exist from the start, 64 of them under one lock. The completer visits the
+//! chunks with watched records, polls each record under the lock of its chunk, and wakes waiters without the lock. It polls
+//! a record only between `enter` and `remove`, which take the same lock, so the memory may be freed after `remove`.
 
 use std::sync::PoisonError;
 use std::task::Waker;
@@ -13,24 +13,32 @@ use crate::sync::{AtomicU64, Mutex, Ordering, Thread};
 /// Places of a chunk: the bits of its masks.
 const CHUNK_PLACES: usize = if cfg!(memferry_loom) { 2 } else { 64 };
 
-/// Nothing was heard of the descriptor in time. It may still be in flight, and its memory in use.
+/// The error of a wait without a completion in time. The descriptor may still be in flight, and its memory in use.
+///
+/// ```
+/// use memferry_dsa::{CompletionRecord, TimedOut, Wait};
+/// use std::time::Duration;
+///
+/// let never = CompletionRecord::new();
+/// assert!(matches!(Wait::Pause.wait(&never, Duration::ZERO), Err(TimedOut { .. })));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "no completion after {waited:?}: ask whether the device is gone, look at its errors in sysfs, and leave the \
-     descriptor's memory alone"
+    "no completion after {waited:?}: ask whether the device is gone, see its errors in sysfs, and do not use the \
+     descriptor's memory"
 )]
 pub struct TimedOut {
-    /// How long the wait was.
+    /// The duration of the wait.
     pub waited: Duration,
 }
 
-/// What can be looked at; a completion record, outside of tests.
+/// A source of outcomes: a completion record, or a fake in tests.
 pub(super) trait Source {
     type Found: Copy;
     fn poll(&self) -> Option<Self::Found>;
 }
 
-/// Who wants to know.
+/// The waiter of a record.
 pub(super) enum Waiter {
     Thread(Thread),
     Waker(Waker),
@@ -45,7 +53,7 @@ impl Waiter {
     }
 }
 
-/// What a place says.
+/// The outcome of a watched record.
 pub(super) type Outcome<F> = Result<F, TimedOut>;
 
 pub(super) struct Table<S: Source> {
@@ -54,8 +62,8 @@ pub(super) struct Table<S: Source> {
 
 /// | field | written by | read by |
 /// |---|---|---|
-/// | `watched` | whoever holds the lock | the completer, to pass by chunks without any |
-/// | `places` | under the lock | under the lock |
+/// | `watched` | the holder of the lock | the completer, to skip chunks without watched records |
+/// | `places` | the holder of the lock | the holder of the lock |
 struct Chunk<S: Source> {
     watched: AtomicU64, // bit n: place n is watched
     places: Mutex<Places<S>>,
@@ -74,25 +82,25 @@ struct Place<S: Source> {
     outcome: Option<Outcome<S::Found>>,
 }
 
-/// A place that is taken.
+/// A place in use.
 #[derive(Debug)]
 pub(super) struct Ticket(usize);
 
-/// What a sweep found.
+/// The result of a sweep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Swept {
-    /// Records that are still watched.
+    /// Records without an outcome.
     pub(super) watched_count: usize,
-    /// When the youngest of those was entered.
+    /// The time of the youngest of those.
     pub(super) youngest: Option<Instant>,
-    /// Records that were found complete.
+    /// Records that were written.
     pub(super) found_count: usize,
-    /// Records that were given up.
+    /// Records that timed out.
     pub(super) timed_out_count: usize,
 }
 
 impl<S: Source> Table<S> {
-    /// Room for at least `places_min`, all of it made now.
+    /// A table with at least `places_min` places, all allocated now.
     pub(super) fn new(places_min: usize) -> Table<S> {
         let now = Instant::now();
         let place =
@@ -104,7 +112,7 @@ impl<S: Source> Table<S> {
         Table { chunks: (0..places_min.div_ceil(CHUNK_PLACES).max(1)).map(|_| chunk()).collect() }
     }
 
-    /// Takes a place, if there is one. Tell the completer.
+    /// Takes a free place, if there is one. The caller then announces it to the completer.
     pub(super) fn enter(
         &self,
         source: S,
@@ -120,21 +128,21 @@ impl<S: Source> Table<S> {
             }
             places.taken |= 1 << free;
             places.list[free] = Place { source: Some(source), waiter, since, timeout, outcome: None };
-            // ORDERING: Relaxed: the completer sees the bit because it sees the announcement that follows.
+            // ORDERING: Relaxed: the announcement that follows (`Gate::announce`) publishes the bit to the completer.
             chunk.watched.fetch_or(1 << free, Ordering::Relaxed);
             return Some(Ticket(number * CHUNK_PLACES + free));
         }
         None
     }
 
-    /// What became of the record, if anything did.
+    /// The outcome, if there is one.
     pub(super) fn outcome(&self, ticket: &Ticket) -> Option<Outcome<S::Found>> {
         self.chunk(ticket).lock().list[ticket.0 % CHUNK_PLACES].outcome
     }
 
-    /// The same; if nothing did, `waker` is told.
+    /// The outcome; without one, `waker` is woken later.
     pub(super) fn outcome_or_wake(&self, ticket: &Ticket, waker: &Waker) -> Option<Outcome<S::Found>> {
-        // Wakers are foreign code, which may enter the table again: neither cloned nor dropped under the lock.
+        // Wakers are foreign code, which may use the table: they are neither cloned nor dropped under the lock.
         let mut waiter = Some(Waiter::Waker(waker.clone()));
         let mut places = self.chunk(ticket).lock();
         let place = &mut places.list[ticket.0 % CHUNK_PLACES];
@@ -147,7 +155,7 @@ impl<S: Source> Table<S> {
         outcome
     }
 
-    /// Gives the place back. After this the record is not looked at.
+    /// Frees the place. The record is not polled after this.
     pub(super) fn remove(&self, ticket: Ticket) -> Option<Outcome<S::Found>> {
         let chunk = self.chunk(&ticket);
         let index = ticket.0 % CHUNK_PLACES;
@@ -163,7 +171,7 @@ impl<S: Source> Table<S> {
         outcome
     }
 
-    /// Looks at everything once. Whom to wake is added to `wake`.
+    /// Polls every record once. Adds the waiters to wake to `wake`.
     pub(super) fn sweep(&self, now: Instant, wake: &mut Vec<Waiter>) -> Swept {
         let mut swept = Swept { watched_count: 0, youngest: None, found_count: 0, timed_out_count: 0 };
         for chunk in &self.chunks {

@@ -4,11 +4,11 @@ use std::collections::{HashMap, VecDeque};
 use std::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use memferry_dsa::portal::{
-    Portal, PortalCounters, PortalKind, Refused, Submission, SubmitError, WorkQueueInfo,
-};
 use memferry_dsa::software::crc32c;
-use memferry_dsa::{Address, Completion, CompletionRecord, Descriptor, Flags, Opcode, Status};
+use memferry_dsa::{
+    Address, Completion, CompletionRecord, Descriptor, Flags, Opcode, Portal, PortalCounters, PortalKind,
+    Refused, Status, Submission, SubmitError, WorkQueueInfo,
+};
 
 /// How a device answers submissions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

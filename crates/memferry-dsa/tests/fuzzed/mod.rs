@@ -14,12 +14,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memferry_dsa::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
-use memferry_dsa::portal::{Portal, Refused, WorkQueueInfo};
-use memferry_dsa::request::{Request, Task};
+use memferry_dsa::internals::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
+use memferry_dsa::internals::request::Task;
 use memferry_dsa::software::crc32c;
 use memferry_dsa::system::Version;
-use memferry_dsa::{Address, Opcode, OperationSet};
+use memferry_dsa::{Address, Opcode, OperationSet, Portal, Refused, Request, WorkQueueInfo};
 use memferry_dsa_emulator::shared_queue;
 
 use self::device::{Answer, Device, DeviceState};

@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
-use memferry_dsa::portal::{Backoff, PortalCounters, PortalKind, SubmitError};
-use memferry_dsa::request::{MemberError, Ticket};
 use memferry_dsa::system::Version;
 use memferry_dsa::{
-    Batch, Client, ClientError, ClientOptions, Completion, CompletionRecord, Descriptor, OnCpu, Opcode,
-    Portal, Request, Status, Submission, Wait, WorkQueueInfo,
+    Backoff, Batch, Client, ClientError, ClientOptions, Completion, CompletionRecord, Descriptor,
+    MemberError, OnCpu, Opcode, Portal, PortalCounters, PortalKind, Request, Status, Submission, SubmitError,
+    Ticket, Wait, WorkQueueInfo,
 };
 use memferry_dsa_emulator::{
     Capabilities, DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue,

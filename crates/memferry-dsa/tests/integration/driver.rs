@@ -1,7 +1,6 @@
 //! The driver alone, on devices that a test plays, in virtual time: each request ends once, nothing is executed twice, and
 //! memory is left alone once its request has ended.
 
-
 use std::cell::RefCell;
 use std::path::Path;
 use std::ptr::with_exposed_provenance;
@@ -9,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use memferry_dsa::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
-use memferry_dsa::request::Task;
+use memferry_dsa::internals::driver::{Driver, DriverOptions, Event, Failure, Finished, Loss, Observer};
+use memferry_dsa::internals::request::Task;
 use memferry_dsa::system::Version;
 use memferry_dsa::{
     Completion, CompletionRecord, Descriptor, Flags, Opcode, Portal, PortalCounters, PortalKind, Status,
@@ -18,6 +17,8 @@ use memferry_dsa::{
 };
 use memferry_dsa_emulator::shared_queue;
 use proptest::prelude::*;
+
+use crate::fuzzed;
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 /// Longer than the time-out, and than the time of all entries of the queue.

@@ -7,11 +7,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use memferry_dsa::portal::{PortalCounters, PortalKind, SubmitError};
 use memferry_dsa::software::CrcMode;
 use memferry_dsa::{
     Address, Batch, Client, ClientOptions, Completion, Descriptor, DifBlock, DifFormat, DifSource, DifTags,
-    DifTarget, OnCpu, Portal, Request, Submission, WorkQueueInfo,
+    DifTarget, OnCpu, Portal, PortalCounters, PortalKind, Request, Submission, SubmitError, WorkQueueInfo,
 };
 use memferry_dsa_emulator::{
     Access, Deterministic, DeviceConfig, DirectMemory, FaultPlan, Memory, Vanished, shared_queue,

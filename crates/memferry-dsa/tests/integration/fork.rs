@@ -12,11 +12,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use memferry_dsa::fork::{self, PerProcess};
-use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Linux, OpenOptions, Platform, Slots, SubmitMethod};
-use memferry_dsa::wait::{Completer, CompleterOptions};
-use memferry_dsa::{CompletionRecord, Descriptor, DevicePortal, Portal, Submission, SubmitError, Wait};
+use memferry_dsa::internals::fork::{self, PerProcess};
+use memferry_dsa::internals::instructions::CpuFeatures;
+use memferry_dsa::internals::portal::{Linux, Platform};
+use memferry_dsa::internals::wait::{Completer, CompleterOptions};
+use memferry_dsa::{
+    CompletionRecord, Descriptor, DevicePortal, OpenOptions, Portal, Slots, Submission, SubmitError,
+    SubmitMethod, Wait,
+};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, dedicated_queue, shared_queue};
 
 use crate::fork_support::{alone, in_child};

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::portal::{OpenOptions, StateFiles};
+use memferry_dsa::internals::portal::StateFiles;
 use memferry_dsa::{
-    Client, ClientError, ClientOptions, Descriptor, DevicePortal, Portal, Request, Submission, SubmitError,
+    Client, ClientError, ClientOptions, Descriptor, DevicePortal, OpenOptions, Portal, Request, Submission,
+    SubmitError,
 };
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FakePlatform, FaultPlan, shared_queue};
 
@@ -135,7 +136,7 @@ fn other_states_prove_nothing() {
 fn a_drain_of_a_refusing_queue_is_no_drain() {
     let device = emulated();
     let platform = FakePlatform::new(device);
-    let options = OpenOptions { method: memferry_dsa::portal::SubmitMethod::Write, ..OpenOptions::default() };
+    let options = OpenOptions { method: memferry_dsa::SubmitMethod::Write, ..OpenOptions::default() };
     let path = Path::new("/dev/dsa/wq0.0");
     let portal =
         DevicePortal::open_on(platform.clone(), path, shared_queue("wq0.0", 4), options).expect("a queue");

@@ -8,9 +8,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use memferry_dsa::QueueMode;
-use memferry_dsa::system::apply::{Action, Options, Plan};
-use memferry_dsa::system::config::QueueSettings;
-use memferry_dsa::system::{Config, Profile, SystemState, UnknownKeys};
+use memferry_dsa::internals::system::QueueSettings;
+use memferry_dsa::system::{Action, ApplyOptions, Config, Plan, Profile, SystemState, UnknownKeys};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use memferry_testing::{Needs, skip};
 
@@ -108,7 +107,7 @@ fn accel_config_writes_what_the_plan_writes() {
     }
     for profile in Profile::all() {
         let name = profile.name();
-        let config = profile.config().unwrap();
+        let config = profile.config();
         let root = tempfile::tempdir().unwrap();
         prepare(root.path(), &config);
         fs::write(root.path().join("our.json"), config.to_json()).unwrap();
@@ -119,7 +118,7 @@ fn accel_config_writes_what_the_plan_writes() {
         assert!(output.status.success(), "{name}: {told}");
 
         let state = SystemState::read(&machine(&config)).unwrap();
-        let plan = Plan::new(&config, &state, Options { disable_first: false, enable: false }).unwrap();
+        let plan = Plan::new(&config, &state, ApplyOptions { disable_first: false, enable: false }).unwrap();
         assert!(plan.steps().len() >= 11 * config.devices.len());
         for step in plan.steps() {
             assert_eq!(step.action, Action::Set);

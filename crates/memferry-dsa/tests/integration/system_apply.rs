@@ -1,37 +1,40 @@
 //! Applying configurations through sysfs, to a fake driver with the real driver's rules.
 
-use memferry_dsa::system::apply::{Action, ApplyError, Cause, Options, Plan, PlanError};
-use memferry_dsa::system::{Activity, Config, DeviceId, Directory, Files, Profile, SystemState, UnknownKeys};
+use memferry_dsa::internals::system::{Directory, Files};
+use memferry_dsa::system::{
+    Action, Activity, ApplyError, ApplyOptions, Config, DeviceId, Plan, PlanError, Profile, SystemState,
+    UnknownKeys,
+};
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use proptest::prelude::*;
 
-const ENABLE: Options = Options { disable_first: false, enable: true };
-const FORCE: Options = Options { disable_first: true, enable: true };
-const SET: Options = Options { disable_first: false, enable: false };
+const ENABLE: ApplyOptions = ApplyOptions { disable_first: false, enable: true };
+const FORCE: ApplyOptions = ApplyOptions { disable_first: true, enable: true };
+const SET: ApplyOptions = ApplyOptions { disable_first: false, enable: false };
 
 fn one_device() -> FakeDriver {
     FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)])
 }
 
 fn profile(name: &str) -> Config {
-    Profile::named(name).unwrap().config().unwrap()
+    Profile::named(name).unwrap().config()
 }
 
 fn state(driver: &FakeDriver) -> SystemState {
     SystemState::read(driver).unwrap()
 }
 
-fn plan(driver: &FakeDriver, config: &Config, options: Options) -> Plan {
+fn plan(driver: &FakeDriver, config: &Config, options: ApplyOptions) -> Plan {
     Plan::new(config, &state(driver), options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-fn apply(driver: &FakeDriver, config: &Config, options: Options) {
-    plan(driver, config, options).apply(driver, &mut |_| ()).unwrap_or_else(|error| panic!("{error}"));
+fn apply(driver: &FakeDriver, config: &Config, options: ApplyOptions) {
+    plan(driver, config, options).apply_to(driver).unwrap_or_else(|error| panic!("{error}"));
 }
 
-fn failing(driver: &FakeDriver, config: &Config, options: Options) -> ApplyError {
-    *plan(driver, config, options).apply(driver, &mut |_| ()).unwrap_err()
+fn failing(driver: &FakeDriver, config: &Config, options: ApplyOptions) -> ApplyError {
+    *plan(driver, config, options).apply_to(driver).unwrap_err()
 }
 
 /// Checks that the attributes of devices have the values of the configuration.
@@ -67,7 +70,7 @@ fn assert_configured(driver: &FakeDriver, config: &Config) {
 fn every_profile_on_a_xeon_max() {
     for profile in Profile::all() {
         let driver = FakeDriver::xeon_max();
-        let config = profile.config().unwrap();
+        let config = profile.config();
         apply(&driver, &config, ENABLE);
         assert_configured(&driver, &config);
     }
@@ -77,10 +80,10 @@ fn every_profile_on_a_xeon_max() {
 fn every_profile_after_every_other() {
     for first in Profile::all() {
         let driver = FakeDriver::xeon_max();
-        apply(&driver, &first.config().unwrap(), ENABLE);
+        apply(&driver, &first.config(), ENABLE);
         for second in Profile::all() {
-            apply(&driver, &second.config().unwrap(), FORCE);
-            assert_configured(&driver, &second.config().unwrap());
+            apply(&driver, &second.config(), FORCE);
+            assert_configured(&driver, &second.config());
         }
     }
 }
@@ -219,7 +222,7 @@ fn an_old_kernel_has_other_names_and_one_driver() {
     for part in ["group0.0: desc_progress_limit = 1 is skipped", "wq0.0: op_config = "] {
         assert!(left_out.contains(part), "{left_out}");
     }
-    plan.apply(&driver, &mut |_| ()).unwrap();
+    plan.apply_to(&driver).unwrap();
     assert_configured(&driver, &config);
     let device = state(&driver).devices.remove(0);
     assert_eq!((device.read_buffer_limit, device.groups[0].read_buffers_allowed), (Some(16), Some(32)));
@@ -264,7 +267,7 @@ fn a_saved_configuration_is_applied_again_and_again() {
 fn settings_of_devices_are_saved_and_applied() {
     for profile in Profile::all() {
         for make in [FakeDevice::sapphire_rapids, FakeDevice::on_old_kernel, FakeDevice::version_2] {
-            let config = profile.config().unwrap();
+            let config = profile.config();
             let devices: Vec<_> = config.devices.iter().map(|settings| make(settings.id, 0)).collect();
             let (driver, other) = (FakeDriver::new(&devices), FakeDriver::new(&devices));
             apply(&driver, &config, ENABLE);
@@ -406,7 +409,7 @@ fn error_numbers_become_sentences() {
         assert_eq!(error.step.path, path);
         assert!(error.to_string().contains(told), "{error}\n  not: {told}");
         assert!(error.to_string().starts_with(&format!("/{path} = ")), "{error}");
-        assert!(matches!(&error.cause, Cause::Refused(source) if source.raw_os_error() == Some(errno)));
+        assert_eq!(error.cause.raw_os_error(), Some(errno));
     }
     let error = failing(&one_device(), &config, ENABLE);
     assert!(error.advice.contains("tc_override=1"), "{error}");
@@ -426,7 +429,7 @@ fn the_status_of_the_device_has_precedence() {
         fn link(&self, path: &str) -> std::io::Result<String> {
             self.0.link(path)
         }
-        fn owner(&self, path: &str) -> std::io::Result<memferry_dsa::system::Owner> {
+        fn owner(&self, path: &str) -> std::io::Result<memferry_dsa::internals::system::Owner> {
             self.0.owner(path)
         }
         fn write(&self, path: &str, value: &str) -> std::io::Result<()> {
@@ -450,7 +453,7 @@ fn the_status_of_the_device_has_precedence() {
     ] {
         let driver = one_device();
         let (plan, path) = (plan(&driver, &profile("1n1d1e1w"), ENABLE), format!("{at}/{path}"));
-        let error = plan.apply(&Forgetful(&driver, &path, content), &mut |_| ()).unwrap_err();
+        let error = plan.apply_to(&Forgetful(&driver, &path, content)).unwrap_err();
         assert_eq!(error.status.map(|status| status.0), Some(status), "{error}");
         assert_eq!(error.step.action, Action::Enable);
         assert!(error.advice.starts_with(told), "{error}");
@@ -469,10 +472,9 @@ fn a_write_without_effect_is_an_error() {
     let files = Directory::below(root.path());
     let state = SystemState::discover_at(root.path()).unwrap();
     let plan = Plan::new(&profile("1n1d1e1w"), &state, ENABLE).unwrap();
-    let mut seen = 0;
-    let error = plan.apply(&files, &mut |_| seen += 1).unwrap_err();
-    assert_eq!(seen, error.done.len() + 1);
-    assert!(matches!(&error.cause, Cause::Ineffective { expected: "enabled", found } if found == "disabled"));
+    let error = plan.apply_to(&files).unwrap_err();
+    assert_eq!(error.cause.raw_os_error(), None);
+    assert_eq!(error.step, plan.steps()[error.done.len()]);
     assert_eq!(error.step.path, "sys/bus/dsa/drivers/idxd/bind");
     assert!(error.to_string().contains("the state should be enabled and is disabled"), "{error}");
     assert!(serde_json::to_string(&error).unwrap().contains("should be enabled"));
@@ -509,7 +511,7 @@ proptest! {
                 queue.id.index = 7 - queue.id.index;
             }
             config.devices[1].groups[0].queues.reverse();
-            apply(&driver, &config, Options { disable_first: true, enable });
+            apply(&driver, &config, ApplyOptions { disable_first: true, enable });
             if enable {
                 assert_configured(&driver, &config);
             }

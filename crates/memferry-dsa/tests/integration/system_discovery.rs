@@ -4,27 +4,27 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use memferry_dsa::system::apply::{Options, Plan};
+use memferry_dsa::internals::system::{Files, Owner};
 use memferry_dsa::system::{
-    Activity, Config, Device, DeviceId, Diagnostic, Files, GeneralCapabilities, Owner, Profile, QueueFilter,
-    QueueType, SystemError, SystemState, Version,
+    Activity, ApplyOptions, Config, Device, DeviceId, Diagnostic, GeneralCapabilities, Plan, Profile,
+    QueueFilter, QueueType, SystemError, SystemState, Version,
 };
 use memferry_dsa::{Opcode, OperationSet, QueueMode};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 use proptest::prelude::*;
 
-const ENABLE: Options = Options { disable_first: false, enable: true };
+const ENABLE: ApplyOptions = ApplyOptions { disable_first: false, enable: true };
 const QUEUE: &str = "sys/bus/dsa/devices/dsa0/wq0.0";
 
 fn apply(driver: &FakeDriver, config: &Config) {
     let state = SystemState::read(driver).unwrap();
-    Plan::new(config, &state, ENABLE).unwrap().apply(driver, &mut |_| ()).unwrap();
+    Plan::new(config, &state, ENABLE).unwrap().apply_to(driver).unwrap();
 }
 
 /// A machine with one device, configured by a profile.
 fn configured(profile: &str) -> FakeDriver {
     let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
-    apply(&driver, &Profile::named(profile).unwrap().for_devices(&[DeviceId(0)]).unwrap());
+    apply(&driver, &Config::for_devices(&[DeviceId(0)], &Profile::named(profile).unwrap().shape()));
     driver
 }
 
@@ -41,7 +41,7 @@ fn recorded(driver: &FakeDriver) -> tempfile::TempDir {
 #[test]
 fn a_two_socket_xeon_max_with_one_device_configured() {
     let driver = FakeDriver::xeon_max();
-    apply(&driver, &Profile::named("1n1d4e1w").unwrap().for_devices(&[DeviceId(2)]).unwrap());
+    apply(&driver, &Config::for_devices(&[DeviceId(2)], &Profile::named("1n1d4e1w").unwrap().shape()));
     let root = recorded(&driver);
     let state = SystemState::discover_at(root.path()).unwrap();
 
@@ -96,7 +96,7 @@ fn a_two_socket_xeon_max_with_one_device_configured() {
 #[test]
 fn a_directory_and_the_seam_show_the_same() {
     let driver = FakeDriver::xeon_max();
-    apply(&driver, &Profile::named("8n1d1e1w").unwrap().config().unwrap());
+    apply(&driver, &Profile::named("8n1d1e1w").unwrap().config());
     let root = recorded(&driver);
     let (mut mine, mut recorded) = (read(&driver), SystemState::discover_at(root.path()).unwrap());
     for state in [&mut mine, &mut recorded] {
@@ -435,7 +435,7 @@ fn everything(state: &SystemState) {
     serde_json::to_string(state).unwrap();
     for profile in Profile::all() {
         if let Ok(config) = profile.for_machine(state) {
-            let _ = Plan::new(&config, state, Options { disable_first: true, enable: true });
+            let _ = Plan::new(&config, state, ApplyOptions { disable_first: true, enable: true });
         }
     }
     let _ = state.devices.iter().map(Device::limits).collect::<Vec<_>>();

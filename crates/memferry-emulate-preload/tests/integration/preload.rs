@@ -141,7 +141,7 @@ fn no_emulation() {
     let machine = Machine::new(&Options::default());
     let mut program = machine.program(USES_DSA, &["instructions"]);
     let output = program.env("MEMFERRY_EMULATE_SOCKET", "/nonexistent").output().unwrap();
-    let has_dsa = memferry_dsa::instructions::CpuFeatures::detect().enqcmd;
+    let has_dsa = memferry_dsa::internals::instructions::CpuFeatures::detect().enqcmd;
     // A CPU whose hypervisor hides ENQCMD executes it all the same, and faults: the thread has no PASID.
     let is_refused = matches!(output.status.signal(), Some(libc::SIGILL | libc::SIGSEGV));
     assert!(has_dsa || is_refused, "{}", told(&output));

@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, SystemTime};
 
 use fuser::{Errno, FileAttr, FileHandle, FileType, INodeNo};
-use memferry_dsa::system::{DeviceId, Files};
+use memferry_dsa::internals::system::Files;
+use memferry_dsa::system::DeviceId;
 use memferry_dsa_emulator::FakeDriver;
 
 use crate::layout::{Layout, Node};

@@ -10,11 +10,11 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memferry_dsa::instructions::{CpuFeatures, SleepState};
-use memferry_dsa::portal::{Backoff, OpenOptions, QueueMode, SubmitMethod};
+use memferry_dsa::internals::instructions::CpuFeatures;
 use memferry_dsa::system::{QueueFilter, SystemState};
 use memferry_dsa::{
-    Client, ClientOptions, Descriptor, DevicePortal, Portal, PortalKind, Request, Submission, Wait,
+    Backoff, Client, ClientOptions, Descriptor, DevicePortal, OpenOptions, Portal, PortalKind, QueueMode,
+    Request, SleepState, Submission, SubmitMethod, Wait,
 };
 use memferry_dsa_emulator::conformance::{self, Thoroughness};
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{Directory, Profile, SystemState};
+use memferry_dsa::internals::system::Directory;
+use memferry_dsa::system::{ApplyOptions, Config, Plan, Profile, SystemState};
 use memferry_dsa::{CompletionRecord, Descriptor, Flags, Opcode, Status};
 use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
@@ -48,12 +48,12 @@ fn memferry_configures_the_devices() {
             .collect();
         let fake = FakeDriver::new(&devices);
         let ids: Vec<_> = found.devices.iter().map(|device| device.id).collect();
-        let count = profile.config().unwrap().devices.len();
-        let config = profile.for_devices(&ids[..count]).unwrap();
-        let options = Options { disable_first: true, enable: true };
-        for files in [&Directory::system() as &dyn memferry_dsa::system::Files, &fake] {
+        let count = profile.config().devices.len();
+        let config = Config::for_devices(&ids[..count], &profile.shape());
+        let options = ApplyOptions { disable_first: true, enable: true };
+        for files in [&Directory::system() as &dyn memferry_dsa::internals::system::Files, &fake] {
             let plan = Plan::new(&config, &SystemState::read(files).unwrap(), options).unwrap();
-            plan.apply(files, &mut |_| ()).unwrap();
+            plan.apply_to(files).unwrap();
         }
         let (mut real, mut fake) = (SystemState::discover().unwrap(), SystemState::read(&fake).unwrap());
         for state in [&mut real, &mut fake] {

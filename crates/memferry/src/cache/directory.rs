@@ -12,7 +12,7 @@ use std::ops::{Deref, Range};
 use std::ptr;
 use std::slice;
 
-use memferry_dsa::fork;
+use memferry_dsa::internals::fork;
 
 use super::index::Index;
 use super::readers::{self, Hazard, Record};

@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use memferry_dsa::fork::PerProcess;
+use memferry_dsa::internals::fork::PerProcess;
 
 use super::directory::Guard;
 use super::readers::{HazardSnapshot, Readers, Record};

@@ -99,7 +99,7 @@ impl World {
     /// A world of several nodes; the index is that of the first.
     fn with_nodes(nodes_count: usize) -> (World, StdArc<Source<Probe>>) {
         // Like the builder of a mover: objects made before would count as those of another process.
-        memferry_dsa::fork::watch().unwrap();
+        memferry_dsa::internals::fork::watch().unwrap();
         let gone = StdArc::new(AtomicBool::new(false));
         let source =
             StdArc::new(Source::new(StdArc::new(Owner { gone: gone.clone() }), None, 1, nodes_count));

@@ -19,7 +19,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use memferry_dsa::fork::PerProcess;
+use memferry_dsa::internals::fork::PerProcess;
 
 use super::draft::{Draft, DraftError, NewOnNode};
 use super::region::Drain;

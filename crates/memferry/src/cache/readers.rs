@@ -31,7 +31,7 @@
 
 use std::ptr;
 
-use memferry_dsa::fork::{self, PerProcess};
+use memferry_dsa::internals::fork::{self, PerProcess};
 
 use super::barrier;
 use crate::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -327,7 +327,7 @@ pub(super) use process::{current, known, readers, wanted_guard_ended};
 mod process {
     use std::cell::Cell;
 
-    use memferry_dsa::fork;
+    use memferry_dsa::internals::fork;
 
     use super::{Readers, Record, barrier};
 

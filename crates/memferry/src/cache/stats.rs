@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use memferry_dsa::fork::PerProcess;
+use memferry_dsa::internals::fork::PerProcess;
 
 use crate::topology::NodeId;
 

@@ -23,7 +23,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use memferry_dsa::fork::PerProcess;
+use memferry_dsa::internals::fork::PerProcess;
 
 use self::ledger::{Backing, Ledger};
 use super::binding::allowed_now;

@@ -6,8 +6,7 @@
 
 use std::fmt;
 
-use memferry_dsa::Request;
-use memferry_dsa::request::Outcome as Yields;
+use memferry_dsa::{Outcome as Yields, Request};
 
 use super::guidelines::{self, Move};
 use super::request::{Completion, Owned, join};

@@ -1,6 +1,6 @@
 //! Errors of copies, of other operations, and of building a mover.
 
-use memferry_dsa::request::Invalid;
+use memferry_dsa::Invalid;
 use memferry_dsa::system::SystemError;
 
 use crate::topology::TopologyError;

@@ -2,12 +2,12 @@
 //!
 //! | | advice | here |
 //! |---|---|---|
-//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`](memferry_dsa::driver::batch_len)(memferry_dsa::driver::batch_len) |
-//! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::driver::depth), [`Guidelines::offload_bytes_min`] |
+//! | G1 | contiguous ranges as one large descriptor, others in batches of 4 to 8 | [`coalesce`], [`batch_len`](memferry_dsa::internals::driver::batch_len)(memferry_dsa::internals::driver::batch_len) |
+//! | G2 | asynchronously, up to the depth of the queue; below a size the CPU is faster | [`depth`](memferry_dsa::internals::driver::depth), [`Guidelines::offload_bytes_min`] |
 //! | G3 | data that is read at once into the last-level cache, other data into memory | [`Guidelines::into_cache`] |
 //! | G4 | between memories of different kinds devices lose least | devices are asked first, [`Route`](super::Route) |
-//! | G5 | several engines of a device at once, above all for small transfers | work items go to all queues, [`least_loaded`](memferry_dsa::driver::least_loaded) |
-//! | G6 | several dedicated queues of 32 entries; a shared one for many submitters | [`least_loaded`](memferry_dsa::driver::least_loaded), [`depth`](memferry_dsa::driver::depth), [`home`] |
+//! | G5 | several engines of a device at once, above all for small transfers | work items go to all queues, [`least_loaded`](memferry_dsa::internals::driver::least_loaded) |
+//! | G6 | several dedicated queues of 32 entries; a shared one for many submitters | [`least_loaded`](memferry_dsa::internals::driver::least_loaded), [`depth`](memferry_dsa::internals::driver::depth), [`home`] |
 //!
 //! Source: Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming Accelerator in Intel 4th Gen Xeon
 //! Scalable Processors" (2024), sections 4.2, 4.3 and 6.1 to 6.3.
@@ -16,7 +16,7 @@ use std::fs;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-pub(super) use memferry_dsa::driver::{BATCH_LEN_MAX, BATCHED_BYTES_MAX, least_loaded};
+pub(super) use memferry_dsa::internals::driver::{BATCH_LEN_MAX, BATCHED_BYTES_MAX, least_loaded};
 
 use crate::model::{Hardware, Offload};
 use crate::topology::Machine;

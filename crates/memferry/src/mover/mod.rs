@@ -58,8 +58,7 @@ mod stats;
 use std::fmt;
 use std::sync::Arc;
 
-use memferry_dsa::Request;
-use memferry_dsa::request::Outcome as Yields;
+use memferry_dsa::{Outcome as Yields, Request};
 
 use crate::moment::Moment;
 use crate::topology::{Machine, NodeId};

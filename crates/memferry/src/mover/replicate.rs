@@ -5,8 +5,9 @@
 //!
 //! Source: DSA specification 8.3 (Dualcast).
 
-use memferry_dsa::request::Task;
-use memferry_dsa::{Opcode, PAGE_BYTES, Request};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::internals::request::Task;
+use memferry_dsa::{Opcode, Request};
 
 use super::request::{Owned, join};
 use super::{CopyError, CopyOptions, Mover, Operation, RawRequest};

@@ -14,8 +14,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::abort;
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use memferry_dsa::Request;
-use memferry_dsa::request::{Ended, Outcome as Yields, Task};
+use memferry_dsa::internals::request::{Ended, Task};
+use memferry_dsa::{Outcome as Yields, Request};
 
 use super::{CopyError, CopyOptions, CopyReport, Mover, RawRequest};
 

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-use memferry_dsa::system::{Files, Owner};
+use memferry_dsa::internals::system::{Files, Owner};
 
 use super::Tree;
 use super::tree::FILE_BYTES_MAX;

@@ -15,7 +15,7 @@ use std::io::{self, ErrorKind};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
-use memferry_dsa::system::Owner;
+use memferry_dsa::internals::system::Owner;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use memferry_dsa::system::{self, Files as _, Owner};
+use memferry_dsa::internals::system::{self, Files as _, Owner};
 
 use super::error::shorten;
 use super::{TopologyError, list};

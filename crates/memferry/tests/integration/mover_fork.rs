@@ -18,9 +18,12 @@ use memferry::mover::{
     EngineStats, Faults, Faulty, Mover,
 };
 use memferry::topology::Machine;
-use memferry_dsa::instructions::CpuFeatures;
-use memferry_dsa::portal::{Linux, OpenOptions, Platform, SubmitMethod};
-use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission, SubmitError, WorkQueueInfo};
+use memferry_dsa::internals::instructions::CpuFeatures;
+use memferry_dsa::internals::portal::{Linux, Platform};
+use memferry_dsa::{
+    Descriptor, DevicePortal, OpenOptions, Portal, QueueMode, Submission, SubmitError, SubmitMethod,
+    WorkQueueInfo,
+};
 use memferry_dsa_emulator::{
     Deterministic, DeviceConfig, DirectMemory, Emulator, FaultPlan, dedicated_queue, shared_queue,
 };

@@ -11,10 +11,10 @@ use memferry::mover::{
     MoverStats,
 };
 use memferry::topology::NodeId;
-use memferry_dsa::request::{Invalid, Outcome};
+use memferry_dsa::internals::PAGE_BYTES;
 use memferry_dsa::software::{Delta, DeltaError};
 use memferry_dsa::{
-    Client, ClientOptions, DifFormat, DifSource, DifTags, DifTarget, Opcode, PAGE_BYTES, Request,
+    Client, ClientOptions, DifFormat, DifSource, DifTags, DifTarget, Invalid, Opcode, Outcome, Request,
     WorkQueueInfo,
 };
 use memferry_dsa_emulator::{
@@ -136,7 +136,7 @@ impl Subject<'_> {
         self.same::<u32>(Opcode::CopyCrc, |all| {
             Request::copy_crc(0, &all.one, &mut all.target[11..][..all.one.len()])
         });
-        type Checked = Result<DifTags, memferry_dsa::software::dif::Mismatch>;
+        type Checked = Result<DifTags, memferry_dsa::software::Mismatch>;
         self.same::<Checked>(Opcode::DifCheck, |all| {
             Request::dif_check(&all.fields, DifFormat::default(), DifSource::default())
         });

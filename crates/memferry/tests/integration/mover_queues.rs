@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use memferry::mover::{CopyOptions, CopyReport, DsaEngine, DsaOptions, EngineKind, EngineStats, Mover};
 use memferry::topology::Machine;
-use memferry_dsa::portal::{OpenOptions, SubmitMethod};
-use memferry_dsa::{Descriptor, DevicePortal, Portal, QueueMode, Submission};
-use memferry_dsa_emulator::{
-    DeviceConfig, Emulator, FakePlatform, FaultPlan, GroupConfig, dedicated_queue, shared_queue,
-};
+use memferry_dsa::{Descriptor, DevicePortal, OpenOptions, Portal, QueueMode, Submission, SubmitMethod};
+use memferry_dsa_emulator::FakePlatform;
+use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};
 
 const SIZE_BYTES: usize = 5000;
 /// Entries of each queue.

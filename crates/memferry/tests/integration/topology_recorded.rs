@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use memferry::topology::{DsaFiles, Machine, NodeId, Origin, Recording, TopologyError, Tree};
-use memferry_dsa::system::apply::{Options, Plan};
-use memferry_dsa::system::{DeviceId, Files, Profile, QueueFilter, SystemState};
+use memferry_dsa::internals::system::Files;
+use memferry_dsa::system::{ApplyOptions, DeviceId, Plan, Profile, QueueFilter, SystemState};
 use memferry_dsa_emulator::FakeDriver;
 use proptest::prelude::*;
 
@@ -146,10 +146,10 @@ fn a_recording_has_no_more_than_it_needs() {
 #[test]
 fn dsa_devices_are_recorded() {
     let driver = FakeDriver::xeon_max();
-    let config = Profile::named("2n1d1e1w").unwrap().config().unwrap();
+    let config = Profile::named("2n1d1e1w").unwrap().config();
     let state = SystemState::read(&driver).unwrap();
-    let plan = Plan::new(&config, &state, Options { disable_first: false, enable: true }).unwrap();
-    plan.apply(&driver, &mut |_| ()).unwrap();
+    let plan = Plan::new(&config, &state, ApplyOptions { disable_first: false, enable: true }).unwrap();
+    plan.apply_to(&driver).unwrap();
     driver.become_user(1000, 0);
     let tree = two_nodes_without_dsa();
     driver.record_to(tree.root()).unwrap();

@@ -11,7 +11,7 @@ use std::{mem, thread};
 
 use memferry::cache::{Access, DraftError, Flags, Region, WriteBackError};
 use memferry::topology::NodeId;
-use memferry_dsa::panics;
+use memferry_dsa::internals::panics;
 
 use super::ledger::count;
 use super::source::{Expected, Forgotten, register, version_of, write_version};

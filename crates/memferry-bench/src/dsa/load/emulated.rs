@@ -6,9 +6,9 @@
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 
-use memferry_dsa::portal::QueueMode;
-use memferry_dsa::software::ENTRY_BYTES;
-use memferry_dsa::{Address, Completion, Descriptor, Flags, PAGE_BYTES, Status, Submission};
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::internals::software::ENTRY_BYTES;
+use memferry_dsa::{Address, Completion, Descriptor, Flags, QueueMode, Status, Submission};
 use memferry_dsa_emulator::{Access, Deterministic, DeviceConfig, FaultPlan, Memory, Stepped, Vanished};
 
 use super::work::{BYTE, PROTECTED_BYTES, Regions, delta_entry, protected_block};

@@ -19,8 +19,7 @@ mod threads;
 mod work;
 
 pub use emulated::{TOUCH_NS, emulated};
-use memferry_dsa::Status;
-use memferry_dsa::portal::{BackoffError, SubmitError};
+use memferry_dsa::{BackoffError, Status, SubmitError};
 use memferry_dsa_emulator::ConfigError;
 pub use threads::{Executor, Iterations, Lane, Placed, threads};
 pub use work::{LoadOperation, prepare};

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
-use memferry_dsa::portal::{Backoff, submit_with_backoff};
-use memferry_dsa::request::touch;
-use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Portal, Status, Wait};
+use memferry_dsa::internals::request::touch;
+use memferry_dsa::{
+    Address, Backoff, CompletionRecord, Descriptor, Flags, Portal, Status, Wait, submit_with_backoff,
+};
 
 use super::threads::{parts, stride};
 use super::work::Regions;

@@ -6,9 +6,10 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 use std::{panic, thread};
 
-use memferry_dsa::affinity::confine;
-use memferry_dsa::software::{Flush, flush};
-use memferry_dsa::{PAGE_BYTES, Portal};
+use memferry_dsa::Portal;
+use memferry_dsa::internals::PAGE_BYTES;
+use memferry_dsa::internals::affinity::confine;
+use memferry_dsa::internals::software::{Flush, flush};
 
 use super::queue::{LOOKS, LOOKS_ANEW, Queue};
 use super::{Load, LoadError, LoadOperation, PageState, SubmitterTimes};

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::hint::black_box;
 
-use memferry_dsa::software::dif;
-use memferry_dsa::software::{self, CrcMode, DELTA_BYTES_MAX, Delta, ENTRY_BYTES};
+use memferry_dsa::internals::software::{DELTA_BYTES_MAX, ENTRY_BYTES, dif};
+use memferry_dsa::internals::{PAGE_BYTES, software};
+use memferry_dsa::software::{CrcMode, Delta};
 use memferry_dsa::{
     Address, DIF_BYTES, Descriptor, DifBlock, DifFormat, DifSource, DifSourceFlags, DifTarget,
-    DifTargetFlags, Opcode, PAGE_BYTES,
+    DifTargetFlags, Opcode,
 };
 
 /// An operation on regions of equal bytes, so that comparisons read all of them.

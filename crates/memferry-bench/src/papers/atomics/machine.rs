@@ -9,7 +9,7 @@ use std::thread;
 use memferry::cache::{Access, AccessError, Cache, Region};
 use memferry::mover::Mover;
 use memferry::topology::{Machine, NodeId};
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 
 use super::{AtomicsMeasurement, AtomicsMetric, AtomicsRuns, Point, SharedWork, Skipped};
 use crate::calibrate::threads::together;

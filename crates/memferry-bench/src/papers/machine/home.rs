@@ -2,7 +2,7 @@
 
 use memferry::memory::{Binding, HugePages, Mapping, MappingOptions, pages_per_node};
 use memferry::topology::{Node, NodeId};
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 use memferry_dsa::system::{Device, DeviceId};
 
 use super::{OnMachine, is_absent};

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use memferry::topology::Machine;
-use memferry_dsa::Portal;
+use memferry_dsa::internals::wait::Completer;
 use memferry_dsa::system::{Device, SystemState};
-use memferry_dsa::wait::{Completer, Wait};
+use memferry_dsa::{Portal, Wait};
 
 use self::home::Home;
 use super::load::{endpoints, load_of, metrics_of};

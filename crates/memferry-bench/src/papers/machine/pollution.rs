@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 
 use super::OnMachine;
 use super::home::{Home, crowded};

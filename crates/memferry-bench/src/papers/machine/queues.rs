@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Instant;
 
 use memferry::mover::{CopyOptions, DsaEngine, DsaOptions, Mover, MoverError, Route};
-use memferry_dsa::portal::{self, OpenError, OpenOptions};
-use memferry_dsa::software::{Flush, flush};
+use memferry_dsa::internals::portal;
+use memferry_dsa::internals::software::{Flush, flush};
 use memferry_dsa::system::{Device, Group, Queue, QueueFilter};
-use memferry_dsa::{DevicePortal, OperationSet, Portal, QueueMode};
+use memferry_dsa::{DevicePortal, OpenError, OpenOptions, OperationSet, Portal, QueueMode};
 
 use super::home::Home;
 use super::{OnMachine, Ran};
@@ -192,8 +192,7 @@ fn open(device: &Device, queue: &Queue, way: portal::SubmitMethod) -> Result<Arc
 
 #[cfg(test)]
 mod tests {
-    use memferry_dsa::system::apply::{Options, Plan};
-    use memferry_dsa::system::{Config, DeviceId, SystemState, UnknownKeys};
+    use memferry_dsa::system::{ApplyOptions, Config, DeviceId, Plan, SystemState, UnknownKeys};
     use memferry_dsa_emulator::{FakeDevice, FakeDriver};
 
     use super::*;
@@ -219,9 +218,9 @@ mod tests {
         let text = format!(r#"[{{"dev": "dsa0", "groups": [{groups}]}}]"#);
         let config = Config::parse(&text, UnknownKeys::Refuse).unwrap();
         let driver = FakeDriver::new(&[FakeDevice::sapphire_rapids(DeviceId(0), 0)]);
-        let options = Options { disable_first: false, enable: true };
+        let options = ApplyOptions { disable_first: false, enable: true };
         let plan = Plan::new(&config, &SystemState::read(&driver).unwrap(), options).unwrap();
-        plan.apply(&driver, &mut |_| ()).unwrap();
+        plan.apply_to(&driver).unwrap();
         SystemState::read(&driver).unwrap()
     }
 

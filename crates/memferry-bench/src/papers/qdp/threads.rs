@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use memferry::cache::{Access, AccessError, Cache, Location, Region};
 use memferry::topology::NodeId;
-use memferry_dsa::affinity::confine;
+use memferry_dsa::internals::affinity::confine;
 
 use super::columns::{Columns, MASK_BYTES, aggregate, scan};
 use super::query::TaskThreads;

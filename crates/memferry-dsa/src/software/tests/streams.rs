@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::super::{Flush, compare, compare_pattern, copy, dualcast, fill, fill16, flush, simd};
+use super::super::copy::copy;
+use super::super::{Flush, compare, compare_pattern, dualcast, fill, fill16, flush, simd};
 use super::{SIZES, at_skew, pattern, size};
 
 fn fill_naive(pattern: u128, size: usize) -> Vec<u8> {

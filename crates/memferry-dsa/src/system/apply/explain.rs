@@ -7,7 +7,7 @@ use std::io;
 use super::plan::{Action, Step};
 use crate::system::status::CommandStatus;
 
-/// The remedy for a refused write.
+/// The remedy for a write that was refused or had no effect.
 pub(super) fn explain(step: &Step, error: &io::Error, status: Option<CommandStatus>) -> String {
     // The device's status is more precise than the error number.
     if let Some(advice) = status.and_then(CommandStatus::advice) {
@@ -41,11 +41,6 @@ pub(super) fn explain(step: &Step, error: &io::Error, status: Option<CommandStat
         _ => "see the kernel log",
     };
     about(step, sentence)
-}
-
-/// The remedy for a write that had no effect.
-pub(super) fn explain_silence(step: &Step, status: Option<CommandStatus>) -> String {
-    about(step, status.and_then(CommandStatus::advice).unwrap_or("see the kernel log"))
 }
 
 fn about(step: &Step, sentence: &str) -> String {

@@ -7,7 +7,7 @@
 //!    3. set          device, engines, queues, groups
 //!    4. enable       clear cmd_status, bind devices, bind queues; the state of each must then be "enabled"
 //! plan.steps()                            the writes, for a dry run
-//! plan.apply(&files, ..)                  stops at the first error and reports the finished steps
+//! plan.apply()                            stops at the first error and reports the finished steps
 //! ```
 //!
 //! All devices go through a phase before the next begins: nothing is enabled before all settings are written.
@@ -18,5 +18,5 @@ mod explain;
 mod plan;
 mod run;
 
-pub use plan::{Action, Options, Plan, PlanError, Step};
-pub use run::{Applied, ApplyError, Cause};
+pub use plan::{Action, ApplyOptions, Plan, PlanError, Step};
+pub use run::ApplyError;

@@ -16,7 +16,7 @@ use crate::system::state::{Device, Queue, QueueType, SystemState};
 
 /// Options of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
+pub struct ApplyOptions {
     /// Disable devices that are enabled. Without it, an enabled device is an error.
     pub disable_first: bool,
     /// Enable the devices and their queues at the end.
@@ -130,13 +130,13 @@ impl fmt::Display for Step {
 /// A sequence of writes to sysfs.
 ///
 /// ```no_run
-/// use memferry_dsa::system::apply::{Options, Plan};
-/// use memferry_dsa::system::{Directory, Profile, SystemState};
+/// use memferry_dsa::system::{ApplyOptions, Plan, Profile, SystemState};
 ///
 /// let state = SystemState::discover()?;
 /// let config = Profile::named("1n1d1e1w")?.for_machine(&state)?;
-/// let plan = Plan::new(&config, &state, Options { disable_first: true, enable: true })?;
-/// plan.apply(&Directory::system(), &mut |step| println!("{step}"))?;
+/// let plan = Plan::new(&config, &state, ApplyOptions { disable_first: true, enable: true })?;
+/// plan.steps().iter().for_each(|step| println!("{step}"));
+/// let enabled = plan.apply()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -150,7 +150,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`PlanError`]: the configuration is invalid, or a device cannot be configured now.
-    pub fn new(config: &Config, state: &SystemState, options: Options) -> Result<Plan, PlanError> {
+    pub fn new(config: &Config, state: &SystemState, options: ApplyOptions) -> Result<Plan, PlanError> {
         config.validate_on(state)?;
         let mut plan = Plan { steps: Vec::new(), notes: Vec::new() };
         // Validated: each device exists.
@@ -188,7 +188,12 @@ impl Plan {
         &self.notes
     }
 
-    fn disable(&mut self, device: &Device, state: &SystemState, options: Options) -> Result<(), PlanError> {
+    fn disable(
+        &mut self,
+        device: &Device,
+        state: &SystemState,
+        options: ApplyOptions,
+    ) -> Result<(), PlanError> {
         if device.is_configurable == Some(false) {
             return Err(PlanError::NotConfigurable { device: device.id });
         }

@@ -5,30 +5,21 @@ use std::io;
 
 use serde::{Serialize, Serializer};
 
-use super::explain::{explain, explain_silence};
+use super::explain::explain;
 use super::plan::{Action, Plan, Step};
 use crate::system::capability::hexadecimal;
 use crate::system::discover::DEVICES;
-use crate::system::files::Files;
+use crate::system::files::{Directory, Files};
 use crate::system::status::CommandStatus;
-
-/// The result of a completely executed plan.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Applied {
-    /// The number of writes.
-    pub writes_count: usize,
-    /// The enabled devices and queues, in order.
-    pub enabled: Vec<String>,
-}
 
 /// The first error of a plan, and the steps finished before it.
 #[derive(Debug, Serialize)]
 pub struct ApplyError {
     /// The step that failed.
     pub step: Step,
-    /// The cause.
+    /// The error of the write; without an error number if the write succeeded but the object is not in the expected state.
     #[serde(serialize_with = "text")]
-    pub cause: Cause,
+    pub cause: io::Error,
     /// The status of the device's last command, if that is an error.
     pub status: Option<CommandStatus>,
     /// The remedy.
@@ -39,34 +30,8 @@ pub struct ApplyError {
     pub steps_count: usize,
 }
 
-/// The cause of a failed step.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Cause {
-    /// The driver, or the operating system, refused the write.
-    Refused(io::Error),
-    /// The write succeeded, but the state of the object is not the expected one.
-    Ineffective {
-        /// The expected state.
-        expected: &'static str,
-        /// The found state.
-        found: String,
-    },
-}
-
-fn text<S: Serializer>(cause: &Cause, serializer: S) -> Result<S::Ok, S::Error> {
+fn text<S: Serializer>(cause: &io::Error, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(cause)
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cause::Refused(error) => write!(f, "{error}"),
-            Cause::Ineffective { expected, found } => {
-                write!(f, "the state should be {expected} and is {found}")
-            }
-        }
-    }
 }
 
 impl fmt::Display for ApplyError {
@@ -81,10 +46,7 @@ impl fmt::Display for ApplyError {
 
 impl std::error::Error for ApplyError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.cause {
-            Cause::Refused(error) => Some(error),
-            Cause::Ineffective { .. } => None,
-        }
+        Some(&self.cause)
     }
 }
 
@@ -120,43 +82,43 @@ impl ApplyError {
 }
 
 impl Plan {
-    /// Executes the steps in order; calls `observe` before each.
+    /// Executes the steps in order on this machine. Returns the names of the enabled devices and queues.
     ///
     /// udev makes the files of enabled queues (`/dev/dsa/wq0.0`), possibly a moment later.
     ///
     /// # Errors
     /// The first failed step. Later steps were not tried, earlier ones are not undone.
-    pub fn apply(
-        &self,
-        files: &dyn Files,
-        observe: &mut dyn FnMut(&Step),
-    ) -> Result<Applied, Box<ApplyError>> {
+    pub fn apply(&self) -> Result<Vec<String>, Box<ApplyError>> {
+        self.execute(&Directory::system())
+    }
+
+    /// [`apply`](Plan::apply) to other files.
+    ///
+    /// # Errors
+    /// As [`apply`](Plan::apply).
+    #[cfg(feature = "internals")]
+    pub fn apply_to(&self, files: &dyn Files) -> Result<Vec<String>, Box<ApplyError>> {
+        self.execute(files)
+    }
+
+    fn execute(&self, files: &dyn Files) -> Result<Vec<String>, Box<ApplyError>> {
         let mut enabled = Vec::new();
         for (index, step) in self.steps().iter().enumerate() {
-            observe(step);
-            let done = match files.write(&step.path, &step.value) {
-                Ok(()) => effect(files, step),
-                Err(error) => Err(Cause::Refused(error)),
-            };
-            if let Err(cause) = done {
-                return Err(Box::new(self.failed(files, index, cause)));
-            }
+            let done = files.write(&step.path, &step.value).and_then(|()| effect(files, step));
+            done.map_err(|cause| self.failed(files, index, cause))?;
             if step.action == Action::Enable {
                 enabled.push(step.object.clone());
             }
         }
-        Ok(Applied { writes_count: self.steps().len(), enabled })
+        Ok(enabled)
     }
 
-    fn failed(&self, files: &dyn Files, index: usize, cause: Cause) -> ApplyError {
+    fn failed(&self, files: &dyn Files, index: usize, cause: io::Error) -> ApplyError {
         let step = self.steps()[index].clone();
         // Only enabling and disabling issue commands; for other steps the status is that of an earlier command.
         let commands = matches!(step.action, Action::Enable | Action::Disable);
         let status = if commands { status(files, &step) } else { None };
-        let advice = match &cause {
-            Cause::Refused(error) => explain(&step, error, status),
-            Cause::Ineffective { .. } => explain_silence(&step, status),
-        };
+        let advice = explain(&step, &cause, status);
         let done = self.steps()[..index].to_vec();
         ApplyError { step, cause, status, advice, done, steps_count: self.steps().len() }
     }
@@ -168,14 +130,16 @@ fn read(files: &dyn Files, path: &str) -> Option<String> {
 }
 
 /// Checks the state after a step: some kernels accept the write and fail nevertheless.
-fn effect(files: &dyn Files, step: &Step) -> Result<(), Cause> {
+fn effect(files: &dyn Files, step: &Step) -> io::Result<()> {
     let expected = match step.action {
         Action::Enable => "enabled",
         Action::Disable => "disabled",
         Action::Reset | Action::Set | Action::ClearStatus => return Ok(()),
     };
     match read(files, &step.state_path()) {
-        Some(found) if found != expected => Err(Cause::Ineffective { expected, found }),
+        Some(found) if found != expected => {
+            Err(io::Error::other(format!("the state should be {expected} and is {found}")))
+        }
         _ => Ok(()),
     }
 }

@@ -1,11 +1,12 @@
-//! Errors of reading a configuration.
+//! Errors of reading or choosing a configuration.
 
 use std::io;
 use std::path::PathBuf;
 
+use super::Shape;
 use crate::system::id::UnknownName;
 
-/// The error of reading a configuration. Nothing was changed.
+/// The error of reading or choosing a configuration. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -95,4 +96,35 @@ pub enum ConfigError {
         /// The expected values.
         expected: &'static str,
     },
+    /// No built-in profile has this name.
+    #[error("no profile {name:?}; use the path of a file in accel-config's format or one of: {}", known.join(", "))]
+    UnknownProfile {
+        /// The requested name.
+        name: String,
+        /// The names of all profiles.
+        known: Vec<&'static str>,
+    },
+    /// The text is not the shape of a configuration.
+    #[error(
+        "{0:?} is not the shape of a configuration; an example is 8n1d1e1w: 8 nodes, 1 device on each, with 1 engine and 1 \
+         shared work queue; 1n1d4g1e2w-dedicated has 4 groups in its device, each with 1 engine and 2 dedicated queues (a \
+         device has at most 4 groups, 4 engines and 8 queues)"
+    )]
+    BadShape(String),
+    /// The machine does not have enough devices for a shape.
+    #[error(
+        "{shape} needs {} node{} with {} DSA device{} or more, and {found} have that many: use another shape, or name the \
+         devices",
+        shape.nodes(), plural(shape.nodes()), shape.devices_per_node(), plural(shape.devices_per_node())
+    )]
+    TooFewDevices {
+        /// The shape.
+        shape: Shape,
+        /// Nodes that have the devices.
+        found: usize,
+    },
+}
+
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }

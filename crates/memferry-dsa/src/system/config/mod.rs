@@ -9,7 +9,7 @@
 //! validate_on(&state)           all problems, before anything is changed
 //!        │
 //! to_json()                     a file for `accel-config load-config -c FILE`
-//! apply::Plan                   or the writes to sysfs
+//! Plan                          or the writes to sysfs
 //! ```
 //!
 //! A setting that is `None` is not in the file, and the driver's value stays.
@@ -28,11 +28,11 @@ mod write;
 
 pub use error::ConfigError;
 pub use json::Json;
-pub use profile::{Profile, ProfileError};
+pub use profile::Profile;
 pub use read::UnknownKeys;
-pub use shape::{BadShape, Shape, TooFewDevices};
+pub use shape::Shape;
 pub(super) use validate::READ_BUFFERS_PER_ENGINE;
-pub use validate::{Limits, Problem, Problems};
+pub use validate::{Limits, Problems};
 
 use std::fmt;
 
@@ -44,8 +44,7 @@ use crate::portal::QueueMode;
 /// Settings of devices.
 ///
 /// ```
-/// use memferry_dsa::system::config::{Config, Limits, Shape};
-/// use memferry_dsa::system::DeviceId;
+/// use memferry_dsa::system::{Config, DeviceId, Limits, Shape};
 ///
 /// let shape: Shape = "1n1d4e8w-dedicated".parse()?;
 /// let config = Config::for_devices(&[DeviceId(0)], &shape);
@@ -55,14 +54,14 @@ use crate::portal::QueueMode;
 /// ```
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Config {
-    /// The devices.
+    /// The devices. The types of their settings are in `internals`.
     pub devices: Vec<DeviceSettings>,
     /// Settings of other accelerators (`iax1`) in the file. They are written back and never applied.
     pub others: Vec<Json>,
 }
 
 /// Settings of a device.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct DeviceSettings {
     /// Its name.
     pub id: DeviceId,
@@ -81,7 +80,7 @@ pub struct DeviceSettings {
 }
 
 /// Settings of a group.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct GroupSettings {
     /// Its name.
     pub id: GroupId,
@@ -108,7 +107,7 @@ pub struct GroupSettings {
 }
 
 /// Settings of a work queue.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct QueueSettings {
     /// Its name.
     pub id: QueueId,
@@ -143,7 +142,7 @@ pub struct QueueSettings {
 }
 
 /// Settings of an engine.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Default, Debug)]
 pub struct EngineSettings {
     /// Its name.
     pub id: EngineId,

@@ -1,7 +1,6 @@
 //! Built-in configurations: `devices/*.json`, which accel-config can load as well.
 
-use super::{Config, ConfigError, Shape, TooFewDevices, UnknownKeys};
-use crate::system::id::DeviceId;
+use super::{Config, ConfigError, Shape, UnknownKeys};
 use crate::system::state::SystemState;
 
 macro_rules! built_in {
@@ -68,36 +67,6 @@ pub struct Profile {
     text: &'static str,
 }
 
-/// The error of finding or using a profile.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProfileError {
-    /// There is no such profile.
-    #[error("no profile {name:?}; use the path of a file in accel-config's format or one of: {}", known.join(", "))]
-    Unknown {
-        /// The requested name.
-        name: String,
-        /// The names of all profiles.
-        known: Vec<&'static str>,
-    },
-    /// The file of a profile is broken; tests ensure that this does not happen.
-    #[error("profile {name}: {source}")]
-    Broken {
-        /// The profile.
-        name: &'static str,
-        /// The error in the file.
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The machine does not have enough devices.
-    #[error("{name}: {source}")]
-    TooFewDevices {
-        /// The profile.
-        name: &'static str,
-        /// The numbers of devices.
-        source: TooFewDevices,
-    },
-}
-
 impl Profile {
     /// All profiles.
     pub fn all() -> &'static [Profile] {
@@ -107,10 +76,10 @@ impl Profile {
     /// The profile with this name.
     ///
     /// # Errors
-    /// [`ProfileError::Unknown`].
-    pub fn named(name: &str) -> Result<Profile, ProfileError> {
+    /// [`ConfigError::UnknownProfile`].
+    pub fn named(name: &str) -> Result<Profile, ConfigError> {
         let found = BUILT_IN.iter().find(|profile| profile.name == name).copied();
-        found.ok_or_else(|| ProfileError::Unknown {
+        found.ok_or_else(|| ConfigError::UnknownProfile {
             name: name.to_owned(),
             known: BUILT_IN.iter().map(|profile| profile.name).collect(),
         })
@@ -137,42 +106,21 @@ impl Profile {
     }
 
     /// Its shape.
-    ///
-    /// # Errors
-    /// [`ProfileError::Broken`].
-    pub fn shape(&self) -> Result<Shape, ProfileError> {
-        self.name.parse().map_err(|source| self.broken(source))
+    pub fn shape(&self) -> Shape {
+        self.name.parse().expect("the name of a built-in profile is a shape")
     }
 
     /// The configuration in its file.
-    ///
-    /// # Errors
-    /// [`ProfileError::Broken`].
-    pub fn config(&self) -> Result<Config, ProfileError> {
-        Config::parse(self.text, UnknownKeys::Refuse).map_err(|source: ConfigError| self.broken(source))
-    }
-
-    /// The same settings for each of these devices.
-    ///
-    /// # Errors
-    /// [`ProfileError::Broken`].
-    pub fn for_devices(&self, devices: &[DeviceId]) -> Result<Config, ProfileError> {
-        Ok(Config::for_devices(devices, &self.shape()?))
+    pub fn config(&self) -> Config {
+        Config::parse(self.text, UnknownKeys::Refuse).expect("the file of a built-in profile is valid")
     }
 
     /// The same settings for devices of a machine; see [`Shape::devices_of`].
     ///
     /// # Errors
-    /// [`ProfileError::TooFewDevices`].
-    pub fn for_machine(&self, state: &SystemState) -> Result<Config, ProfileError> {
-        let shape = self.shape()?;
-        let devices = shape
-            .devices_of(state)
-            .map_err(|source| ProfileError::TooFewDevices { name: self.name, source })?;
-        Ok(Config::for_devices(&devices, &shape))
-    }
-
-    fn broken(&self, source: impl std::error::Error + Send + Sync + 'static) -> ProfileError {
-        ProfileError::Broken { name: self.name, source: Box::new(source) }
+    /// [`ConfigError::TooFewDevices`].
+    pub fn for_machine(&self, state: &SystemState) -> Result<Config, ConfigError> {
+        let shape = self.shape();
+        Ok(Config::for_devices(&shape.devices_of(state)?, &shape))
     }
 }

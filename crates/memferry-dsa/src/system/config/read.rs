@@ -280,10 +280,7 @@ fn read_device(value: Json, unknown: UnknownKeys) -> Result<DeviceSettings, Conf
         id,
         read_buffer_limit: object.renamed("read_buffer_limit", "token_limit")?,
         event_log_size: object.number_or_missing("event_log_size")?,
-        groups: Vec::new(),
-        ungrouped_queues: Vec::new(),
-        ungrouped_engines: Vec::new(),
-        kept: Vec::new(),
+        ..DeviceSettings::default()
     };
     for group in object.objects("groups")? {
         device.groups.push(read_group(id, group, unknown)?);
@@ -315,9 +312,7 @@ fn read_group(device: DeviceId, value: Json, unknown: UnknownKeys) -> Result<Gro
         traffic_class_b: object.number_or_missing("traffic_class_b")?,
         desc_progress_limit: object.number_or_missing("desc_progress_limit")?,
         batch_progress_limit: object.number_or_missing("batch_progress_limit")?,
-        queues: Vec::new(),
-        engines: Vec::new(),
-        kept: Vec::new(),
+        ..GroupSettings::default()
     };
     for queue in object.objects("grouped_workqueues")? {
         group.queues.push(read_queue(device, Some(id), queue, unknown)?);

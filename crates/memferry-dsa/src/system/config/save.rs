@@ -21,9 +21,7 @@ fn device_settings(device: &Device) -> DeviceSettings {
         read_buffer_limit: device.read_buffer_limit,
         event_log_size: device.event_log_size,
         groups: groups.filter(|group| !group.queues.is_empty() || !group.engines.is_empty()).collect(),
-        ungrouped_queues: Vec::new(),
-        ungrouped_engines: Vec::new(),
-        kept: Vec::new(),
+        ..DeviceSettings::default()
     }
 }
 

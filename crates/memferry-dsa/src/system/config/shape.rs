@@ -14,7 +14,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{DeviceSettings, EngineSettings, GroupSettings, Limits, QueueSettings};
+use super::{ConfigError, DeviceSettings, EngineSettings, GroupSettings, Limits, QueueSettings};
 use crate::portal::QueueMode;
 use crate::system::id::{DeviceId, GroupId, number};
 use crate::system::state::{QueueType, SystemState};
@@ -28,35 +28,6 @@ pub struct Shape {
     engines_per_group: u32,
     queues_per_group: u32,
     mode: QueueMode,
-}
-
-/// The error of parsing a shape.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "{found:?} is not the shape of a configuration; an example is 8n1d1e1w: 8 nodes, 1 device on each, with 1 engine and 1 \
-     shared work queue; 1n1d4g1e2w-dedicated has 4 groups in its device, each with 1 engine and 2 dedicated queues (a device has at \
-     most 4 groups, 4 engines and 8 queues)"
-)]
-pub struct BadShape {
-    /// The text.
-    pub found: String,
-}
-
-/// The error of a machine with too few devices for a shape.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error(
-    "it needs {nodes} node{} with {devices} DSA device{} or more, and {found} have that many: use another shape, or name the \
-     devices",
-    if *.nodes == 1 { "" } else { "s" },
-    if *.devices == 1 { "" } else { "s" }
-)]
-pub struct TooFewDevices {
-    /// Devices on each node.
-    pub devices: u32,
-    /// Nodes.
-    pub nodes: u32,
-    /// Nodes that have the devices.
-    pub found: usize,
 }
 
 /// Priority of queues: in the middle, so that other queues can be above and below. Source: accel-config's profiles.
@@ -129,8 +100,8 @@ impl Shape {
     /// Chooses devices of a machine: the first nodes with enough devices, and the first devices of each.
     ///
     /// # Errors
-    /// There are too few.
-    pub fn devices_of(&self, state: &SystemState) -> Result<Vec<DeviceId>, TooFewDevices> {
+    /// [`ConfigError::TooFewDevices`].
+    pub fn devices_of(&self, state: &SystemState) -> Result<Vec<DeviceId>, ConfigError> {
         let mut nodes: Vec<(Option<u32>, Vec<DeviceId>)> = Vec::new();
         for device in &state.devices {
             match nodes.iter_mut().find(|(node, _)| *node == device.node) {
@@ -140,8 +111,7 @@ impl Shape {
         }
         nodes.retain(|(_, devices)| devices.len() >= self.devices_per_node as usize);
         if nodes.len() < self.nodes as usize {
-            let (devices, nodes, found) = (self.devices_per_node, self.nodes, nodes.len());
-            return Err(TooFewDevices { devices, nodes, found });
+            return Err(ConfigError::TooFewDevices { shape: *self, found: nodes.len() });
         }
         let each = self.devices_per_node as usize;
         let chosen = nodes.iter().take(self.nodes as usize).flat_map(|(_, devices)| &devices[..each]);
@@ -154,11 +124,8 @@ impl Shape {
         DeviceSettings {
             id,
             read_buffer_limit: Some(0),
-            event_log_size: None,
             groups: (0..self.groups).map(|index| self.group(id.group(index))).collect(),
-            ungrouped_queues: Vec::new(),
-            ungrouped_engines: Vec::new(),
-            kept: Vec::new(),
+            ..DeviceSettings::default()
         }
     }
 
@@ -166,19 +133,12 @@ impl Shape {
         let numbers = |each: u32| id.index * each..(id.index + 1) * each;
         GroupSettings {
             id,
-            // The default is all read buffers of the device.
-            read_buffers_reserved: None,
-            use_read_buffer_limit: None,
-            read_buffers_allowed: None,
-            traffic_class_a: None,
-            traffic_class_b: None,
-            desc_progress_limit: None,
-            batch_progress_limit: None,
             queues: numbers(self.queues_per_group).map(|index| self.queue(id.device, index)).collect(),
             engines: numbers(self.engines_per_group)
                 .map(|index| EngineSettings { id: id.device.engine(index), kept: Vec::new() })
                 .collect(),
-            kept: Vec::new(),
+            // The default is all read buffers of the device.
+            ..GroupSettings::default()
         }
     }
 
@@ -201,10 +161,7 @@ impl Shape {
                 QueueMode::Shared => size,
                 QueueMode::Dedicated => 0,
             }),
-            ats_disable: None,
-            prs_disable: None,
-            operations: None,
-            kept: Vec::new(),
+            ..QueueSettings::default()
         }
     }
 }
@@ -224,9 +181,9 @@ impl fmt::Display for Shape {
 }
 
 impl FromStr for Shape {
-    type Err = BadShape;
+    type Err = ConfigError;
 
-    fn from_str(text: &str) -> Result<Shape, BadShape> {
+    fn from_str(text: &str) -> Result<Shape, ConfigError> {
         let parse = || {
             let (text, mode) = match text.strip_suffix("-dedicated") {
                 Some(text) => (text, QueueMode::Dedicated),
@@ -247,7 +204,7 @@ impl FromStr for Shape {
             };
             shape.is_possible().then_some(shape)
         };
-        parse().ok_or_else(|| BadShape { found: text.to_owned() })
+        parse().ok_or_else(|| ConfigError::BadShape(text.to_owned()))
     }
 }
 

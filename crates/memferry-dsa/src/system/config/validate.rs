@@ -71,21 +71,11 @@ impl Limits {
     }
 }
 
-/// A setting that the device does not accept.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{object}: {what}")]
-pub struct Problem {
-    /// The device, group, engine or queue.
-    pub object: String,
-    /// The problem and the limit.
-    pub what: String,
-}
-
 /// All problems of a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problems(
-    /// At least one.
-    pub Vec<Problem>,
+    /// A sentence for each, with its object and the limit; at least one.
+    pub Vec<String>,
 );
 
 impl fmt::Display for Problems {
@@ -142,11 +132,11 @@ impl Config {
     }
 }
 
-struct Findings(Vec<Problem>);
+struct Findings(Vec<String>);
 
 impl Findings {
-    fn add(&mut self, object: impl fmt::Display, what: impl Into<String>) {
-        self.0.push(Problem { object: object.to_string(), what: what.into() });
+    fn add(&mut self, object: impl fmt::Display, what: impl fmt::Display) {
+        self.0.push(format!("{object}: {what}"));
     }
 
     /// Checks the number of an object: it is unique and below the limit.

@@ -16,8 +16,8 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use memferry_dsa::instructions::{self, SleepState};
-use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, Status};
+use memferry_dsa::internals::instructions;
+use memferry_dsa::{Address, CompletionRecord, Descriptor, Flags, SleepState, Status};
 
 fn main() {
     let way = std::env::args().nth(1).unwrap_or_default();

@@ -7,7 +7,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memferry_dsa::{CompletionRecord, Descriptor, affinity};
+use memferry_dsa::internals::affinity;
+use memferry_dsa::{CompletionRecord, Descriptor};
 
 use super::signals::{note, noted, set};
 use super::{copies, enqcmd, map, try_map};

@@ -6,8 +6,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use memferry_dsa::Descriptor;
-use memferry_dsa::instructions::{self, SleepState};
+use memferry_dsa::internals::instructions;
+use memferry_dsa::{Descriptor, SleepState};
 
 use super::{copies, enqcmd, map};
 

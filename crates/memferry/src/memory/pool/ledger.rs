@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use memferry_dsa::fork;
+use memferry_dsa::internals::fork;
 
 use super::super::extents::Extents;
 use super::super::syscall::{HUGE_PAGE_BYTES as CHUNK_BYTES, page_bytes};

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use memferry_dsa::Opcode;
-use memferry_dsa::affinity::confine_thread;
-use memferry_dsa::fork::{self, PerProcess};
+use memferry_dsa::internals::affinity::confine_thread;
+use memferry_dsa::internals::fork::{self, PerProcess};
 
 use super::halt_poll::HaltPoll;
 use super::queue::{Queue, TAKEN_MAX};
@@ -325,7 +325,8 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::time::Duration;
 
-    use memferry_dsa::request::{Request, Task};
+    use memferry_dsa::Request;
+    use memferry_dsa::internals::request::Task;
 
     use super::*;
     use crate::mover::error::CopyError;

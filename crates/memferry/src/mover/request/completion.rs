@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 use std::sync::Arc;
 
-use memferry_dsa::panics;
+use memferry_dsa::internals::panics;
 use serde::Serialize;
 
 use super::epoch::Epoch;

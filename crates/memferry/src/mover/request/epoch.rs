@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use memferry_dsa::fork::PerProcess;
+use memferry_dsa::internals::fork::PerProcess;
 
 use super::completion::CopyReport;
 use super::operation::Operation;

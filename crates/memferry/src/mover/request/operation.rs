@@ -2,15 +2,15 @@
 //!
 //! [`Mover::run`](crate::mover::Mover::run) starts all of them. The operation is a [`Request`]: its type names the
 //! outcome, and it is checked before it starts. A device executes it if one of its queues supports the operation;
-//! otherwise a CPU engine does, with `memferry_dsa::software`.
+//! otherwise a CPU engine does, with `memferry_dsa::internals::software`.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use memferry_dsa::Request;
-use memferry_dsa::request::{Ended, Outcome as Yields, Task};
+use memferry_dsa::internals::request::{Ended, Task};
+use memferry_dsa::{Outcome as Yields, Request};
 
 use super::completion::CopyReport;
 use super::owned::{Completion, OperationError, Owned};

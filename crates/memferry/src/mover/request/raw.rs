@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use memferry_dsa::request::{Ended, Task};
-use memferry_dsa::{Opcode, Status, panics};
+use memferry_dsa::internals::panics;
+use memferry_dsa::internals::request::{Ended, Task};
+use memferry_dsa::{Opcode, Status};
 
 use super::completion::{Callback, CopyReport};
 use super::epoch::Epoch;

@@ -11,7 +11,7 @@
 //! | `done by the caller`, `queued beyond the limit` | debug | all engines are full |
 //! | `not supported` | debug | no added engine supports an operation |
 
-use memferry_dsa::panics;
+use memferry_dsa::internals::panics;
 use tracing::info;
 
 use super::MoverStats;

@@ -12,7 +12,7 @@
 //!
 //! Linux gives user space no completion interrupts for DSA, and UMONITOR watches a single line: hence polling.
 //!
-//! This is not the [`Completer`](memferry_dsa::wait::Completer) of the process, which only polls and wakes waiters. Page
+//! This is not the [`Completer`](memferry_dsa::internals::wait::Completer) of the process, which only polls and wakes waiters. Page
 //! faults, work items on the CPU and callbacks take milliseconds, for which other waiters must not wait. And a device
 //! stays busy only if its slots are free again soon after their completions.
 
@@ -22,8 +22,8 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{hint, thread};
 
-use memferry_dsa::driver::{CpuWork, Failure, Faulted, Finished, Written};
-use memferry_dsa::wait;
+use memferry_dsa::internals::driver::{CpuWork, Failure, Faulted, Finished, Written};
+use memferry_dsa::internals::wait;
 use tracing::{debug, warn};
 
 use super::{Shared, State};

@@ -1,6 +1,6 @@
 //! The events of a driver in the statistics of an engine.
 
-use memferry_dsa::driver::{Event, Observer};
+use memferry_dsa::internals::driver::{Event, Observer};
 
 use crate::mover::stats::Counters;
 

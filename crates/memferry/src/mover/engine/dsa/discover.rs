@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memferry_dsa::Portal;
-use memferry_dsa::portal::{OpenQueue, OpenQueues};
+use memferry_dsa::internals::portal::{OpenQueue, OpenQueues};
 use memferry_dsa::system::QueueFilter;
 
 use super::{DsaEngine, DsaOptions};

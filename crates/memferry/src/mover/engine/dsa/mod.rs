@@ -7,7 +7,7 @@
 //!               lock: completer, a thread ◀──────── completion record, polled
 //! ```
 //!
-//! The rules are those of [`memferry_dsa::driver`]. A submission takes one lock, offers the copy to each queue once, and
+//! The rules are those of [`memferry_dsa::internals::driver`]. A submission takes one lock, offers the copy to each queue once, and
 //! never waits. One thread, the completer, does everything that takes time. No fallback is silent: the
 //! [statistics](EngineStats) count each refusal, each resumption and each part that the CPU executes, and they add up.
 //!
@@ -30,8 +30,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use memferry_dsa::driver::{Driver, DriverOptions, Queues};
-use memferry_dsa::fork::{self, PerProcess};
+use memferry_dsa::internals::driver::{Driver, DriverOptions, Queues};
+use memferry_dsa::internals::fork::{self, PerProcess};
 use memferry_dsa::system::Version;
 use memferry_dsa::{Opcode, OperationSet, Portal};
 
@@ -53,7 +53,7 @@ pub struct DsaOptions {
     pub retries_max: u32,
     /// Page faults that may stop a work item before the CPU executes the rest of it.
     pub faults_max: u32,
-    /// Members that a batch may have; below [`BATCH_LEN_MIN`](memferry_dsa::driver::BATCH_LEN_MIN) there are no batches.
+    /// Members that a batch may have; below [`BATCH_LEN_MIN`](memferry_dsa::internals::driver::BATCH_LEN_MIN) there are no batches.
     pub batch_len_max: usize,
     /// Version of the devices, which decides about operations that are newer than 1.0.
     pub version: Version,

@@ -1,8 +1,15 @@
-//! Why the CPU executes a request.
+//! The reasons for which the CPU executes a request.
 
-use crate::request::Unfit;
-
-/// Why the CPU did a request, or its rest.
+/// The reason for which the CPU executes a request, or its rest.
+///
+/// ```
+/// use memferry_dsa::{Client, ClientOptions, OnCpu, Request};
+///
+/// let client = Client::new(Vec::new(), ClientOptions::default());
+/// client.run(Request::noop())?;
+/// assert_eq!(client.stats().on_cpu(OnCpu::NoQueue), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, thiserror::Error)]
 pub enum OnCpu {
     /// The client has no queue.
@@ -56,14 +63,3 @@ const _: () = {
         number += 1;
     }
 };
-
-impl From<Unfit> for OnCpu {
-    fn from(unfit: Unfit) -> OnCpu {
-        match unfit {
-            Unfit::Operation => OnCpu::Operation,
-            Unfit::Version => OnCpu::Version,
-            Unfit::Size => OnCpu::Size,
-            Unfit::DeltaRoom => OnCpu::DeltaRoom,
-        }
-    }
-}
