@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
-use memferry::topology::{Machine, Measured};
+use memferry::internals::Measured;
+use memferry::topology::Machine;
 use memferry_testing::{Needs, skip};
 use parquet::arrow::ArrowWriter;
 use rates_support::two_tiers_with_rates;

@@ -10,8 +10,9 @@ use std::thread;
 
 use fork_support::{alone, in_child};
 use memferry::cache::{Access, Cache, CacheMut, Entry, Location, Region, Why};
+use memferry::internals::{Faults, Faulty};
 use memferry::memory::Pool;
-use memferry::mover::{CpuEngine, CpuOptions, Faults, Faulty, Mover};
+use memferry::mover::{CpuEngine, CpuOptions, Mover};
 use memferry::topology::{Machine, NodeId};
 
 const NEAR: NodeId = NodeId(1);

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use cache_support::{Changing, Mortal, NEAR, PAGE, assert_adds_up, held, machine, pattern, soon};
 use memferry::cache::{Access, Cache, Location, RegionOwner};
-use memferry::mover::{CpuEngine, CpuOptions, Faults, Faulty, Mover};
+use memferry::internals::{Faults, Faulty};
+use memferry::mover::{CpuEngine, CpuOptions, Mover};
 
 #[test]
 fn a_refresh_copies_anew_what_was_near() {

@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineStats, Faults, Faulty,
-    RawRequest, Refusal, Rejected,
+    CopyError, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineStats, RawRequest,
+    Refusal, Rejected,
 };
 use memferry::topology::Machine;
 use memferry_dsa::{Portal, WorkQueueInfo};

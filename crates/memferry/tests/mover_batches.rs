@@ -4,9 +4,9 @@ mod mover_support;
 
 use std::sync::Arc;
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Faults, Faulty, Guidelines,
-    Move, Mover,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, Guidelines, Move, Mover,
 };
 use memferry_dsa::{Opcode, Request};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use futures::executor::block_on;
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaOptions, Faults, Faulty, Guidelines, Mover, RawRequest,
-    Route,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaOptions, Guidelines, Mover, RawRequest, Route,
 };
 use memferry_dsa::Request;
 use memferry_dsa_emulator::{DeviceConfig, FaultPlan};

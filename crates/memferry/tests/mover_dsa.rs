@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyError, CopyOptions, CopyReport, DsaEngine, DsaOptions, Engine, EngineKind, Faults, Faulty,
-    Guidelines, Mover,
+    CopyError, CopyOptions, CopyReport, DsaEngine, DsaOptions, Engine, EngineKind, Guidelines, Mover,
 };
 use memferry_dsa::{Descriptor, Portal, PortalCounters, PortalKind, Submission, SubmitError, WorkQueueInfo};
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan, GroupConfig, dedicated_queue, shared_queue};

@@ -17,9 +17,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fork_support::{alone, in_child};
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineStats, Faults, Faulty, Mover,
+    EngineStats, Mover,
 };
 use memferry::topology::Machine;
 use memferry_dsa::instructions::CpuFeatures;

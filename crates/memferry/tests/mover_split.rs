@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
     CopyError, CopyOptions, CopyReport, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Engine, EngineKind,
-    EngineStats, Faults, Faulty, Mover, RawRequest, Refusal, Rejected, Route,
+    EngineStats, Mover, RawRequest, Refusal, Rejected, Route,
 };
 use memferry::topology::{Machine, NodeId};
 use memferry_dsa::Portal;

@@ -4,9 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::{
-    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Guidelines, Mover, MoverStats,
-    Route,
+    CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Guidelines, Mover, MoverStats, Route,
 };
 use memferry::topology::Machine;
 use memferry_dsa_emulator::{DeviceConfig, Emulator, FaultPlan};

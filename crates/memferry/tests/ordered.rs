@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use memferry::internals::{Faults, Faulty};
 use memferry::mover::Ordered;
 use memferry::mover::{
-    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Faults, Faulty, Guidelines, Mover,
-    MoverError,
+    CopyError, CopyOptions, CpuEngine, CpuOptions, DsaEngine, DsaOptions, Guidelines, Mover, MoverError,
 };
 use memferry::topology::Machine;
 use memferry_dsa::Portal;
@@ -97,9 +97,9 @@ fn a_full_pipeline_hands_back_and_the_oldest_comes_first() {
     for number in 0..2 {
         pipeline.submit(packet(number, 100), vec![0; 100]).expect("room");
     }
-    let full = pipeline.submit(packet(2, 100), vec![0; 100]).expect_err("two are under way");
-    assert_eq!((number(&full.source), full.target.len()), (2, 100));
-    let mut burst = vec![(full.source, full.target)];
+    let refused = pipeline.submit(packet(2, 100), vec![0; 100]).expect_err("two are in flight");
+    assert_eq!((number(&refused.0), refused.1.len()), (2, 100));
+    let mut burst = vec![refused];
     pipeline.submit_burst(&mut burst);
     assert_eq!((burst.len(), pipeline.len(), pipeline.room()), (1, 2, 0));
     assert!(pipeline.retire().is_none(), "nothing is done");

@@ -5,7 +5,8 @@ mod fixtures;
 use std::fs;
 
 use fixtures::{Tree, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes};
-use memferry::topology::{Machine, NodeId, Origin, Tier, TopologyError};
+use memferry::internals::Origin;
+use memferry::topology::{Machine, NodeId, Tier, TopologyError};
 use proptest::prelude::*;
 
 fn read(tree: &Tree) -> Machine {

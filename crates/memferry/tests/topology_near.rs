@@ -3,7 +3,8 @@
 mod fixtures;
 
 use fixtures::{broken, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes};
-use memferry::topology::{Machine, Node, NodeId, Recording, Tier};
+use memferry::internals::Recording;
+use memferry::topology::{Machine, Node, NodeId, Tier};
 use proptest::prelude::*;
 
 fn read(tree: &fixtures::Tree) -> Machine {

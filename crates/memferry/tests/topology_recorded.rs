@@ -15,7 +15,8 @@ use fixtures::{
     broken, everything, hbm_flat, hbm_flat_without_hmat, odd_nodes, one_node, two_nodes,
     two_nodes_without_dsa,
 };
-use memferry::topology::{DsaFiles, Machine, NodeId, Origin, Recording, TopologyError, Tree};
+use memferry::internals::{DsaFiles, Origin, Recording, Tree};
+use memferry::topology::{Machine, NodeId, TopologyError};
 use memferry_dsa::system::apply::{Options, Plan};
 use memferry_dsa::system::{DeviceId, Files, Profile, QueueFilter, SystemState};
 use memferry_dsa_emulator::FakeDriver;

@@ -89,7 +89,9 @@ fn cores(hardware: &Hardware, node: usize, count: usize, rate_of_each: f64) -> R
 #[cfg(all(test, not(memferry_loom)))]
 mod tests {
     use super::*;
-    use crate::topology::{Basis, Machine, Measured, Parameter};
+    use crate::topology::Machine;
+    use crate::topology::measured::Measured;
+    use crate::topology::parameter::{Basis, Parameter};
 
     /// Two cores that read 10 GB/s each and copy 4 GB/s each, on a memory with these parameters.
     fn hardware(parameters: &[(&str, f64)]) -> Hardware {

@@ -5,7 +5,8 @@
 //! guess.
 
 use crate::route::Endpoints;
-use crate::topology::{Machine, NodeId, Parameter, Tier};
+use crate::topology::parameter::Parameter;
+use crate::topology::{Machine, NodeId, Tier};
 
 use super::ModelError;
 
@@ -88,7 +89,7 @@ impl Hardware {
     /// [`ModelError::Parameter`]: it has a parameter that no model knows.
     /// [`ParameterValue`](ModelError::ParameterValue): it has one that no time can be computed with.
     pub fn of(machine: &Machine) -> Result<Hardware, ModelError> {
-        for parameter in machine.parameters() {
+        for parameter in &machine.parameters {
             if !PARAMETERS.iter().any(|(known, _)| *known == parameter.name) {
                 return Err(ModelError::Parameter {
                     machine: machine.name().to_owned(),
@@ -105,7 +106,7 @@ impl Hardware {
             let machine = machine.name().to_owned();
             return Err(ModelError::ParameterValue { machine, name: name.clone(), value: *value, wanted });
         }
-        let parameter = |name: &str| machine.parameter(name).map(|parameter| parameter.value);
+        let parameter = |name: &str| machine.parameter(name);
         let rate = |name: &str| parameter(name).map(|mb_per_s| mb_per_s * 1e6);
         let seconds = |name: &str| parameter(name).map(|ns| ns * 1e-9);
         let nodes = machine.nodes();
@@ -190,7 +191,7 @@ impl Hardware {
     }
 
     /// What these devices do together on a long copy: as much as they can, and as the memories allow whose rates
-    /// are known. Devices of unknown rate do nothing, as in [`Route::devices`](crate::route::Route::devices); `None` if
+    /// are known. Devices of unknown rate do nothing, as in [`device_shares`](crate::route::device_shares); `None` if
     /// there are no others.
     pub fn copy_rate(&self, devices: &[usize], endpoints: Endpoints) -> Option<f64> {
         let rates = devices.iter().filter_map(|&device| *self.device_rates.get(device)?);

@@ -10,7 +10,7 @@
 //! Source: the shape of figures 2 to 4 in Kuper et al., "A Quantitative Analysis and Guideline of Data Streaming
 //! Accelerator in Intel 4th Gen Xeon Scalable Processors" (2024).
 
-use crate::route::{Endpoints, Route};
+use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -129,7 +129,7 @@ pub fn copy_s(
         hardware.position(node.ok_or_else(|| ModelError::Unknown { what: "a node of the copy".into() })?)
     };
     let (source, target) = (node(endpoints.source_node)?, node(endpoints.target_node)?);
-    let shares = route.devices(machine, endpoints);
+    let shares = device_shares(route, machine, endpoints);
     if shares.is_empty() || shares.iter().any(|share| hardware.device_rates[share.engine].is_none()) {
         return Err(ModelError::Unknown { what: format!("what the devices of {} copy", machine.name()) });
     }

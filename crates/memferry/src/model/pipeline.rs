@@ -15,7 +15,7 @@
 
 use std::collections::VecDeque;
 
-use crate::route::{Endpoints, Route};
+use crate::route::{Endpoints, Route, device_shares};
 use crate::topology::{Machine, NodeId};
 
 use super::ModelError;
@@ -38,7 +38,7 @@ pub struct Column {
 pub struct Stage {
     /// What reports call it.
     pub name: String,
-    /// Columns it reads, one after another: indices in [`Pipeline::columns`].
+    /// Columns it reads, one after another: indices in the columns of the plan.
     pub reads: Vec<usize>,
     /// Threads over all groups.
     pub threads_count: usize,
@@ -50,7 +50,7 @@ pub struct Stage {
 /// A near copy of a column, or of the part of it that is read last.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetch {
-    /// Index in [`Pipeline::columns`].
+    /// Index in the columns of the plan.
     pub column: usize,
     /// How many chunks of each group, of those read last; more than there are means all.
     pub chunks_count: usize,
@@ -249,7 +249,7 @@ impl<'a> Simulation<'a> {
             size_bytes: bytes as usize,
             turn,
         };
-        let devices = |turn| route.map_or(Vec::new(), |route| route.devices(machine, endpoints(turn)));
+        let devices = |turn| route.map_or(Vec::new(), |route| device_shares(route, machine, endpoints(turn)));
         let mut shares = devices(0);
         let mut turn = 0;
         for chunk in first..chunks {

@@ -17,9 +17,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::machine::{Accelerator, Fact, Link, Machine, Node, NodeId, Origin, Tier};
+use super::machine::{Accelerator, Link, Machine, Node, NodeId, Origin, Tier};
+use super::parameter::{Basis, Fact, Parameter};
 use super::sysfs::NODES_MAX;
-use super::{Basis, Parameter, TopologyError, list};
+use super::{TopologyError, list};
 use crate::copy_method::CopyMethods;
 
 macro_rules! built_in {
