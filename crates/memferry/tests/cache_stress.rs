@@ -182,7 +182,7 @@ fn everything_at_once_on_good_engines() {
 }
 
 #[test]
-fn everything_at_once_on_nasty_engines() {
+fn everything_at_once_on_faulty_engines() {
     stress(Faults { refuse_per_mille: 200, fail_per_mille: 200, delay_max: Duration::from_micros(300) });
 }
 

@@ -20,7 +20,7 @@ fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
 }
 
-/// A mover with two engines of nasty names, after some copies.
+/// A mover with two engines with special characters in their names, after some copies.
 fn used() -> (Mover, Duration) {
     let device = Emulator::start(&DeviceConfig::one_shared_queue(), FaultPlan::none()).expect("valid");
     let options = DsaOptions { name: "a \"quoted\\\"\nname".to_owned(), ..DsaOptions::default() };

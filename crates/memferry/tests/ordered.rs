@@ -17,8 +17,8 @@ fn machine() -> Arc<Machine> {
     Arc::new(Machine::two_tiers().expect("built in"))
 }
 
-fn on_device(nasty: FaultPlan) -> (Mover, Arc<Emulator>) {
-    let device = Emulator::start(&DeviceConfig::four_engines(), nasty).expect("a valid configuration");
+fn on_device(fault_plan: FaultPlan) -> (Mover, Arc<Emulator>) {
+    let device = Emulator::start(&DeviceConfig::four_engines(), fault_plan).expect("a valid configuration");
     let portals: Vec<Arc<dyn Portal>> = vec![device.portal(0)];
     let dsa = DsaEngine::new(portals, DsaOptions::default()).expect("a thread");
     let guidelines = Guidelines { offload_bytes_min: 0, llc_bytes: 0 };
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
 
     #[test]
-    fn nasty_devices_change_no_order(
+    fn faulty_devices_change_no_order(
         seed in any::<u64>(),
         len_max in 1_usize..80,
         bursts in prop::collection::vec((1_usize..40, any::<bool>()), 1..20),
